@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rlhf_lab.config.base import add_arguments, from_args
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
-from rlhf_lab.training.sft import SFTConfig, encode_examples, save_merged, train_sft
+from rlhf_lab.training.sft import SFTConfig, check_mergeable, encode_examples, save_merged, train_sft
 
 MAX_REPORTED_LINES = 5  # of an error message
 
@@ -32,10 +33,10 @@ def run(args: argparse.Namespace) -> int:
     """Raises LabError."""
     config: SFTConfig = from_args(SFTConfig, args)
     pairs = read_pairs(args.data)
-    if args.out.exists() and any(args.out.iterdir()):
-        raise ConfigError(f"the folder {args.out} is not empty. Give another --out, so that nothing is overwritten.")
+    _make_output_folder(args.out)
     # bfloat16 weights would round the merged update away.
     backbone = load_backbone(args.model, dtype=torch.float32)
+    check_mergeable(backbone)
     adapters = Adapters(backbone)
     with progress_reporter("supervised start") as report:
         losses = train_sft(
@@ -47,6 +48,18 @@ def run(args: argparse.Namespace) -> int:
     text = f"{pluralize(len(pairs), 'example')}, loss {losses[0]:.3f} → {losses[-1]:.3f}; start from it with --model {args.out}"
     print_result(args, result | {"model": str(args.out)}, text)
     return 0
+
+
+def _make_output_folder(folder: Path) -> None:
+    """Create the folder before the training, so that its result can be saved. Raises ConfigError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ConfigError(f"the folder {folder} cannot be written ({error}). Give another --out.") from error
+    if not is_empty:
+        raise ConfigError(f"the folder {folder} is not empty. Give another --out, so that nothing is overwritten.")
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.seeding import derive_seed
@@ -129,23 +130,38 @@ def _epoch_batches(count: int, epoch: int, config: SFTConfig) -> list[list[int]]
     return [order[start : start + config.batch_size] for start in range(0, count, config.batch_size)]
 
 
+def check_mergeable(backbone: Backbone) -> None:
+    """Raises ModelError for a model that `save_merged` would refuse. Call it before training."""
+    for name, layer in backbone.model.named_modules():
+        if isinstance(layer, nn.Linear | Conv1D) and layer.weight.dtype in HALF_DTYPES:
+            raise _half_precision_error(name, layer.weight.dtype)
+
+
+def _half_precision_error(name: str, dtype: torch.dtype) -> ModelError:
+    return ModelError(
+        f"{name} cannot take the update into its weights: {dtype} would round it away. Load the model in float32, or keep "
+        "the adapter beside it."
+    )
+
+
 @torch.no_grad()
 def save_merged(backbone: Backbone, adapters: Adapters, adapter: str, folder: Path) -> None:
     """Save a plain transformers model with the adapter merged into its weights.
 
-    The backbone in memory does not change. Raises ModelError for a layer that is not a plain linear one in float32 or float64.
+    The backbone in memory does not change. Raises ModelError for a layer in half precision.
     """
     model: Any = backbone.model
     merged_weights = {}
     for name, layer in model.named_modules():
         if hasattr(layer, "lora_A") and adapter in layer.lora_A:
-            lora = lora_weights_of(layer, adapter)
-            if lora is None or lora.base.weight.dtype in HALF_DTYPES:
-                raise ModelError(
-                    f"{name} cannot take the update into its weights ({type(layer.get_base_layer()).__name__}, "
-                    f"{layer.get_base_layer().weight.dtype}). Load the model in float32, or keep the adapter beside it."
-                )
-            merged_weights[f"{name}.weight"] = torch.addmm(lora.base.weight, lora.b, lora.a, alpha=lora.scale)
+            base_weight, lora = layer.get_base_layer().weight, lora_weights_of(layer, adapter)
+            if base_weight.dtype in HALF_DTYPES:
+                raise _half_precision_error(name, base_weight.dtype)
+            merged_weights[f"{name}.weight"] = (
+                base_weight + layer.get_delta_weight(adapter)  # PEFT knows the layout of other layer types
+                if lora is None
+                else torch.addmm(lora.base.weight, lora.b, lora.a, alpha=lora.scale)
+            )
     base_weights = {
         key.replace(".base_layer.", "."): value for key, value in model.state_dict().items() if ".lora_" not in key
     }

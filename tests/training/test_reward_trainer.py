@@ -96,7 +96,7 @@ def test_disagreements_keep_their_label_when_others_are_left_out(llama_folder):
 def test_labels_that_the_model_cannot_tell_apart_are_refused_before_training(llama_folder):
     labels = [dataclasses.replace(c, rejected_ids=c.chosen_ids) for c in comparisons()]
     adapters = Adapters(tiny_models.load(llama_folder))
-    with pytest.raises(LabelError, match="all 12 labels .* the same tokens"):
+    with pytest.raises(LabelError, match=r"all 12 labels .* the same tokens"):
         train_reward(adapters, labels, reference_of(adapters.backbone), RewardConfig())
     assert adapters.names == ()
 

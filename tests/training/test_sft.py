@@ -18,6 +18,7 @@ from rlhf_lab.training.sft import (
     SFTConfig,
     SFTExample,
     _epoch_batches,
+    check_mergeable,
     encode_examples,
     response_loss,
     save_merged,
@@ -138,10 +139,40 @@ def test_a_policy_starts_from_a_merged_folder(llama_folder, tmp_path):
     assert abs(metrics["objective/kl"]) < 1e-4
 
 
-def test_layers_that_cannot_be_merged(gpt2_folder, tmp_path):
-    backbone, adapters, _ = trained(gpt2_folder, epochs=1)
-    with pytest.raises(ModelError, match=r"c_attn cannot take the update into its weights \(Conv1D"):
-        save_merged(backbone, adapters, "sft", tmp_path)
+def test_transposed_layers_are_merged_too(gpt2_folder, tmp_path):
+    """GPT-2's Conv1D stores its weight as (in, out)."""
+    backbone, adapters, _ = trained(gpt2_folder, epochs=20, lr=1e-2)
+    before = tiny_models.weights_hash(backbone)
+    save_merged(backbone, adapters, "sft", tmp_path / "start")
+    assert tiny_models.weights_hash(backbone) == before
+    start = tiny_models.load(tmp_path / "start")
+    for prompt, response in zip(*tiny_models.ragged(), strict=True):
+        with adapters.using("sft"):
+            expected = tiny_models.teacher_forced(backbone, prompt, response)
+        torch.testing.assert_close(tiny_models.teacher_forced(start, prompt, response), expected, rtol=1e-4, atol=1e-4)
+        with adapters.using(None):
+            assert float((tiny_models.teacher_forced(backbone, prompt, response) - expected).abs().max()) > 0.01
+
+
+@pytest.mark.parametrize("place", ["a file", "below a file", "a folder with files"])
+def test_a_folder_that_cannot_be_written_is_refused_before_training(llama_folder, tmp_path, monkeypatch, capsys, place):
+    monkeypatch.setattr("rlhf_lab.cli.sft.train_sft", lambda *_, **__: pytest.fail("it trained"))
+    data, taken = tmp_path / "data.jsonl", tmp_path / "taken"
+    data.write_text(json.dumps({"prompt": "the cat", "response": "sat"}))
+    if place == "a folder with files":
+        taken.mkdir()
+        (taken / "notes").write_text("mine")
+    else:
+        taken.write_text("mine")
+    out = taken / "below" if place == "below a file" else taken
+    assert main(["sft", "--model", str(llama_folder), "--data", str(data), "--out", str(out)]) == 1
+    assert "Give another --out" in capsys.readouterr().err
+
+
+def test_half_precision_is_refused_before_training(llama_folder):
+    with pytest.raises(ModelError, match=r"Load the model in float32"):
+        check_mergeable(tiny_models.load(llama_folder, torch.bfloat16))
+    check_mergeable(tiny_models.load(llama_folder))
 
 
 def test_half_precision_weights_cannot_be_merged(llama_folder, tmp_path):
