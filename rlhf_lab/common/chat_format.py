@@ -76,8 +76,16 @@ def parse_transcript(text: str) -> Chat:
     return [{"role": "user", "content": text}]
 
 
+def require_conversation(value: Any) -> Chat | str:
+    """The value if it is a chat or a text. Raises UnreadableError."""
+    return validate_chat(value) if isinstance(value, list) else require_text(value)
+
+
 def split_shared_prefix(chosen: Any, rejected: Any) -> tuple[str, str, str]:
-    """(prompt, chosen, rejected) of two conversations, the prompt being their shared beginning. Raises UnreadableError."""
+    """(prompt, chosen, rejected) of two conversations, the prompt being their shared beginning.
+
+    Raises UnreadableError, whose message is about both.
+    """
     if isinstance(chosen, list) and isinstance(rejected, list):
         return _split_chats(validate_chat(chosen), validate_chat(rejected))
     return _split_texts(require_text(chosen), require_text(rejected))
@@ -87,7 +95,7 @@ def _split_chats(chosen: Chat, rejected: Chat) -> tuple[str, str, str]:
     shared_count = common_prefix_length(chosen, rejected)
     shared_count = min(shared_count, len(chosen) - 1, len(rejected) - 1)
     if shared_count < 1:
-        raise UnreadableError("and rejected share no message that could be the prompt")
+        raise UnreadableError("share no message that could be the prompt")
     return (
         to_transcript(chosen[:shared_count]),
         parse_response(chosen[shared_count:]),
@@ -101,13 +109,11 @@ def _split_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
         if prefix_start >= 0:
             end = prefix_start + len(ASSISTANT_PREFIX)
             return chosen[:end], chosen[end:], rejected[end:]
-        raise UnreadableError('and rejected share no beginning up to an "Assistant:" that could be the prompt')
+        raise UnreadableError('share no beginning up to an "Assistant:" that could be the prompt')
     end = common_prefix_length(chosen, rejected)
     end = _word_boundary(chosen, rejected, end)
     if not chosen[:end].strip():
-        raise UnreadableError(
-            "and rejected share no beginning that could be the prompt. Give the prompt a column of its own"
-        )
+        raise UnreadableError("share no beginning that could be the prompt. Give the prompt a column of its own")
     return chosen[:end], chosen[end:], rejected[end:]
 
 

@@ -57,11 +57,14 @@ class _RowParser:
             value = self.response(meaning) if meaning in RESPONSE_MEANINGS else self.value(meaning)
             return parse_cell(value, *args)
         except UnreadableError as error:
-            column = self.options.mapping.by_meaning.get(meaning, meaning)
-            raise UnreadableError(f"{column} {error}") from None
+            raise UnreadableError(f"{self.column(meaning)} {error}") from None
+
+    def column(self, meaning: str) -> str:
+        """The file's name of the column, for messages."""
+        return self.options.mapping.by_meaning.get(meaning, meaning)
 
     def text(self, meaning: str, parse_cell: Any) -> str:
-        return self._check_text(self.options.mapping.by_meaning.get(meaning, meaning), self.parse(meaning, parse_cell))
+        return self._check_text(self.column(meaning), self.parse(meaning, parse_cell))
 
     def _check_text(self, column: str, text: str) -> str:
         max_length = self.options.limits.max_characters
@@ -83,25 +86,30 @@ class _RowParser:
         text = "" if value in EMPTY_VALUES else str(value)
         if self.row.strings_only and self.is_own_export:
             text = unescape_formula(text)
-        return self._check_text(meaning, text)
+        return self._check_text(self.column(meaning), text)
+
+    def _split_shared_prefix(self, meaning_a: str, meaning_b: str) -> tuple[str, str, str]:
+        """(prompt, text a, text b) of two conversations that begin with the prompt."""
+        a, b = (self.parse(name, chat_format.require_conversation) for name in (meaning_a, meaning_b))
+        column_a, column_b = self.column(meaning_a), self.column(meaning_b)
+        if isinstance(a, str) is not isinstance(b, str):
+            kinds = ("text", "chat") if isinstance(a, str) else ("chat", "text")
+            raise UnreadableError(
+                f"{column_a} is a {kinds[0]} and {column_b} is a {kinds[1]}. Write both in the same way"
+            )
+        try:
+            prompt, text_a, text_b = chat_format.split_shared_prefix(a, b)
+        except UnreadableError as error:
+            raise UnreadableError(f"{column_a} and {column_b} {error}") from None
+        return (
+            self._check_text(column_a, prompt), self._check_text(column_a, text_a), self._check_text(column_b, text_b),
+        )  # fmt: skip
 
     def prompt_and_texts(self, meaning_a: str, meaning_b: str) -> tuple[str, str, str]:
         """(prompt, text a, text b)."""
         mapping = self.options.mapping
         if "prompt" not in mapping.by_meaning and mapping.row_format == CHOSEN_REJECTED:
-            text_a, text_b = (self.parse(name, lambda value: value) for name in (meaning_a, meaning_b))
-            if text_a is None or text_b is None:
-                raise UnreadableError(
-                    f"{meaning_a if text_a is None else meaning_b} is missing. Write it, or take the row out"
-                )
-            try:
-                pieces = chat_format.split_shared_prefix(text_a, text_b)
-            except UnreadableError as error:
-                raise UnreadableError(f"{meaning_a} {error}") from None
-            prompt, text_a, text_b = (
-                self._check_text(name, text)
-                for name, text in zip(("prompt", meaning_a, meaning_b), pieces, strict=True)
-            )
+            prompt, text_a, text_b = self._split_shared_prefix(meaning_a, meaning_b)
         else:
             prompt = self.text("prompt", chat_format.parse_prompt)
             if input_text := self.short_text("input"):
@@ -111,7 +119,7 @@ class _RowParser:
                 self.text(meaning_b, chat_format.parse_response),
             )
         if not prompt.strip():
-            raise UnreadableError("prompt is empty. Write it, or take the row out")
+            raise UnreadableError(f"{self.column('prompt')} is empty. Write it, or take the row out")
         return prompt, text_a, text_b
 
 
@@ -162,8 +170,8 @@ def _choice_from_scores(parser: _RowParser, first_meaning: str, second_meaning: 
     first_score, second_score = parser.parse(first_meaning, parse_number), parser.parse(second_meaning, parse_number)
     if parser.options.mapping.row_format == CHOSEN_REJECTED and first_score < second_score:
         raise UnreadableError(
-            f"the rejected text has the higher score ({second_score:g}, the chosen one {first_score:g}). Swap them or mend "
-            "the scores"
+            f"{parser.column(second_meaning)} is {second_score:g} and {parser.column(first_meaning)} is {first_score:g}: the "
+            "rejected text has the higher score. Swap them or mend the scores"
         )
     return Choice.TIE if first_score == second_score else Choice.FIRST if first_score > second_score else Choice.SECOND
 
@@ -215,10 +223,10 @@ def _make_vote(
 ) -> ParsedVote:
     source = parser.short_text("source")
     if source and source not in tuple(Source):
-        raise UnreadableError(f"source is {source[:40]!r}; it can be {', '.join(Source)}")
+        raise UnreadableError(f"{parser.column('source')} is {source[:40]!r}; it can be {', '.join(Source)}")
     response_ms = parser.parse("response_ms", parse_int)
     if response_ms is not None and response_ms < 0:
-        raise UnreadableError(f"response_ms is {response_ms}; nobody answers before the question")
+        raise UnreadableError(f"{parser.column('response_ms')} is {response_ms}; nobody answers before the question")
     return ParsedVote(
         row_number=parser.row.row_number,
         prompt=prompt,
@@ -245,14 +253,14 @@ def _make_vote(
 def _parse_split(parser: _RowParser) -> str:
     text = parser.short_text("split")
     if text not in ("", "train", "eval"):
-        raise UnreadableError(f"split is {text[:40]!r}; it can be train, eval")
+        raise UnreadableError(f"{parser.column('split')} is {text[:40]!r}; it can be train, eval")
     return text
 
 
 def _parse_strength(parser: _RowParser) -> Strength | None:
     text = parser.short_text("strength")
     if text and text not in tuple(Strength):
-        raise UnreadableError(f"strength is {text[:40]!r}; it can be {', '.join(Strength)}")
+        raise UnreadableError(f"{parser.column('strength')} is {text[:40]!r}; it can be {', '.join(Strength)}")
     return Strength(text) if text else None
 
 

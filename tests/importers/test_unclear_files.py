@@ -299,3 +299,54 @@ def test_columns_of_votes_that_appear_late_in_a_file_are_read(files):
     assert [(vote.annotator, vote.choice) for vote in parsed.votes[-3:]] == [
         ("rater1", "first"), ("rater2", "tie"), ("rater3", "second"),
     ]  # fmt: skip
+
+
+RENAMED = {"q": "Once", "good": "a", "bad": "b", "who": "ann", "from": "human", "left": True, "ms": 5, "how": "much",
+           "part": "train", "remark": "x"}  # fmt: skip
+OWN_NAMES = {"prompt": "q", "chosen": "good", "rejected": "bad", "annotator": "who", "source": "from", "first_on_left": "left",
+             "response_ms": "ms", "strength": "how", "split": "part", "note": "remark"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "start"),
+    [
+        ({"q": " "}, "q is empty"),
+        ({"good": None}, "good is missing"),
+        ({"good": 3}, "good is a number"),
+        ({"from": "robot"}, "from is 'robot'"),
+        ({"ms": -1}, "ms is -1"),
+        ({"how": "very"}, "how is 'very'"),
+        ({"part": "test"}, "part is 'test'"),
+        ({"remark": "a\0b"}, "remark holds a NUL"),
+    ],
+)
+def test_an_error_names_the_column_of_the_file(files, change, start):
+    row = {name: value for name, value in RENAMED.items() if name != "how"} | change
+    ((_, message),) = problems(files.parse("v.jsonl", [RENAMED | {"how": None} | row], mapping=OWN_NAMES))
+    assert message.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "start"),
+    [
+        ("The moon", None, "bad is missing"),
+        ("The moon", 3, "bad is a number"),
+        (3, "The moon", "good is a number"),
+        ("One two", "Three", "good and bad share no beginning"),
+        ([{"role": "user", "content": "a"}], "Three", "good is a chat and bad is a text"),
+        ([{"role": "user", "content": "a"}], [{"role": "bot", "content": "a"}], "bad has a message 1 of role 'bot'"),
+        ("The \0moon", "The sun", "good holds a NUL"),
+    ],
+)
+def test_an_error_of_texts_with_a_shared_beginning_names_the_column_of_the_file(files, good, bad, start):
+    path = files.rows("v.jsonl", [{"good": good, "bad": bad}])
+    ((_, message),) = problems(files.read(path, mapping={"chosen": "good", "rejected": "bad", "prompt": ""}))
+    assert message.startswith(start)
+
+
+def test_contradictory_scores_are_named_by_their_columns(files):
+    row = {"prompt": "p", "chosen": "a", "rejected": "b", "chosen_rating": 1, "rejected_rating": 2}
+    ((_, message),) = problems(files.parse("v.jsonl", [row]))
+    assert message == (
+        "rejected_rating is 2 and chosen_rating is 1: the rejected text has the higher score. Swap them or mend the scores."
+    )
