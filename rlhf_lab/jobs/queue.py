@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, false, select, update
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.records import Job
@@ -34,12 +34,11 @@ def submit_once(
 
     last_known_id: a job of this kind that is newer counts too, even if it has ended meanwhile; None: it does not.
     """
-    counts = t.jobs.c.status.in_(UNFINISHED_JOB_STATUSES)
-    if last_known_id is not None:
-        counts |= t.jobs.c.id > last_known_id
-    query = select(t.jobs).where(t.jobs.c.kind == kind, t.jobs.c.project_id == project_id, counts).order_by(t.jobs.c.id)
+    is_unfinished = t.jobs.c.status.in_(UNFINISHED_JOB_STATUSES)
+    is_newer = t.jobs.c.id > last_known_id if last_known_id is not None else false()
+    query = select(t.jobs).where(t.jobs.c.kind == kind, t.jobs.c.project_id == project_id, is_unfinished | is_newer)
     with db.write() as conn:
-        row = conn.execute(query).first()
+        row = conn.execute(query.order_by(t.jobs.c.id)).first()
         return _submit(conn, kind, project_id, payload) if row is None else _job_from_row(row)
 
 
