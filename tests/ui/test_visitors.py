@@ -41,6 +41,8 @@ def lab(ctx, monkeypatch):
 class FakeRequest:
     """Only the attributes of a request that are read."""
 
+    client = None
+
     def __init__(self, cookies: dict[str, str] | None = None, **headers: str) -> None:
         self.cookies, self.headers = cookies or {}, {"host": "lab.example"} | headers
 
