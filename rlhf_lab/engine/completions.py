@@ -145,8 +145,10 @@ def token_pieces(backbone: Backbone, ids: Sequence[int], text: str) -> list[str]
     A token that ends within a character (bytes of an emoji) gets an empty piece, the one that completes the character gets it.
     """
     boundaries = [0]
+    # Decoding alone drops the first space of a text in SentencePiece models; see Backbone.decode.
+    dropped = int(text.startswith(" ") and not backbone.decode(ids).startswith(" "))
     for i in range(1, len(ids)):
-        boundaries.append(max(boundaries[-1], common_prefix_length(backbone.decode(ids[:i]), text)))
+        boundaries.append(max(boundaries[-1], dropped + common_prefix_length(backbone.decode(ids[:i]), text[dropped:])))
     ends_with_eos = len(ids) > 1 and ids[-1] in backbone.eos_ids
     if ends_with_eos:
         boundaries[-1] = len(text)  # EOS adds no character; the token before it gets the rest

@@ -221,8 +221,8 @@ def _sample_side(
     prompt_ids = [backbone.encode_prompt(prompt.text) for prompt in chosen_prompts]
     responses = sample(backbone, prompt_ids, uniforms(seeds, spec.max_new_tokens), on_progress=on_progress).tokens
     return [
-        NewCompletion(prompt.id, backbone.decode(response), tuple(response), spec.checkpoint, seed)
-        for prompt, response, seed in zip(chosen_prompts, responses, seeds, strict=True)
+        NewCompletion(prompt.id, backbone.decode(response, after=ids), tuple(response), spec.checkpoint, seed)
+        for prompt, ids, response, seed in zip(chosen_prompts, prompt_ids, responses, seeds, strict=True)
     ]
 
 

@@ -108,8 +108,19 @@ class Backbone:
             ids.pop(0)
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+    def decode(self, ids: Sequence[int], after: Sequence[int] = ()) -> str:
+        """The text of tokens without special ones. after: the tokens that they follow.
+
+        decode(after) + decode(ids, after) == decode(after + ids): SentencePiece tokenizers drop the first space of what they
+        decode.
+        """
+        text = str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+        if not after:
+            return text
+        before, whole = (
+            str(self.tokenizer.decode(part, skip_special_tokens=True)) for part in (list(after), [*after, *ids])
+        )
+        return whole[len(before) :] if whole.startswith(before) else text
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
         """The text that each token adds to the previous ones; joined they are the whole text, special tokens included.

@@ -47,7 +47,8 @@ def sample_responses(
         ).tokens
         for i, response in zip(indices, responses, strict=True):
             tokens[i] = response
-    return SampledResponses(prompt_ids, tokens, [backbone.decode(response) for response in tokens])
+    texts = [backbone.decode(response, after=prompt) for prompt, response in zip(prompt_ids, tokens, strict=True)]
+    return SampledResponses(prompt_ids, tokens, texts)
 
 
 @dataclass(frozen=True)

@@ -248,6 +248,32 @@ def test_token_strings_join_to_the_whole_text(llama_folder, text):
     assert pieces == [piece for letter in text for piece in [*[""] * (len(letter.encode()) - 1), letter]]
 
 
+def sentencepiece_tokenizer():
+    """As Llama 2's: "▁" begins a word, and decoding strips the first space."""
+    words = ["<unk>", "<eos>", "▁Tom", "▁had", "▁a", "▁lot", "s"]
+    pieces = Tokenizer(models.BPE({word: i for i, word in enumerate([*words, *"▁Tomhadlt"])}, [], unk_token="<unk>"))
+    pieces.add_special_tokens(["<eos>"])
+    pieces.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    pieces.decoder = decoders.Metaspace(prepend_scheme="first")
+    return PreTrainedTokenizerFast(tokenizer_object=pieces, eos_token="<eos>")
+
+
+@pytest.mark.parametrize("make_tokenizer", [sentencepiece_tokenizer, byte_tokenizer])
+@pytest.mark.parametrize("split", range(5))
+def test_prompt_and_decoded_response_are_the_decoded_whole(llama_folder, make_tokenizer, split):
+    backbone = dataclasses.replace(tiny_models.load(llama_folder), tokenizer=make_tokenizer())
+    ids = [2, 3, 4, 5, 6]
+    prompt, response = ids[:split], ids[split:]
+    assert backbone.decode(prompt) + backbone.decode(response, after=prompt) == backbone.decode(ids)
+
+
+def test_a_response_of_a_sentencepiece_model_keeps_its_first_space(llama_folder):
+    backbone = dataclasses.replace(tiny_models.load(llama_folder), tokenizer=sentencepiece_tokenizer())
+    assert backbone.decode([2, 3, 4, 5]) == "Tom had a lot"
+    assert backbone.decode([3, 4, 5, 1], after=[2]) == " had a lot"
+    assert backbone.decode([6], after=[2]) == "s"
+
+
 def test_token_strings_of_an_incomplete_character(llama_folder):
     backbone = dataclasses.replace(tiny_models.load(llama_folder), tokenizer=byte_tokenizer())
     ids = backbone.tokenizer("a🎉")["input_ids"][:-2]

@@ -26,7 +26,7 @@ def test_token_records(gpt2_folder, cliprange, clips):
     for record, prompt, response in zip(records, prompts, responses, strict=False):
         i, count = record.row, len(response)
         assert record.token_ids == response
-        assert "".join(record.tokens) == " ".join(tiny_models.WORDS[token] for token in response)
+        assert "".join(record.tokens) == "".join(f" {tiny_models.WORDS[token]}" for token in response)
         assert record.prompt == " ".join(tiny_models.WORDS[token] for token in prompt)
         lists = (record.logprob, record.old_logprob, record.ref_logprob, record.kl, record.value, record.reward)
         assert {len(x) for x in (*lists, record.advantage, record.ratio, record.clipped)} == {count}

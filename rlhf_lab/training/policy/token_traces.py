@@ -26,12 +26,13 @@ def token_records(policy: PolicyModel, rollout: Rollout, config: PolicyConfig) -
     for row in range(count):
         length = int(cpu_batch.mask[row].sum())
         ids = cpu_batch.responses[row, :length].tolist()
+        prompt_ids = cpu_batch.prompts[row][cpu_batch.prompt_mask[row].bool()].tolist()
         records.append(
             TokenRecord(
                 row=row,
-                prompt=policy.backbone.decode(cpu_batch.prompts[row][cpu_batch.prompt_mask[row].bool()].tolist()),
+                prompt=policy.backbone.decode(prompt_ids),
                 token_ids=ids,
-                tokens=policy.backbone.token_strings(ids),
+                tokens=policy.backbone.token_strings([*prompt_ids, *ids])[len(prompt_ids) :],
                 score=float(rollout.scores[row]),
                 earned=float(rollout.shaped_scores[row]),
                 after=0.0 if rollout.bootstrap_values is None else float(rollout.bootstrap_values[row]),

@@ -207,8 +207,8 @@ class PolicyTrainer:
         metrics = step_metrics(rollout, stats, beta=beta, lr=lr, episode=state.episodes + response_count)
         if self.task.gold is not None:
             texts = [
-                self.backbone.decode(response[response_mask].tolist())
-                for response, response_mask in zip(batch.responses, batch.mask, strict=True)
+                self.backbone.decode(response[mask].tolist(), after=prompt[prompt_mask.bool()].tolist())
+                for prompt, prompt_mask, response, mask in zip(*batch[:4], strict=True)
             ]
             metrics["objective/gold"] = sum(map(self.task.gold, texts)) / response_count
         check_metrics(metrics, self.backbone.model.dtype, state.steps_done + 1)
@@ -259,7 +259,10 @@ class PolicyTrainer:
         prompt_ids = [self.backbone.encode_prompt(prompt) for prompt in prompts]
         seeds, sampled = self.sample_responses(prompt_ids, "sample")
         scores = self.scorer.scores(prompt_ids, sampled.tokens, self.state.on_progress)
-        texts = [self.backbone.decode(response) for response in sampled.tokens]
+        texts = [
+            self.backbone.decode(response, after=prompt_tokens)
+            for prompt_tokens, response in zip(prompt_ids, sampled.tokens, strict=True)
+        ]
         gold = self.task.gold
         return [
             Sample(prompt, seed, text, float(score), gold(text) if gold else None)
