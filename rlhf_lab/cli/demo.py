@@ -225,11 +225,17 @@ def evaluate(
     repeated_prompts = [
         text for text, count in zip(prompt_texts, SAMPLES_PER_PROMPT, strict=True) for _ in range(count)
     ]
-    sample = partial(sample_responses, backbone, seed=config.seed, max_new_tokens=config.max_new_tokens)
+    sample = partial(
+        sample_responses,
+        backbone,
+        seed=config.seed,
+        max_new_tokens=config.max_new_tokens,
+        temperature=config.temperature,
+    )
     with adapters.using(None):
         base_samples = sample(repeated_prompts, purpose="evaluate base")
     with adapters.using(policy.adapter, merged=True):
-        policy_samples = sample(prompt_texts, purpose="evaluate policy", temperature=config.temperature)
+        policy_samples = sample(prompt_texts, purpose="evaluate policy")
     base_scores = _group_by_prompt(reward_model.scores(base_samples.prompts, base_samples.tokens).tolist())
     policy_scores = reward_model.scores(policy_samples.prompts, policy_samples.tokens).tolist()
     raw_base_gold = [judge.score(text) for text in base_samples.texts]

@@ -153,6 +153,15 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
     assert demo.format_result(replace(result, note="")).splitlines()[0].endswith("seed 0")
 
 
+def test_demo_finds_no_gain_at_another_temperature_when_nothing_was_learnt(tmp_path, capsys):
+    """Base and policy are sampled at the same temperature, so a policy that did not change is not better."""
+    words = ["--labels", "12", "--steps", "1", "--lr", "1e-8", "--temperature", "0.3", "--max-new-tokens", "12"]
+    assert main(["demo", *words, *home(tmp_path), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    gain = result["paired"]["policy_over_base"]
+    assert gain["low"] < 0 < gain["high"]
+
+
 def test_demo_locks_its_run(tmp_path, monkeypatch):
     """So nobody else writes it, and a lab on the same home tells when its process is gone."""
     seen = []
