@@ -12,7 +12,7 @@ from rlhf_lab.quality.agreement import VoteRecord
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import load_pairs
-from rlhf_lab.store.votes import NOT_A_REPEAT, LIVE_VOTE, live_votes_query, update_vote, vote_from_row
+from rlhf_lab.store.votes import LIVE_VOTE, NOT_A_REPEAT, live_votes_query, update_vote, vote_from_row
 
 MAX_DOUBTED_LABELS = 20
 

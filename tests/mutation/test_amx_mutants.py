@@ -13,7 +13,10 @@ LAYER, PATCH = "models/fused_llama/layer.py", "models/fused_llama/patch.py"
 T, M = "kernels/test_amx_layer.py::", "models/test_amx_layers.py::"
 TILED_LINEAR, FULL_LAYER = f"{T}test_tiled_linear_matches_float64", f"{T}test_layer_and_gradients_match_float64"
 THREADS = f"{T}test_results_do_not_depend_on_the_number_of_threads"
-LM_HEAD, CHANGED_WEIGHTS = f"{M}test_lm_head_products_use_our_kernels_in_both_directions", f"{M}test_changed_weights_are_used"
+LM_HEAD, CHANGED_WEIGHTS = (
+    f"{M}test_lm_head_products_use_our_kernels_in_both_directions",
+    f"{M}test_changed_weights_are_used",
+)
 SIZES = f"{T}test_wrong_sizes_raise"
 MOVED = f"{M}test_a_moved_weight_is_not_found_at_its_old_address"
 OVERWRITTEN = f"{M}test_gradient_after_another_adapter_overwrote_the_update_is_refused"

@@ -16,7 +16,10 @@ ELEMENTWISE, ATTENTION, LORA, SIMD = (
 )
 K = "kernels/test_c_ops.py::"
 NORM, NORM_BACKWARD = f"{K}test_rms_norm_equals_loop", f"{K}test_rms_norm_gradient_matches_autograd"
-SWIGLU, CAUSAL_ATTENTION = f"{K}test_swiglu_and_gradients_match_autograd", f"{K}test_attention_and_gradients_match_autograd"
+SWIGLU, CAUSAL_ATTENTION = (
+    f"{K}test_swiglu_and_gradients_match_autograd",
+    f"{K}test_attention_and_gradients_match_autograd",
+)
 DECODE, LORA_GRADS = (
     f"{K}test_decode_attention_reads_and_extends_the_cache",
     f"{K}test_lora_grads_match_autograd",

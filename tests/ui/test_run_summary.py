@@ -62,7 +62,12 @@ ACTIVITIES = [
     (RunStatus.RUNNING, EngineState.ALIVE, {"is_running": True, "has_base_samples": True}, "first batch"),
     (RunStatus.RUNNING, EngineState.DEAD, {"is_running": True}, "engine is lost"),
     (RunStatus.RUNNING, EngineState.STARTING, {"engine_restarted": True}, "ended unexpectedly and loads again"),
-    (RunStatus.RUNNING, EngineState.ALIVE, {"engine_restarted": True, "is_running": True}, "ended unexpectedly and loads"),
+    (
+        RunStatus.RUNNING,
+        EngineState.ALIVE,
+        {"engine_restarted": True, "is_running": True},
+        "ended unexpectedly and loads",
+    ),
     (RunStatus.QUEUED, EngineState.ALIVE, {"engine_restarted": True, "is_running": True}, "Loading the model"),
     (RunStatus.PAUSED, EngineState.ALIVE, {"engine_restarted": True, "is_running": True}, "Paused."),
     (RunStatus.PAUSED, EngineState.ALIVE, {}, "resume"),
@@ -164,7 +169,9 @@ def test_after_a_change_of_beta_the_reward_with_kl_is_diagnosed_from_there_on(ct
     note = run_summary.with_scope_note("objective/rlhf_reward", "It falls.", run_events)
     assert note == "Since beta 0.5 came in after step 10: it falls."
     assert run_summary.with_scope_note("objective/scores", "It falls.", run_events) == "It falls."
-    apply_event(ctx, run, EventKind.SET, {"name": "beta", "value": 0.7}, 10)  # of two changes before a step the later counts
+    apply_event(
+        ctx, run, EventKind.SET, {"name": "beta", "value": 0.7}, 10
+    )  # of two changes before a step the later counts
     note = run_summary.with_scope_note("objective/rlhf_reward", "It falls.", events(ctx.db, run.id))
     assert note == "Since beta 0.7 came in after step 10: it falls."
 
