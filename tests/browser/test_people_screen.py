@@ -75,7 +75,7 @@ def test_two_people_join_by_code_and_get_different_pairs(lab, open_page):
     assert bob.locator(".invite").count() == 0
 
 
-def test_viewer_drops_a_lost_vote(lab, open_page):
+def test_a_viewer_keeps_a_lost_vote_unsent_until_it_is_discarded(lab, open_page):
     page = open_page(lab)
     page.wait_for_selector("text=Join to label")
     page.evaluate("""sessionStorage.setItem('rlhf-lab-vote', JSON.stringify({ pair_id: 1, choice: 'left', uuid: 'lost',
@@ -83,6 +83,9 @@ def test_viewer_drops_a_lost_vote(lab, open_page):
     sent = intercept_votes(page)
     page.reload()
     page.wait_for_selector("text=Join to label")
+    page.wait_for_selector("text=You may only look now.")
+    assert '"uuid":"lost"' in page.evaluate("sessionStorage.getItem('rlhf-lab-vote')")
+    page.click("[data-do=discard-vote]")
     assert page.evaluate("sessionStorage.getItem('rlhf-lab-vote')") == ""
     page.wait_for_timeout(500)
     assert sent == []

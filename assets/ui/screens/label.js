@@ -279,11 +279,11 @@ function applyReply() {
   if (lostVote) handleLostVote(lostVote, state.you);
 }
 
-// A viewer's answer waits until they have joined again; nobody sends the answer of somebody else.
+// A viewer's answer waits until they enter as the same person; nobody sends the answer of somebody else.
 function handleLostVote(vote, you) {
   if (you.role === 'viewer') {
     Lab.setItem('vote', JSON.stringify(vote));
-    showUnstoredVote('Join again under the same name, and it is sent.');
+    showUnstoredVote('You may only look now. It is kept until you enter as the same person or discard it.');
   } else if (vote.by === (you.name || annotator)) resendVote(vote);
 }
 
