@@ -72,13 +72,14 @@ def test_llmfao_124_workers_with_ties(db, tmp_path):
         texts[str(row["id"])] = (row["text"], row["result_x"], row["result_y"])
     with (folder / "crowd-comparisons.csv").open(encoding="utf-8", newline="") as file:
         crowd = list(csv.DictReader(file))
-    joined = tmp_path / "crowd.csv"
-    with joined.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["prompt", "result_x", "result_y", "worker", "winner", "pair_id"])
-        writer.writerows([*texts[row["id"]], row["worker"], row["winner"], row["id"]] for row in crowd)
+    joined = tmp_path / "crowd.jsonl"  # not CSV: some models wrote nothing, and an empty answer is an error there
+    columns = ("prompt", "result_x", "result_y", "worker", "winner", "pair_id")
+    rows = ((*texts[row["id"]], row["worker"], row["winner"], row["id"]) for row in crowd)
+    joined.write_text(
+        "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows), encoding="utf-8"
+    )
     votes = taken_in(db, joined, mapping=parse_map(["pair=pair_id"]))
-    assert (len(votes), len({vote.annotator for vote in votes}), len({vote.pair for vote in votes})) == (
+    assert (len(votes), len({vote.annotator for vote in votes}), len({vote.pair_id for vote in votes})) == (
         8931,
         124,
         2139,

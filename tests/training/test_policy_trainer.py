@@ -18,6 +18,7 @@ from rlhf_lab.models.sampling.sampler import Sampled, sample
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.policy import update
 from rlhf_lab.training.policy.batching import prompt_indices
+from rlhf_lab.training.policy.invariants import check_finite
 from rlhf_lab.training.policy.metrics import UpdateStats
 from rlhf_lab.training.policy.update import minibatch_backward
 
@@ -735,6 +736,12 @@ def test_a_broken_gradient_never_reaches_the_weights(llama_folder):
     assert tiny_models.same(weights(trainer), before)
     assert tiny_models.same(trainer.state.state_dict()[0], moments)
     assert all(p.grad is None or not p.grad.any() for p in trainer.state.parameters)
+
+
+def test_metrics_that_are_not_finite_are_named():
+    with pytest.raises(NotFiniteError, match=r"^a, c became NaN or infinite at step 3\."):
+        check_finite({"a": NAN, "b": 1.0, "c": math.inf}, 3)
+    check_finite({"b": 1.0}, 3)
 
 
 def test_nan_from_the_scorer(llama_folder):

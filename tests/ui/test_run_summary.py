@@ -183,7 +183,9 @@ def test_after_a_raise_of_beta_a_falling_score_names_it_and_is_no_warning(ctx):
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
     change = add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 0.5})
     feed = run_feed.RunFeed(ctx)
-    assert "lower lr" in feed.poll({"run": run.id})["verdicts"]["objective/scores"]["message"]  # not yet in force
+    message = feed.poll({"run": run.id})["verdicts"]["objective/scores"]["message"]
+    assert "falling by 2.00" in message  # the change is not yet in force
+    assert "beta" not in message
     mark_event_applied(ctx.db, change.id, 7)
     verdict = feed.poll({"run": run.id})["verdicts"]["objective/scores"]
     assert verdict["level"] == "info"
