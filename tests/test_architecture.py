@@ -36,6 +36,13 @@ def test_a_page_is_built_without_torch(tmp_path):
     assert result.stdout.strip() == "True []"
 
 
+def test_path_from_start_to_the_curve_is_unbroken_and_short():
+    command = [sys.executable, "benchmarks/start_to_curve.py"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert int(result.stdout.split()[-2]) <= 14  # "14 files"
+
+
 def test_at_most_eight_modules_at_the_root_of_the_package():
     assert len(list((ROOT / "rlhf_lab").glob("*.py"))) <= 8
 
