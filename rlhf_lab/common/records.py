@@ -9,6 +9,8 @@ from rlhf_lab.common.enums import Choice, EngineState, EventKind, JobKind, JobSt
 
 @dataclass(frozen=True)
 class Project:
+    """temperature: at which texts are sampled, for pairs, rollouts, comparisons and evaluation alike."""
+
     id: int
     name: str
     model: str
@@ -17,6 +19,7 @@ class Project:
     seed: int
     created_at: float
     opened_at: float | None = None
+    temperature: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,14 @@ def rename_project(db: Database, project_id: int, name: str) -> None:
             raise no_such_project(project_id)
 
 
+def set_temperature(db: Database, project_id: int, temperature: float) -> None:
+    """Change the temperature of texts that are sampled from now on. StoreError: there is no such project."""
+    with db.write() as conn:
+        values = update(t.projects).where(t.projects.c.id == project_id).values(temperature=temperature)
+        if conn.execute(values).rowcount == 0:
+            raise no_such_project(project_id)
+
+
 def no_such_project(project_id: int) -> StoreError:
     return StoreError(f"There is no project {project_id}. See which there are: `python -m rlhf_lab doctor`.")
 

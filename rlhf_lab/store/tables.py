@@ -47,7 +47,7 @@ from rlhf_lab.store.column_types import (
     table_without_id_reuse,
 )
 
-SCHEMA_VERSION = "0009"
+SCHEMA_VERSION = "0010"
 
 metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
@@ -62,6 +62,7 @@ projects = table_without_id_reuse(
     required("seed", LONG),
     required("created_at", Float),
     Column("opened_at", Float),  # the page shows the project opened last; NULL: never opened
+    required("temperature", Float, server_default=text("1")),  # at which all its texts are sampled
 )
 
 # Imported rows have an import_id, without a foreign key: SQLite would copy whole tables to add one.

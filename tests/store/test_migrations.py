@@ -2,6 +2,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import delete_project
 from rlhf_lab.store.tables import SCHEMA_VERSION, metadata
 
-ADDED = re.compile(r", (\w+ [A-Z]+)")
+ADDED = re.compile(r"\s*, (\w+ [A-Z]+)")
 
 
 def test_the_newest_migration_is_the_version_the_code_expects() -> None:
@@ -37,7 +38,8 @@ def _ddl(path: Path) -> dict[str, list[str]]:
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     result = {
-        name: ADDED.sub(r",\n\1", sql.replace(f'"{name}"', name, 1).replace(" (", "(\n", 1)) for name, sql in rows
+        name: ADDED.sub(r",\n\1", sql.removesuffix(")").replace(f'"{name}"', name, 1).replace(" (", "(\n", 1))
+        for name, sql in rows
     }
     return {
         name: sorted(line.strip().rstrip(",") for line in sql.splitlines() if line.strip())
@@ -132,26 +134,46 @@ Database.open(Path(sys.argv[1])).close()
 # A lab of schema 0008, the last whose ids were given again.
 
 
-@pytest.fixture
-def old(home: Path) -> Path:
-    """Two projects with a row at least in every table that belongs to one; nothing of the second goes on."""
-    home.mkdir()
-    path = home / "lab.db"
-    engine = sqlite.create_sqlite_engine(path, 5.0)
+@cache
+def _old_columns() -> dict[str, str]:
+    """Every table of schema 0008 and its columns, with commas between."""
+    engine = create_engine("sqlite://")
     with engine.begin() as conn:
         migrations.upgrade(conn, "0008")
-    with Database(engine, str(path), 5.0) as db:
+        names = set(inspect(conn).get_table_names()) - {"alembic_version"}
+        columns = {name: [column["name"] for column in inspect(conn).get_columns(name)] for name in names}
+    engine.dispose()
+    return {name: ", ".join(columns[name]) for name in metadata.tables if name in columns}
+
+
+@pytest.fixture
+def old(home: Path, tmp_path: Path) -> Path:
+    """Two projects with a row at least in every table that belongs to one; nothing of the second goes on."""
+    with Database.open(tmp_path / "current") as db:
         for name in ("kept", "leaving"):
             fill(db, projects.create_project(db, name, "assets/model", "abc", "tiny tales", 7, [("Once", "train")]))
         finish(db)
         projects.open_project(db, 1)
+    home.mkdir()
+    engine = sqlite.create_sqlite_engine(home / "lab.db", 5.0)
+    with engine.begin() as conn:
+        migrations.upgrade(conn, "0008")
+    engine.dispose()
+    with closing(sqlite3.connect(home / "lab.db")) as connection:
+        connection.execute("ATTACH ? AS current", (str(tmp_path / "current" / "lab.db"),))
+        with connection:
+            for name, columns in _old_columns().items():
+                connection.execute(f"INSERT INTO {name} ({columns}) SELECT {columns} FROM current.{name}")
     return home
 
 
 def _contents(home: Path) -> tuple[dict[str, list], list]:
-    """The rows of every table, and what SQLite finds wrong with the file."""
+    """The rows of every table of schema 0008, and what SQLite finds wrong with the file."""
     with closing(sqlite3.connect(home / "lab.db")) as connection:
-        rows = {name: connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall() for name in metadata.tables}
+        rows = {
+            name: connection.execute(f"SELECT {columns} FROM {name} ORDER BY 1, 2").fetchall()
+            for name, columns in _old_columns().items()
+        }
         wrong = connection.execute("PRAGMA integrity_check").fetchall()
         return rows, wrong + connection.execute("PRAGMA foreign_key_check").fetchall()
 
@@ -169,6 +191,12 @@ def test_a_lab_of_the_version_before_keeps_every_row(old: Path, tmp_path: Path) 
     assert _contents(old) == (before, sound) == (before, [("ok",)])
     Database.open(tmp_path / "new").close()
     assert _ddl(old / "lab.db") == _ddl(tmp_path / "new" / "lab.db")
+
+
+@pytest.mark.sqlite
+def test_texts_of_an_old_project_are_still_sampled_at_temperature_1(old: Path) -> None:
+    with Database.open(old) as db:
+        assert [project.temperature for project in projects.projects(db)] == [1.0, 1.0]
 
 
 @pytest.mark.sqlite

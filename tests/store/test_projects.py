@@ -48,6 +48,15 @@ def test_the_current_project_is_the_one_opened_or_made_last(db: Database) -> Non
     assert projects.current_project(db) == three
 
 
+def test_a_temperature_belongs_to_one_project(db: Database, project: Project) -> None:
+    other = projects.create_project(db, "other", "m", "h", "s", 0, [("a", "train")])
+    assert (project.temperature, other.temperature) == (1.0, 1.0)
+    projects.set_temperature(db, other.id, 0.7)
+    assert [one.temperature for one in projects.projects(db)] == [1.0, 0.7]
+    with pytest.raises(StoreError, match="no project 5"):
+        projects.set_temperature(db, 5, 0.7)
+
+
 def test_opening_counts_where_the_clock_was_set_back(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     one = projects.create_project(db, "one", "m", "h", "s", 0, [("a", "train")])
     projects.create_project(db, "two", "m", "h", "s", 0, [("a", "train")])

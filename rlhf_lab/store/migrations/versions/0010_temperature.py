@@ -1,0 +1,13 @@
+"""The temperature at which a project's texts are sampled. Before, all texts were sampled at temperature 1."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0010"
+down_revision = "0009"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("projects", sa.Column("temperature", sa.Float(), server_default=sa.text("1"), nullable=False))
