@@ -1,6 +1,7 @@
 """`python -m rlhf_lab control RUN …`: the buttons of the Train screen as a command."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import engine_process, run_control, run_lock
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
 
 #: action -> its values
@@ -67,11 +69,17 @@ def _apply_action(db: Database, home: Path, run_id: int, action: str, values: li
     elif action == "set":
         run_control.set_live_setting(db, run_id, values[0], _parse_number(values[0], values[1], float))
     elif action == "switch-reward":
-        run_control.switch_reward_model(db, run_id, int(_parse_number("the reward model", values[0], int)))
+        _switch_reward_model(db, run_id, int(_parse_number("the reward model", values[0], int)))
     elif action == "rename":
         run_control.rename(db, run_id, values[0])
     else:
         run_control.delete(db, home, run_id)
+
+
+def _switch_reward_model(db: Database, run_id: int, reward_model_id: int) -> None:
+    run_control.switch_reward_model(db, run_id, reward_model_id)
+    if warning := run_control.accuracy_warning(get_reward_model(db, reward_model_id)):
+        print(f"reward model {reward_model_id}: {warning}", file=sys.stderr)
 
 
 def _parse_number(name: str, text: str, number_type: type[int] | type[float]) -> float:

@@ -30,8 +30,9 @@ from rlhf_lab.common.records import Sample, StepResult, TokenRecord, Vote
 from rlhf_lab.jobs import queue, run_control
 from rlhf_lab.store.blind_tests import add_test
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.projects import current_project, projects, prompts
-from rlhf_lab.store.reward_models import reward_models
+from rlhf_lab.store.reward_models import add_reward_model, reward_models
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run, events, get_run, pending_events, rename_run, runs, set_run_status
 from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
@@ -136,6 +137,18 @@ def test_reward_model_trains_automatically_and_on_request_and_scores_words(lab, 
     assert [text for text in visible_texts(page) if text.contrast < 4.5] == []
     page.get_by_role("button", name="Dark").click()
     assert [text for text in visible_texts(page) if text.contrast < 4.5] == []
+
+
+def test_labels_left_out_of_a_training_are_reported(lab, fresh_project, open_page):
+    report = {
+        "labels": 14, "ties": 0, "folds": 0, "accuracy": None, "accuracy_low": 0.0, "accuracy_high": 1.0, "train_accuracy": 0.5,
+        "loss": [0.7], "note": "2 labels are left out: the model reads the same tokens for both texts",
+    }  # fmt: skip
+    with Database.open(lab.home) as db:
+        snapshot = snapshot_labels(db, fresh_project.id, Source.HUMAN)
+        add_reward_model(db, fresh_project.id, "x", config={"pooling": "mean"}, report=report, snapshot=snapshot)
+    page = open_screen(lab, open_page, "Reward model")
+    expect_text(page, "note", f"{report['note']}.")
 
 
 def test_switching_the_reward_model_during_a_run_marks_the_curve(lab, run, open_page):

@@ -93,6 +93,16 @@ def test_refused_actions_are_not_recorded(db, call, started, words, kind, remedy
     assert (events(db, 1), started, get_run(db, 1).name) == ([], [], "first")
 
 
+@pytest.mark.parametrize(("low", "warns"), [(0.31, True), (0.0, True), (0.62, False)])
+def test_a_switch_to_a_reward_model_that_may_be_guessing_warns(db, home, capsys, low, warns):
+    snapshot = LabelSnapshot((), "", Source.HUMAN)
+    row = add_reward_model(db, 1, "reward_models/y", config={}, report={"accuracy_low": low}, snapshot=snapshot)
+    assert main(["control", "1", "switch-reward", str(row.id), "--home", str(home), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["asked"] == f"switch-reward {row.id}"  # the warning does not mix with the JSON
+    assert (f"reward model {row.id}: On unseen pairs it may rank no better than guessing" in captured.err) is warns
+
+
 def test_a_stopped_run_is_resumed_renamed_and_deleted(db, call, home, started):
     queue.finish(db, 1, {})
     set_run_status(db, 1, RunStatus.STOPPED)

@@ -63,6 +63,11 @@ def test_each_model_has_its_own_report(ctx):
         reward.model_detail(ctx, 99)
 
 
+def test_a_model_has_the_note_about_labels_left_out(ctx):
+    noted, plain = add(ctx, REPORT | {"note": "2 labels are left out"}), add(ctx)
+    assert [reward.model_detail(ctx, row.id)["note"] for row in (noted, plain)] == ["2 labels are left out", ""]
+
+
 def test_the_newest_model_stands_first(ctx):
     first, second = add(ctx), add(ctx)
     assert [model["id"] for model in reward.screen_state(ctx)["models"]] == [second.id, first.id]

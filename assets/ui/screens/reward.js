@@ -118,6 +118,7 @@ function accuracyCard() {
       el('p.muted', {}, isMeasured && report ? `95 % interval ${interval(model.low, model.high)}; cross-validated on ${plural(model.labels, 'label')}${report.ties ? `, ${plural(report.ties, 'tie')} (or both bad) not counted` : ''}, ${report.folds} folds that never split a prompt.`
         : isMeasured ? '' : 'Too few labels or prompts to keep some of them unseen: label on.'),
       el('p.muted', {}, `Reward model ${model.id}, learnt from ${model.source_text === 'people' ? "people's labels" : `labels ${model.source_text}`}.${report ? ` Of its own labels it ranks ${percent(report.train_accuracy)} right.` : ''}`),
+      report?.note ? el('p.warn', { 'data-do': 'note' }, `${report.note}.`) : null,
       gap > 0.15 ? el('p.muted.warn', {}, `${plural(Math.round(100 * gap), 'point')} more on its own labels than on unseen ones: it learns them by heart. More labels help.`) : null,
       el('p', { 'data-do': 'predictions' }, predictions.decided
         ? `Predict, then reveal: of ${plural(predictions.decided, 'vote')} on pairs that the reward model of the moment had not learnt from, it ranked ${predictions.right} right before they were cast (${percent(predictions.right / predictions.decided)}, 95 % interval ${interval(predictions.low, predictions.high)}).`
