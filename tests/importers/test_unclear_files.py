@@ -6,6 +6,7 @@ from rlhf_lab.errors import DataError
 from rlhf_lab.importers.cell_parsers import parse_choice_words
 from rlhf_lab.importers.column_mapping import ColumnMappingError
 from rlhf_lab.importers.parser import ImportRequest, parse_file
+from rlhf_lab.importers.vote_readings import fitting_readings
 
 BIRD = {"prompt": "Name a bird.", "response_a": "A wren.", "response_b": "A spoon.", "winner": "model_a"}
 
@@ -103,6 +104,19 @@ def test_numbers_that_no_reading_fits_are_asked_about_too(files):
         files.parse("v.jsonl", votes_with("label", [7, 1, 4]))
 
 
+def test_numbers_that_no_reading_fits_get_none():
+    assert fitting_readings(["0", "7"]) == []
+
+
+def test_beside_the_word_tie_no_number_is_a_tie():
+    assert fitting_readings(["0", "1", "tie"]) == ["0=first,1=second,tie=tie", "0=second,1=first,tie=tie"]
+
+
+def test_readings_that_differ_in_absent_numbers_are_one():
+    """With 2 alone, each known reading means the second text or a tie."""
+    assert fitting_readings(["2"]) == ["1=first,2=second", "0=first,1=second,2=tie"]
+
+
 @pytest.mark.parametrize("values", [[1, 2], [2, 1, "tie"], ["1", "2.0"]])
 def test_one_and_two_are_the_first_and_the_second_text(files, values):
     parsed = files.parse("v.jsonl", votes_with("label", values))
@@ -186,6 +200,23 @@ def test_whole_conversations_contain_their_prompt_whatever_other_columns_say(fil
     chats = {name: [user, {"role": "assistant", "content": name}] for name in ("chosen", "rejected")}
     (vote,) = files.parse("v.jsonl", [{"input": "x"} | chats]).votes
     assert decided_texts(vote) == ("Hi", "chosen", "rejected")
+
+
+def test_one_whole_conversation_does_not_answer_for_the_other_rows(files):
+    start = "\n\nHuman: Hi\n\nAssistant:"
+    rows = [{"topic": "x", "chosen": start + " Yes.", "rejected": start + " No."}, {"topic": QUESTION} | EGG]
+    with pytest.raises(ColumnMappingError, match="--map prompt=topic"):
+        files.parse("v.jsonl", rows)
+
+
+def test_a_column_of_numbers_in_csv_is_no_prompt(files):
+    assert files.parse("v.csv", [{"row": "17"} | EGG]).unused_columns == ("row",)
+
+
+def test_a_column_that_is_mapped_is_not_asked_about(files):
+    path = files.rows("v.jsonl", [{"topic": QUESTION, "system": "Be brief."} | EGG])
+    assert files.read(path, mapping={"prompt": "topic"}).mapping["prompt"] == "topic"
+    assert files.read(path, mapping={"prompt": ""}).unused_columns == ("topic", "system")
 
 
 def test_a_prompt_that_only_one_row_lacks_is_an_error_of_that_row(files):

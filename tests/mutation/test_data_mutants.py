@@ -1,10 +1,12 @@
-"""Mutants of the figures of annotators, of chats as texts and of where imported votes go: each must make the tests named beside
-it fail."""
+"""Mutants of the figures of annotators, of chats as texts, of what an import asks about and of where its votes go: each must make
+the tests named beside it fail."""
 
 from mutation_runner import Mutant, mutant_tests
 
 FIGURES, CHATS, PLACE = "quality/agreement.py", "common/chat_format.py", "importers/deduplication.py"
+READINGS, PROMPT_COLUMN = "importers/vote_readings.py", "importers/prompt_column.py"
 HERE = "quality/test_agreement.py::"
+UNCLEAR = "importers/test_unclear_files.py::"
 
 # fmt: off
 MUTANTS = [
@@ -44,6 +46,30 @@ MUTANTS = [
            "test_duplicates_take_linear_time"),
     Mutant(PLACE, "the search for an unnamed slot starts from the beginning", "            self._first_unnamed += 1", "            self._first_unnamed += 1\n        index, self._first_unnamed = self._first_unnamed, 0\n        return self.slots[index] if index < len(self.slots) else None",
            "test_duplicates_take_linear_time"),
+    Mutant(READINGS, "0 and 1 have a meaning of their own", 'not in (set(), {"1", "2"})', 'not in (set(), {"1", "2"}, {"0", "1"})',
+           UNCLEAR + "test_votes_that_are_numbers_are_asked_about_with_the_readings_that_fit"),
+    Mutant(READINGS, "1 and 2 are asked about", 'not in (set(), {"1", "2"})', "!= set()",
+           UNCLEAR + "test_one_and_two_are_the_first_and_the_second_text"),
+    Mutant(READINGS, "a reading may lack one of the numbers", "len(used) == len(numbers)", "len(used) >= len(numbers) - 1",
+           UNCLEAR + "test_numbers_that_no_reading_fits_get_none"),
+    Mutant(READINGS, "a number is a tie beside the word tie", " and not (has_tie_word and Choice.TIE in used.values())", "",
+           UNCLEAR + "test_beside_the_word_tie_no_number_is_a_tie"),
+    Mutant(READINGS, "the same reading is offered twice", "by_meaning.setdefault(frozenset(used.items()),", "by_meaning.setdefault(frozenset({(reading, reading)}),",
+           UNCLEAR + "test_readings_that_differ_in_absent_numbers_are_one"),
+    Mutant(PROMPT_COLUMN, "the shared beginning comes before a text column", "    if not candidates:", "    if not candidates or may_be_shared:",
+           UNCLEAR + "test_text_columns_that_may_be_the_prompt_are_asked_about"),
+    Mutant(PROMPT_COLUMN, "any text column is the prompt", "len(candidates) == 1 and candidates[0].lower() in FURTHER_PROMPT_NAMES", "len(candidates) == 1",
+           UNCLEAR + "test_text_columns_that_may_be_the_prompt_are_asked_about"),
+    Mutant(PROMPT_COLUMN, "the first of several columns is the prompt", "len(candidates) == 1 and candidates[0]", "candidates[0]",
+           UNCLEAR + "test_text_columns_that_may_be_the_prompt_are_asked_about"),
+    Mutant(PROMPT_COLUMN, "user is always the annotator", 'if name.lower() == "user"', 'if name.lower() == ""',
+           UNCLEAR + "test_the_prompt_of_two_texts_and_a_vote_is_asked_about_too"),
+    Mutant(PROMPT_COLUMN, "one whole conversation speaks for all rows", 'all(_is_whole_conversation', 'any(_is_whole_conversation',
+           UNCLEAR + "test_one_whole_conversation_does_not_answer_for_the_other_rows"),
+    Mutant(PROMPT_COLUMN, "numbers are texts", "not is_blank(value) and not is_number_or_bool(normalize_cell(value))", "not is_blank(value)",
+           UNCLEAR + "test_a_column_of_numbers_in_csv_is_no_prompt"),
+    Mutant(PROMPT_COLUMN, "a chosen prompt is asked about again", ' or "prompt" in overrides', "",
+           UNCLEAR + "test_a_column_that_is_mapped_is_not_asked_about"),
 ]
 # fmt: on
 
