@@ -39,6 +39,7 @@ from rlhf_lab.models import reward_model as reward_module
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone, load_backbone
 from rlhf_lab.models.batch import Batch, HiddenStates
+from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.fused_llama.patch import FusedLayer
 from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
@@ -176,7 +177,7 @@ def make_trainer(model: str, device: str, config: PolicyConfig) -> PolicyTrainer
     backbone = load_backbone(model, device=device)
     adapters = Adapters(backbone)
     adapters.add("reward", r=config.lora_r, alpha=config.lora_alpha, seed=1, trainable=False)
-    head = RewardHead(backbone.hidden_size, "mean", 0).to(backbone.device).requires_grad_(False)
+    head = RewardHead(backbone.hidden_size, FeatureSpec("mean"), 0).to(backbone.device).requires_grad_(False)
     reward_model = RewardModel(backbone, adapters, "reward", head)
     trainer = PolicyTrainer(backbone, adapters, PolicyTask(shipped_prompts("tales"), reward_model), config)
     trainer.run_step()

@@ -21,6 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone, load_backbone
+from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
@@ -48,7 +49,7 @@ def make_trainer(backbone: Backbone, args: argparse.Namespace) -> PolicyTrainer:
     )  # fmt: skip
     adapters = Adapters(backbone)
     adapters.add("reward", r=config.lora_r, alpha=config.lora_alpha, seed=1, trainable=False)
-    head = RewardHead(backbone.hidden_size, "mean", 0).to(backbone.device).requires_grad_(False)
+    head = RewardHead(backbone.hidden_size, FeatureSpec("mean"), 0).to(backbone.device).requires_grad_(False)
     trainer = PolicyTrainer(
         backbone, adapters, PolicyTask(["t5"], RewardModel(backbone, adapters, "reward", head)), config
     )

@@ -40,7 +40,10 @@ def resolve_max_new_tokens(backbone: Backbone, prompts: Sequence[str], max_new_t
 def reference_samples(
     model_cache: ModelCache, project: Project, on_progress: ProgressCallback = no_progress
 ) -> ReferenceSamples:
-    """Base samples for train prompts, which scores are normalised on. The same for every reward model of a project."""
+    """Base samples for train prompts at the project's temperature, which scores are normalised on.
+
+    The same for every reward model of a project.
+    """
     backbone, adapters = model_cache.load_project(project)
     fitting_prompts = prompts_that_fit(backbone, prompts(model_cache.db, project.id, "train"))
     texts = [fitting_prompts.prompts[i % len(fitting_prompts.prompts)].text for i in range(REFERENCE_SAMPLES)]
@@ -52,6 +55,7 @@ def reference_samples(
             seed=project.seed,
             purpose="reference",
             max_new_tokens=max_new_tokens,
+            temperature=project.temperature,
             on_progress=on_progress,
         )
     return ReferenceSamples(samples.prompts, samples.tokens)
@@ -62,10 +66,11 @@ def complete(
 ) -> dict[str, Any]:
     """Continue prompts with the base or a checkpoint, and score the texts if the payload names a reward model.
 
-    payload: prompts (list of texts), checkpoint, seed, and optionally temperature, max_new_tokens, reward_model_id, words
-    (true: also token contributions to the score), leave_out (true: skip prompts that are too long). Result: texts, tokens (ids),
-    checkpoint (for "latest" with its step), note (if newer checkpoints are damaged, else ""); with a reward model also scores;
-    with words also `words` and `token_scores` as in `explain`; with leave_out also left_out: the indices of skipped prompts.
+    payload: prompts (list of texts), checkpoint, seed, and optionally temperature (default: the project's), max_new_tokens,
+    reward_model_id, words (true: also token contributions to the score), leave_out (true: skip prompts that are too long).
+    Result: texts, tokens (ids), checkpoint (for "latest" with its step), note (if newer checkpoints are damaged, else ""); with a
+    reward model also scores; with words also `words` and `token_scores` as in `explain`; with leave_out also left_out: the
+    indices of skipped prompts.
     Raises ModelError if a prompt is too long, with leave_out only if all are.
     """
     backbone, adapters = model_cache.load_project(project)
@@ -81,7 +86,7 @@ def complete(
         samples: SampledResponses = sample_responses(
             backbone, prompt_texts, seed=int(payload.get("seed", 0)), purpose="complete",
             max_new_tokens=resolve_max_new_tokens(backbone, prompt_texts, max_new_tokens),
-            temperature=float(payload.get("temperature", 1.0)), on_progress=on_progress,
+            temperature=float(payload.get("temperature", project.temperature)), on_progress=on_progress,
         )  # fmt: skip
     result: dict[str, Any] = {"texts": samples.texts, "tokens": samples.tokens, "checkpoint": checkpoint, "note": note}
     if payload.get("leave_out"):
@@ -136,7 +141,7 @@ def token_contributions(
 ) -> list[float] | None:
     """What each token of the response contributes to the score; None if the head does not read every token."""
     on_progress()
-    return scorer.token_scores(prompt, response) if scorer.head.pooling == "mean" else None
+    return scorer.token_scores(prompt, response) if scorer.head.features.pooling == "mean" else None
 
 
 def token_pieces(backbone: Backbone, ids: Sequence[int], text: str) -> list[str]:

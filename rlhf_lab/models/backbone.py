@@ -4,7 +4,7 @@ The backbone's weights never change. Adapters (models/adapters.py) are added to 
 the backbone without an adapter.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -65,6 +65,11 @@ class Backbone:
     @property
     def hidden_size(self) -> int:
         return int(self.model.config.get_text_config().hidden_size)
+
+    @property
+    def state_count(self) -> int:
+        """How many tensors `layer_states` gives: the embeddings and one for each layer."""
+        return int(self.model.config.get_text_config().num_hidden_layers) + 1
 
     @property
     def context_length(self) -> int:
@@ -156,6 +161,17 @@ class Backbone:
         if hidden is None:
             hidden = self.trunk(input_ids=input_ids, use_cache=False).last_hidden_state[:, start_pos:]
         return hidden
+
+    def layer_states(self, input_ids: Tensor, start_pos: int = 0) -> Iterator[Tensor]:
+        """Hidden states as from `hidden`, of the embeddings and of every layer; the last are those of `hidden`.
+
+        Fused layers give one after the other, so that a caller who pools them without a gradient holds one at a time.
+        """
+        layers = self.fused_layers.layer_states(self.trunk, input_ids, start_pos)
+        if layers is not None:
+            return layers
+        output = self.trunk(input_ids=input_ids, use_cache=False, output_hidden_states=True)
+        return (states[:, start_pos:] for states in output.hidden_states)
 
     def decode_step(self, has_padding: bool) -> DecodeFunction:
         """The trunk's next-token pass under the adapter in use; valid until the weights or the adapter change.

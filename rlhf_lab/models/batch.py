@@ -5,7 +5,7 @@ the width is that of the longest row. Position i of the trunk reads token i and 
 tokens after a prompt of P tokens is predicted at P-1 … P+R-2 (`before_token`) and read at P … P+R-1 (`at_token`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -120,13 +120,28 @@ def forward(backbone: Backbone, batch: Batch, *, predict_only: bool = False) -> 
     predict_only: if only `before_token` is needed; the last token of the longest sequence is then not read, since it
     predicts nothing.
     """
+    input_ids, prompt_lengths, start_pos = _joined_rows(batch, predict_only)
+    return HiddenStates(backbone.hidden(input_ids, start_pos), prompt_lengths, batch.mask.shape[1])
+
+
+def forward_layers(backbone: Backbone, batch: Batch) -> Iterator[HiddenStates]:
+    """`forward` of the embeddings and of every layer, one after the other: see `Backbone.layer_states`."""
+    input_ids, prompt_lengths, start_pos = _joined_rows(batch)
+    for states in backbone.layer_states(input_ids, start_pos):
+        yield HiddenStates(states, prompt_lengths, batch.mask.shape[1])
+
+
+def _joined_rows(batch: Batch, predict_only: bool = False) -> tuple[Tensor, Tensor, int]:
+    """Rows of prompt, response and padding (B, L); `HiddenStates.prompt_lengths`; the first position whose states are
+    needed.
+    """
     prompt_lengths = batch.prompt_mask.sum(1)
     longest, shortest = int(batch.lengths.sum(1).max()), int(batch.lengths[:, 0].min())
     joined = torch.cat([batch.prompts, batch.responses], dim=1)
     start = batch.prompts.shape[1] - prompt_lengths
     columns = start[:, None] + torch.arange(longest - predict_only, device=joined.device)
-    states = backbone.hidden(joined.gather(1, columns.clamp_max(joined.shape[1] - 1)), shortest - 1)
-    return HiddenStates(states, prompt_lengths - (shortest - 1), batch.mask.shape[1])
+    input_ids = joined.gather(1, columns.clamp_max(joined.shape[1] - 1))
+    return input_ids, prompt_lengths - (shortest - 1), shortest - 1
 
 
 def map_by_length(

@@ -1,4 +1,4 @@
-"""Linear heads on the trunk's hidden states: the reward model's score (one head or several) and the policy's value."""
+"""Linear heads: the reward model's score (one head or several) of a text's features, and the policy's value of a state."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -7,53 +7,40 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_lab.common.enums import EnsembleCombination
-from rlhf_lab.core.advantages import is_last_token
 from rlhf_lab.core.preference import combine_ensemble_scores
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.models.features import FeatureSpec
 
 
 class RewardHead(nn.Module):
-    """A score per response: a linear map of the pooled hidden states, then normalised.
+    """A score per response: a linear map of its features (models/features.py), then normalised.
 
-    raw = w · pool(h) + b;  score = (raw - shift) / scale, where shift and scale make reference samples mean 0, sd 1.
-    pool(h) = (1 - a) mean(h) + a h_last, with a = last_weight for pooling "mean" and 1 for "last": the mean learns the
-    value of single words from few labels, and the last state has read the whole text.
-    Initialised as w ~ N(0, 1/(H+1)), b = 0 (Ziegler et al. 2019; Huang et al. 2024, detail 2).
+    raw = w · features + b;  score = (raw - shift) / scale, where shift and scale make reference samples mean 0, sd 1.
+    Initialised as w ~ N(0, 1/(F+1)), b = 0 (Ziegler et al. 2019; Huang et al. 2024, detail 2).
     """
 
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, hidden_size: int, pooling: str, seed: int, last_weight: float = 0.0) -> None:
+    def __init__(self, feature_size: int, features: FeatureSpec, seed: int) -> None:
         super().__init__()
-        self.pooling, self.last_weight = pooling, last_weight
-        self.linear = _linear(hidden_size)
+        self.features = features
+        self.linear = _linear(feature_size)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
-            self.linear.weight.copy_(torch.randn(1, hidden_size, generator=generator) / (hidden_size + 1) ** 0.5)
+            self.linear.weight.copy_(torch.randn(1, feature_size, generator=generator) / (feature_size + 1) ** 0.5)
             self.linear.bias.zero_()
         self.register_buffer("shift", torch.zeros(()))
         self.register_buffer("scale", torch.ones(()))
 
-    def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(B, H) from hidden states (B, T, H) of the response and its bool mask (B, T); padding is ignored."""
-        hidden = hidden.float().masked_fill(~mask[..., None], 0.0)
-        return (self.token_weights(mask)[..., None] * hidden).sum(1)
-
-    def token_weights(self, mask: Tensor) -> Tensor:
-        """(B, T) weight of each token's hidden state in the pooled one; a row sums to 1 (0 without tokens)."""
-        last_weight = 1.0 if self.pooling == "last" else self.last_weight
-        lengths = mask.sum(1, keepdim=True).clamp_min(1)
-        return (1 - last_weight) / lengths * mask + last_weight * is_last_token(mask)
-
-    def raw(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(B,) scores before normalisation."""
-        raw: Tensor = self.linear(self.pool(hidden, mask)).squeeze(-1)
+    def raw(self, features: Tensor) -> Tensor:
+        """(B,) scores before normalisation of features (B, F)."""
+        raw: Tensor = self.linear(features).squeeze(-1)
         return raw
 
-    def raw_members(self, hidden: Tensor, mask: Tensor) -> Tensor:
+    def raw_members(self, features: Tensor) -> Tensor:
         """(1, B): `raw` in the form of an ensemble of one."""
-        return self.raw(hidden, mask)[None]
+        return self.raw(features)[None]
 
     @property
     def heads(self) -> "list[RewardHead]":
@@ -61,7 +48,7 @@ class RewardHead(nn.Module):
         return [self]
 
     def linear_map(self) -> tuple[Tensor, Tensor]:
-        """Weight (1, H) and bias (1,) from a pooled hidden state to the normalised score."""
+        """Weight (1, F) and bias (1,) from features to the normalised score."""
         return self.linear.weight / self.scale, (self.linear.bias - self.shift) / self.scale
 
     @torch.no_grad()
@@ -69,18 +56,21 @@ class RewardHead(nn.Module):
         """Make the scores of reference samples mean 0, sd 1; raw: (1, N), their `raw_members`."""
         _normalise(self, raw[0])
 
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(B,) normalised scores of hidden states (B, T, H) under a bool mask (B, T)."""
-        return (self.raw(hidden, mask) - self.shift) / self.scale
+    def forward(self, features: Tensor) -> Tensor:
+        """(B,) normalised scores of features (B, F)."""
+        return (self.raw(features) - self.shift) / self.scale
 
-    def per_token(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(B, T) contributions whose masked mean is the score. Zero on padding."""
-        raw = torch.matmul(hidden.float(), self.linear.weight[0]) * self.token_weights(mask) * mask.sum(1, keepdim=True)
+    def per_token(self, states: Tensor, mask: Tensor) -> Tensor:
+        """(B, T) contributions whose masked mean is the score, from the states (B, T, F) that the features pool under a
+        bool mask (B, T). Zero on padding.
+        """
+        token_shares = self.features.token_weights(mask) * mask.sum(1, keepdim=True)
+        raw = torch.matmul(states.float(), self.linear.weight[0]) * token_shares
         return ((raw + self.linear.bias - self.shift) / self.scale).masked_fill(~mask, 0.0)
 
 
 class EnsembleHead(nn.Module):
-    """Several reward heads on the same hidden states, combined into one score: mean, worst, or mean - coef * variance.
+    """Several reward heads on the same features, combined into one score: mean, worst, or mean - coef * variance.
 
     Each member is normalised separately so that none dominates, and so is the combined score.
     """
@@ -89,12 +79,16 @@ class EnsembleHead(nn.Module):
     scale: Tensor
 
     def __init__(
-        self, hidden_size: int, pooling: str, seeds: Sequence[int], mode: EnsembleCombination = "mean", coef: float = 1.0,
-        last_weight: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        feature_size: int,
+        features: FeatureSpec,
+        seeds: Sequence[int],
+        mode: EnsembleCombination = "mean",
+        coef: float = 1.0,
+    ) -> None:
         super().__init__()
-        self.pooling, self.last_weight, self.mode, self.coef = pooling, last_weight, mode, coef
-        self.members = nn.ModuleList(RewardHead(hidden_size, pooling, seed, last_weight) for seed in seeds)
+        self.features, self.mode, self.coef = features, mode, coef
+        self.members = nn.ModuleList(RewardHead(feature_size, features, seed) for seed in seeds)
         self.register_buffer("shift", torch.zeros(()))
         self.register_buffer("scale", torch.ones(()))
 
@@ -102,9 +96,9 @@ class EnsembleHead(nn.Module):
     def heads(self) -> list[RewardHead]:
         return cast("list[RewardHead]", list(self.members))
 
-    def raw_members(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(K, B) scores of each member before normalisation."""
-        return torch.stack([head.raw(hidden, mask) for head in self.heads])
+    def raw_members(self, features: Tensor) -> Tensor:
+        """(K, B) scores of each member before normalisation of features (B, F)."""
+        return torch.stack([head.raw(features) for head in self.heads])
 
     def normalised_members(self, raw: Tensor) -> Tensor:
         """(K, B) normalised scores of each member from their raw ones."""
@@ -123,18 +117,18 @@ class EnsembleHead(nn.Module):
             _normalise(head, row)
         _normalise(self, combine_ensemble_scores(self.normalised_members(raw), self.mode, self.coef))
 
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(B,) normalised scores of hidden states (B, T, H) under a bool mask (B, T)."""
-        scores = combine_ensemble_scores(self.normalised_members(self.raw_members(hidden, mask)), self.mode, self.coef)
+    def forward(self, features: Tensor) -> Tensor:
+        """(B,) normalised scores of features (B, F)."""
+        scores = combine_ensemble_scores(self.normalised_members(self.raw_members(features)), self.mode, self.coef)
         return (scores - self.shift) / self.scale
 
-    def per_token(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(B, T) contributions whose masked mean is the score. Zero on padding.
+    def per_token(self, states: Tensor, mask: Tensor) -> Tensor:
+        """(B, T) contributions whose masked mean is the score, as for a single head.
 
         worst: those of the worst member for the text. uncertainty: the members' mean, with the penalty spread evenly.
         """
-        shares = torch.stack([head.per_token(hidden, mask) for head in self.heads])
-        members = self.normalised_members(self.raw_members(hidden, mask))
+        shares = torch.stack([head.per_token(states, mask) for head in self.heads])
+        members = self.normalised_members(self.raw_members(self.features.pool(states, mask)))
         if self.mode == "worst":
             combined = shares[members.argmin(dim=0), torch.arange(len(mask), device=mask.device)]
         else:

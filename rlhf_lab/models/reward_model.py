@@ -16,7 +16,8 @@ from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
-from rlhf_lab.models.batch import Batch, forward, make_batch, map_by_length
+from rlhf_lab.models.batch import Batch, make_batch, map_by_length
+from rlhf_lab.models.features import FeatureSpec, text_features, token_states
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
 
 
@@ -32,7 +33,7 @@ class RewardModel:
     def score_batch(self, batch: Batch) -> Tensor:
         """(B,) normalised scores; with gradients unless the caller disables them."""
         with self.adapters.using(self.adapter):
-            scores: Tensor = self.head(forward(self.backbone, batch).at_token, batch.mask)
+            scores: Tensor = self.head(text_features(self.backbone, batch, self.head.features))
             return scores
 
     @torch.no_grad()
@@ -58,7 +59,7 @@ class RewardModel:
 
         def raw(batch: Batch) -> Tensor:
             with self.adapters.using(self.adapter):
-                return self.head.raw_members(forward(self.backbone, batch).at_token, batch.mask).T
+                return self.head.raw_members(text_features(self.backbone, batch, self.head.features)).T
 
         return self._map_batches(raw, prompts, responses, on_progress).T
 
@@ -102,14 +103,14 @@ class RewardModel:
 
         The last token's contribution includes last_weight.
         """
-        if self.head.pooling != "mean":
+        if self.head.features.pooling != "mean":
             raise ModelError(
                 "word scores exist for pooling = mean only: a head on the last token has one score a text."
             )
         batch = make_batch(self.backbone, [prompt], [response])
         with self.adapters.using(self.adapter):
-            hidden = forward(self.backbone, batch).at_token
-        return [float(x) for x in self.head.per_token(hidden, batch.mask)[0]]
+            states = token_states(self.backbone, batch, self.head.features)
+        return [float(x) for x in self.head.per_token(states, batch.mask)[0]]
 
     def save(self, folder: Path) -> None:
         """Save the adapter in PEFT's format, and the head with its normalisation."""
@@ -118,8 +119,7 @@ class RewardModel:
             self.adapters.save(self.adapter, folder)
         save_file({k: v.detach().cpu().contiguous() for k, v in self.head.state_dict().items()}, folder / HEAD_FILE)
         metadata: dict[str, Any] = {
-            "pooling": self.head.pooling,
-            "last_weight": self.head.last_weight,
+            **self.head.features._asdict(),
             "hidden_size": self.backbone.hidden_size,
             "adapter": self.adapter is not None,
             "backbone": self.backbone.name,
@@ -160,11 +160,13 @@ def load_reward_model(backbone: Backbone, adapters: Adapters, folder: Path, adap
 
 def _head_from_metadata(backbone: Backbone, metadata: dict[str, Any]) -> RewardHead | EnsembleHead:
     """An uninitialised head of the saved kind."""
-    ensemble, last_weight = (
-        metadata.get("ensemble"),
-        float(metadata.get("last_weight", 0.0)),
-    )  # older heads: a plain mean
+    features = FeatureSpec(
+        metadata["pooling"],
+        float(metadata.get("last_weight", 0.0)),  # older heads: a plain mean
+        metadata.get("layers", "last"),  # older heads read no other layer
+    )
+    ensemble, feature_size = metadata.get("ensemble"), features.size(backbone)
     if ensemble is None:
-        return RewardHead(backbone.hidden_size, metadata["pooling"], 0, last_weight)
+        return RewardHead(feature_size, features, 0)
     seeds, coef = [0] * int(ensemble["members"]), float(ensemble["coef"])
-    return EnsembleHead(backbone.hidden_size, metadata["pooling"], seeds, ensemble["mode"], coef, last_weight)
+    return EnsembleHead(feature_size, features, seeds, ensemble["mode"], coef)

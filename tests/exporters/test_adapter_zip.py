@@ -17,6 +17,7 @@ from rlhf_lab.common.records import LabelSnapshot
 from rlhf_lab.errors import StoreError
 from rlhf_lab.exporters.adapter_zip import export_adapter, export_reward_model
 from rlhf_lab.exporters.run_export import export_run
+from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.store import projects
@@ -38,8 +39,8 @@ CLASSIFIER = 2
 
 def head_of(size, pooling, mode):
     """A head, or three, with a bias and a scale that the code in a README must not forget."""
-    weight = 0.0 if mode == "mean" else 0.3  # of the last token, besides its part of the mean
-    head = EnsembleHead(size, pooling, [3, 4, 5], mode, 0.5, weight) if mode else RewardHead(size, pooling, 3, weight)
+    features = FeatureSpec(pooling, 0.0 if mode == "mean" else 0.3)  # the last token, besides its part of the mean
+    head = EnsembleHead(size, features, [3, 4, 5], mode, 0.5) if mode else RewardHead(size, features, 3)
     for i, part in enumerate(dict.fromkeys([head, *head.heads])):
         part.shift.fill_(0.25 + i)
         part.scale.fill_(0.5 + i)

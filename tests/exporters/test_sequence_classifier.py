@@ -10,6 +10,7 @@ from support import model_families, tiny_models
 
 from rlhf_lab.common.model_files import HEAD_CONFIG
 from rlhf_lab.exporters import sequence_classifier
+from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 
@@ -17,7 +18,7 @@ from rlhf_lab.models.reward_model import RewardModel
 @pytest.mark.parametrize("kind", model_families.KINDS)
 def test_classifier_logit_plus_offset_is_the_score(kind, tmp_path):
     backbone = tiny_models.load(model_families.save(kind, tmp_path / "base"))
-    head = RewardHead(32, "last", seed=3).requires_grad_(False)
+    head = RewardHead(32, FeatureSpec("last"), seed=3).requires_grad_(False)
     head.shift.fill_(0.25)
     head.scale.fill_(0.5)
     head.linear.bias.fill_(0.6)

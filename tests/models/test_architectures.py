@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.models.batch import forward, make_batch
+from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.heads import RewardHead, ValueHead
 from rlhf_lab.models.reward_model import RewardModel, load_reward_model
 from rlhf_lab.models.sampling.sampler import sample
@@ -48,7 +49,7 @@ def test_scores_do_not_depend_on_padding_and_batch(saved, kind, pooling):
     """Ragged rows together, against each alone; and the same rows behind padding that holds any token."""
     backbone = tiny_models.load(saved[kind], torch.float64)
     model = RewardModel(
-        backbone, tiny_models.adapters_of(backbone, "reward"), "reward", RewardHead(32, pooling, seed=1)
+        backbone, tiny_models.adapters_of(backbone, "reward"), "reward", RewardHead(32, FeatureSpec(pooling), seed=1)
     )
     prompts, responses = tiny_models.ragged(rows=6)
     together = model.scores(prompts, responses)
@@ -107,7 +108,9 @@ def test_a_policy_adapter_generates_the_same_in_plain_peft(saved, kind, tmp_path
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reward_model_scores_the_same_after_loading(saved, kind, tmp_path):
     backbone = tiny_models.load(saved[kind])
-    model = RewardModel(backbone, tiny_models.adapters_of(backbone, "reward"), "reward", RewardHead(32, "mean", seed=1))
+    model = RewardModel(
+        backbone, tiny_models.adapters_of(backbone, "reward"), "reward", RewardHead(32, FeatureSpec("mean"), seed=1)
+    )
     model.save(tmp_path)
     fresh = tiny_models.load(saved[kind])
     again = load_reward_model(fresh, Adapters(fresh), tmp_path, "reward")
@@ -131,7 +134,7 @@ def test_half_precision_is_close_and_finite(saved, kind, dtype):
     assert half.model.dtype == dtype
     error = (states[0] - states[1]).norm() / states[1].norm()
     assert float(error) < {torch.bfloat16: 0.08, torch.float16: 0.02}[dtype]
-    head = RewardHead(32, "mean", seed=1)
+    head = RewardHead(32, FeatureSpec("mean"), seed=1)
     scores = RewardModel(half, Adapters(half), None, head).scores(prompts, responses)
     assert scores.dtype == torch.float32
     assert bool(scores.isfinite().all())
@@ -167,5 +170,5 @@ def test_a_pad_token_without_embedding(tmp_path):
     backbone = tiny_models.load(folder)
     assert backbone.tokenizer.pad_token_id == len(tiny_models.WORDS)
     assert backbone.pad_id == tiny_models.EOS
-    model = RewardModel(backbone, Adapters(backbone), None, RewardHead(32, "mean", seed=1))
+    model = RewardModel(backbone, Adapters(backbone), None, RewardHead(32, FeatureSpec("mean"), seed=1))
     assert bool(model.scores(*tiny_models.ragged()).isfinite().all())

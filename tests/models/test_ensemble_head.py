@@ -10,6 +10,7 @@ from support import tiny_models
 from rlhf_lab.common.model_files import HEAD_CONFIG
 from rlhf_lab.errors import ConfigError, ModelError
 from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
 from rlhf_lab.models.reward_model import RewardModel, load_reward_model
 
@@ -20,8 +21,11 @@ MASK = torch.tensor([[True, True, False], [True, True, True]])
 RAW = torch.tensor([[2.0, 11 / 3], [3.0, 4 / 3]])
 
 
-def head_of(mode, coef=1.0, pooling="mean"):
-    head = EnsembleHead(2, pooling, [1, 2], mode, coef)
+POOLED = FeatureSpec("mean").pool(HIDDEN, MASK)
+
+
+def head_of(mode, coef=1.0):
+    head = EnsembleHead(2, FeatureSpec("mean"), [1, 2], mode, coef)
     with torch.no_grad():
         for member, row in zip(head.heads, torch.eye(2), strict=True):
             member.linear.weight.copy_(row[None])
@@ -30,11 +34,11 @@ def head_of(mode, coef=1.0, pooling="mean"):
 
 
 def test_one_score_of_two_members_by_hand():
-    torch.testing.assert_close(head_of("mean").raw_members(HIDDEN, MASK), RAW)
-    torch.testing.assert_close(head_of("mean")(HIDDEN, MASK), torch.tensor([2.5, 2.5]))
-    torch.testing.assert_close(head_of("worst")(HIDDEN, MASK), torch.tensor([2.0, 4 / 3]))
+    torch.testing.assert_close(head_of("mean").raw_members(POOLED), RAW)
+    torch.testing.assert_close(head_of("mean")(POOLED), torch.tensor([2.5, 2.5]))
+    torch.testing.assert_close(head_of("worst")(POOLED), torch.tensor([2.0, 4 / 3]))
     # half the distance, squared: 1/4, and (7/3 / 2)^2 = 49/36
-    torch.testing.assert_close(head_of("uncertainty", 2.0)(HIDDEN, MASK), torch.tensor([2.0, 2.5 - 98 / 36]))
+    torch.testing.assert_close(head_of("uncertainty", 2.0)(POOLED), torch.tensor([2.0, 2.5 - 98 / 36]))
 
 
 @pytest.mark.parametrize(("mode", "coef"), [("mean", 1.0), ("worst", 1.0), ("uncertainty", 0.5)])
@@ -47,10 +51,7 @@ def test_normalised_members_and_normalised_together(mode, coef):
     a, b = ((row - row.mean()) / row.std() for row in raw.double())
     joint = {"mean": (a + b) / 2, "worst": torch.minimum(a, b), "uncertainty": (a + b) / 2 - coef * ((a - b) / 2) ** 2}
     expected = (joint[mode] - joint[mode].mean()) / joint[mode].std()
-    hidden = raw.T[:, None, :]
-    torch.testing.assert_close(
-        head(hidden, torch.ones(50, 1, dtype=torch.bool)).double(), expected, atol=1e-4, rtol=1e-4
-    )
+    torch.testing.assert_close(head(raw.T).double(), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("mode", "coef"), [("mean", 1.0), ("worst", 1.0), ("uncertainty", 0.5)])
@@ -59,7 +60,7 @@ def test_ensemble_token_scores_average_to_the_score(mode, coef):
     head.normalise(torch.tensor([[0.0, 1.0, 5.0], [2.0, 7.0, 3.0]]))
     shares = head.per_token(HIDDEN, MASK)
     assert float(shares[0, 2]) == 0.0
-    torch.testing.assert_close(shares.sum(1) / MASK.sum(1), head(HIDDEN, MASK))
+    torch.testing.assert_close(shares.sum(1) / MASK.sum(1), head(POOLED))
 
 
 def test_the_linear_map_is_the_score_of_the_mean():
@@ -67,15 +68,15 @@ def test_the_linear_map_is_the_score_of_the_mean():
     head.normalise(torch.tensor([[0.0, 1.0, 5.0], [2.0, 7.0, 3.0]]))
     head.shift.fill_(0.25)  # the mean of normalised members is 0 on the reference, so the joint shift would not be seen
     weight, bias = head.linear_map()
-    torch.testing.assert_close((head.heads[0].pool(HIDDEN, MASK) @ weight.T + bias).squeeze(1), head(HIDDEN, MASK))
-    single = RewardHead(2, "mean", 3).requires_grad_(False)
+    torch.testing.assert_close((POOLED @ weight.T + bias).squeeze(1), head(POOLED))
+    single = RewardHead(2, FeatureSpec("mean"), 3).requires_grad_(False)
     single.normalise(torch.tensor([[1.0, 4.0, 9.0]]))
     weight, bias = single.linear_map()
-    torch.testing.assert_close((single.pool(HIDDEN, MASK) @ weight.T + bias).squeeze(1), single(HIDDEN, MASK))
+    torch.testing.assert_close((POOLED @ weight.T + bias).squeeze(1), single(POOLED))
 
 
 def test_members_are_initialised_differently():
-    one, other = EnsembleHead(8, "mean", [1, 2]).heads
+    one, other = EnsembleHead(8, FeatureSpec("mean"), [1, 2]).heads
     assert not torch.equal(one.linear.weight, other.linear.weight)
 
 
@@ -84,7 +85,7 @@ def test_members_are_initialised_differently():
 
 def model_of(folder, mode="uncertainty"):
     backbone = tiny_models.load(folder)
-    head = EnsembleHead(backbone.hidden_size, "mean", [1, 2, 3], mode, 0.5)
+    head = EnsembleHead(backbone.hidden_size, FeatureSpec("mean"), [1, 2, 3], mode, 0.5)
     model = RewardModel(backbone, tiny_models.adapters_of(backbone, "reward"), "reward", head.requires_grad_(False))
     head.normalise(model.raw_scores(*tiny_models.ragged(rows=9)))
     return model
@@ -131,7 +132,7 @@ def test_metadata_with_another_number_of_heads_is_refused(llama_folder, tmp_path
 
 def test_a_single_reference_sample_is_refused():
     """Refused, and neither shift nor scale is touched: they became NaN."""
-    for head in (RewardHead(2, "mean", 0), EnsembleHead(2, "mean", [0, 1])):
+    for head in (RewardHead(2, FeatureSpec("mean"), 0), EnsembleHead(2, FeatureSpec("mean"), [0, 1])):
         with (
             warnings.catch_warnings(action="ignore"),
             pytest.raises(ConfigError, match=r"there are 1\. Give at least 2"),

@@ -4,6 +4,7 @@ import pytest
 import torch
 from support import tiny_models  # noqa: F401  one thread
 
+from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.heads import RewardHead, ValueHead
 
 NAN = float("nan")
@@ -13,7 +14,7 @@ MASK = torch.tensor([[True, True, False], [True, True, True]])
 
 def head_of(pooling, shift=0.0, scale=1.0, last_weight=0.0):
     """raw = 2 x - y + 0.5"""
-    head = RewardHead(2, pooling, 0, last_weight)
+    head = RewardHead(2, FeatureSpec(pooling, last_weight), 0)
     with torch.no_grad():
         head.linear.weight.copy_(torch.tensor([[2.0, -1.0]]))
         head.linear.bias.fill_(0.5)
@@ -25,40 +26,42 @@ def head_of(pooling, shift=0.0, scale=1.0, last_weight=0.0):
 def test_mean_pooling_by_hand():
     """Row 0: mean of (1, 2) and (3, 4) = (2, 3): 4 - 3 + 0.5. Row 1: (11/3, 4/3): 22/3 - 4/3 + 0.5."""
     head = head_of("mean")
-    torch.testing.assert_close(head.pool(HIDDEN, MASK), torch.tensor([[2.0, 3.0], [11 / 3, 4 / 3]]))
-    torch.testing.assert_close(head(HIDDEN, MASK), torch.tensor([1.5, 6.5]))
+    torch.testing.assert_close(head.features.pool(HIDDEN, MASK), torch.tensor([[2.0, 3.0], [11 / 3, 4 / 3]]))
+    torch.testing.assert_close(head(head.features.pool(HIDDEN, MASK)), torch.tensor([1.5, 6.5]))
 
 
 def test_last_pooling_by_hand():
     """The last real token: (3, 4) and (7, -2)."""
     head = head_of("last")
-    assert head.pool(HIDDEN, MASK).tolist() == [[3.0, 4.0], [7.0, -2.0]]
-    assert head(HIDDEN, MASK).tolist() == [2.5, 16.5]
+    assert head.features.pool(HIDDEN, MASK).tolist() == [[3.0, 4.0], [7.0, -2.0]]
+    assert head(head.features.pool(HIDDEN, MASK)).tolist() == [2.5, 16.5]
 
 
 def test_the_last_token_may_weigh_more_in_the_mean():
     """3/4 of the means (2, 3) and (11/3, 4/3), 1/4 of the last tokens (3, 4) and (7, -2)."""
     head = head_of("mean", last_weight=0.25)
-    torch.testing.assert_close(head.pool(HIDDEN, MASK), torch.tensor([[2.25, 3.25], [4.5, 0.5]]))
-    torch.testing.assert_close(head.token_weights(MASK), torch.tensor([[0.375, 0.625, 0.0], [0.25, 0.25, 0.5]]))
-    assert torch.equal(head_of("last", last_weight=0.25).pool(HIDDEN, MASK), head_of("last").pool(HIDDEN, MASK))
+    torch.testing.assert_close(head.features.pool(HIDDEN, MASK), torch.tensor([[2.25, 3.25], [4.5, 0.5]]))
+    torch.testing.assert_close(
+        head.features.token_weights(MASK), torch.tensor([[0.375, 0.625, 0.0], [0.25, 0.25, 0.5]])
+    )
+    assert torch.equal(FeatureSpec("last", 0.25).pool(HIDDEN, MASK), FeatureSpec("last").pool(HIDDEN, MASK))
     nothing = torch.zeros(1, 3, dtype=torch.bool)
-    assert head.pool(HIDDEN[:1], nothing).tolist() == [[0.0, 0.0]]
+    assert head.features.pool(HIDDEN[:1], nothing).tolist() == [[0.0, 0.0]]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 def test_score_is_shifted_then_scaled(pooling):
-    raw = head_of(pooling)(HIDDEN, MASK)
+    raw = head_of(pooling)(FeatureSpec(pooling).pool(HIDDEN, MASK))
     head = head_of(pooling, shift=1.5, scale=4.0)
-    torch.testing.assert_close(head(HIDDEN, MASK), (raw - 1.5) / 4)
-    assert torch.equal(head.raw(HIDDEN, MASK), raw)
+    torch.testing.assert_close(head(head.features.pool(HIDDEN, MASK)), (raw - 1.5) / 4)
+    assert torch.equal(head.raw(head.features.pool(HIDDEN, MASK)), raw)
 
 
 def test_per_token_shares_average_to_the_score():
     head = head_of("mean", shift=1.5, scale=4.0)
     shares = head.per_token(HIDDEN, MASK)
     torch.testing.assert_close(shares, torch.tensor([[-0.25, 0.25, 0.0], [0.75, -0.75, 3.75]]))
-    torch.testing.assert_close(shares.sum(1) / MASK.sum(1), head(HIDDEN, MASK))
+    torch.testing.assert_close(shares.sum(1) / MASK.sum(1), head(head.features.pool(HIDDEN, MASK)))
 
 
 def test_per_token_shares_with_a_last_token_that_weighs_more():
@@ -66,17 +69,17 @@ def test_per_token_shares_with_a_last_token_that_weighs_more():
     head = head_of("mean", shift=1.5, scale=4.0, last_weight=0.25)
     shares = head.per_token(HIDDEN, MASK)
     torch.testing.assert_close(shares, torch.tensor([[-0.25, 0.375, 0.0], [0.5, -0.625, 5.75]]))
-    torch.testing.assert_close(shares.sum(1) / MASK.sum(1), head(HIDDEN, MASK))
+    torch.testing.assert_close(shares.sum(1) / MASK.sum(1), head(head.features.pool(HIDDEN, MASK)))
 
 
 def test_reward_head_starts_at_one_over_root_d_plus_one():
     """Standard deviation 1/sqrt(d + 1) = 0.01 for d = 9999; bias 0; the seed alone decides."""
-    head = RewardHead(9999, "mean", seed=3).requires_grad_(False)
+    head = RewardHead(9999, FeatureSpec("mean"), seed=3).requires_grad_(False)
     assert float(head.linear.weight.std()) == pytest.approx(0.01, rel=0.03)
     assert float(head.linear.weight.mean()) == pytest.approx(0.0, abs=3e-4)
     assert head.linear.bias.tolist() == [0.0]
-    assert torch.equal(head.linear.weight, RewardHead(9999, "mean", seed=3).linear.weight)
-    assert not torch.equal(head.linear.weight, RewardHead(9999, "mean", seed=4).linear.weight)
+    assert torch.equal(head.linear.weight, RewardHead(9999, FeatureSpec("mean"), seed=3).linear.weight)
+    assert not torch.equal(head.linear.weight, RewardHead(9999, FeatureSpec("mean"), seed=4).linear.weight)
     assert (head.shift.item(), head.scale.item()) == (0.0, 1.0)
 
 
@@ -88,6 +91,6 @@ def test_value_head_starts_at_zero():
 
 def test_new_heads_leave_the_global_generator_alone():
     before = torch.random.get_rng_state()
-    RewardHead(8, "mean", seed=0)
+    RewardHead(8, FeatureSpec("mean"), seed=0)
     ValueHead(8)
     assert torch.equal(torch.random.get_rng_state(), before)

@@ -10,6 +10,7 @@ from rlhf_lab.common.model_files import HEAD_CONFIG, HEAD_FILE
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.batch import make_batch
+from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel, load_reward_model
 
@@ -17,7 +18,7 @@ from rlhf_lab.models.reward_model import RewardModel, load_reward_model
 def model_of(folder, pooling="mean", adapter="reward", dtype=torch.float32, last_weight=0.3):
     backbone = tiny_models.load(folder, dtype)
     adapters = tiny_models.adapters_of(backbone, "policy", *([adapter] if adapter else []))
-    head = RewardHead(backbone.hidden_size, pooling, 11, last_weight)
+    head = RewardHead(backbone.hidden_size, FeatureSpec(pooling, last_weight), 11)
     with torch.no_grad():
         head.linear.bias.fill_(0.3)
         head.shift.fill_(-0.4)
@@ -30,7 +31,7 @@ def by_hand(model, prompt, response):
     with torch.no_grad(), model.adapters.using(model.adapter):
         hidden = model.backbone.trunk(input_ids=torch.tensor([[*prompt, *response]])).last_hidden_state[0].double()
     states = [hidden[len(prompt) + i] for i in range(len(response))]
-    pooled = 0.7 * sum(states) / len(states) + 0.3 * states[-1] if model.head.pooling == "mean" else states[-1]
+    pooled = 0.7 * sum(states) / len(states) + 0.3 * states[-1] if model.head.features.pooling == "mean" else states[-1]
     raw = sum(float(w) * float(h) for w, h in zip(model.head.linear.weight[0], pooled, strict=True)) + 0.3
     return (raw - float(model.head.shift)) / float(model.head.scale)
 

@@ -10,6 +10,7 @@ DRAW, DECODER, GRAPHED, CACHE = (
     "models/kv_cache.py",
 )
 ADAPTERS, HEADS, REWARD_MODEL = "models/adapters.py", "models/heads.py", "models/reward_model.py"
+FEATURES = "models/features.py"
 ROLLOUT, METRICS, POLICY = "training/policy/rollout.py", "training/policy/metrics.py", "training/policy/trainer.py"
 TOKENS = "training/policy/token_traces.py"
 ESTIMATES, MEASURE, ORDER = (
@@ -202,21 +203,27 @@ MUTANTS = [
            "test_a_new_adapter_changes_nothing_and_its_seed_decides"),
     Mutant(ADAPTERS, "LoRA dropout on", "lora_dropout=0.0", "lora_dropout=0.1", "test_saved_config_has_no_dropout"),
     # --- models/heads.py ---
-    Mutant(HEADS, "pads kept in the pool", ".masked_fill(~mask[..., None], 0.0)", "",
+    Mutant(FEATURES, "the last layer for all", "for hidden in forward_layers(backbone, batch)], dim=1)", "for hidden in forward_layers(backbone, batch)][-1:], dim=1)",
+           "models/test_features.py::test_features_equal_those_of_the_modules"),
+    Mutant(FEATURES, "words that read the last layer", "torch.cat([hidden.at_token for hidden", "torch.stack([hidden.at_token for hidden",
+           "models/test_features.py::test_token_scores_of_all_layers_average_to_the_score"),
+    Mutant(REWARD_MODEL, "older heads read all layers", 'metadata.get("layers", "last")', 'metadata.get("layers", "all")',
+           "models/test_features.py::test_saved_with_its_layers"),
+    Mutant(FEATURES, "pads kept in the pool", ".masked_fill(~mask[..., None], 0.0)", "",
            "test_mean_pooling_by_hand test_last_pooling_by_hand"),
-    Mutant(HEADS, "mean over the padded width", "/ lengths * mask", "/ mask.shape[1] * mask",
+    Mutant(FEATURES, "mean over the padded width", "/ lengths * mask", "/ mask.shape[1] * mask",
            "test_mean_pooling_by_hand models/test_reward_model.py::test_score_by_hand"),
-    Mutant(HEADS, "last column, not last token", "* is_last_token(mask)", "* (torch.arange(mask.shape[1]) == mask.shape[1] - 1)",
+    Mutant(FEATURES, "last column, not last token", "* is_last_token(mask)", "* (torch.arange(mask.shape[1]) == mask.shape[1] - 1)",
            "test_last_pooling_by_hand models/test_reward_model.py::test_score_ignores_padding"),
-    Mutant(HEADS, "the last token's part not taken from the others", "(1 - last_weight) / lengths", "1 / lengths",
+    Mutant(FEATURES, "the last token's part not taken from the others", "(1 - last_weight) / lengths", "1 / lengths",
            "test_the_last_token_may_weigh_more_in_the_mean models/test_reward_model.py::test_score_by_hand"),
-    Mutant(HEADS, "shares of words that forget the last token's weight", "self.token_weights(mask) * mask.sum(1, keepdim=True)",
+    Mutant(HEADS, "shares of words that forget the last token's weight", "self.features.token_weights(mask) * mask.sum(1, keepdim=True)",
            "mask", "test_per_token_shares_with_a_last_token_that_weighs_more"),
-    Mutant("training/reward/task.py", "a warm start on other features than the head reads", "pooling, 0, self.config.last_weight)",
-           "pooling, 0)", "training/test_reward_loop.py::test_a_warm_start_is_the_optimum_of_the_explicit_loss"),
-    Mutant(HEADS, "shift forgotten", "return (self.raw(hidden, mask) - self.shift) /",
-           "return self.raw(hidden, mask) /", "test_score_is_shifted_then_scaled"),
-    Mutant(HEADS, "initial spread", "/ (hidden_size + 1) ** 0.5", "/ 3",
+    Mutant("training/reward/task.py", "a warm start on other features than the head reads", "text_features(self.backbone, batch, self.feature_spec)\n\n",
+           "text_features(self.backbone, batch, FeatureSpec(self.config.pooling))\n\n", "training/test_reward_loop.py::test_a_warm_start_is_the_optimum_of_the_explicit_loss"),
+    Mutant(HEADS, "shift forgotten", "return (self.raw(features) - self.shift) /",
+           "return self.raw(features) /", "test_score_is_shifted_then_scaled"),
+    Mutant(HEADS, "initial spread", "/ (feature_size + 1) ** 0.5", "/ 3",
            "test_reward_head_starts_at_one_over_root_d_plus_one"),
     Mutant(HEADS, "values start at random", "nn.init.zeros_(self.linear.weight)", "nn.init.normal_(self.linear.weight)",
            "test_value_head_starts_at_zero test_new_heads_leave_the_global_generator_alone"),
@@ -224,7 +231,7 @@ MUTANTS = [
     Mutant(REWARD_MODEL, "head not loaded", "head.load_state_dict(tensors)", "pass", "test_saved_with_its_head "
            "training/test_reward_trainer.py::test_saved_with_head_and_normalisation"),
     Mutant(REWARD_MODEL, "head not saved", "in self.head.state_dict().items()",
-           "in RewardHead(self.backbone.hidden_size, self.head.pooling, 0).state_dict().items()",
+           "in RewardHead(self.backbone.hidden_size, self.head.features, 0).state_dict().items()",
            "test_saved_with_its_head "
            "training/test_reward_trainer.py::test_saved_with_head_and_normalisation"),
     Mutant(REWARD_MODEL, "normalisation not saved", "for k, v in self.head.state_dict().items()}",

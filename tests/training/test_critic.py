@@ -9,6 +9,7 @@ from rlhf_lab.core.kl import full_kl
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.batch import make_batch
+from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.policy import update
@@ -22,7 +23,7 @@ def reward_model(folder):
     adapters = Adapters(backbone)
     adapters.add("reward", r=3, alpha=5, seed=1, trainable=False)
     tiny_models.disturb(adapters, "reward")
-    head = RewardHead(backbone.hidden_size, "mean", seed=4).requires_grad_(False)
+    head = RewardHead(backbone.hidden_size, FeatureSpec("mean"), seed=4).requires_grad_(False)
     head.shift.fill_(0.3)
     head.scale.fill_(2.0)
     return RewardModel(backbone, adapters, "reward", head)

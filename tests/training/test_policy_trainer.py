@@ -11,6 +11,7 @@ from rlhf_lab.errors import ConfigError, ModelError, NotFiniteError, SelfCheckEr
 from rlhf_lab.kernels import matmul
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.batch import make_batch
+from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.fused_llama import patch
 from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
@@ -432,7 +433,7 @@ def test_short_jobs_in_the_middle_of_a_step_change_nothing(llama_folder):
     for name in ("shown", "judge"):
         adapters.add(name, r=2, alpha=4, seed=3, trainable=False)
         tiny_models.disturb(adapters, name)
-    head = RewardHead(backbone.hidden_size, "mean", seed=0).requires_grad_(False)
+    head = RewardHead(backbone.hidden_size, FeatureSpec("mean"), seed=0).requires_grad_(False)
     judge = RewardModel(backbone, adapters, "judge", head)
     prompts, responses = tiny_models.ragged()
 

@@ -12,6 +12,7 @@ from torch.nn.functional import logsigmoid
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.reward.trainer import train_reward
@@ -42,7 +43,7 @@ def loaded(folder):
 def pooled(model, prompt, ids):
     """(H,) float32 mean of the states where the response's tokens have been read, with some of the last; or the last of them."""
     states = model.backbone.trunk(input_ids=torch.tensor([[*prompt, *ids]])).last_hidden_state[0, len(prompt) :].float()
-    return states[-1] if model.head.pooling == "last" else 0.8 * sum(states) / len(states) + 0.2 * states[-1]
+    return states[-1] if model.head.features.pooling == "last" else 0.8 * sum(states) / len(states) + 0.2 * states[-1]
 
 
 def nats(model, label, config):
@@ -68,7 +69,7 @@ def test_a_whole_training_equals_a_plain_loop(llama_folder, pooling):
     actual, report = train_reward(adapters, mixed(), reference_of(backbone), config)
     backbone, adapters = loaded(llama_folder)
     adapters.add("reward", r=2, alpha=4, seed=derive_seed(4, "reward adapter"), trainable=True)
-    model = RewardModel(backbone, adapters, "reward", RewardHead(32, pooling, derive_seed(4, "head"), 0.2))
+    model = RewardModel(backbone, adapters, "reward", RewardHead(32, FeatureSpec(pooling, 0.2), derive_seed(4, "head")))
     parameters = [*adapters.parameters("reward"), *model.head.parameters()]
     optimiser = torch.optim.AdamW(parameters, weight_decay=0.3)
     generator, labels, losses = torch.Generator().manual_seed(derive_seed(4, "order", "all")), mixed(), []

@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.policy.trainer import PolicyTrainer, PolicyTask
@@ -42,7 +43,7 @@ def trainer_of(changes):
     backbone.__class__.token_budget = 24  # several batches of texts, more in one process than in another
     adapters = tiny_models.adapters_of(backbone, "reward")
     adapters.freeze("reward")
-    head = RewardHead(backbone.hidden_size, "mean", seed=3)
+    head = RewardHead(backbone.hidden_size, FeatureSpec("mean"), seed=3)
     scorer, prompts = RewardModel(backbone, adapters, "reward", head), tiny_models.PROMPTS
     task = PolicyTask(prompts, scorer, sample_prompts=prompts[:3], ptx_texts=prompts)
     config = PolicyConfig(**(tiny_models.SMALL | {"steps": 3, "lr": 0.02, "max_new_tokens": 12} | changes))

@@ -8,6 +8,7 @@ it.
 import logging
 import math
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -73,14 +74,24 @@ class FusedLayers:
 
         None: the trunk itself must be used, because it does more than embed, rotate, run fused layers and normalise.
         """
+        layers = self.layer_states(trunk, input_ids, start_pos)
+        return None if layers is None else deque(layers, maxlen=1)[0]
+
+    def layer_states(self, trunk: Any, input_ids: Tensor, start_pos: int) -> Iterator[Tensor] | None:
+        """The embeddings, then each layer's output, the last one normalised: `hidden_states` of every layer, one after
+        the other.
+        """
         rope_cache = self._rope_cache_of(trunk)
         if rope_cache is None or input_ids.shape[1] > min(fused.max_length for fused in self._layers):
             return None
-        x, rope, last_layer = trunk.embed_tokens(input_ids), rope_cache.for_prefix(input_ids.shape[1]), self._layers[-1]
+        return self._run_layers(trunk, input_ids, rope_cache.for_prefix(input_ids.shape[1]), start_pos)
+
+    def _run_layers(self, trunk: Any, input_ids: Tensor, rope: RopeTables, start_pos: int) -> Iterator[Tensor]:
+        x, last_layer = trunk.embed_tokens(input_ids), self._layers[-1]
         for fused in self._layers:
+            yield x[:, start_pos:]
             x = fused.forward_sequence(x, rope, start_pos if fused is last_layer else 0)
-        states: Tensor = trunk.norm(x)
-        return states
+        yield trunk.norm(x)
 
     def decode_step(self, trunk: Any, has_padding: bool) -> DecodeStep | None:
         """The trunk's pass of one new token per row; valid until the weights or the adapter change. None: as in

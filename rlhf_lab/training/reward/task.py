@@ -15,7 +15,8 @@ from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.core.preference import bradley_terry_loss, centring_penalty, margin_from_strength, score_l2
 from rlhf_lab.errors import NotFiniteError
 from rlhf_lab.models.adapters import Adapters
-from rlhf_lab.models.batch import forward, make_batch, map_by_length
+from rlhf_lab.models.batch import make_batch, map_by_length
+from rlhf_lab.models.features import FeatureSpec, text_features
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
@@ -64,6 +65,7 @@ class RewardTask:
         self.backbone, self.adapters, self.config = adapters.backbone, adapters, config
         self.on_progress, self.distributed = on_progress, distributed
         self.comparisons, self.reference = comparisons, reference
+        self.feature_spec = FeatureSpec(config.pooling, config.last_weight)
         backbone = self.backbone
         prompts = {c.prompt: backbone.encode_prompt(c.prompt) for c in comparisons}
         self.prompts = [prompts[c.prompt] for c in comparisons]
@@ -84,8 +86,7 @@ class RewardTask:
 
     @torch.no_grad()
     def features(self, prompts: TokenIds, responses: TokenIds) -> Tensor:
-        """(N, H) float64 pooled hidden states of the frozen backbone. Raises NotFiniteError."""
-        pool = RewardHead(self.backbone.hidden_size, self.config.pooling, 0, self.config.last_weight).pool
+        """(N, F) float64 features of the frozen backbone. Raises NotFiniteError."""
 
         def local_features(local_slice: slice) -> Tensor:
             local_prompts, local_responses = prompts[local_slice], responses[local_slice]
@@ -96,7 +97,7 @@ class RewardTask:
                     self.backbone, [local_prompts[i] for i in indices], [local_responses[i] for i in indices]
                 )
                 with self.adapters.using(None):
-                    return pool(forward(self.backbone, batch).at_token, batch.mask)
+                    return text_features(self.backbone, batch, self.feature_spec)
 
             lengths = [len(p) + len(r) for p, r in zip(local_prompts, local_responses, strict=True)]
             return map_by_length(batch_features, lengths, self.backbone).double().cpu()
@@ -149,12 +150,11 @@ class RewardTask:
         model.head.normalise(raw.to(self.backbone.device))
 
     def new_head(self, members: int) -> RewardHead | EnsembleHead:
-        config, hidden = self.config, self.backbone.hidden_size
+        config, size = self.config, self.feature_spec.size(self.backbone)
         seeds = [derive_seed(config.seed, "head"), *(derive_seed(config.seed, "head", k) for k in range(1, members))]
         if members == 1:
-            return RewardHead(hidden, config.pooling, seeds[0], config.last_weight).to(self.backbone.device)
-        mode, coef = config.ensemble_score, config.ensemble_penalty
-        head = EnsembleHead(hidden, config.pooling, seeds, mode, coef, config.last_weight)
+            return RewardHead(size, self.feature_spec, seeds[0]).to(self.backbone.device)
+        head = EnsembleHead(size, self.feature_spec, seeds, config.ensemble_score, config.ensemble_penalty)
         return head.to(self.backbone.device)
 
     def bootstrap_counts(self, subset: list[int]) -> list[Tensor]:
@@ -247,7 +247,7 @@ class RewardTask:
             [self.chosen[i] for i in indices] + [self.rejected[i] for i in indices],
         )
         with self.adapters.using(model.adapter):
-            scores = model.head.raw_members(forward(self.backbone, batch).at_token, batch.mask)
+            scores = model.head.raw_members(text_features(self.backbone, batch, self.feature_spec))
         losses, active_members = [], sum(batch_count > 0 for batch_count in batch_counts)
         for member, label_counts, batch_count in zip(scores, member_counts, batch_counts, strict=True):
             repeats = torch.repeat_interleave(torch.arange(len(indices)), label_counts[torch.tensor(indices)])
