@@ -27,7 +27,7 @@ from rlhf_lab.common.records import EngineRow
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import EngineError, LabError
 from rlhf_lab.jobs import queue
-from rlhf_lab.jobs.engine_process import OUTPUT_FILE, engine_state, is_gone
+from rlhf_lab.jobs.engine_process import OUTPUT_FILE, engine_state, is_gone, start_failure
 from rlhf_lab.store.database import Database, lab_exists
 from rlhf_lab.store.projects import projects
 from rlhf_lab.store.runs import runs
@@ -200,6 +200,8 @@ def check_engine(db: Database, home: Path) -> str:
             f"{process_label} is there but silent, last heartbeat {_heartbeat_age(row)}; {jobs_text}. If that lasts, end "
             f"it with `python -m rlhf_lab stop-engine`: a run goes on from its last checkpoint. See {home / OUTPUT_FILE}."
         )
+    if failure := start_failure(status, home):
+        raise EngineError(failure)
     message = f"{process_label} ended without a word, last heartbeat {_heartbeat_age(row)}"
     if waiting_count == 0:
         return f"{message}; nothing waits for it, and the next one starts by itself"

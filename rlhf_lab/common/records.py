@@ -279,10 +279,15 @@ class EngineRow:
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """The state of the engine now; row: the process with that state (None: there never was one)."""
+    """The state of the engine now.
+
+    row: the process with that state (None: there never was one). failed_starts: how many engines in a row ended while they were
+    loading, before the one that may be loading now.
+    """
 
     state: EngineState
     row: EngineRow | None
+    failed_starts: int = 0
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ An engine writes a heartbeat row every few seconds (from a thread: a step may ta
 by pid and process start time, so that a reused pid is not taken for it; on other machines by the heartbeat alone.
 """
 
+import itertools
 import os
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ HEARTBEAT_TIMEOUT_S = 10.0  # an engine whose last heartbeat is older is dead or
 STATE_STARTING = "starting"  # of an engine that has not loaded torch yet
 START_TIMEOUT_S = 120.0  # loading torch from a cold disk is slow
 GONE_AFTER_S = 60.0  # an engine on another machine without a heartbeat for so long is given up
+#: An engine that ends while it is loading is started again at once, then after 30, 60, 120 … seconds.
+FAILED_START_DELAY_S, MAX_FAILED_START_DELAY_S = 30.0, 600.0
 PROCESS_POLL_S = 1.0
 OUTPUT_FILE = "engine.out"
 _MAX_OUTPUT_BYTES = 1_000_000
@@ -156,11 +160,61 @@ def engine_state(db: Database) -> EngineStatus:
 def _engine_state(conn: Connection) -> EngineStatus:
     rows = _recent_engines(conn)
     statuses = [EngineStatus(state_of_process(row), row) for row in rows]
+    failed_starts = _count_failed_starts(statuses)
     for preferred_state in (EngineState.ALIVE, EngineState.STARTING):
         for status in statuses:
             if status.state is preferred_state:
-                return status
-    return statuses[0] if statuses else EngineStatus(EngineState.ABSENT, None)
+                return replace(status, failed_starts=failed_starts)
+    return replace(statuses[0], failed_starts=failed_starts) if statuses else EngineStatus(EngineState.ABSENT, None)
+
+
+def _count_failed_starts(statuses: Sequence[EngineStatus]) -> int:
+    """statuses: newest first."""
+    ended = (status for status in statuses if status.state is not EngineState.STARTING)
+    failed = itertools.takewhile(
+        lambda status: (
+            status.row is not None
+            and status.state is EngineState.DEAD
+            and status.row.state == STATE_STARTING
+            and is_gone(status.row)
+        ),
+        ended,
+    )
+    return sum(1 for _ in failed)
+
+
+def restart_delay_s(failed_starts: int) -> float:
+    """Seconds from the start of an engine that ended while it was loading to the start of the next one."""
+    if failed_starts < 2:
+        return 0.0
+    return float(min(FAILED_START_DELAY_S * 2 ** (failed_starts - 2), MAX_FAILED_START_DELAY_S))
+
+
+def start_failure(status: EngineStatus, home: Path) -> str:
+    """Why no engine starts and what to do, if two or more in a row ended while they were loading; else ""."""
+    if status.failed_starts < 2 or status.row is None:
+        return ""
+    reason = _last_output_line(home, status.row.started_at) or "it wrote no reason; the system may have ended it"
+    delay = restart_delay_s(status.failed_starts)
+    return (
+        f"The engine does not start: {status.failed_starts} times in a row it ended while it was loading ({reason}). The usual "
+        "cause is too little memory: close other programs, or raise the memory limit of the lab. The whole message is in "
+        f"{OUTPUT_FILE} in the lab's home. What waits is kept; the next try follows within {delay:.0f} s."
+    )
+
+
+def _last_output_line(home: Path, since: float) -> str:
+    """The last line that an engine started at `since` wrote; "" if it wrote none."""
+    try:
+        with (home / OUTPUT_FILE).open("rb") as output:
+            if os.fstat(output.fileno()).st_mtime < since - _START_TIME_TOLERANCE_S:
+                return ""
+            output.seek(max(0, output.seek(0, os.SEEK_END) - 4096))
+            lines = output.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    last_line = next((line for line in reversed(lines) if line.strip()), "")
+    return " ".join("".join(c if c.isprintable() else " " for c in last_line).split())[:200]
 
 
 def _recent_engines(conn: Connection) -> list[EngineRow]:
@@ -192,13 +246,15 @@ def ensure_engine(db: Database, home: Path, command: Sequence[str] | None = None
     """Start the engine unless there is one; of several callers at once, one starts it.
 
     A process without heartbeat is not replaced but reported as DEAD: call `stop_engine` first. On another machine it counts
-    as gone after GONE_AFTER_S.
+    as gone after GONE_AFTER_S. While engines end as they are loading, the next one waits (`restart_delay_s`).
     """
     with db.write() as conn:  # the write lock makes "check, then start" atomic
         status = _engine_state(conn)
         if status.state in (EngineState.ALIVE, EngineState.STARTING):
             return status
         if any(row.stopped_at is None and not is_gone(row) for row in _recent_engines(conn)):
+            return status
+        if status.row and 0 <= time.time() - status.row.started_at < restart_delay_s(status.failed_starts):
             return status
         _find_or_add_engine(conn, start_engine(home, command), state=STATE_STARTING)
         return _engine_state(conn)

@@ -193,7 +193,9 @@ def no_pair_message(db: Database, project_id: int) -> str:
     recent_jobs = queue.jobs(db, project_id=project_id, kinds=[JobKind.SAMPLE_PAIRS], limit=1)
     if recent_jobs and recent_jobs[0].status is JobStatus.FAILED:
         return f"{state_text}, and {new_ones} could not be written: {recent_jobs[0].error} It is tried again by itself."
-    state = engine_process.engine_state(db).state
-    if state not in (EngineState.ALIVE, EngineState.STARTING):
+    status = engine_process.engine_state(db)
+    if status.failed_starts > 1:
+        return f"{state_text}. The engine, which writes {new_ones}, does not start; the top of the page says why."
+    if status.state not in (EngineState.ALIVE, EngineState.STARTING):
         return f"{state_text}. The engine, which writes {new_ones}, is not running; it is started again by itself …"
     return f"{state_text}. The engine is writing {new_ones} …"

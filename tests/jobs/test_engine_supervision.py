@@ -210,6 +210,63 @@ def test_a_killed_engine_is_dead_and_the_next_takes_its_job(db: Database, home: 
     engine_process.stop_engine(db, home)
 
 
+def failing_start(home: Path, text: str) -> list[str]:
+    """A program that ends like an engine without the memory that it needs."""
+    return [sys.executable, "-c", f"import sys; print({text!r}); sys.exit(1)", str(home)]
+
+
+def test_an_engine_that_ends_while_loading_is_not_restarted_in_a_tight_loop(
+    db: Database, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "Traceback\nRuntimeError: std::bad_alloc\x1b[31m\x07"
+    ids = set()
+    for _ in range(20):
+        ids.add(engine_process.ensure_engine(db, home, failing_start(home, lines)).row.id)
+        wait_for(lambda: state(db) is DEAD, 5)
+    assert len(ids) == 2  # once again at once, then not before a delay
+    status = engine_process.engine_state(db)
+    assert status.failed_starts == 2
+    failure = engine_process.start_failure(status, home)
+    assert "2 times in a row it ended while it was loading (RuntimeError: std::bad_alloc [31m)" in failure
+    assert "too little memory" in failure
+    assert "within 30 s" in failure
+    now = time.time()
+    monkeypatch.setattr(engine_process.time, "time", lambda: now + 31)
+    third = engine_process.ensure_engine(db, home, failing_start(home, ""))
+    assert third.row.id not in ids
+    wait_for(lambda: state(db) is DEAD, 5)
+    assert engine_process.engine_state(db).failed_starts == 3
+
+
+@pytest.mark.parametrize(
+    ("failed", "delay"), [(0, 0), (1, 0), (2, 30), (3, 60), (4, 120), (6, 480), (7, 600), (10, 600)]
+)
+def test_the_delay_before_another_start_doubles_up_to_ten_minutes(failed: int, delay: float) -> None:
+    assert engine_process.restart_delay_s(failed) == delay
+
+
+def test_only_engines_that_ended_while_loading_are_failed_starts(db: Database, engine_row: Callable[..., int]) -> None:
+    gone = {"process_started": 1.0}
+    for row in (gone | {"state": "starting"}, gone | {"state": "idle"}):
+        engine_row(**row)
+    assert engine_process.engine_state(db).failed_starts == 0  # the newest one had loaded
+    for number in (2.0, 3.0):
+        engine_row(process_started=number, state="starting")
+    engine_row(state="starting", beat_at=None, started_at=time.time())
+    status = engine_process.engine_state(db)
+    assert (status.state, status.failed_starts) == (STARTING, 2)
+
+
+def test_a_start_that_failed_without_output_says_so(db: Database, home: Path, engine_row: Callable[..., int]) -> None:
+    (home / "engine.out").write_text("of an older engine\n")
+    os.utime(home / "engine.out", (1.0, 1.0))
+    for number in (1.0, 2.0):
+        engine_row(process_started=number, state="starting", started_at=time.time())
+    failure = engine_process.start_failure(engine_process.engine_state(db), home)
+    assert "it wrote no reason" in failure
+    assert "older" not in failure
+
+
 def test_a_zombie_is_dead(db: Database, engine_row: Callable[..., int]) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     engine_row(pid=child.pid, process_started=psutil.Process(child.pid).create_time())

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlhf_lab.common.enums import JobKind, RunStatus, Source
-from rlhf_lab.common.records import LabelSnapshot, Role
+from rlhf_lab.common.enums import EngineState, JobKind, RunStatus, Source
+from rlhf_lab.common.records import EngineStatus, LabelSnapshot, Role
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.jobs.scheduler import no_pair_message
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run, set_run_status
@@ -31,6 +32,18 @@ def test_a_new_home_rests(ctx):
     assert shown["engine"]["label"] == "engine rests"
     assert (shown["labels"], shown["reward"], shown["job"], shown["warning"]) == (0, None, None, "")
     assert shown["model"] == "embedded model"
+
+
+def test_an_engine_that_does_not_start_is_reported_with_its_reason(ctx, monkeypatch):
+    row = SimpleNamespace(started_at=0.0, device="", memory_mib=None)
+    (ctx.home / "engine.out").write_text("RuntimeError: std::bad_alloc\n")
+    for state, engine_label in ((EngineState.DEAD, "engine does not start"), (EngineState.STARTING, "engine starts")):
+        status = EngineStatus(state, row, failed_starts=3)
+        monkeypatch.setattr(engine_process, "engine_state", lambda _, status=status: status)
+        shown = header.state(ctx)
+        assert shown["engine"]["label"] == engine_label
+        assert "(RuntimeError: std::bad_alloc)" in shown["warning"]
+        assert "does not start; the top of the page says why" in no_pair_message(ctx.db, ctx.project.id)
 
 
 def test_skips_are_no_labels_here_as_under_label(ctx):

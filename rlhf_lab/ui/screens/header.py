@@ -85,12 +85,14 @@ def state(ctx: Context) -> dict[str, Any]:
         },
         "engine": _engine_view(engine, job is not None),
         "job": job and _job_view(ctx, job),
-        "warning": _warning(ctx),
+        "warning": engine_process.start_failure(engine, ctx.home) or _warning(ctx),
     }  # fmt: skip
 
 
 def _engine_view(status: EngineStatus, has_running_job: bool) -> dict[str, Any]:
     text, dot_style, description = ENGINE_LABELS[status.state]
+    if status.failed_starts > 1 and status.state is EngineState.DEAD:
+        text = "engine does not start"
     is_working = has_running_job and status.state is EngineState.ALIVE
     if is_working:
         text, dot_style = "engine works", "busy"
