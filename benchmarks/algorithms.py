@@ -80,9 +80,7 @@ class Experiment(NamedTuple):
 def prepare_experiment(args: argparse.Namespace, model_cache: ModelCache, db: Database, seed: int) -> Experiment:
     """Label pairs, train the reward model, sample the base."""
     judge = load_judge(args.judge)
-    project = new_project(
-        db, model=args.model, prompt_set=judge.prompt_set, prompts_file=None, seed=seed, name=f"seed {seed}"
-    )
+    project = new_project(db, model=args.model, prompt_set=judge.prompt_set, seed=seed, name=f"seed {seed}")
     sample_pairs(model_cache, project, PairRequest(args.labels))
     label_with_judge(db, project.id, judge, args.labels, noise=0.0, seed=seed)
     reward_config = RewardConfig(seed=seed, last_weight=args.last_weight)
@@ -94,7 +92,12 @@ def prepare_experiment(args: argparse.Namespace, model_cache: ModelCache, db: Da
     repeated_prompts = [text for text in eval_prompts for _ in range(SAMPLES_PER_PROMPT)]
     with adapters.using(None):
         base_samples = sample_responses(
-            backbone, repeated_prompts, seed=seed, purpose="benchmark base", max_new_tokens=args.length
+            backbone,
+            repeated_prompts,
+            seed=seed,
+            purpose="benchmark base",
+            max_new_tokens=args.length,
+            temperature=project.temperature,
         )
     scores = reward_model.scores(base_samples.prompts, base_samples.tokens).tolist()
     gold = [judge.score(text) for text in base_samples.texts]

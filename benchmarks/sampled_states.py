@@ -42,7 +42,7 @@ def sample_prompt_set(backbone: Backbone, prompt_set: str, length: int) -> Promp
     )
 
     def side(texts: list[str], purpose: str) -> Side:
-        samples = sample_responses(backbone, texts, seed=0, purpose=purpose, max_new_tokens=length)
+        samples = sample_responses(backbone, texts, seed=0, purpose=purpose, max_new_tokens=length, temperature=1.0)
         return Side(samples, pooled_states(backbone, samples))
 
     pool, held_out = repeat_shuffled(train_prompts, POOL_SIZE), repeat_shuffled(eval_prompts, HELD_OUT_SIZE)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.cli.console import (
+    PROMPT_SET_HELP,
+    PROPOSED_TEMPERATURE,
     add_common_arguments,
     add_project_argument,
     open_existing_database,
@@ -24,7 +26,7 @@ from rlhf_lab.errors import ConfigError, EngineError
 from rlhf_lab.importers.text_corpus import load_texts
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
 from rlhf_lab.jobs.judge_labelling import label_with_judge
-from rlhf_lab.jobs.project_setup import new_project, pick_project
+from rlhf_lab.jobs.project_setup import change_temperature, checked_temperature, new_project, pick_project
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import get_reward_model
@@ -57,9 +59,13 @@ def _add_pairs_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--model", default=None, help="begin a new project on this model: embedded, a folder, or a Hub id"
     )
-    parser.add_argument("--prompt-set", default="tales", help="prompt set of a new project: tales, support or reviews")
+    parser.add_argument("--prompt-set", default=None, help=PROMPT_SET_HELP)
     parser.add_argument("--prompts", type=Path, default=None, help="prompts of a new project, a prompt a line")
     parser.add_argument("--seed", type=int, default=0, help="seed of a new project")
+    parser.add_argument(
+        "--temperature", type=float, default=None,
+        help=f"the project's sampling temperature from now on (new project: {PROPOSED_TEMPERATURE})",
+    )  # fmt: skip
 
 
 def _add_label_parser(subparsers: Any) -> None:
@@ -100,7 +106,8 @@ def _add_policy_parser(subparsers: Any) -> None:
         "--ptx-texts", metavar="FILE[:COLUMN]|OWNER/NAME:COLUMN", default=None,
         help="texts that PPO-ptx mixes in where --ptx-coef is not 0 (default: the embedded model's corpus)",
     )  # fmt: skip
-    add_arguments(parser, PolicyConfig)
+    parser.add_argument("--temperature", type=float, default=None, help="of the run's samples (default: the project's)")
+    add_arguments(parser, PolicyConfig, skip=("temperature",))
 
 
 def _add_complete_parser(subparsers: Any) -> None:
@@ -110,6 +117,7 @@ def _add_complete_parser(subparsers: Any) -> None:
         "--checkpoint", default="base", help="base, run/ID/latest (the newest that is whole) or run/ID/STEP"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    parser.add_argument("--temperature", type=float, default=None, help="of these samples (default: the project's)")
     parser.add_argument("--reward-model", type=int, default=None, help="score the texts with this reward model")
 
 
@@ -157,12 +165,14 @@ def run_pairs(args: argparse.Namespace) -> int:
             project = new_project(
                 db,
                 model=args.model or "embedded",
-                prompt_set=args.prompt_set,
-                prompts_file=args.prompts,
+                prompt_set=args.prompts or args.prompt_set,
+                temperature=args.temperature,
                 seed=args.seed,
             )
         else:
             project = pick_project(db, args.project)
+            if args.temperature is not None:
+                print(change_temperature(db, project.id, args.temperature), file=sys.stderr)
         job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.count})
         result = {"project": project.id} | wait_for_job(db, home, job, "sampling pairs")
     text = f"{pluralize(len(result['pair_ids']), 'new pair')} in project {project.id} ({project.name})"
@@ -249,8 +259,8 @@ def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int
             )
         run_control.resume(db, home, args.resume, args.processes)
         return int(args.resume)
-    config: PolicyConfig = from_args(PolicyConfig, args)
     project = pick_project(db, args.project)
+    config: PolicyConfig = from_args(PolicyConfig, args, temperature=project.temperature)
     ptx_texts = None if args.ptx_texts is None else load_texts(args.ptx_texts)
     run = run_control.start_run(db, home, project.id, config, args.reward_model, args.judge, args.name, ptx_texts)
     if warning := run_control.accuracy_warning(get_reward_model(db, run.reward_model_id)):
@@ -263,6 +273,8 @@ def run_complete(args: argparse.Namespace) -> int:
     with open_existing_database(home) as db:
         project = pick_project(db, args.project)
         payload = {"prompts": args.prompt, "checkpoint": args.checkpoint, "seed": args.seed}
+        if args.temperature is not None:
+            payload["temperature"] = checked_temperature(args.temperature)
         if args.reward_model is not None:
             payload["reward_model_id"] = args.reward_model
         result = wait_for_job(db, home, queue.submit(db, JobKind.COMPLETE, project.id, payload), "writing")

@@ -12,10 +12,14 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.common.paths import default_home
 from rlhf_lab.common.private_files import make_private_folder
 from rlhf_lab.errors import EngineError, StoreError
 from rlhf_lab.store.database import Database, lab_exists
+
+PROMPT_SET_HELP = f"prompts of a new project: {', '.join(PROMPT_SETS)} (default: what suits the model)"
+PROPOSED_TEMPERATURE = "default: what the model states, else 0.7 with a chat template and 1 without"
 
 
 class ProgressReporter(Protocol):

@@ -10,7 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlhf_lab.cli.console import ProgressReporter, add_common_arguments, engine_lock, print_result, progress_reporter
+from rlhf_lab.cli.console import (
+    PROMPT_SET_HELP,
+    PROPOSED_TEMPERATURE,
+    ProgressReporter,
+    add_common_arguments,
+    engine_lock,
+    print_result,
+    progress_reporter,
+)
+from rlhf_lab.common.bundled_assets import EVERYDAY
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Project
 from rlhf_lab.common.text import pluralize
@@ -25,6 +34,7 @@ from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.model_inspection import inspect_model
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.jobs.run_lock import lock_run
 from rlhf_lab.judges.builtin import Judge, load_judge
@@ -120,10 +130,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--judge", default="cheerful", help="a simulated judge, or FILE.py:NAME (default cheerful)")
     parser.add_argument("--noise", type=float, default=0.0, help="the judge's noise, in its own spread (default 0)")
     parser.add_argument("--model", default="embedded", help='"embedded", a model folder, or a Hub id')
-    parser.add_argument("--prompt-set", default=None, help="tales, support or reviews (default: what the judge suits)")
+    parser.add_argument("--prompt-set", default=None, help=PROMPT_SET_HELP)
     parser.add_argument("--prompts", type=Path, default=None, help="a file of your own prompts, a prompt a line")
     parser.add_argument("--pooling", default=None, help="mean or last: what the reward head reads")
-    add_arguments(parser, PolicyConfig)
+    parser.add_argument("--temperature", type=float, default=None, help=f"of all samples ({PROPOSED_TEMPERATURE})")
+    add_arguments(parser, PolicyConfig, skip=("temperature",))
     parser.set_defaults(run=run, home=None)
 
 
@@ -144,15 +155,16 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
             f"--labels {args.labels}: a reward model needs at least 2 labels, and some 30 to learn anything."
         )
     judge = load_judge(args.judge)
-    policy_config: PolicyConfig = from_args(PolicyConfig, args, seed=args.seed or 0)
-    reward_config: RewardConfig = from_args(RewardConfig, argparse.Namespace(pooling=args.pooling, seed=args.seed or 0))
+    seed = args.seed or 0
+    reward_config: RewardConfig = from_args(RewardConfig, argparse.Namespace(pooling=args.pooling, seed=seed))
     with engine_lock(home), Database.open(home) as db, progress_reporter("demo") as report:
         timer = _PhaseTimer(report)
         model_cache = ModelCache(home, db)
         project = new_project(
-            db, model=args.model, prompt_set=args.prompt_set or judge.prompt_set, prompts_file=args.prompts,
-            seed=policy_config.seed, name=f"demo: {judge.name}, seed {policy_config.seed}",
+            db, model=args.model, prompt_set=args.prompts or args.prompt_set or _prompt_set_of(args.model, judge),
+            temperature=args.temperature, seed=seed, name=f"demo: {judge.name}, seed {seed}",
         )  # fmt: skip
+        policy_config: PolicyConfig = from_args(PolicyConfig, args, seed=seed, temperature=project.temperature)
         report(0.0, None, "sampling pairs", new_phase=True)
         skipped_notes: list[str] = []
         sample_pairs(model_cache, project, PairRequest(args.labels), on_note=skipped_notes.append)
@@ -191,6 +203,11 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         seconds=timer.seconds(),
         **asdict(evaluation),
     )
+
+
+def _prompt_set_of(model: str, judge: Judge) -> str | None:
+    """The prompts that suit the judge; None, the model's own, for models with a chat template and judges of such models."""
+    return None if inspect_model(model).has_chat_template or judge.prompt_set == EVERYDAY else judge.prompt_set
 
 
 class _PhaseTimer:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rlhf_lab.cli.console import add_common_arguments, print_result, progress_reporter
-from rlhf_lab.common.bundled_assets import PROMPT_SETS, weights_digest
+from rlhf_lab.common.bundled_assets import EMBEDDED_PROMPT_SETS, SHIPPED_PAIRS_TEMPERATURE, weights_digest
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.base import add_arguments, from_args
 from rlhf_lab.embedded_model.corpus import generate_prompts
@@ -75,7 +75,7 @@ def write_shipped_assets(folder: Path, backbone: Backbone, config: PretrainConfi
     """Write the prompt sets, and sampled pairs that the page shows before a model is loaded."""
     (folder / "prompts").mkdir(parents=True, exist_ok=True)
     pairs: list[dict[str, Any]] = []
-    for name in PROMPT_SETS:
+    for name in EMBEDDED_PROMPT_SETS:
         prompts = generate_prompts(name, PROMPTS_PER_SET, config.seed)
         lines = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts)
         (folder / "prompts" / f"{name}.jsonl").write_text(lines, encoding="utf-8")
@@ -89,7 +89,10 @@ def _sample_pairs(backbone: Backbone, name: str, prompts: list[str], seed: int) 
     sides = []
     for side in ("first", "second"):
         side_seed = derive_seed(seed, "shipped", name, side)
-        sides.append((side_seed, sample_responses(backbone, prompts, seed=side_seed, purpose=side, max_new_tokens=64)))
+        samples = sample_responses(
+            backbone, prompts, seed=side_seed, purpose=side, max_new_tokens=64, temperature=SHIPPED_PAIRS_TEMPERATURE
+        )
+        sides.append((side_seed, samples))
     return [
         {
             "prompt_set": name,

@@ -11,8 +11,11 @@ from rlhf_lab.errors import ConfigError, ModelError
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 EMBEDDED_MODEL = "embedded"
-PROMPT_SETS = ("tales", "support", "reviews")
+EMBEDDED_PROMPT_SETS = ("tales", "support", "reviews")  # beginnings of the texts that the embedded model writes
+EVERYDAY = "everyday"  # instructions, for models with a chat template
+PROMPT_SETS = (*EMBEDDED_PROMPT_SETS, EVERYDAY)
 MAX_EVAL_PROMPTS = 256
+SHIPPED_PAIRS_TEMPERATURE = 1.0
 
 
 @dataclass(frozen=True)

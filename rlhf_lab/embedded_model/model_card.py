@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rlhf_lab.common.bundled_assets import PROMPT_SETS
+from rlhf_lab.common.bundled_assets import EMBEDDED_PROMPT_SETS
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.embedded_model.corpus import generate_prompts, join_document
 from rlhf_lab.embedded_model.sample_checks import (
@@ -32,17 +32,21 @@ def measure_samples(
 ) -> dict[str, Any]:
     """Measurements on 1,000 samples at temperature 1 for fresh prompts."""
     on_status("writing 1,000 samples")
-    per_set = -(-SAMPLE_COUNT // len(PROMPT_SETS))
-    prompts = [p for name in PROMPT_SETS for p in generate_prompts(name, per_set, derive_seed(config.seed, "card"))]
+    per_set = -(-SAMPLE_COUNT // len(EMBEDDED_PROMPT_SETS))
+    prompts = [
+        p for name in EMBEDDED_PROMPT_SETS for p in generate_prompts(name, per_set, derive_seed(config.seed, "card"))
+    ]
     prompts = prompts[:SAMPLE_COUNT]
-    samples = sample_responses(backbone, prompts, seed=config.seed, purpose="card", max_new_tokens=MAX_NEW_TOKENS)
+    samples = sample_responses(
+        backbone, prompts, seed=config.seed, purpose="card", max_new_tokens=MAX_NEW_TOKENS, temperature=1.0
+    )
     ended = [row[-1] in backbone.eos_ids for row in samples.tokens]
     on_status("looking for copies of the training text")
     stride = len(prompts) // COPIES_CHECKED
     overlaps = longest_overlaps([samples.texts[i * stride].strip() for i in range(COPIES_CHECKED)], corpus)
     on_status("looking for mistakes")
     documents = [join_document(prompt, text.strip()) for prompt, text in zip(prompts, samples.texts, strict=True)]
-    set_slices = {name: slice(i * per_set, (i + 1) * per_set) for i, name in enumerate(PROMPT_SETS)}
+    set_slices = {name: slice(i * per_set, (i + 1) * per_set) for i, name in enumerate(EMBEDDED_PROMPT_SETS)}
     unwritable_flags = [
         x
         for name, set_slice in set_slices.items()
@@ -69,10 +73,17 @@ def measure_samples(
 def judge_discrimination(backbone: Backbone, config: PretrainConfig, count: int = 200) -> dict[str, dict[str, float]]:
     """For each prompt set and judge, the share of same-prompt pairs of samples with different scores."""
     shares: dict[str, dict[str, float]] = {}
-    for name in PROMPT_SETS:
+    for name in EMBEDDED_PROMPT_SETS:
         prompts = generate_prompts(name, count, derive_seed(config.seed, "pairs"))
         sides: list[SampledResponses] = [
-            sample_responses(backbone, prompts, seed=config.seed, purpose=f"card {side}", max_new_tokens=MAX_NEW_TOKENS)
+            sample_responses(
+                backbone,
+                prompts,
+                seed=config.seed,
+                purpose=f"card {side}",
+                max_new_tokens=MAX_NEW_TOKENS,
+                temperature=1.0,
+            )
             for side in (0, 1)
         ]
         shares[name] = {

@@ -78,7 +78,8 @@ def sample_pairs(
     """Sample pairs of different responses to train prompts, and score them with the newest reward model, if any.
 
     Each pair stores its kind of sampling, "uncertainty" with the kind of uncertainty; pairs are random while there is no label,
-    or no reward model, to select by. The n-th random pair of a project depends on the project's seed, the checkpoint and n alone.
+    or no reward model, to select by. The n-th random pair of a project depends on the project's seed and temperature, the
+    checkpoint and n alone.
     on_note: called with a message for the user if some prompts are too long.
     Raises LabelError when the two responses to a prompt keep coming out equal; the pairs before that one are stored.
     """
@@ -219,7 +220,8 @@ def _sample_side(
     chosen_prompts = [spec.prompts[_prompt_index(project.seed, n, attempt, len(spec.prompts))] for n in indices]
     seeds = [derive_seed(project.seed, spec.purpose, spec.checkpoint, n, attempt, side) for n in indices]
     prompt_ids = [backbone.encode_prompt(prompt.text) for prompt in chosen_prompts]
-    responses = sample(backbone, prompt_ids, uniforms(seeds, spec.max_new_tokens), on_progress=on_progress).tokens
+    uniform = uniforms(seeds, spec.max_new_tokens)
+    responses = sample(backbone, prompt_ids, uniform, temperature=project.temperature, on_progress=on_progress).tokens
     return [
         NewCompletion(prompt.id, backbone.decode(response, after=ids), tuple(response), spec.checkpoint, seed)
         for prompt, ids, response, seed in zip(chosen_prompts, prompt_ids, responses, seeds, strict=True)

@@ -1,6 +1,6 @@
-"""Facts about a model, read from config.json and the headers of its safetensors files without loading it. No torch.
+"""Facts about a model, read from its JSON files and the headers of its safetensors files without loading it. No torch.
 
-A Hub id whose files are all in the local cache is read there; otherwise from the Hub, which sends nothing but config.json.
+A Hub id whose files are all in the local cache is read there; otherwise from the Hub, which sends nothing but small JSON files.
 """
 
 import json
@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, embedded_model_folder
+from rlhf_lab.common.bundled_assets import (
+    EMBEDDED_MODEL,
+    EMBEDDED_PROMPT_SETS,
+    EVERYDAY,
+    embedded_model_folder,
+)
 from rlhf_lab.errors import ModelError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -21,13 +26,20 @@ WEIGHT_INDEX_FILE = "model.safetensors.index.json"
 HUB_TIMEOUT_S = 15.0
 HUB_MODEL_ID_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 MODEL_FILE_PATTERN = re.compile(r"[^/]+\.(json|safetensors|model|txt|jinja)")  # the files of a Hub model to download
+CHAT_TEMPLATE_FILE, TOKENIZER_CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
+GENERATION_CONFIG_FILE = "generation_config.json"
+CHAT_TEMPERATURE = 0.7  # proposed for models with a chat template that state none
+SENSIBLE_TEMPERATURES = (0.3, 1.5)  # what a model states outside is not proposed: 0 means no sampling
 _MAX_HEADER_BYTES = 100_000_000
 OFFLINE_MESSAGE = "The Hub cannot be reached from here ({}). Give a local folder, or use the embedded model."
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A usable model. name: as a project stores it. files_to_download: (name, bytes) of files that are only on the Hub."""
+    """A usable model. name: as a project stores it. files_to_download: (name, bytes) of files that are only on the Hub.
+
+    has_chat_template: it was trained to follow instructions. temperature: proposed for sampling.
+    """
 
     name: str
     architecture: str
@@ -36,6 +48,13 @@ class ModelFacts:
     folder: Path | None
     revision: str = ""
     files_to_download: tuple[tuple[str, int], ...] = ()
+    has_chat_template: bool = False
+    temperature: float = 1.0
+
+    @property
+    def prompt_set(self) -> str:
+        """The bundled prompts that suit the model."""
+        return EVERYDAY if self.has_chat_template else EMBEDDED_PROMPT_SETS[0]
 
     @property
     def download_bytes(self) -> int:
@@ -84,7 +103,30 @@ def inspect_model_folder(name: str, folder: Path) -> ModelFacts:
             f"{name}: {len(missing)} of its weight files are missing, such as {min(missing)}. Copy them too."
         )
     parameters = sum(count_parameters(folder / file) for file in sorted(names) if file.endswith(".safetensors"))
-    return ModelFacts(name, architecture, config, parameters, folder)
+    has_chat_template, temperature = _sampling_facts(folder)
+    return ModelFacts(
+        name, architecture, config, parameters, folder, has_chat_template=has_chat_template, temperature=temperature
+    )
+
+
+def _sampling_facts(folder: Path) -> tuple[bool, float]:
+    """Whether a tokenizer has a chat template, and the temperature to propose: the model's own where that is sensible."""
+    has_chat_template = bool(
+        (folder / CHAT_TEMPLATE_FILE).is_file() or _read_json(folder / TOKENIZER_CONFIG_FILE).get("chat_template")
+    )
+    stated, (low, high) = _read_json(folder / GENERATION_CONFIG_FILE).get("temperature"), SENSIBLE_TEMPERATURES
+    if isinstance(stated, (int, float)) and low <= stated <= high:
+        return has_chat_template, float(stated)
+    return has_chat_template, CHAT_TEMPERATURE if has_chat_template else 1.0
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; {} if there is none: a model can do without these files."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def check_files(name: str, names: set[str]) -> None:
@@ -155,8 +197,11 @@ def _inspect_hub_model(name: str) -> ModelFacts:
         info = HfApi().model_info(name, files_metadata=True, timeout=HUB_TIMEOUT_S)
         sizes = {item.rfilename: int(item.size or 0) for item in info.siblings or []}
         check_files(name, set(sizes))
-        config = json.loads(Path(hf_hub_download(name, "config.json", revision=info.sha)).read_text(encoding="utf-8"))
+        config_path = Path(hf_hub_download(name, "config.json", revision=info.sha))
+        config = json.loads(config_path.read_text(encoding="utf-8"))
         architecture = causal_lm_architecture(name, config)
+        for file in {CHAT_TEMPLATE_FILE, TOKENIZER_CONFIG_FILE, GENERATION_CONFIG_FILE} & set(sizes):
+            hf_hub_download(name, file, revision=info.sha)
         counts = get_safetensors_metadata(name, revision=info.sha, timeout=HUB_TIMEOUT_S).parameter_count
     except ModelError:
         raise
@@ -173,4 +218,13 @@ def _inspect_hub_model(name: str) -> ModelFacts:
     except Exception as error:  # the client raises errors of many classes: no route, a proxy, a server error
         raise ModelError(OFFLINE_MESSAGE.format(type(error).__name__)) from error
     files = tuple((file, size) for file, size in sorted(sizes.items()) if MODEL_FILE_PATTERN.fullmatch(file))
-    return ModelFacts(name, architecture, config, sum(counts.values()), None, str(info.sha or ""), files)
+    return ModelFacts(
+        name,
+        architecture,
+        config,
+        sum(counts.values()),
+        None,
+        str(info.sha or ""),
+        files,
+        *_sampling_facts(config_path.parent),
+    )

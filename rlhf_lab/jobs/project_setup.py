@@ -4,13 +4,14 @@ import re
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rlhf_lab.common.bundled_assets import (
     EMBEDDED_MODEL,
     PROMPT_SETS,
+    SHIPPED_PAIRS_TEMPERATURE,
     complete_splits,
-    embedded_model_folder,
     shipped_pairs,
     shipped_prompts,
     train_eval_split,
@@ -18,13 +19,16 @@ from rlhf_lab.common.bundled_assets import (
 )
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import NewCompletion, Project
+from rlhf_lab.common.text import pluralize
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, StoreError
-from rlhf_lab.jobs.model_inspection import ModelFacts, find_cached_model, inspect_model_folder
+from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
 from rlhf_lab.jobs.prompt_files import read_prompt_file
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import (
     add_completions,
     add_pairs,
+    count_pairs,
     create_project,
     current_project,
     delete_project,
@@ -32,6 +36,7 @@ from rlhf_lab.store.projects import (
     open_project,
     projects,
     prompts,
+    set_temperature,
 )
 
 MAX_PROJECT_NAME_CHARS = 80
@@ -42,35 +47,63 @@ def new_project(
     db: Database,
     *,
     model: str = EMBEDDED_MODEL,
-    prompt_set: str = "tales",
-    prompts_file: Path | None = None,
+    prompt_set: str | Path | None = None,
     custom_prompts: Sequence[str] | Mapping[str, str] = (),
+    temperature: float | None = None,
     seed: int = 0,
     name: str = "",
 ) -> Project:
-    """Create a project on a bundled prompt set, a file of prompts, or custom prompts (then prompt_set is their name).
+    """Create a project on a bundled prompt set, a file of prompts (a Path), or custom prompts (then prompt_set is their name).
 
-    A mapping of custom prompts gives the split of each; "" if it has none yet.
+    Without a prompt set or a temperature it gets those that suit the model. A mapping of custom prompts gives the split of each;
+    "" if it has none yet.
 
     A name that another project has gets a number. Projects of the embedded model start with the shipped pairs of their prompt
-    set, so that labelling can start at once. Raises ConfigError; ModelError for a folder without a usable model.
+    set, which were sampled at temperature 1, so that labelling can start at once.
+    Raises ConfigError, and ModelError for a model that is not usable.
     """
-    if prompts_file is not None:
-        custom_prompts, prompt_set = read_prompt_file(prompts_file), prompts_file.name
+    facts = inspect_model(model)
+    temperature = facts.temperature if temperature is None else checked_temperature(temperature)
+    if isinstance(prompt_set, Path):
+        custom_prompts, prompt_set = read_prompt_file(prompt_set), prompt_set.name
+    elif prompt_set is None:
+        prompt_set = facts.prompt_set
     if isinstance(custom_prompts, Mapping) and custom_prompts:
         splits = complete_splits(custom_prompts)
     else:
         splits = train_eval_split(list(custom_prompts) or shipped_prompts(prompt_set))
-    digest = _model_digest(model)
+    digest = "" if facts.folder is None else weights_digest(facts.folder)  # a Hub model that is not here yet has none
     name = _unused_name(db, " ".join(name.split())[:MAX_PROJECT_NAME_CHARS] or _default_name(model, prompt_set))
     project = create_project(db, name, model, digest, prompt_set, seed, splits)
-    if model == EMBEDDED_MODEL and not custom_prompts:
+    set_temperature(db, project.id, temperature)
+    if model == EMBEDDED_MODEL and not custom_prompts and temperature == SHIPPED_PAIRS_TEMPERATURE:
         _add_shipped_pairs(db, project, digest)
-    return project
+    return replace(project, temperature=temperature)
+
+
+def change_temperature(db: Database, project_id: int, temperature: float) -> str:
+    """Sample the project's next texts at another temperature; returns what the person should know.
+
+    Raises ConfigError for a value out of range, StoreError for an unknown project.
+    """
+    previous = get_project(db, project_id).temperature
+    set_temperature(db, project_id, checked_temperature(temperature))
+    pair_count = count_pairs(db, project_id)
+    if temperature == previous or not pair_count:
+        return f"The project's texts are sampled at temperature {temperature:g}."
+    return (
+        f"New texts are sampled at temperature {temperature:g}. {pluralize(pair_count, 'pair')} written at {previous:g} "
+        "stay, and reward models learn from both kinds. To keep them apart, make a new project."
+    )
+
+
+def checked_temperature(value: float) -> float:
+    """The temperature, if it is in the range of `PolicyConfig.temperature`. Raises ConfigError."""
+    return PolicyConfig(temperature=value).temperature
 
 
 def open_project_on_model(db: Database, facts: ModelFacts) -> Project:
-    """Open the project on a model that was opened last, or a new one."""
+    """Open the project on a model that was opened last, or a new one on the prompts that suit the model."""
     existing = [project for project in projects(db) if project.model == facts.name]
     if not existing:
         return new_project(db, model=facts.name)
@@ -89,6 +122,7 @@ def copy_project(db: Database, project: Project) -> Project:
         model=project.model,
         prompt_set=project.prompt_set,
         custom_prompts=custom_prompts,
+        temperature=project.temperature,
         seed=project.seed,
         name=project.name,
     )
@@ -117,17 +151,6 @@ def remove_project(db: Database, home: Path, project_id: int) -> Project:
 def _all_prompts(db: Database, project: Project) -> list[str]:
     """All its prompts in the order they were given: those for evaluation last."""
     return [prompt.text for split_name in ("train", "eval") for prompt in prompts(db, project.id, split_name)]
-
-
-def _model_digest(model: str) -> str:
-    """The hash of the weights; "" for a Hub id that is not downloaded. Raises ModelError for a folder without a model."""
-    if model == EMBEDDED_MODEL:
-        return weights_digest(embedded_model_folder())
-    if Path(model).is_dir():
-        inspect_model_folder(model, Path(model))
-        return weights_digest(Path(model))
-    cached_facts = find_cached_model(model)
-    return weights_digest(cached_facts.folder) if cached_facts is not None and cached_facts.folder is not None else ""
 
 
 def _add_shipped_pairs(db: Database, project: Project, digest: str) -> None:

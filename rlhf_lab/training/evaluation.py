@@ -30,7 +30,7 @@ class SampledResponses(NamedTuple):
 
 
 def sample_responses(
-    backbone: Backbone, prompts: Sequence[str], *, seed: int, purpose: str, max_new_tokens: int, temperature: float = 1.0,
+    backbone: Backbone, prompts: Sequence[str], *, seed: int, purpose: str, max_new_tokens: int, temperature: float,
     on_progress: ProgressCallback = no_progress,
 ) -> SampledResponses:  # fmt: skip
     """One response per prompt, with the active adapter. The random numbers of row i depend on (seed, purpose, i) alone."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from rlhf_lab.common.bundled_assets import PROMPT_SETS
+from rlhf_lab.common.bundled_assets import EMBEDDED_PROMPT_SETS
 from rlhf_lab.embedded_model.allowed_tokens import AllowedTokens, MaskedRowGenerator
 from rlhf_lab.embedded_model.batching import EOS_ID
 from rlhf_lab.embedded_model.corpus import TEXT_GENERATORS, generate_texts, join_document
@@ -68,7 +68,7 @@ def test_a_comma_before_punctuation_is_optional():
     assert not rules.parse("Well mole.").is_complete
 
 
-@pytest.mark.parametrize("name", PROMPT_SETS)
+@pytest.mark.parametrize("name", EMBEDDED_PROMPT_SETS)
 def test_generated_texts_are_accepted(name):
     number = list(TEXT_GENERATORS).index(name)
     for text in list(generate_texts(11, 300))[number::3]:

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_lab.cli.main import main
-from rlhf_lab.common.bundled_assets import PROMPT_SETS, weights_digest
+from rlhf_lab.common.bundled_assets import EMBEDDED_PROMPT_SETS, weights_digest
 from rlhf_lab.embedded_model import batching
 from rlhf_lab.embedded_model import train as pretraining
 from rlhf_lab.embedded_model.batching import (
@@ -91,8 +91,8 @@ def test_pretrain_writes_model_card_prompts_and_pairs(made):
         assert said in card
     shipped = json.loads((made / "pairs.json").read_text())
     assert shipped["model_sha256"] == weights_digest(made / "model")
-    assert {pair["prompt_set"] for pair in shipped["pairs"]} == set(PROMPT_SETS)
-    for name in PROMPT_SETS:
+    assert {pair["prompt_set"] for pair in shipped["pairs"]} == set(EMBEDDED_PROMPT_SETS)
+    for name in EMBEDDED_PROMPT_SETS:
         lines = (made / "prompts" / f"{name}.jsonl").read_text().splitlines()
         assert len({json.loads(line)["prompt"] for line in lines}) == 1024
 

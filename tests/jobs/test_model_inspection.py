@@ -43,6 +43,29 @@ def test_the_embedded_model():
     assert 1_000_000 < facts.parameters < 20_000_000
 
 
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, (False, 1.0, "tales")),
+        ({"chat_template.jinja": "{{ messages }}"}, (True, 0.7, "everyday")),
+        ({"tokenizer_config.json": '{"chat_template": "{{ messages }}"}'}, (True, 0.7, "everyday")),
+        ({"tokenizer_config.json": '{"chat_template": null}'}, (False, 1.0, "tales")),
+        ({"chat_template.jinja": "", "generation_config.json": '{"temperature": 0.6}'}, (True, 0.6, "everyday")),
+        ({"generation_config.json": '{"temperature": 0.9}'}, (False, 0.9, "tales")),
+        ({"generation_config.json": '{"temperature": 0.0}'}, (False, 1.0, "tales")),  # no sampling
+        ({"chat_template.jinja": "", "generation_config.json": '{"temperature": 2}'}, (True, 0.7, "everyday")),
+        ({"generation_config.json": '{"temperature": "hot"}'}, (False, 1.0, "tales")),
+        ({"generation_config.json": "[0.5]", "tokenizer_config.json": "{"}, (False, 1.0, "tales")),
+    ],
+)
+def test_prompts_and_temperature_that_suit_a_model(tmp_path, hub, files, expected):
+    for folder in (model(tmp_path / "m"), tmp_path / "remote"):
+        for name, content in files.items():
+            (folder / name).write_text(content)
+    for facts in (inspect_model(str(tmp_path / "m")), inspect_model(NAME)):
+        assert (facts.has_chat_template, facts.temperature, facts.prompt_set) == expected
+
+
 def test_a_real_folder_counts_what_torch_counts(gpt2_folder):
     import torch
     from transformers import AutoModelForCausalLM

@@ -9,7 +9,13 @@ from support.fake_hub import model
 
 from rlhf_lab.errors import ConfigError, ModelError
 from rlhf_lab.jobs.model_inspection import inspect_model
-from rlhf_lab.jobs.project_setup import copy_project, new_project, open_project_on_model, pick_project
+from rlhf_lab.jobs.project_setup import (
+    change_temperature,
+    copy_project,
+    new_project,
+    open_project_on_model,
+    pick_project,
+)
 from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts
 
 OWN = [f"prompt {i}" for i in range(9)]
@@ -45,7 +51,7 @@ def test_a_copied_project_has_the_same_prompts_in_the_same_splits(db, own, name)
 def test_prompts_from_a_file(db, tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_text("\n".join(f'{{"prompt": "{text}"}}' for text in OWN))
-    project = new_project(db, prompts_file=path)
+    project = new_project(db, prompt_set=path)
     assert project.prompt_set == "mine.jsonl"
     assert texts(db, project)[0] == OWN[:7]
 
@@ -64,13 +70,58 @@ def test_projects_of_the_same_name_get_a_number(db):
     assert created == ["a", "a 2", "a 3", "b 7", "b 2", "x" * 80, "x" * 75 + " 2"]
 
 
+def chat_model(folder, **files):
+    """A model with a chat template, and the content of other files by name."""
+    model(folder)
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(content)
+    return folder
+
+
+def test_prompts_and_temperature_suit_the_model(db, tmp_path):
+    chat = str(chat_model(tmp_path / "chat"))
+    embedded, base, instruct = (
+        new_project(db),
+        new_project(db, model=str(model(tmp_path / "m"))),
+        new_project(db, model=chat),
+    )
+    assert [(one.prompt_set, one.temperature) for one in (embedded, base, instruct)] == [
+        ("tales", 1.0),
+        ("tales", 1.0),
+        ("everyday", 0.7),
+    ]
+    assert projects(db) == [embedded, base, instruct]
+    chosen = new_project(db, model=chat, prompt_set="support", temperature=1.3)
+    assert (chosen.prompt_set, chosen.temperature) == ("support", 1.3)
+    assert copy_project(db, chosen).temperature == 1.3
+
+
+def test_shipped_pairs_belong_to_their_temperature_alone(db):
+    assert count_pairs(db, new_project(db, temperature=1.0).id) > 0
+    assert count_pairs(db, new_project(db, temperature=0.9).id) == 0
+
+
+def test_a_changed_temperature_is_for_new_texts(db):
+    with_pairs, without = new_project(db), new_project(db, custom_prompts=OWN)
+    assert "stay" not in change_temperature(db, without.id, 0.5)
+    message = change_temperature(db, with_pairs.id, 0.7)
+    assert f"at temperature 0.7. {count_pairs(db, with_pairs.id)} pairs written at 1 stay" in message
+    assert "stay" not in change_temperature(db, with_pairs.id, 0.7)
+    assert [one.temperature for one in projects(db)] == [0.7, 0.5]
+    with pytest.raises(ConfigError, match="temperature = 9"):
+        change_temperature(db, with_pairs.id, 9.0)
+    assert projects(db)[0].temperature == 0.7
+
+
 def test_a_refused_project_is_not_created(db, tmp_path):
     folder = model(tmp_path / "m")
     (folder / "tokenizer.json").unlink()
     for recorded, error in (
         ({"model": str(folder)}, ModelError),
         ({"prompt_set": "poems"}, ConfigError),
-        ({"prompts_file": tmp_path / "none.txt"}, ConfigError),
+        ({"temperature": 0.0}, ConfigError),
+        ({"prompt_set": tmp_path / "none.txt"}, ConfigError),
     ):
         with pytest.raises(error):
             new_project(db, **recorded)

@@ -60,7 +60,10 @@ class FakeHub:
 
     def hf_hub_download(self, name, file, *, revision):
         assert revision == "abc123"
-        return str(self.models[name] / file)
+        path = self.cache / "single files" / name / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((self.models[name] / file).read_bytes())
+        return str(path)
 
     def get_safetensors_metadata(self, name, *, revision, timeout):
         assert revision == "abc123"

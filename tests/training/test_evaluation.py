@@ -205,4 +205,7 @@ def test_sample_responses_seeds_each_row_by_its_index(llama_folder):
         assert sample(backbone, [prompt], uniform, temperature=0.8).tokens == [sampled.tokens[i]]
         assert prompts[i] + sampled.texts[i] == backbone.decode([*prompt, *sampled.tokens[i]])
     assert sampled.tokens[1] != sampled.tokens[3]
-    assert sample_responses(backbone, prompts, seed=3, purpose="other", max_new_tokens=8).tokens != sampled.tokens
+    assert (
+        sample_responses(backbone, prompts, seed=3, purpose="other", max_new_tokens=8, temperature=0.8).tokens
+        != sampled.tokens
+    )

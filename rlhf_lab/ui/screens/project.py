@@ -44,6 +44,7 @@ PROMPT_SET_LABELS = {
     "tales": "tales: the beginning of a story",
     "support": "support: a customer writes",
     "reviews": "reviews: the beginning of a review",
+    "everyday": "everyday: explain, rewrite, advise, plan …",
 }
 CUSTOM_PROMPT_SET = "own"
 MAX_SEED = 2**31 - 1
