@@ -163,6 +163,9 @@ def _undo_votes_chunk(conn: Connection, import_id: int, after_id: int) -> tuple[
     pairs = conn.execute(update(t.pairs).where(orphaned_pair).values(taken_back_at=now)).rowcount
     undone_pair_ids = select(p.id).where(p.id.in_(pair_ids), p.taken_back_at.is_not(None))
     conn.execute(delete(t.leases).where(t.leases.c.pair_id.in_(undone_pair_ids)))
+    for side in (p.first_id, p.second_id):
+        completion_ids = select(side).where(p.id.in_(undone_pair_ids))
+        conn.execute(delete(t.features).where(t.features.c.completion_id.in_(completion_ids)))
     return max(ids, default=0), votes, pairs
 
 

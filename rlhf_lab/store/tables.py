@@ -1,7 +1,8 @@
 """The tables. Times are seconds since 1970 (UTC), ids are integers, enums are stored by value.
 
-    projects ─┬─ prompts ── completions ── pairs ─┬─ votes
-              │                                   └─ leases                    who has which pair on screen
+    projects ─┬─ prompts ── completions ─┬─ pairs ─┬─ votes
+              │                          │         └─ leases                   who has which pair on screen
+              │                          └─ features                           what the instant reward model reads of a text
               ├─ labelling                                                     the project's labelling settings
               ├─ imports                                                       files that prompts, pairs and votes came from
               ├─ reward_models ── scores                                       of completions, before people voted
@@ -25,6 +26,7 @@ from sqlalchemy import (
     Float,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -47,7 +49,7 @@ from rlhf_lab.store.column_types import (
     table_without_id_reuse,
 )
 
-SCHEMA_VERSION = "0010"
+SCHEMA_VERSION = "0011"
 
 metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
@@ -101,6 +103,16 @@ completions = table_without_id_reuse(
     required("checkpoint", Text),  # "base", "shipped" or "run/<id>/<step>"
     required("seed", LONG),
     required("created_at", Float),
+)
+
+# What the model makes of a completion: store/features.py.
+features = Table(
+    "features",
+    metadata,
+    foreign_key("completion_id", "completions", primary_key=True, ondelete="CASCADE", autoincrement=False),
+    required("version", Integer),
+    required("layers", Integer),
+    required("vector", LargeBinary),  # float16, little-endian; empty: the text has no usable features
 )
 
 pairs = table_without_id_reuse(

@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from sqlalchemy import select
 from support.databases import *  # noqa: F403
@@ -15,6 +16,7 @@ from rlhf_lab.importers import writer
 from rlhf_lab.importers.writer import ImportTarget, save_import
 from rlhf_lab.store import import_batches, label_snapshots, pair_leases, projects, votes
 from rlhf_lab.store import tables as t
+from rlhf_lab.store.features import TextFeatures, add_features, load_features, texts_without_features
 from rlhf_lab.store.import_batches import ImportUndo, preview_undo, project_imports, undo_import
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.reward_scores import unjudged_pairs
@@ -133,6 +135,16 @@ def test_pairs_with_later_votes_stay_after_undo(db, project, bring, gaps):
     assert gone == ImportUndo(votes=9, pairs=2, staying=3, prompts=0, models=0)
     assert live(db, project) == [("p0", "me"), ("p1", "me"), ("p4", "a")]
     assert projects.count_pairs(db, project.id) == 3
+
+
+def test_features_of_undone_pairs_are_deleted(db, project, bring):
+    bring()
+    vote(db, project, "p0")
+    texts = [completion for _, completion in texts_without_features(db, project.id, 99)]
+    add_features(db, {text.id: TextFeatures(1, np.ones(1, np.float16)) for text in texts})
+    undo_import(db, project.id, 1)
+    left = load_features(db, [text.id for text in texts])
+    assert sorted(text.text for text in texts if text.id in left) == ["p0 a", "p0 b"]
 
 
 def test_existing_pairs_stay_without_votes_after_undo(db, project, bring):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 from sqlalchemy import event
 from support.databases import undo_vote
@@ -14,6 +15,7 @@ from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.store import (
     annotators,
     blind_tests,
+    features,
     label_snapshots,
     pair_leases,
     projects,
@@ -53,6 +55,10 @@ def test_every_query_uses_an_index(db: Database, project: Project, make_pairs: C
     votes.count_unvoted_pairs(db, project.id, "ann")
     votes.vote_counts(db, project.id)
     label_snapshots.load_comparisons(db, label_snapshots.snapshot_labels(db, project.id, human, ["ann"]))
+    features.add_features(db, {pair.first.id: features.TextFeatures(1, np.ones(2, np.float16))})
+    features.load_features(db, [pair.first.id])
+    features.newest_labels(db, project.id, human)
+    features.texts_without_features(db, project.id, 9)
     undo_vote(db, project.id, "ann")
     rules = LabellingConfig(repeats=0.5)
     lease = pair_leases.lease_pair(db, project.id, "bob", rules)

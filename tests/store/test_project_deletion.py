@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from sqlalchemy import select
 
@@ -13,6 +14,7 @@ from rlhf_lab.jobs import queue
 from rlhf_lab.store import blind_tests, pair_leases, projects, reward_models, run_metrics, runs, votes
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.features import TextFeatures, add_features
 from rlhf_lab.store.projects import delete_project
 from rlhf_lab.store.reward_scores import add_scores
 
@@ -26,6 +28,7 @@ def fill(db: Database, project: Project) -> int:
     one, _ = projects.add_pairs(
         db, project.id, [(created[0].id, created[1].id, "x"), (created[2].id, created[3].id, "x")]
     )
+    add_features(db, {created[0].id: TextFeatures(1, np.ones(2, np.float16))})
     votes.cast_vote(db, Vote(f"{project.id}", one.id, "ann", Source.HUMAN, Choice.FIRST, True))
     pair_leases.lease_pair(db, project.id, "ann")
     projects.set_labelling_config(db, project.id, LabellingConfig(overlap=2))

@@ -1,0 +1,147 @@
+"""Features of completions, which the engine computes and the instant reward model of the page reads, and the labels on them.
+
+A text's features are stored in half precision, layer after layer: 2 bytes for each hidden unit of each layer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import ColumnElement, Select, delete, insert, or_, select
+
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Completion, Prompt
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database, in_chunks
+from rlhf_lab.store.projects import live_pair_of, load_pairs
+from rlhf_lab.store.votes import NOT_A_REPEAT, has_live_vote, live_votes_query
+
+#: Of what the engine computes (engine/text_features.py). Features of another version are computed again.
+FEATURE_VERSION = 1
+#: The instant reward model learns from the newest labels: this bounds its time, and the features that are stored.
+MAX_INSTANT_LABELS = 1000
+MAX_UNLABELLED_PAIRS = 200  # that get features before anybody has labelled them
+
+Float16 = NDArray[np.float16]
+
+
+@dataclass(frozen=True)
+class TextFeatures:
+    """vector: (layers * H,) float16; empty where the text has no usable features."""
+
+    layers: int
+    vector: Float16
+
+
+@dataclass(frozen=True)
+class PairLabel:
+    """A live label, with the completions whose features say what it is about."""
+
+    vote_id: int
+    pair_id: int
+    prompt_id: int
+    first_id: int
+    second_id: int
+    choice: Choice
+    strength: float
+
+
+def add_features(db: Database, features: Mapping[int, TextFeatures]) -> None:
+    """features: by completion id; replaces existing ones. Completions that were deleted meanwhile are left out."""
+    with db.write() as conn:
+        for ids in in_chunks(list(features)):
+            conn.execute(delete(t.features).where(t.features.c.completion_id.in_(ids)))
+            existing = conn.execute(select(t.completions.c.id).where(t.completions.c.id.in_(ids))).scalars().all()
+            rows = [
+                {
+                    "completion_id": i, "version": FEATURE_VERSION, "layers": features[i].layers,
+                    "vector": features[i].vector.astype("<f2").tobytes(),
+                }
+                for i in existing
+            ]  # fmt: skip
+            if rows:
+                conn.execute(insert(t.features), rows)
+
+
+def load_features(db: Database, completion_ids: Sequence[int]) -> dict[int, TextFeatures]:
+    """By completion id, without those that have none (yet)."""
+    f = t.features.c
+    found: dict[int, TextFeatures] = {}
+    with db.read() as conn:
+        for ids in in_chunks(completion_ids):
+            query = select(f.completion_id, f.layers, f.vector).where(
+                f.completion_id.in_(ids), f.version == FEATURE_VERSION
+            )
+            found |= {
+                row.completion_id: TextFeatures(row.layers, np.frombuffer(row.vector, "<f2"))
+                for row in conn.execute(query)
+            }
+    return found
+
+
+def newest_labels(db: Database, project_id: int, source: Source, limit: int = MAX_INSTANT_LABELS) -> list[PairLabel]:
+    """The newest live labels of a source, oldest first; skips and hidden repeats are no labels."""
+    v, p = t.votes.c, t.pairs.c
+    columns = (v.id, v.pair_id, t.completions.c.prompt_id, p.first_id, p.second_id, v.choice, v.strength)
+    query = live_votes_query(project_id, source, *columns).join(t.completions, t.completions.c.id == p.first_id)
+    query = query.where(NOT_A_REPEAT, v.choice != Choice.SKIP).order_by(v.id.desc()).limit(limit)
+    with db.read() as conn:
+        rows = conn.execute(query).all()
+    return [
+        PairLabel(
+            row.id, row.pair_id, row.prompt_id, row.first_id, row.second_id, row.choice,
+            0.0 if row.strength is None else float(row.strength.level),
+        )
+        for row in reversed(rows)
+    ]  # fmt: skip
+
+
+def texts_without_features(db: Database, project_id: int, limit: int) -> list[tuple[Prompt, Completion]]:
+    """At most `limit` completions that the instant reward model needs and that have no features, with their prompts.
+
+    First those of the newest labels, then those of pairs that nobody has labelled yet.
+    """
+    with db.read() as conn:
+        pair_ids = [
+            pair_id
+            for query in (*(_labelled_pairs(project_id, source) for source in Source), _unlabelled_pairs(project_id))
+            for pair_id in conn.execute(query.limit(limit)).scalars()
+        ]
+        pairs = {pair.id: pair for pair in load_pairs(conn, pair_ids[:limit])}
+        sides = [(pairs[i].prompt, side) for i in pair_ids[:limit] for side in (pairs[i].first, pairs[i].second)]
+        side_ids = [side.id for _, side in sides]
+        complete = set(conn.execute(_current_features(t.features.c.completion_id.in_(side_ids))).scalars())
+    missing = {side.id: (prompt, side) for prompt, side in sides if side.id not in complete}
+    return list(missing.values())[:limit]
+
+
+def _labelled_pairs(project_id: int, source: Source) -> Select[*tuple[Any, ...]]:
+    """Pairs of the newest labels whose features are missing."""
+    vote_id = t.votes.c.id
+    labels = live_votes_query(project_id, source, vote_id).where(NOT_A_REPEAT)
+    newest = labels.order_by(vote_id.desc()).limit(MAX_INSTANT_LABELS)
+    query = live_votes_query(project_id, source, t.pairs.c.id).where(vote_id.in_(newest), _lacks_features())
+    return query.order_by(vote_id.desc())
+
+
+def _unlabelled_pairs(project_id: int) -> Select[*tuple[Any, ...]]:
+    """The oldest pairs without a vote whose features are missing."""
+    unlabelled = select(t.pairs.c.id).where(live_pair_of(project_id), ~has_live_vote())
+    oldest = unlabelled.order_by(t.pairs.c.id).limit(MAX_UNLABELLED_PAIRS)
+    return select(t.pairs.c.id).where(t.pairs.c.id.in_(oldest), _lacks_features()).order_by(t.pairs.c.id)
+
+
+def _lacks_features() -> ColumnElement[bool]:
+    """Whether a completion of the pair of the enclosing query has no features."""
+    f, p = t.features.c, t.pairs.c
+    return or_(
+        *(~_current_features(f.completion_id == side).correlate(t.pairs).exists() for side in (p.first_id, p.second_id))
+    )
+
+
+def _current_features(condition: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    """Ids of completions that have features of this version."""
+    f = t.features.c
+    return select(f.completion_id).where(condition, f.version == FEATURE_VERSION)

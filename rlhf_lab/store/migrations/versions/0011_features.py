@@ -1,0 +1,23 @@
+"""Features of completions, which the instant reward model reads. Texts of older homes get theirs from the engine."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0011"
+down_revision = "0010"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "features",
+        sa.Column("completion_id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("layers", sa.Integer(), nullable=False),
+        sa.Column("vector", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["completion_id"], ["completions.id"], name="fk_features_completion_id", ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("completion_id", name="pk_features"),
+    )
