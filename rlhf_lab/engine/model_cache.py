@@ -14,6 +14,7 @@ from rlhf_lab.common.checkpoint_index import (
 )
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Project
+from rlhf_lab.config.dtype import DTYPE_NAMES, requested_dtype
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone, load_backbone
@@ -43,15 +44,21 @@ class ModelCache:
     _adapters: Adapters | None = None
     _slots: dict[str, tuple[Path, RewardModel | None]] = field(default_factory=dict)
 
-    def load_project(self, project: Project) -> tuple[Backbone, Adapters]:
+    def load_project(self, project: Project, recorded_dtype: str | None = None) -> tuple[Backbone, Adapters]:
         """The backbone of a project and its adapters; another loaded backbone is unloaded first.
 
+        recorded_dtype: of the run that is resumed. Its backbone is loaded in this dtype, unless the user requests
+        another one; without it any dtype will do.
         Raises ModelError if its weights are not those that the project was created with.
         """
-        if self._adapters is not None and self._adapters.backbone.name != project.model:
+        dtype = self.dtype
+        if dtype is None and recorded_dtype in DTYPE_NAMES and requested_dtype() is None:
+            dtype = getattr(torch, recorded_dtype)
+        loaded = None if self._adapters is None else self._adapters.backbone
+        if loaded is not None and (loaded.name != project.model or dtype not in (None, loaded.model.dtype)):
             self.unload()
         if self._adapters is None:
-            backbone = load_backbone(project.model, device=self.device, dtype=self.dtype, sharded=self.sharded)
+            backbone = load_backbone(project.model, device=self.device, dtype=dtype, sharded=self.sharded)
             self._adapters = Adapters(backbone)
         backbone = self._adapters.backbone
         if project.model_hash not in ("", backbone.digest):

@@ -97,7 +97,8 @@ class PolicyRun:
 
     def _make_trainer(self) -> PolicyTrainer:
         db, project = self.model_cache.db, get_project(self.model_cache.db, self.run.project_id)
-        backbone, adapters = self.model_cache.load_project(project)
+        machine = self.run.manifest.get("machine") or {}  # of the run's last training; none at its start
+        backbone, adapters = self.model_cache.load_project(project, recorded_dtype=machine.get("dtype"))
         judge = self.run.manifest.get("judge")
         train_prompts, eval_prompts = (
             prompts_that_fit(backbone, prompts(db, project.id, split), self.config.max_new_tokens)

@@ -22,6 +22,7 @@ def environment_manifest(trainer: PolicyTrainer) -> dict[str, Any]:
         "platform": platform.platform(),
         "device": str(backbone.device),
         "dtype": str(backbone.model.dtype).removeprefix("torch."),
+        "dtype_reason": backbone.dtype_reason,
         "threads": torch.get_num_threads(),
         "kernels": describe(backbone.model.dtype) if backbone.device.type == "cpu" else "no kernels: not on a CPU",
         "float32_products": "oneDNN" if matmul.USE_ONEDNN else "PyTorch's",

@@ -177,7 +177,7 @@ def compiled_library(compiler: Sequence[str], options: Sequence[str]) -> Path:
     key = hashlib.sha256(
         b"".join([repr(command).encode(), compiler_version, *(source.read_bytes() for source in SOURCES)])
     )
-    path = _cache_folder() / f"{key.hexdigest()[:24]}.so"
+    path = cache_folder() / f"{key.hexdigest()[:24]}.so"
     if not path.exists():
         _compile(command, path)
     return path
@@ -192,7 +192,7 @@ def _compile(command: Sequence[str], path: Path) -> None:
         )  # fmt: skip
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
     """The user's cache folder; a temporary folder if that cannot be written, or if somebody else could put a library there."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME", ""))

@@ -43,7 +43,7 @@ def is_zen4(processor: str) -> bool:
     return "AuthenticAMD" in processor and family is not None and int(family[1]) >= ZEN4_FAMILY
 
 
-def _cpu_description() -> str:
+def cpu_description() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     return cpuinfo.read_text(errors="replace").split("\n\n")[0] if cpuinfo.exists() else platform.processor()
 
@@ -59,7 +59,7 @@ def _can_pack_bfloat16() -> bool:
 
 
 #: Whether float32 products on this machine's CPU go to oneDNN, and whether weights in bfloat16 can be packed.
-USE_ONEDNN, CAN_PACK_BFLOAT16 = _has_onednn() and is_zen4(_cpu_description()), _can_pack_bfloat16()
+USE_ONEDNN, CAN_PACK_BFLOAT16 = _has_onednn() and is_zen4(cpu_description()), _can_pack_bfloat16()
 
 
 class PackedWeights:

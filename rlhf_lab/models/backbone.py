@@ -16,9 +16,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache,
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, embedded_model_folder, weights_digest
-from rlhf_lab.config.dtype import default_dtype
 from rlhf_lab.errors import ModelError
 from rlhf_lab.kernels.matmul import linear, register_weight
+from rlhf_lab.models.dtype_choice import DtypeChoice, choose_dtype
 from rlhf_lab.models.fsdp import FsdpShards
 from rlhf_lab.models.fused_llama import FusedLayers, patch_model, register_attention
 
@@ -42,7 +42,7 @@ class WeightVersion:
 
 @dataclass
 class Backbone:
-    """A loaded model. `name` is the requested name, `digest` the SHA-256 of its weights.
+    """A loaded model. `name` is the requested name, `digest` the SHA-256 of its weights, `dtype_reason` why it has its dtype.
 
     weight_version: set by the adapters. fused_layers: the layers computed as one function each. cuda_graphs: what
     models/sampling/cuda_graphs.py keeps between samplings. shards: the processes that hold the weights together; None:
@@ -61,6 +61,7 @@ class Backbone:
     cuda_graphs: Any = None
     shards: FsdpShards | None = None
     batch_splits: int = 1
+    dtype_reason: str = ""
 
     @property
     def hidden_size(self) -> int:
@@ -208,15 +209,13 @@ def load_backbone(
     """Load a model by name: "embedded", a local folder, or a Hub id (downloaded once, safetensors only, no remote
     code).
 
-    dtype: None chooses as config/dtype.py does. sharded: over all processes of the process group, which load it at the
+    dtype: None chooses as models/dtype_choice.py does. sharded: over all processes of the process group, which load it at the
     same time. Raises ModelError with the remedy.
     """
     folder = resolve_model_folder(name)
     target_device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if dtype is None:
-        has_bfloat16 = target_device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        dtype = getattr(torch, default_dtype(gpu=has_bfloat16))
-    _check_folder(name, folder)
+    config = _checked_config(name, folder)
+    choice = choose_dtype(config, target_device) if dtype is None else DtypeChoice(dtype, "requested by the caller")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:
@@ -225,13 +224,14 @@ def load_backbone(
             "tokenizer.save_pretrained(folder)."
         ) from error
 
-    load_full = partial(_load_full_model, name, folder, target_device, dtype)
+    load_full = partial(_load_full_model, name, folder, target_device, choice.dtype)
     shards = FsdpShards(target_device) if sharded else None
     model = shards.load(load_full) if shards is not None else load_full().to(device=target_device)
     model.eval()
     model.requires_grad_(False)
     eos = _eos_ids(model, tokenizer)
     backbone = Backbone(name, weights_digest(folder), model, tokenizer, target_device, eos, 0, shards=shards)
+    backbone.dtype_reason = choice.reason
     if shards is None:
         backbone.fused_layers = patch_model(model)
         if backbone.frozen_lm_head is not None:
@@ -292,7 +292,8 @@ def _download(name: str) -> Path:
         ) from error
 
 
-def _check_folder(name: str, folder: Path) -> None:
+def _checked_config(name: str, folder: Path) -> Any:
+    """The config of a complete model folder. Raises ModelError."""
     if not (folder / "config.json").is_file():
         raise ModelError(f"{name}: {folder} has no config.json, so it is not a transformers model folder.")
     if not any(folder.glob("*.safetensors")):
@@ -320,6 +321,7 @@ def _check_folder(name: str, folder: Path) -> None:
             f"{name}: it is a {architectures[0]}, not a causal language model, and cannot continue a text. "
             "Choose a …ForCausalLM model."
         )
+    return config
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:

@@ -111,6 +111,33 @@ def test_a_run_resumed_in_another_dtype_has_a_note(lab, at):
     assert note.applied_step < reached
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_run_resumes_in_its_own_dtype(lab, at, loaded):
+    run_id = lab.run()
+    at(1, lambda: add_event(lab.db, run_id, EventKind.STOP, {}))
+    lab.worker.model_cache.dtype = torch.bfloat16
+    lab.worker.model_cache.unload()
+    lab.train(run_id)
+    lab.next_engine()  # which would load the model in float32
+    if loaded:
+        assert lab.worker.model_cache.load_project(lab.project)[0].model.dtype == torch.float32
+    lab.train(run_id)
+    run = get_run(lab.db, run_id)
+    assert (run.status, run.manifest["machine"]["dtype"]) == (RunStatus.DONE, "bfloat16")
+    assert run.manifest["machine"]["dtype_reason"] == "requested by the caller"
+    assert not [event for event in events(lab.db, run_id) if event.kind is EventKind.NOTE]
+
+
+def test_the_environment_variable_overrules_the_dtype_of_a_run(lab, at, monkeypatch):
+    run_id = lab.run()
+    at(1, lambda: add_event(lab.db, run_id, EventKind.STOP, {}))
+    lab.train(run_id)
+    lab.next_engine()
+    monkeypatch.setenv("RLHF_LAB_DTYPE", "bfloat16")
+    lab.train(run_id)
+    assert get_run(lab.db, run_id).manifest["machine"]["dtype"] == "bfloat16"
+
+
 @pytest.mark.parametrize("before", [["pause", "pause", "resume"], ["pause", "resume"]])
 def test_one_resume_ends_every_earlier_pause(lab, at, before):
     run_id = lab.run(steps=2)

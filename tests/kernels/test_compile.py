@@ -250,7 +250,7 @@ def test_a_cache_folder_that_others_can_write_to_is_not_used(own_cache, monkeypa
     if what == "folder of another user":
         monkeypatch.setattr(compile.os, "geteuid", lambda: 4321)
         monkeypatch.setattr(compile.Path, "lstat", lambda path: SimpleNamespace(st_uid=1234, st_mode=0o40700))
-    folder = compile._cache_folder()
+    folder = compile.cache_folder()
     assert not folder.is_relative_to(own_cache)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert "private folder" in caplog.text
@@ -260,4 +260,4 @@ def test_a_cache_folder_of_ones_own_is_used(own_cache):
     make_untrusted(own_cache, "nothing")
     (own_cache / "rlhf-lab" / "kernels" / "0123.so").write_bytes(b"")
     (own_cache / "rlhf-lab" / "kernels" / "0123.so").chmod(0o755)
-    assert compile._cache_folder() == own_cache / "rlhf-lab" / "kernels"
+    assert compile.cache_folder() == own_cache / "rlhf-lab" / "kernels"

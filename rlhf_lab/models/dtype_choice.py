@@ -1,0 +1,52 @@
+"""Chooses the dtype of a model that is loaded without one.
+
+On a CPU, bfloat16 is worth its rounding only where the machine multiplies faster in it, which is measured
+(kernels/dtype_speed.py). Small models stay in float32 without a measurement: the embedded model's results are the same
+on every machine, and overhead takes most of its time anyway.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from rlhf_lab.config.dtype import DTYPE_VARIABLE, requested_dtype
+from rlhf_lab.kernels.dtype_speed import dtype_speed
+
+#: Families whose layers are computed as one function each (models/fused_llama), in both dtypes.
+MEASURED_FAMILIES = ("llama", "mistral", "qwen2")
+MIN_MEASURED_WEIGHTS = 2**25
+
+
+class DtypeChoice(NamedTuple):
+    """reason: why, for the run's record."""
+
+    dtype: torch.dtype
+    reason: str
+
+
+def choose_dtype(config: Any, device: torch.device) -> DtypeChoice:
+    """The dtype for a model with this transformers config on a device. Raises ModelError for an unknown RLHF_LAB_DTYPE."""
+    requested = requested_dtype()
+    if requested is not None:
+        return DtypeChoice(getattr(torch, requested), DTYPE_VARIABLE)
+    if device.type == "cuda":
+        has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return DtypeChoice(torch.bfloat16 if has_bfloat16 else torch.float32, "default on a GPU")
+    if device.type == "cpu" and _is_measured(config):
+        speed = dtype_speed(config.hidden_size, config.intermediate_size, config.vocab_size)
+        return DtypeChoice(speed.faster_dtype, speed.describe())
+    return DtypeChoice(torch.float32, "default on a CPU")
+
+
+def _is_measured(config: Any) -> bool:
+    """Several processes that train together do not measure: each could decide otherwise."""
+    is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return (
+        not is_distributed and config.model_type in MEASURED_FAMILIES and _weight_count(config) >= MIN_MEASURED_WEIGHTS
+    )
+
+
+def _weight_count(config: Any) -> int:
+    """The weights of a decoder with these sizes, about: grouped queries have fewer."""
+    layer = config.hidden_size * (4 * config.hidden_size + 3 * config.intermediate_size)
+    return int(config.num_hidden_layers * layer + config.vocab_size * config.hidden_size)
