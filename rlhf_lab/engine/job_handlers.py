@@ -29,7 +29,7 @@ from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.oom import free_memory, is_out_of_memory
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.store.label_snapshots import snapshot_labels
-from rlhf_lab.store.projects import get_project
+from rlhf_lab.store.projects import count_pairs, get_project
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.reward_scores import add_scores, unjudged_pairs
 from rlhf_lab.training.reward.report import RewardReport
@@ -38,6 +38,7 @@ from rlhf_lab.training.reward.trainer import train_reward
 
 MAX_SCORED_PAIRS = 400  # a new reward model scores the newest pairs that no person has labelled
 MAX_LOSS_POINTS = 300
+EARLY_PAIRS = 2  # of a project's first pairs: somebody waits for them
 
 
 def pairs_job(
@@ -49,6 +50,7 @@ def pairs_job(
         checkpoint=str(payload.get("checkpoint", "base")),
         max_new_tokens=payload.get("max_new_tokens"),
         sampling=str(payload.get("sampling", "random")),
+        stored_first=0 if count_pairs(model_cache.db, project.id) else EARLY_PAIRS,
     )
     notes: list[str] = []
     pairs = sample_pairs(model_cache, project, request, on_note=notes.append, on_progress=on_progress)

@@ -36,7 +36,7 @@ from rlhf_lab.training.reward.active_selection import (
 
 log = logging.getLogger("rlhf_lab.engine")
 MAX_PAIR_ATTEMPTS = 8  # with other prompts, where both responses of a pair are equal
-PAIR_BATCH_SIZE = 256
+PAIR_BATCH_SIZE = 128  # twice as many responses are sampled together
 DIVERSITY_NEIGHBOURS = 64  # the number of newest pairs that "diversity" compares with
 
 CompletionPair = tuple[NewCompletion, NewCompletion]
@@ -59,12 +59,14 @@ class PairRequest:
 
     sampling: "random" keeps all pairs; the others sample CANDIDATES_PER_PAIR times as many and select the most informative
     ("information"), uncertain ("uncertainty") or diverse ones ("diversity"); see training/reward/active_selection.py.
+    stored_first: so many random pairs are sampled and stored before the others, for a person who is waiting.
     """
 
     count: int
     checkpoint: str = "base"
     max_new_tokens: int | None = None
     sampling: str = "random"
+    stored_first: int = 0
 
 
 def sample_pairs(
@@ -99,13 +101,19 @@ def sample_pairs(
         sampling = "random"
     if sampling == "information" and not current_label_snapshot(model_cache, project).vote_ids:
         sampling = "random"
-    completion_pairs, has_gap = _sample_complete_pairs(
-        backbone, adapters, spec, count, count_pairs(model_cache.db, project.id), sampling, on_progress
-    )
-    if sampling != "random":
-        completion_pairs = _select_pairs(model_cache, project, completion_pairs, count, sampling, on_progress)
     reason = sampling if reward_model is None else f"{sampling}: {uncertainty_kind(reward_model)}"
-    pairs = _store_pairs(model_cache, project, completion_pairs, reason)
+    stored_first = min(request.stored_first, count) if sampling == "random" else 0
+    pairs: list[Pair] = []
+    has_gap = False
+    for batch_size in (stored_first, count - stored_first):
+        if has_gap or not batch_size:
+            continue
+        completion_pairs, has_gap = _sample_complete_pairs(
+            backbone, adapters, spec, batch_size, count_pairs(model_cache.db, project.id), sampling, on_progress
+        )
+        if sampling != "random":
+            completion_pairs = _select_pairs(model_cache, project, completion_pairs, count, sampling, on_progress)
+        pairs += _store_pairs(model_cache, project, completion_pairs, reason)
     if has_gap:
         raise LabelError(
             f"{len(pairs)} of {count} pairs were written: then two responses to the same prompt came out equal "
@@ -199,26 +207,24 @@ def _sample_at_indices(
         for start in range(0, len(remaining), PAIR_BATCH_SIZE):
             chunk = remaining[start : start + PAIR_BATCH_SIZE]
             with adapters.using(spec.slot, merged=spec.slot is not None):
-                firsts, seconds = (
-                    _sample_side(backbone, spec, chunk, attempt, side, on_progress) for side in ("first", "second")
-                )
-            for n, first, second in zip(chunk, firsts, seconds, strict=True):
+                completions = _sample_both_sides(backbone, spec, chunk, attempt, on_progress)
+            for n, first, second in zip(chunk, completions[: len(chunk)], completions[len(chunk) :], strict=True):
                 if first.token_ids != second.token_ids:
                     pairs_by_index[n] = (first, second)
     return pairs_by_index
 
 
-def _sample_side(
-    backbone: Backbone,
-    spec: _SamplingSpec,
-    indices: Sequence[int],
-    attempt: int,
-    side: str,
-    on_progress: ProgressCallback,
+def _sample_both_sides(
+    backbone: Backbone, spec: _SamplingSpec, indices: Sequence[int], attempt: int, on_progress: ProgressCallback
 ) -> list[NewCompletion]:
+    """The first responses of these pairs, then the second ones: in one batch, which reads each prompt once."""
     project = spec.project
-    chosen_prompts = [spec.prompts[_prompt_index(project.seed, n, attempt, len(spec.prompts))] for n in indices]
-    seeds = [derive_seed(project.seed, spec.purpose, spec.checkpoint, n, attempt, side) for n in indices]
+    chosen_prompts = [spec.prompts[_prompt_index(project.seed, n, attempt, len(spec.prompts))] for n in indices] * 2
+    seeds = [
+        derive_seed(project.seed, spec.purpose, spec.checkpoint, n, attempt, side)
+        for side in ("first", "second")
+        for n in indices
+    ]
     prompt_ids = [backbone.encode_prompt(prompt.text) for prompt in chosen_prompts]
     uniform = uniforms(seeds, spec.max_new_tokens)
     responses = sample(backbone, prompt_ids, uniform, temperature=project.temperature, on_progress=on_progress).tokens

@@ -94,13 +94,14 @@ class Scheduler:
             self._pending_judge_labels.pop((project_id, name), None)
 
     def _run(self) -> None:
-        while not self._stop_event.wait(SCHEDULE_INTERVAL_S):
+        while not self._stop_event.is_set():
             try:
                 self.run_once()
             except LabError as error:
                 log.warning("%s", error)
             except Exception:  # without this thread nothing is sampled or trained until the page is started again
                 log.exception("a round of the scheduler failed; the next one follows")
+            self._stop_event.wait(SCHEDULE_INTERVAL_S)
 
     def run_once(self) -> None:
         """Mark runs that lost their process, submit the jobs that are due, and start an engine where jobs wait."""

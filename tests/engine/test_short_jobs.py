@@ -9,6 +9,7 @@ from support_worker import REWARD, Lab
 
 from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.engine import job_handlers, job_progress
+from rlhf_lab.engine import job_handlers
 from rlhf_lab.engine import pair_sampling as pairs_module
 from rlhf_lab.engine.completions import resolve_max_new_tokens, token_pieces
 from rlhf_lab.engine.pair_sampling import MAX_PAIR_ATTEMPTS, PairRequest, sample_pairs
@@ -113,6 +114,38 @@ def test_the_nth_pair_does_not_depend_on_the_batches(fresh, tmp_path, model):
     assert all(pair.first.token_ids != pair.second.token_ids for pair in at_once)
 
 
+def test_the_first_pairs_are_stored_before_the_others_are_sampled(fresh, tmp_path, model, monkeypatch):
+    other, counts_while_sampling = Lab(tmp_path / "other", model), []
+    at_once = sample_pairs(other.worker.model_cache, other.project, PairRequest(7))
+    other.db.close()
+    original = pairs_module.sample
+
+    def spy(*args, **options):
+        counts_while_sampling.append(count_pairs(fresh.db, fresh.project.id))
+        return original(*args, **options)
+
+    monkeypatch.setattr(pairs_module, "sample", spy)
+    pairs = sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(7, stored_first=2))
+    assert counts_while_sampling[0] == 0
+    assert set(counts_while_sampling[1:]) == {2}
+    assert texts_of(pairs) == texts_of(at_once)
+
+
+def test_a_job_stores_the_first_pairs_of_a_project_early(fresh, monkeypatch):
+    requests = []
+    monkeypatch.setattr(
+        job_handlers, "sample_pairs", lambda cache, project, request, **_: requests.append(request) or []
+    )
+    fresh.do(fresh.submit(JobKind.SAMPLE_PAIRS, count=5))
+    monkeypatch.undo()
+    sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(1))
+    monkeypatch.setattr(
+        job_handlers, "sample_pairs", lambda cache, project, request, **_: requests.append(request) or []
+    )
+    fresh.do(fresh.submit(JobKind.SAMPLE_PAIRS, count=5))
+    assert [request.stored_first for request in requests] == [2, 0]
+
+
 def test_pairs_end_when_all_responses_are_equal(fresh, monkeypatch):
     calls = []
 
@@ -123,7 +156,7 @@ def test_pairs_end_when_all_responses_are_equal(fresh, monkeypatch):
     monkeypatch.setattr(pairs_module, "sample", constant)
     with pytest.raises(LabelError, match="0 of 3 pairs"):
         sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(3))
-    assert calls == [3] * 2 * MAX_PAIR_ATTEMPTS
+    assert calls == [6] * MAX_PAIR_ATTEMPTS  # both sides of three pairs together
     assert count_pairs(fresh.db, fresh.project.id) == 0
     job = fresh.do(fresh.submit(JobKind.SAMPLE_PAIRS, count=3, max_new_tokens=2))
     assert job.status is JobStatus.FAILED
@@ -131,25 +164,27 @@ def test_pairs_end_when_all_responses_are_equal(fresh, monkeypatch):
 
 def test_pairs_before_a_failed_one_are_stored(fresh, monkeypatch):
     sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(1))
-    side, stuck = pairs_module._sample_side, 3
+    both_sides, stuck = pairs_module._sample_both_sides, 3
 
-    def broken(backbone, spec, indices, attempt, which, on_progress):
-        return side(backbone, spec, indices, attempt, "first" if stuck in indices else which, on_progress)
+    def broken(backbone, spec, indices, attempt, on_progress):
+        completions = both_sides(backbone, spec, indices, attempt, on_progress)
+        return completions[:1] * 2 if stuck in indices else completions
 
     monkeypatch.setattr(pairs_module, "PAIR_BATCH_SIZE", 1)
-    monkeypatch.setattr(pairs_module, "_sample_side", broken)
+    monkeypatch.setattr(pairs_module, "_sample_both_sides", broken)
     with pytest.raises(LabelError, match="2 of 5 pairs"):
         sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(5))
     assert count_pairs(fresh.db, fresh.project.id) == 3
 
 
 def test_a_pair_of_equal_texts_is_sampled_again(fresh, monkeypatch):
-    side = pairs_module._sample_side
+    both_sides = pairs_module._sample_both_sides
 
-    def equal_at_first(backbone, spec, indices, attempt, which, on_progress):
-        return side(backbone, spec, indices, attempt, which if attempt > 1 else "first", on_progress)
+    def equal_at_first(backbone, spec, indices, attempt, on_progress):
+        completions = both_sides(backbone, spec, indices, attempt, on_progress)
+        return completions if attempt > 1 else completions[: len(indices)] * 2
 
-    monkeypatch.setattr(pairs_module, "_sample_side", equal_at_first)
+    monkeypatch.setattr(pairs_module, "_sample_both_sides", equal_at_first)
     assert len(sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(4))) == 4
 
 
