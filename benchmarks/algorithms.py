@@ -100,7 +100,7 @@ def prepare_experiment(args: argparse.Namespace, model_cache: ModelCache, db: Da
             temperature=project.temperature,
         )
     scores = reward_model.scores(base_samples.prompts, base_samples.tokens).tolist()
-    gold = [judge.score(text) for text in base_samples.texts]
+    gold = list(map(judge.score, repeated_prompts, base_samples.texts))
     prompt_slices = [slice(i, i + SAMPLES_PER_PROMPT) for i in range(0, len(repeated_prompts), SAMPLES_PER_PROMPT)]
     train_prompts = [prompt.text for prompt in prompts(db, project.id, "train")]
     return Experiment(
@@ -135,11 +135,12 @@ def evaluate_policy(experiment: Experiment, trainer: PolicyTrainer) -> tuple[Mea
     """(gold gain, KL) of the current policy on fresh samples for the evaluation prompts."""
     config = trainer.state.config
     with experiment.adapters.using(trainer.state.policy.adapter, merged=True):
+        prompts = experiment.eval_prompts * 2
         samples = sample_responses(
-            experiment.backbone, experiment.eval_prompts * 2, seed=experiment.seed, purpose="benchmark policy",
+            experiment.backbone, prompts, seed=experiment.seed, purpose="benchmark policy",
             max_new_tokens=config.max_new_tokens, temperature=config.temperature,
         )  # fmt: skip
-    gold = mean([experiment.gold_gain(experiment.judge.score(text)) for text in samples.texts])
+    gold = mean([experiment.gold_gain(score) for score in map(experiment.judge.score, prompts, samples.texts)])
     return gold, sequence_kl(trainer.state.policy, samples, config.temperature)
 
 

@@ -219,7 +219,7 @@ class ScoreGaps:
 
 def score_gaps(samples: PromptSetSamples, name: str) -> ScoreGaps:
     def side_gaps(sides: tuple[Side, Side]) -> Tensor:
-        first, second = ([JUDGES[name].score(text) for text in side.samples.texts] for side in sides)
+        first, second = (list(map(JUDGES[name].score, side.prompts, side.samples.texts)) for side in sides)
         return torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64)
 
     return ScoreGaps(side_gaps(samples.pool), side_gaps(samples.held_out))

@@ -19,8 +19,9 @@ POOLINGS = ("mean", "last", "max", "sd")
 
 @dataclass(frozen=True)
 class Side:
-    """Texts of one side of the pairs; states: (N, layers + 1, 4, H) float32, pooled as `POOLINGS` over the response."""
+    """One side of the pairs. states: (N, layers + 1, 4, H) float32, pooled as `POOLINGS` over the response."""
 
+    prompts: list[str]
     samples: SampledResponses
     states: Tensor
 
@@ -43,7 +44,7 @@ def sample_prompt_set(backbone: Backbone, prompt_set: str, length: int) -> Promp
 
     def side(texts: list[str], purpose: str) -> Side:
         samples = sample_responses(backbone, texts, seed=0, purpose=purpose, max_new_tokens=length, temperature=1.0)
-        return Side(samples, pooled_states(backbone, samples))
+        return Side(texts, samples, pooled_states(backbone, samples))
 
     pool, held_out = repeat_shuffled(train_prompts, POOL_SIZE), repeat_shuffled(eval_prompts, HELD_OUT_SIZE)
     return PromptSetSamples(

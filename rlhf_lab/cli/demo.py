@@ -255,10 +255,10 @@ def evaluate(
         policy_samples = sample(prompt_texts, purpose="evaluate policy")
     base_scores = _group_by_prompt(reward_model.scores(base_samples.prompts, base_samples.tokens).tolist())
     policy_scores = reward_model.scores(policy_samples.prompts, policy_samples.tokens).tolist()
-    raw_base_gold = [judge.score(text) for text in base_samples.texts]
+    raw_base_gold = list(map(judge.score, repeated_prompts, base_samples.texts))
     gold_sd = _sample_sd(raw_base_gold)
     base_gold = _group_by_prompt([score / gold_sd for score in raw_base_gold])
-    policy_gold = [judge.score(text) / gold_sd for text in policy_samples.texts]
+    policy_gold = [score / gold_sd for score in map(judge.score, prompt_texts, policy_samples.texts)]
     kl = sequence_kl(policy, policy_samples, config.temperature)
     best_of_4, best_of_16 = (best_of_n(n, base_scores, base_gold) for n in (4, 16))
     accuracy = ranking_accuracy(_disjoint_pairs(base_gold), _disjoint_pairs(base_scores), ACCURACY_PAIRS)

@@ -88,10 +88,12 @@ def judge_discrimination(backbone: Backbone, config: PretrainConfig, count: int 
         ]
         shares[name] = {
             judge.name: sum(
-                judge.score(a) != judge.score(b) for a, b in zip(sides[0].texts, sides[1].texts, strict=True)
+                judge.score(prompt, a) != judge.score(prompt, b)
+                for prompt, a, b in zip(prompts, sides[0].texts, sides[1].texts, strict=True)
             )
             / count
             for judge in JUDGES.values()
+            if judge.prompt_set in EMBEDDED_PROMPT_SETS
         }
     return shares
 

@@ -33,7 +33,7 @@ def label_with_judge(
         if pair is None:
             break
         rng = random.Random(derive_seed(seed, "judge", judge.name, pair.id))
-        choice = prefer(judge, pair.first.text, pair.second.text, noise=noise, rng=rng)
+        choice = prefer(judge, pair.prompt.text, pair.first.text, pair.second.text, noise=noise, rng=rng)
         vote = Vote(
             uuid=str(uuid.uuid4()),
             pair_id=pair.id,

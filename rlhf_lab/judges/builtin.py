@@ -1,4 +1,4 @@
-"""Simulated annotators: deterministic functions text -> float, higher is better. They know words, not the corpus.
+"""Simulated annotators: deterministic functions of prompt and response, higher is better. They know words, not the corpus.
 
 Lexicon judges: a text is split into lower-case words and punctuation marks. At each position the longest entry of the judge's
 lexicon counts (a phrase exactly, a word also in its regular inflections), and
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from rlhf_lab.common.bundled_assets import EVERYDAY
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.judges.custom import load_score_function
@@ -32,20 +33,21 @@ _LEXICON_FOLDER = Path(__file__).parent / "lexicons"
 _TOKEN = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[.,;:!?()—–]")
 _QUOTE = re.compile(r'"([^"]*)"|“([^“”]*)”|«([^«»]*)»')
 _SENTENCE_END = re.compile(r"[.!?]+")
+_FINISHED = re.compile(r"[.!?…][\"'”’)\]*]*\s*$")
 
 
 @dataclass(frozen=True)
 class Judge:
     """A simulated annotator.
 
-    prompt_set: the set it suits best ("tales", "support" or "reviews"). score_sd: the standard deviation of its scores over
-    typical texts of that set; the unit of noise. score_step: its scores are multiples of it; 0: they are not rounded.
+    prompt_set: the set it suits best. score: of (prompt, response). score_sd: the standard deviation of its scores over typical
+    responses to that set; the unit of noise. score_step: its scores are multiples of it; 0: they are not rounded.
     """
 
     name: str
     description: str
     prompt_set: str
-    score: Callable[[str], float]
+    score: Callable[[str, str], float]
     score_sd: float = 1.0
     score_step: float = 0.0
 
@@ -206,16 +208,76 @@ def _plain(text: str) -> float:
     return _saturate(strength * min(len(unique_words) / MIN_WORDS, 1.0), half=2.0)
 
 
-# score_sd was measured on texts of two or three sentences, see tests/judges/test_builtin.py.
+def _brief(text: str) -> float:
+    """1.25 points for each word up to 8, then 10 points; a quarter less for each word after the twentieth, never below a quarter.
+
+    Half of it for a text that does not end with the end of a sentence, for it was cut off; 0 for an empty text.
+    """
+    words = len(_words(text))
+    points = max(1.25 * min(words, 8) - max(words - 20, 0) / 4, SCORE_STEP) if words else 0.0
+    return _round_to_step(points if _FINISHED.search(text) else points / 2)
+
+
+def _varied(text: str) -> float:
+    """20 x (mean share of different words, word pairs and word triples) - 10; from -10 to 10.
+
+    Texts of fewer than MIN_WORDS words have little to repeat: their points above 0 count by words / MIN_WORDS. 0 without words.
+    """
+    words = _words(text)
+    if not words:
+        return 0.0
+    shares = [_distinct_share(_ngrams(words, size)) for size in (1, 2, 3)]
+    points = 20 * sum(shares) / len(shares) - 10
+    return _round_to_step(points * min(len(words) / MIN_WORDS, 1.0) if points > 0 else points)
+
+
+def _relevant(prompt: str, text: str) -> float:
+    """10 x (share of the prompt's words that the text uses) x (1 - share of the text's word triples that are the prompt's).
+
+    The prompt's words: different ones, without those of function_words.txt; inflections count as the word. 0 without words.
+    """
+    ignored = _load_lexicon("function_words").weights
+    topics = {word for word in _words(prompt) if word not in ignored}
+    stems = {stem for word in _words(text) for stem in _stems(word)}
+    used = sum(not stems.isdisjoint(_stems(word)) for word in topics)
+    triples, prompt_triples = _ngrams(_words(text), 3), set(_ngrams(_words(prompt), 3))
+    copied = sum(triple in prompt_triples for triple in triples) / len(triples) if triples else 0.0
+    return _round_to_step(MAX_SCORE * used / max(len(topics), 1) * (1 - copied))
+
+
+def _ngrams(words: list[str], size: int) -> list[tuple[str, ...]]:
+    return list(zip(*(words[start:] for start in range(size)), strict=False))
+
+
+def _distinct_share(items: list[tuple[str, ...]]) -> float:
+    """Different items over all items; 1 for none."""
+    return len(set(items)) / len(items) if items else 1.0
+
+
+def _ignoring_prompt(score: Callable[[str], float]) -> Callable[[str, str], float]:
+    return lambda _, response: score(response)
+
+
+# score_sd was measured on texts of two or three sentences, see tests/judges/test_builtin.py; that of the everyday judges on
+# responses of SmolLM2-135M-Instruct (docs/DECISIONS.md).
+_RESPONSE_JUDGES = (
+    ("cheerful", "Likes happy words, and dislikes sad or angry ones.", "tales", _cheerful, 2.5),
+    ("gloomy", "Likes sorrow, loss, rain and darkness.", "tales", _gloomy, 2.5),
+    ("dialogue", "Likes people who talk: quoted words and quoted lines.", "tales", _dialogue, 2.0),
+    ("vivid", "Likes words one can see, hear, smell or feel.", "tales", _vivid, 3.0),
+    ("polite", "Likes please, thank you and sorry, and dislikes rude words.", "support", _polite, 3.0),
+    ("concise", "Likes few words, as long as there are at least four.", "support", _concise, 2.0),
+    ("concrete", "Likes numbers, colours and things, not vague words.", "reviews", _concrete, 3.5),
+    ("plain", "Likes short words and short sentences.", "reviews", _plain, 3.5),
+    ("brief", "Likes short answers that come to an end.", EVERYDAY, _brief, 3.2),
+    ("varied", "Dislikes words and phrases that are repeated.", EVERYDAY, _varied, 1.8),
+)
 _BUILTIN_JUDGES = (
-    Judge("cheerful", "Likes happy words, and dislikes sad or angry ones.", "tales", _cheerful, 2.5, SCORE_STEP),
-    Judge("gloomy", "Likes sorrow, loss, rain and darkness.", "tales", _gloomy, 2.5, SCORE_STEP),
-    Judge("dialogue", "Likes people who talk: quoted words and quoted lines.", "tales", _dialogue, 2.0, SCORE_STEP),
-    Judge("vivid", "Likes words one can see, hear, smell or feel.", "tales", _vivid, 3.0, SCORE_STEP),
-    Judge("polite", "Likes please, thank you and sorry, and dislikes rude words.", "support", _polite, 3.0, SCORE_STEP),
-    Judge("concise", "Likes few words, as long as there are at least four.", "support", _concise, 2.0, SCORE_STEP),
-    Judge("concrete", "Likes numbers, colours and things, not vague words.", "reviews", _concrete, 3.5, SCORE_STEP),
-    Judge("plain", "Likes short words and short sentences.", "reviews", _plain, 3.5, SCORE_STEP),
+    *(
+        Judge(name, description, prompt_set, _ignoring_prompt(score), score_sd, SCORE_STEP)
+        for name, description, prompt_set, score, score_sd in _RESPONSE_JUDGES
+    ),
+    Judge("relevant", "Likes words of the prompt in other phrases.", EVERYDAY, _relevant, 2.8, SCORE_STEP),
 )
 JUDGES: dict[str, Judge] = {judge.name: judge for judge in _BUILTIN_JUDGES}
 
@@ -231,7 +293,7 @@ def builtin_judge(name: str) -> Judge:
 
 
 def load_judge(spec: str) -> Judge:
-    """A built-in judge by name, or a function text -> float of a file, as "FILE.py:NAME".
+    """A built-in judge by name, or a function of a file, as "FILE.py:NAME": response -> score, or (prompt, response) -> score.
 
     Raises ConfigError for an unknown name, and as `custom.load_score_function`.
     """
@@ -244,8 +306,10 @@ def load_judge(spec: str) -> Judge:
     return Judge(name, f"The function {name} of {file}.", "tales", load_score_function(file, name))
 
 
-def prefer(judge: Judge, first: str, second: str, *, noise: float = 0.0, rng: random.Random | None = None) -> Choice:
-    """Which of two texts the judge prefers: FIRST, SECOND, or TIE for exactly equal scores.
+def prefer(
+    judge: Judge, prompt: str, first: str, second: str, *, noise: float = 0.0, rng: random.Random | None = None
+) -> Choice:
+    """Which of two responses to a prompt the judge prefers: FIRST, SECOND, or TIE for exactly equal scores.
 
     noise: standard deviation of the Gaussian noise added to both scores, in units of `judge.score_sd`; 0 draws nothing from
     `rng`. Noisy scores are rounded to the judge's step, so that ties stay possible.
@@ -253,7 +317,7 @@ def prefer(judge: Judge, first: str, second: str, *, noise: float = 0.0, rng: ra
     """
     if not (math.isfinite(noise) and noise >= 0):
         raise ConfigError(f"A judge's noise must be 0 or more, not {noise}. 0 is no noise, 1 is a lot.")
-    scores = [judge.score(first), judge.score(second)]
+    scores = [judge.score(prompt, first), judge.score(prompt, second)]
     if noise:
         if rng is None:
             raise ConfigError("A noisy judge needs a random generator. Pass rng=random.Random(seed), or noise=0.")

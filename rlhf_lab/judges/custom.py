@@ -1,6 +1,7 @@
-"""Custom judges: a function text -> float from a Python file."""
+"""Custom judges: a function of a Python file that scores a response, with its prompt or without."""
 
 import importlib.util
+import inspect
 import math
 import sys
 from collections.abc import Callable
@@ -12,18 +13,38 @@ from types import ModuleType
 from rlhf_lab.errors import ConfigError
 
 
-def load_score_function(file: str, name: str) -> Callable[[str], float]:
-    """The function `name` of a Python file, which is imported again at each call.
+def load_score_function(file: str, name: str) -> Callable[[str, str], float]:
+    """The function `name` of a Python file, which is imported again at each call, as a function (prompt, response) -> score.
 
+    The custom function has one required parameter, the response, or two: the prompt and the response.
     Raises ConfigError for a file or function that is missing or unusable. The returned function raises ConfigError when the
     custom one raises or returns anything but a finite number; True and False count as 1 and 0.
     """
     function = getattr(_load_module(Path(file)), name, None)
     if function is None:
-        raise ConfigError(f"The file {file} has no function {name!r}. Write `def {name}(text: str) -> float:` into it.")
+        raise ConfigError(f"The file {file} has no function {name!r}. Write {_signatures(name)}.")
     if not callable(function):
-        raise ConfigError(f"{name!r} in {file} is no function. It must take a text and return a number.")
-    return partial(_checked_score, function, f"{file}:{name}")
+        raise ConfigError(f"{name!r} in {file} is no function. Write {_signatures(name)}.")
+    reads_prompt = _required_parameters(function) == 2
+    try:
+        inspect.signature(function).bind(*[""] * (1 + reads_prompt))
+    except (TypeError, ValueError) as error:
+        message = (
+            f"The judge {name!r} in {file} cannot be called with a response, or a prompt and a response ({error})."
+        )
+        raise ConfigError(f"{message} Write {_signatures(name)}.") from error
+    return partial(_checked_score, function, reads_prompt, f"{file}:{name}")
+
+
+def _signatures(name: str) -> str:
+    return f"`def {name}(response: str) -> float:` or `def {name}(prompt: str, response: str) -> float:`"
+
+
+def _required_parameters(function: Callable[..., object]) -> int:
+    """How many positional parameters without default a function has."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return sum(item.kind in positional and item.default is inspect.Parameter.empty for item in parameters)
 
 
 def _load_module(path: Path) -> ModuleType:
@@ -44,11 +65,11 @@ def _load_module(path: Path) -> ModuleType:
     return module
 
 
-def _checked_score(function: Callable[[str], object], spec: str, text: str) -> float:
-    """The function's score of a text. Raises ConfigError as `load_score_function` says."""
-    excerpt = repr(text[:40])
+def _checked_score(function: Callable[..., object], reads_prompt: bool, spec: str, prompt: str, response: str) -> float:
+    """The function's score of a response. Raises ConfigError as `load_score_function` says."""
+    excerpt = repr(response[:40])
     try:
-        value = function(text)
+        value = function(prompt, response) if reads_prompt else function(response)
         score = float(value) if isinstance(value, Real) else None
     except Exception as error:
         message = f"The judge {spec} failed on the text that begins {excerpt}: {error!r}. Correct the function."

@@ -46,7 +46,7 @@ def add_labels(db: Database, project_id: int, source: Source, count: int) -> Non
         return
     for _ in range(count):
         pair = next_unvoted_pair(db, project_id, "Ann")
-        choice = prefer(judge, pair.first.text, pair.second.text)
+        choice = prefer(judge, pair.prompt.text, pair.first.text, pair.second.text)
         cast_vote(db, Vote(str(uuid.uuid4()), pair.id, "Ann", source, choice, first_on_left=True))
 
 

@@ -106,7 +106,7 @@ def label_thirty_pairs(lab, project, page):
     voted, judge = 0, load_judge("cheerful")
     while voted < 30:
         before = current_pair(page)
-        left, right = (judge.score(page.inner_text(f".side.{side} .lab-text")) for side in ("left", "right"))
+        left, right = (judge.score("", page.inner_text(f".side.{side} .lab-text")) for side in ("left", "right"))
         key = {3: "0", 5: "s"}.get(voted, "1" if left > right else "2" if right > left else "0")
         page.keyboard.press(key)
         page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=before)

@@ -9,12 +9,16 @@ from statistics import pstdev
 import pytest
 from support.import_scanner import imported_names, imports_module, package_of
 
+from rlhf_lab.common.bundled_assets import EVERYDAY, PROMPT_SETS
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.judges import builtin
 from rlhf_lab.judges.builtin import JUDGES, SCORE_STEP, Judge, load_judge, prefer
 
 PACKAGE = Path(builtin.__file__).parent
+STORY_JUDGES = {
+    name: judge for name, judge in JUDGES.items() if judge.prompt_set != EVERYDAY
+}  # others: test_everyday.py
 
 # Worked out by hand from the formulae in judges/builtin.py; the working stands beside each score.
 # x / (|x| + half) is applied to total / sqrt(words), where 9 words or fewer count as 9, so sqrt is 3.
@@ -222,20 +226,20 @@ def word_list(name: str) -> list[tuple[str, float]]:
 
 @pytest.mark.parametrize(("name", "text", "expected"), BY_HAND)
 def test_scores_agree_with_pencil_and_paper(name: str, text: str, expected: float) -> None:
-    assert JUDGES[name].score(text) == expected
+    assert JUDGES[name].score("", text) == expected
 
 
 @pytest.mark.parametrize(
     ("name", "better", "worse"), [(name, *pair) for name, pairs in BETTER.items() for pair in pairs]
 )
 def test_the_better_text_wins_on_either_side(name: str, better: str, worse: str) -> None:
-    assert prefer(JUDGES[name], better, worse) is Choice.FIRST
-    assert prefer(JUDGES[name], worse, better) is Choice.SECOND
+    assert prefer(JUDGES[name], "", better, worse) is Choice.FIRST
+    assert prefer(JUDGES[name], "", worse, better) is Choice.SECOND
 
 
 @pytest.mark.parametrize("name", RANKING)
 def test_the_ranking_of_the_examples_agrees_with_a_persons(name: str) -> None:
-    score = {key: JUDGES[name].score(text) for key, text in EXAMPLES.items()}
+    score = {key: JUDGES[name].score("", text) for key, text in EXAMPLES.items()}
     groups = [group.split() for group in RANKING[name]]
     pairs = [pair for upper, lower in combinations(groups, 2) for pair in product(upper, lower)]
     wrong = [(better, worse) for better, worse in pairs if score[better] <= score[worse]]
@@ -244,26 +248,26 @@ def test_the_ranking_of_the_examples_agrees_with_a_persons(name: str) -> None:
 
 
 def test_every_judge_has_orderings_a_ranking_and_a_description() -> None:
-    assert set(BETTER) == set(RANKING) == set(JUDGES) == {name for name, _, _ in BY_HAND}
+    assert set(BETTER) == set(RANKING) == set(STORY_JUDGES) == {name for name, _, _ in BY_HAND}
     assert all(len(pairs) >= 6 for pairs in BETTER.values())
     for name, judge in JUDGES.items():
         assert judge.name == name
-        assert judge.prompt_set in ("tales", "support", "reviews")
+        assert judge.prompt_set in PROMPT_SETS
         assert re.fullmatch(r"[A-Z][^.]+\.", judge.description)
 
 
-@pytest.mark.parametrize("judge", JUDGES.values(), ids=lambda judge: judge.name)
+@pytest.mark.parametrize("judge", STORY_JUDGES.values(), ids=lambda judge: judge.name)
 def test_scores_are_deterministic_in_range_and_rounded(judge: Judge) -> None:
     for text in made_up_texts(judge.prompt_set):
-        score = judge.score(text)
-        assert score == judge.score(text)
+        score = judge.score("", text)
+        assert score == judge.score("", text)
         assert -10 <= score <= 10
         assert (score / SCORE_STEP).is_integer()
 
 
-@pytest.mark.parametrize("judge", JUDGES.values(), ids=lambda judge: judge.name)
+@pytest.mark.parametrize("judge", STORY_JUDGES.values(), ids=lambda judge: judge.name)
 def test_scores_are_graded_and_have_the_stated_sd(judge: Judge) -> None:
-    scores = [judge.score(text) for text in made_up_texts(judge.prompt_set)]
+    scores = [judge.score("", text) for text in made_up_texts(judge.prompt_set)]
     assert len(set(scores)) >= 20
     assert pstdev(scores) == pytest.approx(judge.score_sd, rel=0.2)
     ties = sum(one == other for one, other in combinations(scores, 2)) / (len(scores) * (len(scores) - 1) / 2)
@@ -274,8 +278,8 @@ def test_scores_are_graded_and_have_the_stated_sd(judge: Judge) -> None:
 @pytest.mark.parametrize("name", JUDGES)
 @pytest.mark.parametrize("text", ["", "   \n", "...", "\x00", "___", '""', "🙂🙂🙂"])
 def test_an_empty_text_scores_zero(name: str, text: str) -> None:
-    assert JUDGES[name].score(text) == 0.0
-    assert str(JUDGES[name].score(text)) == "0.0"
+    assert JUDGES[name].score("", text) == 0.0
+    assert str(JUDGES[name].score("", text)) == "0.0"
 
 
 @pytest.mark.parametrize("name", JUDGES)
@@ -295,18 +299,18 @@ def test_an_empty_text_scores_zero(name: str, text: str) -> None:
     ids=range(9),
 )
 def test_hostile_texts_get_an_ordinary_score(name: str, text: str) -> None:
-    assert -10 <= JUDGES[name].score(text) <= 10
+    assert -10 <= JUDGES[name].score("", text) <= 10
 
 
 @pytest.mark.parametrize("name", ["cheerful", "gloomy", "dialogue", "vivid", "polite", "concrete"])
 def test_mere_length_counts_for_nothing(name: str) -> None:
-    assert {JUDGES[name].score("the one who is with them " * n) for n in range(10)} == {0.0}
+    assert {JUDGES[name].score("", "the one who is with them " * n) for n in range(10)} == {0.0}
 
 
 def test_plain_is_blind_to_length() -> None:
     ten = "abc def ghi jkl mno pqr stu vwx yza bcd."
     twenty = ten + " cde fgh ijk lmn opq rst uvw xyz zab acd."
-    assert JUDGES["plain"].score(ten) == JUDGES["plain"].score(twenty)
+    assert JUDGES["plain"].score("", ten) == JUDGES["plain"].score("", twenty)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +326,7 @@ def test_plain_is_blind_to_length() -> None:
     ],
 )
 def test_repetition_does_not_win(name: str, many: str, few: str) -> None:
-    assert prefer(JUDGES[name], few, many) is Choice.FIRST
+    assert prefer(JUDGES[name], "", few, many) is Choice.FIRST
 
 
 @pytest.mark.parametrize(
@@ -371,7 +375,9 @@ def test_inflections_find_their_entry(choice_by_letter: str, entry: str) -> None
     assert result == ([entry] if entry else [])
 
 
-@pytest.mark.parametrize("name", ["valence", "gloom", "polite", "concrete", "vivid", "speech", "modifiers"])
+@pytest.mark.parametrize(
+    "name", ["valence", "gloom", "polite", "concrete", "vivid", "speech", "modifiers", "function_words"]
+)
 def test_the_lexicons_are_well_formed(name: str) -> None:
     entries = word_list(name)
     match = [entry for entry, _ in entries]
@@ -389,18 +395,18 @@ def test_the_valence_list_is_large_on_both_sides() -> None:
 
 def flat(spread: float = 1.0, grain: float = 0.0) -> Judge:
     """A judge that reads the score off the text."""
-    return Judge("flat", "Reads a number.", "tales", float, spread, grain)
+    return Judge("flat", "Reads a number.", "tales", lambda _, text: float(text), spread, grain)
 
 
 def test_equal_scores_tie_and_the_least_difference_does_not() -> None:
-    assert prefer(flat(), "1", "1.0") is Choice.TIE
-    assert prefer(flat(), "1", "1.0000000001") is Choice.SECOND
+    assert prefer(flat(), "", "1", "1.0") is Choice.TIE
+    assert prefer(flat(), "", "1", "1.0000000001") is Choice.SECOND
 
 
 def test_zero_noise_draws_nothing() -> None:
     rng = random.Random(3)
     before = rng.getstate()
-    assert prefer(flat(), "2", "1", rng=rng) is Choice.FIRST
+    assert prefer(flat(), "", "2", "1", rng=rng) is Choice.FIRST
     assert rng.getstate() == before
 
 
@@ -408,27 +414,27 @@ def test_zero_noise_draws_nothing() -> None:
 def test_noise_is_in_units_of_the_judges_score_sd(spread: float) -> None:
     # The scores differ by one spread; each gets noise of one spread: P(first wins) = Phi(1 / sqrt 2) = 0.7602.
     rng = random.Random(7)
-    wins = sum(prefer(flat(spread), str(spread), "0", noise=1.0, rng=rng) is Choice.FIRST for _ in range(4000))
+    wins = sum(prefer(flat(spread), "", str(spread), "0", noise=1.0, rng=rng) is Choice.FIRST for _ in range(4000))
     assert wins / 4000 == pytest.approx(0.7602, abs=0.027)  # four standard errors
 
 
 def test_noise_favours_neither_side() -> None:
     rng = random.Random(8)
-    choices = [prefer(flat(), "1", "1", noise=0.5, rng=rng) for _ in range(4000)]
+    choices = [prefer(flat(), "", "1", "1", noise=0.5, rng=rng) for _ in range(4000)]
     assert choices.count(Choice.TIE) == 0
     assert choices.count(Choice.FIRST) / 4000 == pytest.approx(0.5, abs=0.032)
 
 
 def test_a_little_noise_leaves_ties() -> None:
     rng = random.Random(9)
-    assert {prefer(flat(grain=0.25), "1", "1", noise=0.01, rng=rng) for _ in range(200)} == {Choice.TIE}
-    assert len({prefer(flat(grain=0.25), "1", "1", noise=1.0, rng=rng) for _ in range(200)}) == 3
+    assert {prefer(flat(grain=0.25), "", "1", "1", noise=0.01, rng=rng) for _ in range(200)} == {Choice.TIE}
+    assert len({prefer(flat(grain=0.25), "", "1", "1", noise=1.0, rng=rng) for _ in range(200)}) == 3
 
 
 def test_noise_repeats_with_the_seed() -> None:
     def answers() -> list[Choice]:
         rng = random.Random(5)
-        return [prefer(flat(), "1", "1.2", noise=1.0, rng=rng) for _ in range(50)]
+        return [prefer(flat(), "", "1", "1.2", noise=1.0, rng=rng) for _ in range(50)]
 
     assert answers() == answers()
 
@@ -436,12 +442,12 @@ def test_noise_repeats_with_the_seed() -> None:
 @pytest.mark.parametrize("noise", [-0.1, float("nan"), float("inf")])
 def test_an_invalid_noise_is_refused(noise: float) -> None:
     with pytest.raises(ConfigError, match="noise"):
-        prefer(flat(), "1", "2", noise=noise, rng=random.Random(0))
+        prefer(flat(), "", "1", "2", noise=noise, rng=random.Random(0))
 
 
 def test_noise_needs_a_generator() -> None:
     with pytest.raises(ConfigError, match="random generator"):
-        prefer(flat(), "1", "2", noise=0.1)
+        prefer(flat(), "", "1", "2", noise=0.1)
 
 
 @pytest.mark.parametrize("name", JUDGES)

@@ -334,7 +334,9 @@ def test_resuming_is_exact(llama_folder, tmp_path):
     """Five steps in one go = two steps, a checkpoint, a fresh backbone and trainer, three steps: bit for bit. A
     knob was turned and the coefficient steered itself; texts, tokens and every tensor agree too."""
     settings = {"steps": 5, "lr": 1e-2, "kl_controller": "adaptive", "kl_target": 0.5, "kl_horizon": 20.0}
-    gold = len
+
+    def gold(prompt, text):
+        return len(prompt) + 10 * len(text)
 
     def begin():
         return tiny_models.trainer(llama_folder, gold=gold, **settings)
@@ -503,7 +505,7 @@ def test_there_are_as_many_minibatches_as_configured(llama_folder, count, miniba
 
 
 def test_samples_use_fixed_prompts_and_uniforms(llama_folder):
-    trainer = tiny_models.trainer(llama_folder, gold=len, sample_every=2, steps=3)
+    trainer = tiny_models.trainer(llama_folder, gold=lambda *pair: len("|".join(pair)), sample_every=2, steps=3)
     before = trainer.samples()
     assert [s.prompt for s in before] == list(tiny_models.PROMPTS[:2])
     assert before == trainer.samples()
@@ -511,12 +513,18 @@ def test_samples_use_fixed_prompts_and_uniforms(llama_folder):
     assert [len(result.samples) for result in results] == [0, 2, 2]
     assert [s.seed for s in results[-1].samples] == [s.seed for s in before]
     for s in results[-1].samples:
-        assert s.gold == len(s.text)
+        assert s.gold == len(s.prompt) + 1 + len(s.text)
         assert s.score == s.text.split().count("cat")
 
 
 def test_gold_is_the_mean_over_the_rollouts(llama_folder):
-    trainer = tiny_models.trainer(llama_folder, gold=lambda text: float(len(text.split())), missing_eos_penalty=0.0)
+    prompts = []
+
+    def word_count(prompt, text):
+        prompts.append(prompt)
+        return float(len(text.split()))
+
+    trainer = tiny_models.trainer(llama_folder, gold=word_count, missing_eos_penalty=0.0)
     metrics = trainer.run_step().metrics
     words = [
         sum(token not in {tiny_models.EOS, tiny_models.BOS, tiny_models.PAD, tiny_models.UNK} for token in row)
@@ -524,7 +532,17 @@ def test_gold_is_the_mean_over_the_rollouts(llama_folder):
     ]
     double = [sum(token >= tiny_models.ID["not good"] for token in row) for row in trainer.task.scorer.seen[0]]
     assert metrics["objective/gold"] == pytest.approx(sum(words + double) / 6)
+    assert len(prompts) == 6
+    assert set(prompts) <= set(trainer.task.prompts)
     assert "objective/gold" not in tiny_models.trainer(llama_folder).run_step().metrics
+
+
+def test_gold_gets_the_prompt_as_it_was_given_without_the_chat_template(llama_folder):
+    backbone, prompts = tiny_models.load(llama_folder), []
+    backbone.tokenizer.chat_template = "{{ 'the ' + messages[0]['content'] }}"
+    trainer = tiny_models.trainer(llama_folder, gold=lambda prompt, _: prompts.append(prompt) or 0.0, backbone=backbone)
+    trainer.run_step()
+    assert set(prompts) <= set(trainer.task.prompts)
 
 
 # --- settings ---

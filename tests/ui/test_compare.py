@@ -153,7 +153,7 @@ def test_a_column_waits_fails_or_shows_texts_with_scores_and_gold(ctx):
     shown = generation_requests.column_view(queue.get_job(ctx.db, job.id), "cheerful")
     assert shown["texts"] == ["so happy and merry", "the end"]
     assert shown["scores"] == [1.235, 0.5]
-    assert shown["gold"] == [load_judge("cheerful").score(text) for text in shown["texts"]]
+    assert shown["gold"] == [load_judge("cheerful").score("Once upon a time", text) for text in shown["texts"]]
     assert generation_requests.column_view(queue.get_job(ctx.db, job.id), "no such judge")["gold"] == []
     assert shown["note"] == "an older one"
     other = submit(ctx)[1]
@@ -161,6 +161,18 @@ def test_a_column_waits_fails_or_shows_texts_with_scores_and_gold(ctx):
     assert (
         generation_requests.column_view(queue.get_job(ctx.db, other.id), "")["error"] == "Run 1 has no checkpoint yet"
     )
+
+
+def test_a_judge_gets_the_prompt_of_each_text_that_was_written(ctx):
+    """The second prompt was too long; best of four shows one text per prompt."""
+    prompts = ["red hats", "green hats", "blue hats"]
+    payload = {"prompts": [prompt for prompt in prompts for _ in range(4)], "checkpoint": "base", "best_of": 4}
+    job = queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, payload)
+    queue.claim(ctx.db, [JobKind.COMPLETE], engine_process.record_heartbeat(ctx.db, "x"))
+    scores = [0.0, 1.0, 0.0, 0.0] * 2
+    queue.finish(ctx.db, job.id, {"texts": ["It is red."] * 8, "scores": scores, "left_out": [4, 5, 6, 7]})
+    # One of the two words of "red hats" is used, and none of "blue hats".
+    assert generation_requests.column_view(queue.get_job(ctx.db, job.id), "relevant")["gold"] == [5.0, 0.0]
 
 
 def test_best_of_n_writes_n_texts_for_each_one_shown(ctx):

@@ -51,6 +51,7 @@ TextOrIds = str | Sequence[int]
 class PolicyTask:
     """What a policy is trained for: its prompts, what scores the responses, and the gold score where a judge labelled.
 
+    gold: of (prompt, response).
     sample_prompts: fixed prompts whose responses are shown over the run. ptx_texts: pretraining texts for PPO-ptx. Without
     prompts or a scorer only `PolicyTrainer.step` trains.
     """
@@ -58,7 +59,7 @@ class PolicyTask:
     prompts: Sequence[str] = ()
     scorer: Scorer | None = None
     sample_prompts: Sequence[str] = ()
-    gold: Callable[[str], float] | None = None
+    gold: Callable[[str, str], float] | None = None
     ptx_texts: Sequence[str] = ()
 
 
@@ -76,6 +77,7 @@ class PolicyTrainer:
         check_process_count(distributed.world_size, config)
         self.backbone, self.adapters, self.task = backbone, adapters, task
         self.prompt_ids = [backbone.encode_prompt(prompt) for prompt in task.prompts]
+        self.prompt_texts = {tuple(ids): text for ids, text in zip(self.prompt_ids, task.prompts, strict=True)}
         seed = derive_seed(config.seed, "policy adapter")
         adapters.add(adapter, r=config.lora_r, alpha=config.lora_alpha, seed=seed, trainable=True)
         value_head = ValueHead(backbone.hidden_size).to(backbone.device)
@@ -206,11 +208,7 @@ class PolicyTrainer:
         stats = self.update(rollout, lr)
         metrics = step_metrics(rollout, stats, beta=beta, lr=lr, episode=state.episodes + response_count)
         if self.task.gold is not None:
-            texts = [
-                self.backbone.decode(response[mask].tolist(), after=prompt[prompt_mask.bool()].tolist())
-                for prompt, prompt_mask, response, mask in zip(*batch[:4], strict=True)
-            ]
-            metrics["objective/gold"] = sum(map(self.task.gold, texts)) / response_count
+            metrics["objective/gold"] = sum(map(self.task.gold, *self.texts_of(batch))) / response_count
         check_metrics(metrics, self.backbone.model.dtype, state.steps_done + 1)
         state.kl_controller.update(metrics["objective/kl"], response_count)
         state.steps_done, state.episodes = state.steps_done + 1, state.episodes + response_count
@@ -224,6 +222,15 @@ class PolicyTrainer:
         tokens = token_records(state.policy, rollout, state.config) if state.config.token_rows else []
         samples_due = state.steps_done % state.config.sample_every == 0 or state.steps_done == state.config.steps
         return StepResult(state.steps_done, metrics, tokens, self.samples() if samples_due else [])
+
+    def texts_of(self, batch: Batch) -> tuple[list[str], list[str]]:
+        """The prompts of a batch, those of the task as they were given (without a chat template), and the responses."""
+        prompts, responses = [], []
+        for prompt, prompt_mask, response, mask in zip(*batch[:4], strict=True):
+            ids = prompt[prompt_mask.bool()].tolist()
+            prompts.append(self.prompt_texts.get(tuple(ids)) or self.backbone.decode(ids))
+            responses.append(self.backbone.decode(response[mask].tolist(), after=ids))
+        return prompts, responses
 
     def prepare_rollout(
         self, batch: Batch, scores: Tensor, sampler_logprobs: Sequence[Sequence[float]] | None
@@ -265,7 +272,7 @@ class PolicyTrainer:
         ]
         gold = self.task.gold
         return [
-            Sample(prompt, seed, text, float(score), gold(text) if gold else None)
+            Sample(prompt, seed, text, float(score), gold(prompt, text) if gold else None)
             for prompt, seed, text, score in zip(prompts, seeds, texts, scores, strict=True)
         ]
 

@@ -9,7 +9,7 @@ from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.records import REQUESTER_KEY, Job
 from rlhf_lab.errors import LabError, NotFoundError
 from rlhf_lab.jobs import engine_process, queue
-from rlhf_lab.judges.builtin import JUDGES, load_judge
+from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import DecimalNumber, Payload
@@ -114,16 +114,18 @@ def column_view(job: Job, judge: str = "") -> dict[str, Any]:
     if job.status is not JobStatus.DONE or not job.result:
         error_message = job.error or "It was cancelled."
         return {"is_waiting": False, "error": error_message[:1].upper() + error_message[1:]}
-    texts = [text.strip() for text in job.result["texts"]]
+    texts, left_out = [text.strip() for text in job.result["texts"]], set(job.result.get("left_out", ()))
+    prompts = [prompt for i, prompt in enumerate(job.payload["prompts"]) if i not in left_out]
     scores = list(job.result.get("scores", []))
     n = int(job.payload.get("best_of", 1))
     indices = best_indices(scores, n) if n > 1 else range(len(texts))
-    texts, scores = [texts[i] for i in indices], [scores[i] for i in indices] if scores else []
+    texts, prompts = [texts[i] for i in indices], [prompts[i] for i in indices]
+    scores = [scores[i] for i in indices] if scores else []
     return {
         "is_waiting": False,
         "texts": texts,
         "scores": [round(score, 3) for score in scores],
-        "gold": [round(load_judge(judge).score(text), 3) for text in texts] if judge in JUDGES else [],
+        "gold": [round(gold, 3) for gold in map(JUDGES[judge].score, prompts, texts)] if judge in JUDGES else [],
         "best_of": n,
         "note": str(job.result.get("note", "")),
     }
