@@ -25,6 +25,7 @@ from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressC
 from rlhf_lab.engine.label_preparation import check_has_labels, prepare_labels
 from rlhf_lab.engine.model_cache import REWARD_MODELS_FOLDER, ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs, score_pairs
+from rlhf_lab.engine.text_features import NEW_TEXTS_BUDGET_S, FeatureBackfill
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.oom import free_memory, is_out_of_memory
 from rlhf_lab.models.reward_model import RewardModel
@@ -54,6 +55,7 @@ def pairs_job(
     )
     notes: list[str] = []
     pairs = sample_pairs(model_cache, project, request, on_note=notes.append, on_progress=on_progress)
+    FeatureBackfill(model_cache).run_for(project.id, NEW_TEXTS_BUDGET_S)
     return {"pair_ids": [pair.id for pair in pairs], "note": "; ".join(notes)}
 
 

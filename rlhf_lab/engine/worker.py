@@ -1,4 +1,4 @@
-"""The engine's loop: one job at a time, short jobs in between, and a heartbeat.
+"""The engine's loop: one job at a time, short jobs in between, features of texts when there is none, and a heartbeat.
 
 What "Start" on the page triggers: `run_control.start_run` creates a run and submits a TRAIN_POLICY job. The worker claims it,
 and `_dispatch` chooses its handler: `_train_policy`, then `PolicyRun.execute` (policy_run.py), which calls
@@ -25,6 +25,7 @@ from rlhf_lab.engine.job_handlers import pairs_job, reward_job
 from rlhf_lab.engine.job_progress import JobProgress, JobProgressCallback
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.policy_run import POLL_INTERVAL_S, PolicyRun
+from rlhf_lab.engine.text_features import FeatureBackfill
 from rlhf_lab.errors import ClaimedError, CorruptStoreError, LabError, LostStoreError, StoreError, TrainingError
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
 from rlhf_lab.store.database import Database
@@ -56,6 +57,7 @@ class Worker:
 
     def __init__(self, home: Path, db: Database, *, idle_exit_s: float = DEFAULT_IDLE_EXIT_S) -> None:
         self.model_cache = ModelCache(home, db)
+        self._features = FeatureBackfill(self.model_cache)
         self.db = db
         self.idle_exit_s = idle_exit_s
         self.state = "idle"
@@ -102,6 +104,8 @@ class Worker:
             job = self._claim_next_job()
             if job is not None:
                 self.run_job(job)
+                last_active = time.monotonic()
+            elif self._features.run_idle():
                 last_active = time.monotonic()
             elif time.monotonic() - last_active > self.idle_exit_s and not self._page_open():
                 log.info("nothing to do and no page open for %.0f s; leaving", self.idle_exit_s)
@@ -297,6 +301,8 @@ class Worker:
         kinds = INTERACTIVE_JOB_KINDS if self._model_is_sharded else SHORT_JOB_KINDS  # new pairs can wait
         job = queue.claim(self.db, kinds, self.engine_id, project_id=project_id)
         if job is None:
+            if project_id is not None and not self._model_is_sharded:
+                self._features.run_beside(project_id)
             return
         self._short_job_id, self._should_halt = job.id, should_halt
         try:

@@ -81,6 +81,21 @@ def load_features(db: Database, completion_ids: Sequence[int]) -> dict[int, Text
     return found
 
 
+def oldest_features(db: Database, project_id: int, limit: int) -> list[TextFeatures]:
+    """Usable features of the first texts of a project that have some."""
+    f = t.features.c
+    query = (
+        select(f.layers, f.vector)
+        .join(t.completions, t.completions.c.id == f.completion_id)
+        .join(t.prompts, t.prompts.c.id == t.completions.c.prompt_id)
+        .where(t.prompts.c.project_id == project_id, f.version == FEATURE_VERSION, f.vector != b"")
+        .order_by(f.completion_id)
+        .limit(limit)
+    )
+    with db.read() as conn:
+        return [TextFeatures(row.layers, np.frombuffer(row.vector, "<f2")) for row in conn.execute(query)]
+
+
 def newest_labels(db: Database, project_id: int, source: Source, limit: int = MAX_INSTANT_LABELS) -> list[PairLabel]:
     """The newest live labels of a source, oldest first; skips and hidden repeats are no labels."""
     v, p = t.votes.c, t.pairs.c

@@ -1,0 +1,103 @@
+"""Features of texts for the instant reward model, computed in small batches while the engine has nothing else to do.
+
+So imported texts and texts of older homes get theirs too, those that are needed first before others, and no job waits for them.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.common.records import Completion, Prompt
+from rlhf_lab.engine.model_cache import ModelCache
+from rlhf_lab.errors import CorruptStoreError, LabError, LostStoreError
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.batch import make_batch, map_by_length
+from rlhf_lab.models.features import FeatureSpec, text_features
+from rlhf_lab.store.features import TextFeatures, add_features, texts_without_features
+from rlhf_lab.store.projects import current_project, get_project
+
+log = logging.getLogger("rlhf_lab.engine")
+
+#: Mean states of the response, of the embeddings and every layer. A change needs a new store.features.FEATURE_VERSION.
+FEATURES = FeatureSpec("mean", 0.0, "all")
+BATCH_SIZE = 8  # texts; a new job waits for one batch at most
+CHECK_INTERVAL_S = 1.0
+RETRY_AFTER_S = 60.0  # after an error (a model that cannot be loaded)
+REST_FACTOR = 30.0  # beside a training: a batch of 1 s, then a rest of 30 s
+NEW_TEXTS_BUDGET_S = 1.0  # for the texts of a job that writes pairs; the others follow when the engine is idle
+
+
+class FeatureBackfill:
+    """Computes missing features of a project, a batch at a time. It resumes by itself: what is stored is not missing."""
+
+    def __init__(self, model_cache: ModelCache) -> None:
+        self.model_cache = model_cache
+        self._next_at = 0.0
+
+    def run_idle(self) -> bool:
+        """Compute a batch for the open project. Returns False where there is nothing to do (yet)."""
+        project = current_project(self.model_cache.db) if time.monotonic() >= self._next_at else None
+        return project is not None and self._run_batch(project.id, rest_factor=0.0)
+
+    def run_beside(self, project_id: int) -> None:
+        """Compute a batch for the project whose model a training is using, and rest REST_FACTOR times as long."""
+        if time.monotonic() >= self._next_at:
+            self._run_batch(project_id, REST_FACTOR)
+
+    def run_for(self, project_id: int, seconds: float) -> None:
+        """Compute batches for a project until so many seconds have passed; an idle engine does the rest."""
+        end = time.monotonic() + seconds
+        while self._run_batch(project_id, rest_factor=0.0) and time.monotonic() < end:
+            pass
+
+    def _run_batch(self, project_id: int, rest_factor: float) -> bool:
+        start_time = time.monotonic()
+        try:
+            found = add_missing_features(self.model_cache, project_id)
+        except (CorruptStoreError, LostStoreError):
+            raise
+        except Exception as error:  # labels are stored and jobs run without features
+            log.warning("no features of texts: %s", error, exc_info=not isinstance(error, LabError))
+            self._next_at = time.monotonic() + RETRY_AFTER_S
+            return False
+        now = time.monotonic()
+        self._next_at = now + (rest_factor * (now - start_time) if found else CHECK_INTERVAL_S)
+        return found
+
+
+def add_missing_features(model_cache: ModelCache, project_id: int) -> bool:
+    """Compute and store one batch. Returns whether any were missing."""
+    texts = texts_without_features(model_cache.db, project_id, BATCH_SIZE)
+    if texts:
+        _, adapters = model_cache.load_project(get_project(model_cache.db, project_id))
+        add_features(model_cache.db, compute_features(adapters, texts))
+    return bool(texts)
+
+
+@torch.no_grad()
+def compute_features(adapters: Adapters, texts: Sequence[tuple[Prompt, Completion]]) -> dict[int, TextFeatures]:
+    """By completion id. A text whose features are not finite numbers in half precision gets empty ones."""
+    backbone = adapters.backbone
+    rows = []
+    for prompt, completion in texts:
+        prompt_ids = backbone.encode_prompt(prompt.text)
+        response_ids = list(completion.token_ids) or backbone.encode_response(completion.text)
+        if len(prompt_ids) + len(response_ids) > backbone.context_length:  # an imported text
+            prompt_ids = prompt_ids[-(backbone.context_length // 2) :]
+        rows.append((prompt_ids, response_ids[: backbone.context_length - len(prompt_ids)]))
+
+    def features_of(indices: list[int]) -> Tensor:
+        batch = make_batch(backbone, [rows[i][0] for i in indices], [rows[i][1] for i in indices])
+        return text_features(backbone, batch, FEATURES)
+
+    with adapters.using(None):
+        features = map_by_length(features_of, [len(prompt) + len(response) for prompt, response in rows], backbone)
+    vectors = features.half().cpu()
+    is_finite = vectors.isfinite().all(dim=1).tolist()
+    return {
+        completion.id: TextFeatures(backbone.state_count, vector if finite else vector[:0])
+        for (_, completion), vector, finite in zip(texts, vectors.numpy(), is_finite, strict=True)
+    }
