@@ -10,6 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from rlhf_lab.common.logs import OneLineFormatter
 from rlhf_lab.common.private_files import make_private_folder
 from rlhf_lab.common.process_env import set_training_env
 from rlhf_lab.errors import EngineError, LabError, StoreError
@@ -75,7 +76,7 @@ def run_engine(home: Path, idle_exit_s: float, threads: int) -> None:
 def _open_log(home: Path) -> None:
     """HOME/engine.log, turned over at 2 MiB, three old ones kept."""
     handler = logging.handlers.RotatingFileHandler(home / "engine.log", maxBytes=2 * 2**20, backupCount=3)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(OneLineFormatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
 

@@ -22,18 +22,23 @@ _CORRUPTION_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class OpenFiles:
-    """Notices that the files of an open database were deleted or replaced.
+    """Notices that the files of an open database were deleted, replaced or truncated.
 
-    SQLite would go on with the deleted ones, whose content is lost when the last process closes them.
+    SQLite would go on with the deleted ones, whose content is lost when the last process closes them, and with the pages of a
+    truncated one that it still holds in memory.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self._log = path, path.with_name(path.name + "-wal")
         self._inodes: dict[Path, tuple[int, int]] = {}
+        self._size = 0  # of the database's file, which only grows
         self.check()
 
     def check(self, *, log: bool = False) -> None:
-        """log: also check the write-ahead log, which exists while a connection is open. Raises LostStoreError."""
+        """log: also check the write-ahead log, which exists while a connection is open.
+
+        Raises LostStoreError, or CorruptStoreError for a truncated file.
+        """
         for file in (self.path, self._log) if log else (self.path,):
             try:
                 status = file.stat()
@@ -41,6 +46,10 @@ class OpenFiles:
                 inode = None
             else:
                 inode = (status.st_dev, status.st_ino)
+                if file == self.path:
+                    if status.st_size < self._size:
+                        raise _corrupt_while_open(str(file), "it has become shorter")
+                    self._size = status.st_size
             if inode is None or self._inodes.setdefault(file, inode) != inode:
                 raise LostStoreError(
                     f"{file} was deleted, moved or replaced while the lab was running, so nothing is stored any more. Stop the "
@@ -130,7 +139,9 @@ def quarantine_if_corrupt(path: Path, busy_timeout_s: float) -> None:
 
 def _find_corruption(path: Path, busy_timeout_s: float) -> str | None:
     if not path.exists() or path.stat().st_size == 0:
-        return None
+        # SQLite writes to the log only after the file has its first page, so somebody has emptied the file.
+        log = path.with_name(path.name + "-wal")
+        return "it is empty, but its log is not" if log.exists() and log.stat().st_size else None
     # Read-only, so that the check cannot change a damaged file: closing a normal connection would merge the log.
     uri = f"{path.resolve().as_uri()}?mode=ro"
     try:
@@ -178,9 +189,13 @@ def to_store_error(exc: BaseException | None, path: str) -> StoreError:
     }
     code = primary_error_code(exc)
     if code in _CORRUPTION_CODES:
-        return CorruptStoreError(
-            f"The database {path} is damaged ({exc}). Stop the lab and copy the file; "
-            "the next start examines it and sets it aside."
-        )
+        return _corrupt_while_open(path, str(exc))
     error_class = BusyStoreError if code == sqlite3.SQLITE_BUSY else StoreError
     return error_class(f"The database {path} failed: {advice.get(code or 0, 'nothing was stored.')} ({exc})")
+
+
+def _corrupt_while_open(path: str, reason: str) -> CorruptStoreError:
+    return CorruptStoreError(
+        f"The database {path} is damaged ({reason}), so nothing is stored any more. Stop the lab and copy the file; "
+        "the next start examines it and sets it aside."
+    )

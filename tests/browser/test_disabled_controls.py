@@ -74,6 +74,19 @@ def test_offline_page_disables_its_buttons_until_it_reconnects(lab, open_page):
     open_page.console_messages[:] = [words for words in open_page.console_messages if "ERR_FAILED" not in words]
 
 
+def test_a_lab_that_cannot_work_says_why(lab, open_page):
+    page = open_page(lab)
+    current_pair(page)
+    reason = "The database lab.db is damaged. Stop the lab and copy the file."
+    page.route("**/component_server**", lambda route: route.fulfill(json={"error": reason}))
+    page.wait_for_selector("body.lab-offline")
+    shown = "getComputedStyle(document.querySelector('.lab-header'), '::after').content"
+    page.wait_for_function(f"() => {shown} === 'attr(data-reason)' || {shown} === '\"{reason}\"'")
+    assert page.get_attribute(".lab-header", "data-reason") == reason
+    page.unroute("**/component_server**")
+    page.wait_for_selector("body:not(.lab-offline)")
+
+
 def test_run_form_says_why_nothing_can_be_started(lab, open_page):
     page = open_screen(lab, open_page, "Train")
     start = page.locator(".lab-run-form")

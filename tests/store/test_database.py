@@ -261,6 +261,32 @@ def test_corruption_found_while_the_database_is_open(db: Database, home: Path) -
         conn.exec_driver_sql("SELECT * FROM votes").all()
 
 
+def test_a_database_that_is_truncated_while_open_takes_no_more_rows(db: Database, home: Path) -> None:
+    insert = text("INSERT INTO presence (who, seen_at) VALUES (:who, 1.0)")
+    with db.write() as conn:
+        conn.execute(insert, {"who": "before"})
+    db.truncate_log()  # from now on all pages are in the file, and some in the connection's memory
+    with db.write() as conn:
+        conn.execute(insert, {"who": "before too"})
+    with (home / "lab.db").open("r+b") as file:
+        file.truncate(0)
+    for _ in range(2):
+        with pytest.raises(CorruptStoreError, match=r"has become shorter.*nothing is stored"), db.write() as conn:
+            conn.execute(insert, {"who": "after"})
+    with pytest.raises(CorruptStoreError), db.read():
+        pass
+
+
+def test_a_file_that_was_emptied_is_set_aside_with_its_log(home: Path) -> None:
+    Database.open(home).close()
+    (home / "lab.db").write_bytes(b"")
+    (home / "lab.db-wal").write_bytes(b"rows")
+    with pytest.raises(CorruptStoreError, match="it is empty, but its log is not"):
+        Database.open(home)
+    assert [path.read_bytes() for path in sorted(home.glob("lab.db.corrupt-*"))] == [b"", b"rows"]
+    Database.open(home).close()  # a fresh one
+
+
 def test_chunks() -> None:
     assert [list(chunk) for chunk in in_chunks([1, 2])] == [[1, 2]]
     assert [len(chunk) for chunk in in_chunks(range(10_001))] == [5000, 5000, 1]

@@ -13,7 +13,7 @@ Object.assign(window.Lab, (() => {
         failures = 0;
       } catch (error) {
         failures += 1;
-        if (failures === 3) setOffline(true);
+        if (failures === 3) setOffline(true, error.isReply ? error.message : '');
       } finally {
         busy = false;
       }
@@ -33,12 +33,15 @@ Object.assign(window.Lab, (() => {
   async function unwrap(promise) {
     const reply = await promise;
     if (reply === null || reply === undefined) throw new Error('no answer');
-    if (reply.error) throw new Error(reply.error);
+    if (reply.error) throw Object.assign(new Error(reply.error), { isReply: true });
     return reply;
   }
 
   let wasOffline = false;
-  function setOffline(isOffline) {
+  // reason: what the lab itself says is wrong; '' if it does not reply.
+  function setOffline(isOffline, reason = '') {
+    if (isOffline) document.querySelector('.lab-header')?.toggleAttribute('data-reason', !!reason);
+    if (isOffline && reason) document.querySelector('.lab-header').dataset.reason = reason;
     if (isOffline === wasOffline) return;
     wasOffline = isOffline;
     document.body.classList.toggle('lab-offline', isOffline);

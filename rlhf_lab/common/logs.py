@@ -1,0 +1,68 @@
+"""Log lines that nobody can forge or flood: one line for each message, no control characters, repetitions left out."""
+
+import copy
+import logging
+import sys
+import threading
+import time
+from typing import Any
+
+#: The same message is logged once in so many seconds.
+REPEAT_INTERVAL_S = 60.0
+MAX_REMEMBERED_MESSAGES = 200
+
+
+def escape_unprintable(text: str) -> str:
+    r"""Line breaks, terminal escapes and invisible characters as Python writes them: "\n", "\x1b"."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class OneLineFormatter(logging.Formatter):
+    """Names, texts and paths in a message cannot begin a line of their own. The lines of a traceback are indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        record = copy.copy(record)
+        record.msg, record.args = escape_unprintable(record.getMessage()), ()
+        record.exc_text = None  # of another formatter
+        return super().format(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  the name is logging's
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"    {escape_unprintable(line)}" for line in lines)
+
+
+class RepeatFilter(logging.Filter):
+    """Drops a message that was logged less than REPEAT_INTERVAL_S ago: what fails every second has one line a minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._logged_at: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        key, now = (record.name, record.getMessage()), time.monotonic()
+        with self._lock:
+            if now - self._logged_at.get(key, -REPEAT_INTERVAL_S) < REPEAT_INTERVAL_S:
+                return False
+            self._logged_at.pop(key, None)
+            self._logged_at[key] = now
+            if len(self._logged_at) > MAX_REMEMBERED_MESSAGES:
+                del self._logged_at[next(iter(self._logged_at))]
+        return True
+
+
+def log_to_stderr() -> None:
+    """Warnings and errors of this process, also those of its libraries, go to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLineFormatter("%(message)s"))
+    handler.addFilter(RepeatFilter())
+    logging.getLogger().addHandler(handler)
+
+
+def make_handlers_safe(logger_name: str) -> None:
+    """The same for the handlers that a library gave to its own logger."""
+    for handler in logging.getLogger(logger_name).handlers:
+        handler.setFormatter(OneLineFormatter("%(levelname)s: %(message)s"))
+        handler.addFilter(RepeatFilter())

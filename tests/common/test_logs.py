@@ -1,0 +1,69 @@
+"""Nobody forges or floods the log."""
+
+import io
+import logging
+
+import pytest
+
+from rlhf_lab.common import logs
+
+HOSTILE = "Ann\n2026-01-01 ERROR disk full\r\x1b[2J\x00\u2028\u202e\ud800"
+ESCAPED = r"Ann\n2026-01-01 ERROR disk full\r\x1b[2J\x00\u2028\u202e\ud800"
+
+
+@pytest.fixture
+def log():
+    """A logger, and what it has written."""
+    output, logger = io.StringIO(), logging.Logger("test")
+    handler = logging.StreamHandler(output)
+    handler.setFormatter(logs.OneLineFormatter("%(levelname)s %(message)s"))
+    handler.addFilter(logs.RepeatFilter())
+    logger.addHandler(handler)
+    return logger, output
+
+
+def test_a_message_is_one_line_without_control_characters(log):
+    logger, output = log
+    logger.warning("%s joined", HOSTILE)
+    assert output.getvalue() == f"WARNING {ESCAPED} joined\n"
+
+
+def test_text_of_any_language_stays_as_it_is(log):
+    logger, output = log
+    logger.warning("Zoë, Łukasz, 李 and %s", "👩 wrote “hello”")
+    assert output.getvalue() == "WARNING Zoë, Łukasz, 李 and 👩 wrote “hello”\n"
+
+
+def test_the_lines_of_a_traceback_are_indented(log):
+    logger, output = log
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        logger.exception("failed")
+    first, *others = output.getvalue().rstrip("\n").split("\n")
+    assert first == "ERROR failed"
+    assert len(others) > 2
+    assert all(line.startswith("    ") and line.isprintable() for line in others)
+    assert not any(line.startswith("2026") for line in output.getvalue().split("\n"))
+
+
+def test_a_message_that_repeats_is_logged_once_a_minute(log, monkeypatch):
+    logger, output = log
+    for second in range(125):
+        monkeypatch.setattr(logs.time, "monotonic", lambda second=second: 1000.0 + second)
+        logger.warning("the disk is %s", "full")
+        if second == 30:
+            logger.warning("another")
+    assert (
+        output.getvalue()
+        == "WARNING the disk is full\nWARNING another\nWARNING the disk is full\nWARNING the disk is full\n"
+    )
+
+
+def test_remembered_messages_are_bounded(log):
+    logger, output = log
+    for number in range(3 * logs.MAX_REMEMBERED_MESSAGES):
+        logger.warning("message %d", number)
+    (remembered,) = (item._logged_at for item in logger.handlers[0].filters)
+    assert len(remembered) == logs.MAX_REMEMBERED_MESSAGES
+    assert output.getvalue().count("\n") == 3 * logs.MAX_REMEMBERED_MESSAGES
