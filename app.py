@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from rlhf_lab.common import process_env
+from rlhf_lab.common import logs, process_env
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus
 from rlhf_lab.common.paths import default_home
 from rlhf_lab.common.records import Role
@@ -109,6 +109,7 @@ def ensure_model(model: str) -> ModelFacts:
 def serve(ctx: Context, host: str, port: int) -> int:
     """Serve until Ctrl-C, then print what still runs in the background. Returns the exit status, 1 if it could not be served."""
     process_env.limit_malloc_arenas()
+    logs.log_to_stderr()
     # Uvicorn would take a visitor's address from the X-Forwarded-For of whoever connects from this computer. The lab reads that
     # header itself, where --url says that there is a proxy (Access.client_address).
     os.environ["FORWARDED_ALLOW_IPS"] = ""
@@ -123,6 +124,7 @@ def serve(ctx: Context, host: str, port: int) -> int:
             except OSError as error:  # the port is taken, or the address is not this machine's
                 print(f"error: {host}:{port} cannot be served ({error}). Choose another with --port.", file=sys.stderr)
                 return 1
+        logs.make_handlers_safe("uvicorn")
         ctx.scheduler.start()
         print(f"RLHF Lab: {url}\nhome: {ctx.home}{access_instructions(ctx, ctx.public_url or url)}", flush=True)
         print("Ctrl-C ends the page; what the engine does goes on.", flush=True)

@@ -279,12 +279,13 @@ function applyReply() {
   if (lostVote) handleLostVote(lostVote, state.you);
 }
 
-// A viewer's answer waits until they enter as the same person; nobody sends the answer of somebody else.
+// A viewer's answer waits until they have their name again; nobody sends the answer of somebody else.
 function handleLostVote(vote, you) {
   if (you.role === 'viewer') {
     Lab.setItem('vote', JSON.stringify(vote));
-    showUnstoredVote('You may only look now. It is kept until you enter as the same person or discard it.');
+    showUnstoredVote(`It is the answer of ${vote.by}, and you are logged out. Log in with the password, account or operator's link of ${vote.by}, and it is sent. The join code gives you a new name instead, and then this answer is lost.`);
   } else if (vote.by === (you.name || annotator)) resendVote(vote);
+  else showMessage(`An answer of ${vote.by} in this tab was never stored and is lost now, because you are ${you.name || annotator} here.`);
 }
 
 // On a phone the two texts share the height that the rest of the screen leaves, so that all buttons are visible.
