@@ -108,6 +108,9 @@ def test_lost_vote_is_sent_again_by_its_annotator_only(lab, open_page):
     page.reload()
     assert current_pair(page) == pair
     assert page.evaluate(STORED_VOTE) == ""
+    expect(page.locator(".lab-label .message")).to_contain_text(
+        "An answer of somebody else in this tab was never stored"
+    )
     store_lost_vote(page, pair, by=me)
     page.reload()
     page.wait_for_selector(f".lab-label[data-open]:not([data-open='{pair}'])")

@@ -83,7 +83,7 @@ def test_a_viewer_keeps_a_lost_vote_unsent_until_it_is_discarded(lab, open_page)
     sent = intercept_votes(page)
     page.reload()
     page.wait_for_selector("text=Join to label")
-    page.wait_for_selector("text=You may only look now.")
+    page.wait_for_selector("text=The join code gives you a new name instead")
     assert '"uuid":"lost"' in page.evaluate("sessionStorage.getItem('rlhf-lab-vote')")
     page.click("[data-do=discard-vote]")
     assert page.evaluate("sessionStorage.getItem('rlhf-lab-vote')") == ""
