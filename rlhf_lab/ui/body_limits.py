@@ -11,8 +11,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlhf_lab.common.records import Role
 from rlhf_lab.ui.auth.visitors import Access
-from rlhf_lab.ui.middleware import MAX_UPLOADED_BYTES, STORAGE_FULL_MESSAGE, UPLOAD_PATH, folder_size
+from rlhf_lab.ui.middleware import UPLOAD_PATH, folder_size
 
+#: Uploaded files that the lab keeps at a time (for an hour, see `page.UPLOAD_CACHE_SECONDS`).
+MAX_UPLOADED_BYTES = 1_000_000_000
 #: Of a request that uploads no files. The page's own requests have a few kB.
 MAX_BODY_BYTES = 1_000_000
 #: Of one request that uploads files (each has at most `max_file_size`, see `page.launch_options`).
@@ -21,6 +23,7 @@ MAX_UPLOAD_BYTES = 100_000_000
 OPERATOR_RESERVE_BYTES = 500_000_000
 TOO_LONG_MESSAGE = "This request has more than {megabytes} MB, so nothing was done. Send less at a time.\n"
 VIEWER_UPLOAD_MESSAGE = "Viewers cannot send files to this lab. Enter with the join code: open the page /join.\n"
+STORAGE_FULL_MESSAGE = "The lab holds too many files that were sent to it. They go after an hour; try again then.\n"
 WRONG_PATH_MESSAGE = f"Files are accepted at {UPLOAD_PATH} only. Nothing was stored.\n"
 
 

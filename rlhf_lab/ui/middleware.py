@@ -1,4 +1,4 @@
-"""Checks before a request reaches the page: the host it asks for, the page that sent it, and room for uploads."""
+"""Checks before a request reaches the page: the host it asks for, and the page that sent it."""
 
 import contextlib
 import os
@@ -11,8 +11,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rlhf_lab.ui.network import is_foreign_origin, is_loopback
 
 UPLOAD_PATH = "/gradio_api/upload"
-#: Uploaded files that the lab keeps at a time (for an hour, see `page.UPLOAD_CACHE_SECONDS`).
-MAX_UPLOADED_BYTES = 1_000_000_000
 WRONG_HOST_MESSAGE = (
     "This lab is for its own computer: open it as http://localhost. To let others in, start it with --host, or with --url where "
     "a proxy stands before it; it then asks who comes.\n"
@@ -21,7 +19,6 @@ FOREIGN_ORIGIN_MESSAGE = (
     "A page of another site sent this request, so nothing was done. Open the lab at its own address. Where a proxy stands "
     "before it, start it with --url and the address that people open.\n"
 )
-STORAGE_FULL_MESSAGE = "The lab holds too many files that were sent to it. They go after an hour; try again then.\n"
 
 
 class RequestGuard:
@@ -31,11 +28,11 @@ class RequestGuard:
     theirs. Its requests are recognised by their Origin header, also those of another port of this computer; those of a site whose
     name is made to resolve to this computer (DNS rebinding) by their Host header. (Starlette's TrustedHostMiddleware checks the
     host without saying what to do, and cannot read IPv6 hosts.)
-    upload_folder: where Gradio stores uploads. public_url: where a proxy serves the lab.
+    public_url: where a proxy serves the lab.
     """
 
-    def __init__(self, app: ASGIApp, local_only: bool, upload_folder: Path, public_url: str = "") -> None:
-        self.app, self.local_only, self.upload_folder, self.public_url = app, local_only, upload_folder, public_url
+    def __init__(self, app: ASGIApp, local_only: bool, public_url: str = "") -> None:
+        self.app, self.local_only, self.public_url = app, local_only, public_url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         rejection = self._rejection(scope) if scope["type"] == "http" else None
@@ -48,8 +45,6 @@ class RequestGuard:
         is_upload = scope["path"].startswith(UPLOAD_PATH) and scope["method"] == "POST"
         if (self.local_only or is_upload) and is_foreign_origin(headers, self.public_url):
             return PlainTextResponse(FOREIGN_ORIGIN_MESSAGE, status_code=403)
-        if is_upload and folder_size(self.upload_folder) > MAX_UPLOADED_BYTES:
-            return PlainTextResponse(STORAGE_FULL_MESSAGE, status_code=507)
         return None
 
 

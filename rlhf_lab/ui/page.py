@@ -78,7 +78,6 @@ def launch_options(ctx: Context) -> dict[str, Any]:
         Middleware(
             RequestGuard,
             local_only=not ctx.access.is_multi_user,
-            upload_folder=Path(get_upload_folder()),
             public_url=ctx.access.public_url,
         ),
         Middleware(BodyLimits, access=ctx.access, is_operator=ctx.is_operator, upload_folder=Path(get_upload_folder())),

@@ -17,7 +17,7 @@ DOORWAY, ENTRANCE, GATE, ACCESS = (
     "ui/middleware.py",
     "ui/auth/visitors.py",
 )
-NETWORK = "ui/network.py"
+NETWORK, LIMITS = "ui/network.py", "ui/body_limits.py"
 DIAGNOSIS, TRENDS, STORY = (
     "ui/services/curve_diagnosis.py",
     "ui/services/curve_diagnosis.py",
@@ -140,8 +140,8 @@ MUTANTS = [
            "ui/test_visitor_roles.py::test_after_a_minute_the_right_code_opens_again"),
     Mutant(ACCESS, "an empty secret is one", "bool(expected) and hmac", "hmac",
            "ui/test_visitor_roles.py::test_an_empty_secret_equals_nothing"),
-    Mutant(GATE, "a full house takes one more", "folder_size(self.upload_folder) > MAX_UPLOADED_BYTES", "folder_size(self.upload_folder) > 2 * MAX_UPLOADED_BYTES",
-           "test_files_are_taken_while_there_is_room"),
+    Mutant(LIMITS, "a full house takes one more", "limit:\n            return False", "2 * limit:\n            return False",
+           "ui/test_body_limits.py::test_concurrent_uploads_share_the_room"),
     Mutant(GATE, "every name is ours", "self.local_only and not is_loopback(", "self.local_only and is_loopback(",
            "test_a_lab_of_ones_own_answers_to_its_own_names_alone"),
     Mutant(ENTRANCE, "one guesser keeps everybody out", "_is_used_up(self._by_address.get(address))", "_is_used_up(self._by_address.get(address)) or _is_used_up(self._total)",
