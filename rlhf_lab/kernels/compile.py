@@ -190,6 +190,7 @@ def _compile(command: Sequence[str], path: Path) -> None:
             [*command, "-o", str(output), *sources, "-lm"], check=True, capture_output=True, timeout=COMPILE_TIMEOUT_S,
             text=True, errors="replace",
         )  # fmt: skip
+        output.chmod(0o700)  # whatever the umask: see `_sharing_problem`
 
 
 def cache_folder() -> Path:
@@ -199,6 +200,7 @@ def cache_folder() -> Path:
         folder = (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "rlhf-lab" / "kernels"
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.mkdir(exist_ok=True, mode=0o700)
+        _close_to_group(folder)
         if (problem := _sharing_problem(folder)) is not None:
             log.warning("%s; the kernels are compiled into a private folder instead, at every start", problem)
             return Path(_temporary_cache_folder().name)
@@ -206,6 +208,17 @@ def cache_folder() -> Path:
             return folder
     except (OSError, RuntimeError):  # RuntimeError: no home directory
         return Path(_temporary_cache_folder().name)
+
+
+def _close_to_group(folder: Path) -> None:
+    """Take the group's permission to write (usual with umask 002) from our own folders, and delete what it may have put there."""
+    for path in (folder.parent, folder):
+        status = path.lstat()
+        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        if is_ours and status.st_mode & stat.S_IWGRP and not status.st_mode & stat.S_IWOTH:
+            path.chmod(0o700)
+            for library in folder.glob("*.so"):
+                library.unlink()
 
 
 def _sharing_problem(folder: Path) -> str | None:

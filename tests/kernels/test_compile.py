@@ -223,9 +223,7 @@ def make_untrusted(cache, what):
     """The kernels' folder as an attacker may have prepared it; `os` is not asked for a second user, which needs root."""
     folder = cache / "rlhf-lab" / "kernels"
     folder.mkdir(parents=True, mode=0o700)
-    if what == "folder that the group may write to":
-        folder.chmod(0o770)
-    elif what == "folder that everybody may write to":
+    if what == "folder that everybody may write to":
         folder.chmod(0o777)
     elif what == "parent that everybody may write to":
         folder.parent.chmod(0o777)
@@ -242,7 +240,7 @@ def make_untrusted(cache, what):
 
 @pytest.mark.parametrize(
     "what",
-    ["folder that the group may write to", "folder that everybody may write to", "parent that everybody may write to",
+    ["folder that everybody may write to", "parent that everybody may write to",
      "cache that everybody may write to", "link", "library that everybody may write to", "folder of another user"],
 )  # fmt: skip
 def test_a_cache_folder_that_others_can_write_to_is_not_used(own_cache, monkeypatch, caplog, what):
@@ -254,6 +252,31 @@ def test_a_cache_folder_that_others_can_write_to_is_not_used(own_cache, monkeypa
     assert not folder.is_relative_to(own_cache)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert "private folder" in caplog.text
+
+
+@pytest.mark.parametrize("shared", ["rlhf-lab", "rlhf-lab/kernels"])
+def test_a_cache_folder_of_ones_own_is_closed_to_the_group_and_emptied(own_cache, shared):
+    folder = own_cache / "rlhf-lab" / "kernels"
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "0123.so").write_bytes(b"")
+    (own_cache / shared).chmod(0o775)
+    assert compile.cache_folder() == folder
+    assert stat.S_IMODE((own_cache / shared).stat().st_mode) == 0o700
+    assert list(folder.iterdir()) == []  # the group may have written the library
+
+
+def test_kernels_compiled_with_an_open_umask_are_found_again(own_cache):
+    own_cache.mkdir(exist_ok=True)
+    own_cache.chmod(0o700)
+    before = os.umask(0o002)
+    try:
+        library = compile.compiled_library(compile.find_compiler(), [])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(library.stat().st_mode) & 0o022 == 0
+    written_at = library.stat().st_mtime_ns
+    assert compile.compiled_library(compile.find_compiler(), []) == library
+    assert library.stat().st_mtime_ns == written_at
 
 
 def test_a_cache_folder_of_ones_own_is_used(own_cache):
