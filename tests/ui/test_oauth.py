@@ -1,6 +1,8 @@
 """Signing in with an account: the whole way there and back, with a provider that answers from memory."""
 
+import asyncio
 import base64
+import gzip
 import hashlib
 import json
 import time
@@ -17,6 +19,7 @@ from rlhf_lab.errors import LabelError
 from rlhf_lab.store.annotators import add_person, get_or_add_account
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui import page
+from rlhf_lab.ui.auth import oauth
 from rlhf_lab.ui.auth.oauth import OAuthProvider, oauth_routes
 from rlhf_lab.ui.auth.visitors import COOKIE_PREFIX, Visitor, multi_user_access
 
@@ -32,10 +35,13 @@ class Hub:
 
     def __init__(self) -> None:
         self.name, self.challenge, self.broken = "ann", "", False
+        self.replies = {}  # path -> a function that makes another reply
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if self.broken:
             raise httpx.ConnectError("no network")
+        if request.url.path in self.replies:
+            return self.replies[request.url.path]()
         if request.url.path.endswith("openid-configuration"):
             names = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint")
             return httpx.Response(200, json={name: f"https://hub.example/{name}" for name in names})
@@ -169,6 +175,103 @@ def test_a_provider_that_refuses_or_is_unreachable_is_reported(web, hub, access,
     assert visitor(access, web).role is Role.VIEWER
     if broken:
         assert web.get("/login/huggingface").status_code == 502
+
+
+METADATA, TOKEN, USER = ".well-known/openid-configuration", "token_endpoint", "userinfo_endpoint"
+ENDPOINTS = {name: f"https://hub.example/{name}" for name in ("authorization_endpoint", TOKEN, USER)}
+GOOD_TOKEN = {"access_token": "t0k", "token_type": "bearer"}
+
+
+async def endless_body():
+    while True:
+        yield b" " * 1000
+
+
+async def slow_body():
+    while True:
+        await asyncio.sleep(0.02)
+        yield b" "
+
+
+def redirect():
+    return httpx.Response(302, headers={"location": "https://evil.example/"}, json=GOOD_TOKEN)
+
+
+NONSENSE = {
+    "html": lambda: httpx.Response(200, html="<p>Sorry</p>"),
+    "nothing": lambda: httpx.Response(204),
+    "null": lambda: httpx.Response(200, json=None),
+    "list": lambda: httpx.Response(200, json=[1]),
+    "number": lambda: httpx.Response(200, json=7),
+    "text": lambda: httpx.Response(200, json="abc"),
+    "empty": lambda: httpx.Response(200, json={}),
+    "deep": lambda: httpx.Response(200, content=b"[" * 50_000),
+    "no utf-8": lambda: httpx.Response(200, content=b'{"preferred_username": "\xff"}'),
+    "error": lambda: httpx.Response(500, json=GOOD_TOKEN | {"preferred_username": "me"}),
+    "redirect": redirect,
+    "endless": lambda: httpx.Response(200, content=endless_body()),
+    "slow": lambda: httpx.Response(200, content=slow_body()),
+    "bomb": lambda: httpx.Response(
+        200, headers={"content-encoding": "gzip"}, content=gzip.compress(b'{"preferred_username": "me"}' + b" " * 10**7)
+    ),
+}
+
+
+@pytest.mark.parametrize("at", [METADATA, TOKEN, USER])
+@pytest.mark.parametrize("reply", NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_from_the_provider_lets_nobody_in(web, hub, access, monkeypatch, at, reply):
+    monkeypatch.setattr(oauth, "TIMEOUT_S", 0.5)
+    state = leave(web, hub)
+    hub.replies[f"/{at}"] = reply
+    answer = web.get("/login/callback", params={"code": "good", "state": state})
+    assert answer.status_code == 502
+    assert "Hugging Face could not be asked who you are" in answer.text
+    assert "Sorry" not in answer.text
+    assert visitor(access, web).role is Role.VIEWER
+    if at == METADATA:
+        assert web.get("/login/huggingface").status_code == 502
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        (METADATA, ENDPOINTS | {TOKEN: "https://evil.example/token_endpoint"}),
+        (METADATA, ENDPOINTS | {TOKEN: "https://hub.example.evil.example/token_endpoint"}),
+        (METADATA, ENDPOINTS | {USER: "http://hub.example/userinfo_endpoint"}),
+        (METADATA, ENDPOINTS | {USER: ["https://hub.example/userinfo_endpoint"]}),
+        (METADATA, {"token_endpoint": None}),
+        (TOKEN, {"access_token": "t0k", "token_type": "mac"}),
+        (TOKEN, GOOD_TOKEN | {"expires_in": "soon"}),
+        (TOKEN, GOOD_TOKEN | {"expires_at": 1}),
+        (USER, {"preferred_username": None}),
+        (USER, {"preferred_username": ["me"]}),
+        (USER, {"preferred_username": True}),
+        (USER, {"name": "me"}),
+    ],
+)
+def test_odd_fields_let_nobody_in(web, hub, access, at, value):
+    state = leave(web, hub)
+    hub.replies[f"/{at}"] = lambda: httpx.Response(200, json=value)
+    assert web.get("/login/callback", params={"code": "good", "state": state}).status_code == 502
+    assert visitor(access, web).role is Role.VIEWER
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ann\n", "\x1b[31mann", "me\x00", "me\u200b", "ⓜe", "operator\u202e", "../me", "a" * 61, "me, other",
+    ],
+)  # fmt: skip
+def test_account_names_with_odd_characters_never_operate(web, hub, access, name):
+    hub.name = name
+    web.get("/login/callback", params={"code": "good", "state": leave(web, hub)})
+    assert visitor(access, web) in (Visitor(Role.VIEWER), Visitor(Role.LABELLER, "@ann"))
+
+
+def test_an_account_called_operator_is_a_labeller(web, hub, access):
+    hub.name = "operator"
+    web.get("/login/callback", params={"code": "good", "state": leave(web, hub)})
+    assert visitor(access, web) == Visitor(Role.LABELLER, "@operator")
 
 
 def test_only_a_space_with_its_variables_has_the_oauth_routes(db, access, monkeypatch):

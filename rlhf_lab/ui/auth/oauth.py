@@ -4,13 +4,15 @@ Authorization code flow with PKCE (RFC 6749 §4.1, RFC 7636). Only the account's
 the Space, and those named in RLHF_LAB_OPERATORS, enter as the operator; everybody else as a labeller called @account.
 """
 
+import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2 as httpx
-from authlib.integrations.httpx_client import AsyncOAuth2Client, OAuthError
+from authlib.common.errors import AuthlibBaseError
+from authlib.integrations.httpx_client import AsyncOAuth2Client
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -24,10 +26,14 @@ from rlhf_lab.ui.auth.visitors import Access, Visitor, secrets_equal
 
 STATE_COOKIE = "rlhf_lab_sign_in"
 STATE_COOKIE_MAX_AGE_S = 600
-TIMEOUT_S = 15.0
+TIMEOUT_S = 15.0  # for all requests of one step together
+MAX_REPLY_BYTES = 64_000
 OPERATORS_ENV_VAR = "RLHF_LAB_OPERATORS"
 #: The provider cannot be reached, refuses, or answers nonsense.
-PROVIDER_ERRORS = (httpx.HTTPError, OAuthError, KeyError, TypeError, ValueError)
+PROVIDER_ERRORS = (
+    httpx.HTTPError, httpx.InvalidURL, AuthlibBaseError, AttributeError, LookupError, RecursionError, TimeoutError, TypeError,
+    ValueError,
+)  # fmt: skip
 CALLBACK_PATH = "login/callback"
 
 
@@ -63,14 +69,54 @@ class OAuthProvider:
     def client(self) -> AsyncOAuth2Client:
         return AsyncOAuth2Client(
             self.client_id, self.client_secret, scope=self.scopes, redirect_uri=f"https://{self.host}/{CALLBACK_PATH}",
-            code_challenge_method="S256", timeout=TIMEOUT_S, transport=self.transport,
+            code_challenge_method="S256", timeout=TIMEOUT_S, headers={"Accept-Encoding": "identity"},
+            transport=BoundedTransport(self.transport or httpx.AsyncHTTPTransport()),
         )  # fmt: skip
 
-    async def fetch_metadata(self, client: AsyncOAuth2Client) -> dict[str, Any]:
+    async def fetch_endpoints(self, client: AsyncOAuth2Client, *names: str) -> list[str]:
+        """Addresses from the provider's metadata. Raises ValueError for those of another site, which would get the secret."""
         response = await client.request("GET", f"{self.url}/.well-known/openid-configuration", withhold_token=True)
         response.raise_for_status()
         metadata: dict[str, Any] = response.json()
-        return metadata
+        endpoints = [metadata[name] for name in names]
+        if not all(isinstance(endpoint, str) and endpoint.startswith(f"{self.url}/") for endpoint in endpoints):
+            raise ValueError("an address of the provider is on another site")
+        return endpoints
+
+
+class BoundedTransport(httpx.AsyncBaseTransport):
+    """Refuses replies that are longer than MAX_REPLY_BYTES, compressed, or redirections."""
+
+    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        self._transport = transport
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await self._transport.handle_async_request(request)
+        if response.is_redirect or response.headers.get("content-encoding", "identity") != "identity":
+            await response.aclose()
+            raise httpx.RequestError("the reply is a redirection, or compressed", request=request)
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = BoundedStream(response.stream)
+        return response
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+class BoundedStream(httpx.AsyncByteStream):
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        count = 0
+        async for chunk in self._stream:
+            count += len(chunk)
+            if count > MAX_REPLY_BYTES:
+                raise httpx.ReadError("the reply is too long")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[BaseRoute]:
@@ -79,8 +125,8 @@ def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[
     async def login_endpoint(_: Request) -> Response:
         state, verifier = secrets.token_urlsafe(24), secrets.token_urlsafe(48)
         try:
-            async with provider.client() as client:
-                authorization_endpoint = (await provider.fetch_metadata(client))["authorization_endpoint"]
+            async with asyncio.timeout(TIMEOUT_S), provider.client() as client:
+                (authorization_endpoint,) = await provider.fetch_endpoints(client, "authorization_endpoint")
                 url, _ = client.create_authorization_url(authorization_endpoint, state=state, code_verifier=verifier)
         except PROVIDER_ERRORS as error:
             return _provider_error_page(error)
@@ -119,10 +165,12 @@ def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[
 
 async def _fetch_account_name(provider: OAuthProvider, code: str, verifier: str) -> str:
     """The name of the account that the authorization code belongs to. The token is not kept."""
-    async with provider.client() as client:
-        metadata = await provider.fetch_metadata(client)
-        await client.fetch_token(metadata["token_endpoint"], code=code, code_verifier=verifier)
-        response = await client.get(metadata["userinfo_endpoint"])
+    async with asyncio.timeout(TIMEOUT_S), provider.client() as client:
+        token_endpoint, userinfo_endpoint = await provider.fetch_endpoints(
+            client, "token_endpoint", "userinfo_endpoint"
+        )
+        await client.fetch_token(token_endpoint, code=code, code_verifier=verifier)
+        response = await client.get(userinfo_endpoint)
         response.raise_for_status()
         name = response.json()["preferred_username"]
     if not isinstance(name, str):
