@@ -30,6 +30,7 @@ from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.judges.builtin import JUDGES, load_judge
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import snapshot_annotators
+from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import get_reward_model, latest_reward_model
 from rlhf_lab.store.runs import (
     add_event,
@@ -107,9 +108,12 @@ def start_run(
 
 def default_run_name(db: Database, project_id: int, config: PolicyConfig, reward_model_id: int) -> str:
     """The name of a run that nobody named: algorithm, reward model, preset unless it is "lab", the settings that differ from the
-    preset as far as they fit, and a number if the project has a run of that name."""
+    preset as far as they fit, and a number if the project has a run of that name. A preset has the project's temperature."""
+    temperature = get_project(db, project_id).temperature
     differences_by_preset = {
-        preset: _setting_differences(config, PolicyConfig.for_algorithm(config.algorithm, **values))
+        preset: _setting_differences(
+            config, PolicyConfig.for_algorithm(config.algorithm, **values, temperature=temperature)
+        )
         for preset, values in PRESETS.items()
     }
     preset, differences = min(differences_by_preset.items(), key=lambda item: len(item[1]))

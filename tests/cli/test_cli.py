@@ -17,6 +17,7 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.errors import LabelError
 from rlhf_lab.jobs import engine_process, run_lock
+from rlhf_lab.models.sampling import sampler
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project
 from rlhf_lab.store.reward_models import add_reward_model
@@ -153,13 +154,21 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
     assert demo.format_result(replace(result, note="")).splitlines()[0].endswith("seed 0")
 
 
-def test_demo_finds_no_gain_at_another_temperature_when_nothing_was_learnt(tmp_path, capsys):
-    """Base and policy are sampled at the same temperature, so a policy that did not change is not better."""
+def test_demo_finds_no_gain_at_another_temperature_when_nothing_was_learnt(tmp_path, capsys, monkeypatch):
+    """Everything is sampled at this temperature, base and policy too, so a policy that did not change is not better."""
+    temperatures, true_sample = set(), sampler._sample
+
+    def sample(backbone, prompts, uniform, temperature, on_progress):
+        temperatures.add(temperature)
+        return true_sample(backbone, prompts, uniform, temperature, on_progress)
+
+    monkeypatch.setattr(sampler, "_sample", sample)
     words = ["--labels", "12", "--steps", "1", "--lr", "1e-8", "--temperature", "0.3", "--max-new-tokens", "12"]
     assert main(["demo", *words, *home(tmp_path), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     gain = result["paired"]["policy_over_base"]
     assert gain["low"] < 0 < gain["high"]
+    assert temperatures == {0.3}
 
 
 def test_demo_locks_its_run(tmp_path, monkeypatch):

@@ -132,6 +132,36 @@ def test_a_project_is_created_and_open(ctx, controller):
     assert (ctx.project.name, ctx.project.prompt_set, ctx.project.seed) == ("My <b>own</b>", "support", 7)
 
 
+def chat_model(folder):
+    (model(folder) / "chat_template.jinja").write_text("{{ messages }}")
+    return str(folder)
+
+
+def test_empty_fields_mean_what_suits_the_model(ctx, controller, tmp_path):
+    path = chat_model(tmp_path / "chat")
+    check = act(controller, {"action": "check", "model": path})
+    assert (check["prompt_set"], check["temperature"]) == ("everyday", 0.7)
+    act(controller, new(model=path, prompt_set="", temperature=""))
+    assert (ctx.project.prompt_set, ctx.project.temperature) == ("everyday", 0.7)
+    act(controller, new(model=path, prompt_set="tales", temperature="0,9"))
+    assert (ctx.project.prompt_set, ctx.project.temperature) == ("tales", 0.9)
+    act(controller, new(prompt_set=""))
+    assert (ctx.project.prompt_set, ctx.project.temperature) == ("tales", 1.0)
+
+
+def test_a_temperature_can_be_changed_and_existing_pairs_are_mentioned(ctx, controller):
+    pairs = controller.get_state()["projects"][0]["pair_count"]
+    reply = act(controller, {"action": "temperature", "project": 1, "temperature": "0.8"})
+    assert f"{pairs} pairs written at 1 stay" in reply["message"]
+    assert ctx.project.temperature == controller.get_state()["projects"][0]["temperature"] == 0.8
+    for temperature in ("", "9", "warm"):
+        with pytest.raises(FieldError, match=r"from 0\.05 to 5"):
+            act(controller, {"action": "temperature", "project": 1, "temperature": temperature})
+    with pytest.raises(StoreError, match="no project 9"):
+        act(controller, {"action": "temperature", "project": 9, "temperature": "1"})
+    assert ctx.project.temperature == 0.8
+
+
 def test_a_model_that_does_not_fit_needs_a_confirmation(ctx, controller, tmp_path, monkeypatch):
     asked = new(model=str(model(tmp_path / "tiny-llama")))
     monkeypatch.setattr(screen, "detect_device", lambda: DeviceMemory("cpu", "CPU", 1_000_000))

@@ -99,7 +99,7 @@ def test_an_accuracy_interval_that_begins_at_zero_has_the_warning_too(ctx):
 def test_the_note_names_the_judge_even_one_from_a_file(ctx, names, text):
     for i, name in enumerate(names):
         label_with_judge(
-            ctx.db, ctx.project.id, Judge(name, "", "tales", lambda response: float(len(response))), 4, seed=i
+            ctx.db, ctx.project.id, Judge(name, "", "tales", lambda _, response: float(len(response))), 4, seed=i
         )
     pinned = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
     row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=pinned)
@@ -116,6 +116,7 @@ def test_another_model_than_the_embedded_one_has_the_gentle_preset(ctx, monkeypa
 def test_every_preset_has_a_label_and_is_a_config(name):
     assert start_run.PRESET_LABELS[name].startswith(name)
     assert start_run.preset_config(name) == PolicyConfig.for_algorithm("ppo", **PRESETS[name])
+    assert start_run.preset_config(name, "ppo", 0.7) == start_run.preset_config(name).replace(temperature=0.7)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -77,7 +77,7 @@ function draw(state) {
   // training progress is shown only while there is no reward model
   const key = JSON.stringify([{ ...state, training_progress: state.models.length ? null : state.training_progress }, wasOpened, Lab.isOperator()]);
   if (key === drawnKey) return;
-  const projectChanged = drawnState !== null && drawnState.project !== state.project;
+  const projectChanged = drawnState !== null && (drawnState.project !== state.project || drawnState.temperature !== state.temperature);  // of its settings
   drawnKey = key;
   drawnState = state;
   const isOpen = wasOpened || state.run_count === 0;

@@ -63,7 +63,7 @@ function buildForm() {
         fields.source = el('span.muted', {}, 'from those that nothing was trained on')),
       fields.fold = el('details.fold', { oninput: updateSummary, ontoggle: updateSummary }, fields.chosen = el('summary'), el('div.inside', {},
         el('div.fields.wide', {}, pickers),
-        el('div.fields', {}, numberField('samples', 'samples each', '2', '1 to 16'), numberField('seed', 'seed', '0', '0 or more'), numberField('temperature', 'temperature', '1', '0.05 to 5; small: always the likeliest words'),
+        el('div.fields', {}, numberField('samples', 'samples each', '2', '1 to 16'), numberField('seed', 'seed', '0', '0 or more'), numberField('temperature', 'temperature', '', '0.05 to 5; small: always the likeliest words'),
           numberField('max_new_tokens', 'max_new_tokens', '64', 'the longest a text may get, in tokens: 1 to 512')),
         el('div.fields.wide', {}, labelled('scored by', select('reward', 'reward model that scores')), judge))),
       el('div.lab-row', {},
@@ -90,7 +90,7 @@ function updateSummary() {
     el('span.muted', {}, `: ${Lab.plural(Number(fields.samples.value), 'text')} each, seed ${fields.seed.value}, temperature ${fields.temperature.value}, ${fields.max_new_tokens.value} tokens, ${fields.reward.value ? 'scored by ' : ''}${fields.reward.selectedOptions[0].textContent}`));
 }
 
-let suggestedPrompt = '';  // filled in by the page, not typed
+let suggestedPrompt = '', proposedTemperature = '';  // filled in by the page, not typed
 
 function refillForm() {
   const run = options.models.find(([id]) => id.startsWith('run/')), newestRun = run ? run[0] : '';
@@ -99,6 +99,7 @@ function refillForm() {
     fillSteps(column);
   }
   setDefaultScorers();
+  if (fields.temperature.value === proposedTemperature) fields.temperature.value = proposedTemperature = String(options.temperature);
   updateSummary();
   updateButtons();
   fields.another.disabled = !options.prompts.length;

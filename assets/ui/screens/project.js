@@ -50,11 +50,13 @@ const millions = (n) => (n < 1e9 ? `${Lab.number(n / 1e6)} million` : `${Lab.num
 
 // ---- the list
 
-let editing = null;  // {project, mode: 'name' | 'delete'}: which row shows a field or a question
+let editing = null;  // {project, mode: 'name' | 'temperature' | 'delete'}: which row shows a field or a question
 
 const inProject = (id) => `[data-project="${id}"]`;
-function startEditing(id, mode) { editing = { project: id, mode }; drawList(); control(mode === 'name' ? 'project-name' : 'project-delete-sure', inProject(id))?.focus(); }
-function stopEditing() { const { project, mode } = editing; editing = null; drawList(); control(mode === 'name' ? 'project-rename' : 'project-delete', inProject(project))?.focus(); }
+// By mode: the control that starts the editing, and the one that has the focus then.
+const EDIT_CONTROLS = { name: ['project-rename', 'project-name'], temperature: ['project-temperature', 'project-new-temperature'], delete: ['project-delete', 'project-delete-sure'] };
+function startEditing(id, mode) { editing = { project: id, mode }; drawList(); control(EDIT_CONTROLS[mode][1], inProject(id))?.focus(); }
+function stopEditing() { const { project, mode } = editing; editing = null; drawList(); control(EDIT_CONTROLS[mode][0], inProject(project))?.focus(); }
 const isEditing = (project, mode) => editing?.project === project.id && editing.mode === mode;
 
 function nameCell(project) {
@@ -64,6 +66,15 @@ function nameCell(project) {
   }
   return el('td.name', {}, el('span.muted', {}, `${project.id} `), Lab.operatorOnly(el('button.plain', { type: 'button', title: 'rename', 'aria-label': `rename project ${project.id}, ${project.name}`,
     'data-do': 'project-rename', ...attributes, onclick: () => startEditing(project.id, 'name') }, project.name)));
+}
+
+function temperatureCell(project) {
+  const attributes = { 'data-project': project.id }, temperature = String(project.temperature);
+  const save = (value) => send('temperature', { project: project.id, temperature: value }, showReply);
+  return el('td.figure', { 'data-words': 'temperature' }, isEditing(project, 'temperature')
+    ? Lab.nameField(temperature, `new temperature of project ${project.id}`, 'project-new-temperature', attributes, save, stopEditing)
+    : Lab.operatorOnly(el('button.plain', { type: 'button', title: 'change for new texts', 'aria-label': `change temperature ${temperature} of project ${project.id}`,
+      'data-do': 'project-temperature', ...attributes, onclick: () => startEditing(project.id, 'temperature') }, temperature)));
 }
 
 function actions(project) {
@@ -81,7 +92,7 @@ function actions(project) {
 function row(project) {
   const figureCell = (label, value, note) => el('td.figure', { 'data-words': label }, value, note ? el('span.muted', {}, ` ${note}`) : null);
   return el('tr', { 'data-project': project.id, class: project.id === state.current ? 'open' : null },
-    nameCell(project), el('td.model', {}, project.model), el('td', {}, project.prompt_set),
+    nameCell(project), el('td.model', {}, project.model), el('td', {}, project.prompt_set), temperatureCell(project),
     figureCell('prompts', project.train_count + project.eval_count, `(${project.eval_count} of them to evaluate)`), figureCell('pairs', project.pair_count),
     figureCell('labels', project.human_labels, project.simulated_labels ? `+ ${project.simulated_labels} simulated` : ''), figureCell('reward models', project.model_count), figureCell('runs', project.run_count),
     el('td.actions', {}, actions(project)));
@@ -89,7 +100,7 @@ function row(project) {
 
 function drawList() {
   const focus = list.contains(document.activeElement) ? { ...document.activeElement.dataset } : null;
-  const head = ['project', 'model', 'prompts of', 'prompts', 'pairs', 'labels by people', 'reward models', 'runs', ''];
+  const head = ['project', 'model', 'prompts of', 'temperature', 'prompts', 'pairs', 'labels by people', 'reward models', 'runs', ''];
   list.replaceChildren(el('div.lab-card', {}, el('div.lab-row', {}, el('h2', {}, 'Projects'),
     el('span.muted', {}, 'A project is a model with its prompts, labels, reward models and runs. Opening one opens it for everybody at this lab.')),
   el('table', {}, el('thead', {}, el('tr', {}, head.map((label) => el('th', { scope: 'col' }, label)))), el('tbody', {}, state.projects.map(row)))));
@@ -132,8 +143,9 @@ function buildForm() {
   form.append(el('h2', {}, 'New project'),
     el('div.fields', {},
       labelledField('Model', '', selectField('new-model', 'model', [...props.data.models, [OTHER, 'another: a Hub id or a folder …']], () => { other.hidden = control('new-model').value !== OTHER; clearCheck(); if (!other.hidden) other.focus(); }), other),
-      labelledField('Prompts', '', selectField('new-set', 'prompts', [...props.data.prompt_sets, [OWN, 'my own …']], () => { own.hidden = control('new-set').value !== OWN; if (!own.hidden) text.focus(); })),
+      labelledField('Prompts', '', selectField('new-set', 'prompts', [['', 'what suits the model'], ...props.data.prompt_sets, [OWN, 'my own …']], () => { own.hidden = control('new-set').value !== OWN; if (!own.hidden) text.focus(); })),
       labelledField('Name', '', el('input.lab-input', { type: 'text', maxlength: 80, placeholder: 'made from model and prompts', 'data-do': 'new-name' })),
+      labelledField('Temperature', '', el('input.lab-input', { type: 'text', inputmode: 'decimal', placeholder: 'suits the model', title: '0.05 to 5; lower: safer and more alike texts, higher: more surprising ones', 'data-do': 'new-temperature' })),
       labelledField('Seed', '', el('input.lab-input', { type: 'text', inputmode: 'numeric', value: '0', 'data-do': 'new-seed' }))),
     own,
     el('div.lab-row', {}, el('button.lab-button', { type: 'button', 'data-do': 'new-check', onclick: checkModel }, 'Check the model'),
@@ -147,7 +159,7 @@ const formEnd = () => control('new-check-result');
 // Reset the form after its project was created.
 function resetForm() {
   for (const name of ['new-model', 'new-set']) control(name).selectedIndex = 0;
-  for (const name of ['new-name', 'new-text', 'new-other']) control(name).value = '';
+  for (const name of ['new-name', 'new-text', 'new-other', 'new-temperature']) control(name).value = '';
   control('new-seed').value = '0';
   control('new-other').hidden = true;
   form.querySelector('.own').hidden = true;
@@ -195,6 +207,7 @@ function checkModel() {
     setBusy(false);
     if (selectedModel() !== model) return;
     control('new-check-result').replaceChildren(reply.error ? el('p.lab-notice.bad', {}, reply.error) : checkResult(reply.check));
+    if (!reply.error) control('new-check-result').append(el('p', {}, `Suits this model: prompts "${reply.prompt_set}", temperature ${reply.temperature}.`));
   });
 }
 
@@ -216,7 +229,7 @@ function createProject(confirmed = false) {
   if (!model) { control('new-other').focus(); return; }
   setBusy(true);
   showMessage('Creating the project …', false, formEnd());
-  send('create', { model, prompt_set: control('new-set').value, name: control('new-name').value, seed: control('new-seed').value.trim(), confirmed, ...ownPrompts() }, (reply) => {
+  send('create', { model, prompt_set: control('new-set').value, name: control('new-name').value, temperature: control('new-temperature').value.trim(), seed: control('new-seed').value.trim(), confirmed, ...ownPrompts() }, (reply) => {
     setBusy(false);
     if (reply.warning) { askToConfirm(reply); return; }
     showMessage(reply.error || reply.message, !!reply.error, formEnd());

@@ -137,6 +137,7 @@ def comparison_options(ctx: Context) -> dict[str, Any]:
     started_runs = [run for run in runs(ctx.db, project.id) if run.step > 0]
     return {
         "project": project.id,
+        "temperature": project.temperature,
         "models": [
             ["base", "base model"],
             *([f"run/{run.id}/latest", f"run {run.id}: {run.name}"] for run in started_runs),

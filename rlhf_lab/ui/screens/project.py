@@ -7,10 +7,10 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import gradio as gr
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, PROMPT_SETS, train_eval_split
 from rlhf_lab.common.enums import EngineState, Source
@@ -20,7 +20,7 @@ from rlhf_lab.jobs import engine_process
 from rlhf_lab.jobs.hub_download import DownloadProgress, ModelDownloader
 from rlhf_lab.jobs.memory_estimate import FitVerdict, detect_device, estimate_memory
 from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
-from rlhf_lab.jobs.project_setup import new_project, remove_project
+from rlhf_lab.jobs.project_setup import change_temperature, new_project, remove_project
 from rlhf_lab.jobs.prompt_files import MAX_BYTES, PROMPT_FILE_SUFFIXES, parse_prompts
 from rlhf_lab.jobs.run_control import check_name
 from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts, rename_project
@@ -29,7 +29,14 @@ from rlhf_lab.store.runs import runs
 from rlhf_lab.store.votes import label_count, vote_counts
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload, allow_viewers, operator_action, parse_payload, ttl_cache
+from rlhf_lab.ui.events import (
+    FieldError,
+    Payload,
+    allow_viewers,
+    operator_action,
+    parse_payload,
+    ttl_cache,
+)
 from rlhf_lab.ui.middleware import folder_size
 
 #: Models offered by name and their parameters. None has been measured here yet (docs/DECISIONS.md has no figures for them).
@@ -60,18 +67,28 @@ FILE_GROUPS = (
     ("logs", ("engine.",)),
 )
 
+#: A number that may be typed with a decimal comma, or left empty.
+OptionalNumber = Annotated[
+    float | None,
+    BeforeValidator(lambda value: (value.replace(",", ".").strip() or None) if isinstance(value, str) else value),
+]
+
 
 class ProjectPayload(Payload):
     """An action of the operator, with the fields that it needs.
 
-    text, file: prompts of the person's own, and the name of their file. confirmed: create although the model is too large.
+    prompt_set, temperature: empty for what suits the model. text, file: prompts of the person's own, and the name of their file.
+    confirmed: create although the model is too large.
     """
 
-    action: Literal["open", "check", "preview", "create", "cancel", "stop-engine", "about", "rename", "delete"]
+    action: Literal[
+        "open", "check", "preview", "create", "cancel", "stop-engine", "about", "rename", "temperature", "delete"
+    ]
     project: int = 0
     name: str = ""
     model: str = ""
     prompt_set: str = ""
+    temperature: OptionalNumber = Field(default=None, title="temperature", ge=0.05, le=5)
     seed: int = Field(default=0, title="seed", ge=0, le=MAX_SEED)
     text: str = ""
     file: str = ""
@@ -149,7 +166,7 @@ class ProjectController:
         actions = {
             "open": self.open, "check": self.check_model, "preview": self.preview, "create": self.create,
             "cancel": self.cancel, "stop-engine": self.stop_engine, "about": self.home_info, "rename": self.rename,
-            "delete": self.delete,
+            "temperature": self.set_temperature, "delete": self.delete,
         }  # fmt: skip
         return actions[payload.action](payload)
 
@@ -162,14 +179,20 @@ class ProjectController:
         rename_project(self.ctx.db, payload.project, name)
         return {"message": f'The project is called "{name}" now.'}
 
+    def set_temperature(self, payload: ProjectPayload) -> dict[str, Any]:
+        if payload.temperature is None:
+            raise FieldError("temperature", "Give a temperature: a number from 0.05 to 5.")
+        return {"message": change_temperature(self.ctx.db, payload.project, payload.temperature)}
+
     def delete(self, payload: ProjectPayload) -> dict[str, Any]:
         deleted = remove_project(self.ctx.db, self.ctx.home, payload.project)
         self.ctx.scheduler.forget_project(deleted.id)
         return {"message": f'The project "{deleted.name}" is deleted.'}
 
     def check_model(self, payload: ProjectPayload) -> dict[str, Any]:
-        """What the model is, what it needs, and whether it fits."""
-        return {"check": self.memory_check(self.model_facts(payload))}
+        """What the model is, what it needs, whether it fits, and what suits it."""
+        facts = self.model_facts(payload)
+        return {"check": self.memory_check(facts), "prompt_set": facts.prompt_set, "temperature": facts.temperature}
 
     def memory_check(self, facts: ModelFacts) -> dict[str, Any]:
         memory = estimate_memory(facts, detect_device())
@@ -198,7 +221,8 @@ class ProjectController:
 
     def create(self, payload: ProjectPayload) -> dict[str, Any]:
         """Create a project, at once or when its model has been downloaded. A model that does not fit needs a confirmation."""
-        facts, prompt_set = self.model_facts(payload), payload.prompt_set
+        facts = self.model_facts(payload)
+        prompt_set = payload.prompt_set or facts.prompt_set
         custom_prompts = payload.prompts() if prompt_set == CUSTOM_PROMPT_SET else []
         if prompt_set != CUSTOM_PROMPT_SET and prompt_set not in PROMPT_SETS:
             raise ConfigError(f'There is no prompt set "{prompt_set}"; choose one of {", ".join(PROMPT_SETS)}.')
@@ -213,6 +237,7 @@ class ProjectController:
             with self._lock:
                 project = new_project(
                     self.ctx.db, model=facts.name, prompt_set=prompt_set, custom_prompts=custom_prompts,
+                    temperature=payload.temperature,
                     seed=payload.seed, name=payload.name,
                 )  # fmt: skip
             return f'Project "{project.name}" is made and open. The engine writes its first pairs.'
@@ -260,6 +285,7 @@ def project_row(ctx: Context, project: Project) -> dict[str, Any]:
         "name": project.name,
         "model": model_label(project.model),
         "prompt_set": project.prompt_set,
+        "temperature": project.temperature,
         "train_count": len(prompts(db, project.id, "train")),
         "eval_count": len(prompts(db, project.id, "eval")),
         "pair_count": count_pairs(db, project.id),

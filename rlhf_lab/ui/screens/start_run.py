@@ -73,11 +73,13 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     def fill(algorithm: str, event: gr.EventData) -> list[Any]:
         preset = parse_payload(PresetChoice, event._data).preset
-        updates = form.component_updates(form.values(preset_config(preset, algorithm)), algorithm)
+        config = preset_config(preset, algorithm, ctx.project.temperature)
+        updates = form.component_updates(form.values(config), algorithm)
         return [*updates, preset, algorithm, {"filled_preset": preset, "algorithm": algorithm}]
 
     def recommend(algorithm: str, preset: str, previous_algorithm: str, *values: Any) -> list[Any]:
-        before, after = preset_config(preset, previous_algorithm), preset_config(preset, algorithm)
+        temperature = ctx.project.temperature
+        before, after = (preset_config(preset, name, temperature) for name in (previous_algorithm, algorithm))
         updates = form.component_updates(form.keep_user_edits(values, before, after), algorithm)
         return [*updates, algorithm, {"filled_preset": preset, "algorithm": algorithm}]
 
@@ -130,11 +132,14 @@ def ptx_inputs(coefficient: Any) -> tuple[Any, Any]:
     return file, column
 
 
-def preset_config(name: str, algorithm: str = "ppo") -> PolicyConfig:
-    """The preset over the algorithm's recommended settings. Raises ConfigError for an unknown preset."""
+def preset_config(name: str, algorithm: str = "ppo", temperature: float = 1.0) -> PolicyConfig:
+    """The preset over the algorithm's recommended settings, at a project's temperature.
+
+    Raises ConfigError for an unknown preset.
+    """
     if name not in PRESETS:
         raise ConfigError(f'There is no preset "{name}"; choose one of {", ".join(PRESETS)}.')
-    return PolicyConfig.for_algorithm(algorithm, **PRESETS[name])
+    return PolicyConfig.for_algorithm(algorithm, **PRESETS[name], temperature=temperature)
 
 
 def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
@@ -153,6 +158,7 @@ def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
     training = queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], statuses=[JobStatus.RUNNING])
     return {
         "project": project.id,
+        "temperature": project.temperature,
         "models": [
             {"id": row.id, "label": run_summary.reward_model_label(row), "note": note_cache[row.id]} for row in listed
         ],

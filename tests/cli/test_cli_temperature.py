@@ -1,0 +1,66 @@
+"""--temperature: of a new or an existing project, of a run, and of single completions."""
+
+import json
+
+import pytest
+
+from rlhf_lab.cli import commands
+from rlhf_lab.cli.main import main
+from rlhf_lab.common.enums import JobKind, Source
+from rlhf_lab.common.records import LabelSnapshot
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import count_pairs, projects
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.runs import runs
+
+
+@pytest.fixture
+def db(tmp_path, monkeypatch):
+    """A lab with a project at temperature 0.7 and a reward model; jobs are queued and not run."""
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda *_: None)
+    monkeypatch.setattr(
+        commands, "wait_for_job", lambda *_: {"pair_ids": [], "texts": ["x"], "note": "", "status": "done", "step": 0}
+    )
+    with Database.open(tmp_path / "home") as db:
+        project = new_project(db, temperature=0.7)
+        report = {"accuracy": 0.9, "accuracy_low": 0.8, "accuracy_high": 1.0, "labels": 20}
+        snapshot = LabelSnapshot((), "", Source.HUMAN)
+        add_reward_model(db, project.id, "reward_models/x", config={}, report=report, snapshot=snapshot)
+        yield db
+
+
+def call(tmp_path, *words):
+    return main([*words, "--home", str(tmp_path / "home"), "--json"])
+
+
+@pytest.mark.parametrize(("options", "expected"), [((), 0.7), (("--temperature", "1.2"), 1.2)])
+def test_a_run_has_the_projects_temperature_unless_one_is_given(db, tmp_path, options, expected):
+    assert call(tmp_path, "train-policy", *options) == 0
+    (run,) = runs(db)
+    assert run.config["temperature"] == expected
+    assert ("temperature" in run.name) == bool(options)
+
+
+@pytest.mark.parametrize(("options", "expected"), [((), {}), (("--temperature", "0.5"), {"temperature": 0.5})])
+def test_completions_leave_the_temperature_to_the_project_unless_one_is_given(db, tmp_path, options, expected):
+    assert call(tmp_path, "complete", "--prompt", "Once", *options) == 0
+    (job,) = queue.jobs(db, kinds=[JobKind.COMPLETE])
+    assert {name: value for name, value in job.payload.items() if name == "temperature"} == expected
+
+
+def test_pairs_sets_the_temperature_of_a_new_or_the_open_project(db, tmp_path, capsys):
+    new_project(db)
+    pairs = count_pairs(db, 2)
+    assert call(tmp_path, "pairs", "--temperature", "0.8") == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["project"] == 2
+    assert f"{pairs} pairs written at 1 stay" in printed.err
+    assert call(tmp_path, "pairs", "--model", "embedded", "--temperature", "0.9") == 0
+    assert capsys.readouterr().err == ""
+    assert [project.temperature for project in projects(db)] == [0.7, 0.8, 0.9]
+    for words in (("pairs",), ("pairs", "--model", "embedded"), ("complete", "--prompt", "x"), ("train-policy",)):
+        assert call(tmp_path, *words, "--temperature", "9") == 1
+        assert "temperature = 9" in json.loads(capsys.readouterr().out)["error"]
+    assert len(projects(db)) == 3
