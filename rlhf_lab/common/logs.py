@@ -24,7 +24,7 @@ class OneLineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record = copy.copy(record)
-        record.msg, record.args = escape_unprintable(record.getMessage()), ()
+        record.msg, record.args = escape_unprintable(record.getMessage().rstrip()), ()
         record.exc_text = None  # of another formatter
         return super().format(record)
 

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 log = logging.getLogger("rlhf_lab.ui.requests")
 
 API_PATH = "/gradio_api/"
-CALL_PATH = re.compile(rf"{API_PATH}(run|api|call)/([^/]*)/?$")
+CALL_PATH = re.compile(rf"{API_PATH}(?:(?:run|api|call)/([^/]*)|queue/join)/?$")
 MAX_JSON_DEPTH = 50
 MAX_JSON_INT = 2**63 - 1
 
@@ -37,7 +37,7 @@ class ServerFunctionCall(BaseModel):
 
 
 class EventCall(BaseModel):
-    """Body of a request to /run, /api and /call."""
+    """Body of a request to /run, /api, /call and /queue/join."""
 
     data: list[Any] = []
     fn_index: StrictInt | None = None
@@ -154,7 +154,7 @@ def check_call(scope: Scope, body: Any) -> None:
             if page is not None and call.component_id not in page.blocks:
                 raise BadRequestError(f"There is no component {call.component_id}. Reload the page.", 404)
         elif (match := CALL_PATH.match(path)) is not None and page is not None:
-            check_event(page, match[2], EventCall.model_validate(body))
+            check_event(page, match[1] or "", EventCall.model_validate(body))
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         name = ".".join(map(str, problem["loc"])) or "body"

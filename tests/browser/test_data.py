@@ -49,7 +49,7 @@ def test_import_agreement_training_without_an_annotator_and_export(lab, open_pag
     own = tmp_path / "own.jsonl"
     own.write_text(json.dumps({"asked": "Why?", "liked": "a", "other": "b"}))
     control(page, "data-file").set_input_files(own)
-    expect(control(page, "data-notice")).to_contain_text("no pair of texts that the lab knows by name")
+    expect(control(page, "data-question")).to_contain_text("no pair of texts that the lab knows by name")
     for meaning, column in (("prompt", "asked"), ("chosen", "liked"), ("rejected", "other")):
         page.locator(f'[data-map="{meaning}"]').select_option(column)
     control(page, "data-again").click()
@@ -132,3 +132,27 @@ def test_quality_and_import_fit_a_phone(lab, open_page):
     expect(control(page, "quality-alpha")).to_be_visible()
     page.set_viewport_size({"width": 390, "height": 800})
     page.wait_for_function("document.documentElement.scrollWidth <= 390")
+
+
+def test_the_question_which_column_is_the_prompt_is_seen_on_a_phone(lab, open_page, tmp_path):
+    row = {
+        "topic": "How long does an egg boil?",
+        "source": "a book",
+        "chosen": "Eight minutes.",
+        "rejected": "Far away.",
+    }
+    path = tmp_path / "eggs.jsonl"
+    path.write_text(json.dumps(row))
+    page = open_page(lab, viewport={"width": 390, "height": 844})
+    open_section(page, "runs-import")
+    control(page, "data-file").set_input_files(path)
+    question = control(page, "data-question")
+    expect(question).to_contain_text('The prompt may be in "topic" or "source"')
+    expect(question).to_be_in_viewport(ratio=1)
+    prompt = page.locator('[data-map="prompt"]')
+    assert question.bounding_box()["y"] < prompt.bounding_box()["y"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    prompt.select_option("topic")
+    control(page, "data-again").click()
+    expect(control(page, "data-counts")).to_contain_text("1 row, 1 vote on 1 prompt")
+    expect(question).to_have_count(0)

@@ -24,7 +24,7 @@ def log():
 
 def test_a_message_is_one_line_without_control_characters(log):
     logger, output = log
-    logger.warning("%s joined", HOSTILE)
+    logger.warning("%s joined\n", HOSTILE)
     assert output.getvalue() == f"WARNING {ESCAPED} joined\n"
 
 

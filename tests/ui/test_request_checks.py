@@ -2,6 +2,7 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import gradio as gr
 import pytest
@@ -12,7 +13,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from rlhf_lab.ui.events import require_role_for_events, server_function
-from rlhf_lab.ui.request_checks import RequestChecks
+from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks, check_call
 
 SERVER = "/gradio_api/component_server"
 GOOD = {"data": {}, "component_id": 1, "session_hash": "s", "fn_name": "status"}
@@ -70,6 +71,21 @@ def test_a_field_of_another_type_gets_422_and_one_line(web, caplog, field, value
 @pytest.mark.parametrize("body", ["[1]", "1", '"x"', "null"])
 def test_a_body_that_is_no_object_gets_422(web, body):
     assert post(web, SERVER, body).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "path", ["/gradio_api/run/vote", "/gradio_api/call/vote", "/gradio_api/queue/join", "/gradio_api/queue/join/"]
+)
+def test_an_event_gets_as_many_values_as_it_takes_on_every_way(path):
+    """Otherwise Gradio prints the values, line breaks included."""
+    page = SimpleNamespace(fns={0: SimpleNamespace(api_name="vote", inputs=["a", "b"])})
+    scope = {"path": path, "app": SimpleNamespace(blocks=page)}
+    check_call(scope, {"data": [1, 2], "fn_index": 0, "session_hash": "s"})
+    with pytest.raises(BadRequestError, match="takes 2 values, not 1") as caught:
+        check_call(scope, {"data": ["x\r\nFORGED"], "fn_index": 0, "session_hash": "s"})
+    assert caught.value.status == 422
+    with pytest.raises(BadRequestError, match="no such endpoint"):
+        check_call(scope, {"data": [], "fn_index": 7, "session_hash": "s"})
 
 
 def test_an_error_inside_the_application_gets_400_and_one_line(web, caplog):

@@ -92,9 +92,16 @@ function mappingForm(columns, current, isOpen) {
     el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: requestPreview }, 'Look again'));
 }
 
-function drawPreview(unknownColumns) {
-  previewCard.hidden = !preview && !unknownColumns;
-  if (unknownColumns) { previewCard.replaceChildren(mappingForm(unknownColumns, mapping, true)); return; }
+// What only the person knows: the question stands above the fields, which on a phone fill more than the screen.
+function drawQuestion(question, columns) {
+  const card = el('p.lab-notice.bad', { role: 'alert', 'data-do': 'data-question' }, question);
+  previewCard.hidden = false;
+  previewCard.replaceChildren(card, mappingForm(columns, mapping, true));
+  card.scrollIntoView({ block: 'nearest' });
+}
+
+function drawPreview() {
+  previewCard.hidden = !preview;
   if (!preview) return;
   const columns = [...new Set([...Object.values(preview.mapping), ...preview.unused])].filter((name) => !name.includes(', '));
   const choiceCounts = Object.entries(preview.choices).map(([name, n]) => `${n} ${name.replace('_', ' ')}`).join(', ');
@@ -149,8 +156,9 @@ watch('value', () => {
   const reply = props.value;
   if (!reply || reply.request_id !== pendingId) return;
   if (reply.error) {
-    showMessage(reply.error, true);
-    if (pendingAction === 'preview') { preview = null; drawPreview(reply.columns); }  // the preview on screen is of another file
+    if (pendingAction === 'preview') { preview = null; drawPreview(); }  // the preview on screen is of another file
+    showMessage(reply.columns ? '' : reply.error, true);
+    if (reply.columns) drawQuestion(reply.error, reply.columns);
     return;
   }
   if (pendingAction === 'ask' || pendingAction === 'back') {

@@ -132,7 +132,7 @@ class ImportController:
         result = self.runner(request)
         if "columns" in result:
             return {
-                "error": f"{result['error']} Say above what they mean, and look again.",
+                "error": f"{result['error']} Say below what they mean, and look again.",
                 "columns": result["columns"],
             }
         if "error" in result:
