@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 log = logging.getLogger("rlhf_lab.ui.requests")
 
 API_PATH = "/gradio_api/"
-CALL_PATH = re.compile(rf"{API_PATH}(?:(?:run|api|call)/([^/]*)|queue/join)/?$")
+CALL_PATH = re.compile(rf"{API_PATH}(?:(run|api|call)/([^/]*)|queue/join)/?$")
 MAX_JSON_DEPTH = 50
 MAX_JSON_INT = 2**63 - 1
 
@@ -154,7 +154,10 @@ def check_call(scope: Scope, body: Any) -> None:
             if page is not None and call.component_id not in page.blocks:
                 raise BadRequestError(f"There is no component {call.component_id}. Reload the page.", 404)
         elif (match := CALL_PATH.match(path)) is not None and page is not None:
-            check_event(page, match[1] or "", EventCall.model_validate(body))
+            event_call = EventCall.model_validate(body)
+            if match[1] == "call":  # there Gradio goes by the name alone
+                event_call.fn_index = None
+            check_event(page, match[2] or "", event_call)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         name = ".".join(map(str, problem["loc"])) or "body"
