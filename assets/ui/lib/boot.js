@@ -46,7 +46,7 @@ for (const name of ['localStorage', 'sessionStorage']) {
       el('div.screen', {},
         guideline ? el('p.guideline.lab-scroll.lab-text', { dir: 'auto' }, guideline) : null,
         el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, prompt)),
-        el('h2', {}, 'Which continuation is better?'),
+        el('h2', {}, 'Which text is better?'),
         el('div.sides', {}, side('left', left, 'Left', 'First'), side('right', right, 'Right', 'Second'))));
     if (!isRendered()) document.body.append(overlay);
   }

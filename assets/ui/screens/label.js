@@ -224,7 +224,7 @@ function draw(state) {
   if (state.pair) {
     sections.push(
       el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, state.pair.prompt)),
-      el('h2', { id: 'lab-question' }, 'Which continuation is better?'), sides(),
+      el('h2', { id: 'lab-question' }, 'Which text is better?'), sides(),
       el('div.others', {}, button('tie', 'Equally good', '0'), button('both_bad', 'Both bad', 'X'),
         button('skip', 'Skip', 'S'), button('undo', 'Undo', 'U'), button('redo', 'Redo', 'R')), optionalControls());
   } else {

@@ -73,7 +73,7 @@ function temperatureCell(project) {
   const save = (value) => send('temperature', { project: project.id, temperature: value }, showReply);
   return el('td.figure', { 'data-words': 'temperature' }, isEditing(project, 'temperature')
     ? Lab.nameField(temperature, `new temperature of project ${project.id}`, 'project-new-temperature', attributes, save, stopEditing)
-    : Lab.operatorOnly(el('button.plain', { type: 'button', title: 'change for new texts', 'aria-label': `change temperature ${temperature} of project ${project.id}`,
+    : Lab.operatorOnly(el('button.plain', { type: 'button', title: 'change it for texts that are written from now on', 'aria-label': `change temperature ${temperature} of project ${project.id}`,
       'data-do': 'project-temperature', ...attributes, onclick: () => startEditing(project.id, 'temperature') }, temperature)));
 }
 
@@ -145,7 +145,7 @@ function buildForm() {
       labelledField('Model', '', selectField('new-model', 'model', [...props.data.models, [OTHER, 'another: a Hub id or a folder …']], () => { other.hidden = control('new-model').value !== OTHER; clearCheck(); if (!other.hidden) other.focus(); }), other),
       labelledField('Prompts', '', selectField('new-set', 'prompts', [['', 'what suits the model'], ...props.data.prompt_sets, [OWN, 'my own …']], () => { own.hidden = control('new-set').value !== OWN; if (!own.hidden) text.focus(); })),
       labelledField('Name', '', el('input.lab-input', { type: 'text', maxlength: 80, placeholder: 'made from model and prompts', 'data-do': 'new-name' })),
-      labelledField('Temperature', '', el('input.lab-input', { type: 'text', inputmode: 'decimal', placeholder: 'suits the model', title: '0.05 to 5; lower: safer and more alike texts, higher: more surprising ones', 'data-do': 'new-temperature' })),
+      labelledField('Temperature', '', el('input.lab-input', { type: 'text', inputmode: 'decimal', placeholder: 'automatic', title: '0.05 to 5; lower: plainer texts that are more alike, higher: more surprising ones. Empty: what suits the model', 'data-do': 'new-temperature' })),
       labelledField('Seed', '', el('input.lab-input', { type: 'text', inputmode: 'numeric', value: '0', 'data-do': 'new-seed' }))),
     own,
     el('div.lab-row', {}, el('button.lab-button', { type: 'button', 'data-do': 'new-check', onclick: checkModel }, 'Check the model'),
