@@ -126,10 +126,12 @@ def serve(ctx: Context, host: str, port: int) -> int:
                 return 1
         logs.make_handlers_safe("uvicorn")
         ctx.scheduler.start()
+        ctx.instant_reward.start()
         print(f"RLHF Lab: {url}\nhome: {ctx.home}{access_instructions(ctx, ctx.public_url or url)}", flush=True)
         print("Ctrl-C ends the page; what the engine does goes on.", flush=True)
         threading.Event().wait()
     ctx.scheduler.stop()
+    ctx.instant_reward.stop()
     page.close(verbose=False)
     print(f"\n{shutdown_message(ctx.db, ctx.home)}", flush=True)
     return 0

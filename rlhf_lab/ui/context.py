@@ -11,6 +11,7 @@ from gradio.context import LocalContext
 
 from rlhf_lab.common.records import Project, Role
 from rlhf_lab.errors import LabelError, NotAllowedError
+from rlhf_lab.jobs.instant_reward import InstantReward
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.jobs.scheduler import Scheduler
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, joined_at
@@ -60,6 +61,11 @@ class Context:
     def scheduler(self) -> Scheduler:
         """What the page's process does by itself. Started by app.py; `replace` of a context makes another one."""
         return Scheduler(self.home, self.db)
+
+    @functools.cached_property
+    def instant_reward(self) -> InstantReward:
+        """The reward model that learns from every vote in the page's process. Started by app.py."""
+        return InstantReward(self.db)
 
     @property
     def project(self) -> Project:

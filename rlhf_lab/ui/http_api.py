@@ -90,6 +90,7 @@ def build(ctx: Context) -> None:
             return {"vote_id": None, "uuid": payload.uuid, "counted": False, "why": str(error)}
         if (vote.annotator, vote.pair_id) != (annotator, payload.pair_id):
             raise LabelError("Another vote has this uuid already; nothing was counted. Make a new one for each vote.")
+        ctx.instant_reward.labels_changed()
         return {"vote_id": vote.id, "uuid": vote.uuid, "counted": True, "why": ""}
 
     @allow_viewers

@@ -3,20 +3,25 @@
 from types import SimpleNamespace
 
 import gradio as gr
+import numpy as np
 import pytest
 from page_events import event_handlers
 
 from rlhf_lab.common.enums import Choice, JobKind, Source
+from rlhf_lab.common.records import Vote
 from rlhf_lab.errors import ConfigError, LabelError, NotAllowedError, StaleVoteError
 from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.instant_reward import Prediction
 from rlhf_lab.jobs.project_setup import copy_project, new_project, remove_project
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.features import TextFeatures, add_features, texts_without_features
 from rlhf_lab.store.projects import open_project, projects
 from rlhf_lab.store.votes import label_count, vote_counts
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
 from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.screens import label
 from rlhf_lab.ui.services import voting
+from rlhf_lab.ui.services.instant_view import instant_view, prediction_view
 
 
 @pytest.fixture
@@ -237,3 +242,94 @@ def test_judge_and_reset_act_for_a_caller_with_a_name(ctx):
     assert label_count(vote_counts(ctx.db, before.id)[Source.SIMULATED]) == 3
     handlers["lab-label", "reset"](None, payload)
     assert ctx.project.id != before.id
+
+
+def press(ctx, name, **payload):
+    return label.voting_handlers(ctx)[name](gr.EventData(None, {"annotator": "ann"} | payload))
+
+
+def give_features(ctx):
+    """Features to all texts of the project: how long they are, and noise."""
+    texts = texts_without_features(ctx.db, ctx.project.id, 1000)
+    noise = np.random.default_rng(0).normal(size=(len(texts), 4))
+    vectors = {text.id: [len(text.text) / 10, *row] for (_, text), row in zip(texts, noise, strict=True)}
+    add_features(ctx.db, {i: TextFeatures(1, np.array(vector, np.float16)) for i, vector in vectors.items()})
+
+
+def answer(ctx, annotator="ann", choice=None):
+    """Prefer the shorter text through the event, as the page does; the uuid."""
+    pair = label.state(ctx, annotator)["pair"]
+    choice = choice or ("left" if len(pair["left"]) < len(pair["right"]) else "right")
+    payload = {"annotator": annotator, "pair_id": pair["id"], "choice": choice, "uuid": f"{annotator} {pair['id']}"}
+    assert press(ctx, "vote", **payload)["vote_uuid"] == payload["uuid"]
+    return payload["uuid"]
+
+
+def test_the_reply_to_a_vote_does_not_wait_for_the_instant_reward_model(ctx):
+    give_features(ctx)
+    uuids = [answer(ctx) for _ in range(7)]
+    view = instant_view(ctx, "ann", uuids[-1])
+    assert (view["pending"], view["prediction"], view["right"]) == (True, None, None)
+    ctx.instant_reward.run_once()
+    view = instant_view(ctx, "ann", uuids[-1])
+    assert (view["pending"], view["labels"], view["decided"], view["needed"]) == (False, 7, 7, 6)
+    assert 0 <= view["right"] <= 7
+    assert view["low"] < view["right"] / 7 < view["high"] or view["right"] in (0, 7)
+    last = answer(ctx)
+    ctx.instant_reward.run_once()
+    prediction = instant_view(ctx, "ann", last)["prediction"]
+    chosen, other = prediction["scores"]
+    assert prediction["expected"] is (chosen > other)
+
+
+def test_scores_of_a_pair_are_shown_to_its_voter_alone(ctx):
+    give_features(ctx)
+    for _ in range(7):
+        answer(ctx)
+    ctx.instant_reward.run_once()
+    own = answer(ctx, "bob")
+    ctx.instant_reward.run_once()
+    assert instant_view(ctx, "bob", own)["prediction"] is not None
+    for other in ("ann", ""):
+        view = instant_view(ctx, other, own)
+        assert view["prediction"] is None
+        assert view["right"] is not None
+
+
+def test_the_figures_do_not_name_a_pair_that_is_open(ctx):
+    """Before the vote there is nothing to ask for; after an undo its scores are gone."""
+    give_features(ctx)
+    for _ in range(8):
+        uuid = answer(ctx)
+    ctx.instant_reward.run_once()
+    assert instant_view(ctx, "ann", uuid)["prediction"] is not None
+    assert instant_view(ctx, "ann", "")["prediction"] is None
+    press(ctx, "undo")
+    ctx.instant_reward.run_once()
+    view = instant_view(ctx, "ann", uuid)
+    assert (view["pending"], view["prediction"], view["labels"]) == (False, None, 7)
+    press(ctx, "redo")
+    ctx.instant_reward.run_once()
+    assert instant_view(ctx, "ann", "")["labels"] == 8
+
+
+def test_a_skipped_pair_is_not_predicted(ctx):
+    give_features(ctx)
+    for _ in range(8):
+        answer(ctx)
+    uuid = answer(ctx, choice="skip")
+    assert not ctx.instant_reward.is_pending(uuid)
+    ctx.instant_reward.run_once()
+    view = instant_view(ctx, "ann", uuid)
+    assert (view["labels"], view["prediction"]) == (8, None)
+
+
+def test_a_vote_without_a_winner_shows_the_scores_of_both_sides():
+    """Sides as the person saw them; nothing was right or wrong."""
+    prediction = Prediction(1.5, -0.5)
+    for choice in (Choice.TIE, Choice.BOTH_BAD):
+        vote = Vote("u", 1, "ann", Source.HUMAN, choice, first_on_left=False)
+        assert prediction_view(vote, prediction) == {"decided": False, "scores": [-0.5, 1.5], "expected": None}
+    second = Vote("u", 1, "ann", Source.HUMAN, Choice.SECOND, first_on_left=True)
+    assert prediction_view(second, prediction) == {"decided": True, "scores": [-0.5, 1.5], "expected": False}
+    assert prediction_view(second, Prediction(2.0, 2.0))["expected"] is False

@@ -13,6 +13,11 @@ let shownAt = 0;  // when the pair came on screen
 let replyTimer = null;
 let isReadable = false;  // an earlier answer is the second half of a double click
 let readableTimer = null;
+let instant = null;      // the newest figures of the instant reward model
+let instantUuid = '';    // the vote that they are to know, whose prediction is shown
+let instantPolls = 0;
+let guesses = [];        // whether the last predictions were right, oldest first
+let countedUuid = '';    // the vote of the last of them
 
 let strength = '';             // how much better, optional
 let marksDifferences = false;  // whether differing words are marked
@@ -23,6 +28,7 @@ const SHORTCUTS = {
 };
 const ACTION_BY_KEY = Object.fromEntries(Object.entries(SHORTCUTS).flatMap(([name, keys]) => keys.map((key) => [key, name])));
 const MIN_TEXT_PX = 72;  // of a text on a phone
+const INSTANT_POLL_MS = 80, MAX_INSTANT_POLLS = 60, MAX_GUESSES = 10;
 const STRENGTHS = ['slightly', 'clearly', 'much'];
 const stackedScreen = matchMedia('(max-width: 640px)');  // the texts stand one above the other: label.css
 const CHOICE_LABELS = { left: 'left is better', right: 'right is better', tie: 'equally good', both_bad: 'both bad', skip: 'skipped' };
@@ -89,6 +95,7 @@ function handleAction(name) {
   const card = root.querySelector(`.side.${name}`);
   sendVote({ pair_id: current.pair.id, choice: name, uuid: Lab.uuid(), duration_ms: Math.round(performance.now() - shownAt),
     strength: card ? strength : '', note, by: current.you.name || annotator, project_created_at: current.project.project_created_at });
+  expectPrediction(name === 'skip' ? '' : lastVote.uuid);
   if (current.next_pair) draw({ ...current, pair: current.next_pair, next_pair: null, notice: '' });
   else card?.classList.add('chosen');
 }
@@ -200,6 +207,88 @@ function judgeControls() {
       } }, 'Reset demo')));
 }
 
+// What the instant reward model expected of the last vote, and how often it is right. It says nothing about the pair on screen.
+function instantPanel() {
+  return el('section.instant', { 'aria-label': 'instant reward model', 'data-right': instant?.right ?? '' },
+    el('div.guess', { 'aria-live': 'polite' }, guessParts()), el('div.accuracy', {}, accuracyParts()));
+}
+
+function guessParts() {
+  const title = el('strong', {}, 'Instant reward model');
+  if (!instant) return [title];
+  const { needed, decided, waiting, prediction } = instant;
+  if (instant.right === null) {
+    const answers = decided + waiting;
+    return [title, el('span.muted', {}, answers < needed
+      ? `It learns from every answer, and starts after ${needed} that prefer one text: ${answers} so far.`
+      : 'The engine is reading the texts of your answers. Then it starts to predict.')];
+  }
+  if (instantUuid && instant.pending) return [title, el('span.muted', {}, 'It learns from your answer …')];
+  if (!instantUuid || !prediction) return [title, el('span.muted', {}, 'It predicts your next answer, and tells you afterwards.')];
+  const sideNames = stackedScreen.matches ? ['first', 'second'] : ['left', 'right'];
+  const [first, second] = prediction.decided ? ['your choice', 'other'] : sideNames;
+  const verdict = !prediction.decided ? 'No winner for you. It scored' : prediction.expected ? '✓ It expected your answer' : '✗ It expected the other text';
+  return [
+    el(`strong.verdict${prediction.expected === null ? '' : prediction.expected ? '.good' : '.bad'}`, { 'data-expected': String(prediction.expected) }, verdict),
+    el('span.scores', { title: 'Scores before it learnt from your answer: 0 is an average text, most lie between −2 and 2.' },
+      scoreBar(first, prediction.scores[0]), scoreBar(second, prediction.scores[1]))];
+}
+
+function scoreBar(label, score) {
+  const bar = el('i');
+  bar.style.left = `${50 + 50 * Math.max(-1, Math.min(0, score / 3))}%`;
+  bar.style.width = `${50 * Math.min(1, Math.abs(score) / 3)}%`;
+  return el('span.score', {}, el('span.muted', {}, label), el('span.track', { 'aria-hidden': 'true' }, bar), el('b', {}, Lab.difference(Number(score.toFixed(1)))));
+}
+
+function accuracyParts() {
+  if (!instant || instant.right === null) return [];
+  const accuracy = instant.right / instant.decided, { low, high, decided } = instant;
+  const span = el('i.span'), mark = el('i.mark');
+  span.style.left = `${100 * low}%`;
+  span.style.width = `${100 * (high - low)}%`;
+  mark.style.left = `${100 * accuracy}%`;
+  const figure = { accuracy, low, high }, answers = `${decided}${instant.simulated ? ' simulated' : ''} answers`;
+  return [
+    el('span.figure', {}, el('b', {}, Lab.accuracy(figure)), el('span.muted', {}, ' right'),
+      Lab.isWideInterval(figure) ? null : el('span.muted.beside', {}, ` (95 % sure: ${Lab.interval(low, high)})`)),
+    el('span.range', { 'aria-hidden': 'true' }, span, mark),
+    el('span.muted', { title: 'Leave-one-out: each answer is predicted by a model that was fitted without the answers to its prompt. Guessing is right half of the time.' },
+      el('span.beside', {}, `tested on ${answers} that were hidden from it`), el('span.above', {}, `of ${answers}`)),
+    ...(guesses.length > 1 ? [el('span.guesses', { title: 'Its last guesses of your answers, before it learnt from them', role: 'img',
+      'aria-label': `${guesses.filter(Boolean).length} of your last ${guesses.length} answers expected` }, el('span.muted', {}, 'last ones '), guesses.map((right) => el(`i${right ? '.right' : ''}`)))] : [])];
+}
+
+function drawInstant() {
+  const panel = root.querySelector('.instant');
+  if (!panel) return;
+  panel.dataset.right = instant?.right ?? '';
+  panel.querySelector('.guess').replaceChildren(...guessParts());
+  panel.querySelector('.accuracy').replaceChildren(...accuracyParts());
+}
+
+async function loadInstant() {
+  const uuid = instantUuid;
+  const reply = await Lab.unwrap(server.instant({ annotator, vote_uuid: uuid })).catch(() => null);  // the next poll tries again
+  if (!reply || uuid !== instantUuid || reply.project_created_at !== current?.project.project_created_at) return;
+  if (reply.prediction?.decided && countedUuid !== uuid) {
+    guesses = [...guesses, reply.prediction.expected].slice(-MAX_GUESSES);
+    countedUuid = uuid;
+  }
+  const isSame = JSON.stringify(reply) === JSON.stringify(instant);
+  instant = reply;
+  if (!isSame) drawInstant();
+  if (reply.pending && instantPolls++ < MAX_INSTANT_POLLS) setTimeout(loadInstant, INSTANT_POLL_MS);
+}
+
+// uuid: of a vote whose prediction is to be shown once the model has learnt from it; '': none is.
+function expectPrediction(uuid) {
+  instantUuid = uuid;
+  instantPolls = 0;
+  if (instant) instant = { ...instant, pending: !!uuid, prediction: null };
+  drawInstant();
+}
+
 function showMessage(text, ...controls) {
   const container = root.querySelector('.message');
   container?.replaceChildren(...(text ? [el('p.lab-notice', { role: 'status' }, text, controls.length ? ' ' : '', controls)] : []));
@@ -226,11 +315,12 @@ function draw(state) {
       el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, state.pair.prompt)),
       el('h2', { id: 'lab-question' }, 'Which text is better?'), sides(),
       el('div.others', {}, button('tie', 'Equally good', '0'), button('both_bad', 'Both bad', 'X'),
-        button('skip', 'Skip', 'S'), button('undo', 'Undo', 'U'), button('redo', 'Redo', 'R')), optionalControls());
+        button('skip', 'Skip', 'S'), button('undo', 'Undo', 'U'), button('redo', 'Redo', 'R')), instantPanel(), optionalControls());
   } else {
     sections.push(el('div.lab-card.lab-empty', { role: 'status' }, state.waiting_text,
       isViewer ? el('p', {}, el('a.lab-button.lab-main', { href: 'join' }, 'Join to label')) : null));
     if (!isViewer) sections.push(el('div.others', {}, button('undo', 'Undo', 'U')));
+    sections.push(instantPanel());
   }
   sections.push(el('div.message'), progress(state));  // a message moves no button
   if (!isViewer) sections.push(historySection());
@@ -266,6 +356,7 @@ function applyReply() {
   const reply = props.value;
   if (!reply?.project || (pendingUuid && reply.vote_uuid !== pendingUuid)) return;  // a late reply to an event before the vote
   clearTimeout(replyTimer);
+  const changesLabels = !!reply.notice;  // undo, redo, another answer, or a vote that did not count
   // Gradio reloads the page when the connection is lost; a vote that was not stored before the reload is sent again.
   const lostVote = current === null && Lab.getItem('vote') ? JSON.parse(Lab.getItem('vote')) : null;
   const isOvertaken = current && current.project.project_created_at === reply.project.project_created_at && current.counted_at > reply.counted_at;
@@ -274,6 +365,8 @@ function applyReply() {
   if (current?.pair && pairKey(current) === pairKey(state)) updateSamePair(state);
   else draw(state);
   publishCounts();
+  if (changesLabels) expectPrediction('');
+  loadInstant();
   clearPendingVote();
   setAwaitsReply(false);
   if (lostVote) handleLostVote(lostVote, state.you);
@@ -290,7 +383,7 @@ function handleLostVote(vote, you) {
 
 // On a phone the two texts share the height that the rest of the screen leaves, so that all buttons are visible.
 function fitTexts() {
-  const texts = [...root.querySelectorAll('.side .lab-text')], last = root.querySelector('.others');
+  const texts = [...root.querySelectorAll('.side .lab-text')], last = root.querySelector('.instant');
   root.style.removeProperty('--text-height');
   if (!stackedScreen.matches || !last || !texts.length || root.offsetParent === null) return;
   const used = last.getBoundingClientRect().bottom + window.scrollY - texts.reduce((sum, node) => sum + node.offsetHeight, 0);
@@ -315,6 +408,7 @@ Lab.poll(root, async () => {
   Object.assign(current, { people_here: reply.people_here }, reply.counted_at > current.counted_at ? counts(reply) : {});
   root.querySelector('.goal')?.replaceWith(progress(current));
   publishCounts();
+  loadInstant();
 }, 5000);
 watch('value', applyReply);
 document.addEventListener('keydown', onKey);

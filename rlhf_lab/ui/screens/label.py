@@ -6,6 +6,7 @@ from typing import Any
 
 import gradio as gr
 
+from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import Lease
 from rlhf_lab.errors import LabelError, StaleVoteError
 from rlhf_lab.jobs import retraining, scheduler
@@ -25,6 +26,7 @@ from rlhf_lab.ui.events import (
     visitor_action,
 )
 from rlhf_lab.ui.services import voting
+from rlhf_lab.ui.services.instant_view import instant_view
 from rlhf_lab.ui.services.presence import PRESENCE
 
 OTHER_PROJECT_NOTICE = (
@@ -38,6 +40,12 @@ class LabelPayload(Payload):
 
     annotator: str | None = None
     project_created_at: float | None = None
+
+
+class InstantQuery(LabelPayload):
+    """vote_uuid: of the page's last vote, whose prediction it waits for or shows; "" for none."""
+
+    vote_uuid: str = ""
 
 
 class JudgePayload(LabelPayload):
@@ -59,13 +67,17 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         people_here = touch_presence(ctx, ctx.annotator_or_empty(parse_payload(LabelPayload, query).annotator))
         return {"people_here": people_here, "you": visitor_info(ctx)} | cached_progress()
 
+    def instant(query: dict[str, Any]) -> dict[str, Any]:
+        payload = parse_payload(InstantQuery, query)
+        return instant_view(ctx, ctx.annotator_or_empty(payload.annotator), payload.vote_uuid)
+
     judges = [
         {"name": judge.name, "description": judge.description, "prompt_set": judge.prompt_set}
         for judge in JUDGES.values()
     ]
     component = widget(
         "label",
-        server_functions={"recent_votes": recent_votes, "presence": presence},
+        server_functions={"recent_votes": recent_votes, "presence": presence, "instant": instant},
         scripts=["markdown"],
         data={"judges": judges},
         label="Label pairs of texts",
@@ -75,6 +87,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def judge(payload: JudgePayload) -> dict[str, Any]:
         annotator = ctx.require_annotator(payload.annotator)
         notice = ctx.scheduler.request_judge_labels(ctx.project.id, payload.judge, payload.count)
+        ctx.instant_reward.labels_changed()
         return state(ctx, annotator, notice=notice)
 
     @operator_action(ctx, LabelPayload, toast_errors=True)
@@ -102,7 +115,9 @@ def voting_handlers(ctx: Context) -> dict[str, Handler]:
     def vote(payload: voting.VotePayload) -> dict[str, Any]:
         annotator, notice = ctx.require_annotator(payload.annotator), ""
         try:
-            voting.cast_vote(ctx, payload, annotator)
+            stored = voting.cast_vote(ctx, payload, annotator)
+            if stored.choice is not Choice.SKIP:
+                ctx.instant_reward.predict_vote(stored)
         except LabelError as error:  # the page shows the next pair already; this reply takes it back to the right one
             notice = str(error)
         return state(ctx, annotator, notice=notice) | {"vote_uuid": payload.uuid}
@@ -113,6 +128,8 @@ def voting_handlers(ctx: Context) -> dict[str, Handler]:
         if voting.is_stale_project(ctx, payload.project_created_at):
             return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
         undone = undo_last_vote(ctx.db, project.id, annotator, get_labelling_config(ctx.db, project.id))
+        if undone is not None:
+            ctx.instant_reward.forget_votes(annotator, undone.pair.id)
         notice = "There is nothing to undo." if undone is None else "Your last answer is taken back."
         return state(ctx, annotator, notice=notice)
 
@@ -122,6 +139,7 @@ def voting_handlers(ctx: Context) -> dict[str, Handler]:
         if voting.is_stale_project(ctx, payload.project_created_at):
             return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
         redone = redo_last_vote(ctx.db, ctx.project.id, annotator)
+        ctx.instant_reward.labels_changed()
         notice = "There is nothing to redo." if redone is None else "The vote you had undone counts again."
         return state(ctx, annotator, notice=notice)
 
@@ -130,6 +148,7 @@ def voting_handlers(ctx: Context) -> dict[str, Handler]:
         annotator, notice = ctx.require_annotator(payload.annotator), "Your earlier answer is changed."
         try:
             voting.change_vote(ctx, payload, annotator)
+            ctx.instant_reward.labels_changed()
         except StaleVoteError as error:
             notice = str(error)
         return state(ctx, annotator, notice=notice)

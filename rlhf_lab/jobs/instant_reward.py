@@ -1,0 +1,374 @@
+"""The instant reward model: a linear head on stored features that is fitted again after every vote, in the page's process.
+
+Before it learns from a vote it predicts it. Needs neither torch nor a running engine.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Pair, Vote
+from rlhf_lab.common.stats import clustered_interval, wilson_interval
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.core.preference_fit import (
+    DualFit,
+    Float32,
+    Float64,
+    LayerScaler,
+    PairGram,
+    PreferenceTargets,
+    choose_ridge,
+    fit_dual,
+    held_out_scores,
+)
+from rlhf_lab.errors import LabError, NotFoundError
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.features import (
+    MAX_INSTANT_LABELS,
+    PairLabel,
+    TextFeatures,
+    load_features,
+    newest_labels,
+    oldest_features,
+)
+from rlhf_lab.store.projects import current_project, get_pair
+
+log = logging.getLogger("rlhf_lab.instant_reward")
+
+MIN_DECIDED = 6  # labels that prefer one text; fewer say nothing
+REFERENCE_TEXTS = 128  # whose scores have mean 0 and standard deviation 1
+MIN_REFERENCE_TEXTS = 8
+MAX_QUICK_LABELS = 100  # the ridge is chosen at every fit; with more labels after the figures are shown,
+RIDGE_INTERVAL = 25  # when there are so many more
+LOADED_PAIRS = 64  # at a time
+POLL_INTERVAL_S = 3.0  # for votes of other processes and new features
+WATCHED_S = 30.0  # a page that shows the figures asks for them more often than this
+REST_FACTOR = 2.0  # a fit takes a third of a core at most, however many people vote
+MAX_REFITS = 8  # predictions in a round that need a fit of their own
+MAX_PREDICTIONS = 2000  # kept in memory
+DECIDED = (Choice.FIRST, Choice.SECOND)
+
+
+@dataclass(frozen=True)
+class InstantFigures:
+    """labels: those learnt from; decided: those of them that prefer one text; waiting: labels whose texts have no features yet.
+
+    right: decided labels that are predicted by a head fitted without the labels of their prompt; low, high: 95 % interval of
+    that share. All three are None below MIN_DECIDED.
+    """
+
+    project_id: int
+    source: Source
+    labels: int = 0
+    decided: int = 0
+    waiting: int = 0
+    right: int | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Scores of both texts of a pair by a head that knew no label of the pair."""
+
+    first: float
+    second: float
+
+    @property
+    def choice(self) -> Choice | None:
+        """The text with the higher score; None: equal scores."""
+        if self.first == self.second:
+            return None
+        return Choice.FIRST if self.first > self.second else Choice.SECOND
+
+
+class InstantModel:
+    """The head of one project, the labels that it learnt from, and the Gram matrix of their pairs."""
+
+    def __init__(self, db: Database, project_id: int) -> None:
+        self.db, self.project_id = db, project_id
+        self.figures = InstantFigures(project_id, Source.HUMAN)
+        self._stored_labels: list[PairLabel] = []
+        self._labels: list[PairLabel] = []  # those with features
+        self._fit: DualFit | None = None
+        self._ridge_chosen_at = 0  # number of labels
+        self._unusable_pairs: set[int] = set()
+        self._reference = np.empty((0, 0), np.float32)
+        self._weights: Float32 | None = None
+        self._pairs = PairGram(0)
+        self._scaler: LayerScaler
+
+    def update(self) -> None:
+        """Learn from the labels as they are now: people's, or simulated ones where there are none."""
+        source = Source.HUMAN
+        labels = newest_labels(self.db, self.project_id, source)
+        if not labels:
+            source = Source.SIMULATED
+            labels = newest_labels(self.db, self.project_id, source)
+        if labels == self._stored_labels and not self.figures.waiting:
+            return
+        self._stored_labels = labels
+        self._update_reference()
+        usable = self._add_pairs(labels)
+        decided = sum(label.choice in DECIDED for label in usable)
+        waiting = sum(label.pair_id not in self._unusable_pairs for label in labels) - len(usable)
+        figures = InstantFigures(self.project_id, source, len(usable), decided, waiting)
+        if decided < MIN_DECIDED:
+            self._labels, self._fit, self._weights = [], None, None
+        elif usable != self._labels:
+            self._learn(usable)
+        self.figures = self._with_accuracy(figures)
+
+    def choose_ridge(self) -> bool:
+        """Choose the ridge again where the labels have grown (or shrunk) since. Returns whether the figures have changed."""
+        if self._fit is None or abs(len(self._labels) - self._ridge_chosen_at) < RIDGE_INTERVAL:
+            return False
+        self._ridge_chosen_at = 0
+        self._learn(self._labels)
+        self.figures = self._with_accuracy(self.figures)
+        return True
+
+    def predict(self, pair: Pair) -> Prediction | None:
+        """The scores of a pair by a head that knows no label of it; None without features or enough other labels."""
+        texts = load_features(self.db, [pair.first.id, pair.second.id])
+        if self._fit is None or len(texts) < 2 or not all(self._is_usable(text) for text in texts.values()):
+            return None
+        weights = self._weights_without(pair.id)
+        if weights is None:
+            return None
+        reference = self._reference @ weights
+        first, second = (
+            (self._scaler(texts[side.id].vector - self._scaler.mean) @ weights - reference.mean()) / reference.std()
+            for side in (pair.first, pair.second)
+        )
+        return Prediction(float(first), float(second))
+
+    def knows(self, pair_id: int) -> bool:
+        """Whether the head has learnt from a label of the pair."""
+        return any(label.pair_id == pair_id for label in self._labels)
+
+    def _weights_without(self, pair_id: int) -> Float32 | None:
+        """Weights of the head; fitted again without the labels of the pair if it knows some."""
+        assert self._fit is not None
+        if not self.knows(pair_id):
+            if self._weights is None:
+                self._weights = self._pairs.weights(*self._signed(self._labels, self._fit.coefficients))
+            return self._weights
+        others = [label for label in self._labels if label.pair_id != pair_id]
+        if sum(label.choice in DECIDED for label in others) < MIN_DECIDED:
+            return None
+        return self._pairs.weights(*self._signed(others, self._fit_labels(others, self._fit.ridge).coefficients))
+
+    def _update_reference(self) -> None:
+        """Take the project's first texts as the reference, again while their number doubles; or where too many pairs of labels
+        that were taken back fill the memory."""
+        count = len(self._reference)
+        if count >= REFERENCE_TEXTS and len(self._pairs) <= 2 * MAX_INSTANT_LABELS:
+            return
+        texts = oldest_features(self.db, self.project_id, REFERENCE_TEXTS)
+        if len(texts) < max(MIN_REFERENCE_TEXTS, min(2 * count, REFERENCE_TEXTS)):
+            return
+        vectors = np.stack([text.vector for text in texts if len(text.vector) == len(texts[0].vector)]).astype(
+            np.float32
+        )
+        self._scaler = LayerScaler(vectors, texts[0].layers)
+        self._reference = self._scaler(vectors - self._scaler.mean)
+        self._pairs = PairGram(vectors.shape[1])
+        self._labels, self._fit, self._weights, self._ridge_chosen_at = [], None, None, 0
+        self._unusable_pairs.clear()
+
+    def _is_usable(self, text: TextFeatures) -> bool:
+        return len(text.vector) == self._reference.shape[1]
+
+    def _add_pairs(self, labels: Sequence[PairLabel]) -> list[PairLabel]:
+        """Add the pairs of new labels to the Gram matrix. Returns the labels whose pairs are in it."""
+        if not len(self._reference):
+            return []
+        new_pairs = {
+            label.pair_id: (label.first_id, label.second_id)
+            for label in labels
+            if label.pair_id not in self._pairs.index_by_pair and label.pair_id not in self._unusable_pairs
+        }
+        pair_ids = list(new_pairs)
+        for start in range(0, len(pair_ids), LOADED_PAIRS):
+            chunk = pair_ids[start : start + LOADED_PAIRS]
+            texts = load_features(self.db, [text_id for pair_id in chunk for text_id in new_pairs[pair_id]])
+            complete = [i for i in chunk if all(text_id in texts for text_id in new_pairs[i])]
+            usable = [i for i in complete if all(self._is_usable(texts[text_id]) for text_id in new_pairs[i])]
+            self._unusable_pairs |= set(complete) - set(usable)
+            if usable:
+                first, second = (
+                    np.stack([texts[new_pairs[i][side]].vector for i in usable]).astype(np.float32) for side in (0, 1)
+                )
+                self._pairs.add(usable, self._scaler(first - second))
+        return [label for label in labels if label.pair_id in self._pairs.index_by_pair]
+
+    def _learn(self, labels: list[PairLabel]) -> None:
+        if self._fit is None or len(labels) <= MAX_QUICK_LABELS or not self._ridge_chosen_at:
+            gram, targets, groups = self._training_data(labels)
+            ridge, self._ridge_chosen_at = choose_ridge(gram, targets, groups), len(labels)
+        else:
+            ridge = self._fit.ridge
+        self._fit, self._labels, self._weights = self._fit_labels(labels, ridge), labels, None
+
+    def _fit_labels(self, labels: Sequence[PairLabel], ridge: float) -> DualFit:
+        """Begins with the coefficients of the present fit."""
+        gram, targets, _ = self._training_data(labels)
+        start = None
+        if self._fit is not None:
+            known = dict(zip((label.vote_id for label in self._labels), self._fit.coefficients, strict=True))
+            start = np.array([known.get(label.vote_id, 0.0) for label in labels])
+        return fit_dual(gram, targets, ridge, start)
+
+    def _training_data(self, labels: Sequence[PairLabel]) -> tuple[Float64, PreferenceTargets, list[int]]:
+        """Gram matrix of chosen - rejected, targets, and the groups of the leave-one-out: prompts, or pairs of a single one."""
+        pair_ids, signs = self._signed(labels, np.ones(len(labels)))
+        ties = np.array([label.choice not in DECIDED for label in labels])
+        margins = np.array([label.strength for label in labels]) * RewardConfig().margin
+        groups = [label.prompt_id for label in labels]
+        if len(set(groups)) == 1:
+            groups = pair_ids
+        return self._pairs.gram(pair_ids, signs), PreferenceTargets(ties, margins), groups
+
+    @staticmethod
+    def _signed(labels: Sequence[PairLabel], coefficients: Float64) -> tuple[list[int], Float64]:
+        """Pairs, and coefficients of their differences first - second."""
+        signs = np.array([-1.0 if label.choice is Choice.SECOND else 1.0 for label in labels])
+        return [label.pair_id for label in labels], signs * coefficients
+
+    def _with_accuracy(self, figures: InstantFigures) -> InstantFigures:
+        if self._fit is None:
+            return figures
+        gram, targets, groups = self._training_data(self._labels)
+        hits = held_out_scores(gram, self._fit, groups) > 0
+        by_group: dict[int, tuple[int, int]] = {}
+        for group, hit, tie in zip(groups, hits.tolist(), targets.ties.tolist(), strict=True):
+            if not tie:
+                right, decided = by_group.get(group, (0, 0))
+                by_group[group] = (right + hit, decided + 1)
+        right = sum(right for right, _ in by_group.values())
+        low, high = clustered_interval(by_group.values()) or wilson_interval(right, figures.decided)
+        return replace(figures, right=right, low=low, high=high)
+
+
+class InstantReward:
+    """A thread of the page's process that keeps the model of the open project up to date: one fit at a time, whoever votes."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self._model: InstantModel | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name="instant reward")
+        self._wake, self._stopped = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._pending: dict[str, Vote] = {}  # by uuid, in order
+        self._predictions: OrderedDict[str, tuple[Vote, Prediction | None]] = OrderedDict()
+        self._asked_at = -WATCHED_S
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def predict_vote(self, vote: Vote) -> None:
+        """Predict a stored vote, then learn from it. The caller does not wait."""
+        with self._lock:
+            if vote.uuid not in self._predictions:
+                self._pending[vote.uuid] = vote
+        self._wake.set()
+
+    def labels_changed(self) -> None:
+        """Learn again: votes were undone, changed or imported."""
+        self._wake.set()
+
+    def forget_votes(self, annotator: str, pair_id: int) -> None:
+        """A person's vote on a pair was undone: the pair is open to them again, so its scores are not shown any more."""
+        with self._lock:
+            for uuid in [uuid for uuid, vote in self._pending.items() if is_vote_on(vote, annotator, pair_id)]:
+                del self._pending[uuid]
+            for uuid in [uuid for uuid, (vote, _) in self._predictions.items() if is_vote_on(vote, annotator, pair_id)]:
+                del self._predictions[uuid]
+        self._wake.set()
+
+    def figures(self, project_id: int) -> InstantFigures:
+        """The figures of the newest fit."""
+        self._asked_at = time.monotonic()
+        model = self._model
+        if model is None or model.project_id != project_id:
+            self._wake.set()
+            return InstantFigures(project_id, Source.HUMAN)
+        return model.figures
+
+    def is_pending(self, uuid: str) -> bool:
+        """Whether a vote is still to be predicted and learnt from."""
+        with self._lock:
+            return uuid in self._pending
+
+    def prediction(self, uuid: str, annotator: str) -> tuple[Vote, Prediction | None] | None:
+        """A person's own vote with its prediction; None: it is not theirs, or is not known (any more)."""
+        with self._lock:
+            found = self._predictions.get(uuid)
+        return found if found is not None and found[0].annotator == annotator else None
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._wake.wait(POLL_INTERVAL_S)
+            is_watched = time.monotonic() - self._asked_at < WATCHED_S
+            if self._stopped.is_set() or not (self._wake.is_set() or is_watched):
+                continue
+            self._wake.clear()
+            start_time = time.monotonic()
+            try:
+                self.run_once()
+            except LabError as error:
+                log.warning("%s", error)
+            except Exception:  # without this thread the figures would stand still until the page is started again
+                log.exception("the instant reward model was not fitted; the next vote tries again")
+            self._stopped.wait(REST_FACTOR * (time.monotonic() - start_time))
+
+    def run_once(self) -> None:
+        """Predict the votes that wait, learn from all labels of the open project, and choose the ridge where that is due."""
+        project = current_project(self.db)
+        if project is None:
+            return
+        if self._model is None or self._model.project_id != project.id:
+            self._model = InstantModel(self.db, project.id)
+            self._model.update()
+        with self._lock:
+            votes = list(self._pending.values())
+        predictions = self._predict(self._model, votes)
+        self._model.update()
+        with self._lock:
+            for vote in votes:
+                if self._pending.pop(vote.uuid, None) is not None:
+                    self._predictions[vote.uuid] = vote, predictions.get(vote.uuid)
+            while len(self._predictions) > MAX_PREDICTIONS:
+                self._predictions.popitem(last=False)
+        self._model.choose_ridge()
+
+    def _predict(self, model: InstantModel, votes: Sequence[Vote]) -> dict[str, Prediction | None]:
+        """By uuid, without votes on pairs that are gone, or for which MAX_REFITS are too few."""
+        predictions: dict[str, Prediction | None] = {}
+        refits = 0
+        for vote in votes:
+            refits += model.knows(vote.pair_id)
+            if refits <= MAX_REFITS or not model.knows(vote.pair_id):
+                with contextlib.suppress(NotFoundError):
+                    pair = get_pair(self.db, vote.pair_id)
+                    if pair.project_id == model.project_id:
+                        predictions[vote.uuid] = model.predict(pair)
+        return predictions
+
+
+def is_vote_on(vote: Vote, annotator: str, pair_id: int) -> bool:
+    return (vote.annotator, vote.pair_id) == (annotator, pair_id)

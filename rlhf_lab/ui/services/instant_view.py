@@ -1,0 +1,46 @@
+"""What the screen "Label" shows of the instant reward model: its accuracy, and what it expected of the vote just cast.
+
+Everybody may see the accuracy. The scores of a pair are shown to the person who voted on it, after their vote, and to nobody
+else: for others it may still be open.
+"""
+
+from typing import Any
+
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Vote
+from rlhf_lab.jobs.instant_reward import DECIDED, MIN_DECIDED, Prediction
+from rlhf_lab.ui.context import Context
+
+
+def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> dict[str, Any]:
+    """The newest figures; `pending` while the vote is still to be learnt from, then `prediction` if there is one."""
+    project, service = ctx.project, ctx.instant_reward
+    pending = bool(vote_uuid) and service.is_pending(vote_uuid)  # read first: figures of that moment know the vote
+    found = service.prediction(vote_uuid, annotator) if vote_uuid and not pending else None
+    figures = service.figures(project.id)
+    return {
+        "project_created_at": project.created_at,
+        "needed": MIN_DECIDED,
+        "labels": figures.labels,
+        "decided": figures.decided,
+        "waiting": figures.waiting,
+        "simulated": figures.source is Source.SIMULATED and figures.labels > 0,
+        "right": figures.right,
+        "low": figures.low,
+        "high": figures.high,
+        "pending": pending,
+        "prediction": None if found is None or found[1] is None else prediction_view(found[0], found[1]),
+    }
+
+
+def prediction_view(vote: Vote, prediction: Prediction) -> dict[str, Any]:
+    """Scores of the text that the vote prefers and of the other one; of the left and the right text for a vote without a winner.
+
+    expected: whether the preferred text scored higher.
+    """
+    if vote.choice in DECIDED:
+        scores = (prediction.first, prediction.second)
+        chosen, other = scores if vote.choice is Choice.FIRST else scores[::-1]
+        return {"decided": True, "scores": [chosen, other], "expected": prediction.choice is vote.choice}
+    left, right = (prediction.first, prediction.second)[:: 1 if vote.first_on_left else -1]
+    return {"decided": False, "scores": [left, right], "expected": None}

@@ -1,0 +1,373 @@
+"""The instant reward model: what it learns from, what it predicts before it learns, and that it fits once for many votes."""
+
+import threading
+import uuid
+
+import numpy as np
+import pytest
+
+from rlhf_lab.common.enums import Choice, Source, Strength
+from rlhf_lab.common.records import NewCompletion, Vote
+from rlhf_lab.jobs import instant_reward
+from rlhf_lab.jobs.instant_reward import InstantFigures, InstantModel, InstantReward, Prediction
+from rlhf_lab.store import features, projects
+from rlhf_lab.store.features import TextFeatures, add_features
+from rlhf_lab.store.votes import cast_vote
+
+WIDTH = 12  # two layers of six
+
+
+@pytest.fixture
+def project(db):
+    texts = [(f"prompt {i}", "train") for i in range(40)]
+    return projects.create_project(db, "tales", "embedded", "", "tales", 7, texts)
+
+
+class Texts:
+    """Pairs whose first features say how good a text is; a person prefers the better text."""
+
+    def __init__(self, db, project, seed=0):
+        self.db, self.project, self.random = db, project, np.random.default_rng(seed)
+        self.prompts = projects.prompts(db, project.id, "train")
+        self.vectors = {}
+
+    def pairs(self, count, *, with_features=True, prompt=None):
+        new = [
+            NewCompletion(self.prompts[i if prompt is None else prompt].id, f"{side}{i}", (i,), "base", i)
+            for i in range(count)
+            for side in "ab"
+        ]
+        sides = projects.add_completions(self.db, new)
+        vectors = self.random.normal(size=(2 * count, WIDTH)).astype(np.float16)
+        vectors[:, 0] *= 2
+        self.vectors |= {side.id: vector for side, vector in zip(sides, vectors, strict=True)}
+        if with_features:
+            self.store(*(side.id for side in sides))
+        ids = [(sides[2 * i].id, sides[2 * i + 1].id, "random") for i in range(count)]
+        return projects.add_pairs(self.db, self.project.id, ids)
+
+    def store(self, *ids):
+        add_features(self.db, {i: TextFeatures(2, self.vectors[i]) for i in ids})
+
+    def better(self, pair):
+        return Choice.FIRST if self.vectors[pair.first.id][0] > self.vectors[pair.second.id][0] else Choice.SECOND
+
+    def vote(self, pair, choice=None, annotator="ann", **more):
+        source = Source.SIMULATED if annotator.startswith("judge:") else Source.HUMAN
+        vote = Vote(str(uuid.uuid4()), pair.id, annotator, source, choice or self.better(pair), True, **more)
+        return cast_vote(self.db, vote)
+
+
+@pytest.fixture
+def texts(db, project):
+    return Texts(db, project)
+
+
+@pytest.fixture
+def one_ridge(monkeypatch):
+    """The ridge does not depend on the labels."""
+    monkeypatch.setattr(instant_reward, "choose_ridge", lambda *_: 0.1)
+
+
+def undo(db, vote):
+    from rlhf_lab.store import tables as t
+
+    with db.write() as conn:
+        conn.execute(t.votes.update().where(t.votes.c.id == vote.id).values(undone_at=1.0))
+
+
+def test_it_starts_with_the_sixth_decided_label(db, project, texts):
+    model, p = InstantModel(db, project.id), texts.pairs(20)
+    texts.vote(p[19], Choice.TIE)
+    for pair in p[:5]:
+        texts.vote(pair)
+    model.update()
+    assert model.figures == InstantFigures(project.id, Source.HUMAN, labels=6, decided=5)
+    assert model.predict(p[10]) is None
+    texts.vote(p[5])
+    model.update()
+    assert (model.figures.labels, model.figures.decided) == (7, 6)
+    assert model.figures.right is not None
+    assert isinstance(model.predict(p[10]), Prediction)
+
+
+def test_it_learns_what_people_prefer(db, project, texts):
+    """The direction of the first feature: pairs that nobody has labelled are predicted, and the held-out accuracy says so."""
+    model, p = InstantModel(db, project.id), texts.pairs(40)
+    for pair in p[:30]:
+        texts.vote(pair)
+    model.update()
+    unseen = [model.predict(pair).choice is texts.better(pair) for pair in p[30:]]
+    assert sum(unseen) >= 8
+    figures = model.figures
+    assert 24 <= figures.right <= 30
+    assert figures.low < figures.right / 30 < figures.high <= 1.0
+
+
+def test_votes_of_a_random_person_are_right_half_of_the_time(db, project, texts):
+    """Held out: a fit of 12 features to 30 labels would repeat most of them."""
+    model, p = InstantModel(db, project.id), texts.pairs(40)
+    for pair in p[:30]:
+        texts.vote(pair, Choice.FIRST if texts.random.random() < 0.5 else Choice.SECOND)
+    model.update()
+    assert 6 <= model.figures.right <= 22
+
+
+def test_scores_of_the_first_texts_have_mean_0_and_spread_1(db, project, texts):
+    model, p = InstantModel(db, project.id), texts.pairs(40)
+    for pair in p[:10]:
+        texts.vote(pair)
+    model.update()
+    predictions = [model.predict(pair) for pair in p[10:]]
+    model._labels = []  # the same head scores the labelled pairs too
+    predictions += [model.predict(pair) for pair in p[:10]]
+    scores = [score for one in predictions for score in (one.first, one.second)]
+    assert np.mean(scores) == pytest.approx(0.0, abs=1e-3)
+    assert np.std(scores) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_labels_wait_for_features_and_texts_without_usable_ones_are_left_out(db, project, texts):
+    model = InstantModel(db, project.id)
+    p = texts.pairs(8) + texts.pairs(3, with_features=False)
+    for pair in p:
+        texts.vote(pair)
+    model.update()
+    assert (model.figures.labels, model.figures.waiting) == (8, 3)
+    texts.store(p[8].first.id, p[8].second.id, p[9].first.id)
+    add_features(db, {p[9].second.id: TextFeatures(2, np.empty(0, np.float16))})
+    model.update()
+    assert (model.figures.labels, model.figures.waiting) == (9, 1)
+    assert model.predict(p[9]) is model.predict(p[10]) is None
+
+
+def test_people_count_and_simulated_labels_only_without_them(db, project, texts):
+    model, p = InstantModel(db, project.id), texts.pairs(20)
+    for pair in p[:8]:
+        texts.vote(pair, annotator="judge:x")
+    model.update()
+    assert (model.figures.source, model.figures.labels) == (Source.SIMULATED, 8)
+    texts.vote(p[9])
+    model.update()
+    assert (model.figures.source, model.figures.labels, model.figures.right) == (Source.HUMAN, 1, None)
+
+
+def test_undone_and_changed_votes_are_unlearnt(db, project, texts):
+    """The figures and the head are those of a model that never knew the vote."""
+    model, p = InstantModel(db, project.id), texts.pairs(20)
+    for pair in p[:12]:
+        texts.vote(pair)
+    wrong = texts.vote(p[12], Choice.FIRST if texts.better(p[12]) is Choice.SECOND else Choice.SECOND)
+    model.update()
+    with_it = model.predict(p[15])
+    undo(db, wrong)
+    model.update()
+    fresh = InstantModel(db, project.id)
+    fresh.update()
+    assert model.figures == fresh.figures
+    assert model.predict(p[15]).first == pytest.approx(fresh.predict(p[15]).first, abs=1e-4)
+    assert model.predict(p[15]).first != pytest.approx(with_it.first, abs=1e-4)
+    texts.vote(p[12])
+    model.update()
+    fresh.update()
+    assert model.figures == fresh.figures
+    assert model.figures.labels == 13
+
+
+def test_a_pair_that_has_labels_is_predicted_without_them(db, project, texts, one_ridge):
+    """Three people contradict what the head expects of a pair: the prediction for a fourth is that of a model without them."""
+    model, p = InstantModel(db, project.id), texts.pairs(20)
+    for pair in p[:15]:
+        texts.vote(pair)
+    model.update()
+    before = model.predict(p[15])
+    for name in ("bob", "eve", "joe"):
+        texts.vote(p[15], Choice.SECOND if before.choice is Choice.FIRST else Choice.FIRST, name)
+    model.update()
+    assert model.knows(p[15].id)
+    again = model.predict(p[15])
+    assert (again.first, again.second) == pytest.approx((before.first, before.second), abs=2e-3)
+
+
+def test_a_stronger_label_moves_scores_further_apart(db, project, texts, one_ridge):
+    p, distances = texts.pairs(20), []
+    for strength in (None, Strength.MUCH):
+        votes = [texts.vote(pair, strength=strength) for pair in p[:10]]
+        model = InstantModel(db, project.id)
+        model.update()
+        distances.append(float(np.abs(model._fit.scores).mean()))
+        for vote in votes:
+            undo(db, vote)
+    assert distances[1] > 1.3 * distances[0]
+
+
+def test_labels_on_one_prompt_are_held_out_pair_by_pair(db, project, texts):
+    model = InstantModel(db, project.id)
+    for pair in texts.pairs(20, prompt=3):
+        texts.vote(pair)
+    model.update()
+    assert model.figures.right >= 14
+
+
+def test_the_ridge_is_chosen_again_after_the_figures_are_there(db, project, texts, monkeypatch):
+    monkeypatch.setattr(instant_reward, "MAX_QUICK_LABELS", 10)
+    monkeypatch.setattr(instant_reward, "RIDGE_INTERVAL", 5)
+    chosen, choose = [], instant_reward.choose_ridge
+    monkeypatch.setattr(instant_reward, "choose_ridge", lambda *args: chosen.append(len(args[0])) or choose(*args))
+    model, p = InstantModel(db, project.id), texts.pairs(30)
+    for count in range(1, 21):
+        texts.vote(p[count - 1])
+        model.update()
+        if model.choose_ridge():
+            assert chosen[-1] == count
+    assert chosen == [6, 7, 8, 9, 10, 15, 20]
+
+
+def test_only_the_newest_labels_are_learnt(db, project, texts, monkeypatch):
+    monkeypatch.setattr(
+        instant_reward, "newest_labels", lambda db, pid, source: features.newest_labels(db, pid, source, 8)
+    )
+    monkeypatch.setattr(instant_reward, "MAX_INSTANT_LABELS", 8)
+    model, p = InstantModel(db, project.id), texts.pairs(30)
+    monkeypatch.setattr(instant_reward, "REFERENCE_TEXTS", 16)
+    for pair in p:
+        texts.vote(pair)
+        model.update()
+        assert len(model._pairs) <= 2 * 8 + 1  # the pairs of earlier labels are dropped now and then
+    assert model.figures.labels == 8
+
+
+def test_a_vote_is_predicted_before_it_is_learnt(db, project, texts):
+    service, p = InstantReward(db), texts.pairs(20)
+    for pair in p[:10]:
+        texts.vote(pair)
+    service.run_once()
+    expected = service._model.predict(p[10])
+    vote = texts.vote(p[10])
+    service.predict_vote(vote)
+    assert service.is_pending(vote.uuid)
+    assert service.prediction(vote.uuid, "ann") is None
+    assert service.figures(project.id).labels == 10
+    service.run_once()
+    assert not service.is_pending(vote.uuid)
+    assert service.prediction(vote.uuid, "ann") == (vote, expected)
+    assert service.figures(project.id).labels == 11
+    assert service.prediction(vote.uuid, "bob") is None
+    service.predict_vote(vote)  # sent again, because its reply was lost
+    assert not service.is_pending(vote.uuid)
+
+
+def test_a_vote_learnt_before_its_turn_is_still_predicted_without_it(db, project, texts, one_ridge):
+    """A round for other reasons may come first."""
+    service, p = InstantReward(db), texts.pairs(20)
+    for pair in p[:10]:
+        texts.vote(pair)
+    service.run_once()
+    expected = service._model.predict(p[10])
+    vote = texts.vote(p[10])
+    service.run_once()
+    service.predict_vote(vote)
+    service.run_once()
+    actual = service.prediction(vote.uuid, "ann")[1]
+    assert (actual.first, actual.second) == pytest.approx((expected.first, expected.second), abs=2e-3)
+
+
+def test_predictions_of_undone_votes_are_forgotten(db, project, texts):
+    service, p = InstantReward(db), texts.pairs(20)
+    for pair in p[:10]:
+        texts.vote(pair)
+    first, second, third = texts.vote(p[10]), texts.vote(p[11]), texts.vote(p[10], annotator="bob")
+    for vote in (first, second, third):
+        service.predict_vote(vote)
+    service.run_once()
+    service.forget_votes("ann", p[10].id)
+    assert service.prediction(first.uuid, "ann") is None
+    assert service.prediction(second.uuid, "ann") is not None
+    assert service.prediction(third.uuid, "bob") is not None
+    waiting = texts.vote(p[12])
+    service.predict_vote(waiting)
+    service.forget_votes("ann", p[12].id)
+    assert not service.is_pending(waiting.uuid)
+
+
+def test_the_open_project_is_the_one_that_is_learnt(db, project, texts):
+    service, p = InstantReward(db), texts.pairs(20)
+    for pair in p[:10]:
+        texts.vote(pair)
+    service.run_once()
+    assert service.figures(project.id).right is not None
+    vote = texts.vote(p[10])
+    other = projects.create_project(db, "other", "embedded", "", "tales", 7, [("Once", "train")])
+    projects.open_project(db, other.id)
+    service.predict_vote(vote)
+    service.run_once()
+    assert service.figures(other.id) == InstantFigures(other.id, Source.HUMAN)
+    assert service.figures(project.id) == InstantFigures(project.id, Source.HUMAN)
+    assert service.prediction(vote.uuid, "ann") == (vote, None)
+
+
+def test_many_votes_at_once_are_one_fit(db, project, texts, monkeypatch):
+    """Votes of a crowd that arrive during a fit are learnt together by the next; each has its prediction."""
+    p = texts.pairs(40)
+    for pair in p[:10]:
+        texts.vote(pair)
+    service, started, go_on, rounds = InstantReward(db), threading.Event(), threading.Event(), []
+    service.run_once()
+    run_once = service.run_once
+
+    def slow() -> None:
+        rounds.append(len(service._pending))
+        started.set()
+        assert go_on.wait(30)
+        run_once()
+
+    monkeypatch.setattr(service, "run_once", slow)
+    service.start()
+    votes = [texts.vote(p[10])]
+    service.predict_vote(votes[0])
+    assert started.wait(30)
+    for i, pair in enumerate(p[11:35]):
+        votes.append(texts.vote(pair, annotator=f"person {i}"))
+        service.predict_vote(votes[-1])
+    go_on.set()
+    while any(service.is_pending(vote.uuid) for vote in votes):
+        threading.Event().wait(0.01)
+    service.stop()
+    assert len(rounds) <= 2
+    assert all(service.prediction(vote.uuid, vote.annotator)[1] is not None for vote in votes)
+    assert service.figures(project.id).labels == 35
+
+
+def test_an_error_in_one_round_does_not_end_the_thread(db, project, texts, monkeypatch, caplog):
+    service, p = InstantReward(db), texts.pairs(20)
+    update = InstantModel.update
+    failures = [RuntimeError("once")]
+
+    def fail_once(model):
+        if failures:
+            raise failures.pop()
+        update(model)
+
+    monkeypatch.setattr(InstantModel, "update", fail_once)
+    service.start()
+    for pair in p[:10]:
+        vote = texts.vote(pair)
+        service.predict_vote(vote)
+    while service.is_pending(vote.uuid):
+        service.labels_changed()
+        threading.Event().wait(0.01)
+    service.stop()
+    assert "the next vote tries again" in caplog.text
+    assert service.figures(project.id).labels == 10
+
+
+def test_refits_for_predictions_are_bounded(db, project, texts, monkeypatch):
+    monkeypatch.setattr(instant_reward, "MAX_REFITS", 2)
+    service, p = InstantReward(db), texts.pairs(20)
+    for pair in p[:12]:
+        texts.vote(pair)
+    service.run_once()
+    votes = [texts.vote(pair, annotator="bob") for pair in (*p[:4], p[15])]
+    for vote in votes:
+        service.predict_vote(vote)
+    service.run_once()
+    assert [service.prediction(vote.uuid, "bob")[1] is not None for vote in votes] == [True, True, False, False, True]
