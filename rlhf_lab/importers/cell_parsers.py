@@ -4,6 +4,7 @@ import ast
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -44,8 +45,7 @@ class UniqueNameDecoder(json.JSONDecoder):
         value = dict(pairs)
         self.outer_name = ""
         if len(value) < len(pairs):
-            names = [name for name, _ in pairs]
-            self.outer_name = next(name for name in names if names.count(name) > 1)
+            self.outer_name = Counter(name for name, _ in pairs).most_common(1)[0][0]
             self._repeated_name = self._repeated_name or self.outer_name
         return value
 

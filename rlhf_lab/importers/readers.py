@@ -7,20 +7,36 @@ import csv
 import gzip
 import hashlib
 import io
+import itertools
 import json
+import re
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_lab.errors import DataError
 from rlhf_lab.importers.cell_parsers import UniqueNameDecoder
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, RowError, SourceRow
 
+if TYPE_CHECKING:
+    import pyarrow
+    from pyarrow import parquet
+
 RowStream = Iterator[SourceRow | RowError]
 CSV_SUFFIXES = (".csv", ".tsv", ".tab")
 DELIMITERS = ",;\t|"
 UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+MAX_COLUMNS = 1_000  # different ones of all rows together
+MAX_COLUMN_NAME_CHARS = 200
+#: Of one row, before it is decoded: decoded JSON takes up to 25 times as much memory.
+MAX_ROW_CHARS = 10_000_000
+#: Objects and lists of a JSON file that is not JSON Lines; decoded they take 64 bytes or more each.
+MAX_JSON_CONTAINERS = 5_000_000
+MAX_CELLS_OF_LINE = 1_000_000
+PARQUET_BATCH_ROWS = 200
+PARQUET_VALUE_BYTES = 8  # that a value of a list takes at least when it is decoded
 
 
 def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, RowStream]:
@@ -28,7 +44,7 @@ def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, RowStre
     content = _read_bytes(path, limits)
     digest = hashlib.sha256(content).hexdigest()
     if content[:4] == b"PAR1":
-        return digest, _parse_parquet(path.name, content, limits)
+        return digest, _limit_columns(_parse_parquet(path.name, content, limits))
     if uncompressed_name(path).endswith(".parquet"):
         raise DataError(f"{path.name} is not a Parquet file: it does not begin as one. Copy or download it again.")
     if content[:2] == b"PK":
@@ -44,15 +60,43 @@ def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, RowStre
     text, damage = _decode_text(path.name, decompressed, damage)
     if not text.strip() and not damage:
         raise DataError(f"{path.name} is empty: there is no row 1. Choose the file that holds the preferences.")
-    return digest, _append_damage_error(_parse_text(name, text), damage)
+    return digest, _limit_columns(_append_damage_error(_parse_text(name, text), damage))
+
+
+def _limit_columns(rows: RowStream) -> RowStream:
+    """The rows as far as they have at most MAX_COLUMNS different columns; then an error."""
+    columns: set[str] = set()
+    for row in rows:
+        if isinstance(row, SourceRow) and not columns.issuperset(row.cells):
+            columns.update(row.cells)
+            if error_message := _check_columns(columns):
+                yield RowError(0, row.location, error_message)
+                return
+        yield row
+
+
+def _check_columns(names: Iterable[str]) -> str:
+    """What is wrong with the names or the number of columns; "" if nothing is."""
+    counts = Counter(names)
+    if len(counts) > MAX_COLUMNS:
+        return f"there are more than {MAX_COLUMNS:,} different columns. Keep those with the texts and the votes"
+    if long_name := next((name for name in counts if len(name) > MAX_COLUMN_NAME_CHARS), ""):
+        return (
+            f"a column's name has {len(long_name):,} characters ({long_name[:40]!r} …), more than {MAX_COLUMN_NAME_CHARS}. "
+            "Write the names of the columns in row 1"
+        )
+    if duplicates := sorted(name for name, count in counts.items() if name and count > 1):
+        return f"two columns are called {duplicates[0]!r}. Rename one in row 1 of the file"
+    return ""
 
 
 def read_lines(path: Path, limits: Limits = DEFAULT_LIMITS) -> list[str]:
-    """Lines of a text file, decompressed. Raises DataError if it cannot be read to its end."""
+    """The first `limits.max_rows` lines of a text file that are not blank, decompressed. Raises DataError if the file cannot be
+    read to its end."""
     text, damage = _decode_text(path.name, *_decompress(path.name, _read_bytes(path, limits), limits))
     if damage:
         raise DataError(f"{path.name}: {damage}.")
-    return text.splitlines()
+    return list(itertools.islice((line for line in io.StringIO(text, newline=None) if line.strip()), limits.max_rows))
 
 
 def uncompressed_name(path: Path) -> str:
@@ -127,20 +171,40 @@ def _parse_text(name: str, text: str) -> RowStream:
     ):
         return _parse_csv(text)
     if first_char == "[" and not name.endswith((".jsonl", ".ndjson")):
+        _limit_json(name, text)
         return _parse_json_array(text, text.index("[") + 1)
     if name.endswith(".json") and (pos := _find_row_list(name, text)) is not None:
         return _parse_json_array(text, pos)
     return _parse_json_lines(text)
 
 
+def _limit_json(name: str, text: str) -> None:
+    """Raise DataError for JSON whose decoded objects and lists would exhaust the memory."""
+    if text.count("{") + text.count("[") > MAX_JSON_CONTAINERS:
+        raise DataError(f"{name} holds more than {MAX_JSON_CONTAINERS:,} objects and lists. Import it in parts.")
+
+
 def _parse_json_lines(text: str) -> RowStream:
     row_number = 0
     decoder = UniqueNameDecoder()
-    for line_number, line_text in enumerate(text.split("\n"), 1):
+    for line_number, line_text in enumerate(_lines(text), 1):
         if not line_text.strip():
             continue
         row_number += 1
-        yield _parse_json_object(row_number, f"row {row_number} (line {line_number})", line_text, decoder)
+        location = f"row {row_number} (line {line_number})"
+        if len(line_text) > MAX_ROW_CHARS:
+            yield RowError(row_number, location, f"the row has more than {MAX_ROW_CHARS:,} characters. {_FIX_ROW_HINT}")
+            continue
+        yield _parse_json_object(row_number, location, line_text, decoder)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """`text.split("\\n")`, one line at a time: a list of very many short lines would exhaust the memory."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
 
 
 def _parse_json_object(
@@ -173,6 +237,7 @@ def _make_row(row_number: int, location: str, value: Any) -> SourceRow | RowErro
 
 def _find_row_list(name: str, text: str) -> int | None:
     """Index of the first row in {"data": [ … ]}; None for a single object, and for JSON Lines named .json."""
+    _limit_json(name, text)
     decoder = UniqueNameDecoder()
     try:
         value = decoder.decode(text)
@@ -222,17 +287,19 @@ def _parse_json_array(text: str, pos: int) -> RowStream:
             return
 
 
+_WHITESPACE = re.compile(r"[ \t\r\n]*")
+
+
 def _skip_whitespace(text: str, pos: int) -> int:
-    while pos < len(text) and text[pos] in " \t\r\n":
-        pos += 1
-    return pos
+    match = _WHITESPACE.match(text, pos)
+    return match.end() if match else pos
 
 
 def _parse_csv(text: str) -> RowStream:
     csv.field_size_limit(2**31 - 1)
     header_line = text.lstrip("\r\n").split("\n", 1)[0]
     delimiter = max(DELIMITERS, key=header_line.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader = csv.reader(_bounded_lines(text, delimiter), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     row_number = line_number = 0
     try:
@@ -241,8 +308,8 @@ def _parse_csv(text: str) -> RowStream:
             if not any(cell.strip() for cell in cells):
                 continue
             if header is None:
-                header = [cell.strip() for cell in cells]
-                if header_error := _check_header(header):
+                header = [cell.strip() or f"column {number}" for number, cell in enumerate(cells, 1)]
+                if header_error := _check_columns(header):
                     yield RowError(0, "header", header_error)
                     return
                 continue
@@ -260,11 +327,12 @@ def _parse_csv(text: str) -> RowStream:
         yield RowError(0, f"row {row_number + 1} (line {line_number + 1})", message)
 
 
-def _check_header(header: list[str]) -> str:
-    duplicates = sorted({name for name in header if name and header.count(name) > 1})
-    if duplicates:
-        return f"two columns are called {duplicates[0]!r}. Rename one in row 1 of the file"
-    return ""
+def _bounded_lines(text: str, delimiter: str) -> Iterator[str]:
+    """The lines of a CSV file. Raises csv.Error for one with so many cells that they would exhaust the memory."""
+    for line in io.StringIO(text, newline=""):
+        if line.count(delimiter) > MAX_CELLS_OF_LINE:
+            raise csv.Error(f"a line has more than {MAX_CELLS_OF_LINE:,} cells")
+        yield line
 
 
 def _parse_parquet(name: str, content: bytes, limits: Limits) -> RowStream:
@@ -272,20 +340,65 @@ def _parse_parquet(name: str, content: bytes, limits: Limits) -> RowStream:
     from pyarrow import parquet
 
     row_number = size = 0
+    too_large = DataError(f"{name} unpacks to more than {limits.max_bytes:,} bytes. Import it in parts.")
     try:
-        file = parquet.ParquetFile(io.BytesIO(content))
-        if header_error := _check_header(file.schema_arrow.names):
+        metadata = parquet.read_metadata(io.BytesIO(content))
+        if header_error := _check_parquet_columns(metadata):
             yield RowError(0, "header", header_error)
             return
-        for batch in file.iter_batches(batch_size=200):
-            size += batch.nbytes
-            if size > limits.max_bytes:
-                raise DataError(f"{name} unpacks to more than {limits.max_bytes:,} bytes. Import it in parts.")
-            for cells in batch.to_pylist():
-                row_number += 1
-                yield SourceRow(row_number, f"row {row_number}", cells)
+        columns = [metadata.schema.column(index) for index in range(metadata.num_columns)]
+        text_columns = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+        # As dictionaries repeated texts take no memory of their own, so that they can be counted before they are decoded.
+        file = parquet.ParquetFile(io.BytesIO(content), read_dictionary=text_columns)
+        for group_index in range(metadata.num_row_groups):
+            if _least_group_size(metadata, group_index) > limits.max_bytes:
+                raise too_large
+            for batch in file.iter_batches(PARQUET_BATCH_ROWS, row_groups=[group_index]):
+                size += sum(map(_decoded_size, batch.columns))
+                if size > limits.max_bytes:
+                    raise too_large
+                for cells in batch.to_pylist():
+                    row_number += 1
+                    yield SourceRow(row_number, f"row {row_number}", cells)
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = str(error).split("\n", 1)[0][:120]
         yield RowError(
             0, f"row {row_number + 1}", f"the Parquet file is damaged here ({reason}). Copy or download it again"
         )
+
+
+def _check_parquet_columns(metadata: "parquet.FileMetaData") -> str:
+    """As `_check_columns`; the parts of a column with lists and structures count as columns."""
+    if metadata.num_columns > MAX_COLUMNS:
+        return _check_columns(map(str, range(metadata.num_columns)))
+    return _check_columns(metadata.schema.to_arrow_schema().names)
+
+
+def _least_group_size(metadata: "parquet.FileMetaData", group_index: int) -> int:
+    """Bytes that a row group takes at least when it is decoded; values of lists and of a fixed length can be counted already."""
+    group, size = metadata.row_group(group_index), 0
+    for index in range(group.num_columns):
+        chunk, column = group.column(index), metadata.schema.column(index)
+        value_size = max(column.length, PARQUET_VALUE_BYTES if column.max_repetition_level else 0)
+        size += max(chunk.total_uncompressed_size, chunk.num_values * value_size)
+    return size
+
+
+def _decoded_size(array: "pyarrow.Array") -> int:
+    """Bytes of an array's values; a value of a dictionary counts each time that it is used."""
+    import pyarrow
+    from pyarrow import compute
+
+    if isinstance(array, pyarrow.ExtensionArray):
+        return _decoded_size(array.storage)
+    if isinstance(array, pyarrow.StructArray):
+        return sum(map(_decoded_size, array.flatten()))
+    if isinstance(array, pyarrow.MapArray):  # has no `flatten`
+        start, *_, end = array.offsets.to_pylist()
+        return sum(_decoded_size(part.slice(start, end - start)) for part in (array.keys, array.items))
+    if isinstance(array, pyarrow.ListArray | pyarrow.LargeListArray | pyarrow.FixedSizeListArray):
+        return _decoded_size(array.flatten())
+    if isinstance(array, pyarrow.DictionaryArray):
+        sizes = compute.binary_length(array.dictionary).take(array.indices)
+        return int(compute.sum(sizes, min_count=0).as_py())
+    return int(array.nbytes)
