@@ -35,7 +35,7 @@ OPERATOR_CONTROLS = {
         "export-source", "quality-weight", "quality-train", "data-choose", "data-hub", "data-hub-look", "data-back",
     ],
     "Reward model": ["train", "source"],
-    "Project": ["project-rename", "project-open", "project-delete", "stop-engine"],
+    "Project": ["project-rename", "project-temperature", "project-open", "project-delete", "stop-engine"],
 }  # fmt: skip
 #: Elements that others do not see at all.
 HIDDEN_FROM_OTHERS = {

@@ -3,13 +3,15 @@
 import json
 
 import pytest
+from support.fake_hub import model
 
-from rlhf_lab.cli import commands
+from rlhf_lab.cli import commands, demo
 from rlhf_lab.cli.main import main
 from rlhf_lab.common.enums import JobKind, Source
 from rlhf_lab.common.records import LabelSnapshot
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import count_pairs, projects
 from rlhf_lab.store.reward_models import add_reward_model
@@ -64,3 +66,17 @@ def test_pairs_sets_the_temperature_of_a_new_or_the_open_project(db, tmp_path, c
         assert call(tmp_path, *words, "--temperature", "9") == 1
         assert "temperature = 9" in json.loads(capsys.readouterr().out)["error"]
     assert len(projects(db)) == 3
+
+
+def test_demo_takes_the_prompts_that_suit_the_model_and_then_the_judge(tmp_path):
+    base, chat = (str(model(tmp_path / name)) for name in ("base", "chat"))
+    (tmp_path / "chat" / "chat_template.jinja").write_text("{{ messages }}")
+    prompt_sets = {
+        (name, judge): demo._prompt_set_of(name, JUDGES[judge])
+        for name in (base, chat, "embedded")
+        for judge in ("polite", "brief")
+    }
+    assert prompt_sets == {
+        (base, "polite"): "support", (base, "brief"): None, (chat, "polite"): None, (chat, "brief"): None,
+        ("embedded", "polite"): "support", ("embedded", "brief"): None,
+    }  # fmt: skip
