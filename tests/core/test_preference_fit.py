@@ -54,7 +54,7 @@ def test_one_dimension_by_hand():
 @pytest.mark.parametrize("ridge", [0.3, 3.0, 100.0])
 @pytest.mark.parametrize("width", [5, 40])
 def test_the_primal_gradient_vanishes(ridge, width):
-    """sum of counts * (sigmoid(d w - margin) - target) d + ridge w = 0, row by row; the loss is convex, so this is its minimum."""
+    """sum of counts * (sigmoid(d w - margin) - target) d + ridge w = 0, row by row: the minimum, for the loss is convex."""
     differences, ties = problem(width=width)
     margins, counts = np.arange(12) / 4, np.array([1.0, 2.0, 3.0] * 4)
     fit = fit_dual(differences @ differences.T, PreferenceTargets(ties, margins, counts, 0.1), ridge)

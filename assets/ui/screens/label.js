@@ -27,10 +27,9 @@ const SHORTCUTS = {
   left: ['1', 'ArrowLeft'], right: ['2', 'ArrowRight'], tie: ['0', '='], both_bad: ['x'], skip: ['s'], undo: ['u'], redo: ['r'],
 };
 const ACTION_BY_KEY = Object.fromEntries(Object.entries(SHORTCUTS).flatMap(([name, keys]) => keys.map((key) => [key, name])));
-const MIN_TEXT_PX = 72;  // of a text on a phone
 const INSTANT_POLL_MS = 80, MAX_INSTANT_POLLS = 60, MAX_GUESSES = 10;
 const STRENGTHS = ['slightly', 'clearly', 'much'];
-const stackedScreen = matchMedia('(max-width: 640px)');  // the texts stand one above the other: label.css
+const { stackedScreen, shortScreen } = Lab;
 const CHOICE_LABELS = { left: 'left is better', right: 'right is better', tie: 'equally good', both_bad: 'both bad', skip: 'skipped' };
 
 function send(name, fields = {}) {
@@ -214,17 +213,13 @@ function instantPanel() {
 }
 
 function guessParts() {
-  const title = el('strong', {}, 'Instant reward model');
-  if (!instant) return [title];
-  const { needed, decided, waiting, prediction } = instant;
-  if (instant.right === null) {
-    const answers = decided + waiting;
-    return [title, el('span.muted', {}, answers < needed
-      ? `It learns from every answer, and starts after ${needed} that prefer one text: ${answers} so far.`
-      : 'The engine is reading the texts of your answers. Then it starts to predict.')];
-  }
-  if (instantUuid && instant.pending) return [title, el('span.muted', {}, 'It learns from your answer …')];
-  if (!instantUuid || !prediction) return [title, el('span.muted', {}, 'It predicts your next answer, and tells you afterwards.')];
+  const sentence = (text) => [el('span', {}, el('strong', {}, 'Instant reward model'), ' ', el('span.muted', {}, text))];
+  if (!instant) return sentence('');
+  const { needed, decided, waiting, prediction } = instant, answers = decided + waiting;
+  if (instant.right === null && answers < needed) return sentence(`learns from every answer, and starts after ${needed} that prefer one text: ${answers} so far.`);
+  if (instant.right === null) return sentence('waits until the engine has read the texts of your answers.');
+  if (instantUuid && instant.pending) return sentence('learns from your answer …');
+  if (!instantUuid || !prediction) return sentence('predicts your next answer.');
   const sideNames = stackedScreen.matches ? ['first', 'second'] : ['left', 'right'];
   const [first, second] = prediction.decided ? ['your choice', 'other'] : sideNames;
   const verdict = !prediction.decided ? 'No winner for you. It scored' : prediction.expected ? '✓ It expected your answer' : '✗ It expected the other text';
@@ -381,14 +376,8 @@ function handleLostVote(vote, you) {
   else showMessage(`An answer of ${vote.by} in this tab was never stored and is lost now, because you are ${you.name || annotator} here.`);
 }
 
-// On a phone the two texts share the height that the rest of the screen leaves, so that all buttons are visible.
-function fitTexts() {
-  const texts = [...root.querySelectorAll('.side .lab-text')], last = root.querySelector('.instant');
-  root.style.removeProperty('--text-height');
-  if (!stackedScreen.matches || !last || !texts.length || root.offsetParent === null) return;
-  const used = last.getBoundingClientRect().bottom + window.scrollY - texts.reduce((sum, node) => sum + node.offsetHeight, 0);
-  root.style.setProperty('--text-height', `${Math.max(MIN_TEXT_PX, Math.floor((window.innerHeight - used - 6) / texts.length))}px`);
-}
+// All buttons are visible without scrolling, and so is the instant reward model where there is room.
+function fitTexts() { Lab.fitTexts(root, root.querySelector(shortScreen.matches ? '.others' : '.instant')); }
 
 function onKey(event) {
   if (!document.body.contains(root)) { document.removeEventListener('keydown', onKey); return; }
@@ -413,6 +402,7 @@ Lab.poll(root, async () => {
 watch('value', applyReply);
 document.addEventListener('keydown', onKey);
 window.addEventListener('resize', fitTexts);
+new ResizeObserver(fitTexts).observe(document.querySelector('.lab-header'));
 window.addEventListener('online', () => { if (pendingUuid) { clearTimeout(replyTimer); onTimeout('vote'); } });
 new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) fitTexts(); }).observe(root);
 awaitsReply = false;
