@@ -20,6 +20,7 @@ from rlhf_lab.importers.cell_parsers import parse_choice_words
 from rlhf_lab.importers.column_mapping import MEANINGS, parse_map
 from rlhf_lab.importers.parsed_rows import IMPORTED, Limits, ParsedFile
 from rlhf_lab.importers.parser import ImportRequest, parse_file
+from rlhf_lab.importers.project_index import report_split_conflicts
 from rlhf_lab.importers.summary import build_preview, format_preview, format_result, format_undo
 from rlhf_lab.importers.writer import ImportTarget, count_duplicates, save_import
 from rlhf_lab.jobs.project_setup import new_project, pick_project
@@ -68,14 +69,13 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     parsed = parse_file(_import_request(args))
     if args.preview:
-        summary = build_preview(parsed, _preview_counts(args, parsed))
+        summary = _preview(args, parsed)
         print_result(
             args,
             {"imported": 0, "skipped": 0, "errors": summary["problems"], "preview": summary},
             format_preview(summary),
         )
-        return 1 if parsed.errors else 0
-    summary = build_preview(parsed)
+        return 1 if summary["broken"] else 0
     with Database.open(resolve_home(args)) as db:
         if args.new_project is not None:
             prompts = parsed.split_by_prompt
@@ -86,12 +86,13 @@ def run(args: argparse.Namespace) -> int:
             )
         else:
             project = pick_project(db, args.project)
+        summary = build_preview(report_split_conflicts(db, parsed, project.id))
         saved = save_import(db, parsed, _import_target(args, project.id))
     result = {
         "imported": saved.votes, "skipped": saved.skipped, "errors": summary["problems"], "project": project.id,
         "saved": asdict(saved), "preview": summary,
     }  # fmt: skip
-    print_result(args, result, f"Project {project.id}: {format_result(saved, parsed.name)}")
+    print_result(args, result, f"Project {project.id}: {format_result(saved, parsed)}")
     return 0
 
 
@@ -102,13 +103,15 @@ def _import_target(args: argparse.Namespace, project_id: int) -> ImportTarget:
     )  # fmt: skip
 
 
-def _preview_counts(args: argparse.Namespace, parsed: ParsedFile) -> dict[str, int]:
-    """Duplicates that the import would have in its project, which may be new. Writes nothing."""
+def _preview(args: argparse.Namespace, parsed: ParsedFile) -> dict[str, Any]:
+    """The preview of an import into its project, which may be new. Writes nothing."""
     if args.new_project is None and lab_exists(resolve_home(args)):
         with Database.open(resolve_home(args)) as db:
             if args.project is not None or current_project(db) is not None:
-                return count_duplicates(db, parsed, _import_target(args, pick_project(db, args.project).id))
-    return count_duplicates(None, parsed, _import_target(args, 0))
+                project_id = pick_project(db, args.project).id
+                parsed = report_split_conflicts(db, parsed, project_id)
+                return build_preview(parsed, count_duplicates(db, parsed, _import_target(args, project_id)))
+    return build_preview(parsed, count_duplicates(None, parsed, _import_target(args, 0)))
 
 
 def run_imports(args: argparse.Namespace) -> int:

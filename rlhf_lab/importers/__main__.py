@@ -16,6 +16,7 @@ from rlhf_lab.importers.cell_parsers import parse_choice_words
 from rlhf_lab.importers.column_mapping import ColumnMappingError
 from rlhf_lab.importers.parsed_rows import Limits
 from rlhf_lab.importers.parser import ImportRequest, parse_file
+from rlhf_lab.importers.project_index import report_split_conflicts
 from rlhf_lab.importers.summary import build_preview, format_result
 from rlhf_lab.importers.text_corpus import load_texts
 from rlhf_lab.importers.writer import ImportTarget, count_duplicates, save_import
@@ -54,10 +55,11 @@ def handle_request(request: dict[str, Any]) -> dict[str, Any]:
             int(request["project"]), Source(request.get("source", Source.HUMAN)), annotator, **target_options
         )
         with Database.open(Path(request["home"])) as db:
+            parsed_file = report_split_conflicts(db, parsed_file, target.project_id)
             reply: dict[str, Any] = {"preview": build_preview(parsed_file, count_duplicates(db, parsed_file, target))}
             if request.get("save"):
                 result = save_import(db, parsed_file, target)
-                reply |= {"saved": asdict(result), "words": format_result(result, parsed_file.name)}
+                reply |= {"saved": asdict(result), "words": format_result(result, parsed_file)}
     except ColumnMappingError as error:
         return {"error": error.message, "columns": list(error.columns)}
     except UnreadableError as error:

@@ -21,6 +21,7 @@ CHOICE_WORDS = {
 }
 CHOICE_BY_WORD = {word: choice for choice, words in CHOICE_WORDS.items() for word in words}
 EMPTY_VALUES: tuple[Any, ...] = (None, "")
+YEAR_2000, YEAR_2100 = 946_684_800, 4_102_444_800  # seconds since 1970
 
 
 def is_blank(value: Any) -> bool:
@@ -132,8 +133,11 @@ def parse_bool(value: Any) -> bool | None:
     raise UnreadableError(f"is {str(value)[:40]!r}; it can be true or false")
 
 
-def parse_timestamp(value: Any) -> float | None:
-    """Seconds since 1970, from an ISO date (UTC if it has no zone) or a number of seconds, milli-, micro- or nanoseconds."""
+def parse_timestamp(value: Any, is_own_export: bool = False) -> float | None:
+    """Seconds since 1970, from an ISO date (UTC if it has no zone) or a number of seconds, milli-, micro- or nanoseconds.
+
+    An export of a lab holds seconds. Elsewhere a number is a time from 2000 to 2099 in one of these units, or an error.
+    """
     if value in EMPTY_VALUES:
         return None
     if isinstance(value, datetime):
@@ -143,7 +147,7 @@ def parse_timestamp(value: Any) -> float | None:
     except UnreadableError:
         number = None
     if number is not None:
-        return _to_seconds(number)
+        return number if is_own_export else _to_seconds(number)
     try:
         parsed = datetime.fromisoformat(str(value))
     except ValueError:
@@ -154,11 +158,14 @@ def parse_timestamp(value: Any) -> float | None:
 
 
 def _to_seconds(number: float) -> float:
-    """A time since 1970 in seconds; its size tells the unit: 10^11 s is the year 5138, 10^11 ms is 1973."""
-    for limit, units_per_second in ((1e11, 1), (1e14, 1e3), (1e17, 1e6), (1e20, 1e9)):
-        if abs(number) < limit:
+    """A time since 1970 in seconds. In one unit at most it is in this century."""
+    for units_per_second in (1, 1e3, 1e6, 1e9):
+        if YEAR_2000 <= number / units_per_second < YEAR_2100:
             return number / units_per_second
-    raise UnreadableError(f"is {number:g}, too large for a time in seconds, milli-, micro- or nanoseconds since 1970")
+    raise UnreadableError(
+        f"is {number:.15g}, no time from 2000 to 2099 in seconds, milli-, micro- or nanoseconds since 1970. Write it so, or as a "
+        "date like 2026-01-31T12:00:00"
+    )
 
 
 def parse_message_list(value: Any) -> Any:

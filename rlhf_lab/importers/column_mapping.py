@@ -50,7 +50,6 @@ MEANINGS: dict[str, tuple[str, ...]] = {
 OWN_EXPORT_MEANINGS = (
     "source",
     "reason",
-    "split",
     "note",
     "strength",
     "repeat",
@@ -60,6 +59,13 @@ OWN_EXPORT_MEANINGS = (
     "uuid",
     "model_hash",
 )
+#: Further names of a column with the prompt, if no other text column is left. Beside "instruction", "input" is its context.
+FURTHER_PROMPT_NAMES = ("input", "problem", "history")
+#: Meanings that decide what a row says. Two columns with names of one of them are asked about.
+DECIDING_MEANINGS = (
+    "prompt", "chosen", "rejected", "first", "second", "choice", "score_chosen", "score_rejected", "score_first", "score_second",
+    "tie", "both_bad",
+)  # fmt: skip
 #: Row formats: how a row states the preference.
 CHOSEN_REJECTED = "chosen and rejected"
 TWO_TEXTS_AND_VOTE = "two texts and a vote"
@@ -96,9 +102,11 @@ class ColumnMapping:
     @property
     def vote_columns(self) -> tuple[str, ...]:
         """The columns whose cells are votes."""
-        if self.row_format != TWO_TEXTS_AND_VOTE:
-            return ()
-        return self.annotator_columns or (self.by_meaning["choice"],)
+        return self.annotator_columns or ((self.by_meaning["choice"],) if "choice" in self.by_meaning else ())
+
+    @property
+    def used_columns(self) -> set[str]:
+        return {*self.by_meaning.values(), *self.annotator_columns}
 
     @property
     def is_pandalm(self) -> bool:
@@ -149,7 +157,45 @@ def map_columns(column_names: Iterable[str], overrides: Mapping[str, str] | None
             match = next((by_lowercase[name] for name in aliases if name in by_lowercase), None)
             if match is not None and match not in overrides.values():
                 by_meaning[meaning] = match
-    return ColumnMapping(by_meaning, annotator_columns, _detect_row_format(by_meaning, annotator_columns, available))
+    row_format = _detect_row_format(by_meaning, annotator_columns, overrides, available)
+    if row_format == CHOSEN_REJECTED:
+        annotator_columns = ()
+    unread = _unread_meanings(row_format, annotator_columns, by_meaning)
+    by_meaning = {meaning: column for meaning, column in by_meaning.items() if meaning not in unread}
+    return ColumnMapping(by_meaning, annotator_columns, row_format)
+
+
+def reject_rival_columns(mapping: ColumnMapping, overrides: Mapping[str, str], filled_columns: Iterable[str]) -> None:
+    """Raise ColumnMappingError if several columns have names of one meaning that decides what a row says.
+
+    filled_columns: the columns that hold something.
+    """
+    unused = [column for column in filled_columns if column not in mapping.used_columns]
+    for meaning in DECIDING_MEANINGS:
+        column = mapping.by_meaning.get(meaning)
+        if column is None or meaning in overrides:
+            continue
+        names = MEANINGS[meaning] + (FURTHER_PROMPT_NAMES if meaning == "prompt" else ())
+        rivals = [column, *(name for name in unused if name.lower() in names)]
+        if len(rivals) > 1:
+            both = f", or --map prompt={rivals[0]} --map input={rivals[1]} for both" if meaning == "prompt" else ""
+            raise ColumnMappingError(
+                f"Several columns can be the {meaning}: {_join_names(rivals)}.",
+                f"Say which: {' or '.join(f'--map {meaning}={name}' for name in rivals[:6])}{both}.",
+                (*mapping.used_columns, *unused),
+            )
+
+
+def _unread_meanings(row_format: str, annotator_columns: tuple[str, ...], columns: Mapping[str, str]) -> set[str]:
+    """Meanings that rows of this format are not asked for; their columns are listed as not used."""
+    sides = ("first", "second") if row_format == CHOSEN_REJECTED else ("chosen", "rejected")
+    unread = {meaning for meaning in MEANINGS if any(side in meaning.split("_") for side in sides)} - {"first_on_left"}
+    if annotator_columns:
+        unread |= {"choice", "tie", "both_bad", "annotator", "score_first", "score_second"}
+    for pair in (("score_chosen", "score_rejected"), ("score_first", "score_second")):
+        if not set(pair) <= set(columns):
+            unread |= set(pair)
+    return unread
 
 
 def _require_column(column: str, available: list[str]) -> str:
@@ -170,10 +216,23 @@ def _find_annotator_columns(available: list[str], override: str | None) -> tuple
     return matches if len(matches) > 1 else ()
 
 
-def _detect_row_format(columns: Mapping[str, str], annotator_columns: tuple[str, ...], available: list[str]) -> str:
-    if "chosen" in columns and "rejected" in columns:
+def _detect_row_format(
+    columns: Mapping[str, str], annotator_columns: tuple[str, ...], overrides: Mapping[str, str], available: list[str]
+) -> str:
+    pairs = [pair for pair in (("chosen", "rejected"), ("first", "second")) if set(pair) <= set(columns)]
+    if len(pairs) > 1:
+        pairs = [pair for pair in pairs if set(pair) <= set(overrides)]
+        if len(pairs) != 1:
+            names = [columns[meaning] for meaning in ("chosen", "rejected", "first", "second")]
+            raise ColumnMappingError(
+                f"There are two pairs of texts: {names[0]} and {names[1]}, {names[2]} and {names[3]}.",
+                f"Say which to take: --map chosen={names[0]} --map rejected={names[1]}, or --map first={names[2]} --map "
+                f"second={names[3]}.",
+                available,
+            )
+    if ("chosen", "rejected") in pairs:
         return CHOSEN_REJECTED
-    if "first" in columns and "second" in columns:
+    if pairs:
         if "choice" in columns or annotator_columns:
             return TWO_TEXTS_AND_VOTE
         if "score_first" in columns and "score_second" in columns:

@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.errors import DataError
 from rlhf_lab.importers.cell_parsers import is_blank, normalize_cell
-from rlhf_lab.importers.column_mapping import ColumnMappingError, map_columns
+from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, ColumnMappingError, map_columns, reject_rival_columns
 from rlhf_lab.importers.hub_reader import is_hub_id, read_hub_rows
 from rlhf_lab.importers.parsed_rows import (
     DEFAULT_LIMITS,
@@ -23,6 +23,8 @@ from rlhf_lab.importers.prompt_column import map_prompt
 from rlhf_lab.importers.readers import RowStream, read_rows
 from rlhf_lab.importers.row_parser import ParseOptions, parse_votes
 from rlhf_lab.importers.vote_readings import fitting_readings, has_unclear_numbers
+
+UNNAMED_COLUMN = "unnamed column"
 
 
 @dataclass(frozen=True)
@@ -41,22 +43,41 @@ class ImportRequest:
 def parse_file(request: ImportRequest) -> ParsedFile:
     """Parse a file. Raises DataError if no row can be read or mapped; other problems are in `errors`, by row."""
     digest, row_stream = _open_rows(request)
-    rows = list(itertools.islice(row_stream, request.limits.max_rows + 1))
+    rows = list(map(_name_columns, itertools.islice(row_stream, request.limits.max_rows + 1)))
     readable_rows = [row for row in rows if isinstance(row, SourceRow)]
     name = request.name or Path(request.path_or_hub_id).name
     if not readable_rows:
         error = next((row for row in rows if isinstance(row, RowError)), None)
         raise DataError(f"{name}: {error}." if error else f"{name} has a header and no row 1. Choose a file with rows.")
-    column_names = list(dict.fromkeys(column for row in readable_rows for column in row.cells if column))
-    mapping = map_prompt(map_columns(column_names, request.mapping), request.mapping, readable_rows, column_names)
+    column_names = list(dict.fromkeys(column for row in readable_rows for column in row.cells))
+    filled_columns = _list_filled_columns(readable_rows)
+    mapping = map_columns(column_names, request.mapping)
+    reject_rival_columns(mapping, request.mapping, filled_columns)
+    mapping = map_prompt(mapping, request.mapping, readable_rows, filled_columns)
     options = ParseOptions(mapping, request.choices, request.limits)
     _reject_unclear_votes(readable_rows, column_names, options, name)
     votes, errors, row_count = _parse_rows(rows, options)
-    used_columns = {*mapping.by_meaning.values(), *mapping.annotator_columns}
-    unused_columns = tuple(column for column in column_names if column not in used_columns)
+    unused_columns = tuple(column for column in filled_columns if column not in mapping.used_columns)
     return ParsedFile(
         name, digest, mapping.row_format, mapping.display_mapping, unused_columns, row_count, votes, errors
     )
+
+
+def _name_columns(row: SourceRow | RowError) -> SourceRow | RowError:
+    """The row with a name for a column without one: --map cannot say ""."""
+    if isinstance(row, RowError) or "" not in row.cells:
+        return row
+    return replace(row, cells={name or UNNAMED_COLUMN: value for name, value in row.cells.items()})
+
+
+def _list_filled_columns(rows: Iterable[SourceRow]) -> list[str]:
+    """The columns that hold something in some row."""
+    filled: dict[str, None] = {}
+    for row in rows:
+        for column, value in row.cells.items():
+            if column not in filled and not is_blank(value) and value not in ([], {}):
+                filled[column] = None
+    return list(filled)
 
 
 def _open_rows(request: ImportRequest) -> tuple[str, RowStream]:
@@ -121,14 +142,17 @@ def _reject_unclear_votes(rows: list[SourceRow], available: list[str], options: 
     if not has_unclear_numbers(locations):
         return
     readings = [f'"{reading}"' for reading in fitting_readings(locations)]
+    no_votes = " If they are no votes: --map choice=." if options.mapping.row_format == CHOSEN_REJECTED else ""
     unclear = f"{name}: {next(iter(locations.values()))} and the rows after it vote with {_join_words(locations)}."
     if readings:
         raise ColumnMappingError(
-            f"{unclear} That can mean {' or '.join(readings)}.", f"Say which: --choices {readings[0]}.", available
+            f"{unclear} That can mean {' or '.join(readings)}.",
+            f"Say which: --choices {readings[0]}.{no_votes}",
+            available,
         )
     raise ColumnMappingError(
         f"{unclear} The lab does not know what these numbers mean.",
-        'Say it for each of them: --choices "NUMBER=first,NUMBER=second,NUMBER=tie".',
+        f'Say it for each of them: --choices "NUMBER=first,NUMBER=second,NUMBER=tie".{no_votes}',
         available,
     )
 

@@ -1,6 +1,8 @@
 """The prompts, pairs and votes that a project has: read once outside of any transaction, then only what is new."""
 
+import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, func, select
@@ -8,9 +10,33 @@ from sqlalchemy import ColumnElement, Connection, func, select
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import DataError
 from rlhf_lab.importers.deduplication import Answer, PairIndex, PairKey
+from rlhf_lab.importers.parsed_rows import ParsedFile, RowError
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.database import in_chunks
+from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION
+
+
+def report_split_conflicts(db: Database, parsed_file: ParsedFile, project_id: int) -> ParsedFile:
+    """The file, with an error for each row that puts a prompt of the project in another split, and without its votes."""
+    p = t.prompts.c
+    with db.read() as conn:
+        splits = {
+            row.text: row.split for row in conn.execute(select(p.text, p.split).where(p.project_id == project_id))
+        }
+    column = parsed_file.mapping.get("split", "split")
+    conflicts = {
+        vote.row_number: RowError(
+            vote.row_number,
+            f"row {vote.row_number}",
+            f"{column} is {vote.split!r}, but the project has this prompt in {splits[vote.prompt]!r}. Take the row out, or leave "
+            "the column out with --map split=.",
+        )
+        for vote in parsed_file.votes
+        if vote.split and splits.get(vote.prompt, vote.split) != vote.split
+    }
+    votes = [vote for vote in parsed_file.votes if vote.row_number not in conflicts]
+    errors = sorted([*parsed_file.errors, *conflicts.values()], key=lambda error: error.row_number or math.inf)
+    return replace(parsed_file, votes=votes, errors=errors)
 
 
 class _LatestIds(NamedTuple):

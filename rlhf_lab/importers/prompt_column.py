@@ -7,12 +7,14 @@ from typing import Any
 
 from rlhf_lab.common.chat_format import is_transcript
 from rlhf_lab.importers.cell_parsers import is_blank, normalize_cell, parse_message_list
-from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, ColumnMapping, ColumnMappingError
+from rlhf_lab.importers.column_mapping import (
+    CHOSEN_REJECTED,
+    FURTHER_PROMPT_NAMES,
+    ColumnMapping,
+    ColumnMappingError,
+)
 from rlhf_lab.importers.parsed_rows import SourceRow
 from rlhf_lab.importers.vote_readings import is_number_or_bool
-
-#: Column names that mean a prompt if no other text column is left. Beside "instruction", "input" is its context.
-FURTHER_PROMPT_NAMES = ("input", "problem", "history")
 
 
 def map_prompt(
@@ -25,10 +27,15 @@ def map_prompt(
     may_be_shared = mapping.row_format == CHOSEN_REJECTED
     if may_be_shared and all(_is_whole_conversation(mapping.value(row.cells, "chosen")) for row in rows):
         return mapping
-    used = {*mapping.by_meaning.values(), *mapping.annotator_columns}
+    used = mapping.used_columns
     if "annotator" not in overrides:  # "user" can be the annotator as well as what the user of a chat wrote
         used -= {name for name in used if name.lower() == "user"}
-    candidates = [name for name in available if name not in used and any(_is_text(row.cells.get(name)) for row in rows)]
+    candidates = [
+        name
+        for name in available
+        if name not in used
+        and (name.lower() in FURTHER_PROMPT_NAMES or any(_holds_text(row.cells.get(name)) for row in rows))
+    ]
     if not candidates:
         return mapping
     if len(candidates) == 1 and candidates[0].lower() in FURTHER_PROMPT_NAMES:
@@ -49,8 +56,10 @@ def _is_whole_conversation(chosen: Any) -> bool:
     return len(chosen) > 1 if isinstance(chosen, list) else chosen is None or is_transcript(str(chosen))
 
 
-def _is_text(value: Any) -> bool:
-    """Whether a cell can be a prompt: a text that is no number, or a chat."""
+def _holds_text(value: Any) -> bool:
+    """Whether a cell can hold a prompt: a text that is no number, or a list or an object with one."""
     if isinstance(value, str):
         return not is_blank(value) and not is_number_or_bool(normalize_cell(value))
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+    if isinstance(value, dict):
+        value = list(value.values())
+    return isinstance(value, list) and any(map(_holds_text, value))

@@ -20,10 +20,11 @@ from rlhf_lab.importers.cell_parsers import (
     parse_timestamp,
     parse_token_ids,
 )
-from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, TWO_TEXTS_AND_SCORES, ColumnMapping
+from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, TWO_TEXTS_AND_SCORES, TWO_TEXTS_AND_VOTE, ColumnMapping
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, ParsedCompletion, ParsedVote, RowError, SourceRow
 
 RESPONSE_MEANINGS = ("chosen", "rejected", "first", "second")
+MAX_LENGTHS = {"note": 1000, "uuid": 64, "via": 20}  # what a lab stores of a vote
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class _RowParser:
     def text(self, meaning: str, parse_cell: Any) -> str:
         return self._check_text(self.column(meaning), self.parse(meaning, parse_cell))
 
-    def _check_text(self, column: str, text: str) -> str:
-        max_length = self.options.limits.max_characters
+    def _check_text(self, column: str, text: str, max_length: int | None = None) -> str:
+        max_length = max_length or self.options.limits.max_characters
         if len(text) > max_length:
             raise UnreadableError(
                 f"{column} has {len(text):,} characters, more than {max_length:,}. Shorten it or take the row out"
@@ -86,7 +87,7 @@ class _RowParser:
         text = "" if value in EMPTY_VALUES else str(value)
         if self.row.strings_only and self.is_own_export:
             text = unescape_formula(text)
-        return self._check_text(self.column(meaning), text)
+        return self._check_text(self.column(meaning), text, MAX_LENGTHS.get(meaning))
 
     def _split_shared_prefix(self, meaning_a: str, meaning_b: str) -> tuple[str, str, str]:
         """(prompt, text a, text b) of two conversations that begin with the prompt."""
@@ -140,33 +141,61 @@ def _parse_chosen_rejected(parser: _RowParser) -> list[ParsedVote]:
     prompt, chosen, rejected = parser.prompt_and_texts("chosen", "rejected")
     chosen_completion = _parse_completion(parser, "chosen", chosen)
     rejected_completion = _parse_completion(parser, "rejected", rejected)
-    tie, both_bad = parser.parse("tie", parse_bool), parser.parse("both_bad", parse_bool)
-    choice = _own_export_choice(parser)
-    if choice is None:
-        if both_bad or tie:
-            choice = Choice.BOTH_BAD if both_bad else Choice.TIE
-        else:
-            choice = _choice_from_scores(parser, "score_chosen", "score_rejected")
-        if choice is Choice.FIRST and _order_key(prompt, chosen) > _order_key(prompt, rejected):
-            return [_make_vote(parser, prompt, rejected_completion, chosen_completion, Choice.SECOND)]
+    vote = _vote_beside_chosen(parser)
+    choice = _combine(parser, vote, _choice_from_scores(parser, "score_chosen", "score_rejected")) or Choice.FIRST
+    is_order_known = parser.is_own_export and vote is not None
+    if choice is Choice.FIRST and not is_order_known and _order_key(prompt, chosen) > _order_key(prompt, rejected):
+        choice = Choice.SECOND
     if choice is Choice.SECOND:
         return [_make_vote(parser, prompt, rejected_completion, chosen_completion, choice)]
     return [_make_vote(parser, prompt, chosen_completion, rejected_completion, choice)]
 
 
-def _own_export_choice(parser: _RowParser) -> Choice | None:
-    """The column "choice" of our own export, which tells whether the chosen text was the first or the second; None in other
-    files, where such a column can mean anything."""
-    if not parser.is_own_export or parser.value("choice") in EMPTY_VALUES:
+def _vote_beside_chosen(parser: _RowParser) -> Choice | None:
+    """The vote of a row that has chosen and rejected; None if it has none.
+
+    In our own export it says whether the chosen text was the first or the second; elsewhere it repeats that chosen is better,
+    or it is a tie.
+    """
+    value = parser.value("choice")
+    if is_blank(value):
         return None
-    choice: Choice = parser.parse("choice", parse_choice, {})
+    try:
+        choice: Choice = parser.parse("choice", parse_choice, {} if parser.is_own_export else parser.options.choices)
+    except UnreadableError as error:
+        raise UnreadableError(f"{error}, or leave the column out with --map choice=") from None
+    if choice is Choice.SECOND and not parser.is_own_export:
+        raise UnreadableError(
+            f"{parser.column('choice')} is {str(value)[:40]!r}, the second text, but {parser.column('chosen')} is called the "
+            "better one. Mend one of them, or leave the column out with --map choice="
+        )
     return choice
 
 
-def _choice_from_scores(parser: _RowParser, first_meaning: str, second_meaning: str) -> Choice:
-    """By two scores if the row has both, else FIRST."""
+def _combine(parser: _RowParser, vote: Choice | None, by_scores: Choice | None) -> Choice | None:
+    """What a row says with its vote, its scores and its columns tie and both_bad. Raises UnreadableError if they contradict."""
+    texts = (Choice.FIRST, Choice.SECOND)
+    if vote in texts and by_scores in texts and vote is not by_scores and not parser.is_own_export:
+        scores = f"{parser.column('score_first')} and {parser.column('score_second')}"
+        raise UnreadableError(
+            f"{parser.column('choice')} is {str(parser.value('choice'))[:40]!r}, but {scores} say the opposite. Mend one of them"
+        )
+    says = "the vote is" if vote else "the scores say"
+    vote = vote or by_scores
+    flags = {Choice(meaning): parser.parse(meaning, parse_bool) for meaning in ("tie", "both_bad")}
+    for choice, flag in flags.items():
+        if vote is not None and (vote not in flags if flag else flag is False and vote is choice):
+            raise UnreadableError(
+                f"{parser.column(choice)} is {str(parser.value(choice))[:40]!r}, but {says} {vote.value!r}. Mend one of them"
+            )
+    ties = [choice for choice in (Choice.BOTH_BAD, Choice.TIE) if flags[choice] or vote is choice]
+    return ties[0] if ties else vote
+
+
+def _choice_from_scores(parser: _RowParser, first_meaning: str, second_meaning: str) -> Choice | None:
+    """By two scores, if the row has both."""
     if parser.value(first_meaning) in EMPTY_VALUES or parser.value(second_meaning) in EMPTY_VALUES:
-        return Choice.FIRST
+        return None
     first_score, second_score = parser.parse(first_meaning, parse_number), parser.parse(second_meaning, parse_number)
     if parser.options.mapping.row_format == CHOSEN_REJECTED and first_score < second_score:
         raise UnreadableError(
@@ -184,9 +213,13 @@ def _parse_two_texts(parser: _RowParser) -> list[ParsedVote]:
         for name in ("score_first", "score_second"):
             if parser.value(name) in EMPTY_VALUES:
                 raise UnreadableError(f"{mapping.by_meaning[name]} is missing. Write the score, or take the row out")
-        return [_make_vote(parser, prompt, *completions, _choice_from_scores(parser, "score_first", "score_second"))]
     if not mapping.annotator_columns:
-        return [_make_vote(parser, prompt, *completions, parser.parse("choice", parse_choice, parser.options.choices))]
+        vote = None
+        if mapping.row_format == TWO_TEXTS_AND_VOTE:
+            vote = parser.parse("choice", parse_choice, parser.options.choices)
+        choice = _combine(parser, vote, _choice_from_scores(parser, "score_first", "score_second"))
+        assert choice is not None  # these formats have a vote, or both scores
+        return [_make_vote(parser, prompt, *completions, choice)]
     votes = []
     for name in mapping.annotator_columns:
         value = parser.row.cells.get(name)
@@ -237,8 +270,8 @@ def _make_vote(
         source=Source(source) if source else None,
         first_on_left=_parse_first_on_left(parser),
         response_ms=response_ms,
-        created_at=parser.parse("created_at", parse_timestamp),
-        uuid=parser.short_text("uuid")[:64],
+        created_at=parser.parse("created_at", parse_timestamp, parser.is_own_export),
+        uuid=parser.short_text("uuid"),
         pair_name=parser.short_text("pair"),
         reason=parser.short_text("reason"),
         split=_parse_split(parser),
@@ -253,7 +286,10 @@ def _make_vote(
 def _parse_split(parser: _RowParser) -> str:
     text = parser.short_text("split")
     if text not in ("", "train", "eval"):
-        raise UnreadableError(f"{parser.column('split')} is {text[:40]!r}; it can be train, eval")
+        raise UnreadableError(
+            f"{parser.column('split')} is {text[:40]!r}; it can be train, eval. Mend it, or leave the column out with "
+            "--map split="
+        )
     return text
 
 
@@ -267,7 +303,11 @@ def _parse_strength(parser: _RowParser) -> Strength | None:
 def _parse_first_on_left(parser: _RowParser) -> bool | None:
     """Whether the first text was on the left: by its column, or implied by a vote "left" or "right"."""
     first_on_left: bool | None = parser.parse("first_on_left", parse_bool)
-    if first_on_left is None and str(parser.value("choice") or "").lower() in ("left", "right"):
+    if (
+        parser.options.mapping.row_format != CHOSEN_REJECTED
+        and first_on_left is None
+        and str(parser.value("choice") or "").lower() in ("left", "right")
+    ):
         return True
     return first_on_left
 

@@ -1,5 +1,6 @@
 """Previews and results of imports as text and JSON, for the command line and the page."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rlhf_lab.common.text import pluralize
@@ -68,7 +69,7 @@ def format_preview(payload: dict[str, Any]) -> str:
     lines = [
         f"{payload['name']}: {pluralize(payload['rows'], 'row')}, {pluralize(payload['votes'], 'vote')} on "
         f"{pluralize(payload['prompts'], 'prompt')} ({payload['shape']})",
-        f"columns: {mapping}" + (f"; not used: {', '.join(payload['unused'][:12])}" if payload["unused"] else ""),
+        f"columns: {mapping}" + (f"; {_unused_text(payload['unused']).lower()}" if payload["unused"] else ""),
         "votes: " + (", ".join(f"{n:,} {choice}" for choice, n in payload["choices"].items()) or "none")
         + (f"; {pluralize(payload['people'], 'annotator')}" if payload["people"] else ""),
     ]  # fmt: skip
@@ -80,15 +81,21 @@ def format_preview(payload: dict[str, Any]) -> str:
     return "\n".join(lines + [payload["doubts"]] * bool(payload["doubts"]) + payload["problems"])
 
 
+def _unused_text(columns: Sequence[str]) -> str:
+    return f"Not used: {', '.join(columns[:12])}{' …' if len(columns) > 12 else ''}"
+
+
 def _shorten(text: str) -> str:
     collapsed = " ".join(text.split())
     return collapsed if len(collapsed) <= 60 else f"{collapsed[:59]}…"
 
 
-def format_result(result: ImportResult, name: str) -> str:
+def format_result(result: ImportResult, parsed_file: ParsedFile) -> str:
     """What was imported and what was left out."""
     created = f"{pluralize(result.pairs, 'new pair')} and {pluralize(result.prompts, 'new prompt')}"
-    sentences = [f"Taken in: {pluralize(result.votes, 'vote')} of {name}, on {created}."]
+    sentences = [f"Taken in: {pluralize(result.votes, 'vote')} of {parsed_file.name}, on {created}."]
+    if parsed_file.unused_columns:
+        sentences.append(f"{_unused_text(parsed_file.unused_columns)}.")
     if result.held:
         criterion = "the same answer of the same person about the same two texts"
         sentences.append(

@@ -19,7 +19,7 @@ from rlhf_lab.errors import DataError, StoreError
 from rlhf_lab.importers.deduplication import Answer, PairIndex, PairSlot, flip_choice
 from rlhf_lab.importers.parsed_rows import IMPORTED, ParsedCompletion, ParsedFile, ParsedVote
 from rlhf_lab.importers.parser import summarize_errors
-from rlhf_lab.importers.project_index import ProjectIndex
+from rlhf_lab.importers.project_index import ProjectIndex, report_split_conflicts
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 from rlhf_lab.store.import_batches import CHUNK_PAUSE_S, CHUNK_SIZE
@@ -87,6 +87,7 @@ def save_import(db: Database, parsed_file: ParsedFile, target: ImportTarget) -> 
         DataError: names the rows with errors; nothing was written.
         StoreError: not all could be written; it says how much was, and that stays.
     """
+    parsed_file = report_split_conflicts(db, parsed_file, target.project_id)
     if parsed_file.errors and not target.skip_broken:
         raise DataError(
             f"{pluralize(len(parsed_file.errors), 'row')} of {parsed_file.name} cannot be used; nothing was imported. Mend "
@@ -119,7 +120,7 @@ def _assign_slots(pair_index: PairIndex, votes: Sequence[ParsedVote], target: Im
 
 def _via(vote: ParsedVote) -> str:
     """votes.via of an imported vote: as in the file, if that is an export of a lab."""
-    return vote.via[:20] or (VIA_SIDES_UNKNOWN if vote.first_on_left is None else VIA_IMPORT)
+    return vote.via or (VIA_SIDES_UNKNOWN if vote.first_on_left is None else VIA_IMPORT)
 
 
 class _ImportWriter:
@@ -259,7 +260,7 @@ class _ImportWriter:
             values.append({
                 "uuid": vote_uuid, "pair_id": slot.pair_id, "annotator": annotator, "source": vote.source or self.target.source,
                 "choice": flip_choice(vote.choice) if is_flipped else vote.choice, "first_on_left": on_left is not is_flipped,
-                "strength": vote.strength, "note": vote.note[:1000], "repeat": vote.repeat, "via": _via(vote),
+                "strength": vote.strength, "note": vote.note, "repeat": vote.repeat, "via": _via(vote),
                 "response_ms": vote.response_ms, "created_at": slot.created_at if vote.created_at is None else vote.created_at,
                 "import_id": self.import_id,
             })  # fmt: skip

@@ -381,3 +381,232 @@ def test_contradictory_scores_are_named_by_their_columns(files):
     assert message == (
         "rejected_rating is 2 and chosen_rating is 1: the rejected text has the higher score. Swap them or mend the scores."
     )
+
+
+WIN = {"prompt": "Say hello.", "chosen": "Hello.", "rejected": "Hi."}
+FORMATS = ["v.jsonl", "v.json", "v.csv", "v.parquet"]
+
+
+def with_late_row(row, **change):
+    """101 rows, and one more with further columns; the other rows have them too, but empty, as CSV and Parquet need it."""
+    return [row | dict.fromkeys(change)] * 101 + [row | change]
+
+
+@pytest.mark.parametrize("file_name", FORMATS)
+@pytest.mark.parametrize("column", ["winner", "label", "choice", "verdict"])
+@pytest.mark.parametrize(("word", "choice"), [("tie", "tie"), ("both_bad", "both_bad"), ("skip", "skip")])
+def test_a_vote_beside_chosen_and_rejected_is_read(files, file_name, column, word, choice):
+    parsed = files.parse(file_name, with_late_row(WIN, **{column: word}))
+    assert (len(parsed.votes), parsed.votes[-1].choice) == (102, choice)
+
+
+def test_a_vote_may_repeat_that_chosen_is_better(files, decided_texts):
+    (vote,) = files.parse("v.jsonl", [WIN | {"winner": "chosen"}]).votes
+    assert decided_texts(vote) == tuple(WIN.values())
+    assert vote.first_on_left is None
+
+
+@pytest.mark.parametrize("file_name", FORMATS)
+@pytest.mark.parametrize("word", ["rejected", "second", "B", "right"])
+def test_a_vote_against_chosen_is_an_error(files, file_name, word):
+    parsed = files.parse(file_name, with_late_row(WIN, choice=word))
+    assert len(parsed.votes) == 101
+    assert problems(parsed) == [
+        (102, f"choice is '{word}', the second text, but chosen is called the better one. Mend one of them, or leave the column "
+         "out with --map choice=.")
+    ]  # fmt: skip
+
+
+def test_a_column_that_holds_no_votes_can_be_left_out(files):
+    path = files.rows("v.jsonl", [WIN | {"label": "harmless"}])
+    ((_, message),) = problems(files.read(path))
+    assert "label is 'harmless'" in message
+    assert message.endswith("or leave the column out with --map choice=.")
+    parsed = files.read(path, mapping={"choice": ""})
+    assert (len(parsed.votes), parsed.unused_columns) == (1, ("label",))
+
+
+@pytest.mark.parametrize("value", [2, 1, "0"])
+def test_a_number_beside_chosen_and_rejected_is_asked_about(files, value):
+    with pytest.raises(ColumnMappingError, match=r"vote with .*--choices .*--map choice=\."):
+        files.parse("v.jsonl", with_late_row(WIN, preference=value))
+
+
+def test_words_beside_chosen_and_rejected_mean_what_the_user_says(files):
+    rows = [WIN | {"label": "good"}, WIN | {"label": "even"}, WIN | {"label": "bad"}]
+    parsed = files.parse("v.jsonl", rows, choices=parse_choice_words("good=first,even=tie,bad=second"))
+    assert [vote.choice == "tie" for vote in parsed.votes] == [False, True]
+    assert [row for row, _ in problems(parsed)] == [3]
+
+
+CONTRADICTION = "Mend one of them."
+
+
+@pytest.mark.parametrize("file_name", FORMATS)
+@pytest.mark.parametrize("flag", ["tie", "both_bad"])
+@pytest.mark.parametrize("word", ["a", "b", "skip"])
+def test_two_texts_with_a_winner_and_a_tie_contradict(files, file_name, flag, word):
+    parsed = files.parse(file_name, [*with_late_row(BIRD, **{flag: True}), BIRD | {flag: True, "winner": word}])
+    assert len(parsed.votes) == 101
+    assert [row for row, _ in problems(parsed)] == [102, 103]
+    assert all(message.startswith(f"{flag} is 'True', but the vote is ") for _, message in problems(parsed))
+    assert all(message.endswith(CONTRADICTION) for _, message in problems(parsed))
+
+
+@pytest.mark.parametrize(
+    ("winner", "flags", "choice"),
+    [
+        ("tie", {"tie": True}, "tie"),
+        ("tie", {"tie": True, "both_bad": False}, "tie"),
+        ("tie", {"both_bad": True}, "both_bad"),
+        ("both_bad", {"tie": True, "both_bad": True}, "both_bad"),
+        ("both_bad", {"tie": False, "both_bad": True}, "both_bad"),
+        ("a", {"tie": False, "both_bad": False}, "first"),
+        ("tie", {"tie": False}, None),
+        ("both_bad", {"both_bad": False}, None),
+    ],
+)
+def test_a_vote_and_the_columns_tie_and_both_bad_are_read_together(files, winner, flags, choice):
+    parsed = files.parse("v.jsonl", [BIRD | flags | {"winner": winner}])
+    assert [vote.choice for vote in parsed.votes] == [choice] * (choice is not None)
+    assert len(parsed.errors) == (choice is None)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (BIRD | {"score_a": 1, "score_b": 2}, "winner is 'model_a', but score_a and score_b say the opposite. "),
+        ({"prompt": "p", "response_a": "x", "response_b": "y", "score_a": 1, "score_b": 2, "tie": True},
+         "tie is 'True', but the scores say 'second'. "),
+        (WIN | {"score_chosen": 2, "score_rejected": 1, "tie": True}, "tie is 'True', but the scores say 'first'. "),
+    ],
+)  # fmt: skip
+def test_scores_that_contradict_the_vote_are_an_error(files, row, message):
+    assert problems(files.parse("v.jsonl", [row])) == [(1, message + CONTRADICTION)]
+
+
+def test_scores_that_agree_with_the_vote_are_no_error(files):
+    rows = [BIRD | {"score_a": 2, "score_b": 1}, BIRD | {"winner": "tie", "score_a": 2, "score_b": 1}]
+    assert [vote.choice for vote in files.parse("v.jsonl", rows).votes] == ["first", "tie"]
+
+
+def test_a_column_that_this_kind_of_row_has_no_use_for_is_not_used(files):
+    people = {"prompt": "p", "first": "a", "second": "b", "rater1": "first", "rater2": "tie"}
+    parsed = files.parse("v.jsonl", [people | {"winner": "b", "tie": True, "seed_chosen": 3}])
+    assert parsed.unused_columns == ("winner", "tie", "seed_chosen")
+    assert set(parsed.mapping) == {"prompt", "first", "second", "annotators"}
+    parsed = files.parse("v.jsonl", [WIN | {"score_chosen": 3, "response_a": "x", "rater1": "first", "rater2": "tie"}])
+    assert parsed.unused_columns == ("score_chosen", "response_a", "rater1", "rater2")
+
+
+def test_two_pairs_of_texts_are_asked_about(files, decided_texts):
+    row = WIN | {"response_a": "Hi.", "response_b": "Hello.", "winner": "b"}
+    path = files.rows("v.jsonl", [WIN] * 101 + [row])
+    with pytest.raises(
+        ColumnMappingError, match="--map chosen=chosen --map rejected=rejected, or --map first=response_a"
+    ):
+        files.read(path)
+    parsed = files.read(path, mapping={"first": "response_a", "second": "response_b"})
+    assert [decided_texts(vote) for vote in parsed.votes] == [("Say hello.", "Hello.", "Hi.")]
+    parsed = files.read(path, mapping={"chosen": "chosen", "rejected": "rejected", "choice": ""})
+    assert len(parsed.votes) == 102
+
+
+@pytest.mark.parametrize(
+    ("row", "change", "columns"),
+    [
+        (WIN | {"tie": False}, {"is_tie": True}, "tie, is_tie"),
+        (WIN | {"Tie": False}, {"tie": True}, "tie, Tie"),
+        (WIN, {"Chosen": "Hey."}, "chosen, Chosen"),
+        (WIN, {"preferred": "Hey."}, "chosen, preferred"),
+        (BIRD, {"label": "tie"}, "winner, label"),
+        (BIRD, {"output_1": "An owl."}, "response_a, output_1"),
+        (WIN, {"question": "Why?"}, "prompt, question"),
+        (WIN, {"input": "Why?"}, "prompt, input"),
+        (WIN, {"history": [["Hi.", "Hello."]]}, "prompt, history"),
+        ({"question": "Why?"} | EGG, {"context": "Physics."}, "question, context"),
+        ({"instruction": "Answer.", "input": "Briefly."} | EGG, {"question": "Why?"}, "question, instruction, input"),
+    ],
+)  # fmt: skip
+def test_two_columns_for_one_meaning_are_asked_about(files, row, change, columns):
+    with pytest.raises(ColumnMappingError) as caught:
+        files.parse("v.jsonl", [row] * 101 + [row | change])
+    assert set(caught.value.message.split(": ")[1].rstrip(".").split(", ")) == set(columns.split(", "))
+    assert all(f"={name}" in str(caught.value) for name in columns.split(", "))
+    assert set(row) | set(change) == set(caught.value.columns)
+
+
+def test_a_second_column_that_is_empty_is_not_asked_about(files):
+    rows = [WIN | {"history": [], "is_tie": None, "input": " ", "tie": False}]
+    parsed = files.parse("v.jsonl", rows)
+    assert (len(parsed.votes), parsed.unused_columns) == (1, ())
+
+
+def test_the_user_says_which_of_two_columns_it_is_or_takes_both(files, decided_texts):
+    path = files.rows("v.csv", [{"question": QUESTION, "context": "For breakfast."} | EGG])
+    parsed = files.read(path, mapping={"prompt": "question"})
+    assert (decided_texts(parsed.votes[0])[0], parsed.unused_columns) == (QUESTION, ("context",))
+    parsed = files.read(path, mapping={"prompt": "question", "input": "context"})
+    assert (decided_texts(parsed.votes[0])[0], parsed.unused_columns) == (f"{QUESTION}\n\nFor breakfast.", ())
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("topic", [QUESTION]),
+        ("topic", {"text": QUESTION}),
+        ("topic", [[QUESTION, "Ask."]]),
+        ("topic", [{"from": "human", "value": QUESTION}]),
+    ],
+)
+def test_a_list_or_an_object_may_be_the_prompt_too(files, column, value):
+    with pytest.raises(ColumnMappingError, match=f"--map prompt={column}"):
+        files.parse("v.jsonl", [{column: value} | EGG])
+
+
+@pytest.mark.parametrize("column", ["input", "problem", "history"])
+@pytest.mark.parametrize("value", ["42", "True"])
+def test_a_prompt_may_be_a_number(files, decided_texts, column, value):
+    for file_name in ("v.jsonl", "v.csv"):
+        (vote,) = files.parse(file_name, [{column: value} | EGG]).votes
+        assert decided_texts(vote)[0] == value
+
+
+@pytest.mark.parametrize("value", [42, [QUESTION], {"text": QUESTION}, [["How long?", "Ask."]]])
+def test_a_prompt_that_is_no_text_is_an_error_of_its_row(files, value):
+    ((row_number, message),) = problems(files.parse("v.jsonl", [{"input": value} | EGG]))
+    assert row_number == 1
+    assert message.startswith("input ")
+
+
+def test_a_list_of_numbers_is_no_prompt(files):
+    parsed = files.parse("v.jsonl", [{"vector": [0.5, 2], "scores": {"help": 3}} | EGG])
+    assert parsed.unused_columns == ("vector", "scores")
+
+
+def test_a_column_without_a_name_may_be_the_prompt(files, decided_texts):
+    path = files.raw("v.csv", f",chosen,rejected,\n{QUESTION},An egg.,An owl.,\n")
+    with pytest.raises(ColumnMappingError, match='"column 1"'):
+        files.read(path)
+    parsed = files.read(path, mapping={"prompt": "column 1"})
+    assert (decided_texts(parsed.votes[0])[0], parsed.unused_columns) == (QUESTION, ())
+    parsed = files.parse("w.csv", ",prompt,chosen,rejected\n0,Why?,An egg.,An owl.\n")
+    assert (len(parsed.votes), parsed.unused_columns) == (1, ("column 1",))
+    for file_name in ("v.jsonl", "v.parquet"):
+        with pytest.raises(ColumnMappingError, match="--map prompt=unnamed column"):
+            files.parse(file_name, [{"": QUESTION} | EGG])
+
+
+@pytest.mark.parametrize("file_name", ["v.jsonl", "v.csv"])
+@pytest.mark.parametrize("value", [20230513, "20230513", 20230513174640, 45059.74, 0, -1684000000, 1e11])
+def test_a_number_that_is_no_time_of_this_century_is_an_error(files, file_name, value):
+    ((_, message),) = problems(files.parse(file_name, [BIRD | {"timestamp": value}]))
+    assert message.startswith("timestamp is ")
+    assert "no time from 2000 to 2099" in message
+    assert "2026-01-31T12:00:00" in message
+
+
+def test_a_number_in_an_export_of_the_lab_is_a_time_in_seconds(files):
+    row = WIN | {"annotator": "ann", "source": "human", "first_on_left": True, "choice": "first"}
+    parsed = files.parse("v.jsonl", [row | {"created_at": seconds} for seconds in (-1.5, 20230513, 2e11)])
+    assert [vote.created_at for vote in parsed.votes] == [-1.5, 20230513, 2e11]

@@ -1,6 +1,7 @@
 """Into the tables: on pairs that are there or on new ones, what is there already left out, duplicates told."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -379,7 +380,9 @@ def test_new_prompts_of_an_import_keep_their_split_beside_those_without_one(db, 
 def test_an_unknown_split_is_an_error(files):
     row = {"prompt": "p0", "split": "test"} | OWN_EXPORT
     (error,) = files.parse("own.jsonl", [row]).errors
-    assert str(error) == "row 1 (line 1): split is 'test'; it can be train, eval. Mend the row or take it out."
+    assert str(error) == (
+        "row 1 (line 1): split is 'test'; it can be train, eval. Mend it, or leave the column out with --map split=."
+    )
 
 
 def test_a_prompt_in_both_splits_is_an_error(files):
@@ -389,3 +392,59 @@ def test_a_prompt_in_both_splits_is_an_error(files):
     assert [str(error) for error in parsed.errors] == [
         "row 3 (line 3): split is 'train', but 'eval' in row 1 for the same prompt. Give the prompt one split."
     ]
+
+
+def test_a_prompt_that_the_project_has_in_another_split_is_an_error(db, project, files, tmp_path, capsys):
+    """The project has "Once" for training and "Far" for evaluation."""
+    rows = [{"prompt": prompt, "split": "eval"} | OWN_EXPORT for prompt in ("Once", "Far", "New")]
+    path = files.rows("own.jsonl", [rows[0] | {"chosen": None}, *rows])
+    error = (
+        "row 2: split is 'eval', but the project has this prompt in 'train'. Take the row out, or leave the column out with "
+        "--map split=."
+    )
+    with pytest.raises(DataError, match=re.escape(error)):
+        save_import(db, files.read(path), ImportTarget(project.id))
+    assert votes(db) == []
+    result = save_import(db, files.read(path), ImportTarget(project.id, skip_broken=True))
+    assert (result.votes, result.broken) == (2, 2)
+    assert [row[0] for row in votes(db)] == ["Far", "New"]
+    request = {"what": str(path), "home": str(tmp_path / "home"), "project": project.id}
+    assert handle_request(request)["preview"]["problems"][1] == error
+    command = ["import", str(path), "--home", str(tmp_path / "home"), "--json"]
+    assert main([*command, "--preview"]) == 1
+    assert json.loads(capsys.readouterr().out)["errors"][1] == error
+    assert main([*command, "--skip-broken"]) == 0
+    assert json.loads(capsys.readouterr().out)["errors"][1] == error
+    result = save_import(db, files.read(path, mapping={"split": ""}), ImportTarget(project.id, skip_broken=True))
+    assert (result.votes, result.broken) == (1, 1)
+
+
+@pytest.mark.parametrize(("column", "length"), [("note", 1000), ("uuid", 64), ("via", 20)])
+@pytest.mark.parametrize("name", ["own.jsonl", "own.csv"])
+def test_a_text_of_a_vote_is_kept_whole_or_is_an_error(db, project, files, column, length, name):
+    row = {"prompt": "Once"} | OWN_EXPORT
+    parsed = files.parse(name, [row | {column: "x" * length}, row | {column: "x" * (length + 1)}])
+    assert [str(error).split(": ")[1] for error in parsed.errors] == [
+        f"{column} has {length + 1:,} characters, more than {length:,}. Shorten it or take the row out."
+    ]
+    save_import(db, parsed, ImportTarget(project.id, skip_broken=True))
+    with db.read() as conn:
+        assert conn.execute(select(t.votes.c[column])).scalars().all() == ["x" * length]
+
+
+@pytest.mark.parametrize("name", ["plain.jsonl", "plain.csv"])
+def test_a_new_project_keeps_the_splits_of_any_file(tmp_path, files, capsys, name):
+    rows = [{"prompt": prompt, "split": split, "chosen": "a", "rejected": "b"} for prompt, split in SPLITS.items()]
+    path = str(files.rows(name, rows))
+    assert main(["import", path, "--home", str(tmp_path / "home"), "--new-project", "again", "--json"]) == 0
+    assert prompt_splits(tmp_path / "home", json.loads(capsys.readouterr().out)["project"]) == SPLITS
+
+
+def test_a_result_names_the_columns_that_were_not_used(db, project, files, tmp_path, capsys):
+    path = str(files.rows("v.jsonl", [ONCE | {"topic": "tales", "margin": 2, "empty": None}]))
+    request = {"what": path, "home": str(tmp_path / "home"), "project": project.id, "save": True}
+    assert "Not used: topic, margin." in handle_request(request)["words"]
+    assert main(["import", path, "--home", str(tmp_path / "home")]) == 0
+    assert "Not used: topic, margin." in capsys.readouterr().out
+    assert main(["import", path, "--home", str(tmp_path / "home"), "--preview"]) == 0
+    assert "; not used: topic, margin\n" in capsys.readouterr().out
