@@ -22,6 +22,7 @@ from rlhf_lab.jobs.retraining import is_retraining_due, submit_training
 from rlhf_lab.judges.builtin import builtin_judge
 from rlhf_lab.store.annotators import latest_annotators
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.features import texts_without_features
 from rlhf_lab.store.pair_leases import count_active_annotators, count_free_pairs
 from rlhf_lab.store.projects import count_pairs, get_labelling_config
 from rlhf_lab.store.runs import runs
@@ -30,6 +31,7 @@ from rlhf_lab.store.votes import count_unvoted_pairs
 log = logging.getLogger("rlhf_lab.scheduler")
 
 SCHEDULE_INTERVAL_S = 1.0
+FEATURE_CHECK_INTERVAL_S = 10.0
 RETRY_AFTER_S = 30.0  # after a sampling job failed (a model that cannot be loaded)
 PAIR_POOL_SIZE = 24  # unlabelled pairs kept ready
 POLICY_PAIR_POOL_SIZE = 8  # of the newest checkpoint's pairs: the next checkpoint makes them old
@@ -47,6 +49,7 @@ class Scheduler:
         self._thread = threading.Thread(target=self._run, daemon=True, name="scheduler")
         self._lock = threading.Lock()
         self._pending_judge_labels: dict[tuple[int, str], int] = {}  # (project, judge) -> labels still to give
+        self._features_checked_at = -FEATURE_CHECK_INTERVAL_S
         self._judging_projects: list[int] = []  # projects that a judge is labelling at this moment
 
     def start(self) -> None:
@@ -104,7 +107,7 @@ class Scheduler:
             self._stop_event.wait(SCHEDULE_INTERVAL_S)
 
     def run_once(self) -> None:
-        """Mark runs that lost their process, submit the jobs that are due, and start an engine where jobs wait."""
+        """Mark runs that lost their process, submit the jobs that are due, and start an engine where something waits for it."""
         run_lock.mark_interrupted_runs(self.db, self.home)
         project = pick_project(self.db, None)
         open_jobs = queue.jobs(self.db, statuses=UNFINISHED_JOB_STATUSES)
@@ -112,8 +115,15 @@ class Scheduler:
         self._replenish_pairs(project, kinds)
         self._continue_judge_labelling()
         self._submit_due_training(project, kinds)
-        if queue.jobs(self.db, statuses=UNFINISHED_JOB_STATUSES, limit=1):
+        if queue.jobs(self.db, statuses=UNFINISHED_JOB_STATUSES, limit=1) or self._lacks_features(project):
             engine_process.ensure_engine(self.db, self.home)
+
+    def _lacks_features(self, project: Project) -> bool:
+        """Whether texts have no features yet, which an engine computes when it is idle. Looks at intervals."""
+        if time.monotonic() - self._features_checked_at < FEATURE_CHECK_INTERVAL_S:
+            return False
+        self._features_checked_at = time.monotonic()
+        return bool(texts_without_features(self.db, project.id, 1))
 
     def _replenish_pairs(self, project: Project, kinds: set[JobKind]) -> None:
         if JobKind.SAMPLE_PAIRS in kinds or failed_recently(self.db, project.id, JobKind.SAMPLE_PAIRS):

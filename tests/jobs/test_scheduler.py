@@ -2,9 +2,12 @@
 
 import json
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from rlhf_lab.common.checkpoint_index import TRAINER_FILE
@@ -15,7 +18,7 @@ from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import engine_process, queue, retraining, scheduler
 from rlhf_lab.jobs.project_setup import new_project
-from rlhf_lab.store import label_snapshots, pair_leases, projects, votes
+from rlhf_lab.store import features, label_snapshots, pair_leases, projects, votes
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run
@@ -52,6 +55,11 @@ def add_pairs(db, project, count):
         db, [NewCompletion(prompt.id, f"t{i}", (i,), "base", i) for i in range(2 * count)]
     )
     return projects.add_pairs(db, project.id, [(created[2 * i].id, created[2 * i + 1].id, "r") for i in range(count)])
+
+
+def add_missing_features(db, project):
+    texts = features.texts_without_features(db, project.id, 1000)
+    features.add_features(db, {text.id: features.TextFeatures(1, np.ones(1, np.float16)) for _, text in texts})
 
 
 def label(db, project, count, source=Source.HUMAN, choice=Choice.FIRST):
@@ -129,9 +137,26 @@ def test_failed_sampling_is_retried_after_a_while(db, project, runner, monkeypat
 
 def test_a_full_pool_needs_no_job(db, project, runner):
     add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
+    add_missing_features(db, project)
     runner.run_once()
     assert open_kinds(db) == []
     assert runner.calls == []
+
+
+def test_an_engine_is_started_for_texts_without_features(db, project, runner, monkeypatch):
+    """A home of an older version, whose pool is full: looked for at once, then every ten seconds."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: clock.now, time=time.time))
+    add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
+    for passed, calls in ((0, 1), (9, 1), (1, 2)):
+        clock.now += passed
+        runner.run_once()
+        assert len(runner.calls) == calls
+    add_missing_features(db, project)
+    clock.now += 10
+    runner.run_once()
+    assert len(runner.calls) == 2
+    assert open_kinds(db) == []
 
 
 def test_the_person_with_the_fewest_pairs_left_counts(db, project, runner):
