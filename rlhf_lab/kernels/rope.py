@@ -15,6 +15,10 @@ class RopeTables(NamedTuple):
     cos: Tensor
     sin: Tensor
 
+    def first_tokens(self, count: int) -> "RopeTables":
+        """The tables of the first `count` tokens."""
+        return RopeTables(*(table.narrow(-2, 0, count) for table in self))
+
     def last_tokens(self, count: int) -> "RopeTables":
         """The tables of the last `count` tokens."""
         length = self.cos.shape[-2]

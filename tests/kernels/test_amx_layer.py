@@ -10,7 +10,7 @@ from support import tiny_models
 from rlhf_lab.kernels import amx_layer, compile
 from rlhf_lab.kernels.ops import LayerDims
 from rlhf_lab.kernels.rope import RopeTables
-from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, fused_layer, unfused_layer
+from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, unfused_layer
 
 if not tiny_models.layer_backends():
     pytest.skip("no C compiler here, or nothing that multiplies bfloat16", allow_module_level=True)
@@ -198,7 +198,7 @@ def test_layer_and_gradients_match_float64(units, case, learns, monkeypatch):
         x.clone().requires_grad_(learns != "lora_tensors"),
         *(one.clone().requires_grad_() for one in lora_tensors),
     ]
-    actual = fused_layer(
+    actual = tiny_models.whole_layer(
         inputs[0], amx_layer_of(frozen, shape, lora_tensors), shape, turn, LoraUpdate(frozen, SCALE), inputs[1:], first
     )
     assert actual.dtype == HALF
@@ -283,7 +283,7 @@ def test_double_backward(units, monkeypatch):
         out = (
             unfused_layer(x, shape, turn, update, inputs)
             if weights is None
-            else fused_layer(x, weights, shape, turn, update, inputs)
+            else tiny_models.whole_layer(x, weights, shape, turn, update, inputs)
         )
         first = torch.autograd.grad(out.float().square().sum(), inputs, create_graph=True)
         actual.append(torch.autograd.grad(sum((one**2).sum() for one in first), inputs))

@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
+from support.tiny_models import whole_layer
 
 from rlhf_lab.kernels import c_ops, compile
 from rlhf_lab.kernels.ops import LayerDims
 from rlhf_lab.kernels.rope import RopeTables
-from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, fused_layer, unfused_layer
+from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, SequenceLayout, fused_layer, unfused_layer
 
 WIDTH, INNER, RANK, SCALE = 6, 5, 2, 0.5
 
@@ -64,7 +65,7 @@ def concatenated(frozen, lora_tensors):
 
 def fused(x, frozen, shape, angles, *lora_tensors, how=merged, first=0):
     weights = how(frozen, lora_tensors) if lora_tensors else frozen
-    return fused_layer(x, weights, shape, make_tables(angles), LoraUpdate(frozen, SCALE), lora_tensors, first)
+    return whole_layer(x, weights, shape, make_tables(angles), LoraUpdate(frozen, SCALE), lora_tensors, first)
 
 
 BOTH = pytest.mark.parametrize("how", [merged, concatenated])
@@ -261,7 +262,7 @@ def test_double_backward_in_bfloat16_matches_float64():
             one.to(torch.float64 if dtype == torch.float64 else torch.float32).requires_grad_() for one in lora_tensors
         ]
         narrow = [one.detach().to(dtype) for one in learning]
-        out = fused_layer(
+        out = whole_layer(
             given, concatenated(weights, narrow), shape, RopeTables(*half[9:]), LoraUpdate(weights, SCALE), learning
         )
         weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
@@ -320,7 +321,7 @@ def test_with_kernels_results_and_gradients_match_float64(case, first, sizes, le
         inputs = [how(one).requires_grad_() for one in (x, *lora_tensors)]
         inputs[0].requires_grad_(learns == "words and pairs")
         weights, held = how(merged(frozen, lora_tensors)), LoraUpdate(how(frozen), SCALE)
-        out = fused_layer(inputs[0], weights, shape, how(make_tables(angles)), held, inputs[1:], first)
+        out = whole_layer(inputs[0], weights, shape, how(make_tables(angles)), held, inputs[1:], first)
         (out * how(weight)).sum().backward()
         found.append([out, *(one.grad for one in inputs if one.requires_grad)])
     for expected, ours in zip(*found, strict=True):
@@ -333,3 +334,59 @@ def test_with_kernels_results_and_gradients_match_float64(case, first, sizes, le
     qkv, o = ((width * shape.head_size) % 16 == 0 for width in (shape.kv_heads, shape.heads))
     often["lora_grads"] = 3 * qkv + o + 3 if sizes == (16, 32) else 0
     assert {name: asked.count(name) for name in often} == often
+
+
+def with_shared_prefix(x, prefix):
+    """Sequences whose first tokens are those of the first sequence."""
+    return torch.cat([x[:1, :prefix].expand(len(x), -1, -1), x[:, prefix:]], 1)
+
+
+SHARED = pytest.mark.parametrize(("prefix", "first"), [(1, 0), (3, 0), (3, 3), (2, 4)])
+
+
+@BOTH
+@SHARED
+@pytest.mark.parametrize("with_kernels", [False, True])
+def test_a_shared_prefix_is_computed_once_with_the_same_results(prefix, first, how, with_kernels):
+    """Kernels compute in float32, PyTorch's operations in float64."""
+    x, frozen, shape, angles, lora_tensors = make_inputs(batch=3, length=6)
+    convert = single if with_kernels else lambda one: one
+    layout, found = SequenceLayout(3, 6, first, prefix), []
+    x, weights = convert(with_shared_prefix(x, prefix)), convert(how(frozen, lora_tensors))
+    tables, update = convert(make_tables(angles)), LoraUpdate(convert(frozen), SCALE)
+    for shared in (False, True):
+        inputs = [
+            one.clone().requires_grad_() for one in (layout.collapse(x) if shared else x, *map(convert, lora_tensors))
+        ]
+        args = (inputs[0], weights, shape, tables, update, inputs[1:])
+        if shared:
+            assert len(inputs[0]) == prefix + 3 * (6 - prefix)
+            out = fused_layer(*args, layout)
+            out = out.view(3, -1, x.shape[2]) if first else layout.expand(out)
+        else:
+            out = whole_layer(*args, first)
+        (out * torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view(out.shape)).sum().backward()
+        dx, *lora_grads = [one.grad for one in inputs]
+        found.append([out.detach(), dx if shared else layout.reduce(dx), *lora_grads])
+    for expected, ours in zip(*found, strict=True):
+        tolerance = 1e-5 * float(expected.abs().max()) if with_kernels else 1e-11
+        torch.testing.assert_close(ours, expected, rtol=0, atol=tolerance)
+
+
+@SHARED
+def test_a_shared_prefix_can_be_differentiated_twice(prefix, first):
+    x, frozen, shape, angles, lora_tensors = make_inputs(batch=2, length=5)
+    layout, found = SequenceLayout(2, 5, first, prefix), []
+    x = with_shared_prefix(x, prefix)
+    for shared in (False, True):
+        learning = [one.detach().requires_grad_() for one in lora_tensors]
+        args = (merged(frozen, learning), shape, make_tables(angles), LoraUpdate(frozen, SCALE), learning)
+        if shared:
+            out = fused_layer(layout.collapse(x), *args, layout)
+            out = out.view(2, -1, x.shape[2]) if first else layout.expand(out)
+        else:
+            out = whole_layer(x, *args, first)
+        grads = torch.autograd.grad(out.square().sum(), learning, create_graph=True)
+        found.append(torch.autograd.grad(sum(one.square().sum() for one in grads), learning))
+    for expected, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-9)

@@ -253,7 +253,7 @@ def test_hidden_states_from_start_pos_match_the_modules(llama_folder, monkeypatc
     found, shapes = [], []
     for known in (KNOWN, ()):
         backbone, adapters = load_model(llama_folder, monkeypatch, known, "a")
-        backbone.trunk.norm.register_forward_pre_hook(lambda _, given: shapes.append(given[0].shape[1]))
+        backbone.trunk.norm.register_forward_pre_hook(lambda _, given: shapes.append(given[0].shape[:-1].numel()))
         with adapters.using("a"):
             hidden = backbone.hidden(IDS, first)
             (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
@@ -261,7 +261,7 @@ def test_hidden_states_from_start_pos_match_the_modules(llama_folder, monkeypatc
         assert hidden.shape == (2, 8 - first, 32)
         torch.testing.assert_close(hidden.detach(), after[:, first:], rtol=1e-4, atol=1e-5)
         found.append([hidden.detach(), *(parameter.grad for parameter in adapters.parameters("a"))])
-    assert shapes == [8 - first, 8, 8, 8]
+    assert shapes == [2 * (8 - first), 2 * 8, 2 * 8, 2 * 8]
     for mine, other in zip(*found, strict=True):
         torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
 

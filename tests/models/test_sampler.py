@@ -209,3 +209,38 @@ def test_repeated_prompts_are_read_once(folders, kind):
         assert alone.tokens == [together.tokens[i]]
         assert alone.logprobs[0] == pytest.approx(together.logprobs[i], abs=1e-10)
     assert together.tokens[0] != together.tokens[2]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_shared_prefix_is_read_once(folders, kind, monkeypatch):
+    """Of three prompts and a repeated one; the same samples as without."""
+    system = [5 + i for i in range(17)]
+    prompts = [[*system, 30, 31, 32], [*system, 33], [*system, 30, 34], [*system, 33]]
+    backbone, read = tiny_models.load(folders[kind]), []
+    backbone.trunk.register_forward_hook(
+        lambda _, inputs, options, __: read.append(tuple(options["input_ids"].shape)), with_kwargs=True
+    )
+    uniform = tiny_models.seeded(4, 6)
+    ours = sample(backbone, prompts, uniform)
+    assert read[:2] == [(1, 17), (3, 3)]
+    read.clear()
+    monkeypatch.setattr(sampler, "MIN_SHARED_PREFIX", 18)
+    expected = sample(backbone, prompts, uniform)
+    assert read[0] == (3, 20)
+    assert ours.tokens == expected.tokens
+    for row, other in zip(ours.logprobs, expected.logprobs, strict=True):
+        assert row == pytest.approx(other, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "length"),
+    [
+        ([[7] * 18 + [1], [7] * 18 + [2], [7] * 17 + [3, 4]], 17),
+        ([[7] * 17, [7] * 20], 16),  # a token of the shortest prompt is left to be read
+        ([[7] * 16, [7] * 20], 0),
+        ([[7] * 15 + [1, 7], [7] * 15 + [2, 7]], 0),
+        ([[7] * 20], 0),
+    ],
+)
+def test_what_prompts_begin_with(prompts, length):
+    assert sampler._shared_prefix(prompts) == [7] * length

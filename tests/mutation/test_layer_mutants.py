@@ -15,6 +15,7 @@ ONEDNN = "test_onednn_is_used_where_it_is_faster"
 SAMPLES_BY_ONEDNN = "models/test_patch.py::test_states_gradients_and_samples_by_onednn"
 DECODE = "models/test_patch.py::test_decode_step_matches_the_trunk"
 START_POS = "models/test_layer.py::test_start_pos_gives_the_same_results_and_gradients"
+SHARED_PREFIX = "models/test_layer.py::test_a_shared_prefix_is_computed_once_with_the_same_results"
 MODULES = "test_states_gradients_and_samples_match_the_modules"
 
 # A table: two or three lines a row, not seven.
@@ -98,13 +99,29 @@ MUTANTS = [
     Mutant(OPS, "what is not asked for stays until the gradient", "k.clone()", "k",
            "models/test_layer.py::test_queries_before_start_pos_are_not_saved"),
     Mutant(OPS, "queries of the first positions", "q[:, :, start_pos:].clone(", "q[:, :, :query_count].clone(", START_POS),
-    Mutant(LAYER, "the first positions' texts go around", "x[:, start_pos:].reshape", "x[:, : length - start_pos].reshape", START_POS),
-    Mutant(LAYER, "what comes around goes to the first", "(0, 0, start_pos, 0))\n            if start_pos", "(0, 0, 0, start_pos)) if start_pos", START_POS),
+    Mutant(LAYER, "the first positions' texts go around", "own[:, self.start_pos - self.prefix :].reshape", "own[:, : self.length - self.start_pos].reshape", START_POS),
+    Mutant(LAYER, "what comes around goes to the first", "(0, 0, self.start_pos - self.prefix, 0)", "(0, 0, 0, self.start_pos - self.prefix)", START_POS),
     Mutant(OPS, "slopes of queries that were not asked", "out_q[:, :, :start_pos] = 0\n", "out_q[:, :, :start_pos] = 1\n", START_POS),
-    Mutant(LAYER, "all positions where it is differentiated again", "lora_tensors)[:, ctx.start_pos :]",
-           "lora_tensors)[:, : x.shape[1] - ctx.start_pos]", START_POS),
+    Mutant(LAYER, "all positions where it is differentiated again", "ctx.layout.outputs(ctx.layout.collapse(out))",
+           "ctx.layout.collapse(out)[: len(grad_output)]", START_POS),
     Mutant(OPS, "the last look as the first do", "[:, key_length - query_length :]", "[:, :query_length]",
            START_POS),
+    # --- tokens that all sequences of a batch begin with ---
+    Mutant(LAYER, "only the first sequence's gradient of the prefix", "grad[:, : self.prefix].sum(0)", "grad[0, : self.prefix]", SHARED_PREFIX),
+    Mutant(LAYER, "the prefix attends to nothing on the way back", "    if has_prefix_output:\n        d_qkv[:prefix] +=", "    if has_prefix_output:\n        d_qkv[:prefix] -=",
+           SHARED_PREFIX),
+    Mutant(LAYER, "the prefix goes around the layer last", "return functional.pad(own, (0, 0, self.prefix, 0))", "return functional.pad(own, (0, 0, 0, self.prefix))",
+           SHARED_PREFIX),
+    Mutant(LAYER, "the prefix is an output of the last layer", "own_start = max(layout.start_pos, layout.prefix)\n    attn", "own_start = layout.start_pos\n    attn",
+           SHARED_PREFIX),
+    Mutant(PATCH, "what is equal behind a difference is shared", "is_shared.long().cumprod(0).sum()", "is_shared.long().sum()",
+           "models/test_shared_prefix.py::test_the_length_of_a_shared_prefix"),
+    Mutant(PATCH, "every row is computed from its first token", "if shares_prefix else 0", "if False else 0",
+           "models/test_shared_prefix.py::test_states_and_gradients_are_those_of_rows_computed_one_by_one"),
+    Mutant("models/sampling/sampler.py", "positions begin again after the prefix", "position_ids=positions[:, len(prefix) :]",
+           "position_ids=positions[:, len(prefix) :] - len(prefix)", "models/test_sampler.py::test_a_shared_prefix_is_read_once"),
+    Mutant("models/sampling/sampler.py", "a whole prompt is the prefix", "min(len(first), len(last)) - 1", "min(len(first), len(last))",
+           "models/test_sampler.py::test_what_prompts_begin_with"),
     # --- LoRA in kernels/ops.py and models/fused_llama/layer.py ---
     Mutant(OPS, "scale forgotten in dA", ".mm(x).mul_(scale)", ".mm(x)", "models/test_lora_grads.py::test_lora_products_and_gradients_match_autograd"),
     Mutant(OPS, "slopes of B lie across, for autograd to copy", "scale, out=torch.empty_like(tensor))", "scale)",
@@ -151,7 +168,7 @@ MUTANTS = [
     # --- models/fused_llama/patch.py ---
     Mutant(PATCH, "a window is forgotten", "if sliding_window_of(attention) < MAX_LENGTH_PER_HEAD_SIZE * attention.head_dim:", "if False:",
            "test_unsupported_layers"),
-    Mutant(PATCH, "every layer leaves the first out", "start_pos if fused is last_layer else 0", "start_pos",
+    Mutant(PATCH, "every layer leaves the first out", "layout if fused is last_layer else all_tokens", "layout",
            "test_hidden_states_from_start_pos_match_the_modules"),
     Mutant(PATCH, "the last norm is forgotten", "yield trunk.norm(x)", "yield x",
            f"{MODULES} test_a_model_is_verified_when_it_is_loaded"),

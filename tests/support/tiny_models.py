@@ -18,6 +18,7 @@ from rlhf_lab.kernels import compile
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.models.batch import make_batch
+from rlhf_lab.models.fused_llama.layer import SequenceLayout, fused_layer
 from rlhf_lab.models.sampling.sampler import uniforms
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
@@ -249,3 +250,10 @@ def weights(trainer):
 
 def run(trainer, steps):
     return [trainer.run_step() for _ in range(steps)]
+
+
+def whole_layer(x, weights, shape, rope, update, lora_tensors, start_pos=0):
+    """`fused_layer` on whole sequences: (B, T, H) -> (B, T - start_pos, H)."""
+    layout = SequenceLayout(*x.shape[:2], start_pos)
+    out = fused_layer(x.flatten(0, 1), weights, shape, rope, update, lora_tensors, layout)
+    return out.view(len(x), -1, x.shape[2])

@@ -3,6 +3,6 @@ here.
 """
 
 from rlhf_lab.models.fused_llama.attention import register_attention
-from rlhf_lab.models.fused_llama.patch import FusedLayers, patch_model
+from rlhf_lab.models.fused_llama.patch import MIN_SHARED_PREFIX, FusedLayers, patch_model
 
-__all__ = ["FusedLayers", "patch_model", "register_attention"]
+__all__ = ["MIN_SHARED_PREFIX", "FusedLayers", "patch_model", "register_attention"]

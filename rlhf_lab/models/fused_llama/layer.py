@@ -69,6 +69,50 @@ class LoraUpdate(NamedTuple):
     scale: float
 
 
+class SequenceLayout(NamedTuple):
+    """Where the tokens of B sequences of T tokens lie among N rows: first the `prefix` tokens that all sequences share,
+    once, then the other tokens, sequence by sequence. N = prefix + B·(T - prefix).
+
+    A chat template's system message is such a prefix: without it, a quarter of the tokens of short answers need not be
+    computed. start_pos: the first position that is an output; beyond the prefix, or 0 if all are.
+    """
+
+    batch_size: int
+    length: int
+    start_pos: int = 0
+    prefix: int = 0
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """The rows from start_pos on, (B·(T - start_pos), C), or all rows for start_pos 0. x: (N, C)."""
+        if not self.start_pos:
+            return x
+        own = x[self.prefix :].view(self.batch_size, self.length - self.prefix, -1)
+        return own[:, self.start_pos - self.prefix :].reshape(-1, x.shape[1])
+
+    def pad_outputs(self, outputs: Tensor) -> Tensor:
+        """(N, C): what `outputs` returns, and zeros in the other rows."""
+        if not self.start_pos:
+            return outputs
+        own = outputs.view(self.batch_size, self.length - self.start_pos, -1)
+        own = functional.pad(own, (0, 0, self.start_pos - self.prefix, 0)).view(-1, own.shape[2])
+        return functional.pad(own, (0, 0, self.prefix, 0))
+
+    def expand(self, x: Tensor) -> Tensor:
+        """(N, C) -> (B, T, C): every sequence with the prefix."""
+        own = x[self.prefix :].view(self.batch_size, self.length - self.prefix, -1)
+        return torch.cat([x[: self.prefix].expand(self.batch_size, -1, -1), own], 1) if self.prefix else own
+
+    def collapse(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (N, C): the inverse of `expand`."""
+        return torch.cat([x[0, : self.prefix], x[:, self.prefix :].flatten(0, 1)]) if self.prefix else x.flatten(0, 1)
+
+    def reduce(self, grad: Tensor) -> Tensor:
+        """(B, T, C) -> (N, C): the gradient of `expand`, in which the sequences' gradients of the prefix are summed."""
+        if not self.prefix:
+            return grad.flatten(0, 1)
+        return torch.cat([grad[:, : self.prefix].sum(0), grad[:, self.prefix :].flatten(0, 1)])
+
+
 def concat_lora_input(x: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The input of a projection and x·Aᵀ: (x, None) if its update is merged, else ([x | x·Aᵀ], x·Aᵀ).
 
@@ -95,15 +139,15 @@ def fused_layer(
     rope: RopeTables,
     update: LoraUpdate,
     lora_tensors: LoraTensors,
-    start_pos: int = 0,
+    layout: SequenceLayout,
 ) -> Tensor:
-    """The layer's output (B, T - start_pos, H) for x (B, T, H) with causal attention, from position start_pos on.
+    """The layer's `layout.outputs` for x (N, H) with causal attention.
 
-    weights: including the update, or an `AmxLayer` that includes it. Gradients flow to x and lora_tensors and can be
-    differentiated again, which takes as long as with modules.
+    weights: including the update, or an `AmxLayer` that includes it, for layouts without a prefix. Gradients flow to x
+    and lora_tensors and can be differentiated again, which takes as long as with modules.
     """
     function = _amx_layer if isinstance(weights, AmxLayer) else _fused_layer
-    return function(x, weights, dims, rope, update, start_pos, *lora_tensors)
+    return function(x, weights, dims, rope, update, layout, *lora_tensors)
 
 
 def unfused_layer(
@@ -145,18 +189,14 @@ class _FusedLayerFunction(torch.autograd.Function):
         dims: LayerDims,
         rope: RopeTables,
         update: LoraUpdate,
-        start_pos: int,
+        layout: SequenceLayout,
         *lora_tensors: Tensor,
     ) -> Tensor:
-        batch_size, length, _ = x.shape
-        flat_x = x.reshape(-1, x.shape[-1])
-        normalized, inverse_rms1 = rms_norm(flat_x, weights.norms[0], dims.eps[0])
+        normalized, inverse_rms1 = rms_norm(x, weights.norms[0], dims.eps[0])
         lora_input, low_rank1 = concat_lora_input(normalized, weights.lora_a[0])
-        attn_output, saved_attention = causal_attention(
-            linear(lora_input, weights.qkv, weights.bias), rope, batch_size, start_pos, dims
-        )
+        attn_output, saved_attention = _attention(linear(lora_input, weights.qkv, weights.bias), rope, layout, dims)
         lora_input, low_rank2 = concat_lora_input(attn_output, weights.lora_a[1])
-        residual_mid = linear_add(x[:, start_pos:].reshape(len(attn_output), -1), lora_input, weights.o)
+        residual_mid = linear_add(layout.outputs(x), lora_input, weights.o)
         normalized, inverse_rms2 = rms_norm(residual_mid, weights.norms[1], dims.eps[1])
         lora_input, low_rank3 = concat_lora_input(normalized, weights.lora_a[2])
         gate, up = linear(lora_input, weights.gate), linear(lora_input, weights.up)
@@ -180,9 +220,9 @@ class _FusedLayerFunction(torch.autograd.Function):
                 *lora_tensors,
                 *saved_attention,
             )
-            ctx.norms, ctx.dims, ctx.rope, ctx.lora_update, ctx.start_pos = weights.norms, dims, rope, update, start_pos
+            ctx.norms, ctx.dims, ctx.rope, ctx.lora_update, ctx.layout = weights.norms, dims, rope, update, layout
             ctx.lora_tensor_count = len(lora_tensors)
-        return out.view(batch_size, length - start_pos, -1)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -190,7 +230,7 @@ class _FusedLayerFunction(torch.autograd.Function):
         x, lora_tensors = saved[0], saved[SAVED_COUNT : SAVED_COUNT + ctx.lora_tensor_count]
         if torch.is_grad_enabled():
             return _unfused_grads(ctx, x, lora_tensors, gradients[0])
-        dx, *lora_grads = _fused_grads(ctx, saved, gradients[0].reshape(-1, x.shape[-1]))
+        dx, *lora_grads = _fused_grads(ctx, saved, gradients[0].contiguous())
         return (dx, *[None] * 5, *lora_grads)
 
 
@@ -208,17 +248,17 @@ class _AmxLayerFunction(torch.autograd.Function):
         dims: LayerDims,
         rope: RopeTables,
         update: LoraUpdate,
-        start_pos: int,
+        layout: SequenceLayout,
         *lora_tensors: Tensor,
     ) -> Tensor:
         needs_grad = any(ctx.needs_input_grad)
-        out, attn_output = weights.forward(x, *rope, start_pos, needs_grad)
+        out, attn_output = weights.forward(layout.expand(x), *rope, layout.start_pos, needs_grad)
         if needs_grad:
             # The weights are saved for their version counters: PyTorch refuses the gradient if they have changed.
             ctx.save_for_backward(x, attn_output, *lora_tensors, *weights.weight_tensors)
             ctx.lora_tensor_count = len(lora_tensors)
-            ctx.weights, ctx.dims, ctx.rope, ctx.lora_update, ctx.start_pos = weights, dims, rope, update, start_pos
-        return out
+            ctx.weights, ctx.dims, ctx.rope, ctx.lora_update, ctx.layout = weights, dims, rope, update, layout
+        return out.flatten(0, 1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -226,11 +266,12 @@ class _AmxLayerFunction(torch.autograd.Function):
         lora_tensors = saved[: ctx.lora_tensor_count]
         if torch.is_grad_enabled():
             return _unfused_grads(ctx, x, lora_tensors, gradients[0])
+        layout, grad_output = ctx.layout, gradients[0].view(attn_output.shape[0], attn_output.shape[1], -1)
         dx, lora_grads = ctx.weights.backward(
-            gradients[0], x, attn_output, *ctx.rope, ctx.start_pos, ctx.needs_input_grad[0]
+            grad_output, layout.expand(x), attn_output, *ctx.rope, layout.start_pos, ctx.needs_input_grad[0]
         )
         return (
-            dx,
+            None if dx is None else dx.flatten(0, 1),
             *[None] * 5,
             *(grad.to(lora_tensor.dtype) for grad, lora_tensor in zip(lora_grads, lora_tensors, strict=True)),
         )
@@ -245,23 +286,21 @@ def _unfused_grads(ctx: Any, x: Tensor, lora_tensors: LoraTensors, grad_output: 
     differentiated = [
         tensor for tensor, needed in zip(inputs, ctx.needs_input_grad, strict=True) if tensor is not None and needed
     ]
-    out = unfused_layer(x, ctx.dims, ctx.rope, ctx.lora_update, lora_tensors)[:, ctx.start_pos :]
+    out = unfused_layer(ctx.layout.expand(x), ctx.dims, ctx.rope, ctx.lora_update, lora_tensors)
+    out = ctx.layout.outputs(ctx.layout.collapse(out))
     grads = iter(torch.autograd.grad(out, differentiated, grad_output, create_graph=True))
     return tuple(next(grads) if needed else None for needed in ctx.needs_input_grad)
 
 
 def _fused_grads(ctx: Any, saved: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]:
-    """The gradients of x and of lora_tensors from that of the output, (B·(T - start_pos), H), in reverse order of
-    computation.
-    """
+    """The gradients of x and of lora_tensors from that of the output, in reverse order of computation."""
     (x, qkv, o, *mlp_weights), lora_a, low_ranks = saved[:6], saved[6:10], saved[10:14]
     (inverse_rms1, attn_output, residual_mid, inverse_rms2, gate, up), attention_start = (
         saved[14:SAVED_COUNT],
         SAVED_COUNT + ctx.lora_tensor_count,
     )
     lora_tensors, saved_attention = saved[SAVED_COUNT:attention_start], saved[attention_start:]
-    dims, norms, scale, start_pos = ctx.dims, ctx.norms, ctx.lora_update.scale, ctx.start_pos
-    (batch_size, length, _), flat_x = x.shape, x.reshape(-1, x.shape[-1])
+    dims, norms, scale, layout = ctx.dims, ctx.norms, ctx.lora_update.scale, ctx.layout
 
     d_gated, low_rank_grad = split_lora_grad(linear(dy, mlp_weights[2].t()), lora_a[3])
     gate_up_grads, normalized = swiglu_backward(d_gated, gate, up)
@@ -278,32 +317,55 @@ def _fused_grads(ctx: Any, saved: Sequence[Tensor], dy: Tensor) -> list[Tensor |
 
     d_attn_output, low_rank_grad = split_lora_grad(linear(d_residual_mid, o.t()), lora_a[1])
     o_lora_grads = lora_grads(lora_tensors[O_SLICE], scale, attn_output, [d_residual_mid], low_ranks[1], low_rank_grad)
-    d_qkv = causal_attention_backward(d_attn_output, saved_attention, ctx.rope, batch_size, start_pos, dims)
+    d_qkv = _attention_backward(d_attn_output, saved_attention, ctx.rope, layout, dims)
     qkv_grads: Sequence[Tensor] | Tensor = d_qkv.split(
         [n * dims.head_size for n in (dims.heads, dims.kv_heads, dims.kv_heads)], 1
     )
     if dims.heads == dims.kv_heads:
-        qkv_grads = d_qkv.view(len(flat_x), 3, -1).transpose(0, 1)
+        qkv_grads = d_qkv.view(len(x), 3, -1).transpose(0, 1)
     dx, low_rank_grad = None, None
     if ctx.needs_input_grad[0]:
         d_normalized, low_rank_grad = split_lora_grad(linear(d_qkv, qkv.t()), lora_a[0])
-        residual_grad = (
-            functional.pad(d_residual_mid.view(batch_size, length - start_pos, -1), (0, 0, start_pos, 0))
-            if start_pos
-            else d_residual_mid
-        )
-        dx, normalized = rms_norm_backward(
-            d_normalized, flat_x, inverse_rms1, norms[0], residual_grad.view(flat_x.shape)
-        )
+        residual_grad = layout.pad_outputs(d_residual_mid)
+        dx, normalized = rms_norm_backward(d_normalized, x, inverse_rms1, norms[0], residual_grad)
     else:
-        normalized = rms_norm_recompute(flat_x, inverse_rms1, norms[0])
+        normalized = rms_norm_recompute(x, inverse_rms1, norms[0])
         if lora_a[0] is not None:
             low_rank_grad = linear(d_qkv, qkv[:, x.shape[-1] :].t())
     qkv_lora_grads = lora_grads(lora_tensors[QKV_SLICE], scale, normalized, qkv_grads, low_ranks[0], low_rank_grad)
     return [
-        None if dx is None else dx.view(x.shape),
+        dx,
         *qkv_lora_grads,
         *o_lora_grads,
         *gate_up_lora_grads,
         *down_lora_grads,
     ]
+
+
+def _attention(
+    qkv: Tensor, rope: RopeTables, layout: SequenceLayout, dims: LayerDims
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """`causal_attention` of the rows that `layout.outputs` returns, and what `_attention_backward` needs. qkv: (N, ·)."""
+    own_start = max(layout.start_pos, layout.prefix)
+    attn_output, saved = causal_attention(layout.expand(qkv).flatten(0, 1), rope, layout.batch_size, own_start, dims)
+    if layout.start_pos or not layout.prefix:
+        return attn_output, saved
+    prefix_output, prefix_saved = causal_attention(qkv[: layout.prefix], rope.first_tokens(layout.prefix), 1, 0, dims)
+    return torch.cat([prefix_output, attn_output]), (*saved, *prefix_saved)
+
+
+def _attention_backward(
+    grad_output: Tensor, saved: Sequence[Tensor], rope: RopeTables, layout: SequenceLayout, dims: LayerDims
+) -> Tensor:
+    """The gradient of qkv, (N, ·). saved: the second result of `_attention`."""
+    prefix, own_start = layout.prefix, max(layout.start_pos, layout.prefix)
+    has_prefix_output = prefix > 0 and not layout.start_pos
+    own_saved = saved[: len(saved) // 2] if has_prefix_output else saved
+    own_grad = grad_output[prefix:] if has_prefix_output else grad_output
+    d_qkv = causal_attention_backward(own_grad, own_saved, rope, layout.batch_size, own_start, dims)
+    d_qkv = layout.reduce(d_qkv.view(layout.batch_size, layout.length, -1))
+    if has_prefix_output:
+        d_qkv[:prefix] += causal_attention_backward(
+            grad_output[:prefix], saved[len(own_saved) :], rope.first_tokens(prefix), 1, 0, dims
+        )
+    return d_qkv

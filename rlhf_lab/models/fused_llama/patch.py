@@ -24,7 +24,7 @@ from rlhf_lab.kernels.amx_layer import AmxLayer, create_amx_layer
 from rlhf_lab.kernels.ops import HALF_DTYPES, MAX_LENGTH_PER_HEAD_SIZE, LayerDims, max_attention_length, split_heads
 from rlhf_lab.kernels.rope import RopeCache, RopeTables, apply_rope, make_rope
 from rlhf_lab.models.fused_llama.decode_step import DecodeStep, post_attention, qkv_projection
-from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, fused_layer
+from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, SequenceLayout, fused_layer
 from rlhf_lab.models.fused_llama.weight_cache import (
     AmxWeightCache,
     CacheByRank,
@@ -38,6 +38,7 @@ log = logging.getLogger("rlhf_lab.models")
 
 SUPPORTED_LAYERS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
 VERIFIED_TOKENS = 5
+MIN_SHARED_PREFIX = 16  # tokens: a shorter prefix saves less than the copies of its keys and values cost
 #: Options that only the modules support.
 UNSUPPORTED_OPTIONS = ("is_causal", "sliding_window", "output_attentions")
 #: Trunks that do nothing besides their layers but embed, rotate and normalise.
@@ -84,14 +85,23 @@ class FusedLayers:
         rope_cache = self._rope_cache_of(trunk)
         if rope_cache is None or input_ids.shape[1] > min(fused.max_length for fused in self._layers):
             return None
-        return self._run_layers(trunk, input_ids, rope_cache.for_prefix(input_ids.shape[1]), start_pos)
+        batch_size, length = input_ids.shape
+        shares_prefix = not any(fused.amx_layer for fused in self._layers)
+        prefix = shared_prefix_length(input_ids, start_pos) if shares_prefix else 0
+        all_tokens = SequenceLayout(batch_size, length, prefix=prefix)
+        token_ids = all_tokens.collapse(input_ids[..., None]).squeeze(1)
+        return self._run_layers(trunk, token_ids, rope_cache.for_prefix(length), all_tokens, start_pos)
 
-    def _run_layers(self, trunk: Any, input_ids: Tensor, rope: RopeTables, start_pos: int) -> Iterator[Tensor]:
-        x, last_layer = trunk.embed_tokens(input_ids), self._layers[-1]
+    def _run_layers(
+        self, trunk: Any, token_ids: Tensor, rope: RopeTables, all_tokens: SequenceLayout, start_pos: int
+    ) -> Iterator[Tensor]:
+        """token_ids: (N,) in the order of the layout."""
+        layout = all_tokens._replace(start_pos=start_pos)
+        x, last_layer = trunk.embed_tokens(token_ids), self._layers[-1]
         for fused in self._layers:
-            yield x[:, start_pos:]
-            x = fused.forward_sequence(x, rope, start_pos if fused is last_layer else 0)
-        yield trunk.norm(x)
+            yield layout.outputs(x).view(layout.batch_size, -1, x.shape[1])
+            x = fused.forward_sequence(x, rope, layout if fused is last_layer else all_tokens)
+        yield trunk.norm(x).view(layout.batch_size, -1, x.shape[1])
 
     def decode_step(self, trunk: Any, has_padding: bool) -> DecodeStep | None:
         """The trunk's pass of one new token per row; valid until the weights or the adapter change. None: as in
@@ -209,7 +219,7 @@ class FusedLayer:
                 rope = make_rope(position_embeddings)
                 if has_cache:
                     return self.forward_cached(x, self.current_weights(), rope, mask, past_key_values)
-                return self.forward_sequence(x, rope)
+                return self.forward_sequence(x.flatten(0, 1), rope, SequenceLayout(*x.shape[:2])).view(x.shape)
             module = self.module
             out: Tensor = type(module).forward(
                 module, x, attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values,
@@ -219,10 +229,10 @@ class FusedLayer:
 
         return forward
 
-    def forward_sequence(self, x: Tensor, rope: RopeTables, start_pos: int = 0) -> Tensor:
+    def forward_sequence(self, x: Tensor, rope: RopeTables, layout: SequenceLayout) -> Tensor:
         """`fused_layer` with the adapter in use."""
         lora_tensors = self.lora_tensors if torch.is_grad_enabled() else ()
-        return fused_layer(x, self.current_weights(), self.dims, rope, self.lora_update, lora_tensors, start_pos)
+        return fused_layer(x, self.current_weights(), self.dims, rope, self.lora_update, lora_tensors, layout)
 
     def disable(self) -> None:
         """Use the module from now on."""
@@ -283,6 +293,15 @@ def patch_model(model: Any) -> FusedLayers:
     )
     fused.disable()
     return FusedLayers()
+
+
+def shared_prefix_length(input_ids: Tensor, max_length: int) -> int:
+    """How many of the first max_length tokens all rows of input_ids (B, L) share; 0 if there are too few to be worth it."""
+    if len(input_ids) == 1 or max_length < MIN_SHARED_PREFIX:
+        return 0
+    is_shared = (input_ids[1:, :max_length] == input_ids[0, :max_length]).all(0)
+    length = int(is_shared.long().cumprod(0).sum())
+    return length if length >= MIN_SHARED_PREFIX else 0
 
 
 def _relative_error(actual: Tensor, expected: Tensor) -> float:

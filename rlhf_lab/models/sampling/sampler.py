@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import DynamicCache
 
 from rlhf_lab.common.progress import ProgressCallback, no_progress
@@ -18,7 +19,8 @@ from rlhf_lab.errors import ModelError
 from rlhf_lab.kernels.matmul import PackedWeights
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import pad_left
-from rlhf_lab.models.kv_cache import reserved_cache
+from rlhf_lab.models.fused_llama import MIN_SHARED_PREFIX
+from rlhf_lab.models.kv_cache import ReservedCacheLayer, reserved_cache
 from rlhf_lab.models.oom import run_in_chunks
 from rlhf_lab.models.sampling.cuda_graphs import graphed_sampler_of
 from rlhf_lab.models.sampling.sampling_state import SamplingState, raise_if_not_finite
@@ -51,6 +53,19 @@ def _deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]],
     index_of: dict[tuple[int, ...], int] = {}
     inverse = [index_of.setdefault(tuple(prompt), len(index_of)) for prompt in prompts]
     return list(index_of), inverse
+
+
+def _shared_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """The tokens that all of several prompts begin with, such as a chat template's system message; empty if it would be
+    a whole prompt, or too short to be worth reading it for itself.
+    """
+    ordered = sorted(map(list, prompts))
+    first, last = ordered[0], ordered[-1]
+    length = next(
+        (i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]),
+        min(len(first), len(last)) - 1,
+    )
+    return first[:length] if len(prompts) > 1 and length >= MIN_SHARED_PREFIX else []
 
 
 @torch.no_grad()
@@ -103,16 +118,28 @@ def _sample(
 def _prefill(
     backbone: Backbone, prompts: Sequence[Sequence[int]], uniform: Tensor, temperature: float, extra_tokens: int
 ) -> tuple[SamplingState, DynamicCache]:
-    """Read the prompts and sample the first token of each row. uniform: (B, T). extra_tokens: capacity to reserve in
-    the cache.
+    """Read the prompts, what they begin with in common once, and sample the first token of each row.
+
+    uniform: (B, T). extra_tokens: capacity to reserve in the cache.
     """
     device, count = backbone.device, len(prompts)
     unique_prompts, inverse = _deduplicate(prompts)
-    ids, mask = pad_left(unique_prompts, backbone.pad_id, device)
-    positions = (mask.cumsum(1) - 1).clamp_min(0)
     cache = reserved_cache(backbone.model.config, extra_tokens, on_gpu=device.type == "cuda")
+    can_share = backbone.shards is None and all(type(layer) is ReservedCacheLayer for layer in cache.layers)
+    prefix = _shared_prefix(unique_prompts) if can_share else []
+    if prefix:
+        ids = torch.tensor([prefix], device=device)
+        backbone.trunk(input_ids=ids, past_key_values=cache, use_cache=True)
+        cache.batch_select_indices(torch.zeros(len(unique_prompts), dtype=torch.int64, device=device))
+    ids, mask = pad_left([prompt[len(prefix) :] for prompt in unique_prompts], backbone.pad_id, device)
+    mask = functional.pad(mask, (len(prefix), 0), value=1)
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
     output = backbone.trunk(
-        input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=positions[:, len(prefix) :],
+        past_key_values=cache,
+        use_cache=True,
     )
     logits, positions = backbone.logits(output.last_hidden_state[:, -1]), positions[:, -1:]
     if len(unique_prompts) < count:
