@@ -197,3 +197,24 @@ def test_the_demo_evaluates_on_fitting_prompts(lab, monkeypatch):
         lab.worker.model_cache, lab.project, run.trainer.state.policy, scorer, JUDGES["concise"], run.config
     )
     assert [sample["prompt"] for sample in actual.samples] == ["a good bird", "the moon", "a good bird"]
+
+
+@pytest.mark.parametrize(("limit", "base_samples"), [(2**25, 16 + 4), (0, 16)])
+def test_the_demo_samples_less_of_a_large_model(lab, monkeypatch, limit, base_samples):
+    assert (sum(demo.SAMPLES_PER_PROMPT), len(demo.SAMPLES_PER_PROMPT)) == (2560, 256)
+    assert (sum(demo.SAMPLES_PER_PROMPT_IF_LARGE), len(demo.SAMPLES_PER_PROMPT_IF_LARGE)) == (768, 96)
+    monkeypatch.setattr(demo, "SAMPLES_PER_PROMPT", [16, 4])
+    monkeypatch.setattr(demo, "SAMPLES_PER_PROMPT_IF_LARGE", [16])
+    monkeypatch.setattr(demo, "LARGE_MODEL_WEIGHTS", limit)
+    counts, original = [], demo.sample_responses
+
+    def spy(backbone, texts, **options):
+        counts.append(len(texts))
+        return original(backbone, texts, **options)
+
+    monkeypatch.setattr(demo, "sample_responses", spy)
+    run = PolicyRun(lab.worker.model_cache, lab.run(steps=1))
+    run.execute()
+    scorer = lab.worker.model_cache.reward_model(run.run.reward_model_id, "reward")
+    demo.evaluate(lab.worker.model_cache, lab.project, run.trainer.state.policy, scorer, JUDGES["concise"], run.config)
+    assert counts == [base_samples, 2 if limit else 1]
