@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForSequenceClassification, MambaConfig,
 
 from rlhf_lab.common.bundled_assets import weights_digest
 from rlhf_lab.errors import ModelError
-from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.models.backbone import _check_head_logits, load_backbone
 
 
 def edit(path, **values):
@@ -224,6 +224,27 @@ def test_a_model_that_scales_its_logits(llama_copy):
     CohereForCausalLM(config).save_pretrained(llama_copy)
     with pytest.raises(ModelError, match="changes its logits after the head"):
         tiny_models.load(llama_copy)
+
+
+@pytest.mark.parametrize(("dtype", "factor", "accepted"), [
+    (torch.bfloat16, 1 + 2**-8, True),  # a logit may be rounded the other way by another kernel
+    (torch.bfloat16, 1.02, False), (torch.float32, 1.002, False), (torch.float32, 1 + 2**-16, True),
+])  # fmt: skip
+def test_rounding_of_single_logits_is_not_taken_for_scaling(llama_folder, dtype, factor, accepted):
+    backbone = tiny_models.load(llama_folder, dtype)
+
+    def disturb(_module, _inputs, logits):
+        logits = logits.clone()
+        changed = logits[..., ::2] if accepted else logits
+        changed.mul_(factor)
+        return logits
+
+    backbone.model.get_output_embeddings().register_forward_hook(disturb)
+    if accepted:
+        _check_head_logits(backbone)
+    else:
+        with pytest.raises(ModelError, match="changes its logits after the head"):
+            _check_head_logits(backbone)
 
 
 def test_unstated_context_length_is_no_limit(llama_folder):
