@@ -156,3 +156,22 @@ def test_the_question_which_column_is_the_prompt_is_seen_on_a_phone(lab, open_pa
     control(page, "data-again").click()
     expect(control(page, "data-counts")).to_contain_text("1 row, 1 vote on 1 prompt")
     expect(question).to_have_count(0)
+
+
+def test_the_preview_says_what_is_not_used_and_a_column_can_be_left_out(lab, open_page, tmp_path):
+    row = {"question": "Why?", "context": "Physics.", "chosen": "So.", "rejected": "No.", "label": 1}
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row))
+    page = open_page(lab)
+    open_section(page, "runs-import")
+    control(page, "data-file").set_input_files(path)
+    expect(control(page, "data-question")).to_contain_text("Several columns can be the prompt: question, context")
+    page.locator('[data-map="prompt"]').select_option("question")
+    control(page, "data-again").click()
+    expect(control(page, "data-question")).to_contain_text("vote with 1")
+    page.locator('[data-map="choice"]').select_option(label="no column")
+    control(page, "data-again").click()
+    expect(control(page, "data-unused")).to_have_text("Not used: context, label")
+    page.locator('[data-map="input"]').select_option("context", force=True)
+    control(page, "data-again").dispatch_event("click")
+    expect(control(page, "data-unused")).to_have_text("Not used: label")

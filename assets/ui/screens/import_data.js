@@ -87,7 +87,7 @@ function mappingForm(columns, current, isOpen) {
         ? el('input.lab-input', { type: 'text', value: current.annotators?.replaceAll(', ', '+') || '', placeholder: 'columns, joined by +', 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } })
         : el('select.lab-input', { 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } },
           ['', ...columns].map((name) => el('option', { value: name, selected: (current[meaning] || '') === name }, name || '–')),
-          meaning === 'prompt' ? el('option', { value: '', selected: mapping.prompt === '' }, 'what both texts begin with') : null)))),
+          el('option', { value: '', selected: mapping[meaning] === '' }, meaning === 'prompt' ? 'what both texts begin with' : 'no column'))))),
     el('label', {}, el('span.muted', {}, "what the votes' words mean, as in 0=first,1=second,2=tie "), el('input.lab-input', { type: 'text', value: choices, 'data-do': 'data-choices', oninput: (event) => { choices = event.target.value; } })),
     el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: requestPreview }, 'Look again'));
 }
@@ -107,6 +107,7 @@ function drawPreview() {
   const choiceCounts = Object.entries(preview.choices).map(([name, n]) => `${n} ${name.replace('_', ' ')}`).join(', ');
   previewCard.replaceChildren(...[
     el('div.lab-row', {}, el('h3', {}, preview.name), el('span.muted', { 'data-do': 'data-counts' }, `${plural(preview.rows, 'row')}, ${plural(preview.votes, 'vote')} on ${plural(preview.prompts, 'prompt')} (${preview.layout}); ${choiceCounts || 'no votes'}${preview.people ? `; ${plural(preview.people, 'annotator')}` : ''}`)),
+    preview.unused.length ? el('p.muted', { 'data-do': 'data-unused' }, `Not used: ${preview.unused.slice(0, 12).join(', ')}${preview.unused.length > 12 ? ' …' : ''}`) : null,
     preview.warnings ? el('p.lab-notice', { 'data-do': 'data-doubts' }, preview.warnings) : null,
     mappingForm(columns, preview.mapping, false),
     preview.errors.length ? el('pre.problems', { role: 'alert', 'data-do': 'data-problems' }, `${plural(preview.error_count, 'row')} cannot be used:\n${preview.errors.join('\n')}`) : null,

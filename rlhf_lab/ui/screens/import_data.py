@@ -31,7 +31,8 @@ from rlhf_lab.ui.services.import_process import (
 MAX_UPLOAD_BYTES = 5_000_000  # the command line has no such limit
 #: Columns that a person may map; all others are recognised by their names.
 MAPPABLE_COLUMNS = (
-    "prompt", "chosen", "rejected", "first", "second", "choice", "annotator", "annotators", "score_first", "score_second",
+    "prompt", "input", "chosen", "rejected", "first", "second", "choice", "tie", "both_bad", "annotator", "annotators",
+    "score_first", "score_second", "score_chosen", "score_rejected", "split",
 )  # fmt: skip
 #: Keys of the importers' preview that the page knows by another name.
 PREVIEW_KEYS = {
