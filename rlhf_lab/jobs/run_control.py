@@ -6,6 +6,7 @@ A control is an event that the engine reads; what cannot be done is refused here
 import dataclasses
 import itertools
 import json
+import math
 import shutil
 import unicodedata
 from collections.abc import Sequence
@@ -165,9 +166,13 @@ def judge_of_reward_model(db: Database, reward_model: RewardModelRow) -> str | N
 
 
 def accuracy_warning(reward_model: RewardModelRow) -> str:
-    """A warning before a run on a reward model whose accuracy may be that of guessing; "" if it is better."""
-    low = reward_model.report.get("accuracy_low")
-    if low is None or low > 0.5:
+    """A warning before a run on a reward model whose accuracy may be that of guessing or is unknown; "" if it is better.
+
+    The lower end of its interval counts, else the accuracy itself.
+    """
+    values = [reward_model.report.get(name) for name in ("accuracy_low", "accuracy")]
+    measured = [value for value in values if value is not None and math.isfinite(value)]
+    if measured and measured[0] > 0.5:
         return ""
     return "On unseen pairs it may rank no better than guessing: more labels first would help."
 

@@ -1,6 +1,7 @@
 """The form of a new run without a browser: its options, presets and algorithms, and what a run starts with."""
 
 import json
+import math
 
 import pytest
 from fake_runs import reward_model
@@ -79,13 +80,33 @@ def test_a_reward_model_that_may_be_guessing_has_a_warning(ctx):
 
 
 def test_an_accuracy_interval_that_begins_at_zero_has_the_warning_too(ctx):
-    """Zero is a measured bound, not a missing one; a report without a bound gives no warning."""
+    """Zero is a measured bound, not a missing one; without a bound the accuracy itself counts."""
     lowest = reward_model(ctx, accuracy=0.0, accuracy_low=0.0, accuracy_high=0.24)
     unmeasured = reward_model(ctx, accuracy=None, accuracy_low=0.0, accuracy_high=1.0)
     unknown = reward_model(ctx, accuracy=0.8, accuracy_low=None)
     notes = {model["id"]: model["note"] for model in start_run.start_options(ctx, {})["models"]}
     warned = {row.id: "no better than guessing" in notes[row.id] for row in (lowest, unmeasured, unknown)}
     assert warned == {lowest.id: True, unmeasured.id: True, unknown.id: False}
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "low", "warns", "label"),
+    [
+        (0.0, None, True, "accuracy 0 %"),
+        (0.4, None, True, "accuracy 40 %"),
+        (0.5, None, True, "accuracy 50 %"),
+        (0.51, None, False, "accuracy 51 %"),
+        (None, None, True, "accuracy not measured"),
+        (0.4, math.nan, True, "accuracy 40 %"),
+        (0.8, math.nan, False, "accuracy 80 %"),
+        (math.nan, math.nan, True, "accuracy not measured"),
+    ],
+)
+def test_without_a_bound_the_accuracy_itself_tells_whether_to_warn(ctx, accuracy, low, warns, label):
+    row = reward_model(ctx, accuracy=accuracy, accuracy_low=low, accuracy_high=low)
+    (model,) = start_run.start_options(ctx, {})["models"]
+    assert ("no better than guessing" in model["note"]) is warns
+    assert model["label"] == f"{row.id}: 3 simulated labels, {label}"
 
 
 @pytest.mark.parametrize(

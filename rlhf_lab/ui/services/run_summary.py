@@ -108,7 +108,8 @@ def label_source_text(db: Database, run: Run, reward_model_id: int | None = None
 
 def reward_model_label(row: RewardModelRow) -> str:
     """A reward model in a list: "3: 40 simulated labels, accuracy 81 %"."""
-    accuracy, low, high = (row.report.get(name) for name in ("accuracy", "accuracy_low", "accuracy_high"))
+    values = [row.report.get(name) for name in ("accuracy", "accuracy_low", "accuracy_high")]
+    accuracy, low, high = (value if value is not None and math.isfinite(value) else None for value in values)
     if accuracy is None:
         accuracy_text = "accuracy not measured"
     elif low is None or high is None or high - low <= MAX_INTERVAL_WIDTH:
