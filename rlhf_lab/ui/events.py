@@ -6,11 +6,10 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import gradio as gr
-from gradio.components.base import Component
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from rlhf_lab.errors import ConfigError, LabError
@@ -58,9 +57,7 @@ def require_role_for_events(page: gr.Blocks, ctx: Context) -> None:
         if not getattr(event.fn, "for_viewers", False):
             event.fn = _require_labeller_for(event.fn, ctx)
         event.fn = log_unexpected_errors(event.fn)
-    for component in {component for event in page.fns.values() for component in event.inputs}:
-        if isinstance(component, Component):
-            component.preprocess = _without_traceback(component.preprocess)  # type: ignore[method-assign]
+    page.process_api = _without_traceback(page.process_api)  # type: ignore[method-assign]
 
 
 def _require_labeller_for(handler: Callable[P, T], ctx: Context) -> Callable[P, T]:
@@ -72,16 +69,20 @@ def _require_labeller_for(handler: Callable[P, T], ctx: Context) -> Callable[P, 
     return show_errors(wrapped)
 
 
-def _without_traceback(preprocess: Callable[P, T]) -> Callable[P, T]:
-    """For a value that is not among a component's choices Gradio would print a traceback."""
+def _without_traceback(process_api: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Handles an event. For values that a component does not take Gradio would print a traceback, before it calls the handler
+    and so before any role is checked."""
 
-    @functools.wraps(preprocess)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+    @functools.wraps(process_api)
+    async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return preprocess(*args, **kwargs)
+            return await process_api(*args, **kwargs)
         except gr.Error as error:
             error.print_exception = False
             raise
+        except Exception as error:
+            log.error("An event failed: %s", describe_exception(error))
+            raise _toast(LabError(UNUSABLE_REQUEST_MESSAGE)) from error
 
     return wrapped
 

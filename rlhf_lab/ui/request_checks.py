@@ -5,8 +5,11 @@ import logging
 import math
 import re
 import traceback
-from typing import Any
+from typing import Any, Literal
 
+import gradio as gr
+from gradio.processing_utils import check_all_files_in_cache
+from gradio_client.utils import is_file_obj, traverse
 from pydantic import BaseModel, StrictInt, ValidationError
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -43,6 +46,8 @@ class EventCall(BaseModel):
     fn_index: StrictInt | None = None
     session_hash: str | None = None
     trigger_id: StrictInt | None = None
+    event_data: Any = None
+    batched: Literal[False] | None = None
 
 
 class RequestChecks:
@@ -56,6 +61,8 @@ class RequestChecks:
             await self.app(scope, receive, send)
             return
         has_started = False
+        if (match := CALL_PATH.match(scope["path"])) is not None and match[1] in ("run", "api"):
+            send = refusals_with_400(send)
 
         async def observed_send(message: Message) -> None:
             nonlocal has_started
@@ -76,6 +83,36 @@ class RequestChecks:
             log.error("%r failed: %s", scope["path"], describe_exception(error))
             reply = {"error": "The lab cannot use this request. Reload the page and try again."}
             await JSONResponse(reply, 400)(scope, receive, send)
+
+
+def refusals_with_400(send: Send) -> Send:
+    """A `send` for the reply of an event. An event that is refused with a message has Gradio's status 500."""
+    start: Message | None = None
+    body = b""
+
+    async def wrapped(message: Message) -> None:
+        nonlocal start, body
+        if message["type"] == "http.response.start" and message["status"] == 500:
+            start = message
+            return
+        if start is None:
+            await send(message)
+            return
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            await send({**start, "status": 400} if has_error_message(body) else start)
+            await send({**message, "body": body})
+
+    return wrapped
+
+
+def has_error_message(body: bytes) -> bool:
+    """Whether a reply of Gradio gives a reason: it has none for an unexpected exception."""
+    try:
+        reply = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(reply, dict) and isinstance(reply.get("error"), str)
 
 
 def is_json(scope: Scope) -> bool:
@@ -175,6 +212,21 @@ def check_event(page: Any, api_name: str, call: EventCall) -> None:
     required_count = len(event.inputs)
     if len(call.data) != required_count:
         raise BadRequestError(f"This endpoint takes {required_count} values, not {len(call.data)}.", 422)
+    check_files(call)
+
+
+def check_files(call: EventCall) -> None:
+    """Whether an event names no other files than those that were uploaded. Raises BadRequestError; Gradio would print a traceback
+    for each. No value of an event is a file; its data may name one."""
+    try:
+        traverse(call.data, _refuse_file, is_file_obj)
+        check_all_files_in_cache(call.event_data)
+    except (gr.Error, OSError, ValueError) as error:
+        raise BadRequestError("The request names a file that was not sent to the lab.") from error
+
+
+def _refuse_file(_: Any) -> None:
+    raise ValueError("a file")
 
 
 def describe_exception(error: Exception) -> str:

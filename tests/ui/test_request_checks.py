@@ -1,11 +1,14 @@
 """Odd arguments get a 4xx reply or an {"error"}, and one line in the log."""
 
+import asyncio
 import json
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import gradio as gr
 import pytest
+from gradio.utils import get_upload_folder
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
@@ -122,15 +125,53 @@ def test_an_event_that_fails_shows_a_message_and_logs_one_line(ctx, in_loop, cap
     assert [record.name for record in caplog.records] == ["rlhf_lab.ui.requests"]
 
 
-def test_a_value_that_is_not_among_the_choices_prints_no_traceback(ctx, in_loop):
-    def build():
+@pytest.mark.parametrize(
+    ("values", "message", "log_count"),
+    [(["b", 1], "not in the list", 0), (["a", -1], "less than minimum", 0), (["a", []], "Reload the page", 1)],
+)
+def test_a_value_that_a_component_does_not_take_prints_no_traceback(ctx, caplog, values, message, log_count):
+    async def process(values):
         with gr.Blocks(analytics_enabled=False) as page:
-            gr.Button().click(lambda value: value, gr.Dropdown(["a"]), None)
+            gr.Button().click(lambda choice, _: choice, [gr.Dropdown(["a"]), gr.Number(minimum=0)], gr.Textbox())
         require_role_for_events(page, ctx)
-        return page
+        return await page.process_api(block_fn=next(iter(page.fns.values())), inputs=values)
 
-    (event,) = in_loop(build).fns.values()
-    with pytest.raises(gr.Error, match="not in the list") as failure:
-        event.inputs[0].preprocess("b")
+    with pytest.raises(gr.Error, match=message) as failure:
+        asyncio.run(process(values))
     assert failure.value.print_exception is False
-    assert event.inputs[0].preprocess("a") == "a"
+    assert len(caplog.records) == log_count
+    assert asyncio.run(process(["a", 1]))["data"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("path", "reply", "status"),
+    [("run/vote", {"error": "No."}, 400), ("api/vote", {"error": "No."}, 400), ("run/vote", {"error": None}, 500),
+     ("run/vote", ["x"], 500), ("other", {"error": "No."}, 500)],
+)  # fmt: skip
+def test_an_event_that_is_refused_with_a_reason_has_status_400(path, reply, status):
+    async def refuse(_):
+        return JSONResponse(reply, 500)
+
+    routes = [Route(f"/gradio_api/{path}", refuse, methods=["POST"])]
+    with TestClient(Starlette(routes=routes, middleware=[Middleware(RequestChecks)])) as client:
+        answer = post(client, f"/gradio_api/{path}", '{"data": []}')
+    assert (answer.status_code, answer.json()) == (status, reply)
+
+
+FILE = {"path": "/etc/passwd"}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [{"event_data": FILE}, {"event_data": {"x": [FILE]}}, {"event_data": FILE | {"meta": {"_type": "gradio.FileData"}}},
+     {"event_data": {"path": "/" + "a" * 5000}}, {"event_data": {"path": "a\0b"}}, {"data": [FILE]}, {"data": [[{"x": FILE}]]},
+     {"data": [{"path": "http://lab.example/"}]}],
+    ids=repr,
+)  # fmt: skip
+def test_an_event_names_no_files_of_the_lab(call):
+    page = SimpleNamespace(fns={0: SimpleNamespace(api_name="vote", inputs=["a"])})
+    scope = {"path": "/gradio_api/run/vote", "app": SimpleNamespace(blocks=page)}
+    with pytest.raises(BadRequestError, match="not sent to the lab"):
+        check_call(scope, {"data": [None]} | call)
+    uploaded = {"path": str(Path(get_upload_folder()) / "ab12" / "v.csv")}
+    check_call(scope, {"data": [None], "event_data": uploaded})

@@ -35,6 +35,7 @@ from rlhf_lab.ui.events import (
     allow_viewers,
     operator_action,
     parse_payload,
+    show_errors,
     ttl_cache,
 )
 from rlhf_lab.ui.middleware import folder_size
@@ -121,6 +122,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         return controller.handle_action(payload)
 
     @allow_viewers
+    @show_errors
     def operator_secret(event: gr.EventData) -> tuple[str | dict[str, Any], dict[str, Any]]:
         """The secret that the browser is to keep, and the reply; a wrong secret changes nothing.
 

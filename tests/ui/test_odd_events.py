@@ -1,0 +1,84 @@
+"""Odd arguments to every event of the page, by a viewer and by the operator: no 5xx, and at most one line in the log each."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: In a process of its own: Gradio's server leaves sockets and loops to the collector.
+PROGRAM = r"""
+import io, json, os, sys, time, urllib.error, urllib.request
+from pathlib import Path
+from rlhf_lab.common.records import Role
+from rlhf_lab.jobs import engine_process
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.ui.auth.visitors import Visitor
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.page import build_page, launch_options
+
+engine_process.ensure_engine = lambda db, home: None
+ctx = Context.open(Path(sys.argv[1])).as_multi_user(open_to_all=False)
+new_project(ctx.db)
+page = build_page(ctx)
+_, url, _ = page.launch(server_name="127.0.0.1", prevent_thread_lock=True, **launch_options(ctx))
+sys.stderr = log = io.StringIO()
+
+FILE = {"path": "/etc/passwd"}
+FILE_DATA = FILE | {"meta": {"_type": "gradio.FileData"}}
+#: (role, way, value of each input, event data)
+CALLS = (
+    ("viewer", "run", None, FILE), ("viewer", "queue/join", None, FILE), ("viewer", "run", None, {"secret": 5, "jobs": "x"}),
+    ("viewer", "run", [], {"name": "x"}), ("operator", "run", None, {"x": [FILE]}), ("operator", "run", [], {"request_id": "x"}),
+    ("operator", "run", FILE_DATA, None),
+)
+
+
+def post(path, body, cookie):
+    request = urllib.request.Request(
+        url.rstrip("/") + "/gradio_api/" + path, json.dumps(body).encode(), {"Content-Type": "application/json", "Cookie": cookie}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+operator_cookie = f"{ctx.access.login_cookie_name}={ctx.access.cookie_value(Visitor(Role.OPERATOR, 'operator'))}"
+result = []
+for event in page.fns.values():
+    for role, way, value, event_data in CALLS:
+        body = {
+            "data": [value] * len(event.inputs), "event_data": event_data, "fn_index": event._id, "session_hash": role
+        }
+        log.seek(0), log.truncate()
+        path = way if way == "queue/join" else f"run/{event.api_name}"
+        status, text = post(path, body, operator_cookie if role == "operator" else "")
+        has_file = "passwd" in json.dumps(body)
+        result.append((role, event.api_name, way, str(body)[:200], has_file, status, text[:200], log.getvalue()))
+log.seek(0), log.truncate()
+time.sleep(1)  # the queue works on what was sent to it
+print("RESULT " + json.dumps([result, log.getvalue()]), flush=True)
+os._exit(0)
+"""
+
+
+def test_no_event_fails_or_floods_the_log(tmp_path):
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "home")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert lines, done.stderr[-3000:]
+    calls, queue_log = json.loads(lines[0].removeprefix("RESULT "))
+    assert len(calls) > 200
+    for role, name, way, body, has_file, status, text, log in calls:
+        call = (role, name, way, body, status, text, log)
+        assert status < 500, call
+        assert log.count("\n") <= 1, call
+        assert "root:" not in text, call
+        if has_file:
+            assert (status, "not sent to the lab" in text) == (400, True), call
+    assert "Traceback" not in queue_log
+    refused = {(role, name) for role, name, way, *_, status, _, _ in calls if way == "run" and status == 400}
+    assert {("viewer", "operator_secret"), ("viewer", "start"), ("viewer", "vote"), ("operator", "cancel")} <= refused
