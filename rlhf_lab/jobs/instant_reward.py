@@ -263,7 +263,7 @@ class InstantReward:
 
     def __init__(self, db: Database) -> None:
         self.db = db
-        self._model: InstantModel | None = None
+        self.model: InstantModel | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name="instant reward")
         self._wake, self._stopped = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -303,7 +303,7 @@ class InstantReward:
     def figures(self, project_id: int) -> InstantFigures:
         """The figures of the newest fit."""
         self._asked_at = time.monotonic()
-        model = self._model
+        model = self.model
         if model is None or model.project_id != project_id:
             self._wake.set()
             return InstantFigures(project_id, Source.HUMAN)
@@ -338,23 +338,28 @@ class InstantReward:
 
     def run_once(self) -> None:
         """Predict the votes that wait, learn from all labels of the open project, and choose the ridge where that is due."""
+        self.update()
+        if self.model is not None:
+            self.model.choose_ridge()  # the figures are there already
+
+    def update(self) -> None:
+        """`run_once` without the ridge."""
         project = current_project(self.db)
         if project is None:
             return
-        if self._model is None or self._model.project_id != project.id:
-            self._model = InstantModel(self.db, project.id)
-            self._model.update()
+        if self.model is None or self.model.project_id != project.id:
+            self.model = InstantModel(self.db, project.id)
+            self.model.update()
         with self._lock:
             votes = list(self._pending.values())
-        predictions = self._predict(self._model, votes)
-        self._model.update()
+        predictions = self._predict(self.model, votes)
+        self.model.update()
         with self._lock:
             for vote in votes:
                 if self._pending.pop(vote.uuid, None) is not None:
                     self._predictions[vote.uuid] = vote, predictions.get(vote.uuid)
             while len(self._predictions) > MAX_PREDICTIONS:
                 self._predictions.popitem(last=False)
-        self._model.choose_ridge()
 
     def _predict(self, model: InstantModel, votes: Sequence[Vote]) -> dict[str, Prediction | None]:
         """By uuid, without votes on pairs that are gone, or for which MAX_REFITS are too few."""

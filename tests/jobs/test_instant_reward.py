@@ -200,6 +200,18 @@ def test_a_stronger_label_moves_scores_further_apart(db, project, texts, one_rid
     assert distances[1] > 1.3 * distances[0]
 
 
+def test_labels_on_one_prompt_are_held_out_together(db, project, texts, one_ridge):
+    """Three people contradict each other's features on each prompt's pair: what two of them said does not predict the third."""
+    model, p = InstantModel(db, project.id), texts.pairs(12)
+    for pair in p:
+        choice = Choice.FIRST if texts.random.random() < 0.5 else Choice.SECOND
+        for name in ("ann", "bob", "eve"):
+            texts.vote(pair, choice, name)
+    model.update()
+    assert model.figures.decided == 36
+    assert model.figures.right <= 27
+
+
 def test_labels_on_one_prompt_are_held_out_pair_by_pair(db, project, texts):
     model = InstantModel(db, project.id)
     for pair in texts.pairs(20, prompt=3):
@@ -241,7 +253,7 @@ def test_a_vote_is_predicted_before_it_is_learnt(db, project, texts):
     for pair in p[:10]:
         texts.vote(pair)
     service.run_once()
-    expected = service._model.predict(p[10])
+    expected = service.model.predict(p[10])
     vote = texts.vote(p[10])
     service.predict_vote(vote)
     assert service.is_pending(vote.uuid)
@@ -262,7 +274,7 @@ def test_a_vote_learnt_before_its_turn_is_still_predicted_without_it(db, project
     for pair in p[:10]:
         texts.vote(pair)
     service.run_once()
-    expected = service._model.predict(p[10])
+    expected = service.model.predict(p[10])
     vote = texts.vote(p[10])
     service.run_once()
     service.predict_vote(vote)
