@@ -105,11 +105,11 @@ class Backbone:
 
     def encode_document(self, text: str) -> list[int]:
         """Token ids of a text with the special tokens that the tokenizer adds; those that the text already has count once."""
-        ids = [int(i) for i in self.tokenizer(text)["input_ids"]]
+        ids, stop_ids = self._split_stop([int(i) for i in self.tokenizer(text)["input_ids"]], begins_with_bos=True)
+        ids += stop_ids[:1]
         while len(ids) > 1 and ids[0] == ids[1] == self.tokenizer.bos_token_id:
             ids.pop(0)
-        ids, stop_ids = self._split_stop(ids, begins_with_bos=True)
-        return ids + stop_ids[:1]
+        return ids
 
     def _split_stop(self, ids: list[int], *, begins_with_bos: bool = False) -> tuple[list[int], list[int]]:
         """The ids without the stop tokens at their end, and these with the white space after each: chat templates write line

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from support import tiny_models
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, MambaConfig, PreTrainedTokenizerFast
 
 from rlhf_lab.common.bundled_assets import weights_digest
@@ -253,12 +253,46 @@ def test_unstated_context_length_is_no_limit(llama_folder):
     assert backbone.context_length == 2**20
 
 
-def byte_tokenizer():
+def byte_tokenizer(**special_tokens):
     """Every byte a token."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     bytewise = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     bytewise.pre_tokenizer, bytewise.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=bytewise)
+    return PreTrainedTokenizerFast(tokenizer_object=bytewise, **special_tokens)
+
+
+@pytest.mark.parametrize("with_bos", [False, True])
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("hi", "hi"),
+        ("hi<E>", "hi"),
+        ("hi <E>", "hi "),
+        ("hi<E>\n", "hi"),
+        ("hi<E>\n<E>", "hi"),
+        ("hi<E> <E>", "hi"),
+        ("hi\n<E> \r\n<E><E>\t\n", "hi\n"),
+        ("hi \n", "hi \n"),
+        ("\n", "\n"),
+        ("hi\n<E>\nyou \n", "hi\n<E>\nyou \n"),
+        ("", ""),
+        ("<E>\n", ""),
+    ],
+)
+def test_stop_tokens_at_the_end_of_a_text_count_once(llama_folder, text, kept, with_bos):
+    """White space between and after them goes with them; a tokenizer may use its stop token as BOS too."""
+    tokenizer = byte_tokenizer(eos_token="<E>", **({"bos_token": "<E>"} if with_bos else {}))
+    stop = tokenizer.eos_token_id
+    if with_bos:
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            "<E> $A", special_tokens=[("<E>", stop)]
+        )
+    backbone = dataclasses.replace(tiny_models.load(llama_folder), tokenizer=tokenizer, eos_ids=(stop,))
+    ids, bos = tokenizer(kept, add_special_tokens=False)["input_ids"], [stop] * with_bos
+    assert backbone.encode_response(text) == [*ids, stop]
+    assert backbone.encode_prompt(text) == ([*bos, *ids] or [stop])
+    document_end = [stop] if text != kept and (ids or not with_bos) else []
+    assert backbone.encode_document(text) == [*bos, *ids, *document_end]
 
 
 @pytest.mark.parametrize("text", ["Zoë sang “naïve” songs 🎉 – twice.", "two  spaces\n\nand lines", "", "ends in 🎉"])
