@@ -1,5 +1,6 @@
 """Screen "Reward model" without a browser: its state, the details of a model, trainings and explanations."""
 
+import numpy as np
 import pytest
 
 from rlhf_lab.common.enums import JobKind, Source
@@ -9,6 +10,7 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, retraining
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.store.features import TextFeatures, add_features, texts_without_features
 from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run
@@ -51,6 +53,20 @@ def test_a_model_summary_has_accuracy_and_label_source(ctx):
     assert state["prediction_stats"]["simulated"] == {
         "right": 0, "decided": 0, "low": 0.0, "high": 1.0, "chosen_right": 0, "chosen_decided": 0,
     }  # fmt: skip
+
+
+def test_the_instant_reward_model_stands_beside(ctx):
+    """Its accuracy is that of the labels that it learnt from: here simulated ones."""
+    assert reward.screen_state(ctx)["instant"] is None
+    texts = texts_without_features(ctx.db, ctx.project.id, 1000)
+    vectors = np.random.default_rng(0).normal(size=(len(texts), 4)).astype(np.float16)
+    add_features(ctx.db, {text.id: TextFeatures(1, vector) for (_, text), vector in zip(texts, vectors, strict=True)})
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
+    ctx.instant_reward.run_once()
+    figures, state = ctx.instant_reward.figures(ctx.project.id), reward.screen_state(ctx)["instant"]
+    assert (state["source"], state["decided"]) == ("simulated", figures.decided)
+    assert state["accuracy"] == figures.right / figures.decided
+    assert (state["low"], state["high"]) == (figures.low, figures.high)
 
 
 def test_each_model_has_its_own_report(ctx):
@@ -135,9 +151,9 @@ def test_a_training_has_loss_and_stage_and_a_second_one_is_refused(ctx):
     assert not reward.screen_state(ctx)["job"]["running"]
     engine = engine_process.record_heartbeat(ctx.db, "x")
     assert queue.claim(ctx.db, [JobKind.TRAIN_REWARD], engine).payload["config"]["epochs"] == 1
-    queue.update_progress(ctx.db, job.id, 0.5, 4.0, {"loss": [0.7, 0.61234567], "stage": "fold 2 of 5"})
+    queue.update_progress(ctx.db, job.id, 0.5, 4.0, {"loss": [0.7, 0.61234567], "stage": "validation"})
     assert reward.screen_state(ctx)["job"] == {
-        "id": job.id, "running": True, "stage": "fold 2 of 5", "loss": [0.7, 0.6123], "progress": 0.5, "eta_s": 4.0, "note": "",
+        "id": job.id, "running": True, "stage": "validation", "loss": [0.7, 0.6123], "progress": 0.5, "eta_s": 4.0, "note": "",
         "status_text": "A reward model learns from labels simulated by cheerful.",
     }  # fmt: skip
     with pytest.raises(LabError, match="already"):

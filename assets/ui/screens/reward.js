@@ -118,6 +118,7 @@ function accuracyCard() {
       el('p.muted', {}, isMeasured && report ? `95 % interval ${interval(model.low, model.high)}; cross-validated on ${plural(model.labels, 'label')}${report.ties ? `, ${plural(report.ties, 'tie')} (or both bad) not counted` : ''}, ${report.folds} folds that never split a prompt.`
         : isMeasured ? '' : 'Too few labels or prompts to keep some of them unseen: label on.'),
       el('p.muted', {}, `Reward model ${model.id}, learnt from ${model.source_text === 'people' ? "people's labels" : `labels ${model.source_text}`}.${report ? ` Of its own labels it ranks ${percent(report.train_accuracy)} right.` : ''}`),
+      state.instant?.source === model.source ? el('p', { 'data-do': 'instant' }, `The instant reward model, which learns from every vote: ${Lab.accuracy(state.instant)} of ${plural(state.instant.decided, 'vote')} ranked right, each by a fit without its prompt.`) : null,
       report?.note ? el('p.warn', { 'data-do': 'note' }, `${report.note}.`) : null,
       gap > 0.15 ? el('p.muted.warn', {}, `${plural(Math.round(100 * gap), 'point')} more on its own labels than on unseen ones: it learns them by heart. More labels help.`) : null,
       el('p', { 'data-do': 'predictions' }, predictions.decided
@@ -241,7 +242,7 @@ const cards = {
   bar: [() => [state.labels, state.job && [state.job.running, state.job.status_text], state.failed, trainError, source], trainingBar],
   training: [() => state.job && state.job.id, trainingCard],
   intro: [() => !state.models.length && !state.job && state.labels, introCard],
-  headline: [() => shownModel() && [shownModel(), state.prediction_stats, !!report, measuredModels().length], accuracyCard],
+  headline: [() => shownModel() && [shownModel(), state.prediction_stats, state.instant, !!report, measuredModels().length], accuracyCard],
   curve: [() => measuredModels().length > 1 && measuredModels().map((m) => [m.id, m.accuracy]), learningCurve],
   histogram: [() => report && report.chosen_scores.length && report.id, scoreHistogram],
   words: [() => report && [state.project, report.id], wordScores],

@@ -155,7 +155,19 @@ def screen_state(ctx: Context) -> dict[str, Any]:
             "train_every": retraining.LABELS_PER_RETRAINING,
         },
         "prediction_stats": {source.value: prediction_stats(ctx, source) for source in Source},
+        "instant": instant_accuracy(ctx),
     }
+
+
+def instant_accuracy(ctx: Context) -> dict[str, Any] | None:
+    """Leave-one-out accuracy of the instant reward model; None while it has too few labels."""
+    figures = ctx.instant_reward.figures(ctx.project.id)
+    if figures.right is None:
+        return None
+    return {
+        "source": figures.source.value, "decided": figures.decided, "accuracy": figures.right / figures.decided,
+        "low": figures.low, "high": figures.high,
+    }  # fmt: skip
 
 
 def prediction_stats(ctx: Context, source: Source) -> dict[str, Any]:
