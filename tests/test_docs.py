@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-KEY = re.compile(r"(objective|policy|loss|val|tokens|time|memory)/[a-z_]+|grad_norm|lr|eps|episode")
+KEY = re.compile(r"(objective|policy|loss|val|eval|tokens|time|memory)/[a-z_]+|grad_norm|lr|eps|episode")
 
 
 def metric_keys() -> set[str]:

@@ -33,6 +33,21 @@ def newest_intact_step(run_folder: Path) -> int | None:
     )
 
 
+def best_step(run_folder: Path) -> int | None:
+    """The step with the best score on held-out prompts within the KL budget, as the newest checkpoint with a readable state has
+    it. None: the run has no budget, or that checkpoint is missing or damaged."""
+    for step in reversed(checkpoint_steps(run_folder)):
+        try:
+            state = json.loads((checkpoint_folder(run_folder, step) / STATE_FILE).read_text(encoding="utf-8"))
+            best = state["numbers"].get("best")
+        except (OSError, ValueError, KeyError, AttributeError):
+            continue
+        best_folder = checkpoint_folder(run_folder, int(best[0])) if best else None
+        is_usable = best_folder is not None and is_adapter_intact(best_folder, _cached_sha256)
+        return int(best[0]) if is_usable else None
+    return None
+
+
 def damaged_checkpoint_note(run_folder: Path, used_step: int) -> str:
     """A text that an older checkpoint was used because the newest is damaged; "" where `used_step` is the newest."""
     last_step = checkpoint_steps(run_folder)[-1]

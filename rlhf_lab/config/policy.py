@@ -27,7 +27,8 @@ SHARDING_NEEDS_PROCESSES = (
 
 #: Recommended for every algorithm. Scores of a reward model are in sd of the base model's samples, so that one clip fits all;
 #: those of a Python reward function have other units, so the default is none.
-RECOMMENDED_FOR_ALL: dict[str, Any] = {"score_clip": 1.5}
+#: The KL budget is recommended, and none where it is not named, so that runs from before it resume as they were.
+RECOMMENDED_FOR_ALL: dict[str, Any] = {"score_clip": 1.5, "kl_budget": 4.0}
 #: Recommended per algorithm where it differs from the defaults (measured, docs/DECISIONS.md).
 ALGORITHMS: dict[Algorithm, dict[str, Any]] = {
     "ppo": {"epochs": 1, "minibatches": 4, "beta": 0.11},
@@ -101,6 +102,13 @@ class PolicyConfig(Config):
         False, "scale the per-token rewards of a batch to sd 1 around their mean, which stays", group="reward"
     )
 
+    kl_budget: float | None = setting(
+        None,
+        "KL to the reference that the run reaches and holds, in nats per response; it then steers lr and beta. None: both as set",
+        0.1,
+        1000.0,
+        group="KL",
+    )
     beta: float = setting(
         0.13, "weight of the per-token KL penalty against the frozen reference", 0.0, 10.0, group="KL"
     )
@@ -238,11 +246,15 @@ class PolicyConfig(Config):
     @classmethod
     def for_algorithm(cls, algorithm: str, **changes: Any) -> Self:
         """The recommended config of an algorithm, with changes. Raises ConfigError."""
-        return cls.from_dict(cls.recommended({"algorithm": algorithm}) | {"algorithm": algorithm} | changes)
+        values = {"algorithm": algorithm} | changes
+        return cls.from_dict(cls.recommended(values) | values)
 
     @classmethod
     def recommended(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return RECOMMENDED_FOR_ALL | ALGORITHMS.get(values.get("algorithm", "ppo"), {})
+        """Without a KL budget where beta is 0 or steered to a target of its own."""
+        recommended = RECOMMENDED_FOR_ALL | ALGORITHMS.get(values.get("algorithm", "ppo"), {})
+        has_own_beta = values.get("beta") == 0 or values.get("kl_controller") == "adaptive"
+        return recommended | ({"kl_budget": None} if has_own_beta else {})
 
     @property
     def responses_per_step(self) -> int:
@@ -307,6 +319,11 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
             f"kl_horizon = {c.kl_horizon:g} is too short for {c.responses_per_step} episodes a step. "
             f"Choose at least {c.responses_per_step}",
         ),
+        (
+            c.kl_budget is not None and (c.kl_controller == "adaptive" or not c.beta > 0),
+            f"kl_budget = {c.kl_budget} steers beta itself, from a positive value on. Choose kl_controller = fixed and a "
+            "positive beta, or kl_budget = none",
+        ),
         *_process_conflicts(c),
         (
             c.penalty_kl_min >= c.penalty_kl_max,
@@ -335,6 +352,9 @@ def _process_conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
     ]
 
+
+#: The KL of a run varies around its budget from step to step: up to this many times the budget it counts as within.
+KL_BUDGET_TOLERANCE = 1.3
 
 #: Settings that can be changed during a run.
 LIVE_SETTINGS = ("beta", "lr")

@@ -15,6 +15,7 @@ from rlhf_lab.core.reward_scaling import place_scores
 from rlhf_lab.errors import ConfigError, NotFiniteError
 from rlhf_lab.kernels.ops import scale_logits
 
+MIN_LR_FACTOR, MAX_LR_FACTOR = 0.5, 1.3  # of one step
 MAX_PROPORTIONAL_ERROR = 0.2  # Ziegler et al. 2019 §2.2
 
 
@@ -83,6 +84,21 @@ def full_kl(logits: Tensor, ref_logits: Tensor, temperature: float = 1.0) -> Ten
         return ((probs * (logprobs - ref_logprobs).masked_fill(probs == 0, 0.0)).sum(dim=-1),)
 
     return apply_in_row_chunks(compute, logits, ref_logits)[0]
+
+
+def lr_factor(kl: float, target: float) -> float:
+    """The factor for a learning rate after an update of this KL(old || new), so that the next ones are of the target's size.
+
+    The KL of an update grows with the square of its length, so (target / kl)^(1/2) would correct all of the error at once; half
+    of it in the logarithm averages the noise of single updates, and one step lowers the rate more than it raises it.
+
+    Args:
+        kl, target: nats, kl >= 0, target > 0. A KL that is not finite counts as far too large; 0 says nothing: the factor is 1.
+    """
+    if kl == 0.0:
+        return 1.0
+    ratio = (target / kl) ** 0.25 if math.isfinite(kl) else 0.0
+    return min(max(ratio, MIN_LR_FACTOR), MAX_LR_FACTOR)
 
 
 def shape_rewards(
@@ -175,6 +191,55 @@ class AdaptiveKL:
         self.check_batch_size(n)
         error = min(max(float(sequence_kl) / self.target - 1.0, -MAX_PROPORTIONAL_ERROR), MAX_PROPORTIONAL_ERROR)
         self.value *= 1.0 + error * n / self.horizon
+        return self.value
+
+
+class BudgetKL:
+    """Lets the KL per sequence rise to a budget and holds it there. State: `base` and `average`; the coefficient is `value`.
+
+    value = base * (average / budget)^2, where average is an exponential average of the measured KL: a few dozen sequences
+    measure it with an error of a tenth. The square lets a policy go that is far below the budget and stops it above it; base
+    is what an integrator adds, so that the KL settles at the budget for any scale of the scores. Below half of the budget base
+    stays: the policy has not got there yet, or the scores offer no more.
+    """
+
+    EXPONENT = 2.0
+    NEW_SHARE = 0.5  # of the newest KL in the average
+    GAIN = 0.15  # of log(average / budget), per step
+    MAX_RATIO = 4.0  # of average to budget, beyond which the coefficient grows through base only
+
+    def __init__(self, init: float, budget: float) -> None:
+        """init: the coefficient at the budget, to begin with; budget: nats per sequence. Raises ConfigError unless positive."""
+        for name, setting in {"init": init, "budget": budget}.items():
+            if not (setting > 0 and math.isfinite(setting)):
+                raise ConfigError(f"{name} is {setting}: holding a KL budget needs a positive number.")
+        self.base, self.budget, self.average = float(init), float(budget), 0.0
+
+    @property
+    def value(self) -> float:
+        return self.base * self._wall()
+
+    @value.setter
+    def value(self, coefficient: float) -> None:
+        """Continue from this coefficient; with an average of 0, when nothing holds the policy back, it is that at the budget."""
+        self.base = coefficient / (self._wall() or 1.0)
+
+    def _wall(self) -> float:
+        return float(min(self.average / self.budget, self.MAX_RATIO) ** self.EXPONENT)
+
+    def check_batch_size(self, n: int) -> None:
+        """Any number of sequences is allowed."""
+
+    def update(self, sequence_kl: float, n: int) -> float:  # noqa: ARG002  same interface as AdaptiveKL
+        """Update with the KL of one step (`objective/kl`); returns the new coefficient. Raises NotFiniteError."""
+        if not math.isfinite(sequence_kl):
+            raise NotFiniteError(
+                f"The KL to the reference is {sequence_kl}: the policy broke. Start again with a lower lr."
+            )
+        self.average += self.NEW_SHARE * (max(0.0, sequence_kl) - self.average)
+        if self.average > self.budget / 2:
+            error = math.log(min(self.average / self.budget, self.MAX_RATIO))
+            self.base *= math.exp(self.GAIN * error)
         return self.value
 
 

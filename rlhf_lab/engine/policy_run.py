@@ -110,6 +110,7 @@ class PolicyRun:
             prompts=[prompt.text for prompt in train_prompts.prompts],
             scorer=self.model_cache.reward_model(self.run.reward_model_id, "reward"),
             sample_prompts=[prompt.text for prompt in eval_prompts.prompts][: self.config.sample_count],
+            eval_prompts=[prompt.text for prompt in eval_prompts.prompts],
             gold=load_judge(judge).score if judge else None,
             ptx_texts=self._pretraining_texts() if self.config.ptx_coef > 0 else (),
         )
@@ -137,9 +138,7 @@ class PolicyRun:
         self.distributed.broadcast(None)  # the folder is cleaned up: the others may read it now
         if not self.distributed.is_main_process:
             checkpoint = load_latest(self.folder, recover=False)
-        if checkpoint is not None:
-            self.trainer.state.load_state_dict(*checkpoint)
-        step = self.trainer.steps_done
+        step = int(checkpoint[1]["step"]) if checkpoint is not None else 0
         if self.distributed.is_main_process:
             delete_steps_after(self.model_cache.db, self.run.id, step)
             self._note_repeated_steps(self.run.step, step)
@@ -149,6 +148,10 @@ class PolicyRun:
             [event for event in effective if event.kind in unsaved_kinds and (event.applied_step or 0) < step]
         ):
             self._apply_event(event)
+        if (
+            checkpoint is not None
+        ):  # after the events: a switch of the reward model discards what the old one's scores told
+            self.trainer.state.load_state_dict(*checkpoint)
         return [event for event in effective if (event.applied_step or 0) >= step]
 
     def _note_repeated_steps(self, last_step: int, step: int) -> None:
@@ -174,6 +177,7 @@ class PolicyRun:
         last_state = self.trainer.state.state_dict()
         try:
             if self.trainer.steps_done == 0:
+                self.trainer.measure_score_unit()
                 self._record_with_retry(StepResult(0, {}, samples=self.trainer.samples()))
             while self.trainer.steps_done < self.config.steps:
                 self._apply_controls()
@@ -203,6 +207,7 @@ class PolicyRun:
     def follow(self) -> None:
         """In the other processes: make every step that the main one makes, and write nothing."""
         if self.trainer.steps_done == 0:
+            self.trainer.measure_score_unit()
             self.trainer.samples()
         while (changes := self.distributed.broadcast(None)) is not None:
             for event in changes:

@@ -17,13 +17,20 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlhf_lab.common.atomic import atomic_folder, recover_interrupted_writes
-from rlhf_lab.common.checkpoint_index import STATE_FILE, TRAINER_FILE, checkpoint_folder, checkpoint_steps, is_intact
+from rlhf_lab.common.checkpoint_index import (
+    STATE_FILE,
+    TRAINER_FILE,
+    best_step,
+    checkpoint_folder,
+    checkpoint_steps,
+    is_intact,
+)
 from rlhf_lab.common.hashing import file_sha256
 from rlhf_lab.common.model_files import ADAPTER_FILE
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.adapters import Adapters
 
-#: How many of the newest checkpoints keep what a resume needs; older ones keep the adapter alone.
+#: How many of the newest checkpoints keep what a resume needs, beside the best one; the others keep the adapter alone.
 RESUMABLE_CHECKPOINTS = 2
 
 
@@ -45,7 +52,7 @@ def save_checkpoint(
             f"the checkpoint of step {numbers['step']} could not be written to {run_path} ({error}). Free some disk space and "
             "resume the run: the last complete checkpoint is kept."
         ) from error
-    for step in checkpoint_steps(run_path)[:-RESUMABLE_CHECKPOINTS]:
+    for step in set(checkpoint_steps(run_path)[:-RESUMABLE_CHECKPOINTS]) - {best_step(run_path)}:
         (checkpoint_folder(run_path, step) / TRAINER_FILE).unlink(missing_ok=True)
     return target
 

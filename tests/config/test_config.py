@@ -27,6 +27,7 @@ BESIDE = {
     "processes": {"batch_size": 256},
     "group_size": {"batch_size": 256},
     "value_warmup": {"value_trunk": "detached"},
+    "beta": {"kl_budget": None},
     "penalty_kl_max": {"penalty_kl_min": 0.0},
     "penalty_kl_min": {"penalty_kl_max": 20.0},
 }
@@ -38,6 +39,17 @@ def test_round_trip_through_json(cls):
     assert cls.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     assert cls.from_dict({}) == cls()
     assert config.replace(seed=8) == cls(lr=1e-4, seed=8)
+
+
+def test_the_kl_budget_is_recommended_and_runs_from_before_it_have_none():
+    assert PolicyConfig.from_dict({"beta": 0.11}).kl_budget is None
+    assert PolicyConfig.for_algorithm("ppo").kl_budget == 4.0
+    assert PolicyConfig.for_algorithm("trpo", kl_budget=None).kl_budget is None
+    assert PolicyConfig.for_algorithm("ppo", beta=0.0).kl_budget is None
+    assert PolicyConfig.for_algorithm("ppo", kl_controller="adaptive").kl_budget is None
+    for changes in ({"beta": 0.0}, {"kl_controller": "adaptive"}):
+        with pytest.raises(ConfigError, match="kl_budget = 4.0 steers beta itself"):
+            PolicyConfig(kl_budget=4.0, **changes)
 
 
 @pytest.mark.parametrize("cls", BOTH)
@@ -110,7 +122,7 @@ def test_command_line():
 def test_options_take_precedence_over_given_defaults_and_those_over_defaults():
     assert parse("--lr", "0.5", lr=0.25, beta=0.75) == PolicyConfig.for_algorithm("ppo", lr=0.5, beta=0.75)
     assert parse("--steps", "7", **PRESETS["gentle"]) == PolicyConfig(
-        steps=7, lr=1e-4, beta=0.2, epochs=1, minibatches=4, score_clip=1.5
+        steps=7, lr=1e-4, beta=0.2, epochs=1, minibatches=4, score_clip=1.5, kl_budget=4.0
     )
     assert from_args(RewardConfig, argparse.Namespace(pooling=None, seed=3)) == RewardConfig(seed=3)
 
@@ -187,7 +199,9 @@ def test_every_algorithm_has_a_recommended_config(algorithm):
     assert parse("--algorithm", algorithm) == config
     assert parse("--lr", "0.25", "--algorithm", algorithm) == PolicyConfig.for_algorithm(algorithm, lr=0.25)
     assert config.score_clip == 1.5
-    assert PolicyConfig.for_algorithm("ppo") == PolicyConfig(score_clip=1.5, epochs=1, minibatches=4, beta=0.11)
+    assert PolicyConfig.for_algorithm("ppo") == PolicyConfig(
+        score_clip=1.5, kl_budget=4.0, epochs=1, minibatches=4, beta=0.11
+    )
     assert PolicyConfig.for_algorithm(algorithm, batch_size=4) == config.replace(batch_size=4)
 
 

@@ -272,6 +272,54 @@ def test_fixed_kl_stays(coef):
     assert controller.update(1000.0, 32) == controller.value == coef
 
 
+def test_budget_kl_by_hand():
+    """Budget 4. KL 2 makes the average 1, a quarter of the budget, so 1/16 of the base; half of the budget does not move the base.
+    KL 8: average 4.5; base times (4.5 / 4)^0.15, and the square of 1.125 on it. KL 1: average 2.75, which lowers the base."""
+    controller = kl.BudgetKL(init=0.32, budget=4.0)
+    assert controller.value == 0.0
+    assert controller.update(2.0, 32) == pytest.approx(0.32 / 16, abs=1e-12)
+    assert controller.base == 0.32
+    assert controller.update(8.0, 32) == pytest.approx(0.32 * 1.125**0.15 * 1.125**2, abs=1e-12)
+    assert controller.update(1.0, 32) == pytest.approx(0.32 * (1.125 * 0.6875) ** 0.15 * 0.6875**2, abs=1e-12)
+    assert controller.average == 2.75
+
+
+def test_budget_kl_far_beyond_its_budget():
+    """Beyond four times the budget the wall is 16 and the base grows by 4^0.15 a step; a negative estimate counts as 0."""
+    controller = kl.BudgetKL(init=1.0, budget=1.0)
+    assert controller.update(1000.0, 32) == pytest.approx(16 * 4**0.15, abs=1e-12)
+    other = kl.BudgetKL(init=1.0, budget=1.0)
+    assert other.update(-3.0, 32) == other.average == 0.0
+
+
+@pytest.mark.parametrize("average", [0.0, 3.0])
+def test_budget_kl_goes_on_from_a_given_coefficient(average):
+    controller = kl.BudgetKL(init=0.1, budget=6.0)
+    controller.average = average
+    controller.value = 0.4
+    assert controller.base == pytest.approx(1.6 if average else 0.4)
+    assert controller.value == pytest.approx(0.4 if average else 0.0)
+
+
+@pytest.mark.parametrize("strength", [1.0, 30.0])
+def test_budget_kl_settles_at_the_budget(strength):
+    """A policy whose KL moves towards strength / coefficient by a tenth a step: it settles at the budget for any strength."""
+    controller, sequence_kl = kl.BudgetKL(init=0.1, budget=4.0), 0.0
+    for _ in range(200):
+        sequence_kl += 0.1 * (min(strength / max(controller.value, 1e-9), 12.0) - sequence_kl)
+        controller.update(sequence_kl, 32)
+    assert sequence_kl == pytest.approx(4.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("measured", "factor"),
+    [(0.1, 1.0), (0.16, 0.625**0.25), (0.05, 2**0.25), (100.0, 0.5), (1e-9, 1.3), (0.0, 1.0), (NAN, 0.5), (INF, 0.5)],
+)
+def test_lr_factor(measured, factor):
+    """The fourth root of target / measured, between a half and 1.3; nothing measured changes nothing."""
+    assert kl.lr_factor(measured, 0.1) == pytest.approx(factor, abs=1e-12)
+
+
 def test_adaptive_penalty_by_hand():
     """Bounds 1 and 4, factor 3: above it is multiplied, below divided, in between and on the bounds it stays."""
     penalty = kl.AdaptivePenalty(0.5, kl_min=1.0, kl_max=4.0, factor=3.0)
@@ -292,12 +340,17 @@ def test_broken_policy_is_reported():
             kl.AdaptiveKL(0.1, 6.0, 1000.0).update(broken, 10)
         with pytest.raises(NotFiniteError):
             kl.AdaptivePenalty(0.1, 0.0, 1.0).update(broken)
+        with pytest.raises(NotFiniteError):
+            kl.BudgetKL(0.1, 4.0).update(broken, 10)
 
 
 def test_bad_arguments_are_refused():
     two, three, mask = f64([[0.0, 0.0]]), f64([[0.0, 0.0, 0.0]]), torch.ones(1, 2, dtype=torch.bool)
     refused = [
         lambda: kl.kl_estimate(two, two, "k4"),
+        lambda: kl.BudgetKL(0.0, 4.0),
+        lambda: kl.BudgetKL(0.1, 0.0),
+        lambda: kl.BudgetKL(0.1, INF),
         lambda: kl.kl_estimate(two, three),
         lambda: kl.full_kl(two, three),
         lambda: kl.full_kl(two, two, 0.0),

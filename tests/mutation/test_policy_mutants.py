@@ -11,7 +11,11 @@ NATURAL, CRITIC, PRETRAINING = "training/policy/trpo_update.py", "training/polic
 ROLLOUT, MEASURE, ORDER = "training/policy/rollout.py", "training/policy/rollout.py", "training/policy/batching.py"
 POLICY, STATE, METRICS = "training/policy/trainer.py", "training/policy/train_state.py", "training/policy/metrics.py"
 LORA, CONFIG = "models/lora_linear.py", "config/policy.py"
-ALGORITHMS, TRPO, OWN = (f"training/test_{name}.py::" for name in ("algorithms", "trpo_update", "critic"))
+LIMIT, EVALUATION, KL = "training/policy/kl_budget.py", "training/policy/run_evaluation.py", "core/kl.py"
+CHECKPOINTS = "training/checkpoints.py"
+ALGORITHMS, TRPO, OWN, BUDGET = (
+    f"training/test_{name}.py::" for name in ("algorithms", "trpo_update", "critic", "kl_budget")
+)
 
 # A table: two or three lines a row, not seven.
 # fmt: off
@@ -61,16 +65,56 @@ MUTANTS = [
     # --- steps ---
     Mutant(GRADIENT, "the penalty stays", "state.penalty_controller.update(stats", "(stats",
            f"{ALGORITHMS}test_the_penalty_adapts_to_the_kl_of_the_step"),
-    Mutant(GRADIENT, "KL of the step the wrong way round", "kl_estimate(micro_batch.old_logprobs.to(new_logprobs), new_logprobs,",
+    Mutant(LIMIT, "KL of the step the wrong way round", "kl_estimate(micro_batch.old_logprobs.to(new_logprobs), new_logprobs,",
            "kl_estimate(new_logprobs, micro_batch.old_logprobs.to(new_logprobs),",
            f"{ALGORITHMS}test_the_penalty_adapts_to_the_kl_of_the_step"),
-    Mutant(GRADIENT, "KL of the step at another temperature",
+    Mutant(LIMIT, "KL of the step at another temperature",
            "new_logprobs = state.policy.evaluate(micro_batch.batch, state.config.temperature)",
            "new_logprobs = state.policy.evaluate(micro_batch.batch, 1.0)",
            f"{ALGORITHMS}test_the_penalty_adapts_to_the_kl_of_the_step"),
+    # --- KL budget ---
+    Mutant(LIMIT, "updates of any size are kept", "        if kl <= limit:\n", "        if True:\n",
+           f"{BUDGET}test_no_update_is_larger_than_the_limit"),
+    Mutant(LIMIT, "scaled back once, not checked again", "kl = update_kl(state, rollout) if fraction else 0.0", "break",
+           f"{BUDGET}test_no_update_is_larger_than_the_limit"),
+    Mutant(LIMIT, "scaled back from the wrong end", "first.lerp(last, fraction)", "last.lerp(first, fraction)",
+           f"{BUDGET}test_the_change_is_scaled_along_the_line_of_the_update"),
+    Mutant(LIMIT, "a broken update is never undone", "first.lerp(last, fraction) if fraction else first",
+           "first.lerp(last, fraction)", f"{BUDGET}test_an_update_that_breaks_the_policy_is_undone"),
+    Mutant(LIMIT, "the learning rate stays", "lr_factor(first_kl, target)", "1.0",
+           f"{BUDGET}test_the_learning_rate_follows_the_size_of_the_updates"),
+    Mutant(NATURAL, "trpo ignores the budget", "self.max_kl = min(self.max_kl, limit / self.denominators.tokens)", "pass",
+           f"{BUDGET}test_trpo_takes_no_larger_step_than_the_limit"),
+    Mutant(STATE, "no warm-up of lr", "multiplier *= min(1.0, (self.steps_done + 1) / WARMUP_STEPS)", "pass",
+           f"{BUDGET}test_warm_up_and_schedule"),
+    Mutant(STATE, "the controller of beta is not restored",
+           'self.kl_controller.base, self.kl_controller.average = map(float, numbers["kl_budget"])', "pass",
+           f"{BUDGET}test_resuming_is_exact"),
+    Mutant(STATE, "the best step is not restored", "BestCheckpoint(int(best[0]), float(best[1])) if best else None", "None",
+           f"{BUDGET}test_resuming_is_exact"),
+    Mutant(EVALUATION, "the unit of the policy's own scores", 'scorer, None, "score unit"',
+           'scorer, state.policy.adapter, "score unit"',
+           f"{BUDGET}test_the_unit_is_measured_on_the_reference_at_the_runs_own_length"),
+    Mutant(EVALUATION, "best at any KL", "if kl <= KL_BUDGET_TOLERANCE * state.config.kl_budget:", "if True:",
+           f"{BUDGET}test_the_best_step_is_the_newest_near_the_peak_within_the_budget"),
+    Mutant(EVALUATION, "the highest score, however little higher", "best.peak - score.standard_error", "best.peak",
+           f"{BUDGET}test_the_best_step_is_the_newest_near_the_peak_within_the_budget"),
+    Mutant(EVALUATION, "the peak slides down", "max(score.value, best.peak if best else score.value)", "score.value",
+           f"{BUDGET}test_the_best_step_is_the_newest_near_the_peak_within_the_budget"),
+    Mutant(POLICY, "scores in the reward model's unit", "return scores if unit is None else", "return scores if True else",
+           f"{BUDGET}test_scores_are_in_sd_of_the_references_own_samples"),
+    Mutant(POLICY, "the unit outlives its reward model", "self.state.score_unit = self.state.best = None", "pass",
+           f"{BUDGET}test_another_reward_model_has_another_unit"),
+    Mutant(CHECKPOINTS, "the best checkpoint is thinned out", " - {best_step(run_path)}", "",
+           "training/test_checkpoints.py::test_the_best_checkpoint_is_named_and_can_be_resumed"),
+    Mutant(KL, "a wall without its square", "** self.EXPONENT", "** 1.0", "test_budget_kl_by_hand"),
+    Mutant(KL, "no integrator", "self.base *= math.exp(self.GAIN * error)", "pass", "test_budget_kl_settles_at_the_budget"),
+    Mutant(KL, "the integrator runs away below the budget", "if self.average > self.budget / 2:", "if True:",
+           "test_budget_kl_by_hand"),
+    Mutant(KL, "lr against the error", "ratio = (target / kl) ** 0.25", "ratio = (kl / target) ** 0.25", "test_lr_factor"),
     Mutant(NATURAL, "the curvature of all rows", ".values[: self.config.fisher_rows]", ".values",
            f"{TRPO}test_trpo_curvature_is_the_hessian_of_the_kl"),
-    Mutant(NATURAL, "iterations as in the textbook", "self.config.max_kl, self.config.cg_iters)", "self.config.max_kl)",
+    Mutant(NATURAL, "iterations as in the textbook", "self.max_kl, self.config.cg_iters)", "self.max_kl)",
            f"{TRPO}test_trpo_computes_one_fisher_product_per_iteration_and_one_more"),
     Mutant(NATURAL, "any gain will do", "expected_gain=max(0.0, float(gradient @ step))", "expected_gain=0.0",
            f"{TRPO}test_trpo_reverts_a_rejected_step"),
@@ -97,7 +141,7 @@ MUTANTS = [
            f"{TRPO}test_trpo_curvature_is_damped"),
     Mutant(NATURAL, "a refused step is kept", "            self.set_parameters(initial, step, 0.0)\n", "            pass\n",
            f"{TRPO}test_trpo_reverts_a_rejected_step"),
-    Mutant(NATURAL, "the limit is not kept", "line_search(evaluate, self.config.max_kl,", "line_search(evaluate, 1e9,",
+    Mutant(NATURAL, "the limit is not kept", "line_search(evaluate, self.max_kl,", "line_search(evaluate, 1e9,",
            f"{TRPO}test_trpo_halves_a_step_that_goes_too_far"),
     Mutant(NATURAL, "curvature at another temperature", "full_kl(logits.detach(), logits, self.config.temperature)",
            "full_kl(logits.detach(), logits)", f"{TRPO}test_trpo_curvature_is_the_hessian_of_the_kl"),
@@ -185,8 +229,8 @@ MUTANTS = [
     Mutant(METRICS, "reward with KL of a score that is not rewarded", "rollout.shaped_scores.mean()", "rollout.scores.mean()",
            "test_metrics_by_hand"),
     Mutant(CONFIG, "the command line recommends nothing",
-           'return RECOMMENDED_FOR_ALL | ALGORITHMS.get(values.get("algorithm", "ppo"), {})',
-           "return {}", "config/test_config.py::test_every_algorithm_has_a_recommended_config"),
+           'recommended = RECOMMENDED_FOR_ALL | ALGORITHMS.get(values.get("algorithm", "ppo"), {})',
+           "recommended = {}", "config/test_config.py::test_every_algorithm_has_a_recommended_config"),
 ]
 # fmt: on
 

@@ -14,6 +14,7 @@ from rlhf_lab.common import atomic
 from rlhf_lab.common.checkpoint_index import (
     STATE_FILE,
     TRAINER_FILE,
+    best_step,
     checkpoint_folder,
     checkpoint_steps,
     newest_intact_step,
@@ -33,10 +34,12 @@ def adapters_in(folder, seed=0):
     return tiny_models.adapters_of(tiny_models.load(folder), "policy", seed=seed)
 
 
-def save(run, adapters, step):
+def save(run, adapters, step, **numbers):
     tensors = {f"adapter.{k}": v for k, v in adapters.tensors("policy").items()}
     tensors |= {"value.w": torch.full((3,), float(step)), "optimiser.0.step": torch.tensor(float(step))}
-    return save_checkpoint(run, adapters, "policy", tensors, {"step": step, "beta": 0.1 + step / 3, "lr": 1e-3 / 3})
+    return save_checkpoint(
+        run, adapters, "policy", tensors, {"step": step, "beta": 0.1 + step / 3, "lr": 1e-3 / 3} | numbers
+    )
 
 
 def step_of(run):
@@ -55,6 +58,28 @@ def test_round_trip(llama_folder, tmp_path):
     expected |= {"value.w": torch.full((3,), 7.0), "optimiser.0.step": torch.tensor(7.0)}
     assert tiny_models.same(tensors, expected)
     assert sorted(path.name for path in run.iterdir()) == ["step-000007"]
+
+
+def test_the_best_checkpoint_is_named_and_can_be_resumed(llama_folder, tmp_path):
+    """It stays whole while the others but the newest two lose what a resume needs; the newest state says which it is."""
+    run, adapters = new_run(tmp_path), adapters_in(llama_folder)
+    assert best_step(run) is None
+    save(run, adapters, 5, best=None)
+    assert best_step(run) is None
+    for step in (10, 15, 20, 25):
+        save(run, adapters, step, best=[10, 1.5])
+    assert best_step(run) == 10
+    assert [step for step in checkpoint_steps(run) if (checkpoint_folder(run, step) / TRAINER_FILE).exists()] == [
+        10,
+        20,
+        25,
+    ]
+    save(run, adapters, 30, best=[30, 2.0])
+    assert best_step(run) == 30
+    (checkpoint_folder(run, 30) / STATE_FILE).write_text("{")
+    assert best_step(run) == 10
+    (checkpoint_folder(run, 10) / ADAPTER_FILE).unlink()
+    assert best_step(run) is None
 
 
 def test_the_adapter_is_in_pefts_format(llama_folder, tmp_path):

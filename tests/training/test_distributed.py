@@ -12,7 +12,7 @@ from rlhf_lab.training import distributed
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 
 #: One config a line of reductions: values and clipping; penalty and its KL; groups; critic of its own, exact KL and a warm-up;
-#: pretraining text and the entropy's gradient; a minibatch too small for its micro-batches.
+#: pretraining text and the entropy's gradient; a minibatch too small for its micro-batches; updates beyond the limit of a budget.
 CASES = [
     {},
     {"algorithm": "ppo_penalty"},
@@ -20,6 +20,7 @@ CASES = [
     {"value_trunk": "critic", "kl_estimator": "full", "value_warmup": 1, "bootstrap_cut": True},
     {"ptx_coef": 0.5, "entropy_coef": 0.1, "rollouts": 2, "scale_scores": True},
     {"micro_batch": 1, "batch_size": 5},
+    {"kl_budget": 1.0, "lr": 0.1, "checkpoint_every": 1},
 ]
 
 CHILD = """
@@ -32,7 +33,7 @@ results = []
 for changes in given["cases"]:
     backbone = tiny_models.load(given["folder"], torch.float64)
     scorer, prompts = tiny_models.CountToken(tiny_models.ID["cat"]), tiny_models.PROMPTS
-    task = PolicyTask(prompts, scorer, sample_prompts=prompts[:2], ptx_texts=prompts)
+    task = PolicyTask(prompts, scorer, sample_prompts=prompts[:2], ptx_texts=prompts, eval_prompts=prompts)
     config = PolicyConfig(**(tiny_models.SMALL | {"steps": 2} | changes))
     trainer = PolicyTrainer(backbone, Adapters(backbone), task, config, distributed=distributed)
     metrics = [tiny_models.numbers(trainer.run_step().metrics) for _ in range(2)]

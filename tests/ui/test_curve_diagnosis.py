@@ -279,12 +279,45 @@ def flat_or_moving_curve():
         ),
         max_size=2,
     ),
+    st.one_of(st.none(), st.floats(0.1, 50)),
 )
-def test_no_two_verdicts_give_opposite_advice(curves, changes):
-    messages = [diagnosis.message for diagnosis in diagnose(curves, changes).values()]
+def test_no_two_verdicts_give_opposite_advice(curves, changes, kl_budget):
+    messages = [diagnosis.message for diagnosis in diagnose(curves, changes, kl_budget).values()]
     more = [message for message in messages if MOVE_MORE.search(message)]
     less = [message for message in messages if MOVE_LESS.search(message)]
     assert not (more and less), (more, less)
+    if kl_budget is not None:  # it steers both by itself; only what a person changed is to be changed back
+        steered = re.compile(r"(?<!stop, )lower lr(?! and)|raise lr|(?:raise|lower) beta")
+        assert not [message for message in messages if steered.search(message)]
+        assert not more
+
+
+BUDGET_CASES = {
+    "far below": (curve((1.0, 10)), Level.GOOD, "and steady: below the budget of 4."),
+    "just below": (curve((3.0, 10)), Level.GOOD, "below the budget of 4."),
+    "reached": (curve((3.2, 10)), Level.GOOD, "KL 3.2 nats a response: at the budget of 4."),
+    "within its noise": (curve((5.1, 10)), Level.GOOD, "at the budget of 4."),
+    "above": (curve((5.3, 10)), Level.WARN, "above the budget of 4; beta rises until it is back."),
+    "far beyond": (curve((8.1, 10)), Level.ALERT, "far beyond the budget of 4. Look at the best checkpoint, or stop."),
+    "not moving": (curve((0.01, 20)), Level.WARN, "the policy has hardly moved."),
+    "early": (curve((1.0, 4)), Level.INFO, "too early"),
+}
+
+
+@pytest.mark.parametrize("case", BUDGET_CASES, ids=str)
+def test_the_kl_is_compared_with_its_budget(case):
+    points, level, text = BUDGET_CASES[case]
+    diagnosis = diagnose({KL: points}, kl_budget=4.0)[KL]
+    assert (diagnosis.level, diagnosis.message.endswith(text) or text in diagnosis.message) == (level, True), diagnosis
+
+
+def test_with_a_budget_advice_to_change_lr_or_beta_is_left_out():
+    large = diagnose({CLIP: curve((0.5, 10)), RATIO: curve((1.2, 10))}, kl_budget=4.0)
+    for diagnosis in large.values():
+        assert diagnosis.message.endswith("the KL budget lowers lr and raises beta by itself.")
+    assert diagnose({SCORE: curve((0.0, 20))}, kl_budget=4.0)[SCORE].message.endswith("start: label more pairs.")
+    falling = diagnose({REWARD: curve((1.0, 5), (0.5, 5))}, kl_budget=4.0)[REWARD]
+    assert falling == (Level.INFO, "0.50: beta follows the KL budget, and this reward follows beta.")
 
 
 @settings(max_examples=400, deadline=None)

@@ -1,15 +1,17 @@
 """Checks that every run makes at each step; an error says what it means and what to do."""
 
 import math
+from collections.abc import Sequence
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.errors import NotFiniteError, SelfCheckError
+from rlhf_lab.errors import ConfigError, NotFiniteError, SelfCheckError
 
 RATIO_TOLERANCE = 1e-5
+MAX_SCORE = 1e15  # the squares of its gradients are still float32
 START_KL_TOLERANCE = 1e-4
 
 
@@ -30,11 +32,30 @@ def check_finite(metrics: dict[str, float], step: int) -> None:
         raise_not_finite(broken, step)
 
 
+def to_score_tensor(scores: Sequence[float] | Tensor) -> Tensor:
+    """Scores of a caller as (N,) float64. Raises ConfigError for anything but a list of numbers."""
+    try:
+        tensor = torch.as_tensor(scores).detach()
+        if tensor.is_complex():
+            raise TypeError("complex numbers")
+        tensor = tensor.to(torch.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise ConfigError(
+            f"the scores are not all numbers ({error}). Pass a list with one number for each response."
+        ) from error
+    if tensor.dim() != 1:
+        raise ConfigError(
+            f"the scores have the shape {tuple(tensor.shape)}. Pass a list with one number for each response."
+        )
+    return tensor
+
+
 def check_scores(scores: Tensor, step: int) -> None:
-    """Raises NotFiniteError for scores (N,) that are not finite, before any update: their source is the cause, not the policy."""
-    bad = [index for index, score in enumerate(scores.tolist()) if not math.isfinite(score)]
+    """Raises NotFiniteError for scores (N,) that are not finite or too large, before any update: their source is the cause."""
+    bad = [index for index, score in enumerate(scores.tolist()) if not abs(score) <= MAX_SCORE]
     if bad:
-        phrase = "is not a finite number" if len(bad) == 1 else "are not finite numbers"
+        kind = "finite number" if not torch.isfinite(scores).all() else f"number between ±{MAX_SCORE:g}"
+        phrase = f"is not a {kind}" if len(bad) == 1 else f"are not {kind.replace('number', 'numbers')}"
         raise NotFiniteError(
             f"objective/scores: {len(bad)} of {len(scores)} scores {phrase}: score {bad[0]} is {float(scores[bad[0]])} at step "
             f"{step}. The reward model or reward function returned this; nothing was trained on it. Correct the function, or "

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rlhf_lab.common.progress import ProgressCallback
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.core.kl import AdaptiveKL, AdaptivePenalty, FixedKL
+from rlhf_lab.core.kl import AdaptiveKL, AdaptivePenalty, BudgetKL, FixedKL
 from rlhf_lab.core.reward_scaling import RunningMoments
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.batch import Batch
@@ -22,6 +22,21 @@ from rlhf_lab.training.policy.ptx import PtxObjective
 from rlhf_lab.training.policy.rollout import CRITIC_ADAPTER, PolicyModel
 
 StateDict = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and plain numbers for JSON
+WARMUP_STEPS = 4  # over which the learning rate rises, with a KL budget: Adam's first updates are its largest
+
+
+class BestCheckpoint(NamedTuple):
+    """The checkpoint to keep, by the score on held-out prompts within the KL budget. peak: the highest score of any so far."""
+
+    step: int
+    peak: float
+
+
+class ScoreUnit(NamedTuple):
+    """Mean and standard deviation of a scorer's scores on the reference's own responses."""
+
+    mean: float
+    sd: float
 
 
 @dataclass
@@ -29,7 +44,8 @@ class TrainState:
     """The policy, its optimizer and the values that change from step to step.
 
     parameters: everything that is trained. kl_controller: beta. penalty_controller: the coefficient of ppo_penalty. lr: before
-    its schedule. score_moments: running mean and variance of the raw scores. episodes: responses trained on so far.
+    its schedule. score_moments: running mean and variance of the scores. episodes: responses trained on so far. With a KL
+    budget, score_unit: the unit of the scores, None before it is measured; best: the best checkpoint so far.
     """
 
     config: PolicyConfig
@@ -39,10 +55,12 @@ class TrainState:
     distributed: Distributed
     on_progress: ProgressCallback
     optimizer: torch.optim.Adam = field(init=False)
-    kl_controller: FixedKL | AdaptiveKL = field(init=False)
+    kl_controller: FixedKL | AdaptiveKL | BudgetKL = field(init=False)
     penalty_controller: AdaptivePenalty | None = None
     score_moments: RunningMoments = field(default_factory=RunningMoments)
     lr: float = field(init=False)
+    score_unit: ScoreUnit | None = None
+    best: BestCheckpoint | None = None
     steps_done: int = 0
     episodes: int = 0
 
@@ -50,7 +68,9 @@ class TrainState:
         config = self.config
         self.lr = config.lr
         self.optimizer = make_fused_adam(torch.optim.Adam, self.parameters, lr=config.lr, eps=config.adam_eps)
-        if config.kl_controller == "fixed":
+        if config.kl_budget is not None:
+            self.kl_controller = BudgetKL(config.beta, config.kl_budget)
+        elif config.kl_controller == "fixed":
             self.kl_controller = FixedKL(config.beta)
         else:
             self.kl_controller = AdaptiveKL(config.beta, config.kl_target, config.kl_horizon)
@@ -69,12 +89,19 @@ class TrainState:
 
     def scheduled_lr(self) -> float:
         """The learning rate of the next step. Past the last step of the config it keeps the schedule's final value."""
+        return self.lr * self.lr_multiplier()
+
+    def lr_multiplier(self) -> float:
+        """The schedule's share of the learning rate in the next step."""
         fraction_done = min(1.0, self.steps_done / self.config.steps)
+        multiplier = 1.0
         if self.config.lr_schedule == "linear":
-            return self.lr * (1 - fraction_done)
-        if self.config.lr_schedule == "constant":
-            return self.lr
-        return self.lr * 0.5 * (1 + math.cos(math.pi * fraction_done))
+            multiplier = 1 - fraction_done
+        elif self.config.lr_schedule == "cosine":
+            multiplier = 0.5 * (1 + math.cos(math.pi * fraction_done))
+        if self.config.kl_budget is not None:
+            multiplier *= min(1.0, (self.steps_done + 1) / WARMUP_STEPS)
+        return multiplier
 
     def state_dict(self) -> StateDict:
         """Everything a resume needs: copies of the tensors, on their own device so that nothing waits for a GPU, and numbers."""
@@ -94,6 +121,12 @@ class TrainState:
             numbers["penalty"] = self.penalty_controller.value
         if self.config.scale_scores:
             numbers["scores"] = [self.score_moments.count, self.score_moments.mean, self.score_moments.m2]
+        if isinstance(self.kl_controller, BudgetKL):
+            numbers |= {
+                "kl_budget": [self.kl_controller.base, self.kl_controller.average],
+                "score_unit": self.score_unit,
+                "best": self.best,
+            }
         return tensors, numbers
 
     def load_state_dict(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -119,11 +152,26 @@ class TrainState:
                 self.optimizer.state[parameter] = to_device_of(parameter, optimizer_state)
         self.steps_done = int(numbers["step"])
         self.episodes = int(numbers.get("episodes", self.steps_done * self.config.batch_size))  # old checkpoints: none
-        self.kl_controller.value, self.lr = float(numbers["beta"]), float(numbers["lr"])
+        self.lr = float(numbers["lr"])
+        if isinstance(self.kl_controller, BudgetKL):
+            self._load_budget(numbers)
+        else:
+            self.kl_controller.value = float(numbers["beta"])
         if self.penalty_controller is not None:
             self.penalty_controller.value = float(numbers["penalty"])
         if self.config.scale_scores:
             self.score_moments.count, self.score_moments.mean, self.score_moments.m2 = numbers["scores"]
+
+    def _load_budget(self, numbers: dict[str, Any]) -> None:
+        """Restore what belongs to the KL budget; a checkpoint from before there was one has none of it."""
+        assert isinstance(self.kl_controller, BudgetKL)
+        unit, best = numbers.get("score_unit"), numbers.get("best")
+        if "kl_budget" in numbers:
+            self.kl_controller.base, self.kl_controller.average = map(float, numbers["kl_budget"])
+        else:
+            self.kl_controller.value = float(numbers["beta"])
+        self.score_unit = ScoreUnit(*map(float, unit)) if unit else None
+        self.best = BestCheckpoint(int(best[0]), float(best[1])) if best else None
 
     def _check_fits(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Raises TrainingError where a saved state has other parts than this one. Old checkpoints name no algorithm."""

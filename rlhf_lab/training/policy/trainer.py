@@ -9,6 +9,7 @@ trainer knows no database: it returns results, and calls `on_progress` between p
 """
 
 import dataclasses
+import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Sample, StepResult
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.policy import LIVE_SETTINGS, PolicyConfig
+from rlhf_lab.core.reward_scaling import normalise_scores
 from rlhf_lab.errors import ConfigError, TrainingError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
@@ -29,13 +31,14 @@ from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.sampling.sampler import Sampled, sample, uniforms
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 from rlhf_lab.training.optimizers import set_lr
-from rlhf_lab.training.policy import trpo_update, update
+from rlhf_lab.training.policy import run_evaluation, trpo_update, update
 from rlhf_lab.training.policy.batching import prompt_indices
 from rlhf_lab.training.policy.invariants import (
     check_finite,
     check_metrics,
     check_process_count,
     check_scores,
+    to_score_tensor,
 )
 from rlhf_lab.training.policy.metrics import UpdateStats, reset_peak_memory, step_metrics
 from rlhf_lab.training.policy.ptx import PtxObjective
@@ -52,8 +55,9 @@ class PolicyTask:
     """What a policy is trained for: its prompts, what scores the responses, and the gold score where a judge labelled.
 
     gold: of (prompt, response).
-    sample_prompts: fixed prompts whose responses are shown over the run. ptx_texts: pretraining texts for PPO-ptx. Without
-    prompts or a scorer only `PolicyTrainer.step` trains.
+    sample_prompts: fixed prompts whose responses are shown over the run. eval_prompts: held-out prompts; with a KL budget the
+    score and KL on them tell which checkpoint is best. ptx_texts: pretraining texts for PPO-ptx. Without prompts or a scorer only
+    `PolicyTrainer.step` trains.
     """
 
     prompts: Sequence[str] = ()
@@ -61,6 +65,27 @@ class PolicyTask:
     sample_prompts: Sequence[str] = ()
     gold: Callable[[str, str], float] | None = None
     ptx_texts: Sequence[str] = ()
+    eval_prompts: Sequence[str] = ()
+
+
+def to_token_ids(backbone: Backbone, text_or_ids: TextOrIds, encode: Callable[[str], list[int]]) -> list[int]:
+    """The tokens of a text, or the given ones. Raises ConfigError for anything else, and for ids that the model does not have."""
+    if isinstance(text_or_ids, str):
+        return encode(text_or_ids)
+    try:
+        ids = [operator.index(token_id) for token_id in text_or_ids]
+    except TypeError as error:
+        raise ConfigError(
+            f"{text_or_ids!r:.80} is neither a text nor a list of token ids. Pass one of these."
+        ) from error
+    vocabulary_size = backbone.model.config.get_text_config().vocab_size
+    unknown = [token_id for token_id in ids if not 0 <= token_id < vocabulary_size]
+    if unknown:
+        raise ConfigError(
+            f"the token id {unknown[0]} does not exist: the model has the ids 0 to {vocabulary_size - 1}. Encode the text with the "
+            "model's own tokenizer."
+        )
+    return ids
 
 
 class PolicyTrainer:
@@ -78,6 +103,9 @@ class PolicyTrainer:
         self.backbone, self.adapters, self.task = backbone, adapters, task
         self.prompt_ids = [backbone.encode_prompt(prompt) for prompt in task.prompts]
         self.prompt_texts = {tuple(ids): text for ids, text in zip(self.prompt_ids, task.prompts, strict=True)}
+        self.eval_prompt_ids = [
+            backbone.encode_prompt(prompt) for prompt in task.eval_prompts[: run_evaluation.HELD_OUT_RESPONSES]
+        ]
         seed = derive_seed(config.seed, "policy adapter")
         adapters.add(adapter, r=config.lora_r, alpha=config.lora_alpha, seed=seed, trainable=True)
         value_head = ValueHead(backbone.hidden_size).to(backbone.device)
@@ -107,8 +135,9 @@ class PolicyTrainer:
             self.state.lr = value
 
     def set_scorer(self, scorer: Scorer) -> None:
-        """Score with another reward model from the next step on."""
+        """Score with another reward model from the next step on. The best checkpoint is then chosen anew, by its scores."""
         self.task = dataclasses.replace(self.task, scorer=scorer)
+        self.state.score_unit = self.state.best = None
 
     @property
     def scorer(self) -> Scorer:
@@ -121,6 +150,7 @@ class PolicyTrainer:
         """Sample, score, update. Raises NotFiniteError or SelfCheckError; the step then does not count."""
         if not self.task.prompts:
             raise TrainingError("there are no prompts to train on. Add prompts to the project.")
+        self.measure_score_unit()
         reset_peak_memory(self.backbone.device)
         config, distributed, steps_done = self.state.config, self.state.distributed, self.state.steps_done
         start_time, batch_size = time.monotonic(), config.batch_size
@@ -134,6 +164,16 @@ class PolicyTrainer:
             sampled.tokens.extend(distributed.all_gather(chunk.tokens))
             sampled.logprobs.extend(distributed.all_gather(chunk.logprobs))
         return self.train_on_samples(prompts, sampled, time.monotonic() - start_time)
+
+    def measure_score_unit(self) -> None:
+        """With a KL budget: measure the unit of the scores before the first step that uses the scorer. Collective."""
+        if self.state.config.kl_budget is not None and self.state.score_unit is None:
+            self.state.score_unit = run_evaluation.measure_score_unit(self.state, self.prompt_ids, self.scorer)
+
+    def scores_in_unit(self, scores: Tensor) -> Tensor:
+        """Scores of the task's scorer in standard deviations of the reference's above its mean, where that was measured."""
+        unit = self.state.score_unit
+        return scores if unit is None else normalise_scores(scores, mean=unit.mean, scale=unit.sd)
 
     def sample_responses(
         self, prompts: list[list[int]], *seed_path: str | int, offset: int = 0
@@ -157,7 +197,8 @@ class PolicyTrainer:
         def local_scores(local_slice: slice) -> Tensor:
             return self.scorer.scores(prompts[local_slice], sampled.tokens[local_slice], self.state.on_progress)
 
-        scores = self.state.distributed.map_rows(len(prompts), local_scores).float().to(self.backbone.device)
+        raw_scores = self.state.distributed.map_rows(len(prompts), local_scores)
+        scores = self.scores_in_unit(raw_scores).float().to(self.backbone.device)
         batch = make_batch(self.backbone, prompts, sampled.tokens)
         return self.train_on_scored(batch, scores, sampled.logprobs, (rollout_seconds, start_time))
 
@@ -174,21 +215,25 @@ class PolicyTrainer:
                 its stop token here.
             scores: one per response, in any unit; beta is in that unit per nat.
 
-        Raises ConfigError for lists of different lengths or too many for `kl_horizon`, ModelError for an empty or too long
-        text, NotFiniteError for scores, losses or gradients that are not finite: no such gradient is applied, minibatches
+        Raises ConfigError for lists of different lengths, too many for `kl_horizon` or of other things, ModelError for an empty or
+        too long text, NotFiniteError for scores, losses or gradients that are not finite: no such gradient is applied, minibatches
         before it have been; `state.state_dict` and `state.load_state_dict` around a step undo those.
         """
         start_time, backbone = time.monotonic(), self.backbone
         reset_peak_memory(backbone.device)
-        if not len(queries) == len(responses) == len(scores) > 0:
+        if isinstance(queries, str) or isinstance(responses, str):
+            raise ConfigError("queries and responses are lists, not single texts. Put a single one in a list.")
+        score_tensor = to_score_tensor(scores)
+        if not len(queries) == len(responses) == len(score_tensor) > 0:
             raise ConfigError(
-                f"{len(queries)} queries, {len(responses)} responses, {len(scores)} scores: pass as many of each, at least one."
+                f"{len(queries)} queries, {len(responses)} responses, {len(score_tensor)} scores: pass as many of each, at least one."
             )
-        self.state.kl_controller.check_batch_size(len(scores))
-        prompts = [backbone.encode_prompt(x) if isinstance(x, str) else list(x) for x in queries]
-        tokens = [backbone.encode_response(x) if isinstance(x, str) else list(x) for x in responses]
-        score_tensor = torch.as_tensor(scores, dtype=torch.float32).to(backbone.device)
-        return self.train_on_scored(make_batch(backbone, prompts, tokens), score_tensor, None, (0.0, start_time))
+        self.state.kl_controller.check_batch_size(len(score_tensor))
+        check_scores(score_tensor, self.state.steps_done + 1)
+        prompts = [to_token_ids(backbone, x, backbone.encode_prompt) for x in queries]
+        tokens = [to_token_ids(backbone, x, backbone.encode_response) for x in responses]
+        batch = make_batch(backbone, prompts, tokens)
+        return self.train_on_scored(batch, score_tensor.float().to(backbone.device), None, (0.0, start_time))
 
     def train_on_scored(
         self,
@@ -212,6 +257,7 @@ class PolicyTrainer:
         check_metrics(metrics, self.backbone.model.dtype, state.steps_done + 1)
         state.kl_controller.update(metrics["objective/kl"], response_count)
         state.steps_done, state.episodes = state.steps_done + 1, state.episodes + response_count
+        metrics |= self.held_out_metrics()
         end_time = time.monotonic()
         metrics |= {
             "time/rollout": rollout_seconds,
@@ -222,6 +268,14 @@ class PolicyTrainer:
         tokens = token_records(state.policy, rollout, state.config) if state.config.token_rows else []
         samples_due = state.steps_done % state.config.sample_every == 0 or state.steps_done == state.config.steps
         return StepResult(state.steps_done, metrics, tokens, self.samples() if samples_due else [])
+
+    def held_out_metrics(self) -> dict[str, float]:
+        """With a KL budget, at the steps that make a checkpoint: score and KL on held-out prompts, and the best step so far."""
+        state, config = self.state, self.state.config
+        is_due = state.steps_done % config.checkpoint_every == 0 or state.steps_done == config.steps
+        if config.kl_budget is None or not self.eval_prompt_ids or self.task.scorer is None or not is_due:
+            return {}
+        return run_evaluation.evaluate_held_out(state, self.eval_prompt_ids, self.scorer)
 
     def texts_of(self, batch: Batch) -> tuple[list[str], list[str]]:
         """The prompts of a batch, those of the task as they were given (without a chat template), and the responses."""
@@ -265,7 +319,7 @@ class PolicyTrainer:
             return []
         prompt_ids = [self.backbone.encode_prompt(prompt) for prompt in prompts]
         seeds, sampled = self.sample_responses(prompt_ids, "sample")
-        scores = self.scorer.scores(prompt_ids, sampled.tokens, self.state.on_progress)
+        scores = self.scores_in_unit(self.scorer.scores(prompt_ids, sampled.tokens, self.state.on_progress))
         texts = [
             self.backbone.decode(response, after=prompt_tokens)
             for prompt_tokens, response in zip(prompt_ids, sampled.tokens, strict=True)

@@ -15,6 +15,7 @@ from rlhf_lab.core.kl import full_kl
 from rlhf_lab.core.policy_losses import token_mean
 from rlhf_lab.core.trpo import LineSearchResult, fisher_product, flatten, line_search, natural_step, unflatten
 from rlhf_lab.training.policy.invariants import check_first_ratio
+from rlhf_lab.training.policy.kl_budget import LIMIT_SHARE
 from rlhf_lab.training.policy.metrics import UpdateStats
 from rlhf_lab.training.policy.objectives import loss_denominators, policy_loss
 from rlhf_lab.training.policy.rollout import Rollout, response_logprobs
@@ -45,6 +46,10 @@ class NaturalGradientStep:
         self.denominators = loss_denominators(rollout, self.micro_batches)
         fisher_indices = torch.cat(self.micro_batches).sort().values[: self.config.fisher_rows]
         self.fisher_batches = list(fisher_indices.split(self.config.micro_batch))
+        self.max_kl = self.config.max_kl
+        if self.config.kl_budget is not None:
+            limit = LIMIT_SHARE * self.config.kl_budget * self.denominators.responses
+            self.max_kl = min(self.max_kl, limit / self.denominators.tokens)
         self.fisher_tokens = loss_denominators(rollout, self.fisher_batches).tokens
 
     def apply(self, stats: UpdateStats) -> LineSearchResult:
@@ -52,7 +57,7 @@ class NaturalGradientStep:
         gradient, loss = self.surrogate_gradient(stats)
         dtype = self.policy.backbone.model.dtype
         check_first_ratio(stats.max_first_ratio_deviation, dtype, self.state.steps_done + 1)
-        step = natural_step(gradient, self.fisher_vector_product, self.config.max_kl, self.config.cg_iters)
+        step = natural_step(gradient, self.fisher_vector_product, self.max_kl, self.config.cg_iters)
         initial = [parameter.detach().clone() for parameter in self.parameters]
         old_states = [self._response_states(indices) for indices in self.micro_batches]
         trial_stats = stats
@@ -64,7 +69,7 @@ class NaturalGradientStep:
             new_loss, kl = self.evaluate_surrogate(old_states, trial_stats)
             return loss - new_loss, kl
 
-        search = line_search(evaluate, self.config.max_kl, expected_gain=max(0.0, float(gradient @ step)))
+        search = line_search(evaluate, self.max_kl, expected_gain=max(0.0, float(gradient @ step)))
         if not search.fraction:
             self.set_parameters(initial, step, 0.0)
         else:

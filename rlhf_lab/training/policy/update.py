@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from rlhf_lab.core.kl import kl_estimate
 from rlhf_lab.core.policy_losses import token_mean, total_loss
 from rlhf_lab.training.policy.invariants import check_first_ratio, raise_not_finite
+from rlhf_lab.training.policy.kl_budget import limit_update, update_kl
 from rlhf_lab.training.policy.metrics import UpdateStats
 from rlhf_lab.training.policy.objectives import (
     LossDenominators,
@@ -22,6 +22,7 @@ def gradient_update(state: TrainState, rollout: Rollout) -> UpdateStats:
     """The epochs of one step. Stops early at target_kl; skips an update whose mean ratio exceeds the threshold."""
     config, step = state.config, state.steps_done
     stats = UpdateStats(has_clipping=ratio_cliprange(config) is not None)
+    start = [parameter.detach().clone() for parameter in state.policy.adapters.parameters(state.policy.adapter)]
     if step < config.value_warmup:
         value_only_update(state, rollout, stats)
         return stats
@@ -42,9 +43,13 @@ def gradient_update(state: TrainState, rollout: Rollout) -> UpdateStats:
             optimizer_step(state, stats)
         if config.target_kl is not None and stats.approx_kl_since(first_update) > config.target_kl:
             break
+    if config.kl_budget is not None:
+        size = limit_update(state, rollout, start)
+        stats.extra_metrics |= {"policy/update_kl": size.kl, "policy/update_fraction": size.fraction}
     if state.penalty_controller is not None:
+        responses, tokens = len(rollout.scores), int(rollout.batch.lengths[:, 1].sum())
         stats.extra_metrics |= {
-            "policy/step_kl": step_kl(state, rollout),
+            "policy/step_kl": update_kl(state, rollout) * responses / tokens,
             "policy/penalty_coef": state.penalty_controller.value,
         }
         state.penalty_controller.update(stats.extra_metrics["policy/step_kl"])
@@ -118,18 +123,3 @@ def value_backward(
     value_terms = value_loss(values, micro_batch, denominators, state.config)
     (state.config.vf_coef * value_terms.loss).backward()
     stats.add_value(value_terms)
-
-
-@torch.no_grad()
-def step_kl(state: TrainState, rollout: Rollout) -> float:
-    """KL(old || new) after the updates of the step: token mean of k3 on the sampled tokens, nats."""
-    micro_batches = [indices for minibatch in state.minibatches(0, rollout.batch) for indices in minibatch]
-    denominators, total = loss_denominators(rollout, micro_batches), torch.zeros((), device=rollout.scores.device)
-    for indices in state.distributed.shard(micro_batches):
-        state.on_progress()
-        micro_batch = rollout.select(indices)
-        new_logprobs = state.policy.evaluate(micro_batch.batch, state.config.temperature).logprobs
-        kl = kl_estimate(micro_batch.old_logprobs.to(new_logprobs), new_logprobs, "k3")
-        total += token_mean(kl, micro_batch.batch.mask, denominators.tokens)
-    state.distributed.all_reduce_([total])
-    return float(total)

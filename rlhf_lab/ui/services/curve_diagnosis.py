@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from rlhf_lab.common.curves import Point
+from rlhf_lab.config.policy import KL_BUDGET_TOLERANCE
 
 WINDOW = 5  # steps that count as "now"; the same number before them is "before"
 NOISE_STEPS = 50  # the last steps, from which the noise of a curve is estimated
@@ -25,6 +26,7 @@ SCORE_FLAT = 0.15  # sd: a smaller change of the score is called flat
 SCORE_LEARNT = 0.3  # sd above the start: something was learnt
 SCORES_CLIPPED = 0.9  # share of the scores: nearly nothing is left to gain
 KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
+KL_BUDGET_FAR = 2.0  # times the budget: the policy is far beyond it
 KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
 CLIP_HIGH, CLIP_ALERT = 0.25, 0.4  # share of tokens
 VALUE_GROWTH = 2.0  # times the previous loss
@@ -110,9 +112,22 @@ class Trend(NamedTuple):
 
 
 class CurveTrends(dict[str, Trend]):
-    """The trend of every curve; `recent_changes`: the settings changed within the last SETTLING_STEPS."""
+    """The trend of every curve; `recent_changes`: the settings changed within the last SETTLING_STEPS.
+
+    kl_budget: nats per response, of a run that steers lr and beta by it.
+    """
 
     recent_changes: Sequence[SettingChange] = ()
+    kl_budget: float | None = None
+
+    @property
+    def kl_high(self) -> float:
+        """The KL above which the policy is far from the base model."""
+        return KL_HIGH if self.kl_budget is None else KL_BUDGET_FAR * self.kl_budget
+
+    def to_move_less(self, advice: str) -> str:
+        """The advice; what happens anyway where a KL budget steers lr and beta."""
+        return advice if self.kl_budget is None else "the KL budget lowers lr and raises beta by itself"
 
 
 def trend(points: Sequence[Point]) -> Trend | None:
@@ -137,12 +152,15 @@ def noise_sd(values: Sequence[float]) -> float:
     return statistics.median(abs(b - a) for a, b in itertools.pairwise(values)) / MEDIAN_ABS_NORMAL_DIFFERENCE
 
 
-def diagnose(curves: Curves, changes: Sequence[SettingChange] = ()) -> dict[str, Diagnosis]:
+def diagnose(
+    curves: Curves, changes: Sequence[SettingChange] = (), kl_budget: float | None = None
+) -> dict[str, Diagnosis]:
     """A diagnosis for every metric that has a rule and a curve; an alert where its newest value is not finite."""
     trends = CurveTrends(
         {name: curve_trend for name, points in curves.items() if (curve_trend := trend(points)) is not None}
     )
     last_step = max((points[-1][0] for points in curves.values() if points), default=0)
+    trends.kl_budget = kl_budget
     trends.recent_changes = [change for change in changes if last_step - change.step <= SETTLING_STEPS]
     findings: dict[str, Finding] = {}
     for name, rule in RULES.items():
@@ -159,10 +177,13 @@ def diagnose(curves: Curves, changes: Sequence[SettingChange] = ()) -> dict[str,
 
 
 def _without_contradictions(findings: Mapping[str, Finding], trends: CurveTrends) -> dict[str, Diagnosis]:
-    """The findings as diagnoses. Advice to move more is left out where a finding advises to move less, or the KL is high."""
+    """The findings as diagnoses. Advice to move more is left out where a finding advises to move less, the KL is high, or a KL
+    budget decides how much the policy moves."""
     kl = trends.get("objective/kl")
-    is_restrained = any(finding.restrains for finding in findings.values()) or (
-        kl is not None and kl.current > KL_HEALTHY
+    is_restrained = (
+        trends.kl_budget is not None
+        or any(finding.restrains for finding in findings.values())
+        or (kl is not None and kl.current > KL_HEALTHY)
     )
     diagnoses: dict[str, Diagnosis] = {}
     for name, finding in findings.items():
@@ -221,7 +242,8 @@ def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
     causes = [change for change in trends.recent_changes if change.name == "lr" or change.new > change.old]
     if not causes:
         if _has_large_updates(trends):
-            return Finding(Level.WARN, f"{prefix}: the updates may be too large; lower lr.", restrains=True)
+            advice = trends.to_move_less("lower lr")
+            return Finding(Level.WARN, f"{prefix}: the updates may be too large; {advice}.", restrains=True)
         return Finding(Level.WARN, f"{prefix}, and no other curve shows large updates. Read the samples.")
     cause = max(causes, key=lambda change: (change.step, change.name == "beta"))
     change_text = f"{cause.name} went from {cause.old:g} to {cause.new:g} after step {cause.step}"
@@ -245,6 +267,8 @@ def _reward(reward: Trend, trends: CurveTrends) -> Finding:
         )
     if reward.num_points < WINDOW:
         return Finding(Level.INFO, f"Score minus KL penalty: {reward.current:z.2f}.")
+    if trends.kl_budget is not None and reward.change < 0:
+        return Finding(Level.INFO, f"{reward.current:z.2f}: beta follows the KL budget, and this reward follows beta.")
     if reward.is_falling(SCORE_FLAT):
         return Finding(Level.WARN, f"{reward.current:z.2f}, falling: the KL costs more than the score brings.")
     if reward.current < reward.initial - reward.effective_threshold(SCORE_FLAT):
@@ -258,6 +282,8 @@ def _reward(reward: Trend, trends: CurveTrends) -> Finding:
 
 def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return a rule
     gold, score = trends.get("objective/gold"), trends.get("objective/scores")
+    if trends.kl_budget is not None and kl.current > trends.kl_budget / KL_BUDGET_TOLERANCE:
+        return _kl_at_budget(kl, trends.kl_budget)
     rising = kl.is_rising(KL_SLOW)
     direction = "and rising" if rising else "and falling" if kl.is_falling(KL_SLOW) else "and steady"
     if kl.current > KL_HEALTHY and rising and gold is not None and gold.change <= GOLD_FLAT:
@@ -275,9 +301,10 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
             restrains=True,
         )
     if rising and kl.change > KL_FAST:
+        advice = trends.to_move_less("raise beta or lower lr")
         return Finding(
             Level.WARN,
-            f"KL {kl.current:.1f}, {kl.change:+z.1f} in {WINDOW} steps: fast; raise beta or lower lr.",
+            f"KL {kl.current:.1f}, {kl.change:+z.1f} in {WINDOW} steps: fast; {advice}.",
             restrains=True,
         )
     if kl.current > KL_HEALTHY:
@@ -291,6 +318,9 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
     if kl.num_points >= PATIENCE_STEPS and kl.current < 0.05 and (score is None or score.gain < SCORE_LEARNT):
         text = f"KL {kl.current:.2f}: the policy has hardly moved"
         return Finding(Level.WARN, f"{text}; raise lr or lower beta.", if_restrained=f"{text}.")
+    if trends.kl_budget is not None and kl.num_points >= WINDOW and kl.current >= 0:
+        budget_text = f"below the budget of {trends.kl_budget:g}"
+        return Finding(Level.GOOD, f"KL {kl.current:.1f} nats a response {direction}: {budget_text}.")
     if kl.current > KL_NEAR:
         return Finding(
             Level.INFO, f"KL {kl.current:.1f} nats a response {direction}: no longer near the base; read the samples."
@@ -302,12 +332,26 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
     return Finding(Level.GOOD, f"KL {kl.current:.1f} nats a response {direction}: near the base model.")
 
 
+def _kl_at_budget(kl: Trend, budget: float) -> Finding:
+    """A KL that has reached the budget, or is beyond it."""
+    if kl.current > KL_BUDGET_FAR * budget:
+        text = f"KL {kl.current:.1f}: far beyond the budget of {budget:g}. Look at the best checkpoint, or stop."
+        return Finding(Level.ALERT, text, restrains=True)
+    if kl.current > KL_BUDGET_TOLERANCE * budget:
+        return Finding(Level.WARN, f"KL {kl.current:.1f}: above the budget of {budget:g}; beta rises until it is back.")
+    return Finding(Level.GOOD, f"KL {kl.current:.1f} nats a response: at the budget of {budget:g}.")
+
+
 def _clip(clip: Trend, trends: CurveTrends) -> Finding:
     share = f"{100 * clip.current:.{0 if clip.current > 0.1 else 1}f} % of tokens clipped"
     if clip.current > CLIP_ALERT:
-        return Finding(Level.ALERT, f"{share}: updates far too large; lower lr.", restrains=True)
+        return Finding(
+            Level.ALERT, f"{share}: updates far too large; {trends.to_move_less('lower lr')}.", restrains=True
+        )
     if clip.current > CLIP_HIGH:
-        return Finding(Level.WARN, f"{share}: updates are large; lower lr or epochs.", restrains=True)
+        return Finding(
+            Level.WARN, f"{share}: updates are large; {trends.to_move_less('lower lr or epochs')}.", restrains=True
+        )
     if _has_large_updates(trends):
         return Finding(Level.INFO, f"{share}, but another curve shows updates that are too large.")
     return Finding(Level.GOOD, f"{share}: no update was too large. The score says whether they are large enough.")
@@ -339,7 +383,8 @@ def _entropy(entropy: Trend, trends: CurveTrends) -> Finding:
     if share < ENTROPY_COLLAPSE:
         return Finding(
             Level.ALERT,
-            f"Entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: the policy says one thing; raise beta.",
+            f"Entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: the policy says one thing; "
+            f"{'raise beta' if trends.kl_budget is None else 'start with a lower kl_budget'}.",
             restrains=True,
         )
     if share < ENTROPY_LOW:
@@ -368,8 +413,8 @@ def _gold(gold: Trend, trends: CurveTrends) -> Finding:
     if _is_over_optimized(trends):
         return Finding(
             Level.ALERT,
-            f"Gold {gold.current:z.2f}, {gold.best:z.2f} at its best, while the score rose: over-optimisation; stop or raise "
-            "beta.",
+            f"Gold {gold.current:z.2f}, {gold.best:z.2f} at its best, while the score rose: over-optimisation; stop or "
+            f"{'raise beta' if trends.kl_budget is None else 'start with a lower kl_budget'}.",
             restrains=True,
         )
     if gold.best - gold.current > GOLD_NOISE_FACTOR * gold.effective_threshold(GOLD_FALL / GOLD_NOISE_FACTOR):
@@ -389,7 +434,8 @@ def _ratio(ratio: Trend, trends: CurveTrends) -> Finding:
     if _is_ratio_far(ratio):
         return Finding(
             Level.WARN,
-            f"Mean ratio {ratio.current:.2f}: the policy moves much within a step; lower lr or epochs.",
+            f"Mean ratio {ratio.current:.2f}: the policy moves much within a step; "
+            f"{trends.to_move_less('lower lr or epochs')}.",
             restrains=True,
         )
     return Finding(Level.GOOD, f"Mean ratio {ratio.current:.3f}.")
@@ -407,7 +453,7 @@ def _has_large_updates(trends: CurveTrends) -> bool:
     clip, kl, ratio = trends.get("policy/clipfrac_avg"), trends.get("objective/kl"), trends.get("val/ratio")
     return (
         (clip is not None and clip.current > CLIP_HIGH)
-        or (kl is not None and (kl.current > KL_HIGH or (kl.is_rising(KL_SLOW) and kl.change > KL_FAST)))
+        or (kl is not None and (kl.current > trends.kl_high or (kl.is_rising(KL_SLOW) and kl.change > KL_FAST)))
         or (ratio is not None and _is_ratio_far(ratio))
     )
 

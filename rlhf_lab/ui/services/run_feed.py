@@ -253,7 +253,7 @@ class RunFeed:
 def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
     view, job = status.view, status.job
     curves = run_summary.since_last_rescale(cache.curves, view.events)
-    diagnoses = diagnose(curves, run_summary.applied_changes(view))
+    diagnoses = diagnose(curves, run_summary.applied_changes(view), view.run.config.get("kl_budget"))
     return {
         "run": run_summary.current_state(view),
         "verdicts": {

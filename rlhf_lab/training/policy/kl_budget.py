@@ -1,0 +1,75 @@
+"""Keeps a run within its KL budget: how large an update may be, and how large the learning rate makes the next one.
+
+After the updates of a step, KL(old || new) is measured on the step's responses. Above a limit the change of the parameters is
+scaled back until the KL is below it, as in a trust region, so that no step leaves the budget far behind. The learning rate
+follows the measured KL towards a target, both ways. `core.kl.BudgetKL` steers beta.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.core.kl import kl_estimate, lr_factor
+from rlhf_lab.training.policy.rollout import Rollout
+from rlhf_lab.training.policy.train_state import TrainState
+
+#: Of the budget: the KL that the updates of a step aim at, before the schedule of the learning rate, and the limit.
+TARGET_SHARE, LIMIT_SHARE = 1 / 40, 1 / 10
+MAX_ATTEMPTS = 8  # to scale an update back before it is undone
+LR_RANGE = (1e-3, 10.0)  # times the configured learning rate
+
+
+class UpdateSize(NamedTuple):
+    """KL(old || new) of a step in nats per response, and the fraction of the parameters' change that was kept."""
+
+    kl: float
+    fraction: float
+
+
+def limit_update(state: TrainState, rollout: Rollout, start: Sequence[Tensor]) -> UpdateSize:
+    """Scale the policy's change since `start` back until its KL is within the limit, and adapt the learning rate.
+
+    start: the policy adapter's parameters before the updates of the step.
+    """
+    budget = state.config.kl_budget
+    assert budget is not None
+    parameters = state.policy.adapters.parameters(state.policy.adapter)
+    kl = first_kl = update_kl(state, rollout)
+    limit, fraction = LIMIT_SHARE * budget, 1.0
+    end = [parameter.detach().clone() for parameter in parameters] if not kl <= limit else []
+    for attempt in range(MAX_ATTEMPTS + 1):
+        if kl <= limit:
+            break
+        shrink = 0.9 * math.sqrt(limit / kl) if math.isfinite(kl) else 0.0
+        fraction = fraction * min(0.9, max(0.1, shrink)) if attempt < MAX_ATTEMPTS else 0.0
+        set_between(parameters, start, end, fraction)
+        kl = update_kl(state, rollout) if fraction else 0.0
+    target = TARGET_SHARE * budget * state.lr_multiplier() ** 2
+    low, high = (state.config.lr * factor for factor in LR_RANGE)
+    state.lr = min(max(state.lr * lr_factor(first_kl, target), low), high)
+    return UpdateSize(kl, fraction)
+
+
+@torch.no_grad()
+def set_between(parameters: Sequence[Tensor], start: Sequence[Tensor], end: Sequence[Tensor], fraction: float) -> None:
+    """Set parameters to start + fraction · (end - start)."""
+    for parameter, first, last in zip(parameters, start, end, strict=True):
+        parameter.copy_(first.lerp(last, fraction) if fraction else first)
+
+
+@torch.no_grad()
+def update_kl(state: TrainState, rollout: Rollout) -> float:
+    """KL(old || new) of the policy since the rollout: k3 on the sampled tokens, summed per response, mean over them, nats."""
+    micro_batches = [indices for minibatch in state.minibatches(0, rollout.batch) for indices in minibatch]
+    total = torch.zeros((), dtype=torch.float64, device=rollout.scores.device)
+    for indices in state.distributed.shard(micro_batches):
+        state.on_progress()
+        micro_batch = rollout.select(indices)
+        new_logprobs = state.policy.evaluate(micro_batch.batch, state.config.temperature).logprobs
+        kl = kl_estimate(micro_batch.old_logprobs.to(new_logprobs), new_logprobs, "k3").double()
+        total += kl.masked_fill(~micro_batch.batch.mask, 0.0).sum()
+    state.distributed.all_reduce_([total])
+    return float(total) / len(rollout.scores)

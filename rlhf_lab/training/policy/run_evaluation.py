@@ -1,0 +1,76 @@
+"""What a run with a KL budget measures besides its steps: the unit of the scores, and its score and KL on held-out prompts.
+
+Both depend on the seed, the prompts and the weights alone, so a resumed run measures the same. All processes take part.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.config.policy import KL_BUDGET_TOLERANCE
+from rlhf_lab.core.reward_scaling import RunningMoments
+from rlhf_lab.models.sampling.sampler import sample, uniforms
+from rlhf_lab.training.evaluation import Mean, SampledResponses, mean, sequence_kl
+from rlhf_lab.training.policy.rollout import Scorer
+from rlhf_lab.training.policy.train_state import BestCheckpoint, ScoreUnit, TrainState
+
+UNIT_RESPONSES = 128  # of the reference
+HELD_OUT_RESPONSES = 32
+
+
+def measure_score_unit(state: TrainState, prompt_ids: Sequence[list[int]], scorer: Scorer) -> ScoreUnit:
+    """Mean and sd of the reference's scores on the training prompts, at the run's own length and temperature."""
+    prompts = [prompt_ids[i % len(prompt_ids)] for i in range(UNIT_RESPONSES)]
+    scores = _sample_and_score(state, prompts, scorer, None, "score unit")[1]
+    moments = RunningMoments()
+    return ScoreUnit(sd=moments.update(scores), mean=moments.mean)
+
+
+def evaluate_held_out(state: TrainState, prompt_ids: Sequence[list[int]], scorer: Scorer) -> dict[str, float]:
+    """Score and KL of the policy on held-out prompts, with the same random numbers at every step; updates `state.best`."""
+    prompts = [prompt_ids[i % len(prompt_ids)] for i in range(HELD_OUT_RESPONSES)]
+    tokens, raw_scores = _sample_and_score(state, prompts, scorer, state.policy.adapter, "held out")
+    unit = state.score_unit or ScoreUnit(0.0, 1.0)
+    score = mean(((raw_scores - unit.mean) / unit.sd).tolist())
+    samples = SampledResponses(prompts, tokens, texts=[])
+    kl = sequence_kl(state.policy, samples, state.config.temperature, state.on_progress).value
+    assert state.config.kl_budget is not None
+    if kl <= KL_BUDGET_TOLERANCE * state.config.kl_budget:
+        state.best = updated_best(state.best, state.steps_done, score)
+    metrics = {"eval/scores": score.value, "eval/kl": kl}
+    return metrics if state.best is None else metrics | {"eval/best_step": float(state.best.step)}
+
+
+def updated_best(best: BestCheckpoint | None, step: int, score: Mean) -> BestCheckpoint:
+    """The best checkpoint after another one within the budget.
+
+    The newest is the best unless its score is more than a standard error below the peak: the score of a few dozen responses
+    is too uncertain for the highest one to mean much, and training goes on to improve a policy until it breaks.
+    """
+    if best is None or score.value >= best.peak - score.standard_error:
+        return BestCheckpoint(step, max(score.value, best.peak if best else score.value))
+    return best
+
+
+def _sample_and_score(
+    state: TrainState, prompts: list[list[int]], scorer: Scorer, adapter: str | None, purpose: str
+) -> tuple[list[list[int]], Tensor]:
+    """A response to each prompt by the adapter (None: the reference), and their scores, float64."""
+    config, policy, distributed = state.config, state.policy, state.distributed
+    tokens: list[list[int]] = []
+    with policy.adapters.using(adapter, merged=adapter is not None):
+        for start in range(0, len(prompts), config.batch_size):
+            chunk = prompts[start : start + config.batch_size]
+            rows = distributed.shard_slice(len(chunk))
+            seeds = [derive_seed(config.seed, purpose, start + row) for row in range(rows.start, rows.stop)]
+            sampled = sample(
+                policy.backbone, chunk[rows], uniforms(seeds, config.max_new_tokens), temperature=config.temperature,
+                on_progress=state.on_progress,
+            )  # fmt: skip
+            tokens += distributed.all_gather(sampled.tokens)
+
+    def local_scores(rows: slice) -> Tensor:
+        return scorer.scores(prompts[rows], tokens[rows], state.on_progress)
+
+    return tokens, distributed.map_rows(len(prompts), local_scores).double().cpu()

@@ -1,0 +1,320 @@
+"""A run with a KL budget: limited updates, a learning rate that follows, the unit of the scores, the best checkpoint."""
+
+import math
+import statistics
+
+import pytest
+import torch
+from support import tiny_models
+
+from rlhf_lab.config.policy import ALGORITHMS, PolicyConfig
+from rlhf_lab.core.kl import BudgetKL
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
+from rlhf_lab.training.evaluation import Mean
+from rlhf_lab.training.policy import kl_budget, run_evaluation
+from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
+
+EVAL_PROMPTS = ("a bird", "the old house", "good")
+CAT = tiny_models.ID["cat"]
+
+
+def budget_trainer(folder, scorer=None, eval_prompts=EVAL_PROMPTS, **changes):
+    backbone = tiny_models.load(folder)
+    task = PolicyTask(
+        tiny_models.PROMPTS, scorer or tiny_models.CountToken(CAT), tiny_models.PROMPTS[:2], eval_prompts=eval_prompts
+    )
+    settings = tiny_models.SMALL | {"kl_budget": 2.0, "checkpoint_every": 2} | changes
+    return PolicyTrainer(backbone, Adapters(backbone), task, PolicyConfig(**settings))
+
+
+def sequence_kl(trainer, rollout):
+    """KL(old || new) by k3 of the sampled tokens, one row at a time without padding, cache or kernels, in float64."""
+    total = 0.0
+    for i in range(len(rollout.scores)):
+        prompt = rollout.batch.prompts[i][rollout.batch.prompt_mask[i].bool()].tolist()
+        response = rollout.batch.responses[i][rollout.batch.mask[i]].tolist()
+        with trainer.adapters.using("policy"):
+            new = tiny_models.teacher_forced(trainer.backbone, prompt, response)
+        for new_logprob, old_logprob in zip(new.tolist(), rollout.old_logprobs[i].tolist(), strict=False):
+            log_ratio = new_logprob - old_logprob
+            total += math.exp(log_ratio) - 1.0 - log_ratio
+    return total / len(rollout.scores)
+
+
+def recorded_rollouts(trainer, monkeypatch):
+    """The rollouts of the steps to come."""
+    rollouts, update = [], trainer.update
+
+    def recording(rollout, lr):
+        rollouts.append(rollout)
+        return update(rollout, lr)
+
+    monkeypatch.setattr(trainer, "update", recording)
+    return rollouts
+
+
+FIRST_ORDER = {name: values for name, values in ALGORITHMS.items() if name != "trpo"}
+
+
+@pytest.mark.parametrize("name", FIRST_ORDER)
+def test_no_update_is_larger_than_the_limit(llama_folder, name, monkeypatch):
+    """At a learning rate of 0.3 every algorithm would leave a budget of 2 nats far behind; a step may take a tenth of it."""
+    settings = FIRST_ORDER[name] | {"algorithm": name, "lr": 0.3, "minibatches": 1, "batch_size": 8}
+    if name == "ppo":
+        settings |= {"kl_penalty": "loss", "kl_estimator": "k3"}
+    trainer = budget_trainer(llama_folder, **settings)
+    rollouts = recorded_rollouts(trainer, monkeypatch)
+    start = [p.detach().clone() for p in trainer.adapters.parameters("policy")]
+    metrics = trainer.run_step().metrics
+    assert 0.0 < metrics["policy/update_fraction"] < 0.9
+    assert metrics["policy/update_kl"] == pytest.approx(sequence_kl(trainer, rollouts[0]), rel=1e-3)
+    assert 0.0 < metrics["policy/update_kl"] <= 0.2
+    assert any(not torch.equal(a, b) for a, b in zip(start, trainer.adapters.parameters("policy"), strict=True))
+    assert trainer.run_step().metrics["policy/update_kl"] <= 0.2
+
+
+def test_a_small_update_is_kept_whole(llama_folder, monkeypatch):
+    trainer = budget_trainer(llama_folder, lr=1e-4)
+    rollouts = recorded_rollouts(trainer, monkeypatch)
+    metrics = trainer.run_step().metrics
+    assert metrics["policy/update_fraction"] == 1.0
+    assert metrics["policy/update_kl"] == pytest.approx(sequence_kl(trainer, rollouts[0]), rel=1e-2, abs=1e-6)
+
+
+def test_the_change_is_scaled_along_the_line_of_the_update(llama_folder):
+    trainer = budget_trainer(llama_folder)
+    parameters = trainer.adapters.parameters("policy")
+    start = [torch.full_like(p, 1.0) for p in parameters]
+    end = [torch.full_like(p, 3.0) for p in parameters]
+    kl_budget.set_between(parameters, start, end, 0.25)
+    assert all(bool((p == 1.5).all()) for p in parameters)
+    kl_budget.set_between(parameters, start, [e * math.inf for e in end], 0.0)
+    assert all(bool((p == 1.0).all()) for p in parameters)
+
+
+def test_an_update_that_breaks_the_policy_is_undone(llama_folder, monkeypatch):
+    """Parameters that are not finite cannot be scaled back: the policy stays as it was, and the learning rate is halved."""
+    trainer = budget_trainer(llama_folder, lr=1e-3)
+    parameters = trainer.adapters.parameters("policy")
+    before = [p.detach().clone() for p in parameters]
+
+    def break_policy(state, stats):
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.fill_(math.nan)
+        stats.finish_update(torch.tensor(1.0))
+
+    monkeypatch.setattr("rlhf_lab.training.policy.update.optimizer_step", break_policy)
+    monkeypatch.setattr(trainer.state, "minibatches", one_minibatch(trainer.state.minibatches))
+    metrics = trainer.run_step().metrics
+    assert (metrics["policy/update_kl"], metrics["policy/update_fraction"]) == (0.0, 0.0)
+    assert all(torch.equal(a, b) for a, b in zip(parameters, before, strict=True))
+    assert trainer.state.lr == pytest.approx(5e-4)
+
+
+def one_minibatch(minibatches):
+    """Only the first minibatch of the first epoch is used for updates, so that nothing is computed after it."""
+
+    def first(epoch, batch):
+        rows = list(minibatches(epoch, batch))
+        return [[indices for minibatch in rows for indices in minibatch]] if epoch == 0 else []
+
+    return first
+
+
+@pytest.mark.parametrize(("lr", "rises"), [(1e-5, True), (0.3, False)])
+def test_the_learning_rate_follows_the_size_of_the_updates(llama_folder, lr, rises):
+    trainer = budget_trainer(llama_folder, lr=lr, steps=50)
+    for _ in range(3):
+        trainer.run_step()
+    assert (trainer.state.lr > 1.5 * lr) if rises else (trainer.state.lr < 0.5 * lr)
+
+
+def test_the_learning_rate_stays_in_its_range(llama_folder):
+    """From 10^-8 it rises to ten times that, and no further, although every update is far below the target."""
+    trainer = budget_trainer(llama_folder, lr=1e-8, steps=50, eval_prompts=())
+    for _ in range(12):
+        trainer.run_step()
+    assert trainer.state.lr == pytest.approx(1e-7)
+
+
+def test_warm_up_and_schedule(llama_folder):
+    """Four steps of warm-up; with a linear schedule of 10 steps the third one has 3/4 of 8/10."""
+    state = budget_trainer(llama_folder, steps=10).state
+    shares = []
+    for step in range(6):
+        state.steps_done = step
+        shares.append(state.lr_multiplier())
+    assert shares == pytest.approx([0.25, 0.5 * 0.9, 0.75 * 0.8, 0.7, 0.6, 0.5])
+    without = budget_trainer(llama_folder, steps=10, kl_budget=None).state
+    assert without.lr_multiplier() == 1.0
+
+
+def test_trpo_takes_no_larger_step_than_the_limit(llama_folder):
+    settings = ALGORITHMS["trpo"] | {"algorithm": "trpo", "max_kl": 10.0, "kl_budget": 1.0}
+    trainer = budget_trainer(llama_folder, **settings)
+    metrics = trainer.run_step().metrics
+    length = metrics["tokens/response_len"]
+    assert 0.0 < metrics["policy/step_kl"] * length <= 0.1 * 1.001
+
+
+# --- the unit of the scores ---
+
+
+def test_scores_are_in_sd_of_the_references_own_samples(llama_folder):
+    """The scorer's unit does not matter: the same run for scores 100 times as large and shifted by 50."""
+
+    class Shifted(tiny_models.CountToken):
+        def scores(self, *args):
+            return 100.0 * super().scores(*args) + 50.0
+
+    plain, shifted = (
+        budget_trainer(llama_folder, score_clip=1.5),
+        budget_trainer(llama_folder, Shifted(CAT), score_clip=1.5),
+    )
+    for _ in range(2):
+        expected, actual = (tiny_models.numbers(t.run_step().metrics) for t in (plain, shifted))
+        assert actual == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    mean, sd = plain.state.score_unit
+    assert shifted.state.score_unit == pytest.approx((100 * mean + 50, 100 * sd))
+
+
+def test_the_unit_is_measured_on_the_reference_at_the_runs_own_length(llama_folder):
+    scorer = tiny_models.CountToken(CAT)
+    trainer = budget_trainer(llama_folder, scorer, max_new_tokens=3)
+    tiny_models.disturb(trainer.adapters, "policy", scale=5.0)  # the policy would write something else
+    trainer.measure_score_unit()
+    responses = scorer.seen[0]
+    counts = [row.count(CAT) for row in responses]
+    assert len(responses) == run_evaluation.UNIT_RESPONSES == 128
+    assert max(map(len, responses)) == 3
+    assert trainer.state.score_unit == pytest.approx((statistics.fmean(counts), statistics.stdev(counts)))
+    untouched_scorer = tiny_models.CountToken(CAT)
+    budget_trainer(llama_folder, untouched_scorer, max_new_tokens=3).measure_score_unit()
+    assert untouched_scorer.seen[0] == responses
+    trainer.measure_score_unit()
+    assert len(scorer.seen) == 1  # once a run
+
+
+def test_scores_of_the_caller_are_not_touched(llama_folder):
+    trainer = budget_trainer(llama_folder)
+    metrics = trainer.step(["the cat", "moon"], ["sat", "ran"], [40.0, 60.0]).metrics
+    assert metrics["objective/scores"] == 50.0
+    assert trainer.state.score_unit is None
+
+
+def test_another_reward_model_has_another_unit(llama_folder):
+    trainer = budget_trainer(llama_folder)
+    for _ in range(2):
+        trainer.run_step()
+    first = trainer.state.score_unit
+    assert trainer.state.best is not None
+    trainer.set_scorer(tiny_models.CountToken(CAT, scale=3.0))
+    assert trainer.state.best is None
+    trainer.run_step()
+    assert trainer.state.score_unit == pytest.approx((3 * first.mean, 3 * first.sd))
+
+
+# --- held-out prompts and the best checkpoint ---
+
+
+def test_score_and_kl_on_held_out_prompts(llama_folder):
+    """At checkpoints only; the same prompts and random numbers each time; KL as one row at a time without padding has it."""
+    scorer = tiny_models.CountToken(CAT)
+    trainer = budget_trainer(llama_folder, scorer, lr=0.03, steps=3)
+    assert "eval/scores" not in trainer.run_step().metrics
+    metrics = trainer.run_step().metrics
+    responses = next(rows for rows in reversed(scorer.seen) if len(rows) == run_evaluation.HELD_OUT_RESPONSES)
+    mean, sd = trainer.state.score_unit
+    expected_score = (statistics.fmean(row.count(CAT) for row in responses) - mean) / sd
+    assert metrics["eval/scores"] == pytest.approx(expected_score, rel=1e-5)
+    prompts = [trainer.backbone.encode_prompt(EVAL_PROMPTS[i % 3]) for i in range(32)]
+    kl = 0.0
+    for prompt, response in zip(prompts, responses, strict=True):
+        with trainer.adapters.using("policy"):
+            logprobs = tiny_models.teacher_forced(trainer.backbone, prompt, response)
+        with trainer.adapters.using(None):
+            kl += float((logprobs - tiny_models.teacher_forced(trainer.backbone, prompt, response)).sum()) / 32
+    assert metrics["eval/kl"] == pytest.approx(kl, rel=1e-3, abs=1e-4)
+    assert "eval/scores" in trainer.run_step().metrics  # the last step
+
+
+@pytest.mark.parametrize(
+    ("results", "best_step"),
+    [
+        ([(1.0, 2.0), (2.0, 2.5), (1.5, 1.0)], 4),  # 2.5 nats are within 1.3 times the budget of 2
+        ([(1.0, 2.0), (2.0, 2.7), (1.5, 1.0)], 6),  # the best score is too far away
+        ([(1.0, 2.0), (0.85, 1.0)], 4),  # within a standard error of the peak, which is 0.2
+        ([(1.0, 2.0), (0.85, 1.0), (0.75, 1.0)], 4),  # below it, although not below what came before
+        ([(9.0, 40.0), (9.0, 50.0)], None),
+    ],
+)
+def test_the_best_step_is_the_newest_near_the_peak_within_the_budget(llama_folder, monkeypatch, results, best_step):
+    trainer = budget_trainer(llama_folder)
+    state = trainer.state
+    monkeypatch.setattr(run_evaluation, "_sample_and_score", lambda *_: ([], torch.tensor([score - 0.2, score + 0.2])))
+    monkeypatch.setattr(run_evaluation, "sequence_kl", lambda *_: Mean(kl, 0.0))
+    for i, (score, kl) in enumerate(results):
+        state.steps_done = 2 * (i + 1)
+        metrics = run_evaluation.evaluate_held_out(state, trainer.eval_prompt_ids, trainer.scorer)
+    assert metrics.get("eval/best_step") == (state.best and state.best.step) == best_step
+
+
+# --- resuming ---
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo_penalty", "trpo"])
+def test_resuming_is_exact(llama_folder, tmp_path, name):
+    """Five steps in one go = three steps, a checkpoint, a fresh trainer, two steps: bit for bit, all that steers them too."""
+    settings = ALGORITHMS[name] | {"algorithm": name, "lr": 0.02, "steps": 5, "score_clip": 1.5, "minibatches": 2}
+
+    def curve(results):
+        return [tiny_models.numbers(result.metrics) for result in results]
+
+    whole = budget_trainer(llama_folder, **settings)
+    expected = [whole.run_step() for _ in range(5)]
+    half = budget_trainer(llama_folder, **settings)
+    actual = [half.run_step() for _ in range(3)]
+    save_checkpoint(tmp_path, half.adapters, "policy", *half.state.state_dict())
+    resumed = budget_trainer(llama_folder, **settings)
+    resumed.state.load_state_dict(*load_latest(tmp_path))
+    actual += [resumed.run_step() for _ in range(2)]
+    assert curve(actual) == curve(expected)
+    assert tiny_models.same(resumed.state.state_dict()[0], whole.state.state_dict()[0])
+    numbers = resumed.state.state_dict()[1]
+    assert numbers == whole.state.state_dict()[1]
+    assert numbers["kl_budget"][1] > 0.0
+    assert numbers["best"] is not None
+    assert numbers["lr"] != 0.02 or name == "trpo"
+
+
+def test_a_checkpoint_from_before_the_budget_loads(llama_folder):
+    trainer = budget_trainer(llama_folder)
+    trainer.run_step()
+    tensors, numbers = trainer.state.state_dict()
+    for name in ("kl_budget", "score_unit", "best"):
+        del numbers[name]
+    other = budget_trainer(llama_folder)
+    other.state.load_state_dict(tensors, numbers | {"beta": 0.4})
+    assert isinstance(other.state.kl_controller, BudgetKL)
+    assert (other.state.kl_controller.base, other.state.score_unit, other.state.best) == (0.4, None, None)
+    other.run_step()
+
+
+def test_without_a_budget_nothing_is_measured(llama_folder):
+    trainer = budget_trainer(llama_folder, kl_budget=None)
+    metrics = [trainer.run_step().metrics for _ in range(2)]
+    assert not {"policy/update_kl", "policy/update_fraction", "eval/scores", "eval/kl", "eval/best_step"} & (
+        metrics[0].keys() | metrics[1].keys()
+    )
+    assert trainer.state.score_unit is None
+    assert set(trainer.state.state_dict()[1]) == {"algorithm", "step", "episodes", "beta", "lr"}
+
+
+def test_a_changed_beta_is_where_the_controller_goes_on(llama_folder):
+    trainer = budget_trainer(llama_folder)
+    trainer.state.kl_controller.average = 1.0  # of a budget of 2: the coefficient is a quarter of its base
+    trainer.set_live_setting("beta", 0.2)
+    assert trainer.state.kl_controller.value == pytest.approx(0.2)
+    assert trainer.state.kl_controller.base == pytest.approx(0.8)
