@@ -60,8 +60,10 @@ def main() -> int:
     return 0
 
 
-def run_once(python: str, script: str, precision: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Run one process; its JSON result with the median step time."""
+def run_once(
+    python: str, script: str, precision: str, args: argparse.Namespace, timeout: float | None = None
+) -> dict[str, Any]:
+    """Run one process; its JSON result with the median step time. Raises subprocess.TimeoutExpired after timeout seconds."""
     command = [python, str(PEER / script), "--dtype", precision]
     for name in FORWARDED:
         command += [f"--{name}", str(getattr(args, name))]
@@ -72,7 +74,7 @@ def run_once(python: str, script: str, precision: str, args: argparse.Namespace)
         name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     }
     environment["OMP_NUM_THREADS"] = str(args.threads)
-    completed = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    completed = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=timeout)
     if completed.returncode:
         sys.exit(f"{script} failed:\n{completed.stderr[-3000:]}")
     result: dict[str, Any] = json.loads(completed.stdout.strip().splitlines()[-1])

@@ -10,6 +10,7 @@ from rlhf_lab.models.sampling.cuda_graphs import GRAPHS_ENV, CudaRecorder, Graph
 from rlhf_lab.models.sampling.sampler import sample
 
 pytestmark = [
+    pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: CUDA graphs cannot be recorded here"),
     pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False but the target module is `Conv1D`"),
 ]
