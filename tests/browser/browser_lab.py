@@ -116,12 +116,15 @@ def press_key(page, key: str) -> str:
     return before
 
 
-def intercept_votes(page, *handlers):
-    """Give the first vote requests to the handlers. Returns the list of the payloads of all votes sent from now on."""
+def intercept_votes(page, *handlers, marker='"pair_id"'):
+    """Give the first vote requests to the handlers. Returns the list of the payloads of all votes sent from now on.
+
+    marker: what the body of a request contains; another one intercepts other events.
+    """
     sent, other_urls = [], []
 
     def intercept(route):
-        if '"pair_id"' not in (route.request.post_data or ""):
+        if marker not in (route.request.post_data or ""):
             other_urls.append(route.request.url)
             return route.continue_()
         sent.append(route.request.post_data_json["event_data"])
@@ -135,3 +138,19 @@ def intercept_votes(page, *handlers):
 
     wait_until(is_active, "the interception", page)  # route() returns before requests are intercepted
     return sent
+
+
+def kept_requests(page) -> list[str]:
+    """The uuids of the requests that the page's browser keeps because the lab has not confirmed them."""
+    return page.evaluate(
+        "Object.keys(localStorage).filter((name) => name.startsWith('rlhf-lab-unconfirmed-')).map((name) => name.slice(21))"
+    )
+
+
+def project_created_at(lab: Lab) -> float:
+    """Of the open project: by this a page tells it from others."""
+    from rlhf_lab.store.database import Database
+    from rlhf_lab.store.projects import current_project
+
+    with Database.open(lab.home) as db:
+        return current_project(db).created_at

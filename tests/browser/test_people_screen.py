@@ -5,7 +5,7 @@ import re
 import sqlite3
 
 import pytest
-from browser_lab import Lab, current_pair, intercept_votes, press_key
+from browser_lab import Lab, current_pair, intercept_votes, kept_requests, press_key, project_created_at
 from playwright.sync_api import expect
 
 from rlhf_lab.config.labelling import LabellingConfig
@@ -78,15 +78,24 @@ def test_two_people_join_by_code_and_get_different_pairs(lab, open_page):
 def test_a_viewer_keeps_a_lost_vote_unsent_until_it_is_discarded(lab, open_page):
     page = open_page(lab)
     page.wait_for_selector("text=Join to label")
-    page.evaluate("""sessionStorage.setItem('rlhf-lab-vote', JSON.stringify({ pair_id: 1, choice: 'left', uuid: 'lost',
-        by: localStorage.getItem('rlhf-lab-annotator') }))""")
+    vote = {
+        "name": "vote",
+        "pair_id": 1,
+        "choice": "left",
+        "uuid": "lost",
+        "project_created_at": project_created_at(lab),
+    }
+    page.evaluate(
+        "vote => Lab.keepRequest({ ...vote, by: localStorage.getItem('rlhf-lab-annotator') })",
+        vote,
+    )
     sent = intercept_votes(page)
     page.reload()
     page.wait_for_selector("text=Join to label")
     page.wait_for_selector("text=The join code gives you a new name instead")
-    assert '"uuid":"lost"' in page.evaluate("sessionStorage.getItem('rlhf-lab-vote')")
+    assert kept_requests(page) == ["lost"]
     page.click("[data-do=discard-vote]")
-    assert page.evaluate("sessionStorage.getItem('rlhf-lab-vote')") == ""
+    assert kept_requests(page) == []
     page.wait_for_timeout(500)
     assert sent == []
 

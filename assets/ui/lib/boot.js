@@ -47,8 +47,11 @@ for (const name of ['localStorage', 'sessionStorage']) {
         guideline ? el('p.guideline.lab-scroll.lab-text', { dir: 'auto' }, guideline) : null,
         el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, prompt)),
         el('h2', {}, 'Which text is better?'),
-        el('div.sides', {}, side('left', left, 'Left', 'First'), side('right', right, 'Right', 'Second'))));
-    if (!isRendered()) document.body.append(overlay);
+        el('div.sides', {}, side('left', left, 'Left', 'First'), side('right', right, 'Right', 'Second')),
+        el('div.others', {}, ['Equally good', 'Both bad', 'Skip', 'Undo', 'Redo'].map((label) => el('button.lab-button', { type: 'button', disabled: true }, label)))));
+    if (isRendered()) return;
+    document.body.append(overlay);
+    Lab.fitTexts(overlay, overlay.querySelector('.others'));
   }
 
   fetch('first', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ annotator: Lab.annotator() }) })

@@ -59,6 +59,23 @@ window.Lab = (() => {
       el('button.lab-button.small', { type: 'button', 'data-do': `${action}-leave`, onclick: close }, 'Keep'));
   }
 
+  const stackedScreen = matchMedia('(max-width: 640px) and (orientation: portrait)');  // a pair's texts stand one above the other: label.css
+  const shortScreen = matchMedia('(max-height: 700px)');
+  const MIN_TEXT_PX = 40, COMFORTABLE_TEXT_PX = 96;
+
+  // On a phone or a short screen the two texts of `root` share the height that the rest leaves, so that all buttons are visible;
+  // and so is the element `extra` below the buttons, if the texts have a comfortable height then.
+  function fitTexts(root, buttons, extra) {
+    const texts = [...root.querySelectorAll('.side .lab-text')];
+    root.style.removeProperty('--text-height');
+    if (!(stackedScreen.matches || shortScreen.matches) || !buttons || !texts.length || !root.getClientRects().length) return;
+    const rows = stackedScreen.matches ? texts : texts.slice(0, 1);
+    const textsHeight = rows.reduce((sum, node) => sum + node.offsetHeight, 0);
+    const roomAbove = (last) => Math.floor((window.innerHeight - last.getBoundingClientRect().bottom - window.scrollY + textsHeight - 6) / rows.length);
+    const withExtra = extra ? roomAbove(extra) : 0;
+    root.style.setProperty('--text-height', `${Math.max(MIN_TEXT_PX, withExtra < COMFORTABLE_TEXT_PX ? roomAbove(buttons) : withExtra)}px`);
+  }
+
   // Whether a key press may be a shortcut: not while typing, with modifiers, or repeated.
   function isShortcut(event) {
     if (event.defaultPrevented || event.repeat || event.isComposing) return false;
@@ -79,5 +96,5 @@ window.Lab = (() => {
     };
   }
 
-  return { el, svg, sparkline, showNotice, nameField, deleteConfirmation, isShortcut, palette };
+  return { el, svg, sparkline, showNotice, nameField, deleteConfirmation, stackedScreen, fitTexts, isShortcut, palette };
 })();

@@ -41,6 +41,16 @@ Object.assign(window.Lab, (() => {
   function setItem(name, value) { sessionStorage.setItem(`rlhf-lab-${name}`, value); }
   function getItem(name) { return sessionStorage.getItem(`rlhf-lab-${name}`); }
 
+  // Requests that the lab has not confirmed, kept by this browser when the tab is closed, too: {uuid, by, project_created_at, …}.
+  // When a project was made tells it from all others, also from those of another lab at this address.
+  const KEPT_PREFIX = 'rlhf-lab-unconfirmed-';
+  function keepRequest(request) { localStorage.setItem(KEPT_PREFIX + request.uuid, JSON.stringify(request)); }
+  function forgetRequest(uuid) { localStorage.removeItem(KEPT_PREFIX + uuid); }
+  function keptRequests(projectCreatedAt) {
+    const names = Array.from({ length: localStorage.length }, (_, i) => localStorage.key(i)).filter((name) => name.startsWith(KEPT_PREFIX));
+    return names.map((name) => JSON.parse(localStorage.getItem(name))).filter((request) => request.project_created_at === projectCreatedAt);
+  }
+
   // The open tab is in the address, so that Back, a reload and a link lead to it; the header opens it.
   const tabSlug = (tab) => tab.textContent.trim().toLowerCase().replace(/\W+/g, '-');
   // A short form of it is enough (#runs, #data, #reward); an unknown address opens Label. Before Gradio has drawn the tabs, it is
@@ -63,5 +73,5 @@ Object.assign(window.Lab, (() => {
     if (tab.getAttribute('aria-selected') !== 'true') document.querySelectorAll('.lab-notice.bad[data-notice]').forEach((notice) => Lab.showNotice(notice, ''));
   }, true);
 
-  return { uuid, annotator, earlierName, isOperator, operatorOnly, operatorNotice, judgeHint, setOperator, setItem, getItem, tabSlug, currentTab };
+  return { uuid, annotator, earlierName, isOperator, operatorOnly, operatorNotice, judgeHint, setOperator, setItem, getItem, keepRequest, forgetRequest, keptRequests, tabSlug, currentTab };
 })());

@@ -2,8 +2,9 @@
 // fetchState({test_id, annotator}) -> the test's state (ui/screens/blind_test.py); trigger: sends an event; getRequest(): the form's models and settings.
 window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getRequest }) => {
   const { el } = Lab;
-  let state = null, selectedId = null, tests = [], drawnKey = '', pendingId = null, replyCount = 0, isFetching = false, editing = '', listedKey = '';
+  let state = null, selectedId = null, tests = [], drawnKey = '', pendingId = null, pendingName = '', isResend = false, replyCount = 0, isFetching = false, editing = '', listedKey = '';
   const narrowScreen = matchMedia('(max-width: 640px)');
+  const REPLY_TIMEOUT_MS = 6000, KEPT = 'rlhf-lab-blind-answer', STORED = 'Your last answer is stored now.';
 
   const pairCount = el('input.lab-input', { type: 'text', inputmode: 'numeric', value: '20', 'aria-label': 'pairs', 'data-do': 'blind-pairs' });
   const beginButton = el('button.lab-button', { type: 'button', 'data-do': 'blind-begin', onclick: startTest }, 'Begin a blind test');
@@ -28,26 +29,64 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
     focused?.focus({ preventScroll: true });
   }
 
-  function send(name, fields) {
+  // onNoReply(): says what became of it. Gradio may reload the page when the connection is lost, so the words are kept for the tab.
+  function send(name, fields, onNoReply) {
     if (pendingId) return;
     pendingId = Date.now();
+    pendingName = name;
     const requestId = pendingId;
-    Lab.showNotice(notice, '');
+    showNoReply('');
     updateButtons();
     trigger(name, { request_id: pendingId, annotator: Lab.annotator(), ...fields });
-    setTimeout(() => { if (pendingId === requestId) { pendingId = null; updateButtons(); refresh(); } }, 6000);  // the reply got lost
+    setTimeout(() => { if (pendingId === requestId) { pendingId = null; onNoReply(); updateButtons(); refresh(); } }, REPLY_TIMEOUT_MS);
   }
 
-  function startTest() { send('start_test', { ...getRequest(), pairs: pairCount.value }); }
-  function answer(side) { if (state?.pair) send('answer', { test_id: state.id, position: state.pair.position, choice: side }); }
-  function stopTest() { send('answer', { test_id: state.id, choice: 'stop' }); }
-  function updateButtons() { for (const button of card.querySelectorAll('button')) button.disabled = Boolean(pendingId); }
+  function showNoReply(text) { Lab.setItem('blind-notice', text); Lab.showNotice(notice, text); }
+
+  function startTest() { send('start_test', { ...getRequest(), pairs: pairCount.value }, () => showNoReply('The lab does not reply, so the blind test may not have begun. Before you begin it again, look whether it is in the list of tests.')); }
+
+  // An answer is kept by this browser until the lab has replied. When the lab can be reached again and still asks for that pair, it is sent again.
+  function answer(side) {
+    if (!state?.pair || pendingId) return;
+    localStorage.setItem(KEPT, JSON.stringify({ by: state.annotator, test_id: state.id, pair: state.pair, choice: side }));
+    isResend = false;
+    sendAnswer(side);
+  }
+  function sendAnswer(side) { send('answer', { test_id: state.id, position: state.pair.position, choice: side }, showKept); }
+  const keptAnswer = () => JSON.parse(localStorage.getItem(KEPT) || 'null');
+  function forgetAnswer() { localStorage.removeItem(KEPT); }
+
+  function showKept() {
+    if (!keptAnswer()) return;
+    Lab.showNotice(notice, 'Your last answer is not stored yet. The lab does not reply. Your answer is kept, also if you close the page, and sent again until it is stored.');
+    notice.append(' ', el('button.lab-button.small.lab-offline-too', { type: 'button', 'data-do': 'blind-discard', onclick: discardAnswer }, 'Discard it'));
+  }
+
+  function discardAnswer() {
+    forgetAnswer();
+    pendingId = null;
+    updateButtons();
+    showNoReply('It is no longer sent. If the lab had received it already, it counts.');
+  }
+
+  // The pair on screen is that of the kept answer: the lab never stored it.
+  function resendAnswer() {
+    const kept = keptAnswer();
+    if (!kept || pendingId || kept.test_id !== state.id || kept.by !== state.annotator) return;
+    if (JSON.stringify(kept.pair) === JSON.stringify(state.pair)) { isResend = true; sendAnswer(kept.choice); showKept(); return; }
+    forgetAnswer();
+    Lab.showNotice(notice, STORED);
+  }
+
+  function updateButtons() { for (const button of card.querySelectorAll('button:not(.lab-offline-too)')) button.disabled = Boolean(pendingId); }
 
   // Returns whether the reply belongs to an event of the blind test.
   function handleReply(reply) {
     if (!reply || !pendingId || reply.request_id !== pendingId) return false;
     pendingId = null; replyCount += 1;
-    if (reply.error) { Lab.showNotice(notice, reply.error, true); if (reply.field === 'pairs') pairCount.focus(); refresh(); } else { tests = reply.tests || tests; selectedId = reply.test.id; show(reply.test); updatePicker(); Lab.showNotice(notice, reply.message || ''); if (narrowScreen.matches && !reply.message) card.scrollIntoView(); }
+    const message = reply.message || (pendingName === 'answer' && isResend ? STORED : '');
+    if (pendingName === 'answer') forgetAnswer();
+    if (reply.error) { Lab.showNotice(notice, reply.error, true); if (reply.field === 'pairs') pairCount.focus(); refresh(); } else { tests = reply.tests || tests; selectedId = reply.test.id; show(reply.test); updatePicker(); Lab.showNotice(notice, message); if (narrowScreen.matches && !reply.message) card.scrollIntoView(); }
     updateButtons();
     return true;
   }
@@ -58,7 +97,7 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
     const replyCountBefore = replyCount, requestedId = selectedId;
     try {
       const reply = await Lab.unwrap(fetchState({ test_id: requestedId, annotator: Lab.annotator() }));
-      if (replyCountBefore === replyCount && !pendingId && requestedId === selectedId) show(reply);
+      if (replyCountBefore === replyCount && !pendingId && requestedId === selectedId) { show(reply); resendAnswer(); }
     } catch (error) { /* the next poll tries again */ } finally { isFetching = false; }
     if (requestedId !== selectedId && !state) await refresh();  // another test was selected meanwhile
   }
@@ -97,7 +136,8 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
     if (!state?.id) return;
     await refresh();  // get the current number of answers
     if (!state?.id) return;
-    const id = state.id, name = tests.find(([one]) => one === id)?.[1] ?? '', sendEdit = (fields) => send('edit_test', { test_id: id, action, ...fields });
+    const id = state.id, name = tests.find(([one]) => one === id)?.[1] ?? '', 
+      sendEdit = (fields) => send('edit_test', { test_id: id, action, ...fields }, () => showNoReply(`The lab does not reply, so test ${id} may not be ${action === 'rename' ? `called "${fields.name}"` : 'deleted'} yet. Look at it, and ${action} it again if it is not.`));
     Lab.showNotice(notice, '');
     editing = action;
     controls.replaceChildren(action === 'rename' ? Lab.nameField(name, `new name of test ${id}`, 'blind-name', {}, (newName) => sendEdit({ name: newName }), stopEditing)
@@ -132,7 +172,7 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
       el('p.lab-text.asked.lab-scroll', { dir: 'auto' }, pair.prompt),
       el('div.sides', {}, side('left', 'This one', '1'), side('right', 'This one', '2')),
       el('div.lab-row', {}, choiceButton('tie', 'No difference', '0'), el('span.lab-grow'),
-        el('button.lab-button.small', { type: 'button', 'data-do': 'blind-stop', title: 'the rest is left out, and whose texts they were is told', onclick: stopTest }, 'Stop here and tell')),
+        el('button.lab-button.small', { type: 'button', 'data-do': 'blind-stop', title: 'the rest is left out, and whose texts they were is told', onclick: () => answer('stop') }, 'Stop here and tell')),
     ];
   }
 
@@ -163,6 +203,8 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
   }
 
   root.append(card);
+  selectedId = keptAnswer()?.test_id ?? null;
+  Lab.showNotice(notice, Lab.getItem('blind-notice'));
   narrowScreen.addEventListener('change', placeCard);
   return { handleReply, setTests, refreshIfWaiting: () => { if (state?.is_waiting) refresh(); } };
 });

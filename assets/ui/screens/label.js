@@ -7,8 +7,8 @@ const MIN_READ_MS = 300, REPLY_TIMEOUT_MS = 5000, MAX_DOUBLINGS = 3;
 let current = null;      // the state on screen
 let awaitsReply = true;  // no event is sent meanwhile
 let lastVote = null;     // the last vote sent
-let pendingUuid = null;  // its uuid until the reply arrives
-let attempts = 0;
+let pending = null;      // the vote or change that has no reply yet
+let attempts = 0;        // how often a reply did not arrive
 let shownAt = 0;  // when the pair came on screen
 let replyTimer = null;
 let isReadable = false;  // an earlier answer is the second half of a double click
@@ -29,54 +29,89 @@ const SHORTCUTS = {
 const ACTION_BY_KEY = Object.fromEntries(Object.entries(SHORTCUTS).flatMap(([name, keys]) => keys.map((key) => [key, name])));
 const INSTANT_POLL_MS = 80, MAX_INSTANT_POLLS = 60, MAX_GUESSES = 10;
 const STRENGTHS = ['slightly', 'clearly', 'much'];
-const { stackedScreen, shortScreen } = Lab;
+const { stackedScreen } = Lab;
 const CHOICE_LABELS = { left: 'left is better', right: 'right is better', tie: 'equally good', both_bad: 'both bad', skip: 'skipped' };
+
+// What would act twice if it was sent twice: its button, and what is different in the page's state once it was done.
+const SENT_ONCE = {
+  undo: ['Undo', (state) => state.pair?.id], redo: ['Redo', (state) => state.pair?.id],
+  judge: ['Judge labels 40 more', (state) => state.simulated], reset: ['Reset demo', (state) => state.project.project_created_at],
+};
 
 function send(name, fields = {}) {
   if (awaitsReply) return;
   setAwaitsReply(true);
   clearTimeout(replyTimer);
-  replyTimer = setTimeout(() => onTimeout(name), REPLY_TIMEOUT_MS * 2 ** Math.min(attempts, MAX_DOUBLINGS));
+  replyTimer = setTimeout(() => onTimeout(), REPLY_TIMEOUT_MS * 2 ** Math.min(attempts, MAX_DOUBLINGS));
   trigger(name, { annotator, ...fields });
 }
 
-// The same vote is sent again, with growing timeouts, until it is stored (the server counts it once) or the person discards it.
-function onTimeout(name) {
+// With growing timeouts a vote or change is sent again until it is stored (the server counts it once) or the person discards it.
+// After anything else the page only asks for the lab's state, which shows what became of it.
+function onTimeout() {
   setAwaitsReply(false);
   attempts += 1;
-  if (name === 'vote') { resendVote(lastVote); return; }
+  if (pending) { resend(pending); return; }
+  const unanswered = unansweredOnce();
+  if (unanswered) showMessage(`The lab does not reply to "${SENT_ONCE[unanswered.name][0]}". It is not sent again by itself. When the lab replies, the page says whether it was done.`);
+  send('opened');
+}
+
+const person = () => current.you.name || annotator;
+const identity = () => ({ by: person(), project_created_at: current.project.project_created_at });
+
+function sendKept(request) {
+  if (awaitsReply) return;
+  pending = request;
+  Lab.keepRequest(request);
+  send(request.name, request);
+}
+
+function sendOnce(name, fields = {}) {
+  if (awaitsReply || !current) return;
+  Lab.setItem('once', JSON.stringify({ name, before: SENT_ONCE[name][1](current), by: person() }));
+  send(name, fields);
+}
+
+// Of SENT_ONCE, what has no reply yet; also after Gradio has reloaded the page because the connection was lost.
+function unansweredOnce() { return JSON.parse(Lab.getItem('once') || 'null'); }
+
+function outcomeOfOnce({ name, before, by }, state) {
+  const [label, value] = SENT_ONCE[name];
+  if (by !== (state.you.name || annotator)) return '';
+  if (value(state) === before) return `"${label}" was not done, because the lab did not reply. Press it again.`;
+  return `The lab did not reply to "${label}", but something has changed since: look before you press it again.`;
+}
+
+function resend(request) {
+  showUnstored(request, `The lab does not reply. Your ${request.name === 'vote' ? 'answer' : 'change'} is kept, also if you close the page, and sent again until it is stored.`);
+  sendKept(request);
+}
+
+function showUnstored(request, explanation) {
+  const what = request.name === 'vote' ? 'Your last answer' : 'Your change of an earlier answer';
+  showMessage(`${what} is not stored yet. ${explanation}`, discardButton(request));
+}
+
+function discardButton(request) {
+  return el('button.lab-button.small.lab-offline-too', { type: 'button', 'data-do': 'discard-vote', onclick: () => discard(request) }, 'Discard it');
+}
+
+function discard(request) {
+  Lab.forgetRequest(request.uuid);
+  if (pending?.uuid === request.uuid) {
+    clearTimeout(replyTimer);
+    clearPending();
+    setAwaitsReply(false);
+  }
+  showMessage(`It is no longer sent. If the lab had received it already, it counts${request.name === 'vote' ? '; Undo takes it back' : ''}.`);
+}
+
+function clearPending() {
+  if (pending) Lab.forgetRequest(pending.uuid);
+  pending = null;
   attempts = 0;
-  if (!current || !current.pair) send('opened');
-}
-
-function sendVote(vote) {
-  lastVote = vote;
-  pendingUuid = vote.uuid;
-  Lab.setItem('vote', JSON.stringify(vote));
-  send('vote', vote);
-}
-
-function resendVote(vote) {
-  showUnstoredVote('The lab does not reply. Your answer is kept, also if you reload the page, and sent again until it is stored.');
-  sendVote(vote);
-}
-
-function showUnstoredVote(explanation) {
-  showMessage(`Your last answer is not stored yet. ${explanation}`,
-    el('button.lab-button.small.lab-offline-too', { type: 'button', 'data-do': 'discard-vote', onclick: discardVote }, 'Discard it'));
-}
-
-function discardVote() {
-  clearTimeout(replyTimer);
-  clearPendingVote();
-  setAwaitsReply(false);
-  showMessage('Your answer is no longer sent. If the lab had received it already, it counts; Undo takes it back.');
-}
-
-function clearPendingVote() {
-  pendingUuid = null;
-  attempts = 0;
-  Lab.setItem('vote', '');
+  Lab.setItem('once', '');
 }
 
 function setAwaitsReply(awaits) { awaitsReply = awaits; updateReady(); }
@@ -89,11 +124,12 @@ function updateReady() {
 
 function handleAction(name) {
   if (element.offsetParent === null || current?.you.role === 'viewer') return;
-  if (name === 'undo' || name === 'redo') { send(name, { project_created_at: current?.project.project_created_at }); return; }
+  if (name === 'undo' || name === 'redo') { sendOnce(name, identity()); return; }
   if (!('open' in root.dataset)) return;
   const card = root.querySelector(`.side.${name}`);
-  sendVote({ pair_id: current.pair.id, choice: name, uuid: Lab.uuid(), duration_ms: Math.round(performance.now() - shownAt),
-    strength: card ? strength : '', note, by: current.you.name || annotator, project_created_at: current.project.project_created_at });
+  lastVote = { name: 'vote', pair_id: current.pair.id, choice: name, uuid: Lab.uuid(), duration_ms: Math.round(performance.now() - shownAt),
+    strength: card ? strength : '', note, ...identity() };
+  sendKept(lastVote);
   expectPrediction(name === 'skip' ? '' : lastVote.uuid);
   if (current.next_pair) draw({ ...current, pair: current.next_pair, next_pair: null, notice: '' });
   else card?.classList.add('chosen');
@@ -155,7 +191,7 @@ function historyRow(vote) {
   const strengthSelect = select('how much better', [['', 'how much: not said'], ...STRENGTHS.map((word) => [word, `${word} better`])], vote.strength);
   const noteInput = el('input.lab-input.note', { type: 'text', maxlength: 1000, placeholder: 'note (optional)', 'aria-label': 'note on this pair', value: vote.note, oninput: update });
   const changeButton = el('button.lab-button.small', { type: 'button', 'data-do': 'amend', disabled: true,
-    onclick: () => send('amend', { vote_id: vote.id, uuid: Lab.uuid(), project_created_at: current.project.project_created_at, ...values() }) }, 'Change');
+    onclick: () => sendKept({ name: 'amend', vote_id: vote.id, uuid: Lab.uuid(), ...values(), ...identity() }) }, 'Change');
   const values = () => ({ choice: choice.value, strength: strengthSelect.hidden ? '' : strengthSelect.value, note: noteInput.value.trim() });
   function update() {
     strengthSelect.hidden = !['left', 'right'].includes(choice.value);  // a tie has no strength
@@ -200,9 +236,9 @@ function judgeControls() {
     el('summary.muted', {}, 'For talks: let a simulated judge label, or begin again'),
     el('div.lab-row', { style: 'margin-top:10px' },
       choice,
-      el('button.lab-button.small', { type: 'button', 'data-do': 'judge', onclick: () => send('judge', { judge: choice.value, count: 40 }) }, 'Judge labels 40 more (simulated)'),
+      el('button.lab-button.small', { type: 'button', 'data-do': 'judge', onclick: () => sendOnce('judge', { judge: choice.value, count: 40 }) }, 'Judge labels 40 more (simulated)'),
       el('button.lab-button.small', { type: 'button', 'data-do': 'reset', onclick: () => {
-        if (confirm('Begin a fresh project? The labels so far stay in the old one.')) send('reset');
+        if (confirm('Begin a fresh project? The labels so far stay in the old one.')) sendOnce('reset');
       } }, 'Reset demo')));
 }
 
@@ -349,35 +385,42 @@ const pairKey = ({ pair, you, guideline, project }) => JSON.stringify([pair, you
 
 function applyReply() {
   const reply = props.value;
-  if (!reply?.project || (pendingUuid && reply.vote_uuid !== pendingUuid)) return;  // a late reply to an event before the vote
+  if (!reply?.project || (pending && reply.vote_uuid !== pending.uuid)) return;  // a late reply to an event before the vote
+  const once = unansweredOnce(), isResumed = pending && attempts;
+  if (once && current && !attempts && !reply.notice) return;  // a late reply to an event before it
   clearTimeout(replyTimer);
   const changesLabels = !!reply.notice;  // undo, redo, another answer, or a vote that did not count
-  // Gradio reloads the page when the connection is lost; a vote that was not stored before the reload is sent again.
-  const lostVote = current === null && Lab.getItem('vote') ? JSON.parse(Lab.getItem('vote')) : null;
+  const isOtherVisit = !current || current.project.project_created_at !== reply.project.project_created_at || JSON.stringify(current.you) !== JSON.stringify(reply.you);
   const isOvertaken = current && current.project.project_created_at === reply.project.project_created_at && current.counted_at > reply.counted_at;
   const state = isOvertaken ? { ...reply, ...counts(current) } : reply;
-  if (pendingUuid && attempts && !state.notice) state.notice = 'Your last answer is stored now.';
+  if (isResumed && !state.notice) state.notice = 'Your last answer is stored now.';
+  if (once && !state.notice) state.notice = outcomeOfOnce(once, state);
   if (current?.pair && pairKey(current) === pairKey(state)) updateSamePair(state);
   else draw(state);
   publishCounts();
   if (changesLabels) expectPrediction('');
   loadInstant();
-  clearPendingVote();
+  clearPending();
   setAwaitsReply(false);
-  if (lostVote) handleLostVote(lostVote, state.you);
+  if (isOtherVisit || isResumed) resumeKept();
 }
 
-// A viewer's answer waits until they have their name again; nobody sends the answer of somebody else.
-function handleLostVote(vote, you) {
-  if (you.role === 'viewer') {
-    Lab.setItem('vote', JSON.stringify(vote));
-    showUnstoredVote(`It is the answer of ${vote.by}, and you are logged out. Log in with the password, account or operator's link of ${vote.by}, and it is sent. The join code gives you a new name instead, and then this answer is lost.`);
-  } else if (vote.by === (you.name || annotator)) resendVote(vote);
-  else showMessage(`An answer of ${vote.by} in this tab was never stored and is lost now, because you are ${you.name || annotator} here.`);
+// What an earlier visit to this project left unstored (the tab was closed, or Gradio reloaded it) is sent, one request after the
+// other. Nobody sends the answer of somebody else: it is kept until that person is here again.
+function resumeKept() {
+  const kept = Lab.keptRequests(current.project.project_created_at), own = kept.find((request) => request.by === person());
+  if (!kept.length) return;
+  if (own && current.you.role !== 'viewer') {
+    attempts = 1;
+    resend(own);
+    return;
+  }
+  const [request] = kept, name = Lab.displayName(request.by);
+  if (current.you.role === 'viewer') showUnstored(request, `It is the answer of ${name}, and you are logged out. Log in with the password, account or operator's link of ${name}, and it is sent. The join code gives you a new name instead, and under that it is not sent.`);
+  else showMessage(`An answer of ${name} in this browser is not stored yet. It is kept, and sent when ${name} labels here again.`, discardButton(request));
 }
 
-// All buttons are visible without scrolling, and so is the instant reward model where there is room.
-function fitTexts() { Lab.fitTexts(root, root.querySelector(shortScreen.matches ? '.others' : '.instant')); }
+function fitTexts() { Lab.fitTexts(root, root.querySelector('.others'), root.querySelector('.instant')); }
 
 function onKey(event) {
   if (!document.body.contains(root)) { document.removeEventListener('keydown', onKey); return; }
@@ -403,7 +446,7 @@ watch('value', applyReply);
 document.addEventListener('keydown', onKey);
 window.addEventListener('resize', fitTexts);
 new ResizeObserver(fitTexts).observe(document.querySelector('.lab-header'));
-window.addEventListener('online', () => { if (pendingUuid) { clearTimeout(replyTimer); onTimeout('vote'); } });
+window.addEventListener('online', () => { if (awaitsReply) onTimeout(); });
 new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) fitTexts(); }).observe(root);
 awaitsReply = false;
 send('opened');

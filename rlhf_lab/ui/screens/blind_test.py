@@ -145,6 +145,7 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
     model_names, reward_model_id = [model_name(job.payload) for job in jobs], jobs[0].payload.get("reward_model_id")
     reply: dict[str, Any] = {
         "id": test.id,
+        "annotator": annotator,
         "model_names": model_names,
         "reward_model_id": reward_model_id,
         "deletion_note": deletion_summary(answer_counts(ctx.db, test.id)),

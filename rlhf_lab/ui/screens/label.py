@@ -119,7 +119,7 @@ def voting_handlers(ctx: Context) -> dict[str, Handler]:
             if stored.choice is not Choice.SKIP:
                 ctx.instant_reward.predict_vote(stored)
         except LabelError as error:  # the page shows the next pair already; this reply takes it back to the right one
-            notice = str(error)
+            notice = refusal(error, payload)
         return state(ctx, annotator, notice=notice) | {"vote_uuid": payload.uuid}
 
     @visitor_action(LabelPayload, toast_errors=True)
@@ -150,10 +150,15 @@ def voting_handlers(ctx: Context) -> dict[str, Handler]:
             voting.change_vote(ctx, payload, annotator)
             ctx.instant_reward.labels_changed()
         except StaleVoteError as error:
-            notice = str(error)
-        return state(ctx, annotator, notice=notice)
+            notice = refusal(error, payload)
+        return state(ctx, annotator, notice=notice) | {"vote_uuid": payload.uuid}
 
     return {"opened": opened, "vote": vote, "undo": undo, "redo": redo, "amend": amend}
+
+
+def refusal(error: LabelError, answer: voting.Answer) -> str:
+    """Why an answer was not stored, with the note that the person typed."""
+    return f'{error} Your note was: "{answer.note}"' if answer.note else str(error)
 
 
 def touch_presence(ctx: Context, name: str) -> int:
@@ -189,7 +194,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
         "guideline": rules.guideline,
         "people_here": touch_presence(ctx, annotator),
         "notice": notice,
-        "vote_uuid": None,  # of the vote that this answers
+        "vote_uuid": None,  # of the vote or change that this answers
     } | label_progress(ctx)  # fmt: skip
 
 
