@@ -219,6 +219,7 @@ def test_behind_a_proxy_the_lab_is_multi_user_with_its_address(tmp_path, served)
         "https://b/?x=1",
         "https://[::1",
         "https://b:x/",
+        "https://\u200d.b/",
     ],
 )
 def test_invalid_proxy_urls_are_refused(tmp_path, capsys, said):

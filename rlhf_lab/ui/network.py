@@ -7,12 +7,12 @@ import socket
 from typing import Protocol
 from urllib.parse import urlsplit
 
+import httpx2 as httpx
 from starlette.requests import Request
 
 from rlhf_lab.errors import ConfigError
 
 WILDCARD_HOSTS = ("0.0.0.0", "::")
-DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 class RequestHeaders(Protocol):
@@ -33,7 +33,9 @@ def parse_proxy_url(url: str) -> str:
     """The address under which a proxy serves the lab, from what a person typed, with a slash at its end. Raises ConfigError."""
     try:
         parsed = urlsplit(url.strip())
-        is_invalid = parsed.query or parsed.fragment or parsed.username or parsed.port == 0
+        is_invalid = (
+            parsed.query or parsed.fragment or parsed.username or parsed.port == 0 or not split_origin(url.strip())[1]
+        )
     except ValueError:  # half an IPv6 address, no number for a port
         parsed, is_invalid = urlsplit(""), True
     if is_invalid or parsed.scheme not in ("http", "https") or not parsed.hostname:
@@ -68,7 +70,7 @@ def is_loopback(host: str) -> bool:
     """Whether the address is one that only this computer reaches."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
+    return host.lower().removesuffix(".") == "localhost"
 
 
 def is_foreign_origin(headers: RequestHeaders, public_url: str = "") -> bool:
@@ -76,26 +78,30 @@ def is_foreign_origin(headers: RequestHeaders, public_url: str = "") -> bool:
     it sends; programs, and links that somebody opens, have none.
 
     public_url: where a proxy serves the lab; its origin is then the only own one, because the proxy may send any name as Host.
-    Elsewhere it is the host that the browser asked for, and on a Space each name in SPACE_HOST. X-Forwarded-Host does not count:
-    any page may send it.
+    On a Space those are https and each of its names. Elsewhere it is http, which the lab speaks, and the host that the browser
+    asked for. X-Forwarded-Host and X-Forwarded-Proto do not count: any page may send them.
     """
     origin = headers.get("origin")
     if not origin:
         return False
+    own_urls = [public_url] if public_url else space_urls() or [f"http://{headers.get('host') or ''}"]
     scheme, host = split_origin(origin)
-    if public_url:
-        return (scheme, host) != split_origin(public_url)
-    names = [headers.get("host") or "", *os.environ.get("SPACE_HOST", "").split(",")]
-    return not host or host not in {split_origin(f"{scheme}://{name.strip()}")[1] for name in names}
+    return not host or (scheme, host) not in map(split_origin, own_urls)
+
+
+def space_urls() -> list[str]:
+    """The addresses of the Space that this is; none elsewhere."""
+    return [f"https://{name.strip()}" for name in os.environ.get("SPACE_HOST", "").split(",") if name.strip()]
 
 
 def split_origin(url: str) -> tuple[str, str]:
-    """Scheme and host of a URL, in lower case, with the port unless it is the scheme's usual one; "" where there is none."""
+    """Scheme and host of a URL as browsers write them: in lower case and ASCII, with a port that is not the scheme's usual one;
+    "" where there is none."""
     try:
-        parsed = urlsplit(url)
-    except ValueError:  # half an IPv6 address
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
         return "", ""
-    return parsed.scheme, parsed.netloc.lower().removesuffix(DEFAULT_PORTS.get(parsed.scheme, ""))
+    return parsed.scheme, parsed.netloc.decode("ascii")
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes | None:

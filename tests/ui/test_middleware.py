@@ -56,6 +56,8 @@ def test_a_guarded_lab_answers_to_every_name(tmp_path):
         "https://evil.example",
         "null",
         "http://[::1",
+        "https://localhost:7860",
+        "chrome-extension://localhost:7860",
     ],
 )
 def test_a_local_lab_refuses_pages_of_other_origins(tmp_path, method, origin):
@@ -66,7 +68,9 @@ def test_a_local_lab_refuses_pages_of_other_origins(tmp_path, method, origin):
         assert (answer.status_code, "another site" in answer.text) == (403, True)
 
 
-@pytest.mark.parametrize("host", ["localhost:7860", "127.0.0.1:7860", "[::1]:7860", "localhost"])
+@pytest.mark.parametrize(
+    "host", ["localhost:7860", "127.0.0.1:7860", "[::1]:7860", "localhost", "LOCALHOST", "localhost.:7860"]
+)
 def test_a_local_lab_answers_its_own_pages_and_programs(tmp_path, host):
     for headers in ({"host": host}, {"host": host, "origin": f"http://{host}"}):
         assert client().get("/", headers=headers).text == "in"
@@ -79,7 +83,7 @@ def test_a_multi_user_lab_refuses_uploads_of_other_sites(tmp_path):
     visit = client(alone=False)
     assert visit.post(UPLOAD_PATH, headers=headers).status_code == 403
     assert visit.get("/", headers=headers).text == "in"
-    own = headers | {"origin": "https://lab.example"}
+    own = headers | {"origin": "http://lab.example"}
     assert visit.post(UPLOAD_PATH, headers=own).text == "in"
 
 

@@ -121,11 +121,31 @@ def test_a_page_of_another_site_cannot_act_with_the_cookie(ctx, monkeypatch):
     cookie = ctx.access.cookie_value(Visitor(Role.OPERATOR, "operator"))
     role = {
         origin: visitor_of(ctx.access, cookie, origin=origin).role
-        for origin in ("https://lab.example", "https://evil.example", "null", "https://me.hf.space")
+        for origin in ("http://lab.example", "https://evil.example", "null", "https://me.hf.space")
     }
-    assert [name for name, found in role.items() if found is Role.OPERATOR] == ["https://lab.example"]
+    assert [name for name, found in role.items() if found is Role.OPERATOR] == ["http://lab.example"]
     monkeypatch.setenv("SPACE_HOST", "me.hf.space")
     assert visitor_of(ctx.access, cookie, origin="https://me.hf.space").role is Role.OPERATOR
+
+
+@pytest.mark.parametrize("scheme", ["https", "chrome-extension", "ftp"])
+def test_a_page_of_another_scheme_is_another_site(ctx, scheme):
+    """Without `--url` the lab speaks http, whatever a header says."""
+    cookie = ctx.access.cookie_value(Visitor(Role.OPERATOR, "operator"))
+    forwarded = {"x-forwarded-proto": scheme}
+    assert visitor_of(ctx.access, cookie, host="lab:1", origin=f"{scheme}://lab:1", **forwarded).role is Role.VIEWER
+
+
+def test_a_space_is_reached_by_https_at_its_names_alone(ctx, monkeypatch):
+    monkeypatch.setenv("SPACE_HOST", "a-b.hf.space")
+    cookie = ctx.access.cookie_value(Visitor(Role.OPERATOR, "operator"))
+    accepted = [
+        (host, origin)
+        for host in ("a-b.hf.space", "evil")
+        for origin in ("https://a-b.hf.space", "http://a-b.hf.space", "https://evil", "http://evil")
+        if visitor_of(ctx.access, cookie, host=host, origin=origin).role is Role.OPERATOR
+    ]
+    assert accepted == [("a-b.hf.space", "https://a-b.hf.space"), ("evil", "https://a-b.hf.space")]
 
 
 def test_behind_a_proxy_the_public_host_is_our_own_origin(tmp_path):
@@ -166,6 +186,8 @@ def test_a_malformed_or_opaque_origin_is_another_site(ctx, origin):
         ("https://lab.example:443/rlhf/", "https://lab.example"),
         ("http://lab.example:80/", "http://lab.example"),
         ("https://lab.example:8443/", "https://lab.example:8443"),
+        ("https://ä.test/", "https://xn--4ca.test"),
+        ("https://Straße.test:8443/", "https://xn--strae-oqa.test:8443"),
     ],
 )
 def test_the_stated_address_is_the_only_own_origin_behind_a_proxy(ctx, url, own):
@@ -192,7 +214,7 @@ def test_each_name_of_a_space_is_our_own_origin(ctx, monkeypatch):
         assert visitor_of(ctx.access, cookie, host="10.0.0.1:7860", origin=origin).role is role
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://lab.example:81"])
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://lab.example:81", "https://lab.example"])
 def test_a_form_of_another_site_logs_nobody_in(ctx, web, origin):
     headers = {"origin": origin, "x-forwarded-host": "evil.example"}
     for path, fields in (
@@ -277,6 +299,12 @@ def test_the_stated_scheme_decides_how_cookies_are_kept_whatever_the_request_say
     for forwarded in ({}, {"x-forwarded-proto": "http"}, {"x-forwarded-proto": "https"}):
         assert login_cookie(behind_proxy(ctx, "https://lab.test/"), **forwarded).endswith(secure)
         assert login_cookie(behind_proxy(ctx, "http://lab.test/"), **forwarded).endswith("HttpOnly; SameSite=Lax")
+
+
+def test_on_a_space_cookies_are_for_https_alone(ctx, monkeypatch):
+    monkeypatch.setenv("SPACE_HOST", "a-b.hf.space")
+    for forwarded in ({}, {"x-forwarded-proto": "http"}):
+        assert login_cookie(ctx, **forwarded).endswith("HttpOnly; SameSite=None; Secure; Partitioned")
 
 
 def test_a_login_cookie_ends_after_a_month_even_if_a_copy_is_kept(ctx, monkeypatch):

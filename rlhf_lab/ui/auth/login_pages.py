@@ -9,6 +9,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.ui.auth.visitors import COOKIE_MAX_AGE_S, Access, Visitor
+from rlhf_lab.ui.network import space_urls
 
 #: A secret that somebody entered with, or mistyped, must not stay in the address bar and the history.
 FORGET_KEY_SCRIPT = (
@@ -51,9 +52,12 @@ def logout_redirect(request: Request, access: Access) -> Response:
 
 
 def is_https(request: Request, public_url: str = "") -> bool:
-    """Whether the browser reaches the lab by https: as public_url (`--url`) says, else as the proxy that may be there says."""
+    """Whether the browser reaches the lab by https: as public_url (`--url`) says, or on a Space; else as the proxy that may be
+    there says."""
     if public_url:
         return public_url.startswith("https:")
+    if space_urls():
+        return True
     return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").startswith("https")
 
 
