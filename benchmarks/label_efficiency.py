@@ -1,16 +1,20 @@
-"""Label efficiency of reward models: accuracy on unseen pairs at 20, 30, 60 and 200 labels, for many variants.
+"""Label efficiency of reward models: accuracy on unseen pairs at 30, 60 and 200 labels, for many kinds of features.
 
     python benchmarks/label_efficiency.py
-    python benchmarks/label_efficiency.py --model FOLDER --labels 60,200 --judges polite
-    python benchmarks/label_efficiency.py --variants preset,textbook,early --labels 60 --seeds 3 --json
+    python benchmarks/label_efficiency.py --model FOLDER --prompts everyday --temperature 0.7 --judges concise,concrete --pool 250
+    python benchmarks/label_efficiency.py --variants "all layers;with an adapter" --labels 60 --seeds 3 --json
+    python benchmarks/label_efficiency.py --model FOLDER --human-pairs PAIRS.jsonl
 
 Texts are sampled from the base model once, and simulated judges label them without noise; a seed selects the labelled pairs.
 Held-out pairs are about other prompts. `HEAD_VARIANTS` fit a head on hidden states that are computed once, in milliseconds;
-`TRAINING_VARIANTS` are full trainings with LoRA and take seconds to minutes each, so they only run with --variants.
+`TRAINING_VARIANTS` are full trainings and take seconds to minutes each, so they only run with --variants.
+--human-pairs: JSON lines of prompt, chosen and rejected; accuracy in 5 folds by prompt.
 """
 
 import argparse
 import json
+import math
+import re
 import statistics
 import sys
 import time
@@ -25,185 +29,206 @@ from rlhf_lab.common.process_env import set_training_env
 
 set_training_env()
 
+import numpy as np
 import torch
-from sampled_states import HELD_OUT_SIZE, POOL_SIZE, POOLINGS, PromptSetSamples, Side, sample_prompt_set
+from sampled_states import SampledPairs, SamplingSettings, Side, pooled_states, sample_pairs
 from torch import Tensor
 
 from rlhf_lab.common.records import Comparison
 from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.core.preference_fit import RIDGES, LayerScaler, PreferenceTargets, choose_ridge, fit_dual
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.training.reward.active_selection import greedy_selection
-from rlhf_lab.training.reward.head_init import FeatureScaler, PreferenceTargets, fit_head_weights
+from rlhf_lab.training.reward.head_init import assign_folds
 from rlhf_lab.training.reward.task import ReferenceSamples
 from rlhf_lab.training.reward.trainer import train_reward
 
-RIDGES = (30.0, 100.0, 300.0, 1000.0, 3000.0)
-PRESET = RewardConfig()
+VARIANCE_FLOOR = 0.05  # of a direction, in units of the mean variance
+LAST_WEIGHT = RewardConfig().last_weight
+Blocks = list[Tensor]  # of a text's features (N, F) each
+Feature = Callable[[Side], Blocks]
 
 
-# --- heads on precomputed hidden states ---
-
-Feature = Callable[[Side, Side], Tensor]  # (side, base) -> (N, F) float64
+# --- features ---
 
 
-def layer_feature(number: int, pooling: str = "mean") -> Feature:
-    return lambda side, _base: side.states[:, number, POOLINGS.index(pooling)].double()
+def layers(selected: slice = slice(None), last_weight: float = LAST_WEIGHT) -> Feature:
+    """One block for each layer: the mean state with some of the last token's."""
+
+    def blocks(side: Side) -> Blocks:
+        pooled = (1 - last_weight) * side.states[:, :, 0] + last_weight * side.states[:, :, 1]
+        return list(pooled[:, selected].double().unbind(1))
+
+    return blocks
 
 
-def last_weighted_feature(last_weight: float) -> Feature:
-    """Interpolation of the mean and the last token's state of the last layer (`RewardConfig.last_weight`)."""
-    mean, last = layer_feature(-1), layer_feature(-1, "last")
-    return lambda side, base: (1 - last_weight) * mean(side, base) + last_weight * last(side, base)
+def upper_half(side: Side) -> Blocks:
+    blocks = layers()(side)
+    return blocks[len(blocks) // 2 :]
 
 
-def root_length_feature(side: Side, base: Side) -> Tensor:
-    """Mean minus the base's mean, times the root of the length: closer to a sum over the text."""
-    length = torch.tensor([float(len(row)) for row in side.samples.tokens], dtype=torch.float64)
-    return (layer_feature(-1)(side, base) - layer_feature(-1)(base, base).mean(0)) * length.sqrt()[:, None]
+def with_words(side: Side) -> Blocks:
+    return [*layers()(side), *word_counts(side)]
 
 
-def concat_features(*weighted_features: tuple[Feature, float]) -> Feature:
-    """Features concatenated, each scaled to unit spread and weighted."""
-
-    def concatenated(side: Side, base: Side) -> Tensor:
-        return torch.cat(
-            [
-                weight * FeatureScaler(feature(base, base), 0.0)(feature(side, base))
-                for feature, weight in weighted_features
-            ],
-            1,
-        )
-
-    return concatenated
+def word_counts(side: Side) -> Blocks:
+    """(N, 4096) which words occur, of unit length; two words may share a column."""
+    counts = torch.zeros(len(side.samples.texts), 4096, dtype=torch.float64)
+    for row, text in zip(counts, side.samples.texts, strict=True):
+        for word in set(re.findall(r"[^\W_]+|[^\w\s]", text.lower())):
+            row[sum(ord(char) * 31**i for i, char in enumerate(word)) % 4096] = 1.0
+    return [counts / counts.norm(dim=1, keepdim=True).clamp_min(1.0)]
 
 
-PRESET_FEATURE = last_weighted_feature(PRESET.last_weight)
+def with_length(side: Side) -> Blocks:
+    lengths = torch.tensor([[float(len(row))] for row in side.samples.tokens], dtype=torch.float64)
+    return [*layers()(side), lengths]
+
+
+def layer_scaling(reference: Blocks) -> Callable[[Blocks], Tensor]:
+    """That of the product: every layer has the same share of the spread."""
+    widths = [block.shape[1] for block in reference]
+    scales = [LayerScaler(block.numpy(), 1).scales[0] / math.sqrt(len(widths)) for block in reference]
+    return lambda blocks: torch.cat([float(scale) * block for scale, block in zip(scales, blocks, strict=True)], 1)
+
+
+def no_scaling(reference: Blocks) -> Callable[[Blocks], Tensor]:
+    """The layers as they are, by one factor for all."""
+    joined = torch.cat(reference, 1)
+    return lambda blocks: torch.cat(blocks, 1) / joined.var(0).sum().sqrt()
+
+
+def extra_scaling(weight: float) -> Callable[[Blocks], Callable[[Blocks], Tensor]]:
+    """The last block is no layer; its spread is `weight` beside that of all layers."""
+
+    def scaling(reference: Blocks) -> Callable[[Blocks], Tensor]:
+        scale_layers, scale_extra = layer_scaling(reference[:-1]), layer_scaling(reference[-1:])
+        return lambda blocks: torch.cat([scale_layers(blocks[:-1]), weight * scale_extra(blocks[-1:])], 1)
+
+    return scaling
+
+
+def unit_scaling(reference: Blocks) -> Callable[[Blocks], Tensor]:
+    """Every hidden unit has unit spread, but for a floor."""
+    spreads = torch.cat(reference, 1).std(0)
+    floor = 0.1 * spreads.median()
+    return lambda blocks: torch.cat(blocks, 1) / (spreads + floor) / math.sqrt(len(spreads))
+
+
+def power_scaling(power: float) -> Callable[[Blocks], Callable[[Blocks], Tensor]]:
+    """In each layer a direction of variance v among the base's texts is scaled by (v + VARIANCE_FLOOR) ** power."""
+
+    def scaling(reference: Blocks) -> Callable[[Blocks], Tensor]:
+        maps = []
+        for block in reference:
+            _, singular_values, directions = torch.linalg.svd(block - block.mean(0), full_matrices=False)
+            variance = singular_values.square() * block.shape[1] / singular_values.square().sum().clamp_min(1e-300)
+            extra = (variance + VARIANCE_FLOOR) ** power - VARIANCE_FLOOR**power
+            maps.append(
+                (directions.T * extra) @ directions + VARIANCE_FLOOR**power * torch.eye(block.shape[1]).double()
+            )
+        finish = layer_scaling([block @ matrix for block, matrix in zip(reference, maps, strict=True)])
+        return lambda blocks: finish([block @ matrix for block, matrix in zip(blocks, maps, strict=True)])
+
+    return scaling
 
 
 @dataclass(frozen=True)
 class HeadVariant:
-    """How to fit a head.
+    """How to fit a head. ridge: None chooses it by leaving labels out. selects_pairs: those that tell the most are labelled."""
 
-    Attributes:
-        power, ridge: of the prior.
-        pair_selection: which pairs are labelled: "random", "uncertain" (p nearest 0.5) or "telling" (active_selection).
-        fit_rule: "fixed", "evidence" (the ridge of the greatest marginal likelihood) or "bagging" (mean of 3 bootstrap fits).
-    """
-
-    feature: Feature = PRESET_FEATURE
-    power: float = PRESET.prior_power
-    ridge: float = PRESET.ridge
-    pair_selection: str = "random"
-    fit_rule: str = "fixed"
+    feature: Feature = layers()  # noqa: RUF009
+    scaling: Callable[[Blocks], Callable[[Blocks], Tensor]] = layer_scaling
+    ridge: float | None = None
+    selects_pairs: bool = False
 
 
+LAST_LAYER = slice(-1, None)
 HEAD_VARIANTS: dict[str, HeadVariant] = {
-    "preset head": HeadVariant(),
-    "even prior, ridge 300": HeadVariant(power=0.0, ridge=300.0),
-    "even prior, ridge 30": HeadVariant(power=0.0, ridge=30.0),
-    "even prior, ridge 3000": HeadVariant(power=0.0, ridge=3000.0),
-    "even prior, ridge by evidence": HeadVariant(power=0.0, fit_rule="evidence"),
-    "preset prior, ridge by evidence": HeadVariant(fit_rule="evidence"),
-    "whitened (power -0.25)": HeadVariant(power=-0.25, ridge=300.0),
-    "power 0.15": HeadVariant(power=0.15),
-    "power 0.35": HeadVariant(power=0.35),
-    "power 0.5": HeadVariant(power=0.5),
-    "plain mean": HeadVariant(last_weighted_feature(0.0)),
-    "last weight 0.05": HeadVariant(last_weighted_feature(0.05)),
-    "last weight 0.2": HeadVariant(last_weighted_feature(0.2)),
-    "last token": HeadVariant(layer_feature(-1, "last")),
-    "mean beside last": HeadVariant(concat_features((layer_feature(-1), 1.0), (layer_feature(-1, "last"), 0.7))),
-    "mean and max": HeadVariant(concat_features((PRESET_FEATURE, 1.0), (layer_feature(-1, "max"), 1.0))),
-    "mean and sd": HeadVariant(concat_features((PRESET_FEATURE, 1.0), (layer_feature(-1, "sd"), 1.0))),
-    "word embeddings alone": HeadVariant(layer_feature(0)),
-    "a middle layer": HeadVariant(layer_feature(-3)),
-    "with word embeddings": HeadVariant(concat_features((PRESET_FEATURE, 1.0), (layer_feature(0), 0.5))),
-    "with layer 1": HeadVariant(concat_features((PRESET_FEATURE, 1.0), (layer_feature(1), 0.5))),
-    "with the layer before": HeadVariant(concat_features((PRESET_FEATURE, 1.0), (layer_feature(-2), 1.0))),
-    "mean times root of length": HeadVariant(root_length_feature),
-    "ensemble of 3 heads": HeadVariant(fit_rule="bagging"),
-    "pairs the head is unsure of": HeadVariant(pair_selection="uncertain"),
-    "pairs that tell the most": HeadVariant(pair_selection="telling"),
+    "all layers": HeadVariant(),
+    "last layer": HeadVariant(layers(LAST_LAYER)),
+    "last layer, variance to the 0.25": HeadVariant(layers(LAST_LAYER), power_scaling(0.25)),
+    "every other layer": HeadVariant(layers(slice(None, None, 2))),
+    "upper half": HeadVariant(upper_half),
+    "embeddings alone": HeadVariant(layers(slice(0, 1))),
+    "plain mean": HeadVariant(layers(last_weight=0.0)),
+    "last weight 0.2": HeadVariant(layers(last_weight=0.2)),
+    "last token": HeadVariant(layers(last_weight=1.0)),
+    "layers as they are": HeadVariant(scaling=no_scaling),
+    "units of unit spread": HeadVariant(scaling=unit_scaling),
+    "variance to the 0.15": HeadVariant(scaling=power_scaling(0.15)),
+    "words": HeadVariant(word_counts),
+    "with words": HeadVariant(with_words, extra_scaling(0.7)),
+    "with the length": HeadVariant(with_length, extra_scaling(0.3)),
+    "ridge 0.1": HeadVariant(ridge=0.1),
+    "ridge 1": HeadVariant(ridge=1.0),
+    "ridge 3": HeadVariant(ridge=3.0),
+    "pairs that tell the most": HeadVariant(selects_pairs=True),
 }
 
 
-def fit_head(variant: HeadVariant, differences: Tensor, ties: Tensor, seed: int) -> Tensor:
-    labels = PreferenceTargets(ties)
-    if variant.fit_rule == "evidence":
-        fits = {ridge: fit_head_weights(differences, labels, ridge) for ridge in RIDGES}
-        return fits[max(fits, key=lambda ridge: log_evidence(differences, ties, fits[ridge], ridge))]
-    if variant.fit_rule == "bagging":
-        generator, total = torch.Generator().manual_seed(seed), torch.zeros(differences.shape[1], dtype=torch.float64)
-        for _ in range(3):
-            draw_indices = torch.randint(len(ties), (len(ties),), generator=generator)
-            weights = fit_head_weights(differences[draw_indices], PreferenceTargets(ties[draw_indices]), variant.ridge)
-            total += weights / weights.norm().clamp_min(1e-12)
-        return total
-    return fit_head_weights(differences, labels, variant.ridge)
+class FeatureTable:
+    """Scaled differences of a variant: pool (N, F), chosen minus rejected; held_out (M, F), first minus second."""
 
+    def __init__(self, pairs: SampledPairs, gaps: "ScoreGaps", variant: HeadVariant) -> None:
+        scale = variant.scaling(variant.feature(pairs.base))
+        pool, held_out = (
+            scale(variant.feature(first)) - scale(variant.feature(second))
+            for first, second in (pairs.pool, pairs.held_out)
+        )
+        self.pool, self.held_out = torch.where(gaps.pool[:, None] >= 0, pool, -pool), held_out
+        self.ties, self.ridge = gaps.pool == 0, variant.ridge
 
-def select_pairs(
-    variant: HeadVariant, signed: Tensor, ties: Tensor, order: list[int], size: int, seed: int
-) -> list[int]:
-    """Indices of the labelled pairs of the pool: 10 at random, then 10 at a time of the next 200 in `order`."""
-    if variant.pair_selection == "random":
-        return order[:size]
-    chosen, remaining = order[:10], order[10:]
-    while len(chosen) < size:
-        candidates, count = remaining[:200], min(10, size - len(chosen))
-        weights = fit_head(variant, signed[chosen], ties[chosen], seed)
-        if variant.pair_selection == "telling":
-            best = greedy_selection(signed[chosen], signed[candidates], weights, variant.ridge, count)
-        else:
-            best = (signed[candidates] @ weights).abs().argsort()[:count].tolist()
-        chosen = chosen + [candidates[i] for i in best]
-        remaining = [i for i in remaining if i not in set(chosen)]
-    return chosen
+    def fit(self, labelled: list[int]) -> tuple[Tensor, float]:
+        """Weights (F,), and the ridge."""
+        rows = self.pool[labelled]
+        gram, targets = (rows @ rows.T).numpy(), PreferenceTargets(self.ties[labelled].numpy())
+        ridge = self.ridge or choose_ridge(gram, targets, labelled, RIDGES)
+        return rows.T @ torch.from_numpy(fit_dual(gram, targets, ridge).coefficients), ridge
 
-
-def log_evidence(differences: Tensor, ties: Tensor, weights: Tensor, ridge: float) -> float:
-    """Laplace approximation of the log marginal likelihood of the labels, up to a constant (MacKay 1992)."""
-    target, logit = torch.where(ties, 0.5, 1.0).double(), differences @ weights
-    nats = torch.nn.functional.binary_cross_entropy_with_logits(logit, target, reduction="sum")
-    p = torch.sigmoid(logit)
-    rows = (p * (1 - p)).sqrt()[:, None] * differences
-    log_volume = torch.logdet(torch.eye(len(rows), dtype=torch.float64) + rows @ rows.T / ridge)
-    return -float(nats + ridge / 2 * weights.square().sum() + log_volume / 2)
+    def select(self, order: list[int], size: int) -> list[int]:
+        """10 pairs at random, then 10 at a time of the next 200 in `order`."""
+        chosen, remaining = order[:10], order[10:]
+        while len(chosen) < size:
+            candidates, count = remaining[:200], min(10, size - len(chosen))
+            weights, ridge = self.fit(chosen)
+            best = greedy_selection(self.pool[chosen], self.pool[candidates], weights, ridge, count)
+            chosen = chosen + [candidates[i] for i in best]
+            remaining = [i for i in remaining if i not in set(chosen)]
+        return chosen
 
 
 # --- full trainings ---
 
 TRAINING_VARIANTS: dict[str, dict[str, Any]] = {
-    "preset": {},
-    "textbook": {"pooling": "last", "warm_start": False, "epochs": 10},
-    "even prior": {"ridge": 300.0, "prior_power": 0.0},
-    "head alone": {"epochs": 0},
+    "trained as by default": {},
+    "with an adapter": {"folds": 0},
+    "textbook": {"pooling": "last", "layers": "last", "warm_start": False, "epochs": 10, "folds": 0},
     "ensemble": {"ensemble": 3},
-    "ensemble, worst": {"ensemble": 3, "ensemble_score": "worst"},
-    "early": {"epochs": 6, "early_stopping": True, "folds": 3},
 }
 
 
 def train(
-    adapters: Adapters, samples: PromptSetSamples, gaps: "ScoreGaps", labelled: list[int], seed: int, name: str
+    adapters: Adapters, pairs: SampledPairs, gaps: "ScoreGaps", labelled: list[int], seed: int, name: str
 ) -> Tensor:
-    """Scores (2, pairs) of the held-out pairs by a model trained on the labelled pairs."""
-    a, b = (side.samples for side in samples.pool)
+    """Score differences of the held-out pairs by a model trained on the labelled pairs."""
+    a, b = pairs.pool
     comparisons = []
     for i in labelled:
-        better, worse = (a, b) if gaps.pool[i] >= 0 else (b, a)
+        better, worse = (a.samples, b.samples) if gaps.pool[i] >= 0 else (b.samples, a.samples)
         comparisons.append(
             Comparison(
-                samples.prompts[i], better.texts[i], worse.texts[i], tuple(better.tokens[i]), tuple(worse.tokens[i]),
+                a.prompts[i], better.texts[i], worse.texts[i], tuple(better.tokens[i]), tuple(worse.tokens[i]),
                 tie=bool(gaps.pool[i] == 0), group=i,
             )
         )  # fmt: skip
-    config = RewardConfig(**({"folds": 0, "seed": seed} | TRAINING_VARIANTS[name]))
-    base_samples = samples.base.samples
-    model, _ = train_reward(adapters, comparisons, ReferenceSamples(base_samples.prompts, base_samples.tokens), config)
-    return torch.stack([model.scores(side.samples.prompts, side.samples.tokens) for side in samples.held_out])
+    config = RewardConfig(**({"seed": seed} | TRAINING_VARIANTS[name]))
+    reference = ReferenceSamples(pairs.base.samples.prompts, pairs.base.samples.tokens)
+    model, _ = train_reward(adapters, comparisons, reference, config)
+    first, second = (model.scores(side.samples.prompts, side.samples.tokens) for side in pairs.held_out)
+    return first - second
 
 
 # --- the table ---
@@ -211,102 +236,117 @@ def train(
 
 @dataclass(frozen=True)
 class ScoreGaps:
-    """A judge's score of the first minus the second text: pool (POOL_SIZE,), held_out (HELD_OUT_SIZE,) float64."""
+    """A judge's score of the first minus the second text: pool (N,), held_out (M,) float64."""
 
     pool: Tensor
     held_out: Tensor
 
 
-def score_gaps(samples: PromptSetSamples, name: str) -> ScoreGaps:
+def score_gaps(pairs: SampledPairs, name: str) -> ScoreGaps:
     def side_gaps(sides: tuple[Side, Side]) -> Tensor:
         first, second = (list(map(JUDGES[name].score, side.prompts, side.samples.texts)) for side in sides)
         return torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64)
 
-    return ScoreGaps(side_gaps(samples.pool), side_gaps(samples.held_out))
+    return ScoreGaps(side_gaps(pairs.pool), side_gaps(pairs.held_out))
 
 
 def accuracies(
-    adapters: Adapters, samples: PromptSetSamples, gaps: ScoreGaps, name: str, sizes: list[int], seeds: int
+    adapters: Adapters, pairs: SampledPairs, gaps: ScoreGaps, name: str, sizes: list[int], seeds: int
 ) -> Iterator[tuple[int, list[float]]]:
     """(labels, accuracy of each seed) of one variant."""
     is_decided = gaps.held_out != 0
-    first_is_better = gaps.held_out[is_decided] > 0
-    if name in HEAD_VARIANTS:
-        variant = HEAD_VARIANTS[name]
-        base = variant.feature(samples.base, samples.base)
-        scaler = FeatureScaler(base, variant.power)
-        pool, held_out = (
-            scaler(variant.feature(sides[0], samples.base) - variant.feature(sides[1], samples.base))
-            for sides in (samples.pool, samples.held_out)
-        )
-        signed = torch.where(gaps.pool[:, None] >= 0, pool, -pool)
+    table = FeatureTable(pairs, gaps, HEAD_VARIANTS[name]) if name in HEAD_VARIANTS else None
     for size in sizes:
         values = []
         for seed in range(seeds):
-            order = torch.randperm(POOL_SIZE, generator=torch.Generator().manual_seed(seed)).tolist()
-            if name in HEAD_VARIANTS:
-                labelled = torch.tensor(select_pairs(variant, signed, gaps.pool == 0, order, size, seed))
-                gap = held_out @ fit_head(variant, signed[labelled], gaps.pool[labelled] == 0, seed)
+            order = torch.randperm(len(gaps.pool), generator=torch.Generator().manual_seed(seed)).tolist()
+            if table is None:
+                gap = train(adapters, pairs, gaps, order[:size], seed, name)
             else:
-                first, second = train(adapters, samples, gaps, order[:size], seed, name)
-                gap = first - second
-            values.append(float(((gap[is_decided] > 0) == first_is_better).double().mean()))
+                labelled = table.select(order, size) if HEAD_VARIANTS[name].selects_pairs else order[:size]
+                gap = table.held_out @ table.fit(labelled)[0]
+            values.append(float(((gap > 0) == (gaps.held_out > 0))[is_decided].double().mean()))
         yield size, values
+
+
+def print_human_pairs(adapters: Adapters, path: Path) -> None:
+    """Accuracy on pairs that people judged, in 5 folds by prompt, of features of all layers and of the last."""
+    backbone = adapters.backbone
+    pairs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    room = backbone.context_length // 2
+    prompts = [backbone.encode_prompt(pair["prompt"])[-room:] for pair in pairs]
+    chosen, rejected = (
+        pooled_states(backbone, prompts, [backbone.encode_response(pair[side])[:room] for pair in pairs])
+        for side in ("chosen", "rejected")
+    )
+    groups = [hash(pair["prompt"]) for pair in pairs]
+    folds = np.array(assign_folds(groups, 5))
+    for name, selected in (("all layers", slice(None)), ("last layer", LAST_LAYER)):
+        states = [
+            (1 - LAST_WEIGHT) * side[:, selected, 0] + LAST_WEIGHT * side[:, selected, 1] for side in (chosen, rejected)
+        ]
+        a, b = (side.flatten(1).numpy() for side in states)
+        scaler = LayerScaler(np.concatenate([a, b]), states[0].shape[1])
+        rows = scaler(a - b).astype(np.float64)
+        correct = 0
+        for fold in range(5):
+            labelled, test = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+            gram, targets = rows[labelled] @ rows[labelled].T, PreferenceTargets(np.zeros(len(labelled), bool))
+            fit = fit_dual(gram, targets, choose_ridge(gram, targets, [groups[i] for i in labelled]))
+            correct += int((rows[test] @ (rows[labelled].T @ fit.coefficients) > 0).sum())
+        print(f"{name}: {correct / len(pairs):.3f} of {len(pairs)} human pairs, 5 folds by prompt")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="embedded", help='"embedded", a model folder, or a Hub id')
-    parser.add_argument("--labels", default="20,30,60,200", help="numbers of labels, ties among them")
+    parser.add_argument("--human-pairs", type=Path, help="JSON lines of prompt, chosen and rejected")
+    parser.add_argument("--prompts", default="", help="a prompt set; default: that of each judge")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--labels", default="30,60,200", help="numbers of labels, ties among them")
     parser.add_argument("--seeds", type=int, default=10, help="draws of the labels")
-    parser.add_argument("--judges", default="cheerful,gloomy,polite,concrete", help="simulated judges")
+    parser.add_argument("--judges", default="cheerful,polite,vivid,concrete", help="simulated judges")
+    parser.add_argument("--pool", type=int, default=700, help="pairs to label")
+    parser.add_argument("--held-out", type=int, default=400, help="pairs to test on")
     parser.add_argument(
-        "--variants", default=",".join(HEAD_VARIANTS), help=f"ways; also {', '.join(TRAINING_VARIANTS)}"
+        "--variants", default=";".join(HEAD_VARIANTS), help=f"separated by ;, also {', '.join(TRAINING_VARIANTS)}"
     )
     parser.add_argument("--length", type=int, default=64, help="longest response, in tokens")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    names, judges, sizes = (
-        parse_variants(args.variants),
-        args.judges.split(","),
-        [int(n) for n in args.labels.split(",")],
-    )
     adapters = Adapters(load_backbone(args.model, device="cpu"))
-    prompt_sets = {JUDGES[judge].prompt_set for judge in judges}
-    samples_by_set = {
-        prompt_set: sample_prompt_set(adapters.backbone, prompt_set, args.length) for prompt_set in sorted(prompt_sets)
-    }
+    if args.human_pairs is not None:
+        print_human_pairs(adapters, args.human_pairs)
+        return
+    rows = compare_variants(adapters, args)
+    if args.json:
+        settings = {"model": args.model, "seeds": args.seeds, "pairs": args.held_out}
+        json.dump(settings | {"rows": rows}, sys.stdout, indent=1)
+
+
+def compare_variants(adapters: Adapters, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each variant, judge and number of labels; printed variant by variant unless --json is given."""
+    judges, sizes = args.judges.split(","), [int(n) for n in args.labels.split(",")]
+    names = args.variants.split(";")
+    if unknown := set(names) - {*HEAD_VARIANTS, *TRAINING_VARIANTS}:
+        raise SystemExit(
+            f"unknown variants {sorted(unknown)}; known: {'; '.join([*HEAD_VARIANTS, *TRAINING_VARIANTS])}"
+        )
+    settings = SamplingSettings(args.temperature, args.length, args.pool, args.held_out)
+    prompt_set_of = {judge: args.prompts or JUDGES[judge].prompt_set for judge in judges}
+    sampled = {name: sample_pairs(adapters.backbone, name, settings) for name in sorted(set(prompt_set_of.values()))}
     rows = []
     for name in names:
         for judge in judges:
-            samples, start_time = samples_by_set[JUDGES[judge].prompt_set], time.monotonic()
-            for size, values in accuracies(adapters, samples, score_gaps(samples, judge), name, sizes, args.seeds):
+            pairs, start_time = sampled[prompt_set_of[judge]], time.monotonic()
+            for size, values in accuracies(adapters, pairs, score_gaps(pairs, judge), name, sizes, args.seeds):
                 seconds, start_time = (time.monotonic() - start_time) / args.seeds, time.monotonic()
                 rows.append({"variant": name, "judge": judge, "labels": size, "accuracies": values, "seconds": seconds})
         if not args.json:
             print_row(name, [row for row in rows if row["variant"] == name], sizes)
-    if args.json:
-        json.dump(
-            {"model": args.model, "seeds": args.seeds, "pairs": HELD_OUT_SIZE, "rows": rows}, sys.stdout, indent=1
-        )
-
-
-def parse_variants(text: str) -> list[str]:
-    """The variants of a comma-separated list; their names may contain commas. Exits if one is unknown."""
-    known, names = [*HEAD_VARIANTS, *TRAINING_VARIANTS], []
-    while text:
-        name = max(
-            (candidate for candidate in known if text == candidate or text.startswith(f"{candidate},")),
-            key=len,
-            default=None,
-        )
-        if name is None:
-            raise SystemExit(f"unknown variant at {text!r}; known: {'; '.join(known)}")
-        names.append(name)
-        text = text[len(name) + 1 :]
-    return names
+    return rows
 
 
 def print_row(name: str, rows: list[dict[str, Any]], sizes: list[int]) -> None:

@@ -1,7 +1,7 @@
 """How a reward model is trained: every setting with its range."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 from rlhf_lab.common.enums import EnsembleCombination
 from rlhf_lab.config.base import Config, setting
@@ -17,6 +17,9 @@ class RewardConfig(Config):
         "mean",
         "which hidden states the head reads: the mean over the response, or its last token",
         group="model",
+    )
+    layers: Literal["all", "last"] = setting(
+        "all", "which layers the head reads: the embeddings and every layer, or the last layer alone", group="model"
     )
     last_weight: float = setting(
         0.1, "with pooling mean: what the last token weighs besides, for its state has read the whole text; 0: all tokens alike",
@@ -40,11 +43,15 @@ class RewardConfig(Config):
         1.0, "with uncertainty: what a unit of variance among the heads takes off the mean", 0.0, 100.0, group="model"
     )
     epochs: int = setting(
-        2, "passes over the labels for the adapter; 0 trains the head alone", 0, 200, group="optimisation"
+        2,
+        "passes over the labels for the adapter; 0 trains the head alone, and so does an adapter that does not help",
+        0,
+        200,
+        group="optimisation",
     )
     early_stopping: bool = setting(
         False,
-        "stop after the number of passes (0 to epochs) with the least loss on labels held out by the folds",
+        "stop after the number of passes (0 to epochs) with the least loss on the labels that are held out",
         group="optimisation",
     )
     batch_size: int = setting(16, "comparisons per update", 1, 1024, group="optimisation")
@@ -52,15 +59,11 @@ class RewardConfig(Config):
     weight_decay: float = setting(0.01, "AdamW weight decay", 0.0, 1.0, group="optimisation")
     max_grad_norm: float = setting(1.0, "gradient clipping by global norm", 1e-3, 1e3, group="optimisation")
     warm_start: bool = setting(
-        True, "fit the head on frozen features first (a convex problem), then train the adapter", group="optimisation"
+        True, "fit the head on frozen features (a convex problem), then train the adapter", group="optimisation"
     )
     ridge: float = setting(
-        80.0, "strength of the head's prior in the warm start; features are scaled to unit spread", 1e-3, 1e6,
-        group="optimisation",
-    )  # fmt: skip
-    prior_power: float = setting(
-        0.25, "how much more the warm start trusts directions in which the base's texts differ; 0: all directions alike",
-        0.0, 2.0, group="optimisation",
+        0.0, "strength of the head's prior in the warm start, for features of unit spread; 0: the one (0.03 to 3) with the least "
+        "loss on labels that are left out in turn", 0.0, 1e6, group="optimisation",
     )  # fmt: skip
     label_smoothing: float = setting(0.0, "share of each label given to the other side", 0.0, 0.49, group="labels")
     margin: float = setting(
@@ -89,10 +92,21 @@ class RewardConfig(Config):
         "each process holds a part of the frozen weights, for models that do not fit one GPU; slower",
         group="optimisation",
     )
-    folds: int = setting(5, "folds of the cross-validation, grouped by prompt; 0 skips it", 0, 20, group="labels")
+    folds: int = setting(
+        3, "the labels of one prompt in so many are held out, to see what the adapter is worth; 0 skips this", 0, 20,
+        group="labels",
+    )  # fmt: skip
     seed: int = setting(0, "seed of the adapter, the batches and the folds", 0, 2**31 - 1, group="labels")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shard_backbone and self.processes < 2:
             raise ConfigError(SHARDING_NEEDS_PROCESSES)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Also accepts the settings of older versions, whose heads read the last layer with another prior."""
+        if "prior_power" in values:
+            retired = ("prior_power", "ridge")
+            values = {"layers": "last"} | {name: value for name, value in values.items() if name not in retired}
+        return super().from_dict(values)

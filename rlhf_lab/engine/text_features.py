@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlhf_lab.common.records import Completion, Prompt
+from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.errors import CorruptStoreError, LabError, LostStoreError
 from rlhf_lab.models.adapters import Adapters
@@ -20,9 +21,10 @@ from rlhf_lab.store.features import TextFeatures, add_features, texts_without_fe
 from rlhf_lab.store.projects import current_project, get_project
 
 log = logging.getLogger("rlhf_lab.engine")
+DEFAULTS = RewardConfig()
 
-#: Mean states of the response, of the embeddings and every layer. A change needs a new store.features.FEATURE_VERSION.
-FEATURES = FeatureSpec("mean", 0.0, "all")
+#: What a reward model reads by default. A change needs a new store.features.FEATURE_VERSION.
+FEATURES = FeatureSpec(DEFAULTS.pooling, DEFAULTS.last_weight, DEFAULTS.layers)
 BATCH_SIZE = 8  # texts; a new job waits for one batch at most
 CHECK_INTERVAL_S = 1.0
 RETRY_AFTER_S = 60.0  # after an error (a model that cannot be loaded)

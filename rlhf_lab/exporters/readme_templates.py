@@ -109,6 +109,12 @@ def _adapter_and_head_code(base: str, head_config: dict[str, Any]) -> str:
     pooling_expr = {0.0: "states.mean(0)", 1.0: "states[-1]"}.get(
         last_weight, f"{1 - last_weight!r} * states.mean(0) + {last_weight!r} * states[-1]"
     )
+    reads_all_layers = head_config.get("layers", "last") == "all"
+    states_expr = (
+        "torch.cat([layer[0] for layer in output.hidden_states], dim=1)"
+        if reads_all_layers
+        else "output.last_hidden_state[0]"
+    )
     return f"""import torch
 {import_line}from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -122,8 +128,8 @@ base = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
 
 def score(prompt_ids, response_ids):
     with torch.no_grad():
-        states = base.base_model(torch.tensor([[*prompt_ids, *response_ids]])).last_hidden_state[0]
-    states = states[len(prompt_ids) :].float()
+        output = base.base_model(torch.tensor([[*prompt_ids, *response_ids]]), output_hidden_states=True)
+    states = {states_expr}[len(prompt_ids) :].float()
     pooled = {pooling_expr}
 {_scoring_code(head_config)}"""
 

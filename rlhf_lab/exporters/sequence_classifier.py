@@ -1,4 +1,4 @@
-"""A reward model with last-token pooling as a PEFT adapter of a `...ForSequenceClassification` with one label.
+"""A reward model that reads the last state as a PEFT adapter of a `...ForSequenceClassification` with one label.
 
 Its head `score` is linear without a bias and is saved with the adapter. Our head also adds an offset, which the card names.
 NumPy only, no torch.
@@ -17,8 +17,12 @@ HEAD_KEY = "base_model.model.score.weight"
 
 
 def can_export(head_config: dict[str, Any]) -> bool:
-    """Whether a reward model can be exported in this form. head_config: its reward_head.json."""
-    return bool(head_config["adapter"]) and head_config["pooling"] == "last" and "ensemble" not in head_config
+    """Whether a reward model can be exported in this form. head_config: its reward_head.json.
+
+    A sequence classifier reads the last layer's state of the last token, and nothing else.
+    """
+    reads_last_state = head_config["pooling"] == "last" and head_config.get("layers", "last") == "last"
+    return bool(head_config["adapter"]) and reads_last_state and "ensemble" not in head_config
 
 
 def classifier_files(folder: Path, adapter_config: str) -> dict[str, str | bytes]:

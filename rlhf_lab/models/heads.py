@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rlhf_lab.common.enums import EnsembleCombination
 from rlhf_lab.core.preference import combine_ensemble_scores
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.errors import ConfigError, ModelError
 from rlhf_lab.models.features import FeatureSpec
 
 
@@ -48,7 +48,15 @@ class RewardHead(nn.Module):
         return [self]
 
     def linear_map(self) -> tuple[Tensor, Tensor]:
-        """Weight (1, F) and bias (1,) from features to the normalised score."""
+        """Weight (1, H) and bias (1,) from a state of the last layer to the normalised score.
+
+        Raises ModelError for a head that reads other layers too.
+        """
+        if self.features.layers != "last":
+            raise ModelError(
+                "critic_init = reward copies the reward model's head to the states of the last layer, and this head reads all "
+                "layers. Choose critic_init = fresh, or train a reward model with layers = last."
+            )
         return self.linear.weight / self.scale, (self.linear.bias - self.shift) / self.scale
 
     @torch.no_grad()

@@ -215,9 +215,9 @@ def test_reward_training_reports_losses_and_stage(lab, monkeypatch):
         return True
 
     monkeypatch.setattr(queue, "update_progress", listen)
-    job = lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD | {"folds": 2, "batch_size": 4})
+    job = lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD | {"folds": 2, "batch_size": 4, "warm_start": False})
     assert lab.do(job).status is JobStatus.DONE
-    assert list(dict.fromkeys(one["stage"] for one in reports)) == ["fold 1 of 2", "fold 2 of 2", "final"]
+    assert list(dict.fromkeys(one["stage"] for one in reports)) == ["validation", "final"]
     assert reports[-1] == {"loss": newest(lab).report["loss"], "stage": "final"}
     assert [len(one["loss"]) for one in reports if one["stage"] == "final"] == [1, 2, 3]
 
@@ -288,8 +288,8 @@ def test_the_eta_of_reward_training_depends_on_its_updates_alone(monkeypatch):
     monkeypatch.setattr(job_progress.time, "monotonic", lambda: next(clock))
     watch = job_handlers._FitProgressReporter(lambda progress: reports.append(progress.eta_s))
     for done in (1, 2, 4):
-        watch.on_update(done, 100, 0.7, "fold 1 of 5")
+        watch.on_update(done, 100, 0.7, "validation")
     watch.restart("again")
     for done in (1, 2):
-        watch.on_update(done, 100, 0.7, "fold 1 of 5")
+        watch.on_update(done, 100, 0.7, "validation")
     assert reports == [None, 2.0 * 98, 2.0 * 96, None, 3.0 * 98]

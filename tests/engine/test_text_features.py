@@ -45,7 +45,7 @@ def add_pair(lab, *texts):
 
 
 @torch.no_grad()
-def test_features_are_the_mean_states_of_every_layer(fresh):
+def test_features_are_the_pooled_states_of_every_layer(fresh):
     """Against transformers' own modules, one text at a time; of sampled tokens and of an imported text, in half precision."""
     sampled, imported = (
         sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(1))[0],
@@ -63,7 +63,8 @@ def test_features_are_the_mean_states_of_every_layer(fresh):
                 input_ids=torch.tensor([[*prompt, *response]]), output_hidden_states=True
             ).hidden_states
             backbone.fused_layers.set_adapter({})
-            expected = torch.cat([layer[0, len(prompt) :].mean(0) for layer in states])
+            responses = [layer[0, len(prompt) :] for layer in states]
+            expected = torch.cat([0.9 * response.mean(0) + 0.1 * response[-1] for response in responses])
             stored = load_features(fresh.db, [side.id])[side.id]
             assert stored.layers == len(states)
             assert stored.vector.astype(float).tolist() == pytest.approx(expected.tolist(), rel=2e-3, abs=1e-4)

@@ -33,13 +33,17 @@ ADAPTER = ["adapter_config.json", "adapter_model.safetensors"]
 KINDS = [
     ("reward", "mean", None), (None, "last", None), ("reward", "last", None), (None, "mean", None),
     ("reward", "mean", "mean"), ("reward", "last", "worst"), (None, "mean", "uncertainty"),
+    ("reward", "last of all layers", None), (None, "mean of all layers", "uncertainty"),
 ]  # fmt: skip
 CLASSIFIER = 2
 
 
-def head_of(size, pooling, mode):
+def head_of(backbone, pooling, mode):
     """A head, or three, with a bias and a scale that the code in a README must not forget."""
-    features = FeatureSpec(pooling, 0.0 if mode == "mean" else 0.3)  # the last token, besides its part of the mean
+    pooling, _, layers = pooling.partition(" of all ")
+    weight = 0.0 if mode == "mean" else 0.3  # of the last token, besides its part of the mean
+    features = FeatureSpec(pooling, weight, "all" if layers else "last")
+    size = features.size(backbone)
     head = EnsembleHead(size, features, [3, 4, 5], mode, 0.5) if mode else RewardHead(size, features, 3)
     for i, part in enumerate(dict.fromkeys([head, *head.heads])):
         part.shift.fill_(0.25 + i)
@@ -61,7 +65,7 @@ class Trained:
         self.project = projects.create_project(db, "p", str(model), digest, "mine", 0, texts)
         self.scores, self.rewards = [], []
         for adapter, pooling, mode in KINDS:
-            head = head_of(self.backbone.hidden_size, pooling, mode)
+            head = head_of(self.backbone, pooling, mode)
             scorer = RewardModel(self.backbone, self.adapters, adapter, head)
             path = f"reward_models/{adapter}-{pooling}-{mode}"
             folder = home / path

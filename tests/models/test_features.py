@@ -7,6 +7,7 @@ import torch
 from support import tiny_models
 
 from rlhf_lab.common.model_files import HEAD_CONFIG
+from rlhf_lab.errors import ModelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.batch import make_batch
 from rlhf_lab.models.features import FeatureSpec, text_features, token_states
@@ -118,3 +119,10 @@ def test_saved_with_its_layers(llama_folder, tmp_path):
     (tmp_path / "old" / HEAD_CONFIG).write_text(json.dumps(metadata))
     again = load_reward_model(old.backbone, Adapters(old.backbone), tmp_path / "old", "judge")
     assert torch.equal(again.scores(*texts), old.scores(*texts))
+
+
+def test_a_head_of_all_layers_does_not_initialise_a_critic():
+    """Nor does an ensemble of such heads: a critic reads the last layer alone."""
+    for head in (RewardHead(8, ALL, 3), EnsembleHead(8, ALL, [3, 4])):
+        with pytest.raises(ModelError, match="train a reward model with layers = last"):
+            head.linear_map()

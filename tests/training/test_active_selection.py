@@ -10,8 +10,7 @@ from support.preference_data import comparisons, reference_of
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.core.preference import margin_from_strength
 from rlhf_lab.models.adapters import Adapters
-from rlhf_lab.training.reward.active_selection import Candidate, greedy_selection, select_most_informative
-from rlhf_lab.training.reward.head_init import PreferenceTargets
+from rlhf_lab.training.reward.active_selection import Candidate, LabelTargets, greedy_selection, select_most_informative
 
 
 def problem(seed=0, labelled=5, candidates=9, width=4):
@@ -56,7 +55,7 @@ def test_greedy_selection_equals_the_explicit_posterior():
 def test_margins_and_repeated_labels_are_part_of_the_posterior():
     """As in the fit: a label at its margin is as open as one at 0; five equal labels tell five times as much; a tie has none."""
     margins, times = [0.0, 3.0, 1.0, 0.0, 2.0], [1, 5, 1, 9, 2]
-    given = PreferenceTargets(
+    given = LabelTargets(
         torch.tensor([True] + [False] * 4), torch.tensor([4.0, *margins[1:]]).double(), torch.tensor(times).double()
     )
     different = 0
@@ -132,6 +131,6 @@ def test_selection_uses_margins_counts_and_ties_of_the_labels(llama_folder, monk
     assert arguments["targets"].margins.tolist() == margin_from_strength(strengths, 0.5).tolist()
     assert arguments["targets"].margins[0] > arguments["targets"].margins[3]
     assert arguments["targets"].counts.tolist() == [1.0, 3.0, 1.0, 1.0]
-    assert (arguments["ridge"], arguments["count"], arguments["labelled"].shape) == (7.0, 1, (4, 32))
-    assert torch.allclose(arguments["candidates"][0], arguments["labelled"][3])  # the same texts, stretched alike
+    assert (arguments["ridge"], arguments["count"], arguments["labelled"].shape) == (7.0, 1, (4, 96))
+    assert torch.allclose(arguments["candidates"][0], arguments["labelled"][3])  # the same texts, scaled alike
     assert torch.equal(arguments["candidates"][0], arguments["candidates"][1])

@@ -48,6 +48,18 @@ def test_insufficient_labels_are_refused_before_training(llama_folder, labels):
         ({"margin": math.nan}, "label 2 has the margin nan"),
         ({"strength": math.inf}, "label 2 has the strength inf"),
         ({"strength": math.nan}, "label 2 has the strength nan"),
+        ({"margin": 1e39}, r"label 2 has the margin 1e\+39\. Give it a number from -1e\+15 to 1e\+15"),
+        ({"strength": 1e39}, r"label 2 has the strength 1e\+39\. Give it a number from 0 to 1e\+15"),
+        ({"strength": -5.0}, r"label 2 has the strength -5\.0\. Give it a number from 0 to"),
+        ({"margin": None}, "label 2 has the margin None"),
+        ({"margin": None, "tie": True}, "label 2 has the margin None"),
+        ({"strength": None}, "label 2 has the strength None"),
+        ({"margin": "1"}, "label 2 has the margin 1"),
+        ({"strength": "1"}, "label 2 has the strength 1"),
+        ({"count": -1}, "label 2 has the count -1. Give it a whole number from 0"),
+        ({"count": math.nan}, "label 2 has the count nan"),
+        ({"count": 1.5}, "label 2 has the count 1.5"),
+        ({"count": None}, "label 2 has the count None"),
     ],
 )
 @pytest.mark.parametrize("warm_start", [False, True])
@@ -146,13 +158,16 @@ def test_normalising_keeps_the_order(llama_folder):
 
 def test_deterministic(llama_folder):
     """Bit for bit, whatever the global generator did before; and another seed is another model."""
-    first, first_report = train(llama_folder, folds=3)
+    _, validated = train(llama_folder, folds=3)
     torch.rand(5)
-    second, second_report = train(llama_folder, folds=3)
+    assert train(llama_folder, folds=3)[1] == validated
+    first, first_report = train(llama_folder)
+    torch.rand(5)
+    second, second_report = train(llama_folder)
     assert first_report == second_report
     assert tiny_models.same(first.head.state_dict(), second.head.state_dict())
     assert tiny_models.same(first.adapters.tensors(first.adapter), second.adapters.tensors(second.adapter))
-    other, _ = train(llama_folder, folds=3, seed=1)
+    other, _ = train(llama_folder, seed=1)
     assert not tiny_models.same(first.adapters.tensors(first.adapter), other.adapters.tensors(other.adapter))
 
 
@@ -262,7 +277,7 @@ def test_folds_never_split_a_prompt(llama_folder, changes):
     """Two groups that contradict each other: trained on either, every held-out label of the other is missed. Folds that
     mix the groups would train on both, and could not be wrong on all."""
     _, report = train(llama_folder, contradicting(), **(changes | {"folds": 5}))
-    assert report.folds == 2
+    assert report.folds == (2 if changes.get("warm_start", True) else 1)
     assert report.accuracy == 0.0
 
 
@@ -290,7 +305,7 @@ def test_progress_callbacks(llama_folder):
     assert done == sorted(done)
     assert all(done <= total for done, total, _, _ in seen)
     stages = list(dict.fromkeys(stage for _, _, _, stage in seen))
-    assert stages == [*(f"fold {i} of {report.folds}" for i in range(1, report.folds + 1)), "final"]
+    assert stages == ["final"]
     assert [stage for _, _, _, stage in seen][-6:] == ["final"] * 6
     assert len(ticks) > 6
 

@@ -68,10 +68,10 @@ function trainingCard() {
     el('div.lab-row', {}, el('h2'), el('span.muted.lab-grow', { role: 'status' })),
     el('div.lab-bar', { role: 'progressbar', 'aria-label': 'training of the reward model', 'aria-valuemin': 0, 'aria-valuemax': 100 }, el('i')),
     el('p.muted.note'),
-    el('p.muted', {}, 'Loss, update by update; 0.69 is guessing. Each fold learns without some of the prompts and is tested on them; the last fit learns from all.'));
+    el('p.muted', {}, 'Loss, update by update; 0.69 is guessing. The validation fit learns without some of the prompts and is tested on them; if the adapter helps, a last fit learns from all.'));
   card.append(chart('training', 'loss of the training that goes on, over its updates', (c) => ({
     traces: [{ y: lossOf(), x: lossOf().map((_, i) => i + 1), mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }],
-    layout: { xTitle: 'update of this fold', yTitle: 'loss', height: 160, xaxis: { dtick: LabCharts.integerTick(1, lossOf().length) }, y: { rangemode: 'tozero' } } })));
+    layout: { xTitle: 'update of this fit', yTitle: 'loss', height: 160, xaxis: { dtick: LabCharts.integerTick(1, lossOf().length) }, y: { rangemode: 'tozero' } } })));
   return card;
 }
 

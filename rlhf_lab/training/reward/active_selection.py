@@ -18,7 +18,6 @@ from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.heads import EnsembleHead
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.training.reward.head_init import PreferenceTargets, fit_head_weights
 from rlhf_lab.training.reward.task import ReferenceSamples, RewardTask
 
 CANDIDATES_PER_PAIR = 4  # candidates sampled for each pair that is kept
@@ -40,16 +39,24 @@ def select_most_informative(
 
     Uses the frozen backbone only: no adapter is trained or needed. Raises NotFiniteError, ModelError.
     """
-    config = config.replace(warm_start=True)
-    task = RewardTask(adapters, comparisons, reference, config, on_progress=on_progress)
-    prompts = [candidate.prompt for candidate in candidates]
+    task = RewardTask(adapters, comparisons, reference, config.replace(warm_start=True), on_progress=on_progress)
+    assert task.frozen is not None
+    fitter, prompts = task.frozen.fitter, [candidate.prompt for candidate in candidates]
     first = task.features(prompts, [candidate.first for candidate in candidates])
     second = task.features(prompts, [candidate.second for candidate in candidates])
-    targets = PreferenceTargets(task.ties, task.margins, task.counts.double(), config.label_smoothing)
-    weights = fit_head_weights(task.differences, targets, config.ridge)
-    return greedy_selection(
-        task.differences, task.feature_scaler(first - second), weights, config.ridge, count, targets
-    )
+    differences = torch.from_numpy(fitter.scaler((first - second).numpy()))
+    fit = fitter.fit(range(len(comparisons)), task.counts)
+    targets = LabelTargets(task.ties[fit.indices], task.margins[fit.indices], task.counts[fit.indices].double())
+    labelled = fitter.differences[fit.indices]
+    return greedy_selection(labelled.double(), differences.double(), fit.scaled_weights, fit.ridge, count, targets)
+
+
+class LabelTargets(NamedTuple):
+    """The labels of N pairs: ties (N,) bool; margins (N,) float64, ignored on ties; counts (N,) float64."""
+
+    ties: Tensor
+    margins: Tensor
+    counts: Tensor
 
 
 def greedy_selection(
@@ -58,12 +65,12 @@ def greedy_selection(
     weights: Tensor,
     ridge: float,
     count: int,
-    targets: PreferenceTargets | None = None,
+    targets: LabelTargets | None = None,
 ) -> list[int]:
     """The indices of up to `count` rows of `candidates`, the most informative first.
 
-    labelled (N, H), candidates (C, H): float64 differences of scaled features; weights (H,), ridge, targets: result and arguments
-    of `head_init.fit_head_weights` for the labelled ones. targets None: no margins, and each label counts once.
+    labelled (N, H), candidates (C, H): float64 differences of scaled features; weights (H,), ridge, targets: of the fit to
+    the labelled ones. targets None: no margins, and each label counts once.
     """
     weighted_features = _label_curvature(labelled @ weights, targets).sqrt()[:, None] * labelled
     cross_products = candidates @ weighted_features.T
@@ -84,13 +91,11 @@ def greedy_selection(
     return chosen
 
 
-def _label_curvature(logits: Tensor, targets: PreferenceTargets | None) -> Tensor:
+def _label_curvature(logits: Tensor, targets: LabelTargets | None) -> Tensor:
     """(N,) second derivative of each label's loss with respect to its logit: its weight in the posterior precision."""
     if targets is None:
         return _bernoulli_variance(logits)
-    if targets.margins is not None:
-        logits = logits - targets.margins.masked_fill(targets.ties, 0.0)
-    return _bernoulli_variance(logits) if targets.counts is None else targets.counts * _bernoulli_variance(logits)
+    return targets.counts * _bernoulli_variance(logits - targets.margins.masked_fill(targets.ties, 0.0))
 
 
 def _bernoulli_variance(logits: Tensor) -> Tensor:

@@ -1,102 +1,76 @@
 """Fits the head of a reward model on frozen features: a convex problem, solved exactly in milliseconds.
 
 A LoRA adapter needs hundreds of labels; a ridge-regularised Bradley-Terry fit on the pooled hidden states of the frozen backbone
-ranks texts after a few dozen.
+ranks texts after a few dozen. The fit is that of the instant reward model (core/preference_fit.py).
 """
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
-#: Added to the variance of each direction, in units of the mean variance, so that none is scaled to 0.
-VARIANCE_FLOOR = 0.05
+from rlhf_lab.core.preference_fit import LayerScaler, PreferenceTargets, choose_ridge, fit_dual, held_out_scores
+
+#: Of more labels a head learns from so many, evenly spread: time grows with their cube, and accuracy hardly grows.
+MAX_HEAD_LABELS = 4000
 
 
-class FeatureScaler:
-    """A symmetric linear map of features that encodes a prior: directions in which the base model's texts vary matter more.
+class HeadFit(NamedTuple):
+    """A head fitted to the comparisons `indices` (n,).
 
-    A direction of variance v (over M base samples, in units of the mean variance) is scaled by (v + VARIANCE_FLOOR) ** power, and
-    all directions by one factor that gives base features unit spread. A ridge penalty on weights of scaled features is a Gaussian
-    prior on the head whose variance in that direction is the square of its scale. power 0: all directions alike. Powers of 0.5
-    and more would let the few largest directions dominate.
+    weights: (F,) float32, of features; bias: makes the mean score of the reference texts 0. scaled_weights: (F,) float64,
+    of scaled features. held_out: (n,) float64, score differences by heads that did not see the labels of the same group.
     """
 
-    def __init__(self, reference_features: Tensor, power: float) -> None:
-        """reference_features: (M, H) float64 features of the base model's samples, M >= 2."""
-        self.mean = reference_features.mean(0)
-        centred = reference_features - self.mean
-        _, singular_values, self.directions = torch.linalg.svd(centred, full_matrices=False)
-        variance = singular_values.square()
-        variance = variance * reference_features.shape[1] / variance.sum().clamp_min(1e-300)
-        self.base_scale = float(VARIANCE_FLOOR**power)
-        self.extra_scales = (variance + VARIANCE_FLOOR) ** power - self.base_scale
-        scaled_std = self._scale_directions(centred).std(0).norm() / math.sqrt(reference_features.shape[1])
-        self.normalizer = 1.0 / float(scaled_std) if float(scaled_std) > 0 else 1.0
-
-    def _scale_directions(self, x: Tensor) -> Tensor:
-        projections = torch.matmul(x, self.directions.T) * self.extra_scales
-        return torch.matmul(projections, self.directions) + self.base_scale * x
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(N, H) -> (N, H). Being symmetric, it also maps weights of scaled features to weights of features."""
-        return self._scale_directions(x) * self.normalizer
+    indices: list[int]
+    weights: Tensor
+    bias: float
+    scaled_weights: Tensor
+    held_out: Tensor
+    ridge: float
 
 
-class PreferenceTargets(NamedTuple):
-    """The labels of N pairs. ties: (N,) bool; margins: (N,) float64, of the score difference, ignored on ties; counts: (N,)
-    float64, how often each label counts."""
+class HeadFitter:
+    """Fits heads to any of the comparisons.
 
-    ties: Tensor
-    margins: Tensor | None = None
-    counts: Tensor | None = None
-    label_smoothing: float = 0.0
-
-
-def fit_head_weights(differences: Tensor, targets: PreferenceTargets, ridge: float, iterations: int = 100) -> Tensor:
-    """Weights (H,) that minimise sum of Bradley-Terry losses + ridge/2 |w|², by Newton's method.
-
-    differences: (N, H) float64, features of chosen minus rejected. A tie's target is 0.5.
-    Backtracking line search (Armijo): full steps oscillate where margins start in the flat part of the loss.
+    differences: (N, F) float32 features of chosen minus rejected, scaled (`LayerScaler`). gram: (N, N) of them.
     """
-    if len(differences) < differences.shape[1]:  # the solution lies in the span of the rows: N unknowns, not H
-        basis, reduced = torch.linalg.qr(differences.T)
-        return torch.mv(basis, fit_head_weights(reduced.T, targets, ridge, iterations))
-    weights = differences.new_zeros(differences.shape[1])
-    target_probs = differences.new_full((len(differences),), 1.0 - targets.label_smoothing).masked_fill(
-        targets.ties, 0.5
-    )
-    margins = (
-        torch.zeros_like(target_probs) if targets.margins is None else targets.margins.masked_fill(targets.ties, 0.0)
-    )
-    counts = torch.ones_like(target_probs) if targets.counts is None else targets.counts
-    eye = torch.eye(differences.shape[1], dtype=differences.dtype)
 
-    def loss(weights: Tensor) -> float:
-        logit = differences @ weights - margins
-        log_likelihoods = target_probs * logsigmoid(logit) + (1 - target_probs) * logsigmoid(-logit)
-        return float(ridge / 2 * weights @ weights - counts @ log_likelihoods)
+    def __init__(
+        self, differences: Tensor, reference: Tensor, layers: int, targets: PreferenceTargets, groups: Sequence[int],
+        ridge: float,
+    ) -> None:  # fmt: skip
+        """differences (N, F), reference (M, F) float32: features, in `layers` blocks; ridge: 0 chooses it for each fit."""
+        self.scaler = LayerScaler(reference.numpy(), layers)
+        self.differences = torch.from_numpy(self.scaler(differences.numpy()))
+        self.targets, self.groups, self.ridge = targets, groups, ridge
+        self.rows = range(0, len(differences), -(-len(differences) // MAX_HEAD_LABELS))
+        rows = self.differences[:: self.rows.step]
+        self.gram = torch.mm(rows, rows.T).double().numpy()
 
-    for _ in range(iterations):
-        probability = torch.sigmoid(differences @ weights - margins)
-        gradient = differences.T @ (counts * (probability - target_probs)) + ridge * weights
-        weighted_differences = (counts * probability * (1 - probability))[:, None] * differences
-        step = torch.linalg.solve(differences.T @ weighted_differences + ridge * eye, gradient)
-        loss_before, armijo_decrease = loss(weights), 0.1 * float(gradient @ step)
-        tolerance, step_size = 1e-12 * loss_before, 1.0
-        while (
-            loss(weights - step_size * step) > loss_before - step_size * armijo_decrease + tolerance
-            and step_size > 1e-9
-        ):
-            step_size /= 2
-        step = step_size * step
-        weights = weights - step
-        if float(step.abs().max()) < 1e-10:
-            break
-    return weights
+    def fit(self, indices: Sequence[int], counts: Tensor) -> HeadFit:
+        """counts: (N,) how often each label counts."""
+        indices = [i for i in indices if i in self.rows]
+        positions = [i // self.rows.step for i in indices]
+        gram, groups = self.gram[positions][:, positions], [self.groups[i] for i in indices]
+        targets = PreferenceTargets(
+            self.targets.ties[indices],
+            self.targets.margins[indices] if self.targets.margins is not None else None,
+            counts[indices].double().numpy(),
+            self.targets.label_smoothing,
+        )
+        ridge = self.ridge or choose_ridge(gram, targets, groups)
+        fit = fit_dual(gram, targets, ridge)
+        scaled_weights = torch.from_numpy(fit.coefficients).float() @ self.differences[indices]
+        weights = scaled_weights * torch.from_numpy(self.scaler.scales)
+        held_out = torch.from_numpy(held_out_scores(gram, fit, groups))
+        bias = -float(torch.from_numpy(self.scaler.mean) @ weights)
+        return HeadFit(indices, weights, bias, scaled_weights.double(), held_out, ridge)
+
+    def score_differences(self, fit: HeadFit, indices: Sequence[int]) -> Tensor:
+        """(n,) float64 score of chosen minus rejected of the comparisons `indices`."""
+        return self.differences[list(indices)].double() @ fit.scaled_weights
 
 
 def assign_folds(groups: Sequence[int], folds: int) -> list[int]:

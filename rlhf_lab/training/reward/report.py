@@ -30,14 +30,18 @@ class HeldOutPrediction:
 
 @dataclass(frozen=True)
 class RewardReport:
-    """accuracy: cross-validated over decided (non-tie) labels; accuracy_low, accuracy_high: its 95 % Wilson interval.
+    """accuracy: over decided (non-tie) labels that were held out, `folds` times; accuracy_low, accuracy_high: its 95 %
+    Wilson interval. A fitted head holds out every prompt once, an adapter some prompts.
+
+    adapter: the fitted head and the adapter on the same held-out labels ("labels", "head_accuracy", "adapter_accuracy",
+    "head_loss", "adapter_loss" in nats a label), and whether the adapter is "used"; None where they were not compared.
 
     calibration: [mean confidence, accuracy, count] of each bin of held-out labels, least confident first.
     expected_calibration_error: mean difference of confidence and accuracy, weighted by count.
     disagreements: {"index": of the comparison, "probability": of its label}, held out and below 0.5, the worst first.
     agreement: among pairs that were labelled more than once, the fraction of equal labels and the number of label pairs.
-    epochs: of the final fit; fewer than configured with early stopping. indistinguishable: labels that were left out because
-    the model reads the same tokens for both texts; `labels` and `ties` do not count them.
+    epochs: of the final fit; fewer than configured with early stopping, or where the adapter does not help. indistinguishable:
+    labels that were left out because the model reads the same tokens for both texts; `labels` and `ties` do not count them.
     """
 
     labels: int
@@ -57,6 +61,7 @@ class RewardReport:
     agreement: dict[str, float] | None = None
     epochs: int = 0
     indistinguishable: int = 0
+    adapter: dict[str, Any] | None = None
 
 
 def held_out_metrics(held_out: Sequence[HeldOutPrediction], comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -111,15 +116,15 @@ def expected_calibration_error(bins: Sequence[tuple[float, float, int]]) -> floa
     return math.fsum(count * abs(predicted - observed) for predicted, observed, count in bins) / total
 
 
-def log_loss(held_out: Sequence[HeldOutPrediction], comparisons: Sequence[Comparison]) -> float:
-    """Mean nats per held-out label: -log p, and for a tie the mean of both sides."""
-    total = 0.0
+def log_losses(held_out: Sequence[HeldOutPrediction], comparisons: Sequence[Comparison]) -> list[float]:
+    """Nats of each held-out label: -log p, and for a tie the mean of both sides."""
+    losses = []
     for prediction in held_out:
         label_nats, other_nats = (
             -math.log(max(p, 1e-12)) for p in (prediction.probability, 1 - prediction.probability)
         )
-        total += (label_nats + other_nats) / 2 if comparisons[prediction.index].tie else label_nats
-    return total / len(held_out)
+        losses.append((label_nats + other_nats) / 2 if comparisons[prediction.index].tie else label_nats)
+    return losses
 
 
 def agreement(comparisons: Sequence[Comparison]) -> dict[str, float] | None:

@@ -13,6 +13,7 @@ from rlhf_lab.common.records import Comparison
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.core.preference import bradley_terry_loss, centring_penalty, margin_from_strength, score_l2
+from rlhf_lab.core.preference_fit import PreferenceTargets
 from rlhf_lab.errors import NotFiniteError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.batch import make_batch, map_by_length
@@ -21,7 +22,7 @@ from rlhf_lab.models.heads import EnsembleHead, RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 from rlhf_lab.training.optimizers import make_fused_adam, set_lr
-from rlhf_lab.training.reward.head_init import FeatureScaler, PreferenceTargets, fit_head_weights
+from rlhf_lab.training.reward.head_init import HeadFit, HeadFitter
 from rlhf_lab.training.reward.report import HeldOutPrediction
 
 #: The adapter that is trained; loaded reward models have other names.
@@ -34,6 +35,16 @@ class ReferenceSamples(NamedTuple):
 
     prompts: list[list[int]]
     responses: list[list[int]]
+
+
+@dataclass(frozen=True)
+class FrozenFeatures:
+    """Features of the frozen backbone, float32: of chosen and rejected texts (N, F) and of reference samples (M, F)."""
+
+    chosen: Tensor
+    rejected: Tensor
+    reference: Tensor
+    fitter: HeadFitter
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,7 @@ class RewardTask:
         self.backbone, self.adapters, self.config = adapters.backbone, adapters, config
         self.on_progress, self.distributed = on_progress, distributed
         self.comparisons, self.reference = comparisons, reference
-        self.feature_spec = FeatureSpec(config.pooling, config.last_weight)
+        self.feature_spec = FeatureSpec(config.pooling, config.last_weight, config.layers)
         backbone = self.backbone
         prompts = {c.prompt: backbone.encode_prompt(c.prompt) for c in comparisons}
         self.prompts = [prompts[c.prompt] for c in comparisons]
@@ -77,16 +88,23 @@ class RewardTask:
         self.ties = torch.tensor([c.tie for c in comparisons])
         strength = torch.tensor([c.strength for c in comparisons], dtype=torch.float64)
         self.margins = torch.tensor([c.margin for c in comparisons]) + margin_from_strength(strength, config.margin)
-        if config.warm_start:
-            chosen = self.features(self.prompts, self.chosen)
-            rejected = self.features(self.prompts, self.rejected)
-            reference_features = self.features(*reference)
-            self.feature_scaler = FeatureScaler(reference_features, config.prior_power)
-            self.differences = self.feature_scaler(chosen - rejected)
+        self.frozen = self._frozen_features() if config.warm_start else None
+
+    def _frozen_features(self) -> "FrozenFeatures":
+        chosen = self.features(self.prompts, self.chosen)
+        rejected = self.features(self.prompts, self.rejected)
+        reference = self.features(*self.reference)
+        targets = PreferenceTargets(
+            self.ties.numpy(), self.margins.double().numpy(), label_smoothing=self.config.label_smoothing
+        )
+        layers = reference.shape[1] // self.backbone.hidden_size
+        groups = [comparison.group for comparison in self.comparisons]
+        fitter = HeadFitter(chosen - rejected, reference, layers, targets, groups, self.config.ridge)
+        return FrozenFeatures(chosen, rejected, reference, fitter)
 
     @torch.no_grad()
     def features(self, prompts: TokenIds, responses: TokenIds) -> Tensor:
-        """(N, F) float64 features of the frozen backbone. Raises NotFiniteError."""
+        """(N, F) float32 features of the frozen backbone. Raises NotFiniteError."""
 
         def local_features(local_slice: slice) -> Tensor:
             local_prompts, local_responses = prompts[local_slice], responses[local_slice]
@@ -100,7 +118,7 @@ class RewardTask:
                     return text_features(self.backbone, batch, self.feature_spec)
 
             lengths = [len(p) + len(r) for p, r in zip(local_prompts, local_responses, strict=True)]
-            return map_by_length(batch_features, lengths, self.backbone).double().cpu()
+            return map_by_length(batch_features, lengths, self.backbone).cpu()
 
         features = self.distributed.map_rows(len(prompts), local_features, dim=0)
         if not bool(features.isfinite().all()):
@@ -122,13 +140,17 @@ class RewardTask:
         return epochs * math.ceil(label_count / self.config.batch_size)
 
     def fit(self, spec: FitSpec) -> tuple[RewardModel, list[float]]:
-        """A reward model trained on the comparisons `spec.subset`, not yet normalised, and its losses. Raises NotFiniteError."""
-        config, trains_adapter = self.config, self.config.epochs > 0
+        """A reward model trained on the comparisons `spec.subset`, not yet normalised, and its losses; with an adapter if
+        there are epochs. Raises NotFiniteError.
+        """
+        config, trains_adapter = self.config, spec.epochs > 0
         member_counts = self.bootstrap_counts(spec.subset)
         head = self.new_head(len(member_counts))
-        if config.warm_start:
-            for member, label_counts in zip(head.heads, member_counts, strict=True):
-                self.init_head(member, spec.subset, label_counts)
+        if self.frozen is not None:
+            for member, fit in zip(head.heads, self.fit_heads(spec.subset), strict=True):
+                with torch.no_grad():
+                    member.linear.weight.copy_(fit.weights[None])
+                    member.linear.bias.fill_(fit.bias)
         if trains_adapter:
             self.adapters.add(REWARD_TRAINING_ADAPTER, r=config.lora_r, alpha=config.lora_alpha,
                               seed=derive_seed(config.seed, "reward adapter"), trainable=True)  # fmt: skip
@@ -139,15 +161,37 @@ class RewardTask:
         head.requires_grad_(False)
         return model, losses
 
+    def fit_heads(self, subset: list[int]) -> list[HeadFit]:
+        """A head of each member, fitted on frozen features to the comparisons `subset`; needs `warm_start`."""
+        assert self.frozen is not None
+        return [self.frozen.fitter.fit(subset, label_counts) for label_counts in self.bootstrap_counts(subset)]
+
     def normalise(self, model: RewardModel) -> None:
         """Normalise its scores to mean 0 and sd 1 on the base model's samples. Raises NotFiniteError."""
-        raw = self.score_all(model.raw_scores, *self.reference)
+        if self.frozen is not None and model.adapter is None:
+            raw = model.head.raw_members(self.frozen.reference.to(self.backbone.device))
+        else:
+            raw = self.score_all(model.raw_scores, *self.reference)
         if not bool(raw.isfinite().all()):
             raise NotFiniteError(
                 "the reward model scores the base model's own texts with numbers that are not finite. Lower its learning "
                 "rate (lr) or raise ridge; if that does not help, the model's weights are damaged."
             )
         model.head.normalise(raw.to(self.backbone.device))
+
+    def final_scores(self, model: RewardModel, indices: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Normalised scores of the chosen and rejected texts of `indices` (n,), and of the base model's samples (M,)."""
+        if self.frozen is not None and model.adapter is None:
+            device, frozen = self.backbone.device, self.frozen
+            features = (frozen.chosen[indices], frozen.rejected[indices], frozen.reference)
+            chosen, rejected, reference = (model.head(part.to(device)).cpu() for part in features)
+            return chosen, rejected, reference
+        prompts = [self.prompts[i] for i in indices]
+        return (
+            self.score_all(model.scores, prompts, [self.chosen[i] for i in indices]),
+            self.score_all(model.scores, prompts, [self.rejected[i] for i in indices]),
+            self.score_all(model.scores, *self.reference),
+        )
 
     def new_head(self, members: int) -> RewardHead | EnsembleHead:
         config, size = self.config, self.feature_spec.size(self.backbone)
@@ -178,21 +222,13 @@ class RewardTask:
             member_counts.append(counts if bool((counts[~self.ties] > 0).any()) else base_counts)
         return member_counts
 
-    def init_head(self, head: RewardHead, subset: list[int], label_counts: Tensor) -> None:
-        """Fit the head on frozen features; the bias makes the base's mean score 0, as the centring penalty does."""
-        indices = torch.tensor(subset)
-        targets = PreferenceTargets(
-            self.ties[indices], self.margins[indices], label_counts[indices].double(), self.config.label_smoothing
-        )
-        weights = self.feature_scaler(fit_head_weights(self.differences[indices], targets, self.config.ridge)[None])[0]
-        with torch.no_grad():
-            head.linear.weight.copy_(weights[None])
-            head.linear.bias.copy_(-(self.feature_scaler.mean @ weights)[None])
-
     def train_lora(self, model: RewardModel, spec: FitSpec, member_counts: list[Tensor]) -> list[float]:
-        """AdamW on adapter and heads; the loss of every update. Raises NotFiniteError before a broken gradient is applied."""
+        """AdamW on the adapter, and on heads that were not fitted; the loss of every update.
+
+        Raises NotFiniteError before a broken gradient is applied.
+        """
         config, subset = self.config, spec.subset
-        heads = [p for head in model.head.heads for p in head.linear.parameters()]
+        heads = [p for head in model.head.heads for p in head.linear.parameters()] if self.frozen is None else []
         parameters = [*self.adapters.parameters(REWARD_TRAINING_ADAPTER), *heads]
         optimizer = make_fused_adam(torch.optim.AdamW, parameters, lr=config.lr, weight_decay=config.weight_decay)
         generator = torch.Generator().manual_seed(derive_seed(config.seed, "order", spec.order_name))
@@ -266,6 +302,20 @@ class RewardTask:
         )  # fmt: skip
         loss = loss + config.centering * centring_penalty(chosen, rejected)
         return loss + config.score_l2 * score_l2(chosen, rejected) if config.score_l2 else loss
+
+    def predict_held_out(self) -> list[HeldOutPrediction]:
+        """The probability of each label by fitted heads that did not see the labels of its prompt, averaged over the members."""
+        indices = self.distinguishable
+        fits = self.fit_heads(indices)
+        probabilities = torch.stack([torch.sigmoid(fit.held_out) for fit in fits]).mean(dim=0)
+        return [HeldOutPrediction(i, float(p)) for i, p in zip(fits[0].indices, probabilities, strict=True)]
+
+    def predict_by_heads(self, train_indices: list[int], indices: list[int]) -> list[HeldOutPrediction]:
+        """The probability of the labels at `indices` by heads fitted to those at `train_indices`, averaged over the members."""
+        assert self.frozen is not None
+        differences = [self.frozen.fitter.score_differences(fit, indices) for fit in self.fit_heads(train_indices)]
+        probabilities = torch.sigmoid(torch.stack(differences)).mean(dim=0)
+        return [HeldOutPrediction(i, float(p)) for i, p in zip(indices, probabilities, strict=True)]
 
     def predict(self, model: RewardModel, indices: list[int]) -> list[HeldOutPrediction]:
         """The probability of the labels at `indices`, averaged over the members; it does not depend on normalisation."""

@@ -1,11 +1,11 @@
-"""Trains a reward model on comparisons: a warm start of the head, then LoRA adapter and head together, then normalisation.
+"""Trains a reward model on comparisons: a head fitted on frozen features, a LoRA adapter where it helps, then normalisation.
 
 Bradley-Terry (1952): P(chosen preferred) = sigmoid(score(chosen) - score(rejected)); ties have target 0.5.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 from rlhf_lab.common.progress import ProgressCallback, no_progress
@@ -16,19 +16,19 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.heads import check_reference_count
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
-from rlhf_lab.training.reward.head_init import assign_folds
 from rlhf_lab.training.reward.report import (
     HeldOutPrediction,
     RewardReport,
     agreement,
     held_out_metrics,
     length_correlation,
-    log_loss,
 )
 from rlhf_lab.training.reward.task import FitSpec, ReferenceSamples, RewardTask
+from rlhf_lab.training.reward.validation import Split, choose_epochs, compare_with_head, split_labels, validate
 
-#: on_update(updates done, total updates, loss of the last one, current fit: "fold 2 of 5" or "final")
+#: on_update(updates done, total updates, loss of the last one, current fit: "validation" or "final")
 FitUpdateCallback = Callable[[int, int, float, str], None]
+MAX_MARGIN = 1e15  # float32 holds it, also multiplied by RewardConfig.margin
 
 
 def train_reward(
@@ -41,12 +41,13 @@ def train_reward(
     on_progress: ProgressCallback = no_progress,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> tuple[RewardModel, RewardReport]:
-    """Train a reward model on comparisons and evaluate it by cross-validation grouped by prompt.
+    """Train a reward model on comparisons and evaluate it on labels of prompts that it did not see.
 
-    With early_stopping the folds also choose the epochs of the final fit: those with the lowest mean log-loss on all held-out
-    labels. The report's metrics are those after the same epochs, and so are slightly optimistic. Leaves the adapter
-    REWARD_TRAINING_ADAPTER loaded and frozen. Several processes share the work, and all return the same result. Comparisons
-    whose texts have the same tokens are left out.
+    A fitted head (warm_start) is evaluated by leaving out one prompt after the other. An adapter is evaluated by one more fit,
+    on the labels of all but one in `folds` prompts, and is trained on all labels only if it predicts the others better than the
+    head alone. With early_stopping these labels also choose its epochs. The report's metrics are those after the same epochs, and
+    so are slightly optimistic. A trained adapter is REWARD_TRAINING_ADAPTER, loaded and frozen. Several processes share the
+    work, and all return the same result. Comparisons whose texts have the same tokens are left out.
     Raises LabelError for too few or only tied labels, ConfigError for less than 2 reference samples, NotFiniteError.
     """
     check_labels(comparisons)
@@ -59,27 +60,28 @@ def train_reward(
             "far as it reads. Label texts that differ earlier, or choose a model with a longer context."
         )
     check_labels([comparisons[i] for i in indices])
-    folds = min(config.folds, len({comparisons[i].group for i in indices}))
-    folds = folds if folds > 1 else 0
-    counter = _UpdateCounter(on_update, task.update_count(len(indices), config.epochs) * (folds + 1))
-    predictions_by_epoch = _cross_validate(task, folds, counter)
-    epochs = config.epochs
-    if config.early_stopping and predictions_by_epoch:
-        losses_by_epoch = {epoch: log_loss(held_out, comparisons) for epoch, held_out in predictions_by_epoch.items()}
-        epochs = min(losses_by_epoch, key=lambda epoch: (losses_by_epoch[epoch], epoch))
+    split = split_labels(task)
+    counter = _UpdateCounter(on_update, _update_count(task, split))
+    counter.stage = "validation"
+    predictions_by_epoch = validate(task, split, counter.count_update) if split is not None else {}
+    epochs = choose_epochs(predictions_by_epoch, comparisons, config)
     counter.stage = "final"
     model, losses = task.fit(FitSpec(indices, epochs, "all", counter.count_update))
     task.normalise(model)
-    held_out = predictions_by_epoch.get(epochs, [])
+    if epochs == 0 and config.warm_start:
+        held_out, folds = _predict_by_left_out_prompts(task)
+    else:
+        held_out, folds = predictions_by_epoch.get(epochs, []), 1 if predictions_by_epoch else 0
     metrics = _final_fit_metrics(task, model, losses) | held_out_metrics(held_out, comparisons)
     return model, RewardReport(
         **metrics, folds=folds, agreement=agreement(comparisons), epochs=epochs,
         indistinguishable=len(comparisons) - len(indices),
+        adapter=compare_with_head(predictions_by_epoch, comparisons, epochs),
     )  # fmt: skip
 
 
 def check_labels(comparisons: Sequence[Comparison]) -> None:
-    """Raises LabelError unless at least 2 labels are decided, and their margins are finite."""
+    """Raises LabelError unless at least 2 labels are decided, and their margins, strengths and counts are usable numbers."""
     decided = sum(not c.tie for c in comparisons)
     if not comparisons:
         raise LabelError(
@@ -92,12 +94,14 @@ def check_labels(comparisons: Sequence[Comparison]) -> None:
     if decided < 2:
         raise LabelError("there is one decided label; a reward model needs at least 2. Label some more pairs.")
     for index, comparison in enumerate(comparisons):
-        margin = 0.0 if comparison.tie else comparison.margin  # ties have none
-        for name, value in (("margin", margin), ("strength", comparison.strength)):
-            if not math.isfinite(value):
-                raise LabelError(
-                    f"label {index} has the {name} {value}: no two scores can differ by that much. Give it a finite number."
-                )
+        lowest = -math.inf if comparison.tie else -MAX_MARGIN  # the margin of a tie is not used
+        ranges = {"margin": (lowest, -lowest), "strength": (0, MAX_MARGIN), "count": (0, math.inf)}
+        for name, (low, high) in ranges.items():
+            value: Any = getattr(comparison, name)
+            is_number = isinstance(value, Integral if name == "count" else Real)
+            if not is_number or not low <= value <= high:
+                kind = "whole number" if name == "count" else "number"
+                raise LabelError(f"label {index} has the {name} {value}. Give it a {kind} from {low:g} to {high:g}.")
 
 
 class _UpdateCounter:
@@ -113,34 +117,23 @@ class _UpdateCounter:
             self.on_update(self.updates_done, max(self.total_updates, self.updates_done), loss, self.stage)
 
 
-def _cross_validate(task: RewardTask, folds: int, counter: _UpdateCounter) -> dict[int, list[HeldOutPrediction]]:
-    """Held-out predictions of all folds by epochs trained; only for the last epoch without early stopping."""
-    indices = task.distinguishable
-    fold_of_label = assign_folds([task.comparisons[i].group for i in indices], folds) if folds else []
-    predictions: dict[int, list[HeldOutPrediction]] = defaultdict(list)
-    for fold in sorted(set(fold_of_label)):
-        train_indices = [i for i, f in zip(indices, fold_of_label, strict=True) if f != fold]
-        held_out_indices = [i for i, f in zip(indices, fold_of_label, strict=True) if f == fold]
-        if all(task.comparisons[i].tie for i in train_indices):
-            continue
-        counter.stage = f"fold {fold + 1} of {folds}"
+def _update_count(task: RewardTask, split: Split | None) -> int:
+    """Updates of all fits, if the adapter is used."""
+    epochs = task.config.epochs
+    validation = task.update_count(len(split.train), epochs) if split is not None else 0
+    return validation + task.update_count(len(task.distinguishable), epochs)
 
-        def on_epoch(epochs_done: int, model: RewardModel, held_out_indices: list[int] = held_out_indices) -> None:
-            if task.config.early_stopping and epochs_done < task.config.epochs:
-                predictions[epochs_done] += task.predict(model, held_out_indices)
 
-        model, _ = task.fit(FitSpec(train_indices, task.config.epochs, f"fold {fold}", counter.count_update, on_epoch))
-        predictions[task.config.epochs] += task.predict(model, held_out_indices)
-    return predictions
+def _predict_by_left_out_prompts(task: RewardTask) -> tuple[list[HeldOutPrediction], int]:
+    """Predictions of the fitted head, and the number of prompts left out in turn; none with a single prompt or folds 0."""
+    prompt_count = len({task.comparisons[i].group for i in task.distinguishable})
+    return (task.predict_held_out(), prompt_count) if prompt_count > 1 and task.config.folds else ([], 0)
 
 
 def _final_fit_metrics(task: RewardTask, model: RewardModel, losses: list[float]) -> dict[str, Any]:
     """The report fields that the final model gives, on its own labels and on the reference samples."""
     decided = [i for i in task.distinguishable if not task.comparisons[i].tie]
-    prompts = [task.prompts[i] for i in decided]
-    chosen = task.score_all(model.scores, prompts, [task.chosen[i] for i in decided])
-    rejected = task.score_all(model.scores, prompts, [task.rejected[i] for i in decided])
-    reference = task.score_all(model.scores, *task.reference).double()
+    chosen, rejected, reference = task.final_scores(model, decided)
     return {
         "labels": len(task.distinguishable),
         "ties": int(task.ties[task.distinguishable].sum()),
@@ -148,5 +141,5 @@ def _final_fit_metrics(task: RewardTask, model: RewardModel, losses: list[float]
         "loss": losses,
         "chosen_scores": [round(float(x), 4) for x in chosen],
         "rejected_scores": [round(float(x), 4) for x in rejected],
-        "length_correlation": length_correlation(reference, task.reference.responses),
+        "length_correlation": length_correlation(reference.double(), task.reference.responses),
     }
