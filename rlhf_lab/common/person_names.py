@@ -4,6 +4,7 @@ Unicode has many ways to write what looks the same: composed and decomposed lett
 other alphabets. Without care somebody could join beside "Ann" as another "Ann".
 """
 
+import functools
 import re
 import unicodedata
 
@@ -25,21 +26,41 @@ _LATIN_LOOKALIKES = (
     ("ⲀⲂⲈⲌⲎⲒⲔⲘⲚⲞⲢⲤⲦⲨⲬ", "ABEZHIKMNOPCTYX"),  # Coptic
     ("ⲁⲃⲉⲏⲓⲕⲙⲛⲟⲣⲥⲧⲩⲭ", "abehikmnopctyx"),
     ("ɑɡıɩɪȷʟɴʀʙɢʜʏᴀᴄᴅᴇᴊᴋᴍᴏᴘᴛᴜᴠᴡᴢꜰꜱƖǀ", "agiiijlnrbghyacdejkmoptuvwzfsll"),  # Latin: variants and small capitals
-    ("‐‑‒–—―−⁃", "--------"),
+    ("Ɑ׀∣❘│।", "Alllll"),
+    ("−⁃˗➖", "----"),  # and all that Unicode counts as dashes
     ("’‘ʼʻʹ′`´", "''''''''"),
     ("꞉∶ː։׃", ":::::"),
 )
-_TO_LATIN = str.maketrans("".join(a for a, _ in _LATIN_LOOKALIKES), "".join(b for _, b in _LATIN_LOOKALIKES))
+#: Variants of a letter: "LATIN SMALL LETTER BLACKLETTER E", "LATIN LETTER SMALL CAPITAL N". ß counts as ss (`str.casefold`).
+_LATIN_VARIANT = re.compile(r"LATIN (?:SMALL |CAPITAL )?LETTER (?!SHARP )(?:[A-Z]+ )+([A-Z])")
 #: Look alike in most fonts although they are Latin letters and digits.
 _SAME_SHAPE = str.maketrans("Il10", "|||O")
 #: Scripts that are written together, also with Latin letters, in one word.
 _EAST_ASIAN = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO"}
 
 
+@functools.cache
+def _to_latin() -> dict[int, str]:
+    """The table for `str.translate`."""
+    table: dict[int, str] = {}
+    for character in map(chr, range(0x80, 0x10000)):
+        if unicodedata.category(character) == "Pd":
+            table[ord(character)] = "-"
+        elif variant := _LATIN_VARIANT.fullmatch(name := unicodedata.name(character, "")):
+            table[ord(character)] = variant[1].lower() if " SMALL LETTER " in name else variant[1]
+    for originals, replacements in _LATIN_LOOKALIKES:
+        table |= dict(zip(map(ord, originals), replacements, strict=True))
+    return table
+
+
 def normalize_name(name: str) -> str:
-    """A name as it is kept: in Unicode's form NFKC, without characters that are not drawn, with single spaces."""
+    """A name as it is kept: in Unicode's form NFKC, without characters that are not drawn, with single spaces. It begins with no
+    mark that belongs to a letter before it."""
     visible = _INVISIBLE.sub("", unicodedata.normalize("NFKC", name))
-    return " ".join(unicodedata.normalize("NFKC", visible).split())
+    normalized = " ".join(unicodedata.normalize("NFKC", visible).split())
+    while normalized and unicodedata.category(normalized[0]).startswith("M"):
+        normalized = normalized[1:].lstrip()
+    return normalized
 
 
 def has_invisible(name: str) -> bool:
@@ -49,7 +70,7 @@ def has_invisible(name: str) -> bool:
 
 def latin_spelling(name: str) -> str:
     """The name with Latin letters in the place of those that look like them."""
-    return normalize_name(unicodedata.normalize("NFKD", name).translate(_TO_LATIN))
+    return normalize_name(unicodedata.normalize("NFKD", name).translate(_to_latin()))
 
 
 def lookalike_keys(name: str) -> frozenset[str]:

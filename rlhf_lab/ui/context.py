@@ -9,6 +9,7 @@ from typing import Any
 
 from gradio.context import LocalContext
 
+from rlhf_lab.common.person_names import normalize_name
 from rlhf_lab.common.records import Project, Role
 from rlhf_lab.errors import LabelError, NotAllowedError
 from rlhf_lab.jobs.instant_reward import InstantReward
@@ -92,7 +93,7 @@ class Context:
         """The visitor's annotator name. Raises LabelError where it is unknown or cannot be used."""
         name = self.annotator_name(claimed_name)
         if (
-            not name
+            not normalize_name(name)
             or len(name) > MAX_PERSON_NAME_CHARS
             or not name.isprintable()
             or name.startswith(("judge:", "api:"))

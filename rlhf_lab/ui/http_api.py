@@ -6,7 +6,8 @@
     lab.predict(name="my-tool", pair_id=pair["id"], choice="left", uuid="…", api_name="/submit_vote")
 
 Votes through this API have via = "api" and the annotator "api:NAME", so a program is never taken for a person. A name belongs to
-the client that first used it, until that client has called nothing for NAME_IDLE_S seconds.
+the client that first used it, until that client has called nothing for NAME_IDLE_S seconds or the page is started again; so do
+the names that look like it.
 """
 
 import threading
@@ -16,6 +17,7 @@ from typing import Literal, TypedDict
 from gradio.context import LocalContext
 from gradio.events import api
 
+from rlhf_lab.common.person_names import latin_spelling, lookalike_keys, mixed_scripts, normalize_name
 from rlhf_lab.errors import LabelError, NotAllowedError, StaleVoteError
 from rlhf_lab.jobs import retraining
 from rlhf_lab.store.pair_leases import count_free_pairs, lease_pair
@@ -116,7 +118,7 @@ class ApiCaller:
         self.ctx = ctx
         self._limiter = FailedAttemptLimiter("join codes")
         self._lock = threading.Lock()
-        self._name_owners: dict[str, tuple[str, float]] = {}  # name -> (client, time of its last call)
+        self._owners: dict[str, tuple[str, float]] = {}  # look-alike key of a name -> (client, time of its last call)
 
     def annotator_name(self, name: object, code: object) -> str:
         """The annotator's name.
@@ -132,28 +134,35 @@ class ApiCaller:
             if not secrets_equal(code.strip().upper(), self.ctx.access.join_code.upper()):
                 self._limiter.record_failure(address)
                 raise NotAllowedError("Labelling needs the lab's join code here: give it as `code`.")
-        name = " ".join(name.split())
-        if not name or len(name) > MAX_TOOL_NAME_LENGTH or not name.isprintable():
-            raise LabelError(f"Say who judges: `name`, 1 to {MAX_TOOL_NAME_LENGTH} characters.")
+        name = normalize_name(name)
+        if (
+            not 1 <= len(name) <= MAX_TOOL_NAME_LENGTH
+            or not name.isprintable()
+            or latin_spelling(name).casefold().startswith(("api:", "judge:"))
+        ):
+            raise LabelError(f"Say who judges: `name`, 1 to {MAX_TOOL_NAME_LENGTH} characters, without api: or judge:.")
+        if scripts := mixed_scripts(name):
+            raise LabelError(
+                f"A word of `name` mixes letters of several alphabets ({', '.join(scripts)}). Write each word in one alphabet."
+            )
         self._bind_name(name)
         return f"api:{name}"
 
     def _bind_name(self, name: str) -> None:
-        """Raises NotAllowedError for a name that another client uses."""
-        client, now = self._client(), time.monotonic()
+        """Raises NotAllowedError for a name that another client uses, or that looks like one."""
+        client, now, keys = self._client(), time.monotonic(), lookalike_keys(name)
         with self._lock:
-            self._name_owners = {
-                known: (owner, called_at)
-                for known, (owner, called_at) in self._name_owners.items()
+            self._owners = {
+                key: (owner, called_at)
+                for key, (owner, called_at) in self._owners.items()
                 if now - called_at <= NAME_IDLE_S
             }
-            owner, _ = self._name_owners.get(name, (client, now))
-            if owner != client:
+            if any(self._owners.get(key, (client, now))[0] != client for key in keys):
                 raise NotAllowedError(
-                    f'Another client uses the name "{name}". Choose another one; this one is free again when its client has '
-                    f"called nothing for {NAME_IDLE_S // 60} minutes."
+                    f'Another client uses the name "{name}", or one that looks like it. Choose another one; this one is free '
+                    f"again when its client has called nothing for {NAME_IDLE_S // 60} minutes."
                 )
-            self._name_owners[name] = (client, now)
+            self._owners.update(dict.fromkeys(keys, (client, now)))
 
     def _client(self) -> str:
         """What distinguishes the caller: their cookie's name, else the session that gradio_client draws, else their address."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_lab.common.person_names import lookalike_keys, mixed_scripts, normalize_name
+from rlhf_lab.common.person_names import latin_spelling, lookalike_keys, mixed_scripts, normalize_name
 
 
 def look_alike(one, other):
@@ -22,6 +22,8 @@ def look_alike(one, other):
         ("An\u034fn\u2800", "Ann"),  # combining grapheme joiner, empty Braille pattern
         ("Zoe\ufe0f\u0308", "Zo\u00eb"),  # composed when the selector is gone
         ("\u3164", ""),
+        ("\u0301", ""),  # an accent without a letter
+        (" \u0301\u0301 \u0902Ann", "Ann"),
         ("\u674e\u660e", "\u674e\u660e"),
     ],
 )
@@ -34,12 +36,27 @@ def test_each_name_has_one_spelling(typed, kept):
     "other",
     [
         "ANN", "\u0410nn", "\u0391nn", "\u13aann", "\ua4eenn", "\u1d00nn", "\u0251nn", "A\u0578\u0578", "Ann\u3164",
-        "A\u043f\u043f", "\u0391\u039d\u039d",
+        "A\u043f\u043f", "\u0391\u039d\u039d", "\u2c6dnn",
     ],
 )  # fmt: skip
 def test_names_of_letters_with_the_same_shape_look_alike(other):
-    """Cyrillic, Greek, Cherokee, Lisu, small capital, IPA, Armenian, a filler, Cyrillic n, and all in Greek."""
+    """Cyrillic, Greek, Cherokee, Lisu, small capital, IPA, Armenian, a filler, Cyrillic n, all in Greek, and capital alpha."""
     assert look_alike("Ann", other)
+
+
+@pytest.mark.parametrize("other", ["Mari\uab32", "Mar\u05c0e", "Mar|e", "Mar\u2223e", "M\u1d00rie", "Ma\ua783ie"])
+def test_variants_of_latin_letters_and_bars_look_alike(other):
+    """Blackletter e, a Hebrew and a mathematical bar, a small capital, an insular r."""
+    expected = {"Mar\u05c0e": "Marle", "Mar|e": "Marle", "Mar\u2223e": "Marle"}.get(other, "Marie")
+    assert look_alike(expected, other)
+
+
+@pytest.mark.parametrize(
+    "dash", "-\u02d7\u2010\u2011\u2013\u2014\u2043\u2212\u058a\u1806\u2e3a\u301c\ufe63\uff0d\u2796"
+)
+def test_all_dashes_look_alike(dash):
+    assert look_alike("visitor-1", f"visitor{dash}1")
+    assert latin_spelling(f"visitor{dash}1").startswith("visitor-")
 
 
 @pytest.mark.parametrize(

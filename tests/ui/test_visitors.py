@@ -85,6 +85,12 @@ def send(lab, name, token, **more):
     return label.voting_handlers(lab)[name](gr.EventData(None, {"annotator": token, **more}))
 
 
+def test_a_local_lab_has_no_annotator_whose_name_is_not_drawn(ctx):
+    for name in ("\u3164", "\ufe0f", "\u0301"):
+        with pytest.raises(LabelError, match="no usable name"):
+            ctx.require_annotator(name)
+
+
 def vote(lab, token=""):
     pair = label.state(lab, lab.require_annotator(token))["pair"]["id"]
     send(lab, "vote", token, pair_id=pair, choice="tie", uuid=f"{token[:9]}-{pair}")

@@ -237,6 +237,33 @@ def test_a_name_belongs_to_the_api_client_that_first_used_it(endpoints, call_as)
     assert endpoints["submit_vote"](**vote)["counted"] is True
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["toolA\ufe0f", "toolA\u3164", "\uff54oolA", "TOOLA", "too1A", "tool\u2c6d", "\u0442\u043e\u043e\u04cf\u0410"],
+    ids=ascii,
+)
+def test_a_name_that_looks_like_another_clients_name_is_taken(endpoints, call_as, name):
+    call_as("first")
+    endpoints["next_pair"](name="toolA")
+    call_as("second")
+    with pytest.raises(Error, match="or one that looks like it"):
+        endpoints["next_pair"](name=name)
+    assert endpoints["next_pair"](name="toolB")["id"] is not None
+    call_as("first")
+    assert endpoints["next_pair"](name=name)["id"] is not None  # one's own
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["t\u043e\u043elA", "\u3164", "\ufe0f", "\u0301", "api:toolA", "API\uff1atool", "judge:cheerful", "a\u202eb"],
+    ids=ascii,
+)
+def test_names_that_no_program_may_have(endpoints, call_as, name):
+    call_as("first")
+    with pytest.raises(Error, match=r"Say who judges|several alphabets"):
+        endpoints["next_pair"](name=name)
+
+
 def test_clients_without_a_session_are_distinguished_by_their_address(endpoints, call_as):
     call_as(None, "192.0.2.1")
     endpoints["next_pair"](name="tool")
