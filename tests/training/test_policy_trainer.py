@@ -19,7 +19,7 @@ from rlhf_lab.models.sampling.sampler import Sampled, sample
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.policy import update
 from rlhf_lab.training.policy.batching import prompt_indices
-from rlhf_lab.training.policy.invariants import check_finite
+from rlhf_lab.training.policy.invariants import MAX_SCORE, check_finite
 from rlhf_lab.training.policy.metrics import UpdateStats
 from rlhf_lab.training.policy.update import minibatch_backward
 
@@ -746,12 +746,14 @@ def test_nan_in_the_value_head(llama_folder):
 
 
 def test_a_broken_gradient_never_reaches_the_weights(llama_folder):
-    """Scores of 1e30 are finite, the gradients of the values' loss are not: `step` leaves weights and optimiser as they were."""
+    """Values of 1e30 are finite, the gradients of their loss are not: `step` leaves weights and optimiser as they were."""
     trainer = mid_run(llama_folder, torch.float32)
+    with torch.no_grad():
+        trainer.state.policy.value_head.linear.weight.fill_(1e30)
     prompts, responses = tiny_models.ragged(rows=6)
     before, moments = weights(trainer), trainer.state.state_dict()[0]
     with pytest.raises(NotFiniteError, match=r"loss/value_avg.*grad_norm became NaN or infinite"):
-        trainer.step(prompts, responses, [1e30, -1e30, 1e30, -1e30, 1e30, -1e30])
+        trainer.step(prompts, responses, [1.0, -1.0, 1.0, -1.0, 1.0, -1.0])
     assert tiny_models.same(weights(trainer), before)
     assert tiny_models.same(trainer.state.state_dict()[0], moments)
     assert all(p.grad is None or not p.grad.any() for p in trainer.state.parameters)
@@ -775,6 +777,8 @@ def test_nan_from_the_scorer(llama_folder):
         ([1.0, NAN], "1 of 2 scores is not a finite number: score 1 is nan"),
         ([-math.inf, NAN], "2 of 2 scores are not finite numbers: score 0 is -inf"),
         (torch.tensor([0.0, math.inf]), "1 of 2 scores is not a finite number: score 1 is inf"),
+        ([1.0, 1e38], r"1 of 2 scores is not a number between ±1e\+15: score 1 is 1e\+38"),
+        ([-1e300, 2e15], r"2 of 2 scores are not numbers between ±1e\+15: score 0 is -1e\+300"),
     ],
 )
 @pytest.mark.parametrize("scale_scores", [False, True])
@@ -788,6 +792,54 @@ def test_a_score_that_is_not_finite_is_the_cause_that_the_error_names(llama_fold
     after = trainer.state.state_dict()
     assert after[1] == before[1]
     assert tiny_models.same(after[0], before[0])
+
+
+def test_the_largest_scores_train(llama_folder):
+    result = tiny_models.trainer(llama_folder).step(["the cat", "moon"], ["sat", "ran"], [MAX_SCORE, -MAX_SCORE])
+    assert all(math.isfinite(value) for value in result.metrics.values())
+
+
+@pytest.mark.parametrize(
+    ("queries", "responses", "scores", "message"),
+    [
+        (["the cat"], ["sat"], [None], "the scores are not all numbers"),
+        (["the cat"], ["sat"], ["a"], "the scores are not all numbers"),
+        (["the cat"], ["sat"], ["1.0"], "the scores are not all numbers"),
+        (["the cat"], ["sat"], [1 + 2j], "the scores are not all numbers"),
+        (["the cat"], ["sat"], torch.tensor([1 + 2j]), "the scores are not all numbers"),
+        (["the cat"], ["sat"], [10**400], "the scores are not all numbers"),
+        (["the cat"], ["sat"], None, "the scores are not all numbers"),
+        (["the cat"], ["sat"], [[1.0]], r"the scores have the shape \(1, 1\)"),
+        (["the cat"], ["sat"], torch.tensor([[1.0]]), r"the scores have the shape \(1, 1\)"),
+        (["the cat"], ["sat"], 1.0, r"the scores have the shape \(\)"),
+        ("the", "sat", [1.0, 1.0, 1.0], "lists, not single texts"),
+        ([None], ["sat"], [1.0], "None is neither a text nor a list of token ids"),
+        ([[1.5]], ["sat"], [1.0], r"\[1.5\] is neither a text nor a list of token ids"),
+        (["the cat"], [[99999]], [1.0], "the token id 99999 does not exist: the model has the ids 0 to"),
+        ([[-1]], ["sat"], [1.0], "the token id -1 does not exist"),
+    ],
+)
+def test_a_step_on_anything_but_texts_and_numbers_is_refused(llama_folder, queries, responses, scores, message):
+    trainer = tiny_models.trainer(llama_folder)
+    before = trainer.state.state_dict()
+    with pytest.raises(ConfigError, match=message):
+        trainer.step(queries, responses, scores)
+    after = trainer.state.state_dict()
+    assert after[1] == before[1]
+    assert tiny_models.same(after[0], before[0])
+
+
+def test_scores_and_token_ids_may_be_tensors(llama_folder):
+    ids, score = torch.tensor(tiny_models.ids("the cat")), torch.tensor([1], dtype=torch.int64)
+    result = tiny_models.trainer(llama_folder).step([ids], [[*tiny_models.ids("sat"), tiny_models.EOS]], score)
+    assert result.metrics == pytest.approx(
+        tiny_models.trainer(llama_folder).step(["the cat"], ["sat"], [1.0]).metrics | untimed(result.metrics)
+    )
+
+
+def untimed(metrics):
+    """The metrics that measure time and memory."""
+    return {name: value for name, value in metrics.items() if name.startswith(("time/", "eps", "memory"))}
 
 
 def test_wrong_old_logprobs_fail_the_first_ratio_check(llama_folder):
@@ -850,6 +902,51 @@ def test_the_state_of_other_settings_is_refused_also_without_the_name_of_the_alg
     del numbers["algorithm"]
     with pytest.raises(TrainingError, match=message):
         tiny_models.trainer(llama_folder, **loading).state.load_state_dict(tensors, numbers)
+
+
+def without(entries, start):
+    return {name: value for name, value in entries.items() if not name.startswith(start)}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda tensors, numbers: (tensors, without(numbers, "beta")), "it lacks beta"),
+        (lambda tensors, numbers: (tensors, without(numbers, "lr")), "it lacks lr"),
+        (lambda tensors, numbers: (tensors, without(numbers, "step")), "it lacks step"),
+        (lambda tensors, numbers: (tensors, numbers | {"step": "x"}), "step is 'x', not a number"),
+        (lambda tensors, numbers: (tensors, numbers | {"beta": NAN}), "beta is nan, not a number"),
+        (lambda tensors, numbers: (tensors, numbers | {"episodes": [1]}), r"episodes is \[1\], not a number"),
+        (lambda tensors, numbers: (tensors, numbers | {"scores": [1]}), r"scores is \[1\], not 3 numbers"),
+        (lambda tensors, numbers: (tensors, numbers | {"scores": 1}), "scores is 1, not 3 numbers"),
+        (lambda tensors, numbers: (tensors, numbers | {"scores": [1, 2, math.inf]}), "not 3 numbers"),
+        (lambda tensors, numbers: (without(tensors, "value."), numbers), r"it lacks value\.linear\.bias"),
+        (lambda tensors, numbers: (tensors | {"value.x": torch.zeros(1)}, numbers), r"it also has value\.x"),
+        (lambda tensors, numbers: (tensors | {"value.linear.weight": torch.zeros(1, 99)}, numbers),
+         r"value\.linear\.weight has the shape \(1, 99\), not \(1, 32\)"),
+        (lambda tensors, numbers: (tensors | {"critic.x": torch.zeros(1)}, numbers), r"it also has critic\.x"),
+        (lambda tensors, numbers: (tensors | {"optimiser.0.exp_avg": torch.zeros(3, 3)}, numbers),
+         r"optimiser\.0\.exp_avg has the shape \(3, 3\)"),
+        (lambda tensors, numbers: (tensors | {"optimiser.0.step": torch.zeros(2)}, numbers), "optimiser.0.step has the shape"),
+        (lambda tensors, numbers: (tensors | {"optimiser.999.step": torch.zeros(())}, numbers), "optimiser.999.step"),
+        (lambda tensors, numbers: (tensors | {"optimiser.0.exp_avg": tensors["optimiser.0.exp_avg"] * NAN}, numbers),
+         "optimiser.0.exp_avg holds a number that is not finite"),
+        (lambda tensors, numbers: ({name: value * NAN for name, value in tensors.items()}, numbers), "not finite"),
+    ],
+)  # fmt: skip
+def test_a_damaged_state_is_refused_before_anything_is_loaded(llama_folder, damage, message):
+    settings = {"scale_scores": True, "value_trunk": "critic"}
+    saved, trainer = (tiny_models.trainer(llama_folder, **settings, seed=seed) for seed in (0, 1))
+    for learner in (saved, trainer):
+        learner.step(["the cat", "moon"], ["sat", "ran"], [1.0, -1.0])
+    before = trainer.state.state_dict()
+    with pytest.raises(TrainingError, match=message):
+        trainer.state.load_state_dict(*damage(*saved.state.state_dict()))
+    after = trainer.state.state_dict()
+    assert after[1] == before[1]
+    assert tiny_models.same(after[0], before[0])
+    trainer.state.load_state_dict(*saved.state.state_dict())
+    assert tiny_models.same(trainer.state.state_dict()[0], saved.state.state_dict()[0])
 
 
 def test_a_state_without_the_name_of_its_algorithm_is_loaded(llama_folder):

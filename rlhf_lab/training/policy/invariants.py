@@ -35,10 +35,9 @@ def check_finite(metrics: dict[str, float], step: int) -> None:
 def to_score_tensor(scores: Sequence[float] | Tensor) -> Tensor:
     """Scores of a caller as (N,) float64. Raises ConfigError for anything but a list of numbers."""
     try:
-        tensor = torch.as_tensor(scores).detach()
-        if tensor.is_complex():
+        if isinstance(scores, Tensor) and scores.is_complex():
             raise TypeError("complex numbers")
-        tensor = tensor.to(torch.float64)
+        tensor = torch.as_tensor(scores, dtype=torch.float64).detach()
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise ConfigError(
             f"the scores are not all numbers ({error}). Pass a list with one number for each response."

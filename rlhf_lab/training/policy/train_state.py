@@ -24,6 +24,12 @@ from rlhf_lab.training.policy.rollout import CRITIC_ADAPTER, PolicyModel
 StateDict = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and plain numbers for JSON
 WARMUP_STEPS = 4  # over which the learning rate rises, with a KL budget: Adam's first updates are its largest
 
+#: The numbers of a state, and of how many each consists.
+NUMBER_COUNTS = {
+    "step": 1, "episodes": 1, "beta": 1, "lr": 1, "penalty": 1, "scores": 3, "kl_budget": 2, "score_unit": 2, "best": 2,
+}  # fmt: skip
+OPTIONAL_NUMBERS = ("episodes", "kl_budget", "score_unit", "best")  # not in checkpoints of earlier versions
+
 
 class BestCheckpoint(NamedTuple):
     """The checkpoint to keep, by the score on held-out prompts within the KL budget. peak: the highest score of any so far."""
@@ -174,7 +180,8 @@ class TrainState:
         self.best = BestCheckpoint(int(best[0]), float(best[1])) if best else None
 
     def _check_fits(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """Raises TrainingError where a saved state has other parts than this one. Old checkpoints name no algorithm."""
+        """Raises TrainingError where a saved state has other parts than this one, or damaged ones. Old checkpoints name no
+        algorithm."""
         algorithm = numbers.get("algorithm", self.config.algorithm)
         if algorithm != self.config.algorithm:
             raise TrainingError(
@@ -197,6 +204,46 @@ class TrainState:
                     f"the state does not fit the settings of this run: it {'lacks' if is_expected else 'also has'} {part}. "
                     "Load it with the settings that it was saved with, or start a new run."
                 )
+        own_tensors, own_numbers = self.state_dict()
+        problem = self._find_bad_tensor(tensors, own_tensors) or _find_bad_number(numbers, own_numbers)
+        if problem:
+            raise TrainingError(f"the state cannot be loaded: {problem}. Load another checkpoint, or start a new run.")
+
+    def _find_bad_tensor(self, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> str:
+        """What is wrong with the tensors of a saved state; "". expected: those of this state. `Adapters` checks the names and
+        shapes of the policy's."""
+        heads = ("value.", "critic.")
+        shapes = {name: value.shape for name, value in expected.items() if name.startswith(heads)}
+        if different := shapes.keys() ^ {name for name in tensors if name.startswith(heads)}:
+            name = min(different)
+            return f"it {'lacks' if name in shapes else 'also has'} {name}"
+        for name in tensors:
+            if name.startswith("optimiser."):
+                _, index, key = name.split(".", 2)
+                if not index.isdigit() or int(index) >= len(self.parameters):
+                    return f"nothing is trained that {name} belongs to"
+                shapes[name] = torch.Size() if key == "step" else self.parameters[int(index)].shape
+        for name, value in tensors.items():
+            if value.shape != shapes.get(name, value.shape):
+                return f"{name} has the shape {tuple(value.shape)}, not {tuple(shapes[name])}"
+            if not value.isfinite().all():
+                return f"{name} holds a number that is not finite"
+        return ""
+
+
+def _find_bad_number(numbers: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Which number of a saved state is missing or not finite; "". expected: the numbers of this state."""
+    for name, count in NUMBER_COUNTS.items():
+        value = numbers.get(name)
+        if value is None:
+            if name in expected and name not in OPTIONAL_NUMBERS:
+                return f"it lacks {name}"
+            continue
+        values = [value] if count == 1 else list(value) if isinstance(value, list | tuple) else []
+        is_numeric = all(isinstance(item, int | float) and math.isfinite(item) for item in values)
+        if len(values) != count or not is_numeric:
+            return f"{name} is {value!r:.80}, not {'a number' if count == 1 else f'{count} numbers'}"
+    return ""
 
 
 def to_device_of(parameter: Tensor, optimizer_state: dict[str, Tensor]) -> dict[str, Tensor]:

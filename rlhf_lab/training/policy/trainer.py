@@ -82,8 +82,8 @@ def to_token_ids(backbone: Backbone, text_or_ids: TextOrIds, encode: Callable[[s
     unknown = [token_id for token_id in ids if not 0 <= token_id < vocabulary_size]
     if unknown:
         raise ConfigError(
-            f"the token id {unknown[0]} does not exist: the model has the ids 0 to {vocabulary_size - 1}. Encode the text with the "
-            "model's own tokenizer."
+            f"the token id {unknown[0]} does not exist: the model has the ids 0 to {vocabulary_size - 1}. Encode the text with "
+            "the model's own tokenizer."
         )
     return ids
 
@@ -215,9 +215,9 @@ class PolicyTrainer:
                 its stop token here.
             scores: one per response, in any unit; beta is in that unit per nat.
 
-        Raises ConfigError for lists of different lengths, too many for `kl_horizon` or of other things, ModelError for an empty or
-        too long text, NotFiniteError for scores, losses or gradients that are not finite: no such gradient is applied, minibatches
-        before it have been; `state.state_dict` and `state.load_state_dict` around a step undo those.
+        Raises ConfigError for lists of different lengths, too many for `kl_horizon` or of other things, ModelError for an empty
+        or too long text, NotFiniteError for scores, losses or gradients that are not finite: no such gradient is applied,
+        minibatches before it have been; `state.state_dict` and `state.load_state_dict` around a step undo those.
         """
         start_time, backbone = time.monotonic(), self.backbone
         reset_peak_memory(backbone.device)
@@ -226,7 +226,8 @@ class PolicyTrainer:
         score_tensor = to_score_tensor(scores)
         if not len(queries) == len(responses) == len(score_tensor) > 0:
             raise ConfigError(
-                f"{len(queries)} queries, {len(responses)} responses, {len(score_tensor)} scores: pass as many of each, at least one."
+                f"{len(queries)} queries, {len(responses)} responses, {len(score_tensor)} scores: pass as many of each, at least "
+                "one."
             )
         self.state.kl_controller.check_batch_size(len(score_tensor))
         check_scores(score_tensor, self.state.steps_done + 1)
