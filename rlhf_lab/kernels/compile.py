@@ -232,8 +232,14 @@ def _sharing_problem(folder: Path) -> str | None:
             return f"{path} belongs to another user"
         if stat.S_ISLNK(status.st_mode):
             return f"{path} is a link"
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+        is_sticky = (
+            path == folder.parent.parent and status.st_mode & stat.S_ISVTX
+        )  # others cannot replace what is ours in it
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky:
             return f"others may write to {path} (delete it, or take the permission away)"
+    for path in {*folder.parent.parent.parents, *folder.resolve().parents[2:]}:
+        if path.stat().st_mode & stat.S_IWOTH and not path.stat().st_mode & stat.S_ISVTX:
+            return f"everybody may write to {path} (take the permission away)"
     return None
 
 

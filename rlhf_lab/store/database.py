@@ -28,8 +28,6 @@ from rlhf_lab.store.tables import SCHEMA_VERSION
 AnyRow = Row[*tuple[Any, ...]]
 
 FILE_NAME = "lab.db"
-#: One of these files in a folder makes it a lab's home.
-_HOME_FILES = {FILE_NAME, "access.json", "engine.lock"}
 _LOCK_WRITERS = text("SELECT pg_advisory_xact_lock(7264833)")  # an arbitrary number, the same for every lab
 _OPENING_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10  # of a database server
@@ -217,14 +215,12 @@ def _make_folder(folder: Path) -> None:
 
 
 def _make_home(home: Path) -> None:
-    """Create the home. An existing one is closed to other users, but not a folder in which there are only other things."""
+    """Create the home. An existing folder is closed to other users, and so are the engine's files, which have the permissions of
+    any file when they are made."""
     _make_folder(home)
-    try:
-        names = {path.name for path in home.iterdir()}
-    except OSError as exc:
-        raise _home_error(home, exc) from exc
-    if not names or names & _HOME_FILES:
-        restrict_folder(home)
+    restrict_folder(home)
+    for path in home.glob("engine.*"):
+        restrict_file(path)
 
 
 def _make_file_private(path: Path) -> None:

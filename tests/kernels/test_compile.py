@@ -229,6 +229,17 @@ def make_untrusted(cache, what):
         folder.parent.chmod(0o777)
     elif what == "cache that everybody may write to":
         cache.chmod(0o777)
+    elif what == "folder above the cache that everybody may write to":
+        cache.parent.chmod(0o777)
+    elif what == "sticky folder":
+        folder.chmod(0o1777)
+    elif what == "sticky parent":
+        folder.parent.chmod(0o1777)
+    elif what == "sticky library":
+        (folder / "0123.so").write_bytes(b"")
+        (folder / "0123.so").chmod(0o1666)
+    elif what == "sticky cache":
+        cache.chmod(0o1777)
     elif what == "link":
         elsewhere = cache / "elsewhere"
         folder.rename(elsewhere)
@@ -241,7 +252,8 @@ def make_untrusted(cache, what):
 @pytest.mark.parametrize(
     "what",
     ["folder that everybody may write to", "parent that everybody may write to",
-     "cache that everybody may write to", "link", "library that everybody may write to", "folder of another user"],
+     "cache that everybody may write to", "link", "library that everybody may write to", "folder of another user",
+     "sticky folder", "sticky parent", "sticky library", "folder above the cache that everybody may write to"],
 )  # fmt: skip
 def test_a_cache_folder_that_others_can_write_to_is_not_used(own_cache, monkeypatch, caplog, what):
     make_untrusted(own_cache, what)
@@ -279,8 +291,10 @@ def test_kernels_compiled_with_an_open_umask_are_found_again(own_cache):
     assert library.stat().st_mtime_ns == written_at
 
 
-def test_a_cache_folder_of_ones_own_is_used(own_cache):
-    make_untrusted(own_cache, "nothing")
+@pytest.mark.parametrize("what", ["nothing", "sticky cache"])
+def test_a_cache_folder_of_ones_own_is_used(own_cache, what):
+    """In a folder such as /tmp others cannot replace it."""
+    make_untrusted(own_cache, what)
     (own_cache / "rlhf-lab" / "kernels" / "0123.so").write_bytes(b"")
     (own_cache / "rlhf-lab" / "kernels" / "0123.so").chmod(0o755)
     assert compile.cache_folder() == own_cache / "rlhf-lab" / "kernels"

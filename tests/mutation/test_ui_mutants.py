@@ -170,7 +170,7 @@ MUTANTS = [
            "ui/test_visitor_roles.py::test_a_labellers_cookie_needs_a_person_who_joined"),
     Mutant(ACCESS, "another site acts", "or self.is_cross_site(request)", "",
            "test_a_page_of_another_site_cannot_act_with_the_cookie"),
-    Mutant(NETWORK, "the stated address does not count", "    if public_url:\n", "    if False:\n",
+    Mutant(NETWORK, "the stated address does not count", "[public_url] if public_url else", "",
            "test_behind_a_proxy_the_public_host_is_our_own_origin"),
     Mutant(NETWORK, "any page may claim to be ours", "headers.get('host') or ''", "headers.get('x-forwarded-host') or headers.get('host') or ''",
            "ui/test_visitor_roles.py::test_forwarded_host_does_not_make_another_origin_ours"),

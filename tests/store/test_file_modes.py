@@ -53,13 +53,22 @@ def test_an_empty_folder_becomes_a_private_home(tmp_path):
         assert mode(tmp_path / "home") == 0o700
 
 
-def test_a_folder_with_other_things_in_it_keeps_its_mode(tmp_path):
-    (tmp_path / "shared").mkdir(mode=0o755)
-    (tmp_path / "shared" / "book.txt").write_text("x")
-    with Database.open(tmp_path / "shared"):
-        assert mode(tmp_path / "shared" / "lab.db") == 0o600
-    assert mode(tmp_path / "shared") == 0o755
-    assert mode(tmp_path / "shared" / "book.txt") == 0o644
+def test_a_folder_with_other_things_in_it_becomes_a_private_home(tmp_path):
+    """At the first start, as at every later one. The other things keep their mode."""
+    (tmp_path / "h").mkdir(mode=0o755)
+    (tmp_path / "h" / "notes.txt").write_text("x")
+    with Database.open(tmp_path / "h"):
+        assert (mode(tmp_path / "h"), mode(tmp_path / "h" / "lab.db")) == (0o700, 0o600)
+    assert mode(tmp_path / "h" / "notes.txt") == 0o644
+
+
+def test_the_engines_files_are_private(tmp_path):
+    """The engine opens the database when it has its log, its output and its lock."""
+    names = ("engine.lock", "engine.log", "engine.log.1", "engine.out")
+    for name in names:
+        (tmp_path / name).touch()
+    with Database.open(tmp_path):
+        assert {name: mode(tmp_path / name) for name in names} == dict.fromkeys(names, 0o600)
 
 
 def test_a_home_with_its_database_elsewhere_is_private(tmp_path, monkeypatch):
