@@ -22,13 +22,14 @@ from rlhf_lab.kernels.ops import HALF_DTYPES
 from rlhf_lab.models.dtype_choice import DtypeChoice, choose_dtype
 from rlhf_lab.models.fsdp import FsdpShards
 from rlhf_lab.models.fused_llama import FusedLayers, patch_model, register_attention
+from rlhf_lab.models.memory_errors import is_out_of_memory
 
 REPLACEMENT_CHARACTER = "\ufffd"  # decoding of a character of which a token is missing
 #: input_ids (B, 1), positions (B, 1), mask (B, L) of all tokens so far, the cache of the earlier ones -> hidden states
 #: (B, H).
 DecodeFunction = Callable[[Tensor, Tensor, Tensor, Cache], Tensor]
 #: Relative error of the logits from which a model is taken to change them after its head.
-HEAD_TOLERANCE, HALF_HEAD_TOLERANCE = 1e-3, 5e-3
+HEAD_TOLERANCE, HALF_HEAD_TOLERANCE = 2e-3, 5e-3
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -230,10 +231,8 @@ def load_backbone(
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:
-        raise ModelError(
-            f"{name}: its tokenizer cannot be read ({error}). Save it into the folder with "
-            "tokenizer.save_pretrained(folder)."
-        ) from error
+        remedy = _memory_remedy(error) or "Save it into the folder with tokenizer.save_pretrained(folder)."
+        raise ModelError(f"{name}: its tokenizer cannot be read ({error}). {remedy}") from error
 
     load_full = partial(_load_full_model, name, folder, target_device, choice.dtype)
     shards = FsdpShards(target_device) if sharded else None
@@ -263,10 +262,18 @@ def _load_full_model(name: str, folder: Path, device: torch.device, dtype: torch
             attn_implementation=_attention_implementation(device, dtype),
         )  # fmt: skip
     except Exception as error:
-        raise ModelError(
-            f"{name}: its weights cannot be loaded ({_first_line(error)}). "
-            "Check that the folder is a complete transformers checkpoint."
-        ) from error
+        remedy = _memory_remedy(error) or "Check that the folder is a complete transformers checkpoint."
+        raise ModelError(f"{name}: its weights cannot be loaded ({_first_line(error)}). {remedy}") from error
+
+
+def _memory_remedy(error: Exception) -> str:
+    """What to do if memory ran out; else ""."""
+    if not is_out_of_memory(error):
+        return ""
+    return (
+        "The machine's memory is too small for this model. Close other programs, raise the memory limit of the lab, or "
+        "choose a smaller model."
+    )
 
 
 def _attention_implementation(device: torch.device, dtype: torch.dtype) -> str:
