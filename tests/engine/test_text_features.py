@@ -1,6 +1,7 @@
 """Features of texts: those of all layers, computed after pairs are written, while the engine is idle, and beside a run."""
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -97,6 +98,10 @@ def test_a_text_beyond_the_context_is_cut(fresh):
     first, second = load_features(fresh.db, [pair.first.id, pair.second.id]).values()
     assert np.isfinite(first.vector).all()
     assert not np.array_equal(first.vector, second.vector)
+    long_prompt = replace(pair.prompt, text="the cat " * 200)
+    _, adapters = fresh.worker.model_cache.load_project(fresh.project)
+    found = text_features.compute_features(adapters, [(long_prompt, pair.first), (long_prompt, pair.second)])
+    assert not np.array_equal(found[pair.first.id].vector, found[pair.second.id].vector)
 
 
 def test_features_that_are_not_finite_are_stored_as_empty(fresh, monkeypatch):

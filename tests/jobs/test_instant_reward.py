@@ -11,10 +11,17 @@ from rlhf_lab.common.records import NewCompletion, Vote
 from rlhf_lab.jobs import instant_reward
 from rlhf_lab.jobs.instant_reward import InstantFigures, InstantModel, InstantReward, Prediction
 from rlhf_lab.store import features, projects
+from rlhf_lab.store.database import Database
 from rlhf_lab.store.features import TextFeatures, add_features
 from rlhf_lab.store.votes import cast_vote
 
 WIDTH = 12  # two layers of six
+
+
+@pytest.fixture
+def db(tmp_path):
+    with Database.open(tmp_path) as db:
+        yield db
 
 
 @pytest.fixture

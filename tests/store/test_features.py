@@ -120,6 +120,8 @@ def test_labelled_texts_come_first_the_newest_before_older_ones(
     prompt, completion = texts_without_features(db, project.id, 1)[0]
     assert (prompt.text, completion) == ("Once", p[3].first)
     assert texts_without_features(db, project.id + 1, 9) == []
+    store(db, p[3].first.id, p[1].first.id, p[1].second.id, p[0].first.id, p[0].second.id)
+    assert missing(db, project, 1) == ["a2"]
 
 
 def test_only_texts_that_can_be_used_are_computed(

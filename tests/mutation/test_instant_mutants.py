@@ -1,0 +1,58 @@
+"""Mutants of the instant reward model: each must make the tests named beside it fail. The runner says how."""
+
+from mutation_runner import Mutant, mutant_tests
+
+FIT, MODEL = "core/preference_fit.py", "jobs/instant_reward.py"
+TEXTS, VIEW = "engine/text_features.py", "ui/services/instant_view.py"
+SCREEN = "ui/test_label_screen.py::"
+
+# fmt: off
+MUTANTS = [
+    # --- core/preference_fit.py ---
+    Mutant(FIT, "ties are votes for chosen", "np.where(targets.ties, 0.5, 1.0 - targets.label_smoothing)",
+           "np.full(count, 1.0 - targets.label_smoothing)", "test_the_primal_gradient_vanishes"),
+    Mutant(FIT, "margins of ties", "np.where(targets.ties, 0.0, targets.margins)", "targets.margins",
+           "test_the_primal_gradient_vanishes"),
+    Mutant(FIT, "counts forgotten", "return counts * (probs - target_probs)", "return (probs - target_probs)",
+           "test_the_primal_gradient_vanishes test_held_out_scores_are_one_explicit_newton_step"),
+    Mutant(FIT, "labels predict themselves", "np.linalg.solve(inverse[np.ix_(indices, indices)], block) - block",
+           "0.0 * block", "test_held_out_scores_are_one_explicit_newton_step test_a_label_does_not_predict_itself"),
+    Mutant(FIT, "groups are split", "by_group.setdefault(group, [])", "by_group.setdefault((group, i), [])",
+           "test_held_out_scores_are_one_explicit_newton_step test_a_label_does_not_predict_itself"),
+    Mutant(FIT, "the ridge by labels that the fit has seen", "log_loss(held_out_scores(gram, fit, groups), targets)",
+           "log_loss(fit.scores, targets)", "test_the_ridge_has_the_lowest_held_out_loss"),
+    Mutant(FIT, "the worst ridge", "return min(losses,", "return max(losses,", "test_the_ridge_has_the_lowest_held_out_loss"),
+    Mutant(FIT, "a tie counts as a label for chosen in the loss",
+           "np.where(targets.ties, (np.logaddexp(0, -scores) + np.logaddexp(0, scores)) / 2, np.logaddexp(0, -scores))",
+           "np.logaddexp(0, -scores)", "test_log_loss_by_hand"),
+    Mutant(FIT, "all layers alike", "np.sqrt(layers * variance)", "np.sqrt(layers * variance * 0 + 1)",
+           "test_layers_are_scaled_to_equal_spread_by_hand"),
+    Mutant(FIT, "second texts count as first ones", "* np.outer(signs, signs)", "", "test_a_gram_matrix_grows_pair_by_pair"),
+    Mutant(FIT, "old pairs do not meet new ones", "self._gram[start:end, :end] = products.T", "",
+           "test_a_gram_matrix_grows_pair_by_pair"),
+    Mutant(FIT, "a second label on a pair replaces the first", "np.add.at(by_row, [self.index_by_pair[pair_id] for pair_id in pair_ids], signed_coefficients)",
+           "by_row[[self.index_by_pair[pair_id] for pair_id in pair_ids]] = signed_coefficients", "test_weights_score_texts_as_the_fit_does"),
+    # --- jobs/instant_reward.py ---
+    Mutant(MODEL, "a pair's own labels predict it", "if not self.knows(pair_id):", "if True:",
+           "test_a_pair_that_has_labels_is_predicted_without_them test_a_vote_learnt_before_its_turn_is_still_predicted_without_it"),
+    Mutant(MODEL, "a vote is learnt before it is predicted", "        predictions = self._predict(self.model, votes)\n        self.model.update()\n",
+           "        self.model.update()\n        predictions = self._predict(self.model, votes) if not votes else {}\n",
+           "test_a_vote_is_predicted_before_it_is_learnt"),
+    Mutant(MODEL, "held out label by label", "groups = [label.prompt_id for label in labels]", "groups = [label.vote_id for label in labels]",
+           "test_labels_on_one_prompt_are_held_out_together"),
+    Mutant(MODEL, "people's labels mixed with simulated ones", "        if not labels:\n            source", "        if True:\n            source",
+           "test_people_count_and_simulated_labels_only_without_them"),
+    Mutant(MODEL, "predictions for everybody", "found[0].annotator == annotator", "True", "test_a_vote_is_predicted_before_it_is_learnt"),
+    Mutant(MODEL, "undone votes are still told", "is_vote_on(vote, annotator, pair_id)]:\n                del self._predictions[uuid]",
+           "False]:\n                del self._predictions[uuid]", "test_predictions_of_undone_votes_are_forgotten"),
+    Mutant(MODEL, "strength forgotten", "np.array([label.strength for label in labels]) *", "0.0 * np.array([label.strength for label in labels]) *",
+           "test_a_stronger_label_moves_scores_further_apart"),
+    # --- engine and page ---
+    Mutant(TEXTS, "a training waits for features", "rest_factor * (now - start_time) if found", "0.0 if found",
+           "test_beside_a_training_it_rests_thirty_times_as_long"),
+    Mutant(VIEW, "sides as stored, not as seen", "[:: 1 if vote.first_on_left else -1]", "[::1]",
+           f"{SCREEN}test_a_vote_without_a_winner_shows_the_scores_of_both_sides"),
+]
+# fmt: on
+
+test_mutant_is_killed, test_without_a_mutant_it_passes = mutant_tests(MUTANTS)
