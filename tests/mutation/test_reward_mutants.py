@@ -83,6 +83,8 @@ MUTANTS = [
            "training/test_reward_validation.py::test_an_adapter_must_be_better_than_the_head_by_more_than_chance"),
     Mutant(VALIDATION, "an adapter that does not help", "best if fmean(gains) > max(standard_error, MIN_GAIN) else 0", "best",
            "training/test_reward_validation.py::test_an_adapter_must_be_better_than_the_head_by_more_than_chance"),
+    Mutant(VALIDATION, "the validated adapter stays loaded", "    task.adapters.remove(REWARD_TRAINING_ADAPTER)\n", "",
+           "training/test_reward_validation.py::test_an_adapter_that_does_not_help_is_not_trained_on_all_labels"),
     Mutant(VALIDATION, "an adapter that hardly helps", "max(standard_error, MIN_GAIN)", "standard_error",
            "training/test_reward_validation.py::test_an_adapter_must_be_better_than_the_head_by_more_than_chance"),
     Mutant(VALIDATION, "the head's figures for the adapter's", "predictions_by_epoch[0], predictions_by_epoch[trained]",

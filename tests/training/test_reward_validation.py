@@ -93,6 +93,7 @@ def test_an_adapter_that_does_not_help_is_not_trained_on_all_labels(llama_folder
     model, report = train(llama_folder, LABELS, folds=3)
     alone, alone_report = train(llama_folder, LABELS, folds=3, epochs=0)
     assert model.adapter is None
+    assert model.adapters.names == ()
     assert (report.epochs, report.loss, report.folds) == (0, [], 4)
     assert tiny_models.same(model.head.state_dict(), alone.head.state_dict())
     assert report.adapter["used"] is False

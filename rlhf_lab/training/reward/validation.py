@@ -10,7 +10,7 @@ from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.reward.head_init import assign_folds
 from rlhf_lab.training.reward.report import HeldOutPrediction, held_out_metrics, log_losses
-from rlhf_lab.training.reward.task import FitSpec, RewardTask
+from rlhf_lab.training.reward.task import REWARD_TRAINING_ADAPTER, FitSpec, RewardTask
 
 #: Nats a label. Less is not worth a slower model, and an accuracy that is known from the held-out labels alone.
 MIN_GAIN = 0.02
@@ -52,6 +52,7 @@ def validate(task: RewardTask, split: Split, on_loss: Callable[[float], None]) -
     model, _ = task.fit(FitSpec(split.train, config.epochs, "validation", on_loss, on_epoch))
     if config.epochs == 0:
         on_epoch(0, model)
+    task.adapters.remove(REWARD_TRAINING_ADAPTER)
     return predictions
 
 
