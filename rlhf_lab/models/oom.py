@@ -9,24 +9,11 @@ from typing import TypeVar
 import torch
 
 from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.memory_errors import is_out_of_memory
 
-_OUT_OF_MEMORY_MESSAGES = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "alloc_failed",
-)
 _T = TypeVar("_T")
 
 log = logging.getLogger("rlhf_lab.models")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a smaller batch may help. PyTorch has an exception class for GPUs only; on a CPU the message tells."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(message in str(error).lower() for message in _OUT_OF_MEMORY_MESSAGES)
 
 
 def free_memory(backbone: Backbone | None = None) -> None:

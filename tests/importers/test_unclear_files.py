@@ -499,7 +499,7 @@ def test_a_column_that_this_kind_of_row_has_no_use_for_is_not_used(files):
     assert parsed.unused_columns == ("score_chosen", "response_a", "rater1", "rater2")
 
 
-def test_two_pairs_of_texts_are_asked_about(files, decided_texts):
+def test_two_pairs_of_texts_are_asked_about(files):
     row = WIN | {"response_a": "Hi.", "response_b": "Hello.", "winner": "b"}
     path = files.rows("v.jsonl", [WIN] * 101 + [row])
     with pytest.raises(
@@ -507,7 +507,7 @@ def test_two_pairs_of_texts_are_asked_about(files, decided_texts):
     ):
         files.read(path)
     parsed = files.read(path, mapping={"first": "response_a", "second": "response_b"})
-    assert [decided_texts(vote) for vote in parsed.votes] == [("Say hello.", "Hello.", "Hi.")]
+    assert [(vote.first.text, vote.second.text, vote.choice) for vote in parsed.votes] == [("Hi.", "Hello.", "second")]
     parsed = files.read(path, mapping={"chosen": "chosen", "rejected": "rejected", "choice": ""})
     assert len(parsed.votes) == 102
 

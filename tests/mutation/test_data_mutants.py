@@ -5,6 +5,8 @@ from mutation_runner import Mutant, mutant_tests
 
 FIGURES, CHATS, PLACE = "quality/agreement.py", "common/chat_format.py", "importers/deduplication.py"
 READINGS, PROMPT_COLUMN = "importers/vote_readings.py", "importers/prompt_column.py"
+MAPPING, ROWS = "importers/column_mapping.py", "importers/row_parser.py"
+CELLS, INDEX = "importers/cell_parsers.py", "importers/project_index.py"
 HERE = "quality/test_agreement.py::"
 UNCLEAR = "importers/test_unclear_files.py::"
 
@@ -70,6 +72,18 @@ MUTANTS = [
            UNCLEAR + "test_a_column_of_numbers_in_csv_is_no_prompt"),
     Mutant(PROMPT_COLUMN, "a chosen prompt is asked about again", ' or "prompt" in overrides', "",
            UNCLEAR + "test_a_column_that_is_mapped_is_not_asked_about"),
+    Mutant(MAPPING, "the first of two columns is taken", "        if len(rivals) > 1:", "        if False:",
+           UNCLEAR + "test_two_columns_for_one_meaning_are_asked_about"),
+    Mutant(MAPPING, "chosen comes before another pair of texts", "    if len(pairs) > 1:", "    if False:",
+           UNCLEAR + "test_two_pairs_of_texts_are_asked_about"),
+    Mutant(ROWS, "a vote against chosen counts for it", "if choice is Choice.SECOND and not parser.is_own_export:", "if False:",
+           UNCLEAR + "test_a_vote_against_chosen_is_an_error"),
+    Mutant(ROWS, "a tie beside a decided vote is not seen", "vote not in flags if flag else", "False if flag else",
+           UNCLEAR + "test_two_texts_with_a_winner_and_a_tie_contradict"),
+    Mutant(CELLS, "any number is a time", "if YEAR_2000 <= number / units_per_second < YEAR_2100:", "if True:",
+           UNCLEAR + "test_a_number_that_is_no_time_of_this_century_is_an_error"),
+    Mutant(INDEX, "a prompt may have another split in the file", "splits.get(vote.prompt, vote.split) != vote.split", "False",
+           "importers/test_writer.py::test_a_prompt_that_the_project_has_in_another_split_is_an_error"),
 ]
 # fmt: on
 
