@@ -155,7 +155,7 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
     if error or pairs is None:
         return reply | {"is_waiting": not error, "failure": error}
     answers_by_annotator = answers(ctx.db, test.id)
-    remaining = remaining_positions(pairs, answers_by_annotator.get(annotator, {})) if annotator else []
+    remaining = remaining_positions(pairs, answers_by_annotator.get(annotator, {}))
     identical_count = sum(pair.first == pair.second for pair in pairs.values())
     reply |= {
         "pair_count": len(pairs) - identical_count,
@@ -163,14 +163,14 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
         "judged_count": len(pairs) - identical_count - len(remaining),
         "skipped_note": too_long_note(jobs[0], pairs),
         "others_progress": others_progress(pairs, answers_by_annotator, annotator),
-        "pair": pair_view(test.id, remaining[0], pairs[remaining[0]], annotator) if remaining else None,
+        "pair": pair_view(test.id, remaining[0], pairs[remaining[0]], annotator) if annotator and remaining else None,
     }
-    if remaining:
-        return reply
     if not annotator:
         return reply | {
             "closed_text": "To judge, enter with the join code. How it came out is told to those who judged."
         }
+    if remaining:
+        return reply
     return reply | test_outcome(pairs, answers_by_annotator, annotator, model_names, reward_model_id)
 
 
