@@ -186,8 +186,7 @@ class PairGram:
     def _dot(self, vectors: Float32) -> Float32:
         """(n, k) products of all rows with vectors (D, k), in the units of the differences."""
         parts = [self._rows[chunk].astype(np.float32) @ vectors for chunk in self._chunks()]
-        result: Float32 = np.concatenate(parts) / np.float32(self.width)
-        return result
+        return (np.concatenate(parts) / self.width).astype(np.float32, copy=False)
 
     def _chunks(self) -> list[slice]:
         return [slice(i, min(i + _CHUNK_ROWS, len(self))) for i in range(0, len(self), _CHUNK_ROWS)]
