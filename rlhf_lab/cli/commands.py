@@ -114,7 +114,7 @@ def _add_complete_parser(subparsers: Any) -> None:
     parser = _add_command(subparsers, "complete", "continue prompts with the base or a checkpoint", run_complete)
     parser.add_argument("--prompt", action="append", required=True, help="may be given several times")
     parser.add_argument(
-        "--checkpoint", default="base", help="base, run/ID/latest (the newest that is whole) or run/ID/STEP"
+        "--checkpoint", default="base", help="base, run/ID/latest (the newest that is whole), run/ID/best or run/ID/STEP"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
     parser.add_argument("--temperature", type=float, default=None, help="of these samples (default: the project's)")
@@ -132,7 +132,7 @@ def _add_command(subparsers: Any, name: str, help_text: str, handler: Any) -> ar
 def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, Any]:
     """Wait for a job and return its result. An engine that dies meanwhile is restarted, one that was stopped is not.
 
-    Raises EngineError with the job's error, if the engine was stopped, or after Ctrl-C.
+    Raises EngineError with the job's error, if the engine was stopped or does not start, or after Ctrl-C.
     """
     engine_ensured = False
     with progress_reporter(title) as report:
@@ -143,7 +143,9 @@ def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, An
                     raise EngineError(
                         f"{title}: the engine was stopped; the job goes on as soon as there is one again."
                     )
-            engine_process.ensure_engine(db, home)
+            status = engine_process.ensure_engine(db, home)
+            if status.state is EngineState.DEAD and (failure := engine_process.start_failure(status, home)):
+                raise EngineError(f"no longer waiting for {title}: it goes on as soon as an engine starts. {failure}")
             current, engine_ensured = queue.get_job(db, job.id), True
             report(current.progress, current.eta_s)
             if current.status is JobStatus.DONE:

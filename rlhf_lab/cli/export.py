@@ -13,7 +13,7 @@ from rlhf_lab.cli.console import (
 )
 from rlhf_lab.common.enums import Source
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.exporters.adapter_zip import export_adapter, export_reward_model
+from rlhf_lab.exporters.adapter_zip import BEST, export_adapter, export_reward_model
 from rlhf_lab.exporters.dataset_folder import export_dataset
 from rlhf_lab.exporters.hub_upload import push_folder
 from rlhf_lab.exporters.label_export import FORMATS, LAYOUTS, TIES, LabelExportOptions, export_labels
@@ -45,7 +45,10 @@ def add_parser(subparsers: Any) -> None:
         subparsers, "run", "metrics, samples, manifest, TensorBoard file and the adapter of a run", _export_policy_run
     )
     run.add_argument("run_id", metavar="RUN", nargs="?", type=int, help="id of the run (default: the project's newest)")
-    run.add_argument("--step", type=int, default=None, help="only the adapter, of this step's checkpoint")
+    run.add_argument(
+        "--step", type=lambda text: BEST if text == BEST else int(text), default=None, metavar="STEP",
+        help=f'only the adapter, of this step\'s checkpoint; "{BEST}": of the best within the KL budget',
+    )  # fmt: skip
     reward = _add_export_parser(
         subparsers, "reward-model", "adapter, head and report of a reward model", _export_reward_model
     )

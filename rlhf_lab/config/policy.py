@@ -359,8 +359,8 @@ KL_BUDGET_TOLERANCE = 1.3
 #: Settings that can be changed during a run.
 LIVE_SETTINGS = ("beta", "lr")
 
-#: Named presets; "gentle" is the form's default for models other than the embedded one.
+#: Named presets.
 PRESETS: dict[str, dict[str, Any]] = {
     "lab": {},
-    "gentle": {"lr": 1e-4, "beta": 0.2},
+    "gentle": {"kl_budget": 2.0},
 }

@@ -5,12 +5,12 @@ import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors import SafetensorError
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
-from rlhf_lab.common.checkpoint_index import checkpoint_folder, checkpoint_steps, is_adapter_intact
+from rlhf_lab.common.checkpoint_index import best_step, checkpoint_folder, checkpoint_steps, is_adapter_intact
 from rlhf_lab.common.model_files import ADAPTER_CONFIG, ADAPTER_FILE, HEAD_CONFIG, HEAD_FILE
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Run
@@ -23,19 +23,30 @@ from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
 
+BEST: Literal["best"] = "best"
 ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_FILE)
 REWARD_MODEL_FILES = (HEAD_FILE, HEAD_CONFIG, "report.json", "config.json")
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time, so that the same content makes the same file
 
 
 def export_adapter(
-    db: Database, home: Path, run_id: int, out_dir: Path, *, step: int | None = None, force: bool = False
-) -> Path:
+    db: Database, home: Path, run_id: int, out_dir: Path, *, step: int | Literal["best"] | None = None,
+    force: bool = False,
+) -> Path:  # fmt: skip
     """The policy adapter of a run's checkpoint (the newest intact one, or that of `step`) as run-ID-step-NNNNNN.zip.
+
+    step: BEST for the best within the run's KL budget.
 
     Raises StoreError if there is no such checkpoint or it is damaged.
     """
     run = get_run(db, run_id)
+    if step == BEST:
+        step = best_step(run_folder(home, run.id))
+        if step is None:
+            raise StoreError(
+                f"Run {run.id} has no best checkpoint: it has no KL budget, no checkpoint was within it, or the best is "
+                "damaged. Name a step, or export the newest."
+            )
     with atomic_output(out_dir, force=force) as output:
         add_adapter(output, db, home, run, step)
     return output.paths[0]

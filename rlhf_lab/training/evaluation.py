@@ -13,12 +13,10 @@ from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.common.stats import mean_interval, wilson_interval
 from rlhf_lab.models.backbone import Backbone
-from rlhf_lab.models.batch import make_batch, map_by_length
 from rlhf_lab.models.sampling.sampler import sample, uniforms
-from rlhf_lab.training.policy.rollout import PolicyModel
+from rlhf_lab.training.policy.rollout import PolicyModel, sequence_log_ratios
 
 SAMPLING_BATCH_SIZE = 512
-MAX_LOGITS = 2**30  # per forward pass: 4 GiB in float32
 
 
 class SampledResponses(NamedTuple):
@@ -155,21 +153,11 @@ def best_of_n_kl(n: int) -> float:
     return math.log(n) - (n - 1) / n
 
 
-@torch.no_grad()
 def sequence_kl(
     policy: PolicyModel, samples: SampledResponses, temperature: float, on_progress: ProgressCallback = no_progress
 ) -> Mean:
     """KL of the policy to the reference, nats per sequence, estimated on its own samples (k1)."""
-
-    def batch_kl(indices: list[int]) -> torch.Tensor:
-        on_progress()
-        batch = make_batch(policy.backbone, [samples.prompts[i] for i in indices], [samples.tokens[i] for i in indices])
-        log_ratio = policy.evaluate(batch, temperature).logprobs - policy.reference_logprobs(batch, temperature)
-        return log_ratio.sum(1)
-
-    lengths = [len(p) + len(t) for p, t in zip(samples.prompts, samples.tokens, strict=True)]
-    max_tokens = max(1, MAX_LOGITS // len(policy.backbone.model.get_output_embeddings().weight))
-    return mean(map_by_length(batch_kl, lengths, policy.backbone, max_tokens).double().tolist())
+    return mean(sequence_log_ratios(policy, samples.prompts, samples.tokens, temperature, on_progress).tolist())
 
 
 def distinct_2(texts: Sequence[str]) -> float:

@@ -273,21 +273,22 @@ def test_fixed_kl_stays(coef):
 
 
 def test_budget_kl_by_hand():
-    """Budget 4. KL 2 makes the average 1, a quarter of the budget, so 1/16 of the base; half of the budget does not move the base.
-    KL 8: average 4.5; base times (4.5 / 4)^0.15, and the square of 1.125 on it. KL 1: average 2.75, which lowers the base."""
+    """Budget 4. KL 2 makes the average 1, a quarter of the budget: 1/64 of the base, which stays. KL 4.6: average 2.8, rising,
+    so the base stays. KL 6.2: average 4.5; base times (4.5 / 4)^0.25. KL 1: average 2.75, falling, which lowers the base."""
     controller = kl.BudgetKL(init=0.32, budget=4.0)
     assert controller.value == 0.0
-    assert controller.update(2.0, 32) == pytest.approx(0.32 / 16, abs=1e-12)
+    assert controller.update(2.0, 32) == pytest.approx(0.32 / 64, abs=1e-12)
     assert controller.base == 0.32
-    assert controller.update(8.0, 32) == pytest.approx(0.32 * 1.125**0.15 * 1.125**2, abs=1e-12)
-    assert controller.update(1.0, 32) == pytest.approx(0.32 * (1.125 * 0.6875) ** 0.15 * 0.6875**2, abs=1e-12)
+    assert controller.update(4.6, 32) == pytest.approx(0.32 * 0.7**3, abs=1e-12)
+    assert controller.update(6.2, 32) == pytest.approx(0.32 * 1.125**0.25 * 1.125**3, abs=1e-12)
+    assert controller.update(1.0, 32) == pytest.approx(0.32 * (1.125 * 0.6875) ** 0.25 * 0.6875**3, abs=1e-12)
     assert controller.average == 2.75
 
 
 def test_budget_kl_far_beyond_its_budget():
-    """Beyond four times the budget the wall is 16 and the base grows by 4^0.15 a step; a negative estimate counts as 0."""
+    """Beyond four times the budget the wall is 64 and the base grows by 4^0.25 a step; a negative estimate counts as 0."""
     controller = kl.BudgetKL(init=1.0, budget=1.0)
-    assert controller.update(1000.0, 32) == pytest.approx(16 * 4**0.15, abs=1e-12)
+    assert controller.update(1000.0, 32) == pytest.approx(64 * 4**0.25, abs=1e-12)
     other = kl.BudgetKL(init=1.0, budget=1.0)
     assert other.update(-3.0, 32) == other.average == 0.0
 
@@ -297,7 +298,7 @@ def test_budget_kl_goes_on_from_a_given_coefficient(average):
     controller = kl.BudgetKL(init=0.1, budget=6.0)
     controller.average = average
     controller.value = 0.4
-    assert controller.base == pytest.approx(1.6 if average else 0.4)
+    assert controller.base == pytest.approx(3.2 if average else 0.4)
     assert controller.value == pytest.approx(0.4 if average else 0.0)
 
 

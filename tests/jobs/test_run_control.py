@@ -78,7 +78,7 @@ def test_starting_a_run_queues_a_job_and_starts_an_engine(db: Database, home: Pa
     second = run_control.start_run(db, home, project_id, CONFIG, reward_model_id=old, judge="gloomy")
     assert (second.reward_model_id, second.name) == (
         old,
-        f"ppo on reward model {old}, steps 8, epochs 2, minibatches 2, and 2 more",
+        f"ppo on reward model {old}, steps 8, epochs 2, minibatches 2, and 3 more",
     )
     assert second.manifest["judge"] == "gloomy"
 

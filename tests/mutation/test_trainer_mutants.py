@@ -424,9 +424,9 @@ MUTANTS = [
     Mutant(EVALUATION, "two samples on their own", "differences = [fmean(first) - fmean(second) for",
            "middle = fmean(x for _, row in gold_by_prompt.values() for x in row)\n    differences = [fmean(first) - middle for",
            "test_paired_difference_ignores_prompt_difficulty"),
-    Mutant(EVALUATION, "KL a token, not a sequence", "return log_ratio.sum(1)", "return log_ratio.mean(1)",
-           "test_sequence_kl_against_exact_enumeration "
-           "test_sequence_kl_uses_the_temperature_and_is_zero_for_the_base"),
+    Mutant("training/policy/rollout.py", "KL a token, not a sequence", "return log_ratio.sum(1)", "return log_ratio.mean(1)",
+           "training/test_evaluation.py::test_sequence_kl_against_exact_enumeration "
+           "training/test_evaluation.py::test_sequence_kl_uses_the_temperature_and_is_zero_for_the_base"),
     Mutant(EVALUATION, "equal scores count as right", " and score_a != score_b", "", "test_ranking_accuracy_by_hand"),
     Mutant(EVALUATION, "bound of best-of-n", "math.log(n) - (n - 1) / n", "math.log(n)", "test_best_of_n_kl_values"),
     # --- settings.py ---

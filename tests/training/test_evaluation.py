@@ -11,7 +11,6 @@ from support import tiny_models
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.models.heads import ValueHead
 from rlhf_lab.models.sampling.sampler import sample
-from rlhf_lab.training import evaluation
 from rlhf_lab.training.evaluation import (
     SampledResponses,
     best_of_n,
@@ -25,6 +24,7 @@ from rlhf_lab.training.evaluation import (
     sample_responses,
     sequence_kl,
 )
+from rlhf_lab.training.policy import rollout
 from rlhf_lab.training.policy.rollout import PolicyModel
 
 
@@ -186,7 +186,7 @@ def test_sequence_kl_uses_the_temperature_and_is_zero_for_the_base(llama_folder,
     assert sequence_kl(policy, sampled, 0.5).value == pytest.approx(expected / 5, abs=1e-9)
     passes = []
     monkeypatch.setattr(
-        evaluation, "MAX_LOGITS", 12 * len(tiny_models.WORDS)
+        rollout, "MAX_LOGITS", 12 * len(tiny_models.WORDS)
     )  # a vocabulary of logits for each of 12 tokens
     assert sequence_kl(policy, sampled, 0.5, lambda: passes.append(True)).value == pytest.approx(expected / 5, abs=1e-9)
     assert len(passes) > 1

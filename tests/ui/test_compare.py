@@ -86,12 +86,13 @@ def test_every_run_and_reward_model_can_be_chosen_however_many_there_are(ctx):
     oldest = made[0].id
     assert compare.run_details(ctx, [oldest]) == {
         "steps_by_run": {str(oldest): []},
+        "best_by_run": {str(oldest): None},
         "scorer_by_run": {str(oldest): [31, ""]},
     }
 
 
 def test_malformed_run_ids_are_refused_and_missing_or_foreign_runs_left_out(ctx, calls):
-    nothing = {"steps_by_run": {}, "scorer_by_run": {}}
+    nothing = {"steps_by_run": {}, "best_by_run": {}, "scorer_by_run": {}}
     assert compare.run_details(ctx, []) == compare.run_details(ctx, [7]) == nothing
     run = create_run(ctx.db, ctx.project.id, model(ctx).id, "mine", config={}, manifest={}, total_steps=9)
     new_project(ctx.db)

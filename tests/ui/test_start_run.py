@@ -127,10 +127,9 @@ def test_the_note_names_the_judge_even_one_from_a_file(ctx, names, text):
     assert text in start_run.reward_note(ctx.db, row)
 
 
-def test_another_model_than_the_embedded_one_has_the_gentle_preset(ctx, monkeypatch):
+def test_the_form_opens_with_the_preset_for_any_model(ctx):
     assert start_run.start_options(ctx, {})["default_preset"] == "lab"
-    monkeypatch.setattr(start_run, "EMBEDDED_MODEL", "another")
-    assert start_run.start_options(ctx, {})["default_preset"] == "gentle"
+    assert start_run.preset_config("lab").kl_budget == 4.0
 
 
 @pytest.mark.parametrize("name", PRESETS)

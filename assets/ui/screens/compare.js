@@ -43,7 +43,7 @@ const areRunsLoaded = () => selectedRuns().every((run) => options.scorer_by_run[
 function fillSteps(column) {
   const run = runInColumn(column), node = fields[`step-${column}`];
   if (node.dataset.run !== String(run)) { delete node.dataset.chosen; node.dataset.run = run; }
-  setOptions(node, [['latest', 'latest step'], ...(run ? options.steps_by_run[run] || [] : []).map((step) => [step, `step ${step}`])], 'latest');
+  setOptions(node, [['latest', 'latest step'], ...(run ? options.steps_by_run[run] || [] : []).map((step) => [step, `step ${step}${step === options.best_by_run[run] ? ' (best)' : ''}`])], 'latest');
   node.hidden = !run;
 }
 

@@ -13,7 +13,7 @@ from rlhf_lab.core.kl import full_kl
 from rlhf_lab.core.logprobs import head_logprobs, logprobs_and_entropy, logprobs_with_detached_entropy
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
-from rlhf_lab.models.batch import Batch, forward
+from rlhf_lab.models.batch import Batch, forward, make_batch, map_by_length
 from rlhf_lab.models.heads import ValueHead
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 
@@ -29,6 +29,7 @@ class Scorer(Protocol):
     ) -> Tensor: ...
 
 
+MAX_LOGITS = 2**30  # per forward pass of `sequence_log_ratios`: 4 GiB in float32
 #: The adapter of a value function with its own trunk.
 CRITIC_ADAPTER = "critic"
 
@@ -183,6 +184,27 @@ def response_logprobs(
     zeros = torch.zeros(batch.mask.shape, dtype=logprobs.dtype, device=logprobs.device)
     # Not a masked scatter, whose backward pass synchronises with the GPU.
     return zeros.index_put(response_indices, logprobs), zeros.index_put(response_indices, entropy)
+
+
+@torch.no_grad()
+def sequence_log_ratios(
+    policy: PolicyModel,
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    temperature: float,
+    on_progress: ProgressCallback,
+) -> Tensor:
+    """(N,) float64 log-ratio of policy and reference summed per response: of the policy's samples, k1 of the KL in nats."""
+
+    def batch_log_ratios(indices: list[int]) -> Tensor:
+        on_progress()
+        batch = make_batch(policy.backbone, [prompts[i] for i in indices], [responses[i] for i in indices])
+        log_ratio = policy.evaluate(batch, temperature).logprobs - policy.reference_logprobs(batch, temperature)
+        return log_ratio.sum(1)
+
+    lengths = [len(prompt) + len(response) for prompt, response in zip(prompts, responses, strict=True)]
+    max_tokens = max(1, MAX_LOGITS // len(policy.backbone.model.get_output_embeddings().weight))
+    return map_by_length(batch_log_ratios, lengths, policy.backbone, max_tokens).double()
 
 
 @torch.no_grad()

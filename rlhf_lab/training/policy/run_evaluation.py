@@ -3,6 +3,7 @@
 Both depend on the seed, the prompts and the weights alone, so a resumed run measures the same. All processes take part.
 """
 
+import math
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -11,8 +12,7 @@ from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.policy import KL_BUDGET_TOLERANCE
 from rlhf_lab.core.reward_scaling import RunningMoments
 from rlhf_lab.models.sampling.sampler import sample, uniforms
-from rlhf_lab.training.evaluation import Mean, SampledResponses, mean, sequence_kl
-from rlhf_lab.training.policy.rollout import Scorer
+from rlhf_lab.training.policy.rollout import Scorer, sequence_log_ratios
 from rlhf_lab.training.policy.train_state import BestCheckpoint, ScoreUnit, TrainState
 
 UNIT_RESPONSES = 128  # of the reference
@@ -32,24 +32,25 @@ def evaluate_held_out(state: TrainState, prompt_ids: Sequence[list[int]], scorer
     prompts = [prompt_ids[i % len(prompt_ids)] for i in range(HELD_OUT_RESPONSES)]
     tokens, raw_scores = _sample_and_score(state, prompts, scorer, state.policy.adapter, "held out")
     unit = state.score_unit or ScoreUnit(0.0, 1.0)
-    score = mean(((raw_scores - unit.mean) / unit.sd).tolist())
-    samples = SampledResponses(prompts, tokens, texts=[])
-    kl = sequence_kl(state.policy, samples, state.config.temperature, state.on_progress).value
+    scores = (raw_scores - unit.mean) / unit.sd
+    score, standard_error = float(scores.mean()), float(scores.std()) / math.sqrt(len(scores))
+    log_ratios = sequence_log_ratios(state.policy, prompts, tokens, state.config.temperature, state.on_progress)
+    kl = float(log_ratios.mean())
     assert state.config.kl_budget is not None
     if kl <= KL_BUDGET_TOLERANCE * state.config.kl_budget:
-        state.best = updated_best(state.best, state.steps_done, score)
-    metrics = {"eval/scores": score.value, "eval/kl": kl}
+        state.best = updated_best(state.best, state.steps_done, score, standard_error)
+    metrics = {"eval/scores": score, "eval/kl": kl}
     return metrics if state.best is None else metrics | {"eval/best_step": float(state.best.step)}
 
 
-def updated_best(best: BestCheckpoint | None, step: int, score: Mean) -> BestCheckpoint:
+def updated_best(best: BestCheckpoint | None, step: int, score: float, standard_error: float) -> BestCheckpoint:
     """The best checkpoint after another one within the budget.
 
     The newest is the best unless its score is more than a standard error below the peak: the score of a few dozen responses
     is too uncertain for the highest one to mean much, and training goes on to improve a policy until it breaks.
     """
-    if best is None or score.value >= best.peak - score.standard_error:
-        return BestCheckpoint(step, max(score.value, best.peak if best else score.value))
+    if best is None or score >= best.peak - standard_error:
+        return BestCheckpoint(step, max(score, best.peak if best else score))
     return best
 
 

@@ -105,7 +105,8 @@ class TrainState:
             multiplier = 1 - fraction_done
         elif self.config.lr_schedule == "cosine":
             multiplier = 0.5 * (1 + math.cos(math.pi * fraction_done))
-        if self.config.kl_budget is not None:
+        if self.config.kl_budget is not None:  # the KL of an update follows the schedule, and lr is its square root
+            multiplier = math.sqrt(multiplier)
             multiplier *= min(1.0, (self.steps_done + 1) / WARMUP_STEPS)
         return multiplier
 

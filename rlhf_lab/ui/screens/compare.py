@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 from pydantic import Field
 
-from rlhf_lab.common.checkpoint_index import checkpoint_steps
+from rlhf_lab.common.checkpoint_index import best_step, checkpoint_steps
 from rlhf_lab.common.enums import JobKind
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Job, RewardModelRow
@@ -151,19 +151,20 @@ def comparison_options(ctx: Context) -> dict[str, Any]:
 
 
 def run_details(ctx: Context, run_ids: Sequence[int]) -> dict[str, Any]:
-    """The steps with a checkpoint of the runs in a page's columns, and the reward models they learn from.
+    """The steps with a checkpoint of the runs in a page's columns, the best of them, and the reward models they learn from.
 
     Only of chosen runs, because there may be a thousand. Runs that are gone, or another project's, are left out.
     """
-    steps_by_run, scorer_by_run = {}, {}
+    steps_by_run, best_by_run, scorer_by_run = {}, {}, {}
     for run_id in run_ids[:MAX_COLUMNS]:
         with contextlib.suppress(StoreError):
             run = get_run(ctx.db, run_id)
             if run.project_id == ctx.project.id:
                 row = get_reward_model(ctx.db, current_reward_model_id(RunView.load(ctx.db, run)))
                 steps_by_run[str(run.id)] = checkpoint_steps(run_folder(ctx.home, run.id))
+                best_by_run[str(run.id)] = best_step(run_folder(ctx.home, run.id))
                 scorer_by_run[str(run.id)] = reward_model_and_judge(ctx, row)
-    return {"steps_by_run": steps_by_run, "scorer_by_run": scorer_by_run}
+    return {"steps_by_run": steps_by_run, "best_by_run": best_by_run, "scorer_by_run": scorer_by_run}
 
 
 def reward_model_and_judge(ctx: Context, row: RewardModelRow) -> list[Any]:

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
-from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, JobKind, JobStatus, Source
 from rlhf_lab.common.records import RewardModelRow, Run
 from rlhf_lab.config.base import fields_of
@@ -26,8 +25,8 @@ from rlhf_lab.ui.services.import_process import FILE_SUFFIXES, ImportRunner, rea
 from rlhf_lab.ui.services.run_feed import MAX_MODELS
 
 PRESET_LABELS = {
-    "lab": "lab: tuned on the embedded model",
-    "gentle": "gentle: small steps, for models nobody has tuned here",
+    "lab": "lab: a KL budget of 4, for any model",
+    "gentle": "gentle: half the KL budget, nearer to the base",
 }
 
 
@@ -163,7 +162,7 @@ def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
             {"id": row.id, "label": run_summary.reward_model_label(row), "note": note_cache[row.id]} for row in listed
         ],
         "default_id": default_id,
-        "default_preset": "lab" if project.model == EMBEDDED_MODEL else "gentle",
+        "default_preset": "lab",
         "labels_missing": retraining.get_label_progress(ctx.db, project.id).remaining,
         "training_progress": round(training[-1].progress, 2) if training else None,
         "training_text": retraining.training_status(ctx.db, project.id),

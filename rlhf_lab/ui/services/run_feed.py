@@ -32,7 +32,10 @@ MAX_CACHED_RUNS = 8
 MAX_LISTED = 50  # runs in the picker
 MAX_MODELS = 30  # reward models a run can be switched to
 CHART_METRICS = tuple(curve.metric for curve in CURVES)
-FEED_METRICS = (*CHART_METRICS, "objective/score_clipfrac", "val/first_ratio_deviation", "val/explained_variance")
+FEED_METRICS = (
+    *CHART_METRICS, "objective/score_clipfrac", "val/first_ratio_deviation", "val/explained_variance",
+    "eval/best_step", "eval/scores", "eval/kl",
+)  # fmt: skip
 
 
 class FeedQuery(Payload):
@@ -253,6 +256,9 @@ class RunFeed:
 def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
     view, job = status.view, status.job
     curves = run_summary.since_last_rescale(cache.curves, view.events)
+    activity_text = status.activity_text(has_base_samples=bool(cache.steps_with_samples))
+    has_stopped = view.run.status not in (RunStatus.QUEUED, RunStatus.RUNNING)
+    best_text = run_summary.best_checkpoint_text(view.run, cache.curves) if has_stopped else ""
     diagnoses = diagnose(curves, run_summary.applied_changes(view), view.run.config.get("kl_budget"))
     return {
         "run": run_summary.current_state(view),
@@ -263,6 +269,6 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
         },
         "checks": run_summary.self_checks(cache.curves),
         "pending_changes": run_summary.pending_changes(view),
-        "status_text": status.activity_text(has_base_samples=bool(cache.steps_with_samples)),
+        "status_text": f"{activity_text} {best_text}".strip(),
         "eta_s": job.eta_s if job is not None and job.status is JobStatus.RUNNING else None,
     }

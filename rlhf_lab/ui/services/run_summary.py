@@ -234,6 +234,21 @@ def self_checks(curves: Mapping[str, list[Point]]) -> SelfChecks:
     }
 
 
+def best_checkpoint_text(run: Run, curves: Mapping[str, list[Point]]) -> str:
+    """Which checkpoint is the best within the run's KL budget, as a sentence; "" where there is none."""
+    best_steps = curves.get("eval/best_step")
+    if not best_steps:
+        return ""
+    step = int(best_steps[-1][1])
+    score, kl = (dict(curves.get(name, [])).get(step) for name in ("eval/scores", "eval/kl"))
+    if score is None or kl is None:
+        return ""
+    return (
+        f"Best checkpoint within the KL budget of {run.config['kl_budget']:g}: step {step}. On prompts that were not trained on "
+        f"its score is {score:z.2f} sd and its KL {kl:.1f}."
+    )
+
+
 def activity_text(
     run: Run, engine: EngineState, *, is_running: bool, has_base_samples: bool, waits_for: Sequence[int] = (),
     engine_restarted: bool = False,
