@@ -24,7 +24,7 @@ from rlhf_lab.importers.readers import RowStream, read_rows
 from rlhf_lab.importers.row_parser import ParseOptions, parse_votes
 from rlhf_lab.importers.vote_readings import fitting_readings, has_unclear_numbers
 
-UNNAMED_COLUMN = "unnamed column"
+UNNAMED_COLUMN = "unnamed_column"
 
 
 @dataclass(frozen=True)

@@ -308,7 +308,7 @@ def _parse_csv(text: str) -> RowStream:
             if not any(cell.strip() for cell in cells):
                 continue
             if header is None:
-                header = [cell.strip() or f"column {number}" for number, cell in enumerate(cells, 1)]
+                header = [cell.strip() or f"column_{number}" for number, cell in enumerate(cells, 1)]
                 if header_error := _check_columns(header):
                     yield RowError(0, "header", header_error)
                     return

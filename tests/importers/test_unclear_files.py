@@ -586,14 +586,14 @@ def test_a_list_of_numbers_is_no_prompt(files):
 
 def test_a_column_without_a_name_may_be_the_prompt(files, decided_texts):
     path = files.raw("v.csv", f",chosen,rejected,\n{QUESTION},An egg.,An owl.,\n")
-    with pytest.raises(ColumnMappingError, match='"column 1"'):
+    with pytest.raises(ColumnMappingError, match='"column_1"'):
         files.read(path)
-    parsed = files.read(path, mapping={"prompt": "column 1"})
+    parsed = files.read(path, mapping={"prompt": "column_1"})
     assert (decided_texts(parsed.votes[0])[0], parsed.unused_columns) == (QUESTION, ())
     parsed = files.parse("w.csv", ",prompt,chosen,rejected\n0,Why?,An egg.,An owl.\n")
-    assert (len(parsed.votes), parsed.unused_columns) == (1, ("column 1",))
+    assert (len(parsed.votes), parsed.unused_columns) == (1, ("column_1",))
     for file_name in ("v.jsonl", "v.parquet"):
-        with pytest.raises(ColumnMappingError, match="--map prompt=unnamed column"):
+        with pytest.raises(ColumnMappingError, match="--map prompt=unnamed_column"):
             files.parse(file_name, [{"": QUESTION} | EGG])
 
 
