@@ -1,7 +1,7 @@
 """Error messages for users."""
 
 from rlhf_lab.errors import LabError
-from rlhf_lab.models.oom import is_out_of_memory
+from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.training.distributed import Distributed, is_lost_peer_error
 
 

@@ -27,7 +27,8 @@ from rlhf_lab.engine.model_cache import REWARD_MODELS_FOLDER, ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs, score_pairs
 from rlhf_lab.engine.text_features import NEW_TEXTS_BUDGET_S, FeatureBackfill
 from rlhf_lab.errors import TrainingError
-from rlhf_lab.models.oom import free_memory, is_out_of_memory
+from rlhf_lab.models.memory_errors import is_out_of_memory
+from rlhf_lab.models.oom import free_memory
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.projects import count_pairs, get_project

@@ -28,7 +28,8 @@ from rlhf_lab.engine.run_events import effective_events, last_per_setting, setti
 from rlhf_lab.engine.run_manifest import dtype_change_note, environment_manifest
 from rlhf_lab.errors import BusyStoreError, ConfigError, StoreError, TrainingError
 from rlhf_lab.judges.builtin import load_judge
-from rlhf_lab.models.oom import free_memory, is_out_of_memory
+from rlhf_lab.models.memory_errors import is_out_of_memory
+from rlhf_lab.models.oom import free_memory
 from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
 from rlhf_lab.store.runs import (

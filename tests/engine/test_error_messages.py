@@ -18,7 +18,7 @@ from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.run_events import effective_events, last_per_setting
 from rlhf_lab.errors import BusyStoreError, StoreError
 from rlhf_lab.jobs import queue, run_control, run_lock
-from rlhf_lab.models.oom import is_out_of_memory
+from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.store.reward_models import latest_reward_model, reward_models
 from rlhf_lab.store.runs import add_event, events, get_run
 from rlhf_lab.training import checkpoints

@@ -21,7 +21,7 @@ from transformers import DynamicCache
 
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.kv_cache import filled_states
-from rlhf_lab.models.oom import is_out_of_memory
+from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.sampling.graph_buffers import Action, GraphBuffers, Recorder, padded_row_count
 from rlhf_lab.models.sampling.sampling_state import SamplingState
 
