@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import gradio as gr
@@ -69,7 +69,7 @@ def _require_labeller_for(handler: Callable[P, T], ctx: Context) -> Callable[P, 
     return show_errors(wrapped)
 
 
-def _without_traceback(process_api: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+def _without_traceback(process_api: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Handles an event. For values that a component does not take Gradio would print a traceback, before it calls the handler
     and so before any role is checked."""
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import gradio as gr
 from gradio.processing_utils import check_all_files_in_cache
-from gradio_client.utils import is_file_obj, traverse
 from pydantic import BaseModel, StrictInt, ValidationError
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -219,14 +218,18 @@ def check_files(call: EventCall) -> None:
     """Whether an event names no other files than those that were uploaded. Raises BadRequestError; Gradio would print a traceback
     for each. No value of an event is a file; its data may name one."""
     try:
-        traverse(call.data, _refuse_file, is_file_obj)
+        if has_file(call.data):
+            raise ValueError("a value is a file")
         check_all_files_in_cache(call.event_data)
     except (gr.Error, OSError, ValueError) as error:
         raise BadRequestError("The request names a file that was not sent to the lab.") from error
 
 
-def _refuse_file(_: Any) -> None:
-    raise ValueError("a file")
+def has_file(value: Any) -> bool:
+    """Whether Gradio would take a JSON value, or a part of it, for a file."""
+    if isinstance(value, dict):
+        return isinstance(value.get("path"), str) or any(map(has_file, value.values()))
+    return isinstance(value, list) and any(map(has_file, value))
 
 
 def describe_exception(error: Exception) -> str:
