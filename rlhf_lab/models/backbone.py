@@ -23,7 +23,6 @@ from rlhf_lab.models.dtype_choice import DtypeChoice, choose_dtype
 from rlhf_lab.models.fsdp import FsdpShards
 from rlhf_lab.models.fused_llama import FusedLayers, patch_model, register_attention
 from rlhf_lab.models.memory_errors import is_out_of_memory
-from rlhf_lab.models.memory_errors import is_out_of_memory
 
 REPLACEMENT_CHARACTER = "\ufffd"  # decoding of a character of which a token is missing
 #: input_ids (B, 1), positions (B, 1), mask (B, L) of all tokens so far, the cache of the earlier ones -> hidden states

@@ -10,7 +10,6 @@ import torch
 
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.memory_errors import is_out_of_memory
-from rlhf_lab.models.memory_errors import is_out_of_memory
 
 _T = TypeVar("_T")
 
