@@ -180,7 +180,7 @@ def reject_rival_columns(mapping: ColumnMapping, overrides: Mapping[str, str], f
         if len(rivals) > 1:
             both = f", or --map prompt={rivals[0]} --map input={rivals[1]} for both" if meaning == "prompt" else ""
             raise ColumnMappingError(
-                f"Several columns can be the {meaning}: {_join_names(rivals)}.",
+                f'Several columns can mean "{meaning}": {_join_names(rivals)}.',
                 f"Say which: {' or '.join(f'--map {meaning}={name}' for name in rivals[:6])}{both}.",
                 (*mapping.used_columns, *unused),
             )

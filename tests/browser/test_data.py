@@ -165,7 +165,7 @@ def test_the_preview_says_what_is_not_used_and_a_column_can_be_left_out(lab, ope
     page = open_page(lab)
     open_section(page, "runs-import")
     control(page, "data-file").set_input_files(path)
-    expect(control(page, "data-question")).to_contain_text("Several columns can be the prompt: question, context")
+    expect(control(page, "data-question")).to_contain_text('Several columns can mean "prompt": question, context')
     page.locator('[data-map="prompt"]').select_option("question")
     control(page, "data-again").click()
     expect(control(page, "data-question")).to_contain_text("vote with 1")
