@@ -160,7 +160,7 @@ def test_only_the_operator_changes_rules_and_they_apply_to_everybody(lab, open_p
     judge = page.evaluate("window.gradio_config.dependencies.find(d => d.api_name === 'judge').id")
     asked = {"data": [""], "fn_index": judge, "session_hash": "x1", "event_data": {"judge": "cheerful", "count": 5}}
     refused = page.request.post(f"{lab.url}gradio_api/run/predict", data=asked)
-    assert refused.status == 500
+    assert refused.status == 400
     assert "Only the operator may do this" in refused.text()
     assert query_rows(lab, "SELECT count(*) FROM votes WHERE source = 'simulated'") == [(0,)]
     operator = open_page(lab)

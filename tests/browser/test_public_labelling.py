@@ -75,7 +75,7 @@ def test_visitor_keeps_their_name_after_a_reload_and_nobody_can_take_it(lab, ope
         assert "There is nothing to undo." in answer.text()
     thief.context.clear_cookies()
     answer = thief.request.post(f"{lab.url}gradio_api/run/predict", data=asked | {"event_data": {"annotator": name}})
-    assert (answer.status, "no usable name" in answer.text()) == (500, True)
+    assert (answer.status, "no usable name" in answer.text()) == (400, True)
     assert active_votes(lab) == before
     page.keyboard.press("u")
     expect(page.locator(".lab-notice")).to_contain_text("Your last answer is taken back.")
