@@ -35,7 +35,7 @@ MAX_ROW_CHARS = 10_000_000
 #: Objects and lists of a JSON file that is not JSON Lines; decoded they take 64 bytes or more each.
 MAX_JSON_CONTAINERS = 5_000_000
 MAX_CELLS_OF_LINE = 1_000_000
-PARQUET_BATCH_ROWS = 200
+PARQUET_BATCH_ROWS = 5_000
 PARQUET_VALUE_BYTES = 8  # that a value of a list takes at least when it is decoded
 
 
