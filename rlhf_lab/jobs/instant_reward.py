@@ -49,7 +49,7 @@ MAX_QUICK_LABELS = 100  # the ridge is chosen at every fit; with more labels aft
 RIDGE_INTERVAL = 25  # when there are so many more
 LOADED_PAIRS = 64  # at a time
 POLL_INTERVAL_S = 3.0  # for votes of other processes and new features
-WATCHED_S = 30.0  # a page that shows the figures asks for them more often than this
+WATCHED_S = 30.0  # a page that shows the figures requests them more often than this
 REST_FACTOR = 2.0  # a fit takes a third of a core at most, however many people vote
 MAX_REFITS = 8  # predictions in a round that need a fit of their own
 MAX_PREDICTIONS = 2000  # kept in memory
@@ -269,7 +269,7 @@ class InstantReward:
         self._lock = threading.Lock()
         self._pending: dict[str, Vote] = {}  # by uuid, in order
         self._predictions: OrderedDict[str, tuple[Vote, Prediction | None]] = OrderedDict()
-        self._asked_at = -WATCHED_S
+        self._last_request_at = -WATCHED_S
 
     def start(self) -> None:
         self._thread.start()
@@ -302,7 +302,7 @@ class InstantReward:
 
     def figures(self, project_id: int) -> InstantFigures:
         """The figures of the newest fit."""
-        self._asked_at = time.monotonic()
+        self._last_request_at = time.monotonic()
         model = self.model
         if model is None or model.project_id != project_id:
             self._wake.set()
@@ -323,7 +323,7 @@ class InstantReward:
     def _run(self) -> None:
         while not self._stopped.is_set():
             self._wake.wait(POLL_INTERVAL_S)
-            is_watched = time.monotonic() - self._asked_at < WATCHED_S
+            is_watched = time.monotonic() - self._last_request_at < WATCHED_S
             if self._stopped.is_set() or not (self._wake.is_set() or is_watched):
                 continue
             self._wake.clear()
