@@ -1,0 +1,93 @@
+"""All seven answer buttons of the screen "Label" are visible when it opens, whatever the size of the screen and of the texts."""
+
+import pytest
+from browser_lab import current_pair
+from playwright.sync_api import expect
+
+from rlhf_lab.common.records import NewCompletion
+from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.store import projects
+from rlhf_lab.store.database import Database
+
+BUTTONS = ("left", "right", "tie", "both_bad", "skip", "undo", "redo")
+SIZES = [(844, 390), (568, 320), (667, 375), (320, 568), (360, 640), (390, 844), (1280, 620)]
+TEXTS = {"short": ("A pear.", "A plum, or a fig."), "long": ("word " * 1200, "W" * 3000 + " word" * 600)}
+
+
+@pytest.fixture(scope="module", params=TEXTS)
+def lab_with_pair(lab, request):
+    """A lab whose next pair has these texts, long ones under a long prompt and a guideline. Returns (lab, kind of texts)."""
+    with Database.open(lab.home) as db:
+        project = projects.projects(db)[-1]
+        prompt = projects.prompts(db, project.id, "train")[0]
+        texts = [
+            NewCompletion(prompt.id, text, (9, side), "base", side) for side, text in enumerate(TEXTS[request.param])
+        ]
+        made = projects.add_completions(db, texts)
+        pair = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "test")])[0]
+        with db.write() as conn:  # the other pairs have votes: this one comes next
+            conn.exec_driver_sql(
+                "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at)"
+                f" SELECT 'bulk-{pair.id}-' || id, id, 'crowd-{pair.id}', 'human', 'skip', 1, 0 FROM pairs WHERE id <> {pair.id}"
+            )
+            if request.param == "long":
+                conn.exec_driver_sql(
+                    f"UPDATE prompts SET text = '{'Tell a tale of a fox. ' * 40}' WHERE id = {prompt.id}"
+                )
+        guideline = "Prefer the text that a child would like to hear. " * 6 if request.param == "long" else ""
+        projects.set_labelling_config(db, project.id, LabellingConfig(guideline=guideline, overlap=10))
+    return lab, request.param
+
+
+def expect_buttons_in_view(page, selectors) -> None:
+    for selector in selectors:
+        expect(page.locator(selector)).to_be_in_viewport(ratio=1)
+    assert page.evaluate("window.scrollY") == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_all_answers_are_visible_when_the_screen_opens(lab_with_pair, open_page, size):
+    lab, kind = lab_with_pair
+    page = open_page(lab, viewport={"width": size[0], "height": size[1]})
+    current_pair(page)
+    buttons = [f".lab-label [data-do={name}]" for name in BUTTONS]
+    expect_buttons_in_view(page, buttons)
+    page.evaluate("document.body.classList.toggle('dark')")
+    expect_buttons_in_view(page, buttons)
+    for name in BUTTONS:
+        box = page.locator(f".lab-label [data-do={name}]").bounding_box()
+        assert min(box["width"], box["height"]) >= 40, name  # for a thumb
+    for name, other in (("left", "right"), ("right", "left")):
+        body = page.locator(f".side.{name} .lab-text")
+        if kind == "long":  # each text scrolls by itself
+            assert body.evaluate("node => { node.scrollTop = 200; return node.scrollTop; }") == 200
+            assert body.bounding_box()["height"] >= 40
+            assert page.locator(f".side.{other} .lab-text").evaluate("node => node.scrollTop") == (
+                0 if name == "left" else 200
+            )
+        else:
+            assert body.evaluate("node => node.scrollHeight <= node.clientHeight + 1")
+    if size[1] >= 568:
+        page.evaluate("document.querySelector('.lab-header').style.minHeight = '100px'")  # a job is shown there
+        expect_buttons_in_view(page, buttons)
+
+
+@pytest.mark.parametrize("size", [(844, 390), (320, 568), (390, 844)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_buttons_have_their_places_before_gradio_has_rendered_the_page(lab_with_pair, open_page, size):
+    lab, _ = lab_with_pair
+    page, held = open_page(lab, viewport={"width": size[0], "height": size[1]}), []
+
+    def hold(route):
+        held.append(route)
+
+    page.route("**/assets/index*.js", hold)
+    page.reload(wait_until="commit")
+    buttons = page.locator(".lab-first button")
+    expect(buttons).to_have_count(7)
+    for i in range(7):
+        expect(buttons.nth(i)).to_be_in_viewport(ratio=1)
+    for request in held:
+        request.continue_()
+    page.unroute("**/assets/index*.js")
+    current_pair(page)
