@@ -60,7 +60,7 @@ def both(request, tmp_path_factory):
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[str(case) for case in CASES])
 def test_two_processes_give_the_model_of_one(both, case):
     (report, scores, _), (actual, actual_scores, weights) = (results[case] for results, _ in both)
-    assert report["loss"] or CASES[case].get("epochs") == 0
+    assert report["loss"] or report["adapter"] or CASES[case].get("epochs") == 0  # an adapter was trained, used or not
     assert actual.keys() == report.keys()
     for name, value in report.items():
         assert flat(actual[name]) == pytest.approx(flat(value), rel=1e-6, abs=1e-6), name
