@@ -204,22 +204,24 @@ class Machine:
         operations = (
             2 * self.layer_weights * (prompt_tokens + response_tokens) + 2 * self.head_weights * response_tokens
         )
-        return max(operations / rate, steps * (self.layer_weights + self.head_weights) * self.itemsize / bandwidth)
+        reading = steps * (self.layer_weights + self.head_weights) * self.itemsize / bandwidth
+        return float(max(operations / rate, reading))
 
     def pass_floor(self, tokens: float, head_rows: float = 0.0) -> float:
         """Seconds of forward passes over whole texts. head_rows: tokens whose logits are computed. A backward pass counts
         as much again: frozen weights need no gradient.
         """
         rate, _ = self.rates()
-        return 2 * (self.layer_weights * tokens + self.head_weights * head_rows) / rate
+        return float(2 * (self.layer_weights * tokens + self.head_weights * head_rows) / rate)
 
     def random_texts(self, count: int) -> list[tuple[str, list[int], list[int]]]:
-        """(prompt, its tokens, at most TOKENS random tokens that end with a stop token)."""
+        """(prompt, its tokens, at most TOKENS random tokens that end with a stop token); two in a row for each prompt."""
         import torch
 
-        prompts = [PROMPTS[i % len(PROMPTS)] for i in range(count)]
+        prompts = [PROMPTS[i // 2 % len(PROMPTS)] for i in range(count)]
         shape = (count, TOKENS - 1)
-        ids = torch.randint(1000, 20_000, shape, generator=torch.Generator().manual_seed(0)).tolist()
+        vocab = self.head_weights // self.backbone.hidden_size
+        ids = torch.randint(vocab // 10, vocab // 2, shape, generator=torch.Generator().manual_seed(0)).tolist()
         stop = self.backbone.eos_ids[0]
         rows = [[*row[i % 7 :], stop] for i, row in enumerate(ids)]
         return [(text, self.backbone.encode_prompt(text), row) for text, row in zip(prompts, rows, strict=True)]
@@ -303,6 +305,7 @@ def measure_reward(args: argparse.Namespace) -> dict[str, Any]:
     from rlhf_lab.jobs.judge_labelling import label_with_judge
     from rlhf_lab.judges.builtin import load_judge
     from rlhf_lab.store.projects import add_completions, add_pairs, prompts
+    from rlhf_lab.training.reward.task import RewardTask
 
     machine = Machine(args)
     ids_by_text = {prompt.text: prompt.id for prompt in prompts(machine.db, machine.project.id, "train")}
@@ -311,25 +314,29 @@ def measure_reward(args: argparse.Namespace) -> dict[str, Any]:
         NewCompletion(ids_by_text[prompt], machine.backbone.decode(ids, after=prompt_ids), tuple(ids), "base", i)
         for i, (prompt, prompt_ids, ids) in enumerate(texts)
     ]  # fmt: skip
-    by_prompt = sorted(completions, key=lambda completion: completion.prompt_id)
-    stored = add_completions(machine.db, by_prompt)
-    pairs = [
-        (a.id, b.id, "random") for a, b in zip(stored[::2], stored[1::2], strict=True) if a.prompt_id == b.prompt_id
-    ]
+    stored = add_completions(machine.db, completions)
+    pairs = [(a.id, b.id, "random") for a, b in zip(stored[::2], stored[1::2], strict=True)]
     add_pairs(machine.db, machine.project.id, pairs)
     labelled = sum(
         label_with_judge(machine.db, machine.project.id, load_judge("concise"), args.labels, seed=0).values()
     )
-    config = RewardConfig()
+    passes: list[float] = []  # over all labels, of the adapter's fits
+    train_lora = RewardTask.train_lora
+
+    def record(self: Any, model: Any, spec: Any, *rest: Any) -> Any:
+        passes.append(spec.epochs * len(spec.subset) / args.labels)
+        return train_lora(self, model, spec, *rest)
+
+    setattr(RewardTask, "train_lora", record)  # noqa: B010
     with _Clock() as clock:
-        row = train_reward_model(machine.cache, machine.project, RewardRequest(config, Source.SIMULATED))
+        train_reward_model(machine.cache, machine.project, RewardRequest(RewardConfig(), Source.SIMULATED))
     tokens = sum(len(prompt_ids) + len(ids) for _, prompt_ids, ids in texts)
     reference = 128 * tokens / len(texts)
-    fits = row.report["folds"] + 1
     floor = machine.sampling_floor(int(reference) - 128 * TOKENS, 128 * TOKENS, TOKENS)
     floor += machine.pass_floor(tokens + reference)  # frozen features
-    floor += fits * config.epochs * machine.pass_floor(2 * tokens) + 2 * machine.pass_floor(tokens + reference)
-    return machine.result(clock, floor, f"{labelled} labels, {fits} fits of {config.epochs} epochs, 128 base samples")
+    floor += sum(passes) * machine.pass_floor(2 * tokens)
+    work = f"{labelled} labels, {len(passes)} fits of an adapter, {sum(passes):.1f} passes over the labels, 128 base samples"
+    return machine.result(clock, floor, work)
 
 
 def measure_evaluate(args: argparse.Namespace) -> dict[str, Any]:
