@@ -114,7 +114,9 @@ def _add_complete_parser(subparsers: Any) -> None:
     parser = _add_command(subparsers, "complete", "continue prompts with the base or a checkpoint", run_complete)
     parser.add_argument("--prompt", action="append", required=True, help="may be given several times")
     parser.add_argument(
-        "--checkpoint", default="base", help="base, run/ID/latest (the newest that is whole), run/ID/best or run/ID/STEP"
+        "--checkpoint",
+        default="base",
+        help="base, run/ID/latest (the newest that is whole), run/ID/best or run/ID/STEP",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
     parser.add_argument("--temperature", type=float, default=None, help="of these samples (default: the project's)")

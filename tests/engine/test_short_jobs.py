@@ -9,7 +9,6 @@ from support_worker import REWARD, Lab
 
 from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.engine import job_handlers, job_progress
-from rlhf_lab.engine import job_handlers
 from rlhf_lab.engine import pair_sampling as pairs_module
 from rlhf_lab.engine.completions import resolve_max_new_tokens, token_pieces
 from rlhf_lab.engine.pair_sampling import MAX_PAIR_ATTEMPTS, PairRequest, sample_pairs
@@ -215,7 +214,9 @@ def test_reward_training_reports_losses_and_stage(lab, monkeypatch):
         return True
 
     monkeypatch.setattr(queue, "update_progress", listen)
-    job = lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD | {"folds": 2, "batch_size": 4, "warm_start": False})
+    job = lab.submit(
+        JobKind.TRAIN_REWARD, source="simulated", config=REWARD | {"folds": 2, "batch_size": 4, "warm_start": False}
+    )
     assert lab.do(job).status is JobStatus.DONE
     assert list(dict.fromkeys(one["stage"] for one in reports)) == ["validation", "final"]
     assert reports[-1] == {"loss": newest(lab).report["loss"], "stage": "final"}
