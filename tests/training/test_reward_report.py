@@ -14,7 +14,7 @@ from rlhf_lab.training.reward.report import (
     expected_calibration_error,
     held_out_metrics,
     length_correlation,
-    log_loss,
+    log_losses,
 )
 
 
@@ -82,12 +82,12 @@ def test_metrics_without_held_out_labels():
     assert (actual["calibration"], actual["expected_calibration_error"], actual["disagreements"]) == ([], None, [])
 
 
-def test_log_loss_by_hand():
+def test_log_losses_by_hand():
     """-log .8; a tie at .5 is -log .5, and at .9 half of -log .9 and -log .1."""
     labels = [label(), label(tie=True), label(tie=True)]
-    expected = (-math.log(0.8) - math.log(0.5) - (math.log(0.9) + math.log(0.1)) / 2) / 3
-    assert log_loss(predictions(0.8, 0.5, 0.9), labels) == pytest.approx(expected)
-    assert math.isfinite(log_loss(predictions(0.0, 1.0, 0.0), labels))
+    expected = [-math.log(0.8), -math.log(0.5), -(math.log(0.9) + math.log(0.1)) / 2]
+    assert log_losses(predictions(0.8, 0.5, 0.9), labels) == pytest.approx(expected)
+    assert all(math.isfinite(nats) for nats in log_losses(predictions(0.0, 1.0, 0.0), labels))
 
 
 def flipped(c):
