@@ -129,6 +129,7 @@ def test_train_policy_creates_and_resumes_a_run(db, home, capsys, monkeypatch):
     def fail(opened, where):
         if (job := run_control.open_job(opened, 2)) is not None:
             queue.fail(opened, job.id, "nobody is here")
+        return engine_process.engine_state(opened)
 
     monkeypatch.setattr(engine_process, "ensure_engine", fail)
     status = main(
@@ -153,7 +154,12 @@ def test_unsupported_process_counts_are_refused_before_the_run_is_created(db, ho
 def test_resume_with_another_process_count(db, home, capsys, monkeypatch):
     queue.cancel(db, 1)
     set_run_status(db, 1, RunStatus.STOPPED)
-    monkeypatch.setattr(engine_process, "ensure_engine", lambda opened, _: queue.fail(opened, 2, "nobody is here"))
+
+    def fail(opened, _):
+        queue.fail(opened, 2, "nobody is here")
+        return engine_process.engine_state(opened)
+
+    monkeypatch.setattr(engine_process, "ensure_engine", fail)
     assert main(["train-policy", "--resume", "1", "--processes", "2", "--json", "--home", str(home)]) == 1
     assert "run 1: nobody is here" in json.loads(capsys.readouterr().out)["error"]
     assert [event.payload["processes"] for event in events(db, 1)] == [2]

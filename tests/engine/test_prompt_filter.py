@@ -152,6 +152,7 @@ def test_the_command_line_reports_skipped_prompts(lab, monkeypatch, capsys):
     def work(db, home):
         for job in queue.jobs(lab.db, statuses=[JobStatus.QUEUED]):
             lab.do(job)
+        return engine_process.engine_state(lab.db)
 
     monkeypatch.setattr(engine_process, "ensure_engine", work)
     command = ["pairs", "--count", "3", "--home", str(lab.worker.model_cache.home)]
