@@ -92,7 +92,8 @@ def test_value_only_updates_equal_a_plain_loop(gpt2_folder, algorithm):
         "cliprange_value": 0.05,
         "micro_batch": 2,
     }
-    trainer = tiny_models.midway(gpt2_folder, algorithm, torch.float64, max_grad_norm=0.5, **settings)
+    # The first gradients are clipped and the last are not: Adam would hide a weight that all steps share.
+    trainer = tiny_models.midway(gpt2_folder, algorithm, torch.float64, max_grad_norm=1.0, **settings)
     rollout, head = tiny_models.rollout(trainer), trainer.state.policy.value_head.linear
     batches = [
         torch.cat(batch).tolist() for epoch in range(3) for batch in trainer.state.minibatches(epoch, rollout.batch)
@@ -115,7 +116,7 @@ def test_value_only_updates_equal_a_plain_loop(gpt2_folder, algorithm):
                 near = old + (value - old).clamp(-0.05, 0.05)
                 loss = loss + 0.5 * torch.maximum((value - target) ** 2, (near - target) ** 2) / count
         (0.7 * loss).backward()
-        torch.nn.utils.clip_grad_norm_(head.parameters(), 0.5)
+        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad()
         losses.append(float(loss.detach()))
