@@ -12,7 +12,7 @@ from support_worker import Lab
 
 from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.common.records import NewCompletion
-from rlhf_lab.engine import text_features
+from rlhf_lab.engine import policy_run, text_features
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.errors import ModelError
 from rlhf_lab.store.features import load_features, texts_without_features
@@ -164,6 +164,7 @@ def test_features_beside_a_run_do_not_change_it(lab, monkeypatch):
     """The same run twice: with nothing to compute, and with a batch at every look."""
     monkeypatch.setattr(text_features, "REST_FACTOR", 0.0)
     monkeypatch.setattr(text_features, "BATCH_SIZE", 2)
+    monkeypatch.setattr(policy_run, "POLL_INTERVAL_S", 0.0)
     while text_features.add_missing_features(lab.worker.model_cache, lab.project.id):
         pass
     first, second = lab.run(), lab.run()
