@@ -41,9 +41,18 @@ def loaded(folder):
 
 
 def pooled(model, prompt, ids):
-    """(H,) float32 mean of the states where the response's tokens have been read, with some of the last; or the last of them."""
-    states = model.backbone.trunk(input_ids=torch.tensor([[*prompt, *ids]])).last_hidden_state[0, len(prompt) :].float()
-    return states[-1] if model.head.features.pooling == "last" else 0.8 * sum(states) / len(states) + 0.2 * states[-1]
+    """(F,) float64 mean of the states where the response's tokens have been read, with some of the last; or the last of them.
+
+    Of the last layer, or of the embeddings and every layer.
+    """
+    model.backbone.fused_layers.disable()
+    layers = model.backbone.trunk(input_ids=torch.tensor([[*prompt, *ids]]), output_hidden_states=True).hidden_states
+    parts = []
+    for layer in layers if model.head.features.layers == "all" else layers[-1:]:
+        states = layer[0, len(prompt) :].double()
+        mean = sum(states) / len(states)
+        parts.append(states[-1] if model.head.features.pooling == "last" else 0.8 * mean + 0.2 * states[-1])
+    return torch.cat(parts)
 
 
 def nats(model, label, config):
@@ -51,7 +60,7 @@ def nats(model, label, config):
     prompt = model.backbone.encode_prompt(label.prompt)
     with model.adapters.using(model.adapter):
         chosen, rejected = (
-            pooled(model, prompt, ids) @ model.head.linear.weight[0] + model.head.linear.bias[0]
+            pooled(model, prompt, ids).float() @ model.head.linear.weight[0] + model.head.linear.bias[0]
             for ids in (label.chosen_ids, label.rejected_ids)
         )
     logit = chosen - rejected - (0.0 if label.tie else label.margin + config.margin * label.strength)
@@ -61,15 +70,17 @@ def nats(model, label, config):
     return loss + config.centering * (chosen + rejected) ** 2 + config.score_l2 * squares
 
 
-@pytest.mark.parametrize("pooling", ["mean", "last"])
-def test_a_whole_training_equals_a_plain_loop(llama_folder, pooling):
+@pytest.mark.parametrize(("pooling", "layers"), [("mean", "all"), ("last", "last")])
+def test_a_whole_training_equals_a_plain_loop(llama_folder, pooling, layers):
     """Every update: order, weights of the labels, margins, penalties, clipping, decay, and the rate annealed to 0."""
-    config = RewardConfig(**SETTINGS, pooling=pooling, warm_start=False)
+    config = RewardConfig(**SETTINGS, pooling=pooling, layers=layers, warm_start=False)
     backbone, adapters = loaded(llama_folder)
     actual, report = train_reward(adapters, mixed(), reference_of(backbone), config)
     backbone, adapters = loaded(llama_folder)
     adapters.add("reward", r=2, alpha=4, seed=derive_seed(4, "reward adapter"), trainable=True)
-    model = RewardModel(backbone, adapters, "reward", RewardHead(32, FeatureSpec(pooling, 0.2), derive_seed(4, "head")))
+    spec = FeatureSpec(pooling, 0.2, layers)
+    head = RewardHead(96 if layers == "all" else 32, spec, derive_seed(4, "head"))
+    model = RewardModel(backbone, adapters, "reward", head)
     parameters = [*adapters.parameters("reward"), *model.head.parameters()]
     optimiser = torch.optim.AdamW(parameters, weight_decay=0.3)
     generator, labels, losses = torch.Generator().manual_seed(derive_seed(4, "order", "all")), mixed(), []
@@ -92,19 +103,6 @@ def test_a_whole_training_equals_a_plain_loop(llama_folder, pooling):
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-6)
 
 
-@torch.no_grad()
-def all_pooled(model, prompt, ids):
-    """(layers * H,) float64: `pooled` of the embeddings and of every layer."""
-    model.backbone.fused_layers.disable()
-    layers = model.backbone.trunk(input_ids=torch.tensor([[*prompt, *ids]]), output_hidden_states=True).hidden_states
-    parts = []
-    for layer in layers if model.head.features.layers == "all" else layers[-1:]:
-        states = layer[0, len(prompt) :].double()
-        mean = sum(states) / len(states)
-        parts.append(states[-1] if model.head.features.pooling == "last" else 0.8 * mean + 0.2 * states[-1])
-    return torch.cat(parts)
-
-
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 @pytest.mark.parametrize("layers", ["all", "last"])
 def test_a_fitted_head_is_the_optimum_of_the_explicit_loss(llama_folder, pooling, layers):
@@ -114,12 +112,12 @@ def test_a_fitted_head_is_the_optimum_of_the_explicit_loss(llama_folder, pooling
     reference = reference_of(backbone)
     model, _ = train_reward(adapters, mixed(), reference, config)
     weight, bias = model.head.linear.weight[0].double(), float(model.head.linear.bias)
-    base = torch.stack([all_pooled(model, *pair) for pair in zip(*reference, strict=True)])
+    base = torch.stack([pooled(model, *pair) for pair in zip(*reference, strict=True)])
     assert float(base.mean(0) @ weight) + bias == pytest.approx(0.0, abs=1e-5)
     derivative = torch.zeros_like(weight)
     for label in mixed():
         prompt = backbone.encode_prompt(label.prompt)
-        difference = all_pooled(model, prompt, label.chosen_ids) - all_pooled(model, prompt, label.rejected_ids)
+        difference = pooled(model, prompt, label.chosen_ids) - pooled(model, prompt, label.rejected_ids)
         logit = float(difference @ weight) - (0.0 if label.tie else label.margin + 0.4 * label.strength)
         derivative += label.count * (1 / (1 + math.exp(-logit)) - (0.5 if label.tie else 0.9)) * difference
     parts = (base - base.mean(0)).split(32, dim=1)
