@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
 
 class FsdpShards:
@@ -45,6 +46,8 @@ class FsdpShards:
         trunk = model.base_model
         for module in (*transformer_layers(trunk), trunk, head):
             fully_shard(module, mesh=self.mesh, reshard_after_forward=True)
+        # `fully_shard` changes the trunk's class, and transformers looks up by class which hidden states it can return.
+        _CAN_RECORD_REGISTRY[trunk] = trunk._can_record_outputs
         return model
 
     def max_over_ranks(self, count: int) -> int:
