@@ -35,7 +35,7 @@ from rlhf_lab.core.logprobs import logprobs_and_entropy
 from rlhf_lab.kernels import c_ops
 from rlhf_lab.kernels import matmul as products_module
 from rlhf_lab.models import adapters as adapters_module
-from rlhf_lab.models import reward_model as reward_module
+from rlhf_lab.models import features as features_module
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone, load_backbone
 from rlhf_lab.models.batch import Batch, HiddenStates
@@ -84,7 +84,7 @@ def transformers_layers(trainer: PolicyTrainer) -> Iterator[None]:
 def padded_rows(trainer: PolicyTrainer) -> Iterator[None]:
     with (
         patch.object(rollout_module, "forward", padded_forward),
-        patch.object(reward_module, "forward", padded_forward),
+        patch.object(features_module, "forward", padded_forward),
     ):
         yield
 
