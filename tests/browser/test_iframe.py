@@ -14,12 +14,21 @@ from spaces_proxy import TlsProxy
 CODE = "FRAME7"
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    environment = {"SPACE_ID": "somebody/lab", "RLHF_LAB_OPERATOR_SECRET": "five big cats", "RLHF_LAB_JOIN_CODE": CODE}
-    lab = Lab(tmp_path_factory.mktemp("framed") / "home", environment=environment).start()
-    yield lab
-    lab.stop()
+@pytest.fixture(params=["SPACE_HOST", "--url"])
+def lab_behind_proxy(request, tmp_path):
+    """A lab and the proxy in front of it. Its https address comes from the Space, or from the person who starts the lab."""
+    proxy, lab = TlsProxy(0, tmp_path), Lab(tmp_path / "home")
+    lab.environment = {"RLHF_LAB_OPERATOR_SECRET": "five big cats", "RLHF_LAB_JOIN_CODE": CODE}
+    if request.param == "SPACE_HOST":
+        lab.environment |= {"SPACE_ID": "somebody/lab", "SPACE_HOST": f"localhost:{proxy.port}"}
+    else:
+        lab.options = ("--url", proxy.url)
+    try:
+        proxy.upstream_port = lab.start().port
+        yield lab, proxy
+        lab.stop()
+    finally:
+        proxy.close()
 
 
 def open_framed(page, url):
@@ -37,9 +46,9 @@ def open_framed(page, url):
     return frame
 
 
-def test_joining_and_voting_in_a_frame_of_another_site(lab, chromium, tmp_path):
+def test_joining_and_voting_in_a_frame_of_another_site(lab_behind_proxy, chromium, tmp_path):
     """Without partitioned cookies the frame would forget the visitor, and the page would still ask to join."""
-    proxy = TlsProxy(lab.port, tmp_path)
+    lab, proxy = lab_behind_proxy
     context = chromium.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
     context.set_default_timeout(PAGE_TIMEOUT_MS)
     page, wrong = context.new_page(), []
@@ -69,4 +78,3 @@ def test_joining_and_voting_in_a_frame_of_another_site(lab, chromium, tmp_path):
     context.close()
     site.shutdown()
     site.server_close()
-    proxy.close()
