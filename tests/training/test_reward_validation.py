@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from support import tiny_models
-from support.preference_data import comparisons, reference_of, train
+from support.preference_data import QUICK, comparisons, reference_of, train
 
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.models.adapters import Adapters
@@ -14,7 +14,7 @@ from rlhf_lab.models.batch import make_batch
 from rlhf_lab.models.features import text_features
 from rlhf_lab.training.reward.report import HeldOutPrediction
 from rlhf_lab.training.reward.task import RewardTask
-from rlhf_lab.training.reward.validation import choose_epochs, compare_with_head, split_labels
+from rlhf_lab.training.reward.validation import choose_epochs, compare_with_head, split_labels, validate
 
 LABELS = comparisons(16)
 
@@ -81,6 +81,28 @@ def test_one_prompt_in_so_many_is_held_out(llama_folder):
     assert split_labels(task_of(llama_folder, one_prompt, folds=3)) is None
     ties = [dataclasses.replace(label, tie=label.group != 2) for label in LABELS]
     assert split_labels(task_of(llama_folder, ties, folds=3)) is None
+
+
+def test_held_out_labels_are_predicted_by_models_that_did_not_see_them(llama_folder):
+    """With the held-out labels the other way round, head and adapter are the same: each probability p becomes 1 - p."""
+    other_way_round = [
+        dataclasses.replace(
+            label, chosen=label.rejected, rejected=label.chosen,
+            chosen_ids=label.rejected_ids, rejected_ids=label.chosen_ids,
+        )
+        if label.group == 2 else label
+        for label in LABELS
+    ]  # fmt: skip
+    results = []
+    for labels in (LABELS, other_way_round):
+        task = task_of(llama_folder, labels, **(QUICK | {"folds": 3}))
+        split = split_labels(task)
+        assert split.held_out == [8, 9, 10, 11]
+        results.append(validate(task, split, lambda loss: None))
+    for epochs in (0, 2):
+        plain, reversed_ = ([one.probability for one in result[epochs]] for result in results)
+        assert reversed_ == pytest.approx([1 - p for p in plain], abs=1e-5)
+        assert min(abs(p - 0.5) for p in plain) > 0.01
 
 
 def verdict(monkeypatch, epochs):
