@@ -21,19 +21,31 @@ class Sign:
 @pytest.fixture
 def graphs(monkeypatch):
     """How many earlier graphs there were at each forward pass that made one."""
-    hidden, signs, actual = Backbone.hidden, [], []
+    hidden, layer_states, signs, actual = Backbone.hidden, Backbone.layer_states, [], []
 
-    def watched(backbone, input_ids, first=0):
-        alive = sum(sign() is not None for sign in signs)
-        states = hidden(backbone, input_ids, first)
+    def alive():
+        return sum(sign() is not None for sign in signs)
+
+    def watch(states, earlier):
         if states.grad_fn is not None:
             sign = Sign()
             states.grad_fn.metadata["sign"] = sign
             signs.append(weakref.ref(sign))
-            actual.append(alive)
+            actual.append(earlier)
         return states
 
-    monkeypatch.setattr(Backbone, "hidden", watched)
+    def watched_hidden(backbone, input_ids, start_pos=0):
+        earlier = alive()
+        return watch(hidden(backbone, input_ids, start_pos), earlier)
+
+    def watched_layers(backbone, input_ids, start_pos=0):
+        """A pass of all layers is one graph: that of its last states."""
+        earlier = alive()
+        *first, last = layer_states(backbone, input_ids, start_pos)
+        return iter([*first, watch(last, earlier)])
+
+    monkeypatch.setattr(Backbone, "hidden", watched_hidden)
+    monkeypatch.setattr(Backbone, "layer_states", watched_layers)
     return actual
 
 
