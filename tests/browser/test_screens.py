@@ -105,8 +105,12 @@ def test_reward_model_trains_automatically_and_on_request_and_scores_words(lab, 
         wait_for_engine(page, "() => document.querySelectorAll('[data-do^=look-]').length === 2")
         newest, first = reward_models(db, fresh_project.id)
     assert len(newest.snapshot.vote_ids) == 14
-    for name in ("curve", "histogram", "losses"):
+    for name in ("curve", "histogram"):
         expect(page.locator(f".{name}-part .js-plotly-plot")).to_be_visible()
+    if newest.report["adapter"]["used"]:
+        expect(page.locator(".losses-part .js-plotly-plot")).to_be_visible()
+    else:
+        expect_text(page, "no-losses", "An adapter was trained too, but on unseen labels it was not clearly better.")
     expect(page.locator(".calibration-part")).to_be_hidden()
     expect_text(page, "more-to-come", "With 30 unseen pairs (there are ")
     if newest.report["disagreements"]:
@@ -139,16 +143,17 @@ def test_reward_model_trains_automatically_and_on_request_and_scores_words(lab, 
     assert [text for text in visible_texts(page) if text.contrast < 4.5] == []
 
 
-def test_labels_left_out_of_a_training_are_reported(lab, fresh_project, open_page):
+def test_losses_are_drawn_and_labels_left_out_are_reported(lab, fresh_project, open_page):
     report = {
         "labels": 14, "ties": 0, "folds": 0, "accuracy": None, "accuracy_low": 0.0, "accuracy_high": 1.0, "train_accuracy": 0.5,
-        "loss": [0.7], "note": "2 labels are left out: the model reads the same tokens for both texts",
+        "loss": [0.7, 0.6], "note": "2 labels are left out: the model reads the same tokens for both texts",
     }  # fmt: skip
     with Database.open(lab.home) as db:
         snapshot = snapshot_labels(db, fresh_project.id, Source.HUMAN)
         add_reward_model(db, fresh_project.id, "x", config={"pooling": "mean"}, report=report, snapshot=snapshot)
     page = open_screen(lab, open_page, "Reward model")
     expect_text(page, "note", f"{report['note']}.")
+    expect(page.locator(".losses-part .js-plotly-plot")).to_be_visible()
 
 
 def test_switching_the_reward_model_during_a_run_marks_the_curve(lab, run, open_page):

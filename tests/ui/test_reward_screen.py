@@ -240,6 +240,12 @@ def test_the_result_of_another_kind_of_job_is_refused(ctx):
         parse_payload(reward.JobQuery, {"job": None})
 
 
+def test_detail_says_whether_an_adapter_was_trained_and_rejected(ctx):
+    for adapter, rejected in ((None, False), ({"used": True}, False), ({"used": False}, True)):
+        assert reward.model_detail(ctx, add(ctx, REPORT | {"adapter": adapter}).id)["adapter_rejected"] is rejected
+    assert reward.model_detail(ctx, add(ctx).id)["adapter_rejected"] is False  # reports of older versions
+
+
 def test_calibration_and_disagreements_of_a_model(ctx):
     figures = {"calibration": [[0.6, 0.5, 4], [0.9, 1.0, 3]], "expected_calibration_error": 0.1}
     row = add(

@@ -4,8 +4,14 @@ window.LabRewardCharts = window.LabRewardCharts || (() => {
   const MIN_PAIRS = 30;  // unseen pairs for a calibration curve
 
   function losses(report, chart) {
-    const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'How it learnt'), el('span.muted', {}, `loss of the last fit${report.seconds ? `; all of it took ${Lab.duration(report.seconds)}` : ''}`)));
-    if (report.loss.length < 2) { card.append(el('p.muted', {}, 'Fitted in one go, without updates.')); return card; }
+    const hasLosses = report.loss.length > 1;
+    const caption = [hasLosses && 'loss of the last fit', report.seconds && `all of it took ${Lab.duration(report.seconds)}`].filter(Boolean).join('; ');
+    const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'How it learnt'), el('span.muted', {}, caption)));
+    if (!hasLosses) {
+      const why = report.adapter_rejected ? ' An adapter was trained too, but on unseen labels it was not clearly better.' : '';
+      card.append(el('p.muted', { 'data-do': 'no-losses' }, `Its head was fitted in one go, without updates.${why}`));
+      return card;
+    }
     card.append(el('p.muted', {}, `0.69 (ln 2) is guessing.${report.warm_start ? ' It begins lower: a head is fitted in one go before, and these updates only refine it.' : ''}`));
     card.append(chart('losses', 'loss of the last fit over its updates', (c) => ({
       traces: [{ x: report.loss.map((_, i) => i + 1), y: report.loss, mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }], layout: { xTitle: 'update', yTitle: 'loss', height: 170, xaxis: { dtick: LabCharts.integerTick(1, report.loss.length) }, y: { rangemode: 'tozero' } } })));

@@ -221,6 +221,7 @@ def model_detail(ctx: Context, model: int) -> dict[str, Any]:
         "rejected_scores": [round(score, 2) for score in report.get("rejected_scores", [])],
         "length_correlation": report.get("length_correlation"), "loss": thin_and_round(report.get("loss", [])),
         "pooling": row.config.get("pooling"), "warm_start": bool(row.config.get("warm_start")),
+        "adapter_rejected": (report.get("adapter") or {}).get("used") is False,
         "note": report.get("note", ""), "seconds": report.get("seconds"), "example_texts": example_texts(ctx, row, labels),
         "calibration": report.get("calibration") or [], "calibration_error": report.get("expected_calibration_error"),
         "disagreements": disagreement_rows(report.get("disagreements") or [], labels),
