@@ -1,7 +1,7 @@
 """Fixtures that several folders of tests share. Torch is imported only where a test asks for a model.
 
-Three processes run the tests (-n 3 in pyproject.toml; -n 0 for one, as a debugger wants): the browser's one after the other in one
-of them, which mostly waits, the rest file by file. Each of them, and the engines it starts, gets by with one thread.
+Two processes run the tests (-n 2 in pyproject.toml; -n 0 for one, as a debugger wants): the browser's one after the other in one
+of them, the rest file by file. Each of the two, and the engines it starts, gets by with one thread, so that neither starves.
 """
 
 import os

@@ -64,12 +64,16 @@ def controls(mutants: list[Mutant]) -> list[tuple[str, str]]:
 
 
 def mutant_tests(mutants: list[Mutant]) -> tuple[Callable[..., None], Callable[..., None]]:
-    """The two tests of a table: every mutant is killed, and without one the tests that kill it pass."""
+    """The two tests of a table: every mutant is killed, and without one the tests that kill it pass.
+
+    The second is slow: the suite runs these tests anyway, and the control is about this module's way of running them.
+    """
 
     @pytest.mark.parametrize("mutant", mutants, ids=[f"{mutant.file} {mutant.name}" for mutant in mutants])
     def test_mutant_is_killed(mutant: Mutant, request: pytest.FixtureRequest) -> None:
         check_mutant(mutant, request)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("file", "test"), controls(mutants))
     def test_without_a_mutant_it_passes(file: str, test: str, request: pytest.FixtureRequest) -> None:
         check_control(file, test, request)
