@@ -101,7 +101,8 @@ def check_labels(comparisons: Sequence[Comparison]) -> None:
             is_number = isinstance(value, Integral if name == "count" else Real)
             if not is_number or not low <= value <= high:
                 kind = "whole number" if name == "count" else "number"
-                raise LabelError(f"label {index} has the {name} {value}. Give it a {kind} from {low:g} to {high:g}.")
+                allowed = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of {low:g} or more"
+                raise LabelError(f"label {index} has the {name} {value}. Give it a {kind} {allowed}.")
 
 
 class _UpdateCounter:
