@@ -56,7 +56,7 @@ def test_insufficient_labels_are_refused_before_training(llama_folder, labels):
         ({"strength": None}, "label 2 has the strength None"),
         ({"margin": "1"}, "label 2 has the margin 1"),
         ({"strength": "1"}, "label 2 has the strength 1"),
-        ({"count": -1}, "label 2 has the count -1. Give it a whole number from 0"),
+        ({"count": -1}, "label 2 has the count -1. Give it a whole number of 0 or more"),
         ({"count": math.nan}, "label 2 has the count nan"),
         ({"count": 1.5}, "label 2 has the count 1.5"),
         ({"count": None}, "label 2 has the count None"),
