@@ -2,6 +2,7 @@
 
     python benchmarks/kl_budget.py --seeds 3                                                           the embedded model
     python benchmarks/kl_budget.py --seeds 3 --model FOLDER --prompts benchmarks/story_prompts.txt     a model of a folder
+    python benchmarks/kl_budget.py --model FOLDER --judge concise --set batch_size=16   an instruct model, with its own prompts
     python benchmarks/kl_budget.py --random qwen2                        random weights and a synthetic reward: stability only
     python benchmarks/kl_budget.py --steps 200 --set kl_budget=2 --home HOME --out FILE.json
 
@@ -39,6 +40,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import Project
 from rlhf_lab.config.policy import PolicyConfig
@@ -59,7 +61,6 @@ from rlhf_lab.training.evaluation import paired_difference, sample_responses, se
 from rlhf_lab.training.policy.rollout import Scorer
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
-EVAL_PROMPTS = 128
 BASE_SAMPLES, POLICY_SAMPLES = 4, 2  # per evaluation prompt
 RANDOM_VOCABULARY = 2000
 RANDOM_MODELS: dict[str, tuple[PretrainedConfig, Callable[[Any], Any]]] = {
@@ -123,9 +124,10 @@ def judge_experiment(args: argparse.Namespace, home: Path, db: Database, seed: i
     """Labels and a reward model of a seed, from the home where it has them already."""
     judge, model_cache = load_judge(args.judge), ModelCache(home, db)
     name = f"{args.judge} {args.labels} {args.length} seed {seed}"
+    default_prompts = judge.prompt_set if args.model == EMBEDDED_MODEL else None  # None: those that suit the model
     found: list[Project] = [project for project in projects(db) if project.name == name and project.model == args.model]
     project = found[0] if found else new_project(
-        db, model=args.model, prompt_set=args.prompts or judge.prompt_set, seed=seed, name=name
+        db, model=args.model, prompt_set=args.prompts or default_prompts, seed=seed, name=name
     )  # fmt: skip
     row = latest_reward_model(db, project.id, Source.SIMULATED) if found else None
     if row is None:
@@ -144,9 +146,11 @@ def judge_experiment(args: argparse.Namespace, home: Path, db: Database, seed: i
     )  # fmt: skip
 
 
-def evaluate(experiment: Experiment, trainer: PolicyTrainer, base_gold: list[list[float]]) -> dict[str, Any]:
-    """KL, score and gold gain of the current policy on fresh samples."""
-    config, texts = trainer.state.config, repeated(experiment.eval_prompts, 1)
+def evaluate(
+    experiment: Experiment, trainer: PolicyTrainer, texts: list[str], base_gold: list[list[float]]
+) -> dict[str, Any]:
+    """KL, score and gold gain of the current policy on fresh samples of the prompts."""
+    config = trainer.state.config
     with experiment.adapters.using(trainer.state.policy.adapter, merged=True):
         samples = sample(experiment, config, repeated(texts, POLICY_SAMPLES), "benchmark policy")
     gold = list(map(experiment.gold, repeated(texts, POLICY_SAMPLES), samples.texts))
@@ -162,8 +166,8 @@ def evaluate(experiment: Experiment, trainer: PolicyTrainer, base_gold: list[lis
 
 
 def repeated(texts: Sequence[str], times: int) -> list[str]:
-    """EVAL_PROMPTS of the texts, each so many times in a row."""
-    return [texts[i % len(texts)] for i in range(EVAL_PROMPTS) for _ in range(times)]
+    """Each text so many times in a row."""
+    return [text for text in texts for _ in range(times)]
 
 
 def chunks(values: list[float], size: int) -> list[list[float]]:
@@ -186,9 +190,10 @@ def run(args: argparse.Namespace, experiment: Experiment, seed: int) -> dict[str
         experiment.train_prompts, experiment.scorer, gold=experiment.gold, eval_prompts=experiment.eval_prompts
     )
     trainer = PolicyTrainer(experiment.backbone, experiment.adapters, task, config)
+    texts = [experiment.eval_prompts[i % len(experiment.eval_prompts)] for i in range(args.eval_prompts)]
+    base_prompts = repeated(texts, BASE_SAMPLES)
     with experiment.adapters.using(None):
-        base = sample(experiment, config, repeated(experiment.eval_prompts, BASE_SAMPLES), "benchmark base")
-    base_prompts = repeated(experiment.eval_prompts, BASE_SAMPLES)
+        base = sample(experiment, config, base_prompts, "benchmark base")
     base_gold = chunks(list(map(experiment.gold, base_prompts, base.texts)), BASE_SAMPLES)
     steps, best_state, start = [], None, time.process_time()
     for _ in range(args.steps):
@@ -198,12 +203,12 @@ def run(args: argparse.Namespace, experiment: Experiment, seed: int) -> dict[str
         if args.verbose:
             log(step_line(trainer.steps_done, steps[-1]))
     seconds = time.process_time() - start
-    row = {"seed": seed, "seconds": seconds, **evaluate(experiment, trainer, base_gold)}
+    row = {"seed": seed, "seconds": seconds, **evaluate(experiment, trainer, texts, base_gold)}
     row |= {"max_kl": max(step["objective/kl"] for step in steps), "proxy": steps[-1]["objective/scores"]}
     row |= {"kl_curve": [round(step["objective/kl"], 3) for step in steps]}
     if best_state is not None:
         trainer.state.load_state_dict(*best_state)
-        best = evaluate(experiment, trainer, base_gold)
+        best = evaluate(experiment, trainer, texts, base_gold)
         row |= {"best_step": trainer.steps_done, "best_kl": best["kl"], "best_gold": best["gold"]}
         row |= {"best_gold_low": best["gold_low"]}
     log(
@@ -235,6 +240,7 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=60)
     parser.add_argument("--judge", default="cheerful")
     parser.add_argument("--length", type=int, default=PolicyConfig().max_new_tokens, help="longest response, in tokens")
+    parser.add_argument("--eval-prompts", type=int, default=128, help="prompts of the evaluation")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--home", type=Path, default=None, help="keeps labels and reward models for the next call")
     parser.add_argument("--out", type=Path, default=None)
