@@ -10,15 +10,20 @@ A simulated judge labels pairs, a reward model is trained, and PPO runs with the
 judge's score in standard deviations of the base's samples, as the difference between policy and base, prompt by prompt, on
 prompts that nothing was trained on; the interval is a 95 % one over prompts. With --home labels and reward models are kept for
 the next call. The last line of each run is the policy at its end, and the best checkpoint by the trainer's own evaluation.
+--out holds in addition the CPU seconds and the peak memory of each stage, and --samples pairs of a base's and the policy's
+response, drawn by the seed.
 """
 
 import argparse
+import contextlib
 import json
+import random
+import re
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,7 +93,18 @@ class Experiment(NamedTuple):
     gold: Callable[[str, str], float]
     train_prompts: Sequence[str]
     eval_prompts: Sequence[str]
+    stages: dict[str, dict[str, float]]
     temperature: float = 1.0
+
+
+@contextlib.contextmanager
+def measured_stage(stages: dict[str, dict[str, float]], name: str) -> Iterator[None]:
+    """Adds the CPU seconds of the block and the highest resident memory of the process within it (Linux), in MiB."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets VmHWM
+    start = time.process_time()
+    yield
+    peak = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+    stages[name] = {"cpu_s": time.process_time() - start, "peak_mib": int(peak[1]) / 1024 if peak else float("nan")}
 
 
 class SyntheticScorer:
@@ -117,7 +133,7 @@ def random_experiment(family: str, folder: Path, seed: int) -> Experiment:
         ids = [int(word[1:]) for word in text.split() if word[1:].isdigit()]
         return sum(token % 2 == 0 for token in ids) / max(1, len(ids))
 
-    return Experiment(backbone, Adapters(backbone), SyntheticScorer(), gold, texts[:128], texts[128:])
+    return Experiment(backbone, Adapters(backbone), SyntheticScorer(), gold, texts[:128], texts[128:], {})
 
 
 def judge_experiment(args: argparse.Namespace, home: Path, db: Database, seed: int) -> Experiment:
@@ -130,10 +146,13 @@ def judge_experiment(args: argparse.Namespace, home: Path, db: Database, seed: i
         db, model=args.model, prompt_set=args.prompts or default_prompts, seed=seed, name=name
     )  # fmt: skip
     row = latest_reward_model(db, project.id, Source.SIMULATED) if found else None
+    stages: dict[str, dict[str, float]] = {}
     if row is None:
-        sample_pairs(model_cache, project, PairRequest(args.labels))
+        with measured_stage(stages, "pairs"):
+            sample_pairs(model_cache, project, PairRequest(args.labels))
         label_with_judge(db, project.id, judge, args.labels, noise=0.0, seed=seed)
-        row = train_reward_model(model_cache, project, RewardRequest(RewardConfig(seed=seed), Source.SIMULATED))
+        with measured_stage(stages, "reward model"):
+            row = train_reward_model(model_cache, project, RewardRequest(RewardConfig(seed=seed), Source.SIMULATED))
     log(f"seed {seed}: reward model's cross-validated accuracy {row.report['accuracy']:.2f}")
     backbone, adapters = model_cache.load_project(project)
     train_prompts, eval_prompts = (
@@ -142,14 +161,14 @@ def judge_experiment(args: argparse.Namespace, home: Path, db: Database, seed: i
     )
     return Experiment(
         backbone, adapters, model_cache.reward_model(row.id, "reward"), judge.score, train_prompts, eval_prompts,
-        project.temperature,
+        stages, project.temperature,
     )  # fmt: skip
 
 
 def evaluate(
     experiment: Experiment, trainer: PolicyTrainer, texts: list[str], base_gold: list[list[float]]
 ) -> dict[str, Any]:
-    """KL, score and gold gain of the current policy on fresh samples of the prompts."""
+    """KL, score and gold gain of the current policy on fresh samples of the prompts, and the first response to each."""
     config = trainer.state.config
     with experiment.adapters.using(trainer.state.policy.adapter, merged=True):
         samples = sample(experiment, config, repeated(texts, POLICY_SAMPLES), "benchmark policy")
@@ -162,6 +181,7 @@ def evaluate(
         "gold_low": (gain.low or 0.0) / sd,
         "gold_high": (gain.high or 0.0) / sd,
         "length": statistics.fmean(map(len, samples.tokens)),
+        "responses": samples.texts[::POLICY_SAMPLES],
     }
 
 
@@ -195,15 +215,22 @@ def run(args: argparse.Namespace, experiment: Experiment, seed: int) -> dict[str
     with experiment.adapters.using(None):
         base = sample(experiment, config, base_prompts, "benchmark base")
     base_gold = chunks(list(map(experiment.gold, base_prompts, base.texts)), BASE_SAMPLES)
-    steps, best_state, start = [], None, time.process_time()
-    for _ in range(args.steps):
-        steps.append(trainer.run_step().metrics)
-        if trainer.state.best is not None and trainer.state.best.step == trainer.steps_done:
-            best_state = trainer.state.state_dict()
-        if args.verbose:
-            log(step_line(trainer.steps_done, steps[-1]))
-    seconds = time.process_time() - start
-    row = {"seed": seed, "seconds": seconds, **evaluate(experiment, trainer, texts, base_gold)}
+    steps, best_state, stages = [], None, experiment.stages
+    with measured_stage(stages, "policy"):
+        for _ in range(args.steps):
+            steps.append(trainer.run_step().metrics)
+            if trainer.state.best is not None and trainer.state.best.step == trainer.steps_done:
+                best_state = trainer.state.state_dict()
+            if args.verbose:
+                log(step_line(trainer.steps_done, steps[-1]))
+    with measured_stage(stages, "evaluation"):
+        result = evaluate(experiment, trainer, texts, base_gold)
+    responses, seconds = result.pop("responses"), stages["policy"]["cpu_s"]
+    row = {"seed": seed, "seconds": seconds, "stages": stages, **result}
+    row["samples"] = [
+        {"prompt": texts[i], "base": base.texts[i * BASE_SAMPLES], "policy": responses[i]}
+        for i in random.Random(seed).sample(range(len(texts)), min(args.samples, len(texts)))
+    ]
     row |= {"max_kl": max(step["objective/kl"] for step in steps), "proxy": steps[-1]["objective/scores"]}
     row |= {"kl_curve": [round(step["objective/kl"], 3) for step in steps]}
     if best_state is not None:
@@ -241,6 +268,7 @@ def main() -> None:
     parser.add_argument("--judge", default="cheerful")
     parser.add_argument("--length", type=int, default=PolicyConfig().max_new_tokens, help="longest response, in tokens")
     parser.add_argument("--eval-prompts", type=int, default=128, help="prompts of the evaluation")
+    parser.add_argument("--samples", type=int, default=10, help="pairs of responses that --out holds")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--home", type=Path, default=None, help="keeps labels and reward models for the next call")
     parser.add_argument("--out", type=Path, default=None)

@@ -124,9 +124,13 @@ def ragged(seed=0, rows=5, longest=7):
 
 
 def all_logits(backbone, prompt, response):
-    """(R, V) float64 logits that predict each response token: one row, no padding, no cache, the model's own head."""
+    """(R, V) float64 logits that predict each response token: one row, no padding, no cache, the model's own head.
+
+    Without the padded rows of the embedding matrix, which stand for no token.
+    """
     with torch.no_grad():
         logits = backbone.model(input_ids=torch.tensor([[*prompt, *response]]), use_cache=False).logits[0].double()
+    logits = logits[:, : len(backbone.tokenizer)]
     return torch.stack([logits[len(prompt) + i - 1] for i in range(len(response))])
 
 
@@ -146,7 +150,7 @@ def weights_hash(backbone):
     for name, value in sorted(backbone.model.state_dict().items()):
         if "lora_" not in name:
             digest.update(name.replace(".base_layer", "").removeprefix("base_model.model.").encode())
-            digest.update(value.contiguous().numpy().tobytes())
+            digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
