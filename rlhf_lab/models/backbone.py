@@ -6,7 +6,7 @@ the backbone without an adapter.
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from rlhf_lab.models.dtype_choice import DtypeChoice, choose_dtype
 from rlhf_lab.models.fsdp import FsdpShards
 from rlhf_lab.models.fused_llama import FusedLayers, patch_model, register_attention
 from rlhf_lab.models.memory_errors import is_out_of_memory
+from rlhf_lab.models.text_tokenizer import TextTokenizer
 
 REPLACEMENT_CHARACTER = "\ufffd"  # decoding of a character of which a token is missing
 #: input_ids (B, 1), positions (B, 1), mask (B, L) of all tokens so far, the cache of the earlier ones -> hidden states
@@ -87,26 +88,26 @@ class Backbone:
         trunk: nn.Module = self.model.base_model
         return trunk
 
+    @cached_property
+    def text_tokenizer(self) -> TextTokenizer:
+        return TextTokenizer(self.tokenizer, self.eos_ids)
+
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a prompt for the policy: with the chat template if the tokenizer has one, else with its own BOS."""
         if getattr(self.tokenizer, "chat_template", None):
-            ids = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
-            )
-            return [int(i) for i in ids]
+            return self.text_tokenizer.encode_chat([{"role": "user", "content": text}])
         bos = self.tokenizer.bos_token_id
         ids, _ = self._split_stop(self.encode_document(text), begins_with_bos=True)
         return ids or ([int(bos)] if bos is not None else [self.eos_ids[0]])
 
     def encode_response(self, text: str) -> list[int]:
         """Token ids of a response that was not sampled (imported text), EOS appended unless it ends with a stop token."""
-        encoded = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        ids, stop_ids = self._split_stop([int(i) for i in encoded])
+        ids, stop_ids = self._split_stop(self.text_tokenizer.encode(text, add_special_tokens=False))
         return [*ids, stop_ids[0] if stop_ids else self.eos_ids[0]]
 
     def encode_document(self, text: str) -> list[int]:
         """Token ids of a text with the special tokens that the tokenizer adds; those that the text already has count once."""
-        ids, stop_ids = self._split_stop([int(i) for i in self.tokenizer(text)["input_ids"]], begins_with_bos=True)
+        ids, stop_ids = self._split_stop(self.text_tokenizer.encode(text), begins_with_bos=True)
         ids += stop_ids[:1]
         while len(ids) > 1 and ids[0] == ids[1] == self.tokenizer.bos_token_id:
             ids.pop(0)
