@@ -12,18 +12,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, masking_utils
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Cache,
+    masking_utils,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, embedded_model_folder, weights_digest
 from rlhf_lab.errors import ModelError
-from rlhf_lab.kernels.matmul import linear, register_weight
+from rlhf_lab.kernels.matmul import register_weight
 from rlhf_lab.kernels.ops import HALF_DTYPES
 from rlhf_lab.models.dtype_choice import DtypeChoice, choose_dtype
 from rlhf_lab.models.fsdp import FsdpShards
 from rlhf_lab.models.fused_llama import FusedLayers, patch_model, register_attention
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.text_tokenizer import TextTokenizer
+from rlhf_lab.models.vocabulary_head import VocabularyHead, make_vocabulary_head
 
 REPLACEMENT_CHARACTER = "\ufffd"  # decoding of a character of which a token is missing
 #: input_ids (B, 1), positions (B, 1), mask (B, L) of all tokens so far, the cache of the earlier ones -> hidden states
@@ -61,6 +69,7 @@ class Backbone:
     device: torch.device
     eos_ids: tuple[int, ...]
     pad_id: int
+    vocabulary_head: VocabularyHead
     weight_version: WeightVersion = field(default_factory=WeightVersion)
     fused_layers: FusedLayers = field(default_factory=FusedLayers)
     cuda_graphs: Any = None
@@ -201,19 +210,9 @@ class Backbone:
         states: Tensor = output.last_hidden_state[:, -1]
         return states
 
-    @property
-    def frozen_lm_head(self) -> nn.Linear | None:
-        """The language-model head if it is a frozen linear layer and not sharded; else None: see `logits`."""
-        head = self.model.get_output_embeddings()
-        return head if type(head) is nn.Linear and not head.weight.requires_grad and self.shards is None else None
-
     def logits(self, hidden: Tensor) -> Tensor:
-        """Vocabulary logits (..., V) of hidden states (..., H)."""
-        head = self.frozen_lm_head
-        if head is not None:
-            return linear(hidden, head.weight, head.bias)
-        logits: Tensor = self.model.get_output_embeddings()(hidden)
-        return logits
+        """Vocabulary logits (..., V) of hidden states (..., H), for the tokens of the tokenizer only."""
+        return self.vocabulary_head.logits(hidden)
 
 
 def load_backbone(
@@ -235,18 +234,19 @@ def load_backbone(
         remedy = _memory_remedy(error) or "Save it into the folder with tokenizer.save_pretrained(folder)."
         raise ModelError(f"{name}: its tokenizer cannot be read ({error}). {remedy}") from error
 
-    load_full = partial(_load_full_model, name, folder, target_device, choice.dtype)
+    load_full = partial(_load_full_model, name, folder, config, target_device, choice.dtype)
     shards = FsdpShards(target_device) if sharded else None
     model = shards.load(load_full) if shards is not None else load_full().to(device=target_device)
     model.eval()
     model.requires_grad_(False)
     eos = _eos_ids(model, tokenizer)
-    backbone = Backbone(name, weights_digest(folder), model, tokenizer, target_device, eos, 0, shards=shards)
+    head = make_vocabulary_head(model, tokenizer.get_vocab().values(), sharded=sharded)
+    backbone = Backbone(name, weights_digest(folder), model, tokenizer, target_device, eos, 0, head, shards=shards)
     backbone.dtype_reason = choice.reason
     if shards is None:
         backbone.fused_layers = patch_model(model)
-        if backbone.frozen_lm_head is not None:
-            register_weight(backbone.frozen_lm_head.weight)
+        if head.weight is not None:
+            register_weight(head.weight)
     pad = tokenizer.pad_token_id
     embeddings: Any = model.get_input_embeddings()  # has no row for a pad token added to the tokenizer only
     backbone.pad_id = int(pad if pad is not None and pad < len(embeddings.weight) else backbone.eos_ids[0])
@@ -254,13 +254,13 @@ def load_backbone(
     return backbone
 
 
-def _load_full_model(name: str, folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
+def _load_full_model(name: str, folder: Path, config: Any, device: torch.device, dtype: torch.dtype) -> Any:
     """The unsharded model on the CPU."""
     disable_packed_sequence_check()
     try:
         return AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, trust_remote_code=False,
-            attn_implementation=_attention_implementation(device, dtype),
+            attn_implementation=_attention_implementation(config, device, dtype),
         )  # fmt: skip
     except Exception as error:
         remedy = _memory_remedy(error) or "Check that the folder is a complete transformers checkpoint."
@@ -277,7 +277,10 @@ def _memory_remedy(error: Exception) -> str:
     )
 
 
-def _attention_implementation(device: torch.device, dtype: torch.dtype) -> str:
+def _attention_implementation(config: Any, device: torch.device, dtype: torch.dtype) -> str:
+    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if not getattr(model_class, "_supports_sdpa", True):
+        return "eager"  # such as Gemma 2, which bounds the scores of its attention
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans for every shape, and micro-batches have many
     return register_attention() if device.type == "cpu" and dtype == torch.bfloat16 else "sdpa"
@@ -357,18 +360,20 @@ def _eos_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 def _check_head_logits(backbone: Backbone) -> None:
-    """Trunk and head must reproduce the model's own logits; some architectures scale or cap them."""
+    """Trunk and head must reproduce the model's own logits; some architectures change them in other ways."""
     ids = torch.tensor([[backbone.eos_ids[0], backbone.eos_ids[0]]], device=backbone.device)
     mask = torch.ones_like(ids)
     with torch.no_grad():
         ours = backbone.logits(backbone.hidden(ids))
-        theirs = backbone.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        theirs = backbone.model(input_ids=ids, attention_mask=mask, use_cache=False).logits[..., : ours.shape[-1]]
+        if backbone.vocabulary_head.missing_ids is not None:
+            ours, theirs = (x.index_fill(-1, backbone.vocabulary_head.missing_ids, 0.0) for x in (ours, theirs))
     # In half precision the two may be products of different kernels, each rounded by itself.
     tolerance = HALF_HEAD_TOLERANCE if ours.dtype in HALF_DTYPES else HEAD_TOLERANCE
     if not bool((ours.double() - theirs.double()).norm() <= tolerance * theirs.double().norm()):
         raise ModelError(
-            f"{backbone.name}: {type(backbone.model).__name__} changes its logits after the head "
-            "(scaling or soft-capping), which is not supported."
+            f"{backbone.name}: {type(backbone.model).__name__} changes its logits after the head in a way that is not "
+            "supported. Choose a model of another architecture (docs/MODEL_FAMILIES.md)."
         )
 
 

@@ -40,7 +40,9 @@ def test_loaded_and_reads_as_transformers_does(saved, kind):
     ids = torch.tensor([tiny_models.ids("the cat sat so . the moon and a small dog")])
     with torch.no_grad():
         plain = AutoModelForCausalLM.from_pretrained(saved[kind], dtype=torch.float64).eval()(ids).logits
-        torch.testing.assert_close(backbone.logits(backbone.hidden(ids)), plain, rtol=1e-10, atol=1e-10)
+        logits = backbone.logits(backbone.hidden(ids))
+    assert logits.shape[-1] == len(backbone.tokenizer)
+    torch.testing.assert_close(logits, plain[..., : len(backbone.tokenizer)], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,8 +70,12 @@ def test_scores_do_not_depend_on_padding_and_batch(saved, kind, pooling):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rollout_logprobs_with_merged_adapter_equal_the_policys(saved, kind):
-    """Sampler (cache, left padding, merged weights) against plain forwards of each row, and against the trainer's pass."""
-    backbone = tiny_models.load(saved[kind], torch.float64)
+    """Sampler (cache, left padding, merged weights) against plain forwards of each row, and against the trainer's pass.
+
+    Gemma 2 in float32: its attention computes the softmax in float32, where float64's lowest number, which masks, is -inf.
+    """
+    dtype, tolerance = (torch.float32, 1e-5) if kind == "gemma2" else (torch.float64, 1e-8)
+    backbone = tiny_models.load(saved[kind], dtype)
     adapters = tiny_models.adapters_of(backbone, "policy")
     prompts, _ = tiny_models.ragged(rows=8)
     with adapters.using("policy", merged=True):
@@ -81,7 +87,7 @@ def test_rollout_logprobs_with_merged_adapter_equal_the_policys(saved, kind):
     with adapters.using(None):
         base = [tiny_models.teacher_forced(backbone, p, t, 1.3) for p, t in zip(prompts, sampled.tokens, strict=True)]
     for found, row in zip(sampled.logprobs, expected, strict=True):
-        assert found == pytest.approx(row.tolist(), abs=1e-8)
+        assert found == pytest.approx(row.tolist(), abs=tolerance)
     assert max(float((a - b).abs().max()) for a, b in zip(expected, base, strict=True)) > 0.05
     assert {row[-1] for row in sampled.tokens if len(row) < 14} <= {tiny_models.EOS}
     policy = PolicyModel(backbone, adapters, "policy", ValueHead(32))

@@ -24,6 +24,7 @@ from rlhf_lab.models.sampling.cuda_graphs import GRAPHS_ENV, CudaRecorder, Graph
 from rlhf_lab.models.sampling.graph_buffers import GraphBuffers, padded_row_count
 from rlhf_lab.models.sampling.sampler import PROGRESS_EVERY, sample
 from rlhf_lab.models.sampling.sampling_state import SamplingState
+from rlhf_lab.models.vocabulary_head import make_vocabulary_head
 
 KINDS = ("llama", "gpt2", "qwen2")
 LENGTH = 38
@@ -157,6 +158,7 @@ def test_a_step_allocates_nothing_on_the_cpu(saved, kind):
     """A copy from there cannot be recorded. The device "meta" holds shapes only, and every operation shows where it works."""
     backbone, meta = tiny_models.load(saved[kind]), torch.device("meta")
     config = backbone.model.to(meta).config
+    backbone.vocabulary_head = make_vocabulary_head(backbone.model, backbone.tokenizer.get_vocab().values())
     adapters = Adapters(backbone)
     adapters.add("policy", r=4, alpha=8, seed=0, trainable=True)
 

@@ -2,8 +2,14 @@
 
 from support import tiny_models
 from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GraniteConfig,
+    GraniteForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     Qwen2Config,
@@ -13,13 +19,17 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-KINDS = ("llama", "gpt2", "qwen2", "qwen3", "gemma3")
+KINDS = ("llama", "gpt2", "qwen2", "qwen3", "gemma2", "gemma3", "granite", "cohere")
 #: Families whose layers are fused.
 WHOLE = ("llama", "qwen2", "mistral")
 SHARED = {
     "vocab_size": len(tiny_models.WORDS), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 48, "initializer_range": 0.3,
     "attention_dropout": 0.5, "bos_token_id": tiny_models.BOS, "eos_token_id": tiny_models.EOS,
+}  # fmt: skip
+GEMMA = SHARED | {
+    "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4, "pad_token_id": tiny_models.PAD,
+    "layer_types": ["sliding_attention", "full_attention"],
 }  # fmt: skip
 #: How Qwen's byte-level tokenizer writes ASCII: itself, a blank as Ġ. No merges: a token a byte, behind the special tokens.
 LETTERS = {("Ġ" if code == 32 else chr(code)): 5 + code - 32 for code in range(32, 127)}
@@ -46,20 +56,32 @@ TAKEN = {
 
 
 def save(kind, folder, **sizes):
-    """A model of the family: Gemma has a sliding window of 4 tokens in every other layer, Qwen2's pad token is its EOS."""
+    """A model of the family: Gemma has a sliding window of 4 tokens in every other layer, Qwen2's pad token is its EOS.
+
+    The soft caps and scales are strong enough to show in a model of this size.
+    """
     if kind == "llama":
         return tiny_models.save_llama(folder, **sizes)
     if kind == "gpt2":
-        return tiny_models.save_gpt2(folder)
+        return tiny_models.save_gpt2(folder, **sizes)
     model, config, words = {
         "qwen2": (Qwen2ForCausalLM, lambda: Qwen2Config(**SHARED | {"vocab_size": 128} | sizes), qwen_words()),
         "mistral": (MistralForCausalLM, lambda: MistralConfig(
             **SHARED | {"sliding_window": None, "head_dim": 8, "pad_token_id": tiny_models.PAD} | sizes
         ), tiny_models.tokenizer()),
-        "qwen3": (Qwen3ForCausalLM, lambda: Qwen3Config(**SHARED | {"vocab_size": 128}, head_dim=8), qwen_words()),
-        "gemma3": (Gemma3ForCausalLM, lambda: Gemma3TextConfig(
-            **SHARED, head_dim=8, query_pre_attn_scalar=8, sliding_window=4, pad_token_id=tiny_models.PAD,
-            layer_types=["sliding_attention", "full_attention"],
+        "qwen3": (Qwen3ForCausalLM, lambda: Qwen3Config(
+            **SHARED | {"vocab_size": 128, "head_dim": 8} | sizes
+        ), qwen_words()),
+        "gemma3": (Gemma3ForCausalLM, lambda: Gemma3TextConfig(**GEMMA | sizes), tiny_models.tokenizer()),
+        "gemma2": (Gemma2ForCausalLM, lambda: Gemma2Config(
+            **GEMMA | {"final_logit_softcapping": 2.0, "attn_logit_softcapping": 0.5} | sizes
+        ), tiny_models.tokenizer()),
+        "granite": (GraniteForCausalLM, lambda: GraniteConfig(
+            **SHARED | {"logits_scaling": 3.0, "embedding_multiplier": 1.5, "attention_multiplier": 0.4,
+                        "residual_multiplier": 0.7, "pad_token_id": tiny_models.PAD} | sizes
+        ), tiny_models.tokenizer()),
+        "cohere": (CohereForCausalLM, lambda: CohereConfig(
+            **SHARED | {"logit_scale": 0.25, "use_qk_norm": True, "pad_token_id": tiny_models.PAD} | sizes
         ), tiny_models.tokenizer()),
     }[kind]  # fmt: skip
     return tiny_models._save(folder, model, config(), words, seed=0)

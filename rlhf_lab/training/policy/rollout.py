@@ -174,10 +174,10 @@ def response_logprobs(
     backbone: Backbone, hidden: Tensor, batch: Batch, temperature: float, entropy_requires_grad: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(B, R) log-probabilities and entropies; the vocabulary head runs on real response positions only."""
-    response_indices, head = batch.response_indices, backbone.frozen_lm_head
-    states, tokens = hidden[response_indices], batch.responses[response_indices]
-    if head is not None and not entropy_requires_grad:
-        logprobs, entropy = head_logprobs(states, head.weight, head.bias, tokens, temperature=temperature)
+    response_indices, head = batch.response_indices, backbone.vocabulary_head
+    states, tokens, weight = hidden[response_indices], batch.responses[response_indices], head.linear_weight
+    if weight is not None and not entropy_requires_grad:
+        logprobs, entropy = head_logprobs(states, weight, head.bias, tokens, temperature=temperature / head.scale)
     else:
         logprobs_fn = logprobs_and_entropy if entropy_requires_grad else logprobs_with_detached_entropy
         logprobs, entropy = logprobs_fn(backbone.logits(states), tokens, temperature=temperature)
@@ -203,7 +203,7 @@ def sequence_log_ratios(
         return log_ratio.sum(1)
 
     lengths = [len(prompt) + len(response) for prompt, response in zip(prompts, responses, strict=True)]
-    max_tokens = max(1, MAX_LOGITS // len(policy.backbone.model.get_output_embeddings().weight))
+    max_tokens = max(1, MAX_LOGITS // policy.backbone.vocabulary_head.size)
     return map_by_length(batch_log_ratios, lengths, policy.backbone, max_tokens).double()
 
 

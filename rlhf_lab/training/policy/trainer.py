@@ -78,7 +78,7 @@ def to_token_ids(backbone: Backbone, text_or_ids: TextOrIds, encode: Callable[[s
         raise ConfigError(
             f"{text_or_ids!r:.80} is neither a text nor a list of token ids. Pass one of these."
         ) from error
-    vocabulary_size = backbone.model.config.get_text_config().vocab_size
+    vocabulary_size = backbone.vocabulary_head.size
     unknown = [token_id for token_id in ids if not 0 <= token_id < vocabulary_size]
     if unknown:
         raise ConfigError(
