@@ -4,9 +4,7 @@ A Hub id whose files are all in the local cache is read there; otherwise from th
 """
 
 import json
-import math
 import re
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,20 +15,22 @@ from rlhf_lab.common.bundled_assets import (
     EVERYDAY,
     embedded_model_folder,
 )
+from rlhf_lab.common.model_folder import (
+    GENERATION_CONFIG_FILE,
+    TOKENIZER_CONFIG_FILE,
+    causal_lm_architecture,
+    check_file_names,
+    check_model_folder,
+    read_json,
+)
 from rlhf_lab.errors import ModelError
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
-CAUSAL_LM_SUFFIXES = ("ForCausalLM", "LMHeadModel")
-WEIGHT_INDEX_FILE = "model.safetensors.index.json"
 HUB_TIMEOUT_S = 15.0
 HUB_MODEL_ID_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 MODEL_FILE_PATTERN = re.compile(r"[^/]+\.(json|safetensors|model|txt|jinja)")  # the files of a Hub model to download
-CHAT_TEMPLATE_FILE, TOKENIZER_CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
-GENERATION_CONFIG_FILE = "generation_config.json"
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
 CHAT_TEMPERATURE = 0.7  # proposed for models with a chat template that state none
 SENSIBLE_TEMPERATURES = (0.3, 1.5)  # what a model states outside is not proposed: 0 means no sampling
-_MAX_HEADER_BYTES = 100_000_000
 OFFLINE_MESSAGE = "The Hub cannot be reached from here ({}). Give a local folder, or use the embedded model."
 
 
@@ -90,103 +90,23 @@ def find_cached_model(name: str) -> ModelFacts | None:
 
 def inspect_model_folder(name: str, folder: Path) -> ModelFacts:
     """The facts of a folder. Raises ModelError."""
-    names = {path.name for path in folder.iterdir() if path.is_file()}
-    check_files(name, names)
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{name}: its config.json cannot be read ({error}). Save the model again.") from error
-    architecture = causal_lm_architecture(name, config)
-    missing = _weight_shards(name, folder) - names
-    if missing:
-        raise ModelError(
-            f"{name}: {len(missing)} of its weight files are missing, such as {min(missing)}. Copy them too."
-        )
-    parameters = sum(count_parameters(folder / file) for file in sorted(names) if file.endswith(".safetensors"))
+    found = check_model_folder(name, folder)
     has_chat_template, temperature = _sampling_facts(folder)
     return ModelFacts(
-        name, architecture, config, parameters, folder, has_chat_template=has_chat_template, temperature=temperature
-    )
+        name, found.architecture, found.config, found.parameters, folder, has_chat_template=has_chat_template,
+        temperature=temperature,
+    )  # fmt: skip
 
 
 def _sampling_facts(folder: Path) -> tuple[bool, float]:
     """Whether a tokenizer has a chat template, and the temperature to propose: the model's own where that is sensible."""
     has_chat_template = bool(
-        (folder / CHAT_TEMPLATE_FILE).is_file() or _read_json(folder / TOKENIZER_CONFIG_FILE).get("chat_template")
+        (folder / CHAT_TEMPLATE_FILE).is_file() or read_json(folder / TOKENIZER_CONFIG_FILE).get("chat_template")
     )
-    stated, (low, high) = _read_json(folder / GENERATION_CONFIG_FILE).get("temperature"), SENSIBLE_TEMPERATURES
+    stated, (low, high) = read_json(folder / GENERATION_CONFIG_FILE).get("temperature"), SENSIBLE_TEMPERATURES
     if isinstance(stated, (int, float)) and low <= stated <= high:
         return has_chat_template, float(stated)
     return has_chat_template, CHAT_TEMPERATURE if has_chat_template else 1.0
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} if there is none: a model can do without these files."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def check_files(name: str, names: set[str]) -> None:
-    """Raises ModelError for a model without config, safetensors or tokenizer."""
-    if "config.json" not in names:
-        raise ModelError(f"{name}: there is no config.json, so it is no transformers model. Choose another.")
-    if not any(file.endswith(".safetensors") for file in names):
-        if any(file.endswith(PICKLE_SUFFIXES) for file in names):
-            raise ModelError(
-                f"{name}: its weights are pickle files, which can run code when opened and are refused. Choose a model with "
-                "*.safetensors, or convert it: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)."
-            )
-        raise ModelError(f"{name}: there is no *.safetensors file, so there are no weights to load. Choose another.")
-    if not any(file in names for file in TOKENIZER_FILES):
-        raise ModelError(
-            f"{name}: there is no tokenizer ({', '.join(TOKENIZER_FILES)}). Save it there: tokenizer.save_pretrained(folder)."
-        )
-
-
-def causal_lm_architecture(name: str, config: Any) -> str:
-    """The architecture. Raises ModelError unless the model is a causal LM."""
-    if not isinstance(config, dict):
-        raise ModelError(f"{name}: its config.json holds no settings, so it is no transformers model. Choose another.")
-    architectures = config.get("architectures") or []
-    if not isinstance(architectures, list) or not all(isinstance(item, str) for item in architectures):
-        raise ModelError(f"{name}: its config.json names no architecture that can be read. Choose another model.")
-    if architectures and not any(item.endswith(CAUSAL_LM_SUFFIXES) for item in architectures):
-        raise ModelError(
-            f"{name}: it is a {architectures[0]}, not a causal language model, and cannot continue a text. "
-            "Choose a …ForCausalLM model."
-        )
-    return str(architectures[0]) if architectures else str(config.get("model_type", "unknown"))
-
-
-def _weight_shards(name: str, folder: Path) -> set[str]:
-    """The weight files in the index of a sharded model."""
-    if not (folder / WEIGHT_INDEX_FILE).is_file():
-        return set()
-    try:
-        return set(json.loads((folder / WEIGHT_INDEX_FILE).read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise ModelError(f"{name}: {WEIGHT_INDEX_FILE} cannot be read ({error!r}). Save the model again.") from error
-
-
-def count_parameters(path: Path) -> int:
-    """The number of parameters in a safetensors file, from its header. ModelError: it is damaged or truncated."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > min(_MAX_HEADER_BYTES, size):
-                raise ValueError("its header is longer than the file")
-            header = json.loads(file.read(length))
-        tensors = [entry for name, entry in header.items() if name != "__metadata__"]
-        end = max((int(entry["data_offsets"][1]) for entry in tensors), default=0)
-        if size != 8 + length + end:
-            raise ValueError(f"it has {size:,} bytes and should have {8 + length + end:,}")
-        return sum(math.prod(int(size) for size in entry["shape"]) for entry in tensors)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise ModelError(f"{path.name} is damaged or was not copied to its end ({error}). Copy it again.") from error
 
 
 def _inspect_hub_model(name: str) -> ModelFacts:
@@ -196,7 +116,7 @@ def _inspect_hub_model(name: str) -> ModelFacts:
     try:
         info = HfApi().model_info(name, files_metadata=True, timeout=HUB_TIMEOUT_S)
         sizes = {item.rfilename: int(item.size or 0) for item in info.siblings or []}
-        check_files(name, set(sizes))
+        check_file_names(name, set(sizes))
         config_path = Path(hf_hub_download(name, "config.json", revision=info.sha))
         config = json.loads(config_path.read_text(encoding="utf-8"))
         architecture = causal_lm_architecture(name, config)

@@ -20,9 +20,9 @@ from transformers import (
     Cache,
     masking_utils,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, embedded_model_folder, weights_digest
+from rlhf_lab.common.model_folder import check_model_folder, no_end_token_message
 from rlhf_lab.errors import ModelError
 from rlhf_lab.kernels.matmul import register_weight
 from rlhf_lab.kernels.ops import HALF_DTYPES
@@ -39,7 +39,6 @@ REPLACEMENT_CHARACTER = "\ufffd"  # decoding of a character of which a token is 
 DecodeFunction = Callable[[Tensor, Tensor, Tensor, Cache], Tensor]
 #: Relative error of the logits from which a model is taken to change them after its head.
 HEAD_TOLERANCE, HALF_HEAD_TOLERANCE = 2e-3, 5e-3
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 @dataclass(frozen=True)
@@ -239,7 +238,7 @@ def load_backbone(
     model = shards.load(load_full) if shards is not None else load_full().to(device=target_device)
     model.eval()
     model.requires_grad_(False)
-    eos = _eos_ids(model, tokenizer)
+    eos = _eos_ids(name, model, tokenizer)
     head = make_vocabulary_head(model, tokenizer.get_vocab().values(), sharded=sharded)
     backbone = Backbone(name, weights_digest(folder), model, tokenizer, target_device, eos, 0, head, shards=shards)
     backbone.dtype_reason = choice.reason
@@ -316,46 +315,23 @@ def _download(name: str) -> Path:
 
 def _checked_config(name: str, folder: Path) -> Any:
     """The config of a complete model folder. Raises ModelError."""
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{name}: {folder} has no config.json, so it is not a transformers model folder.")
-    if not any(folder.glob("*.safetensors")):
-        if any(path for pattern in _PICKLES for path in folder.glob(pattern)):
-            raise ModelError(
-                f"{name}: the weights are pickle files, which can run code when opened and are refused. "
-                "Convert them: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)."
-            )
-        raise ModelError(f"{name}: {folder} has no *.safetensors file, so there are no weights to load.")
-    if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")):
-        raise ModelError(
-            f"{name}: {folder} has no tokenizer (tokenizer.json, tokenizer.model or vocab.json). "
-            "Save it there with tokenizer.save_pretrained(folder)."
-        )
+    check_model_folder(name, folder)
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:
         raise ModelError(
             f"{name}: its config.json cannot be read ({_first_line(error)}). A model that needs remote "
             "code is not supported."
         ) from error
-    architectures = config.architectures or []
-    if architectures and not set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
-        raise ModelError(
-            f"{name}: it is a {architectures[0]}, not a causal language model, and cannot continue a text. "
-            "Choose a …ForCausalLM model."
-        )
-    return config
 
 
-def _eos_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+def _eos_ids(name: str, model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Every id that ends a response: the tokenizer's EOS and those of the generation config."""
     declared = getattr(model.generation_config, "eos_token_id", None)
     ids = declared if isinstance(declared, list) else [declared]
     unique_ids = dict.fromkeys(int(i) for i in [tokenizer.eos_token_id, *ids] if i is not None)
     if not unique_ids:
-        raise ModelError(
-            "the tokenizer names no end-of-sequence token, so a response could never end. "
-            "Set tokenizer.eos_token and save it again."
-        )
+        raise ModelError(no_end_token_message(name))
     return tuple(unique_ids)
 
 

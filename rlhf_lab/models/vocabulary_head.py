@@ -65,11 +65,12 @@ def make_vocabulary_head(model: Any, token_ids: Iterable[int], *, sharded: bool 
         )
     size = max(known_ids) + 1
     missing = sorted(set(range(size)) - known_ids)
-    weight, bias = None, None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
     if type(module) is nn.Linear and not sharded:
         weight, bias = module.weight, module.bias
         if size < row_count:
-            weight, bias = weight[:size], bias[:size] if bias is not None else None
+            weight, bias = module.weight[:size], bias[:size] if bias is not None else None
     return VocabularyHead(
         module, size, logit_scale(config), logit_soft_cap(config),
         torch.tensor(missing, device=model.device) if missing else None, weight, bias,

@@ -9,8 +9,9 @@ import pytest
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from support.fake_hub import CONFIG, FakeHub, model, safetensors
 
+from rlhf_lab.common.model_folder import WEIGHT_INDEX_FILE, count_parameters
 from rlhf_lab.errors import ModelError
-from rlhf_lab.jobs.model_inspection import WEIGHT_INDEX_FILE, count_parameters, inspect_model
+from rlhf_lab.jobs.model_inspection import inspect_model
 
 NAME = "someone/small"
 

@@ -147,13 +147,13 @@ def test_a_file_is_not_a_folder(tmp_path):
 
 def test_folder_without_config(llama_copy):
     (llama_copy / "config.json").unlink()
-    with pytest.raises(ModelError, match=r"has no config\.json"):
+    with pytest.raises(ModelError, match=r"no config\.json"):
         tiny_models.load(llama_copy)
 
 
 def test_folder_without_tokenizer(llama_copy):
     (llama_copy / "tokenizer.json").unlink()
-    with pytest.raises(ModelError, match="has no tokenizer"):
+    with pytest.raises(ModelError, match="no tokenizer"):
         tiny_models.load(llama_copy)
 
 
@@ -165,7 +165,7 @@ def test_damaged_tokenizer(llama_copy):
 
 def test_folder_without_weights(llama_copy):
     (llama_copy / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"has no \*\.safetensors file"):
+    with pytest.raises(ModelError, match=r"no \*\.safetensors file"):
         tiny_models.load(llama_copy)
 
 
@@ -179,7 +179,7 @@ def test_pickled_weights_are_refused(llama_copy, name):
 
 def test_damaged_weights(llama_copy):
     (llama_copy / "model.safetensors").write_bytes((llama_copy / "model.safetensors").read_bytes()[:1000])
-    with pytest.raises(ModelError, match="its weights cannot be loaded"):
+    with pytest.raises(ModelError, match="damaged or was not copied to its end"):
         tiny_models.load(llama_copy)
 
 

@@ -28,7 +28,7 @@ def model(folder: Path, config: dict | None = None) -> Path:
     """Write the files of a model that are read without torch: about 1,000 parameters."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG if config is None else config), encoding="utf-8")
-    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    (folder / "tokenizer.json").write_text('{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}')
     safetensors(folder / "model.safetensors", [100, 8], [10, 20], [])
     return folder
 

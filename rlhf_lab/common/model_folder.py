@@ -1,0 +1,221 @@
+"""Whether a folder holds a causal language model that can be loaded, judged by its files alone. No torch.
+
+Inspection (jobs/model_inspection.py) and loading (models/backbone.py) both ask here, so that they agree.
+"""
+
+import ast
+import functools
+import importlib.metadata
+import json
+import math
+import struct
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.common.model_files import ADAPTER_CONFIG
+from rlhf_lab.errors import ModelError
+
+CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
+TOKENIZER_CONFIG_FILE, GENERATION_CONFIG_FILE = "tokenizer_config.json", "generation_config.json"
+SPECIAL_TOKENS_FILE = "special_tokens_map.json"
+TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer.model", "vocab.json", "vocab.txt")
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
+WEIGHT_INDEX_FILE = "model.safetensors.index.json"
+#: Classes that bring no special tokens of their own.
+GENERIC_TOKENIZERS = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
+MERGE_CODE = (
+    "from peft import PeftModel; from transformers import AutoModelForCausalLM, AutoTokenizer; "
+    "model = AutoModelForCausalLM.from_pretrained({base!r}, dtype='auto'); "
+    "PeftModel.from_pretrained(model, {adapter!r}).merge_and_unload().save_pretrained({out!r}); "
+    "AutoTokenizer.from_pretrained({tokenizer!r}).save_pretrained({out!r})"
+)
+_MAX_HEADER_BYTES = 100_000_000
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """What the files say of a usable model. config: config.json. parameters: in all weight files."""
+
+    config: dict[str, Any]
+    architecture: str
+    parameters: int
+
+
+def check_model_folder(name: str, folder: Path) -> ModelFolder:
+    """name: for messages. Raises ModelError unless the files are those of a causal LM that can be loaded."""
+    files = {path.name for path in folder.iterdir() if path.is_file()}
+    if ADAPTER_CONFIG in files:
+        raise ModelError(adapter_message(name, files, folder))
+    check_file_names(name, files)
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{name}: its config.json cannot be read ({error}). Save the model again.") from error
+    architecture = causal_lm_architecture(name, config)
+    missing = _indexed_files(name, folder) - files
+    if missing:
+        raise ModelError(
+            f"{name}: {len(missing)} of its weight files are missing, such as {min(missing)}. Copy them too."
+        )
+    parameters = sum(count_parameters(folder / file) for file in sorted(files) if file.endswith(".safetensors"))
+    _check_tokenizer(name, folder)
+    _check_end_token(name, folder, config)
+    return ModelFolder(config, architecture, parameters)
+
+
+def check_file_names(name: str, files: Collection[str]) -> None:
+    """Raises ModelError for a model without config, safetensors or tokenizer, and for an adapter."""
+    if ADAPTER_CONFIG in files:
+        raise ModelError(adapter_message(name, files))
+    if CONFIG_FILE not in files:
+        raise ModelError(f"{name}: there is no config.json, so it is no transformers model. Choose another.")
+    if not any(file.endswith(".safetensors") for file in files):
+        if any(file.endswith(PICKLE_SUFFIXES) for file in files):
+            raise ModelError(
+                f"{name}: its weights are pickle files, which can run code when opened and are refused. Choose a model with "
+                "*.safetensors, or convert it: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)."
+            )
+        raise ModelError(f"{name}: there is no *.safetensors file, so there are no weights to load. Choose another.")
+    if not any(file in files for file in TOKENIZER_FILES):
+        raise ModelError(
+            f"{name}: there is no tokenizer ({', '.join(TOKENIZER_FILES)}). Save it there: tokenizer.save_pretrained(folder)."
+        )
+
+
+def adapter_message(name: str, files: Collection[str], folder: Path | None = None) -> str:
+    """Why a model with a PEFT adapter is refused, and how to merge it. folder: None for one on the Hub."""
+    has_base = CONFIG_FILE in files and any(
+        file.endswith(".safetensors") and not file.startswith("adapter_") for file in files
+    )
+    stated = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path") if folder is not None else None
+    source = str(folder) if folder is not None else name
+    base, adapter, out = stated or "BASE_MODEL", source, f"{Path(source).name}-merged"
+    step = "Merge it into its base model first"
+    if has_base and folder is not None:
+        base, adapter, out = source, str(folder / "adapter"), f"{source}-merged"
+        step = (
+            f"For the base model alone move the adapter away (mkdir '{adapter}'; mv '{source}'/adapter_* '{adapter}'), "
+            "for the trained model merge it then"
+        )
+    has_tokenizer = any(file in files for file in TOKENIZER_FILES)
+    code = MERGE_CODE.format(base=base, adapter=adapter, out=out, tokenizer=source if has_tokenizer else base)
+    what = "base weights and a LoRA adapter" if has_base else "a LoRA adapter without its base model"
+    return (
+        f"{name}: it holds {what} ({ADAPTER_CONFIG}). The lab trains adapters of its own and needs a complete model. "
+        f'{step}: python -c "{code}", and give the folder {out}.'
+    )
+
+
+def causal_lm_architecture(name: str, config: Any) -> str:
+    """The architecture that a config.json names. Raises ModelError unless it is a causal LM that transformers loads."""
+    if not isinstance(config, dict):
+        raise ModelError(f"{name}: its config.json holds no settings, so it is no transformers model. Choose another.")
+    architectures = config.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(item, str) for item in architectures):
+        raise ModelError(f"{name}: its config.json names no architecture that can be read. Choose another model.")
+    known = causal_lm_classes()
+    if architectures and not set(architectures) & set(known.values()):
+        raise ModelError(
+            f"{name}: it is a {architectures[0]}, not a causal language model, and cannot continue a text. "
+            "Choose a …ForCausalLM model."
+        )
+    model_type = str(config.get("model_type"))
+    if model_type not in known:
+        raise ModelError(
+            f"{name}: its config.json cannot be read: the installed transformers knows no causal language model of the type "
+            f"{model_type!r}. A model that needs remote code is not supported. Choose another."
+        )
+    if config.get("quantization_config"):
+        raise ModelError(
+            f"{name}: its weights are stored quantised, and adapters cannot be trained on these. Choose the model's version "
+            "in bfloat16 or float32."
+        )
+    return str(architectures[0] if architectures else known[model_type])
+
+
+@functools.cache
+def causal_lm_classes() -> Mapping[str, str]:
+    """The class of each model type that the installed transformers loads as a causal LM, read from its source: importing it
+    would bring torch.
+    """
+    path = importlib.metadata.distribution("transformers").locate_file("transformers/models/auto/modeling_auto.py")
+    for node in ast.parse(Path(str(path)).read_text(encoding="utf-8")).body:
+        names = [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]
+        if isinstance(node, ast.Assign) and names == ["MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"]:
+            assert isinstance(node.value, ast.Call)  # of OrderedDict, with a list of pairs
+            return dict(ast.literal_eval(node.value.args[0]))
+    raise ModelError(f"{path} lists no causal language models. Install the versions in requirements.txt.")
+
+
+def _indexed_files(name: str, folder: Path) -> set[str]:
+    """The weight files in the index of a sharded model."""
+    if not (folder / WEIGHT_INDEX_FILE).is_file():
+        return set()
+    try:
+        return set(json.loads((folder / WEIGHT_INDEX_FILE).read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise ModelError(f"{name}: {WEIGHT_INDEX_FILE} cannot be read ({error!r}). Save the model again.") from error
+
+
+def count_parameters(path: Path) -> int:
+    """The number of parameters in a safetensors file, from its header. ModelError: it is damaged or truncated."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > min(_MAX_HEADER_BYTES, size):
+                raise ValueError("its header is longer than the file")
+            header = json.loads(file.read(length))
+        tensors = [entry for name, entry in header.items() if name != "__metadata__"]
+        end = max((int(entry["data_offsets"][1]) for entry in tensors), default=0)
+        if size != 8 + length + end:
+            raise ValueError(f"it has {size:,} bytes and should have {8 + length + end:,}")
+        return sum(math.prod(int(size) for size in entry["shape"]) for entry in tensors)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise ModelError(f"{path.name} is damaged or was not copied to its end ({error}). Copy it again.") from error
+
+
+def _check_tokenizer(name: str, folder: Path) -> None:
+    """Raises ModelError for a damaged tokenizer.json."""
+    if not (folder / TOKENIZER_FILE).is_file():
+        return
+    from tokenizers import Tokenizer
+
+    try:
+        Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+    except Exception as error:  # the library raises Exception itself
+        raise ModelError(
+            f"{name}: its tokenizer cannot be read ({error}). Save it into the folder with tokenizer.save_pretrained(folder)."
+        ) from error
+
+
+def _check_end_token(name: str, folder: Path, config: Mapping[str, Any]) -> None:
+    """Raises ModelError if all files say that no token ends a text. What they leave open has a default of its class."""
+    tokenizer, special = read_json(folder / TOKENIZER_CONFIG_FILE), read_json(folder / SPECIAL_TOKENS_FILE)
+    is_generic = tokenizer.get("tokenizer_class") in GENERIC_TOKENIZERS or "eos_token" in tokenizer
+    has_no_id = "eos_token_id" in config and config["eos_token_id"] is None
+    declared = (
+        tokenizer.get("eos_token"),
+        special.get("eos_token"),
+        read_json(folder / GENERATION_CONFIG_FILE).get("eos_token_id"),
+    )
+    if tokenizer and is_generic and has_no_id and all(token is None for token in declared):
+        raise ModelError(no_end_token_message(name))
+
+
+def no_end_token_message(name: str) -> str:
+    return (
+        f"{name}: its tokenizer names no end-of-sequence token, so a response could never end. "
+        "Set tokenizer.eos_token and save it again."
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; {} if there is none: a model can do without these files."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
