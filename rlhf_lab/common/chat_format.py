@@ -1,9 +1,14 @@
 """Conversion between chats and texts.
 
-A chat is a list of {"role", "content"}. The lab stores texts: a single user message is its content; a longer chat is a transcript
-in the format of Anthropic's HH data, "\\n\\nHuman: …\\n\\nAssistant: …", which `parse_transcript` converts back.
+A chat is a list of {"role", "content"}. A prompt is a chat that the assistant answers. The lab stores it as a text, the first of
+these that `chat_of_prompt` reads as the same chat:
+
+    the content                                      of a single user message
+    "\\n\\nHuman: …\\n\\nAssistant: …\\n\\nAssistant:"      a transcript in the format of Anthropic's HH data
+    [{"role": "user", "content": "…"}, …]            JSON, of messages that themselves look like transcripts
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,33 +52,57 @@ def validate_chat(value: Sequence[Any]) -> Chat:
     return chat
 
 
+def prompt_of_chat(chat: Chat) -> str:
+    """The text that is stored for a chat: `chat_of_prompt` gives the same chat."""
+    texts = [to_transcript(chat)]
+    if len(chat) == 1 and chat[0]["role"] == "user":
+        texts.insert(0, chat[0]["content"])
+    return next((text for text in texts if chat_of_prompt(text) == chat), json.dumps(chat, ensure_ascii=False))
+
+
+def chat_of_prompt(text: str) -> Chat:
+    """A stored prompt as a chat: the inverse of `prompt_of_chat`; any other text is one user message."""
+    return _parse_json_chat(text) or _parse_transcript(text) or [{"role": "user", "content": text}]
+
+
+def plain_prompt(text: str) -> str:
+    """A stored prompt for readers of plain text: as it is, but a chat in JSON as a transcript."""
+    chat = _parse_json_chat(text)
+    return to_transcript(chat) if chat else text
+
+
 def to_transcript(chat: Chat) -> str:
-    """The chat as one text."""
-    if len(chat) == 1 and chat[0]["role"] == "user" and not is_transcript(chat[0]["content"]):
-        return chat[0]["content"]
-    return (
-        "".join(f"{TURN_SEPARATOR}{SPEAKER_BY_ROLE[message['role']]}: {message['content']}" for message in chat)
-        + ASSISTANT_PREFIX
-    )
+    turns = [f"{TURN_SEPARATOR}{SPEAKER_BY_ROLE[message['role']]}: {message['content']}" for message in chat]
+    return "".join(turns) + ASSISTANT_PREFIX
 
 
 def is_transcript(text: str) -> bool:
     return text.startswith(tuple(f"{TURN_SEPARATOR}{name}:" for name in ROLE_BY_SPEAKER))
 
 
-def parse_transcript(text: str) -> Chat:
-    """A prompt as a chat: the inverse of `to_transcript`; a text that is no transcript is one user message."""
-    if is_transcript(text) and text.endswith(ASSISTANT_PREFIX):
-        messages: Chat = []
-        for segment in text.removesuffix(ASSISTANT_PREFIX).split(TURN_SEPARATOR):
-            name, separator, content = segment.partition(": ")
-            if separator and name in ROLE_BY_SPEAKER:
-                messages.append({"role": ROLE_BY_SPEAKER[name], "content": content})
-            elif messages:
-                messages[-1]["content"] += TURN_SEPARATOR + segment
-        if messages and to_transcript(messages) == text:
-            return messages
-    return [{"role": "user", "content": text}]
+def _parse_transcript(text: str) -> Chat | None:
+    """The chat of a transcript that ends where the assistant answers; None for any other text."""
+    if not is_transcript(text) or not text.endswith(ASSISTANT_PREFIX):
+        return None
+    messages: Chat = []
+    for segment in text.removesuffix(ASSISTANT_PREFIX).split(TURN_SEPARATOR):
+        name, separator, content = segment.partition(": ")
+        if separator and name in ROLE_BY_SPEAKER:
+            messages.append({"role": ROLE_BY_SPEAKER[name], "content": content})
+        elif messages:
+            messages[-1]["content"] += TURN_SEPARATOR + segment
+    return messages if to_transcript(messages) == text else None
+
+
+def _parse_json_chat(text: str) -> Chat | None:
+    """The chat of a text that `prompt_of_chat` wrote as JSON; None for any other text."""
+    if not text.startswith('[{"role": "'):
+        return None
+    try:
+        chat = validate_chat(json.loads(text))
+    except (ValueError, RecursionError):
+        return None
+    return chat if prompt_of_chat(chat) == text else None
 
 
 def require_conversation(value: Any) -> Chat | str:
@@ -97,7 +126,7 @@ def _split_chats(chosen: Chat, rejected: Chat) -> tuple[str, str, str]:
     if shared_count < 1:
         raise UnreadableError("share no message that could be the prompt")
     return (
-        to_transcript(chosen[:shared_count]),
+        prompt_of_chat(chosen[:shared_count]),
         parse_response(chosen[shared_count:]),
         parse_response(rejected[shared_count:]),
     )
@@ -137,7 +166,7 @@ def parse_response(value: Any) -> str:
 
 def parse_prompt(value: Any) -> str:
     """A prompt from a text or a chat. Raises UnreadableError."""
-    return to_transcript(validate_chat(value)) if isinstance(value, list) else require_text(value)
+    return prompt_of_chat(validate_chat(value)) if isinstance(value, list) else require_text(value)
 
 
 def common_prefix_length(a: Sequence[Any], b: Sequence[Any]) -> int:

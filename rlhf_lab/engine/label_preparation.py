@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from rlhf_lab.common.chat_format import chat_of_prompt, prompt_of_chat
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Comparison, LabelSnapshot
 from rlhf_lab.errors import ConfigError, LabelError
@@ -69,8 +70,9 @@ def prepare_labels(
 
 
 def _truncate(backbone: Backbone, label: Comparison) -> Comparison:
-    """The same label if it fits the context. Else the prompt is truncated on the left to at most half of the context and the
-    responses on the right: imported texts may have any length, and one of them must not fail a training."""
+    """The same label if it fits the context. Else the prompt loses its first messages, and the last of them its beginning, until
+    it takes at most half of the context, and the responses are truncated on the right: imported texts may have any length, and
+    one of them must not fail a training."""
     context = backbone.context_length
     prompt = backbone.encode_prompt(label.prompt)
     response_ids = [
@@ -81,8 +83,17 @@ def _truncate(backbone: Backbone, label: Comparison) -> Comparison:
         return label
     text, max_prompt_tokens = label.prompt, context // 2
     while len(prompt) > max_prompt_tokens and text:
-        kept_chars = min(len(text) - 1, len(text) * max_prompt_tokens // len(prompt))
-        text = text[len(text) - kept_chars :]
+        text = _shorten_prompt(text, max_prompt_tokens / len(prompt))
         prompt = backbone.encode_prompt(text)
     chosen, rejected = (tuple(map(int, response[: context - len(prompt)])) for response in response_ids)
     return dataclasses.replace(label, prompt=text, chosen_ids=chosen, rejected_ids=rejected)
+
+
+def _shorten_prompt(text: str, share: float) -> str:
+    """A prompt without the first of several turns; of a single message the last characters, about this share of them."""
+    chat = chat_of_prompt(text)
+    if len(chat) > 1:
+        later_turns = [i for i, message in enumerate(chat) if i and message["role"] == "user"]
+        return prompt_of_chat(chat[later_turns[0] if later_turns else 1 :])
+    kept_chars = min(len(text) - 1, int(len(text) * share))
+    return text[len(text) - kept_chars :]

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, select
 
-from rlhf_lab.common.chat_format import parse_transcript
+from rlhf_lab.common.chat_format import chat_of_prompt, plain_prompt
 from rlhf_lab.common.enums import VIA_SIDES_UNKNOWN, Choice, Source
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import ConfigError, LabelError
@@ -204,9 +204,10 @@ def _label_row(
 def _text_columns(prompt: str, chosen: str, rejected: str, options: LabelExportOptions) -> dict[str, Any]:
     if not options.messages:
         if options.layout == "implicit":
-            return {"chosen": prompt + chosen, "rejected": prompt + rejected}
+            text = plain_prompt(prompt)
+            return {"chosen": text + chosen, "rejected": text + rejected}
         return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
-    prompt_messages = parse_transcript(prompt)
+    prompt_messages = chat_of_prompt(prompt)
     chosen_messages, rejected_messages = ([{"role": "assistant", "content": text}] for text in (chosen, rejected))
     if options.layout == "implicit":
         return {"chosen": prompt_messages + chosen_messages, "rejected": prompt_messages + rejected_messages}

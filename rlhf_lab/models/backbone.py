@@ -26,6 +26,7 @@ from rlhf_lab.common.model_folder import check_model_folder, no_end_token_messag
 from rlhf_lab.errors import ModelError
 from rlhf_lab.kernels.matmul import register_weight
 from rlhf_lab.kernels.ops import HALF_DTYPES
+from rlhf_lab.models.chat_prompts import ChatSettings, encode_chat_prompt, plain_prompt_with_system
 from rlhf_lab.models.dtype_choice import DtypeChoice, choose_dtype
 from rlhf_lab.models.fsdp import FsdpShards
 from rlhf_lab.models.fused_llama import FusedLayers, patch_model, register_attention
@@ -58,7 +59,8 @@ class Backbone:
 
     weight_version: set by the adapters. fused_layers: the layers computed as one function each. cuda_graphs: what
     models/sampling/cuda_graphs.py keeps between samplings. shards: the processes that hold the weights together; None:
-    this one holds all. batch_splits: parts that a batch is split into since memory ran out (models/oom.py).
+    this one holds all. batch_splits: parts that a batch is split into since memory ran out (models/oom.py). chat_settings: of
+    the project whose prompts are encoded.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Backbone:
     shards: FsdpShards | None = None
     batch_splits: int = 1
     dtype_reason: str = ""
+    chat_settings: ChatSettings = field(default_factory=ChatSettings)
 
     @property
     def hidden_size(self) -> int:
@@ -101,9 +104,10 @@ class Backbone:
         return TextTokenizer(self.tokenizer, self.eos_ids)
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of a prompt for the policy: with the chat template if the tokenizer has one, else with its own BOS."""
+        """Token ids of a stored prompt for the policy: its turns in the chat template, or plain text with the tokenizer's BOS."""
         if getattr(self.tokenizer, "chat_template", None):
-            return self.text_tokenizer.encode_chat([{"role": "user", "content": text}])
+            return encode_chat_prompt(self.text_tokenizer, text, self.chat_settings)
+        text = plain_prompt_with_system(text, self.chat_settings.system_prompt)
         bos = self.tokenizer.bos_token_id
         ids, _ = self._split_stop(self.encode_document(text), begins_with_bos=True)
         return ids or ([int(bos)] if bos is not None else [self.eos_ids[0]])

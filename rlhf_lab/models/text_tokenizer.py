@@ -40,15 +40,20 @@ class TextTokenizer:
     def encode_chat(self, messages: Sequence[Mapping[str, str]], **template_arguments: Any) -> list[int]:
         """Token ids of messages in the chat template, up to where the answer of the assistant begins."""
         hidden = [{**message, "content": self._hide(message["role"], message["content"])} for message in messages]
-        text = str(
-            self.tokenizer.apply_chat_template(hidden, add_generation_prompt=True, tokenize=False, **template_arguments)
-        )
+        text = self.render_chat(hidden, **template_arguments)
         if hidden == [dict(message) for message in messages]:
             return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
         text = self._control_pattern.sub(lambda match: self._secret_name(match[0]), text)
         for word in self._control_words:
             text = text.replace(self._placeholder(word), word)
         return list(self._renamed_tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]], **template_arguments: Any) -> str:
+        """The text that the chat template makes of messages. jinja2.TemplateError: it refuses them."""
+        chat = [dict(message) for message in messages]
+        return str(
+            self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False, **template_arguments)
+        )
 
     @cached_property
     def _special_words(self) -> frozenset[str]:

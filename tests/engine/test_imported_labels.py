@@ -7,7 +7,7 @@ import pytest
 from support_worker import REWARD, Lab
 
 from rlhf_lab.common.enums import JobKind, JobStatus, Source
-from rlhf_lab.engine.label_preparation import check_annotator_weights, prepare_labels
+from rlhf_lab.engine.label_preparation import _shorten_prompt, check_annotator_weights, prepare_labels
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.writer import ImportTarget, save_import
@@ -63,6 +63,18 @@ def test_truncation_keeps_the_end_of_the_prompt_and_the_start_of_the_texts(fresh
     assert len(prompt) + len(long_text.rejected_ids) == backbone.context_length
     assert long_text.rejected_ids == tuple(backbone.encode_response(LONG)[: backbone.context_length - len(prompt)])
     assert all(label.chosen_ids == () for label in others)
+
+
+def test_truncation_of_a_conversation_takes_its_first_turns_away():
+    turns = [("Human", "a" * 40), ("Assistant", "b"), ("Human", "c"), ("Assistant", "d"), ("Human", "e" * 9)]
+
+    def transcript(count):
+        return "".join(f"\n\n{speaker}: {text}" for speaker, text in turns[-count:]) + "\n\nAssistant:"
+
+    assert _shorten_prompt(transcript(5), 0.5) == transcript(3)
+    assert _shorten_prompt(transcript(3), 0.5) == "e" * 9  # a conversation of one message is its text
+    assert _shorten_prompt("123456789", 0.5) == "6789"
+    assert _shorten_prompt("\n\nHuman: a\n\nAssistant: b\n\nAssistant:", 0.9) == "\n\nAssistant: b\n\nAssistant:"
 
 
 def test_pairs_that_differ_only_beyond_the_context_are_left_out_and_reported(fresh, tmp_path):

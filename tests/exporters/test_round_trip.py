@@ -9,7 +9,7 @@ import random
 import pytest
 from support.databases import undo_vote
 
-from rlhf_lab.common.chat_format import to_transcript
+from rlhf_lab.common.chat_format import prompt_of_chat
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import NewCompletion, Vote
 from rlhf_lab.exporters.dataset_folder import export_dataset
@@ -192,7 +192,7 @@ def test_imported_conversations_are_exported_as_messages(tmp_path, db, project):
     path = tmp_path / "chat.jsonl"
     path.write_text(json.dumps(row))
     save_import(db, parse_file(ImportRequest(str(path))), ImportTarget(project.id, use_prompts=True))
-    assert to_transcript(turns) in [p.text for p in projects.prompts(db, project.id, "train")]
+    assert prompt_of_chat(turns) in [p.text for p in projects.prompts(db, project.id, "train")]
     wanted = LabelExportOptions(layout="explicit", messages=True)
     assert rows_of(export_labels(db, project.id, tmp_path / "out", wanted)) == [row]
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from rlhf_lab.common.chat_format import parse_transcript, to_transcript
+from rlhf_lab.common.chat_format import chat_of_prompt, prompt_of_chat
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.errors import DataError
 from rlhf_lab.importers.cell_parsers import parse_choice_words
@@ -83,11 +83,11 @@ def test_chat_transcript_round_trip():
         {"role": "system", "content": "Be kind."}, {"role": "user", "content": "a\n\nb: c"},
         {"role": "assistant", "content": "d"}, {"role": "user", "content": "e"},
     ]  # fmt: skip
-    text = to_transcript(turns)
+    text = prompt_of_chat(turns)
     assert text == "\n\nSystem: Be kind.\n\nHuman: a\n\nb: c\n\nAssistant: d\n\nHuman: e\n\nAssistant:"
-    assert parse_transcript(text) == turns
+    assert chat_of_prompt(text) == turns
     for odd in ("Once", "", "\n\nHuman: x", "\n\nHuman:x\n\nAssistant:", "\n\nHuman: \n\nAssistant: \n\nAssistant:"):
-        assert to_transcript(parse_transcript(odd)) == odd or parse_transcript(odd) == [
+        assert prompt_of_chat(chat_of_prompt(odd)) == odd or chat_of_prompt(odd) == [
             {"role": "user", "content": odd}
         ]
 

@@ -1,0 +1,77 @@
+"""Prompts as a chat template wants them: turn by turn, with the system prompt of the project."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jinja2 import TemplateError
+
+from rlhf_lab.common.chat_format import Chat, chat_of_prompt, plain_prompt
+from rlhf_lab.errors import ModelError
+from rlhf_lab.models.text_tokenizer import TextTokenizer
+
+_PROBE = "0f2d"  # a system prompt that a template writes only if it has a place for one
+
+
+@dataclass(frozen=True)
+class ChatSettings:
+    """What a project adds to its prompts.
+
+    system_prompt: "" for none; a conversation with a system message of its own keeps that. template_arguments: further
+    variables of the chat template, such as enable_thinking.
+    """
+
+    system_prompt: str = ""
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def encode_chat_prompt(tokenizer: TextTokenizer, prompt: str, settings: ChatSettings) -> list[int]:
+    """Token ids of a stored prompt in the chat template, up to where the answer begins.
+
+    A template without a place for a system prompt gets it as the beginning of the first user message. Turns in an order that the
+    template refuses become one user message, the transcript. ModelError: the template refuses that too.
+    """
+    transcript = [{"role": "user", "content": plain_prompt(prompt)}]
+    error: TemplateError | None = None
+    for turns in (chat_of_prompt(prompt), transcript):
+        chat = _with_system_prompt(turns, settings.system_prompt)
+        has_refused_role = chat[0]["role"] == "system" and not _has_system_role(tokenizer, settings)
+        try:
+            return tokenizer.encode_chat(
+                _without_system_role(chat) if has_refused_role else chat, **settings.template_arguments
+            )
+        except TemplateError as template_error:
+            error = template_error
+    raise ModelError(
+        f"the model's chat template refuses a prompt ({error}). Take this prompt out, or change the template arguments: "
+        f"{prompt[:80]!r}."
+    ) from error
+
+
+def plain_prompt_with_system(prompt: str, system_prompt: str) -> str:
+    """A stored prompt for a model without a chat template: its text, after the system prompt and an empty line."""
+    text = plain_prompt(prompt)
+    return f"{system_prompt}\n\n{text}" if system_prompt and chat_of_prompt(prompt)[0]["role"] != "system" else text
+
+
+def _with_system_prompt(chat: Chat, system_prompt: str) -> Chat:
+    if not system_prompt or chat[0]["role"] == "system":
+        return chat
+    return [{"role": "system", "content": system_prompt}, *chat]
+
+
+def _without_system_role(chat: Chat) -> Chat:
+    """The chat with its system message at the beginning of the user message after it, before an empty line."""
+    system, *turns = chat
+    if not turns or turns[0]["role"] != "user":
+        return [{"role": "user", "content": system["content"]}, *turns]
+    return [{"role": "user", "content": f"{system['content']}\n\n{turns[0]['content']}"}, *turns[1:]]
+
+
+def _has_system_role(tokenizer: TextTokenizer, settings: ChatSettings) -> bool:
+    """Whether the template writes a system message: some leave it out, others refuse it."""
+    probe = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "Hi"}]
+    try:
+        return _PROBE in tokenizer.render_chat(probe, **settings.template_arguments)
+    except TemplateError:
+        return False
