@@ -93,6 +93,7 @@ class Experiment(NamedTuple):
     gold: Callable[[str, str], float]
     train_prompts: Sequence[str]
     eval_prompts: Sequence[str]
+    accuracy: dict[str, float]
     stages: dict[str, dict[str, float]]
     temperature: float = 1.0
 
@@ -133,7 +134,7 @@ def random_experiment(family: str, folder: Path, seed: int) -> Experiment:
         ids = [int(word[1:]) for word in text.split() if word[1:].isdigit()]
         return sum(token % 2 == 0 for token in ids) / max(1, len(ids))
 
-    return Experiment(backbone, Adapters(backbone), SyntheticScorer(), gold, texts[:128], texts[128:], {})
+    return Experiment(backbone, Adapters(backbone), SyntheticScorer(), gold, texts[:128], texts[128:], {}, {})
 
 
 def judge_experiment(args: argparse.Namespace, home: Path, db: Database, seed: int) -> Experiment:
@@ -153,6 +154,7 @@ def judge_experiment(args: argparse.Namespace, home: Path, db: Database, seed: i
         label_with_judge(db, project.id, judge, args.labels, noise=0.0, seed=seed)
         with measured_stage(stages, "reward model"):
             row = train_reward_model(model_cache, project, RewardRequest(RewardConfig(seed=seed), Source.SIMULATED))
+    accuracy = {name: row.report[name] for name in ("accuracy", "accuracy_low", "accuracy_high")}
     log(f"seed {seed}: reward model's cross-validated accuracy {row.report['accuracy']:.2f}")
     backbone, adapters = model_cache.load_project(project)
     train_prompts, eval_prompts = (
@@ -161,7 +163,7 @@ def judge_experiment(args: argparse.Namespace, home: Path, db: Database, seed: i
     )
     return Experiment(
         backbone, adapters, model_cache.reward_model(row.id, "reward"), judge.score, train_prompts, eval_prompts,
-        stages, project.temperature,
+        accuracy, stages, project.temperature,
     )  # fmt: skip
 
 
@@ -226,7 +228,7 @@ def run(args: argparse.Namespace, experiment: Experiment, seed: int) -> dict[str
     with measured_stage(stages, "evaluation"):
         result = evaluate(experiment, trainer, texts, base_gold)
     responses, seconds = result.pop("responses"), stages["policy"]["cpu_s"]
-    row = {"seed": seed, "seconds": seconds, "stages": stages, **result}
+    row = {"seed": seed, "seconds": seconds, "stages": stages, **experiment.accuracy, **result}
     row["samples"] = [
         {"prompt": texts[i], "base": base.texts[i * BASE_SAMPLES], "policy": responses[i]}
         for i in random.Random(seed).sample(range(len(texts)), min(args.samples, len(texts)))
