@@ -261,13 +261,20 @@ def _load_full_model(name: str, folder: Path, config: Any, device: torch.device,
     """The unsharded model on the CPU."""
     disable_packed_sequence_check()
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, trust_remote_code=False,
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True,
             attn_implementation=_attention_implementation(config, device, dtype),
         )  # fmt: skip
     except Exception as error:
         remedy = _memory_remedy(error) or "Check that the folder is a complete transformers checkpoint."
         raise ModelError(f"{name}: its weights cannot be loaded ({_first_line(error)}). {remedy}") from error
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise ModelError(
+            f"{name}: its files lack {len(missing)} of its weights, such as {missing[0]}, which would be random. "
+            "Save the complete model with model.save_pretrained(folder)."
+        )
+    return model
 
 
 def _memory_remedy(error: Exception) -> str:

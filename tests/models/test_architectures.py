@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import AutoPeftModelForCausalLM
 from support import tiny_models
-from support.model_families import KINDS, LETTERS, bytes_of, save
+from support.model_families import KINDS, LETTERS, VARIANTS, bytes_of, save
 from transformers import AutoModelForCausalLM
 
 from rlhf_lab.models.adapters import Adapters
@@ -96,6 +96,35 @@ def test_rollout_logprobs_with_merged_adapter_equal_the_policys(saved, kind):
         trained = policy.evaluate(rows, 1.3).logprobs
     for i, row in enumerate(expected):
         torch.testing.assert_close(trained[i, : len(row)].double(), row, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_sampler_and_reference_read_variants_as_transformers_does(tmp_path, variant):
+    """Texts longer than the windows, in ragged rows, against the plain model on each row alone; any stop token ends a text."""
+    kind, sizes = VARIANTS[variant]
+    folder = save(kind, tmp_path, **sizes)
+    stop_ids = [tiny_models.EOS, *range(20, 28)]
+    tiny_models.set_generation_config(folder, eos_token_id=stop_ids)
+    dtype, tolerance = (torch.float32, 1e-4) if kind == "gemma2" else (torch.float64, 1e-8)
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    is_tied = plain.get_output_embeddings().weight is plain.get_input_embeddings().weight
+    assert is_tied == sizes.get("tie_word_embeddings", is_tied)
+    backbone = tiny_models.load(folder, dtype)
+    prompts, _ = tiny_models.ragged(rows=8)
+    sampled = sample(backbone, prompts, tiny_models.seeded(8, 14), temperature=1.3)
+    stopped = [row for row in sampled.tokens if len(row) < 14]
+    assert {row[-1] for row in stopped} <= set(stop_ids)
+    assert any(row[-1] != tiny_models.EOS for row in stopped)
+    assert max(len(prompt + row) for prompt, row in zip(prompts, sampled.tokens, strict=True)) > 8  # two windows
+    policy = PolicyModel(backbone, Adapters(backbone), "none", ValueHead(32))
+    reference = policy.reference_logprobs(make_batch(backbone, prompts, sampled.tokens), 1.3)
+    rows = zip(prompts, sampled.tokens, sampled.logprobs, reference, strict=True)
+    for prompt, response, logprobs, reference_row in rows:
+        with torch.no_grad():
+            logits = plain(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1, : len(backbone.tokenizer)]
+        expected = (logits / 1.3).log_softmax(-1).gather(-1, torch.tensor(response)[:, None]).squeeze(-1)
+        assert logprobs == pytest.approx(expected.tolist(), abs=tolerance)
+        assert reference_row[: len(response)].tolist() == pytest.approx(expected.tolist(), abs=max(tolerance, 1e-5))
 
 
 @pytest.mark.parametrize("kind", KINDS)

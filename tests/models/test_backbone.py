@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support import tiny_models
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, MambaConfig, PreTrainedTokenizerFast
@@ -166,6 +167,15 @@ def test_damaged_tokenizer(llama_copy):
 def test_folder_without_weights(llama_copy):
     (llama_copy / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"no \*\.safetensors file"):
+        tiny_models.load(llama_copy)
+
+
+def test_a_missing_weight_is_not_replaced_by_random_numbers(llama_copy):
+    path = llama_copy / "model.safetensors"
+    weights = load_file(path)
+    del weights["model.layers.1.mlp.up_proj.weight"], weights["lm_head.weight"]
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lack 2 of its weights, such as lm_head\.weight, which would be random"):
         tiny_models.load(llama_copy)
 
 

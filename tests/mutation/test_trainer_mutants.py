@@ -2,6 +2,7 @@
 
 from mutation_runner import Mutant, mutant_tests
 
+HEAD = "models/vocabulary_head.py"
 ROWS, BACKBONE, GENERATION = "models/batch.py", "models/backbone.py", "models/sampling/sampler.py"
 DRAW, DECODER, GRAPHED, CACHE = (
     "models/sampling/sampling_state.py",
@@ -86,6 +87,23 @@ MUTANTS = [
     Mutant(BACKBONE, "imported text without EOS",
            "return [*ids, stop_ids[0] if stop_ids else self.eos_ids[0]]", "return ids",
            "test_a_plain_prompt_is_its_own_ids"),
+    Mutant(BACKBONE, "weights that are missing are random", 'missing = sorted(report["missing_keys"])', "missing = []",
+           "test_a_missing_weight_is_not_replaced_by_random_numbers"),
+    # --- models/vocabulary_head.py ---
+    Mutant(HEAD, "rows without a token keep their logits",
+           "size = max(known_ids) + 1\n    missing = sorted(set(range(size)) - known_ids)", "size, missing = row_count, []",
+           "test_ids_without_a_token_are_never_sampled test_a_token_id_of_a_padded_row_is_refused"),
+    Mutant(HEAD, "gaps in the ids keep their logits", "torch.tensor(missing, device=model.device) if missing else None", "None",
+           "test_ids_without_a_token_are_never_sampled"),
+    Mutant(HEAD, "logits are not scaled", "if self.scale != 1.0:", "if False:",
+           "models/test_architectures.py::test_loaded_and_reads_as_transformers_does"),
+    Mutant(HEAD, "logits are not bounded", "if self.soft_cap is not None:", "if False:",
+           "models/test_architectures.py::test_loaded_and_reads_as_transformers_does"),
+    Mutant(HEAD, "Granite multiplies", "if name in FACTOR_FIELDS or multiplies else", "if True else",
+           "test_scale_and_soft_cap_of_a_config"),
+    Mutant("training/policy/rollout.py", "the scale is left out of log-probabilities", "temperature=temperature / head.scale",
+           "temperature=temperature", "models/test_vocabulary_head.py::"
+           "test_logprobs_of_scaled_and_bounded_logits_have_the_gradient_of_the_models_own"),
     # --- models/sampling/sampler.py ---
     Mutant(GENERATION, "EOS dropped", "if token >= 0]", "if token >= 0 and token not in backbone.eos_ids]",
            "test_eos_is_kept_as_the_last_id_and_ends_the_row"),

@@ -54,6 +54,18 @@ TAKEN = {
     "mistral": {"intermediate_size": 64, "head_dim": 16},
 }
 
+#: Other shapes of these families: windows that are shorter than the texts, heads of their own or shared with the embeddings.
+VARIANTS = {
+    "qwen2 with windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
+    "mistral with windows": ("mistral", {"sliding_window": 4}),
+    "llama, tied": ("llama", {"tie_word_embeddings": True}),
+    "qwen2, tied": ("qwen2", {"tie_word_embeddings": True}),
+    "gpt2, untied": ("gpt2", {"tie_word_embeddings": False}),
+    "gemma2, untied": ("gemma2", {"tie_word_embeddings": False}),
+    "granite, tied": ("granite", {"tie_word_embeddings": True}),
+    "cohere, untied": ("cohere", {"tie_word_embeddings": False}),
+}  # fmt: skip
+
 
 def save(kind, folder, **sizes):
     """A model of the family: Gemma has a sliding window of 4 tokens in every other layer, Qwen2's pad token is its EOS.
