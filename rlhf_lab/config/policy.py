@@ -356,6 +356,9 @@ def _process_conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
 #: The KL of a run varies around its budget from step to step: up to this many times the budget it counts as within.
 KL_BUDGET_TOLERANCE = 1.3
 
+#: With a KL budget: responses of the reference that the unit of the scores is measured on, and of the policy at checkpoints.
+UNIT_RESPONSES, HELD_OUT_RESPONSES = 128, 32
+
 #: Settings that can be changed during a run.
 LIVE_SETTINGS = ("beta", "lr")
 

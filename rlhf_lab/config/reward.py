@@ -8,6 +8,9 @@ from rlhf_lab.config.base import Config, setting
 from rlhf_lab.config.policy import SHARDING_NEEDS_PROCESSES
 from rlhf_lab.errors import ConfigError
 
+REFERENCE_SAMPLES = 128  # of the base, which scores are normalised on
+MAX_SCORED_PAIRS = 400  # a new reward model scores the newest pairs that no person has labelled
+
 
 @dataclass(frozen=True)
 class RewardConfig(Config):

@@ -6,6 +6,7 @@ import logging.handlers
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -14,7 +15,7 @@ from rlhf_lab.common.logs import OneLineFormatter
 from rlhf_lab.common.private_files import make_private_folder
 from rlhf_lab.common.process_env import set_training_env
 from rlhf_lab.errors import EngineError, LabError, StoreError
-from rlhf_lab.jobs.engine_process import STATE_STARTING, record_heartbeat
+from rlhf_lab.jobs.engine_process import STATE_STARTING, record_heartbeat, this_process
 from rlhf_lab.store.database import Database
 
 log = logging.getLogger("rlhf_lab.engine")
@@ -66,6 +67,7 @@ def run_engine(home: Path, idle_exit_s: float, threads: int) -> None:
 
         torch.set_num_threads(threads or os.cpu_count() or 1)
         worker = Worker(home, db, idle_exit_s=idle_exit_s)
+        worker.model_cache.startup_s = time.time() - this_process().process_started
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: worker.request_exit())
         log.info("engine %d works on %s with %d threads", os.getpid(), home, torch.get_num_threads())

@@ -1,5 +1,6 @@
 """Short jobs about texts: continue prompts, score texts, and show what each token contributes to the score."""
 
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from rlhf_lab.common.chat_format import common_prefix_length
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Project
+from rlhf_lab.config.reward import REFERENCE_SAMPLES
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import DEFAULT_MAX_NEW_TOKENS, indices_that_fit, prompts_that_fit
 from rlhf_lab.errors import ModelError
@@ -16,7 +18,6 @@ from rlhf_lab.store.projects import prompts
 from rlhf_lab.training.evaluation import SampledResponses, sample_responses
 from rlhf_lab.training.reward.task import ReferenceSamples
 
-REFERENCE_SAMPLES = 128
 JOB_POLICY_SLOT, JOB_REWARD_SLOT = "job", "job reward"  # adapter names, other than those of a run
 
 
@@ -47,7 +48,7 @@ def reference_samples(
     backbone, adapters = model_cache.load_project(project)
     fitting_prompts = prompts_that_fit(backbone, prompts(model_cache.db, project.id, "train"))
     texts = [fitting_prompts.prompts[i % len(fitting_prompts.prompts)].text for i in range(REFERENCE_SAMPLES)]
-    max_new_tokens = fitting_prompts.response_length
+    max_new_tokens, start_time = fitting_prompts.response_length, time.monotonic()
     with adapters.using(None):
         samples = sample_responses(
             backbone,
@@ -58,6 +59,8 @@ def reference_samples(
             temperature=project.temperature,
             on_progress=on_progress,
         )
+    model_cache.speed.record_sampling(time.monotonic() - start_time, samples.tokens)
+    model_cache.speed.record_texts(samples.prompts, samples.tokens, max_new_tokens)
     return ReferenceSamples(samples.prompts, samples.tokens)
 
 
@@ -81,13 +84,14 @@ def complete(
         left_out = [i for i in range(len(prompt_texts)) if i not in fitting_indices]
         prompt_texts = [prompt_texts[i] for i in fitting_indices]
     checkpoint, note = model_cache.resolve_checkpoint(payload.get("checkpoint", "base"))
-    slot = model_cache.load_checkpoint(checkpoint, JOB_POLICY_SLOT)
+    slot, start_time = model_cache.load_checkpoint(checkpoint, JOB_POLICY_SLOT), time.monotonic()
     with adapters.using(slot, merged=slot is not None):
         samples: SampledResponses = sample_responses(
             backbone, prompt_texts, seed=int(payload.get("seed", 0)), purpose="complete",
             max_new_tokens=resolve_max_new_tokens(backbone, prompt_texts, max_new_tokens),
             temperature=float(payload.get("temperature", project.temperature)), on_progress=on_progress,
         )  # fmt: skip
+    model_cache.speed.record_sampling(time.monotonic() - start_time, samples.tokens)
     result: dict[str, Any] = {"texts": samples.texts, "tokens": samples.tokens, "checkpoint": checkpoint, "note": note}
     if payload.get("leave_out"):
         result["left_out"] = left_out

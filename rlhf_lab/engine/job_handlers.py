@@ -19,7 +19,7 @@ from rlhf_lab.common.enums import Source
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow
 from rlhf_lab.common.text import pluralize
-from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.config.reward import MAX_SCORED_PAIRS, RewardConfig
 from rlhf_lab.engine.completions import reference_samples
 from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
 from rlhf_lab.engine.label_preparation import check_has_labels, prepare_labels
@@ -27,6 +27,7 @@ from rlhf_lab.engine.model_cache import REWARD_MODELS_FOLDER, ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs, score_pairs
 from rlhf_lab.engine.text_features import NEW_TEXTS_BUDGET_S, FeatureBackfill
 from rlhf_lab.errors import TrainingError
+from rlhf_lab.jobs.time_estimate import EARLY_PAIRS, WorkCount, count_reward, pairs_stage, reward_stage
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.oom import free_memory
 from rlhf_lab.models.reward_model import RewardModel
@@ -38,9 +39,7 @@ from rlhf_lab.training.reward.report import RewardReport
 from rlhf_lab.training.reward.task import REWARD_TRAINING_ADAPTER
 from rlhf_lab.training.reward.trainer import train_reward
 
-MAX_SCORED_PAIRS = 400  # a new reward model scores the newest pairs that no person has labelled
 MAX_LOSS_POINTS = 300
-EARLY_PAIRS = 2  # of a project's first pairs: somebody waits for them
 
 
 def pairs_job(
@@ -55,8 +54,15 @@ def pairs_job(
         stored_first=0 if count_pairs(model_cache.db, project.id) else EARLY_PAIRS,
     )
     notes: list[str] = []
+    model_cache.load_project(project)
+    start_time = time.monotonic()
     pairs = sample_pairs(model_cache, project, request, on_note=notes.append, on_progress=on_progress)
+    speed, seconds = model_cache.speed, time.monotonic() - start_time
+    if pairs and pairs[0].reason != "random" and speed.is_measured:
+        stage = pairs_stage(pairs[0].reason.partition(":")[0])
+        speed.record_stage(stage, seconds, WorkCount(speed).sampling(2 * request.count, 2 * request.count))
     FeatureBackfill(model_cache).run_for(project.id, NEW_TEXTS_BUDGET_S)
+    model_cache.save_speed()
     return {"pair_ids": [pair.id for pair in pairs], "note": "; ".join(notes)}
 
 
@@ -121,6 +127,7 @@ def train_reward_model(
         folder = _save_reward_model(model_cache.home, fitted.model, fitted.config, report)
     finally:
         adapters.remove(REWARD_TRAINING_ADAPTER)
+    _record_reward_time(model_cache, fitted, report["seconds"])
     name, config = folder.relative_to(model_cache.home).as_posix(), fitted.config.to_dict()
     try:
         row = add_reward_model(
@@ -171,6 +178,16 @@ def fit_reward_model(
     pairs = distributed.broadcast(unjudged_pairs(model_cache.db, project.id, MAX_SCORED_PAIRS))
     scores = score_pairs(model, pairs, on_progress)
     return FittedReward(model, report, config, label_snapshot, truncated_count, scores)
+
+
+def _record_reward_time(model_cache: ModelCache, fitted: FittedReward, seconds: float) -> None:
+    """Keep how long a reward model took, for the estimate of the next one."""
+    speed = model_cache.speed
+    if speed.is_measured:
+        counted = count_reward(speed, fitted.config, fitted.report.labels, len(fitted.scores) // 2)
+        stage = reward_stage(model_cache.distributed.world_size)
+        speed.record_stage(stage, seconds, counted.high if fitted.model.adapter else counted.low)
+    model_cache.save_speed()
 
 
 def _fit_with_oom_retry(

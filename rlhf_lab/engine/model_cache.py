@@ -1,5 +1,7 @@
 """What the engine holds in memory: the database, one backbone at a time, and its adapters."""
 
+import socket
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Project
 from rlhf_lab.config.dtype import DTYPE_NAMES, requested_dtype
 from rlhf_lab.errors import ModelError
+from rlhf_lab.jobs.model_speed import ModelSpeed, load_speed, save_speed
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone, load_backbone
 from rlhf_lab.models.oom import free_memory
@@ -33,7 +36,8 @@ class ModelCache:
     """One home and the models loaded from it. Slots are adapter names; for each the cache knows the folder loaded into it.
 
     distributed: the processes that train together, each with a cache of its own; only the main one writes.
-    sharded: the backbone is sharded among them.
+    sharded: the backbone is sharded among them. startup_s: seconds that this process took before it could load a model.
+    speed: what was measured with the loaded model.
     """
 
     home: Path
@@ -42,6 +46,8 @@ class ModelCache:
     dtype: torch.dtype | None = None
     distributed: Distributed = SINGLE_PROCESS
     sharded: bool = False
+    startup_s: float = 0.0
+    speed: ModelSpeed = field(default_factory=lambda: ModelSpeed(""))
     _adapters: Adapters | None = None
     _slots: dict[str, tuple[Path, RewardModel | None]] = field(default_factory=dict)
 
@@ -59,8 +65,11 @@ class ModelCache:
         if loaded is not None and (loaded.name != project.model or dtype not in (None, loaded.model.dtype)):
             self.unload()
         if self._adapters is None:
+            start_time = time.monotonic()
             backbone = load_backbone(project.model, device=self.device, dtype=dtype, sharded=self.sharded)
             self._adapters = Adapters(backbone)
+            self.speed = self._stored_speed(backbone)
+            self.speed.record_load(self.startup_s + time.monotonic() - start_time)
         backbone = self._adapters.backbone
         if project.model_hash not in ("", backbone.digest):
             raise ModelError(
@@ -68,6 +77,22 @@ class ModelCache:
                 "with: its texts and labels belong to other weights. Restore them, or make a new project."
             )
         return backbone, self._adapters
+
+    def _stored_speed(self, backbone: Backbone) -> ModelSpeed:
+        """What was measured with a backbone in this environment before; the weights of its head and layers are counted."""
+        environment = f"{backbone.digest}, {backbone.device}, {backbone.model.dtype}, {torch.get_num_threads()} threads"
+        stored = load_speed(self.home, socket.gethostname(), backbone.name)
+        if stored is not None and stored.environment == environment:
+            return stored
+        head = backbone.model.get_output_embeddings().weight
+        embeddings = {backbone.model.get_input_embeddings().weight, head}  # often the same
+        layer_weights = sum(p.numel() for p in backbone.model.parameters()) - sum(p.numel() for p in embeddings)
+        return ModelSpeed(environment, head_cost=head.numel() / max(1, layer_weights))
+
+    def save_speed(self) -> None:
+        """Store what was measured with the loaded model, for the page and the next engine."""
+        if self._adapters is not None and self.distributed.is_main_process:
+            save_speed(self.home, socket.gethostname(), self._adapters.backbone.name, self.speed)
 
     @property
     def device_name(self) -> str:

@@ -1,6 +1,7 @@
 """Sampling pairs of responses to compare, and their scores by the newest reward model."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from rlhf_lab.engine.completions import JOB_POLICY_SLOT, JOB_REWARD_SLOT, refere
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.errors import LabelError, LabError
+from rlhf_lab.jobs.model_speed import ModelSpeed
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
@@ -50,6 +52,7 @@ class _SamplingSpec(NamedTuple):
     slot: str | None
     max_new_tokens: int
     prompts: list[Prompt]
+    speed: ModelSpeed
     purpose: str = "pair"  # part of the path that seeds are derived from
 
 
@@ -95,7 +98,9 @@ def sample_pairs(
         log.warning("project %d: %s", project.id, fitting_prompts.message)
         on_note(fitting_prompts.message)
     slot = model_cache.load_checkpoint(request.checkpoint, JOB_POLICY_SLOT)
-    spec = _SamplingSpec(project, request.checkpoint, slot, fitting_prompts.response_length, fitting_prompts.prompts)
+    spec = _SamplingSpec(
+        project, request.checkpoint, slot, fitting_prompts.response_length, fitting_prompts.prompts, model_cache.speed
+    )
     reward_model = newest_reward_model(model_cache, project) if sampling == "uncertainty" else None
     if sampling == "uncertainty" and reward_model is None:
         sampling = "random"
@@ -226,8 +231,11 @@ def _sample_both_sides(
         for n in indices
     ]
     prompt_ids = [backbone.encode_prompt(prompt.text) for prompt in chosen_prompts]
-    uniform = uniforms(seeds, spec.max_new_tokens)
+    uniform, start_time = uniforms(seeds, spec.max_new_tokens), time.monotonic()
     responses = sample(backbone, prompt_ids, uniform, temperature=project.temperature, on_progress=on_progress).tokens
+    spec.speed.record_sampling(time.monotonic() - start_time, responses)
+    if spec.slot is None:
+        spec.speed.record_texts(prompt_ids, responses, spec.max_new_tokens)
     return [
         NewCompletion(prompt.id, backbone.decode(response, after=ids), tuple(response), spec.checkpoint, seed)
         for prompt, ids, response, seed in zip(chosen_prompts, prompt_ids, responses, seeds, strict=True)

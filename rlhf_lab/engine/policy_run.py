@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import NoReturn
 
 from rlhf_lab.common.enums import EventKind, RunStatus
@@ -27,6 +28,7 @@ from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.engine.run_events import effective_events, last_per_setting, setting_key
 from rlhf_lab.engine.run_manifest import dtype_change_note, environment_manifest
 from rlhf_lab.errors import BusyStoreError, ConfigError, StoreError, TrainingError
+from rlhf_lab.jobs.time_estimate import count_held_out, count_policy_step, policy_stage
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.oom import free_memory
@@ -49,6 +51,7 @@ POLL_INTERVAL_S = 0.1
 RECORD_RETRY_S = 300.0  # how long storing a step is retried while another process writes
 PTX_CORPUS_TEXTS = 1024  # of the embedded model's corpus, for a run without pretraining texts of its own
 POLICY_SLOT = "policy"
+STEP_PARTS = ("rollout", "score", "update")
 HALT_EVENT_KINDS = (EventKind.PAUSE, EventKind.STOP)  # applied at once, also within a step
 RUN_PROCESS_DIED = (
     "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). The last "
@@ -95,6 +98,7 @@ class PolicyRun:
         self.events_to_replay = self._resume()
         self._polled_at = 0.0
         self._eta, self._first_step_done = EtaEstimator(self.trainer.steps_done), False
+        self._step_times: list[float] = []  # of each step but the first, over those estimated from the measured rates
 
     def _make_trainer(self) -> PolicyTrainer:
         db, project = self.model_cache.db, get_project(self.model_cache.db, self.run.project_id)
@@ -186,6 +190,7 @@ class PolicyRun:
                 self._broadcast_changes(self._applied_events)
                 result = self._step_with_oom_retry(last_state)
                 self._record_with_retry(result)
+                self._time_step(result)
                 last_state = self.trainer.state.state_dict()
                 if result.step % self.config.checkpoint_every == 0 or result.step == self.config.steps:
                     self._save_checkpoint(last_state)
@@ -193,6 +198,7 @@ class PolicyRun:
         except RunStopped as stop:
             self.trainer.state.load_state_dict(*last_state)
             self._save_checkpoint(last_state)
+            self._save_speed()
             set_run_status(db, run_id, stop.status, str(stop))
             self._broadcast_changes(None)
             return stop.status
@@ -201,6 +207,7 @@ class PolicyRun:
             with suppress(StoreError):  # the first error matters more; the worker retries recording it
                 set_run_status(db, run_id, RunStatus.FAILED, message)
             raise
+        self._save_speed()
         set_run_status(db, run_id, RunStatus.DONE)
         self._broadcast_changes(None)
         return RunStatus.DONE
@@ -251,6 +258,21 @@ class PolicyRun:
 
     def _save_checkpoint(self, state: StateDict) -> None:
         save_checkpoint(self.folder, self.trainer.adapters, POLICY_SLOT, *state)
+
+    def _time_step(self, result: StepResult) -> None:
+        """Compare a step's seconds with those estimated; the first step takes longer."""
+        speed, config = self.model_cache.speed, self.trainer.state.config
+        if speed.is_measured and self._first_step_done:
+            counted = count_policy_step(speed, config)
+            counted += count_held_out(speed, config) if "eval/kl" in result.metrics else 0.0
+            self._step_times.append(sum(result.metrics[f"time/{part}"] for part in STEP_PARTS) / counted)
+
+    def _save_speed(self) -> None:
+        """Keep how long the steps took, for the estimate of the next run."""
+        if self._step_times:
+            stage = policy_stage(self.config.algorithm, self.distributed.world_size)
+            self.model_cache.speed.record_stage(stage, median(self._step_times), 1.0)
+            self.model_cache.save_speed()
 
     def _report_step(self) -> None:
         step, total_steps = self.trainer.steps_done, self.config.steps

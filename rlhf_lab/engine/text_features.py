@@ -14,6 +14,7 @@ from rlhf_lab.common.records import Completion, Prompt
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.errors import CorruptStoreError, LabError, LostStoreError
+from rlhf_lab.jobs.model_speed import KEPT, ModelSpeed
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.batch import make_batch, map_by_length
 from rlhf_lab.models.features import FeatureSpec, text_features
@@ -65,6 +66,8 @@ class FeatureBackfill:
             log.warning("no features of texts: %s", error, exc_info=not isinstance(error, LabError))
             self._next_at = time.monotonic() + RETRY_AFTER_S
             return False
+        if found and len(self.model_cache.speed.forward) < KEPT:
+            self.model_cache.save_speed()
         now = time.monotonic()
         self._next_at = now + (rest_factor * (now - start_time) if found else CHECK_INTERVAL_S)
         return found
@@ -75,13 +78,18 @@ def add_missing_features(model_cache: ModelCache, project_id: int) -> bool:
     texts = texts_without_features(model_cache.db, project_id, BATCH_SIZE)
     if texts:
         _, adapters = model_cache.load_project(get_project(model_cache.db, project_id))
-        add_features(model_cache.db, compute_features(adapters, texts))
+        add_features(model_cache.db, compute_features(adapters, texts, model_cache.speed))
     return bool(texts)
 
 
 @torch.no_grad()
-def compute_features(adapters: Adapters, texts: Sequence[tuple[Prompt, Completion]]) -> dict[int, TextFeatures]:
-    """By completion id. A text whose features are not finite numbers in half precision gets empty ones."""
+def compute_features(
+    adapters: Adapters, texts: Sequence[tuple[Prompt, Completion]], speed: ModelSpeed | None = None
+) -> dict[int, TextFeatures]:
+    """By completion id. A text whose features are not finite numbers in half precision gets empty ones.
+
+    speed: where the time of a forward pass over a whole batch is recorded.
+    """
     backbone = adapters.backbone
     rows = []
     for prompt, completion in texts:
@@ -95,9 +103,12 @@ def compute_features(adapters: Adapters, texts: Sequence[tuple[Prompt, Completio
         batch = make_batch(backbone, [rows[i][0] for i in indices], [rows[i][1] for i in indices])
         return text_features(backbone, batch, FEATURES)
 
+    lengths, start_time = [len(prompt) + len(response) for prompt, response in rows], time.monotonic()
     with adapters.using(None):
-        features = map_by_length(features_of, [len(prompt) + len(response) for prompt, response in rows], backbone)
+        features = map_by_length(features_of, lengths, backbone)
     vectors = features.half().cpu()
+    if speed is not None and len(texts) == BATCH_SIZE:
+        speed.record_forward(time.monotonic() - start_time, sum(lengths))
     is_finite = vectors.isfinite().all(dim=1).tolist()
     return {
         completion.id: TextFeatures(backbone.state_count, vector if finite else vector[:0])

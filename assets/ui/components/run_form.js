@@ -10,6 +10,7 @@ let hasRequestedPreset = false;  // the settings of a preset were requested
 let awaitsPreset = false;        // they have not arrived yet
 let timer = null;
 let algorithm = 'ppo';  // of the settings below
+let estimate = '';      // how long a run with these settings takes
 const startLabel = () => `Start ${algorithm.replace('_', ' ').toUpperCase()}`;
 const control = (name) => root.querySelector(`[data-do=${name}]`);
 
@@ -66,7 +67,14 @@ function buildForm(state) {
       el('button.lab-button.lab-main', { type: 'button', 'data-do': 'start', onclick: start }, startLabel()),
       state.run_count ? el('button.lab-button.small', { type: 'button', 'data-do': 'start-close', onclick: () => { wasOpened = false; draw(state); } }, 'Close') : null,
       el('p.muted.note', { 'data-do': 'start-note' })),
+    el('p.muted', { 'data-do': 'start-estimate' }, estimate),
     el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'start-error' })));
+}
+
+function showEstimate(sentence) {
+  estimate = sentence;
+  const node = control('start-estimate');
+  if (node) node.textContent = sentence;
 }
 
 // While a run is on screen the form is collapsed into one button.
@@ -75,8 +83,10 @@ const collapsedForm = (state) => el('div.lab-row', {}, Lab.operatorOnly(el('butt
 
 function draw(state) {
   // training progress is shown only while there is no reward model
-  const key = JSON.stringify([{ ...state, training_progress: state.models.length ? null : state.training_progress }, wasOpened, Lab.isOperator()]);
-  if (key === drawnKey) return;
+  const key = JSON.stringify([{ ...state, measured_at: 0, training_progress: state.models.length ? null : state.training_progress }, wasOpened, Lab.isOperator()]);
+  const hasNewSpeed = drawnState !== null && drawnState.measured_at !== state.measured_at;
+  if (hasNewSpeed && Lab.isOperator() && !awaitsPreset) trigger('estimate', {});
+  if (key === drawnKey) { drawnState = state; return; }
   const projectChanged = drawnState !== null && (drawnState.project !== state.project || drawnState.temperature !== state.temperature);  // of its settings
   drawnKey = key;
   drawnState = state;
@@ -107,6 +117,8 @@ function rebuildForm(state, projectChanged) {
 watch('value', () => {
   const reply = props.value;
   if (!reply) return;
+  if (reply.estimate !== undefined) showEstimate(reply.estimate);
+  if (reply.estimate !== undefined && !reply.filled_preset) return;
   setReady(true);
   if (reply.filled_preset) {
     awaitsPreset = false;

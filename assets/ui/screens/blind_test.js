@@ -8,6 +8,7 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
 
   const pairCount = el('input.lab-input', { type: 'text', inputmode: 'numeric', value: '20', 'aria-label': 'pairs', 'data-do': 'blind-pairs' });
   const beginButton = el('button.lab-button', { type: 'button', 'data-do': 'blind-begin', onclick: startTest }, 'Begin a blind test');
+  const estimate = el('span.muted', { 'data-do': 'blind-estimate' });
   const picker = el('select.lab-input', { 'aria-label': 'blind test', 'data-do': 'blind-pick', onchange: () => { selectedId = Number(picker.value); state = null; stopEditing(); refresh(); } });
   const controls = el('div.lab-row.controls');
   const notice = el('p.lab-notice', { hidden: true, 'data-do': 'blind-notice' });
@@ -18,7 +19,7 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
     notice, stage,
     el('p.muted.about', {}, 'Both models of the first two columns write to prompts that nothing was trained on; you say which text is better, and learn whose it was when all are judged. The reward model can be fooled by what PPO found; you are asked instead. Nothing learns from these answers.'),
     Lab.operatorNotice('Only the operator begins and changes blind tests here; you can judge their pairs.'),
-    el('div.lab-row.new', {}, Lab.operatorOnly(el('label.lab-row', {}, el('span.muted', {}, 'pairs'), pairCount), beginButton)));
+    el('div.lab-row.new', {}, Lab.operatorOnly(el('label.lab-row', {}, el('span.muted', {}, 'pairs'), pairCount), beginButton), estimate));
 
   // Once started, it comes first on a phone.
   let hasStarted = false;
@@ -206,5 +207,5 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
   selectedId = keptAnswer()?.test_id ?? null;
   Lab.showNotice(notice, Lab.getItem('blind-notice'));
   narrowScreen.addEventListener('change', placeCard);
-  return { handleReply, setTests, refreshIfWaiting: () => { if (state?.is_waiting) refresh(); } };
+  return { handleReply, setTests, pairs: () => pairCount.value, setEstimate: (sentence) => { estimate.textContent = sentence; }, refreshIfWaiting: () => { if (state?.is_waiting) refresh(); } };
 });

@@ -69,6 +69,7 @@ function buildForm() {
       el('div.lab-row', {},
         fields.sample = el('button.lab-button.lab-main', { type: 'button', 'data-do': 'write', onclick: () => sample() }, 'Write'),
         fields.newSeed = el('button.lab-button.small', { type: 'button', title: 'write again with another seed', 'data-do': 'dice', onclick: () => { fields.seed.value = Math.floor(Math.random() * 1e6); updateSummary(); sample(); } }, 'Another seed'),
+        fields.estimate = el('span.muted', { 'data-do': 'estimate' }),
         el('span.muted.lab-grow.hint', {}, 'The same seed gives every model the same random numbers; words that differ from the first column are marked.')),
       fields.note, fields.error),
     results);
@@ -82,6 +83,19 @@ function buildForm() {
 // The models of the columns and the sampling settings.
 const getRequest = () => ({ models: COLUMNS.map(selectedModel).filter(Boolean).map((column) => column[0]), seed: fields.seed.value, temperature: fields.temperature.value,
   max_new_tokens: fields.max_new_tokens.value, reward_model_id: fields.reward.value });
+
+// How long it takes, while the form can be sent.
+let estimatedKey = '';
+async function updateEstimates() {
+  const { models, max_new_tokens, reward_model_id } = getRequest(), query = { models, max_new_tokens, reward_model_id, samples: fields.samples.value, pairs: blindTest.pairs() };
+  const key = JSON.stringify([query, options.project, options.measured_at]);
+  if (key === estimatedKey) return;
+  estimatedKey = key;
+  const reply = await server.estimates(query);
+  if (key !== estimatedKey) return;
+  fields.estimate.textContent = reply?.comparison || '';
+  blindTest.setEstimate(reply?.blind_test || '');
+}
 
 // The form's settings as one line, shown when it is collapsed.
 function updateSummary() {
@@ -264,7 +278,7 @@ async function loadOptions() {
 
 root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for models …'));
 Lab.poll(root, async () => {
-  if (options) { blindTest.refreshIfWaiting(); await pollResults(); }
+  if (options) { blindTest.refreshIfWaiting(); await updateEstimates(); await pollResults(); }
   if (options && Date.now() - optionsRequestedAt < 4000 && areRunsLoaded()) return;
   await loadOptions();
   if (!areRunsLoaded()) await loadOptions();

@@ -10,6 +10,8 @@ let draft = null;        // {prompt, text} as typed
 let pendingText = null;  // {id, job, running} of the text being explained
 let explanation = null;  // the result: {score, tokens, token_scores} or {failure}
 let trainError = '';     // why the last training did not start
+let estimates = {};      // how long a training takes, by the source of its labels
+let estimatedKey = '';   // what they depend on, but for the settings
 let pollNow = () => {};
 
 const shownModel = () => (state && (state.models.find((m) => m.id === chosenId) || state.models[0])) || null;
@@ -52,7 +54,8 @@ function trainingBar() {
   const errorText = trainError || state.failed;
   return el('div.lab-card', {}, el('div.lab-row', {}, Lab.operatorOnly(
     el('button.lab-button.lab-main', { type: 'button', 'data-do': 'train', disabled: state.job !== null, onclick: train }, state.job ? (state.job.running ? 'Training …' : 'Waiting …') : 'Train now'),
-    el('span.muted', {}, 'from'), sourceSelect, el('span.muted.lab-grow', { 'data-do': 'next' }, nextText))),
+    el('span.muted', {}, 'from'), sourceSelect, el('span.muted.lab-grow', { 'data-do': 'next' }, nextText)),
+    !state.job && estimates[selectedSource] ? el('p.muted', { 'data-do': 'estimate' }, estimates[selectedSource]) : null),
   Lab.operatorNotice('Only the operator trains reward models here; you can look, and ask about texts of your own.'),
   errorText ? el('p.lab-notice.bad', { role: 'alert', 'data-do': 'train-error' }, `${trainError ? '' : 'The last training failed. '}${errorText}`) : null);
 }
@@ -239,7 +242,7 @@ function tokenNode(token, value, limit, isLast) {
 // ---- drawing
 
 const cards = {
-  bar: [() => [state.labels, state.job && [state.job.running, state.job.status_text], state.failed, trainError, source], trainingBar],
+  bar: [() => [state.labels, state.job && [state.job.running, state.job.status_text], state.failed, trainError, source, estimates], trainingBar],
   training: [() => state.job && state.job.id, trainingCard],
   intro: [() => !state.models.length && !state.job && state.labels, introCard],
   headline: [() => shownModel() && [shownModel(), state.prediction_stats, state.instant, !!report, measuredModels().length], accuracyCard],
@@ -268,12 +271,20 @@ function draw() {
   updateTraining();
 }
 
+function requestEstimates() {
+  const key = JSON.stringify([state.project, state.labels, state.measured_at]);
+  if (key === estimatedKey || !Lab.isOperator()) return;
+  estimatedKey = key;
+  trigger('estimate', {});
+}
+
 async function update() {
   const reply = await Lab.unwrap(server.state({}));
   if (!state) root.replaceChildren(...Object.values(containers));
   if (state && state.project !== reply.project) { chosenId = null; draft = null; trainError = ''; }
   if (reply.job || (state && JSON.stringify(reply.labels) !== JSON.stringify(state.labels))) trainError = '';
   state = reply;
+  requestEstimates();
   const model = shownModel();
   if (!model || !report || report.id !== model.id) {
     report = null; explanation = null; pendingText = null;
@@ -296,6 +307,7 @@ async function update() {
 watch('value', () => {
   const reply = props.value;
   if (!reply) return;
+  if (reply.estimates) { estimates = reply.estimates; draw(); return; }
   if (pendingText && reply.request_id === pendingText.id) {
     if (reply.error) { explanation = { failure: reply.error }; pendingText = null; drawExplanation(); } else pendingText.job = reply.job;
   } else if (reply.error) { trainError = reply.error; }

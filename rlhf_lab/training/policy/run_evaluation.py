@@ -9,14 +9,11 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from rlhf_lab.common.seeding import derive_seed
-from rlhf_lab.config.policy import KL_BUDGET_TOLERANCE
+from rlhf_lab.config.policy import HELD_OUT_RESPONSES, KL_BUDGET_TOLERANCE, UNIT_RESPONSES
 from rlhf_lab.core.reward_scaling import RunningMoments
 from rlhf_lab.models.sampling.sampler import sample, uniforms
 from rlhf_lab.training.policy.rollout import Scorer, sequence_log_ratios
 from rlhf_lab.training.policy.train_state import BestCheckpoint, ScoreUnit, TrainState
-
-UNIT_RESPONSES = 128  # of the reference
-HELD_OUT_RESPONSES = 32
 
 
 def measure_score_unit(state: TrainState, prompt_ids: Sequence[list[int]], scorer: Scorer) -> ScoreUnit:

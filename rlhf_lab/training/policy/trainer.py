@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Sample, StepResult
 from rlhf_lab.common.seeding import derive_seed
-from rlhf_lab.config.policy import LIVE_SETTINGS, PolicyConfig
+from rlhf_lab.config.policy import HELD_OUT_RESPONSES, LIVE_SETTINGS, PolicyConfig
 from rlhf_lab.core.reward_scaling import normalise_scores
 from rlhf_lab.errors import ConfigError, TrainingError
 from rlhf_lab.models.adapters import Adapters
@@ -103,9 +103,7 @@ class PolicyTrainer:
         self.backbone, self.adapters, self.task = backbone, adapters, task
         self.prompt_ids = [backbone.encode_prompt(prompt) for prompt in task.prompts]
         self.prompt_texts = {tuple(ids): text for ids, text in zip(self.prompt_ids, task.prompts, strict=True)}
-        self.eval_prompt_ids = [
-            backbone.encode_prompt(prompt) for prompt in task.eval_prompts[: run_evaluation.HELD_OUT_RESPONSES]
-        ]
+        self.eval_prompt_ids = [backbone.encode_prompt(prompt) for prompt in task.eval_prompts[:HELD_OUT_RESPONSES]]
         seed = derive_seed(config.seed, "policy adapter")
         adapters.add(adapter, r=config.lora_r, alpha=config.lora_alpha, seed=seed, trainable=True)
         value_head = ValueHead(backbone.hidden_size).to(backbone.device)

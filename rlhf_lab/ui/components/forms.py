@@ -1,12 +1,13 @@
 """A form generated from a config class: one Gradio component per setting, with its help text and range."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gradio as gr
 
 from rlhf_lab.config.base import Config, Setting, fields_of
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.ui.components.widgets import SILENT_EVENT
 
 
 class Form:
@@ -33,6 +34,13 @@ class Form:
     def component(self, name: str) -> Any:
         """The component of one setting."""
         return self.components[[item.name for item in self.settings].index(name)]
+
+    def on_edit(self, handler: Callable[..., Any], output: Any) -> None:
+        """Call the handler with all values while a person edits one; its reply is the value of `output`."""
+        gr.on(
+            [component.input for component in self.components], handler, self.components, output,
+            **SILENT_EVENT | {"trigger_mode": "always_last"},
+        )  # fmt: skip
 
     def parse(self, values: Sequence[Any]) -> dict[str, Any]:
         """Raises ConfigError for what is not a number."""

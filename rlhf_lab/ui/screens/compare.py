@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gradio as gr
 from pydantic import Field
@@ -13,6 +13,7 @@ from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Job, RewardModelRow
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue, run_control
+from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_models import get_reward_model, reward_models
@@ -34,12 +35,16 @@ from rlhf_lab.ui.services.generation_requests import (
     BEST_OF_CHOICES,
     MAX_COLUMNS,
     MAX_SAMPLES,
+    MAX_TEXTS_PER_COLUMN,
+    MAX_TOKENS,
     SamplingPayload,
     column_view,
     own_job,
     submit_completions,
+    texts_per_sample,
 )
 from rlhf_lab.ui.services.run_summary import RunView, current_reward_model_id, reward_model_label
+from rlhf_lab.ui.services.stage_estimates import completions_sentence
 
 MAX_PROMPT_CHARS = 4000
 
@@ -71,6 +76,16 @@ class ComparePayload(SamplingPayload):
     samples: int = Field(title="samples each", ge=1, le=MAX_SAMPLES)
 
 
+class EstimateQuery(Payload):
+    """Of a comparison, and of a blind test with so many `pairs` by the first two models."""
+
+    models: tuple[str, ...] = ()
+    samples: int = Field(ge=1, le=MAX_SAMPLES)
+    pairs: int = Field(ge=1, le=MAX_TEXTS_PER_COLUMN)
+    max_new_tokens: int = Field(ge=1, le=MAX_TOKENS)
+    reward_model_id: int | Literal[""] = ""
+
+
 def build(ctx: Context, operator: gr.BrowserState) -> None:
     cached_options = ttl_cache(1.0, lambda: comparison_options(ctx))
 
@@ -88,7 +103,12 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     component = widget(
         "compare",
-        server_functions={"options": options, "completions": completions, "blind_test": test_state},
+        server_functions={
+            "options": options,
+            "completions": completions,
+            "blind_test": test_state,
+            "estimates": lambda query: estimates(ctx, parse_payload(EstimateQuery, query)),
+        },
         scripts=["blind_test"],
         data={"judges": [[judge.name, judge.description] for judge in JUDGES.values()]},
         label="Compare models",
@@ -125,6 +145,17 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     component.cancel(show_errors(cancel), None, None, **SILENT_EVENT)
 
 
+def estimates(ctx: Context, query: EstimateQuery) -> dict[str, str]:
+    """How long a comparison and a blind test take."""
+    models, scored = query.models[:MAX_COLUMNS], query.reward_model_id != ""
+    counts = [query.samples * texts_per_sample(model) for model in models]
+    test_counts = [query.pairs * texts_per_sample(model) for model in models[:2]] if len(models) > 1 else []
+    return {
+        "comparison": completions_sentence(ctx, counts, query.max_new_tokens, scored=scored),
+        "blind_test": completions_sentence(ctx, test_counts, query.max_new_tokens, scored=scored),
+    }
+
+
 def own_jobs(ctx: Context, job_ids: Sequence[int], annotator: str) -> list[Job]:
     """The jobs of a comparison that this person requested. Raises LabError if one of them is not."""
     return [own_job(ctx, job_id, JobKind.COMPLETE, annotator) for job_id in job_ids[:MAX_COLUMNS]]
@@ -147,6 +178,7 @@ def comparison_options(ctx: Context) -> dict[str, Any]:
         "default_scorer": reward_model_and_judge(ctx, reward_rows[0]) if reward_rows else None,
         "prompts": [prompt.text for prompt in prompts(ctx.db, project.id, "eval")[:64]],
         "tests": blind_test.list_tests(ctx),
+        "measured_at": speed_changed_at(ctx.home),
     }
 
 

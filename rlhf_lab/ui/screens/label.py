@@ -28,6 +28,7 @@ from rlhf_lab.ui.events import (
 from rlhf_lab.ui.services import voting
 from rlhf_lab.ui.services.instant_view import instant_view
 from rlhf_lab.ui.services.presence import PRESENCE
+from rlhf_lab.ui.services.stage_estimates import next_pair_sentence
 
 OTHER_PROJECT_NOTICE = (
     "Another project was opened meanwhile; here is its next pair. Nothing was taken back or counted again."
@@ -189,13 +190,18 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
         },
         "pair": pair,
         "next_pair": next_pair,
-        "waiting_text": "" if pair else waiting_text or scheduler.no_pair_message(ctx.db, project.id),
+        "waiting_text": "" if pair else waiting_text or no_pair_text(ctx),
         "you": visitor_info(ctx),
         "guideline": rules.guideline,
         "people_here": touch_presence(ctx, annotator),
         "notice": notice,
         "vote_uuid": None,  # of the vote or change that this answers
     } | label_progress(ctx)  # fmt: skip
+
+
+def no_pair_text(ctx: Context) -> str:
+    """Why there is no pair, and how long the next one takes."""
+    return f"{scheduler.no_pair_message(ctx.db, ctx.project.id)} {next_pair_sentence(ctx)}".strip()
 
 
 def visitor_info(ctx: Context) -> dict[str, str]:

@@ -9,9 +9,10 @@ from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardModelRow
 from rlhf_lab.config.reward import RewardConfig
-from rlhf_lab.errors import LabError, StoreError
+from rlhf_lab.errors import ConfigError, LabError, StoreError
 from rlhf_lab.jobs import engine_process, queue, retraining
 from rlhf_lab.jobs.judge_labelling import judge_name_of
+from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_annotators
 from rlhf_lab.store.reward_models import get_reward_model, reward_models
 from rlhf_lab.store.reward_scores import prediction_accuracy
@@ -22,6 +23,7 @@ from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, operator_action, parse_payload, ttl_cache, visitor_action
 from rlhf_lab.ui.services.generation_requests import check_queue_capacity, own_job
+from rlhf_lab.ui.services.stage_estimates import reward_sentences
 
 MAX_TEXT_CHARS = 4000  # of a text to explain, prompt included
 MAX_EXAMPLES = 4  # labelled pairs whose texts are offered
@@ -80,12 +82,26 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         start_training(ctx, payload.source, RewardConfig.from_dict(form.parse(values)), payload.last_training)
         return {"running": True}
 
+    def estimate(*values: Any) -> dict[str, Any]:
+        return {"estimates": training_estimates(ctx, form, values)}
+
     @visitor_action(ExplainText)
     def explain(payload: ExplainText) -> dict[str, Any]:
         return {"job": submit_explanation(ctx, payload, ctx.require_annotator(payload.annotator)).id}
 
     component.train(train, [operator, *form.components], component, **SILENT_EVENT)
+    component.estimate(estimate, form.components, component, **SILENT_EVENT)
+    form.on_edit(estimate, component)
     component.explain(explain, None, component, **SILENT_EVENT)
+
+
+def training_estimates(ctx: Context, form: Form, values: Sequence[Any]) -> dict[str, str]:
+    """How long a training with the values of the form takes, by the source of its labels; empty while they are no settings."""
+    try:
+        config = RewardConfig.from_dict(form.parse(values))
+    except ConfigError:
+        return {}
+    return reward_sentences(ctx, config)
 
 
 def start_training(ctx: Context, source: Source, config: RewardConfig, last_training: int | None = None) -> Job:
@@ -156,6 +172,7 @@ def screen_state(ctx: Context) -> dict[str, Any]:
         },
         "prediction_stats": {source.value: prediction_stats(ctx, source) for source in Source},
         "instant": instant_accuracy(ctx),
+        "measured_at": speed_changed_at(ctx.home),
     }
 
 

@@ -12,6 +12,7 @@ from rlhf_lab.config.policy import ALGORITHMS, PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue, retraining, run_control
 from rlhf_lab.jobs.judge_labelling import judge_name_of
+from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import snapshot_annotators
 from rlhf_lab.store.reward_models import reward_models
@@ -23,6 +24,7 @@ from rlhf_lab.ui.events import Payload, operator_action, parse_payload, show_err
 from rlhf_lab.ui.services import run_summary
 from rlhf_lab.ui.services.import_process import FILE_SUFFIXES, ImportRunner, read_text_column, run_in_subprocess
 from rlhf_lab.ui.services.run_feed import MAX_MODELS
+from rlhf_lab.ui.services.stage_estimates import policy_sentence
 
 PRESET_LABELS = {
     "lab": "lab: a KL budget of 4, for any model",
@@ -73,17 +75,21 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def fill(algorithm: str, event: gr.EventData) -> list[Any]:
         preset = parse_payload(PresetChoice, event._data).preset
         config = preset_config(preset, algorithm, ctx.project.temperature)
-        updates = form.component_updates(form.values(config), algorithm)
-        return [*updates, preset, algorithm, {"filled_preset": preset, "algorithm": algorithm}]
+        updates, estimate = form.component_updates(form.values(config), algorithm), policy_sentence(ctx, config)
+        return [*updates, preset, algorithm, {"filled_preset": preset, "algorithm": algorithm, "estimate": estimate}]
 
     def recommend(algorithm: str, preset: str, previous_algorithm: str, *values: Any) -> list[Any]:
         temperature = ctx.project.temperature
         before, after = (preset_config(preset, name, temperature) for name in (previous_algorithm, algorithm))
-        updates = form.component_updates(form.keep_user_edits(values, before, after), algorithm)
-        return [*updates, algorithm, {"filled_preset": preset, "algorithm": algorithm}]
+        kept = form.keep_user_edits(values, before, after)
+        updates, estimate = form.component_updates(kept, algorithm), run_estimate(ctx, form, kept)
+        return [*updates, algorithm, {"filled_preset": preset, "algorithm": algorithm, "estimate": estimate}]
 
     def choose(preset: str, previous_algorithm: str, event: gr.EventData, *values: Any) -> list[Any]:
         return recommend(parse_payload(AlgorithmChoice, event._data).algorithm, preset, previous_algorithm, *values)
+
+    def estimate(*values: Any) -> dict[str, Any]:
+        return {"estimate": run_estimate(ctx, form, values)}
 
     @operator_action(ctx, StartRun)
     def start(payload: StartRun, *values: Any) -> dict[str, Any]:
@@ -109,6 +115,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         [*form.components, algorithm_state, component],
         **SILENT_MULTIPLE_EVENT,
     )
+    component.estimate(estimate, form.components, component, **SILENT_MULTIPLE_EVENT)
+    form.on_edit(estimate, component)
     component.start(start, [operator, *form.components, *ptx_components], component, **SILENT_MULTIPLE_EVENT)
 
 
@@ -167,8 +175,18 @@ def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
         "training_progress": round(training[-1].progress, 2) if training else None,
         "training_text": retraining.training_status(ctx.db, project.id),
         "run_count": len(project_runs),
+        "measured_at": speed_changed_at(ctx.home),
         "active_runs": [run.id for run in project_runs if run.status in ACTIVE_RUN_STATUSES],
     }
+
+
+def run_estimate(ctx: Context, form: Form, values: Sequence[Any]) -> str:
+    """How long a run with the values of the form takes; "" while they are no settings."""
+    try:
+        config = PolicyConfig.from_dict(form.parse(values))
+    except ConfigError:
+        return ""
+    return policy_sentence(ctx, config)
 
 
 def reward_note(db: Database, row: RewardModelRow) -> str:

@@ -83,6 +83,11 @@ def own_job(ctx: Context, job_id: int, kind: JobKind, requester: str) -> Job:
     return job
 
 
+def texts_per_sample(model: str) -> int:
+    """How many texts a model samples for each that is shown: n for "base/best/N". 1 for a model that cannot be asked for."""
+    return next((n for n in BEST_OF_CHOICES if model == f"base/best/{n}"), 1)
+
+
 def build_job_payload(model: str, prompts: Sequence[str], reward_model_id: int | None) -> dict[str, Any]:
     """The job's payload for one model; best of n samples n texts for each prompt.
 
@@ -90,8 +95,8 @@ def build_job_payload(model: str, prompts: Sequence[str], reward_model_id: int |
     """
     if not model.startswith("base/best/"):
         return {"prompts": list(prompts), "checkpoint": model}
-    n = next((n for n in BEST_OF_CHOICES if model == f"base/best/{n}"), None)
-    if n is None:
+    n = texts_per_sample(model)
+    if n == 1:
         choices = ", ".join(map(str, BEST_OF_CHOICES))
         raise LabError(f"Best of {choices} can be asked for; reload the page and choose again.")
     if reward_model_id is None:

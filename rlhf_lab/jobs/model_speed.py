@@ -1,0 +1,154 @@
+"""How fast this machine is with a model: measured while the engine works, kept in HOME/speed.json. No torch.
+
+Nothing is measured for its own sake: the engine times what it does anyway, and time_estimate.py says from this how long
+a stage will take. The file has an entry for each machine and model; deleting it only lets the lab measure again.
+"""
+
+import contextlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from rlhf_lab.common.atomic import write_file_atomically
+from rlhf_lab.common.private_files import PRIVATE_FILE
+
+SPEED_FILE = "speed.json"
+KEPT = 5  # newest measurements of a rate, whose median counts: the first ones include loading and compiling
+KEPT_LENGTHS = 128  # newest texts
+KEPT_ROW_COUNTS = 12
+
+
+@dataclass
+class ModelSpeed:
+    """What was measured with one model on one machine; lists have the newest measurement last.
+
+    environment: the model's weights, device, dtype and threads; in another one everything is measured again.
+    head_cost: operations of the vocabulary head over those of all layers, per token.
+    forward: seconds per token of a forward pass through all layers.
+    sampling: by the number of responses that are sampled together, seconds for each of their mean tokens.
+    prompt_tokens: mean of the newest batch. response_tokens: of the newest responses; None for one that
+    was cut at its longest length. load: seconds from starting the engine until the model could be used.
+    stages: by stage, the measured seconds over those that were estimated from the rates.
+    """
+
+    environment: str
+    head_cost: float = 0.0
+    forward: list[float] = field(default_factory=list)
+    sampling: dict[str, list[float]] = field(default_factory=dict)
+    prompt_tokens: float = 0.0
+    response_tokens: list[int | None] = field(default_factory=list)
+    load: list[float] = field(default_factory=list)
+    stages: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a stage can be estimated."""
+        return bool(self.forward and self.sampling and self.response_tokens)
+
+    def record_load(self, seconds: float) -> None:
+        """From starting the engine until the model could be used."""
+        _append(self.load, seconds)
+
+    def record_forward(self, seconds: float, tokens: int) -> None:
+        """A forward pass over a batch of texts."""
+        if tokens:
+            _append(self.forward, seconds / tokens)
+
+    def record_sampling(self, seconds: float, responses: Sequence[Sequence[int]]) -> None:
+        """A batch of responses that were sampled together."""
+        tokens = sum(map(len, responses))
+        if tokens:
+            measurements = self.sampling.pop(str(len(responses)), [])
+            self.sampling[str(len(responses))] = measurements  # the newest row count is last
+            _append(measurements, seconds * len(responses) / tokens)
+            for oldest in list(self.sampling)[:-KEPT_ROW_COUNTS]:
+                del self.sampling[oldest]
+
+    def record_texts(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> None:
+        """The lengths of texts of the base model, at its usual length."""
+        self.prompt_tokens = fmean(map(len, prompts))
+        lengths = [len(response) if len(response) < max_new_tokens else None for response in responses]
+        self.response_tokens = [*self.response_tokens, *lengths][-KEPT_LENGTHS:]
+
+    def record_stage(self, stage: str, seconds: float, estimated: float | None) -> None:
+        """A stage that is over. estimated: by the rates alone; None: they are not measured."""
+        if estimated:
+            _append(self.stages.setdefault(stage, []), seconds / estimated)
+
+    def mean_response_tokens(self, max_new_tokens: int) -> float:
+        """The mean length of responses of at most so many tokens; those that were cut before are taken to go on."""
+        return fmean(
+            max_new_tokens if length is None else min(length, max_new_tokens) for length in self.response_tokens
+        )
+
+    def sampling_seconds(self, rows: int, max_new_tokens: int) -> float:
+        """Seconds to sample so many responses together.
+
+        A token of `rows` responses takes a + b · rows seconds: between two measured row counts the line through them. Above
+        the greatest, seconds grow as the rows do; below the least, as their root: between as the rows do and not at all.
+        """
+        points = sorted((int(count), median(seconds)) for count, seconds in self.sampling.items())
+        least, greatest = points[0], points[-1]
+        if rows <= least[0]:
+            per_token = least[1] * math.sqrt(rows / least[0])
+        elif rows >= greatest[0]:
+            per_token = greatest[1] * rows / greatest[0]
+        else:
+            (low, low_s), (high, high_s) = next(pair for pair in pairwise(points) if rows <= pair[1][0])
+            per_token = low_s + (high_s - low_s) * (rows - low) / (high - low)
+        return per_token * self.mean_response_tokens(max_new_tokens)
+
+    @property
+    def load_seconds(self) -> float:
+        """From starting the engine until the model can be used; 0 before that was measured."""
+        return median(self.load) if self.load else 0.0
+
+    def correction(self, stage: str) -> float | None:
+        """The median of measured over estimated seconds of the stage; None where it was not measured."""
+        return median(self.stages[stage]) if self.stages.get(stage) else None
+
+
+def _append(measurements: list[float], value: float) -> None:
+    measurements.append(float(f"{value:.4g}"))
+    del measurements[:-KEPT]
+
+
+def load_speed(home: Path, host: str, model: str) -> ModelSpeed | None:
+    """What was measured with a model on a machine; None: nothing yet, or the file is damaged."""
+    with contextlib.suppress(KeyError, TypeError):
+        return ModelSpeed(**_read(home)[host][model])
+    return None
+
+
+def speed_changed_at(home: Path) -> float:
+    """When something was measured last, in seconds since 1970; 0.0: never."""
+    with contextlib.suppress(OSError):
+        return (home / SPEED_FILE).stat().st_mtime
+    return 0.0
+
+
+def save_speed(home: Path, host: str, model: str, speed: ModelSpeed) -> None:
+    """Replace what is stored about a model on a machine. Where it cannot be written, it is measured again later."""
+    stored, entries = load_speed(home, host, model), _read(home)
+    if stored is not None and stored.environment == speed.environment:  # other processes of a training measure too
+        speed.stages = stored.stages | speed.stages
+    machine = entries.get(host)
+    entries[host] = (machine if isinstance(machine, dict) else {}) | {model: asdict(speed)}
+    with contextlib.suppress(OSError):
+        write_file_atomically(home / SPEED_FILE, json.dumps(entries, indent=1), mode=PRIVATE_FILE)
+
+
+def _read(home: Path) -> dict[str, Any]:
+    """The file; empty where there is none, or a damaged one."""
+    with contextlib.suppress(OSError, ValueError):
+        entries = json.loads((home / SPEED_FILE).read_text(encoding="utf-8"))
+        if isinstance(entries, dict):
+            return entries
+    return {}

@@ -1,0 +1,220 @@
+"""How long a stage will take on this machine: counted work times rates that were measured here with the same model. No torch.
+
+Measured (model_speed.py): f seconds per token of a forward pass, s(N, R) seconds to sample N responses R at a time, and how
+many tokens prompts and responses have, in the mean T a text and r a response. Counted are texts that pass the layers: a
+forward pass is one, a backward pass as much again, because the frozen weights need no gradient of their own. Where
+log-probabilities are needed, the vocabulary head adds h = (its weights / those of the layers) · r / T of a pass.
+
+    pairs         s(2 · pairs, all)
+    reward model  s(128, 128) + f·T·(2n + 128 + fits + 2 · pairs to score)       n labels; 128 samples of the base
+                  fits: of v labels in e epochs 4·e·v, forward and backward of two texts. The validation fit has all but one
+                  in `folds` of the labels and reads the others; the last fit, if the adapter helps, has all, and reads
+                  2n + 256 texts once more: two estimates, the lower without it
+    PPO step      s(B, batch_size) + f·T·B·(score + (1 + h)·(old + reference + 2 · epochs + KL of the update))   B responses
+    PPO run       steps · PPO step, and with a KL budget s(128, batch_size) + 128·f·T for the unit of the scores and, at every
+                  checkpoint, s(32, batch_size) + 32·f·T·(1 + 2·(1 + h)); the samples on screen
+    comparison    for each model s(texts, all) + f·T·texts if they are scored
+
+Times c: the median of measured over counted seconds of the last times that the stage took place here, 1 before. So the first
+estimate of a stage knows the number of operations, and later ones also what they really cost. No rates, no estimate; and none
+for a stage whose work is not counted here (trpo, several processes, actively selected pairs) before it was measured.
+"""
+
+import math
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from rlhf_lab.common.records import Project
+from rlhf_lab.config.policy import HELD_OUT_RESPONSES, UNIT_RESPONSES, PolicyConfig
+from rlhf_lab.config.reward import MAX_SCORED_PAIRS, REFERENCE_SAMPLES, RewardConfig
+from rlhf_lab.jobs import engine_process
+from rlhf_lab.jobs.model_speed import ModelSpeed, load_speed
+from rlhf_lab.store.database import Database
+
+EARLY_PAIRS = 2  # of a project's first pairs: they are stored before the others, because somebody waits for them
+USUAL_MAX_NEW_TOKENS = 64  # of pairs and of the base's samples
+MAX_RATIO_AS_ONE = 1.25  # a range that is narrower is said as one number
+
+
+class Estimate(NamedTuple):
+    """Seconds; low and high differ where a stage decides on the way how much it does."""
+
+    low: float
+    high: float
+
+    def sentence(self) -> str:
+        """ "About 4 minutes on this machine." """
+        return f"{self.text().capitalize()} on this machine."
+
+    def text(self) -> str:
+        """ "about 40 s", "about 8 to 14 s", "about 4 minutes", "up to 3 s"; of a narrow range the geometric mean."""
+        if self.high <= MAX_RATIO_AS_ONE * self.low:
+            return _about(duration_text(math.sqrt(self.low * self.high)))
+        low, high = duration_text(self.low), duration_text(self.high)
+        if low == high:
+            return _about(low)
+        if self.low < 1:
+            return f"up to {high}"
+        same_unit = low.partition(" ")[2] == high.partition(" ")[2]
+        return _about(f"{low.partition(' ')[0] if same_unit else low} to {high}")
+
+
+def _about(text: str) -> str:
+    return text if text.startswith("less than") else f"about {text}"
+
+
+def duration_text(seconds: float) -> str:
+    """ "less than a second", "40 s", "4 minutes", "2.5 hours": with no more digits than an estimate has."""
+    if seconds < 1:
+        return "less than a second"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"
+
+
+@dataclass(frozen=True)
+class WorkCount:
+    """Seconds of pieces of work by the measured rates alone. Needs `speed.is_measured`."""
+
+    speed: ModelSpeed
+    max_new_tokens: int = USUAL_MAX_NEW_TOKENS
+
+    def sampling(self, responses: int, batch_size: int) -> float:
+        """Sampling so many responses, batch_size at a time."""
+        whole, rest = divmod(responses, batch_size)
+        return sum(
+            count * self.speed.sampling_seconds(rows, self.max_new_tokens)
+            for count, rows in ((whole, batch_size), (1, rest))
+            if count and rows
+        )
+
+    def passes(self, texts: float, with_logprobs: float = 0.0) -> float:
+        """So many texts through the layers, and so many more whose responses' log-probabilities are computed too."""
+        response = self.speed.mean_response_tokens(self.max_new_tokens)
+        text = self.speed.prompt_tokens + response
+        tokens = texts * text + with_logprobs * (text + self.speed.head_cost * response)
+        return median(self.speed.forward) * tokens
+
+
+def count_reward(speed: ModelSpeed, config: RewardConfig, labels: int, scored_pairs: int) -> Estimate:
+    """Seconds of a reward model by the rates; low: without the last fit of an adapter."""
+    work = WorkCount(speed)
+    seconds = work.sampling(REFERENCE_SAMPLES, REFERENCE_SAMPLES) + work.passes(2 * scored_pairs)
+    if config.warm_start:
+        seconds += work.passes(2 * labels + REFERENCE_SAMPLES)
+    is_validated = config.folds > 1 and (config.epochs > 0 or not config.warm_start)
+    if is_validated:
+        held_out = labels / config.folds
+        readings = config.epochs if config.early_stopping else 1
+        seconds += work.passes(4 * config.epochs * (labels - held_out) + 2 * readings * held_out)
+    last_fit = work.passes(4 * config.epochs * labels + 2 * labels + 2 * REFERENCE_SAMPLES)
+    if not config.warm_start or (config.epochs > 0 and not is_validated):
+        return Estimate(seconds + last_fit, seconds + last_fit)
+    return Estimate(seconds, seconds + (last_fit if config.epochs > 0 else 0.0))
+
+
+def count_policy_step(speed: ModelSpeed, config: PolicyConfig) -> float:
+    """Seconds of one step by the rates, without `count_held_out`."""
+    work, responses = WorkCount(speed, config.max_new_tokens), config.responses_per_step
+    has_critic = config.uses_value_function and config.value_trunk == "critic"
+    passes = 1 + (1 + 2 * config.epochs) * has_critic
+    with_logprobs = 2 + 2 * config.epochs + (config.kl_budget is not None) + (config.algorithm == "ppo_penalty")
+    ptx_texts = config.epochs * config.minibatches * config.ptx_batch if config.ptx_coef > 0 else 0
+    seconds = work.sampling(responses, config.batch_size)
+    return seconds + work.passes(passes * responses, with_logprobs * responses + 2 * ptx_texts)
+
+
+def count_held_out(speed: ModelSpeed, config: PolicyConfig) -> float:
+    """Seconds of the score and KL on held-out prompts at a checkpoint, by the rates."""
+    if config.kl_budget is None:
+        return 0.0
+    work = WorkCount(speed, config.max_new_tokens)
+    return work.sampling(HELD_OUT_RESPONSES, config.batch_size) + work.passes(
+        HELD_OUT_RESPONSES, 2 * HELD_OUT_RESPONSES
+    )
+
+
+def count_policy(speed: ModelSpeed, config: PolicyConfig) -> float:
+    """Seconds of a run by the rates."""
+    work = WorkCount(speed, config.max_new_tokens)
+    seconds = config.steps * count_policy_step(speed, config)
+    seconds += math.ceil(config.steps / config.checkpoint_every) * count_held_out(speed, config)
+    if config.kl_budget is not None:
+        seconds += work.sampling(UNIT_RESPONSES, config.batch_size) + work.passes(UNIT_RESPONSES)
+    if config.sample_count:
+        shown = work.sampling(config.sample_count, config.sample_count) + work.passes(config.sample_count)
+        seconds += (1 + math.ceil(config.steps / config.sample_every)) * shown
+    return seconds
+
+
+# The names under which ModelSpeed stores what stages took.
+
+
+def reward_stage(processes: int) -> str:
+    return "reward model" if processes == 1 else f"reward model, {processes} processes"
+
+
+def policy_stage(algorithm: str, processes: int) -> str:
+    return algorithm if processes == 1 else f"{algorithm}, {processes} processes"
+
+
+def pairs_stage(sampling: str) -> str:
+    return f"{sampling} pairs"
+
+
+def estimate_reward(speed: ModelSpeed | None, config: RewardConfig, labels: int, scored_pairs: int) -> Estimate | None:
+    """A reward model of so many labels, and pairs that it scores afterwards."""
+    if speed is None or not speed.is_measured:
+        return None
+    counted = count_reward(speed, config, labels, min(scored_pairs, MAX_SCORED_PAIRS))
+    return _corrected(speed, reward_stage(config.processes), counted, is_counted=config.processes == 1)
+
+
+def estimate_policy(speed: ModelSpeed | None, config: PolicyConfig) -> Estimate | None:
+    """A run."""
+    if speed is None or not speed.is_measured:
+        return None
+    seconds = count_policy(speed, config)
+    is_counted = config.processes == 1 and config.algorithm != "trpo"
+    return _corrected(
+        speed, policy_stage(config.algorithm, config.processes), Estimate(seconds, seconds), is_counted=is_counted
+    )
+
+
+def estimate_pairs(speed: ModelSpeed | None, count: int, sampling: str) -> Estimate | None:
+    """Pairs that are written together."""
+    if speed is None or not speed.is_measured:
+        return None
+    seconds = WorkCount(speed).sampling(2 * count, 2 * count)
+    return _corrected(speed, pairs_stage(sampling), Estimate(seconds, seconds), is_counted=sampling == "random")
+
+
+def estimate_completions(
+    speed: ModelSpeed | None, text_counts: Sequence[int], max_new_tokens: int, *, scored: bool
+) -> Estimate | None:
+    """Texts of several models, one after the other. text_counts: of each model."""
+    if speed is None or not speed.is_measured or not sum(text_counts):
+        return None
+    work = WorkCount(speed, max_new_tokens)
+    seconds = sum(work.sampling(count, count) + work.passes(count if scored else 0) for count in text_counts if count)
+    return Estimate(seconds, seconds)
+
+
+def _corrected(speed: ModelSpeed, stage: str, counted: Estimate, *, is_counted: bool) -> Estimate | None:
+    """counted times what the stage took before; None if its work is not counted and it was not measured either."""
+    correction = speed.correction(stage)
+    if correction is None:
+        return counted if is_counted else None
+    return Estimate(correction * counted.low, correction * counted.high)
+
+
+def project_speed(home: Path, db: Database, project: Project) -> ModelSpeed | None:
+    """What was measured with the project's model on the machine of the engine (this one where no engine ever ran)."""
+    engine = engine_process.engine_state(db).row
+    return load_speed(home, engine.process.host if engine else socket.gethostname(), project.model)

@@ -1,0 +1,64 @@
+"""How long a stage will take, in a sentence for beside the button that starts it; "" where nothing was measured yet."""
+
+from collections.abc import Sequence
+
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState, JobKind, Source
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.config.reward import MAX_SCORED_PAIRS, RewardConfig
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.scheduler import MIN_PAIRS_PER_JOB
+from rlhf_lab.jobs.time_estimate import (
+    EARLY_PAIRS,
+    Estimate,
+    estimate_completions,
+    estimate_pairs,
+    estimate_policy,
+    estimate_reward,
+    project_speed,
+)
+from rlhf_lab.store.projects import count_pairs
+from rlhf_lab.store.reward_scores import unjudged_pairs
+from rlhf_lab.store.votes import label_count, vote_counts
+from rlhf_lab.ui.context import Context
+
+
+def reward_sentences(ctx: Context, config: RewardConfig) -> dict[str, str]:
+    """For the labels of each source; "" where there are none."""
+    project = ctx.project
+    speed, counts = project_speed(ctx.home, ctx.db, project), vote_counts(ctx.db, project.id)
+    scored_pairs = len(unjudged_pairs(ctx.db, project.id, MAX_SCORED_PAIRS)) if speed is not None else 0
+    labels = {source: label_count(counts[source]) for source in Source}
+    return {
+        source.value: _sentence(estimate_reward(speed, config, count, scored_pairs) if count else None)
+        for source, count in labels.items()
+    }
+
+
+def policy_sentence(ctx: Context, config: PolicyConfig) -> str:
+    return _sentence(estimate_policy(project_speed(ctx.home, ctx.db, ctx.project), config))
+
+
+def completions_sentence(ctx: Context, text_counts: Sequence[int], max_new_tokens: int, *, scored: bool) -> str:
+    """text_counts: the texts of each model."""
+    speed = project_speed(ctx.home, ctx.db, ctx.project)
+    return _sentence(estimate_completions(speed, text_counts, max_new_tokens, scored=scored))
+
+
+def next_pair_sentence(ctx: Context) -> str:
+    """For a person who waits for a pair: with the time to load the model where the engine has not started yet."""
+    project = ctx.project
+    speed = project_speed(ctx.home, ctx.db, project)
+    jobs = queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.SAMPLE_PAIRS], statuses=UNFINISHED_JOB_STATUSES)
+    payload = jobs[-1].payload if jobs else {}
+    has_pairs = count_pairs(ctx.db, project.id) > 0
+    count = int(payload.get("count", MIN_PAIRS_PER_JOB)) if has_pairs else EARLY_PAIRS
+    estimate = estimate_pairs(speed, count, str(payload.get("sampling", "random")))
+    if speed is None or estimate is None:
+        return ""
+    if engine_process.engine_state(ctx.db).state is not EngineState.ALIVE:
+        estimate = Estimate(*(seconds + speed.load_seconds for seconds in estimate))
+    return f"The {'next' if has_pairs else 'first'} pair takes {estimate.text()}."
+
+
+def _sentence(estimate: Estimate | None) -> str:
+    return "" if estimate is None else estimate.sentence()

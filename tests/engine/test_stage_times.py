@@ -1,0 +1,172 @@
+"""The engine records how long its work took, so that the page can say beforehand how long a stage will take."""
+
+from statistics import median
+
+import pytest
+from support_worker import REWARD, Lab
+
+from rlhf_lab.common.enums import JobKind, JobStatus
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.engine import completions, job_handlers, pair_sampling, text_features
+from rlhf_lab.engine.model_cache import ModelCache
+from rlhf_lab.jobs.model_speed import SPEED_FILE
+from rlhf_lab.jobs.time_estimate import count_held_out, count_policy_step, count_reward, project_speed
+from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.store.projects import newest_pairs
+from rlhf_lab.store.reward_models import latest_reward_model
+from rlhf_lab.store.run_metrics import metrics_since
+from rlhf_lab.store.runs import get_run
+
+
+@pytest.fixture
+def fresh(tmp_path, model):
+    made = Lab(tmp_path / "home", model)
+    yield made
+    made.db.close()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that sampling, features and stages read, and that only moves where a test lets it."""
+
+    class Clock:
+        now = 100.0
+
+        def monotonic(self):
+            return self.now
+
+    made = Clock()
+    for module in (completions, job_handlers, pair_sampling, text_features):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def stored(lab):
+    return project_speed(lab.folder, lab.db, lab.project)
+
+
+def moves(clock, seconds, function):
+    def slow(*args, **options):
+        clock.now += seconds
+        return function(*args, **options)
+
+    return slow
+
+
+def test_pairs_give_the_rates_of_sampling_and_of_a_forward_pass(fresh, clock, monkeypatch):
+    monkeypatch.setattr(pair_sampling, "sample", moves(clock, 8.0, pair_sampling.sample))
+    monkeypatch.setattr(text_features, "map_by_length", moves(clock, 0.5, text_features.map_by_length))
+    monkeypatch.setattr(job_handlers, "EARLY_PAIRS", 1)
+    assert stored(fresh) is None
+    done = fresh.do(fresh.submit(JobKind.SAMPLE_PAIRS, count=5, max_new_tokens=6))
+    assert done.status is JobStatus.DONE, done.error
+    pairs = newest_pairs(fresh.db, fresh.project.id, 5)
+    backbone = load_backbone(fresh.project.model, device="cpu")
+    texts = [side for pair in pairs for side in (pair.first, pair.second)]
+    speed = stored(fresh)
+    first, others = texts[:2], texts[2:]
+    assert speed.sampling == {
+        str(len(batch)): [pytest.approx(8.0 * len(batch) / sum(len(t.token_ids) for t in batch), rel=1e-3)]
+        for batch in (first, others)
+    }
+    sampled = [*first, *(pair.first for pair in pairs[1:]), *(pair.second for pair in pairs[1:])]
+    lengths = [len(text.token_ids) for text in sampled]
+    assert speed.response_tokens == [length if length < 6 else None for length in lengths]
+    prompt_tokens = [len(backbone.encode_prompt(pair.prompt.text)) for pair in pairs]
+    assert speed.prompt_tokens == pytest.approx(sum(prompt_tokens[1:]) / 4)
+    assert len(speed.forward) == 1  # eight texts; the last two are no whole batch
+    assert 0.5 / (8 * (6 + max(prompt_tokens))) < speed.forward[0] < 0.5 / 8
+    assert len(speed.load) == 1
+    assert speed.head_cost == pytest.approx(head_cost(backbone))
+
+
+def head_cost(backbone):
+    """The vocabulary is in the embeddings and in the head, where they are not tied."""
+    vocabulary = backbone.model.lm_head.weight.numel()
+    layers = sum(weight.numel() for name, weight in backbone.model.named_parameters() if ".layers." in name)
+    norm = backbone.model.model.norm.weight.numel()
+    return vocabulary / (layers + norm)
+
+
+def test_selected_pairs_are_recorded_as_a_stage_of_their_own(lab, clock, monkeypatch):
+    lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=4, max_new_tokens=6))
+    speed = lab.worker.model_cache.speed
+    speed.sampling, speed.response_tokens = {"8": [0.5]}, [10]
+    monkeypatch.setattr(speed, "record_sampling", lambda *_: None)
+    monkeypatch.setattr(speed, "record_texts", lambda *_: None)
+    monkeypatch.setattr(job_handlers, "sample_pairs", moves(clock, 20.0, job_handlers.sample_pairs))
+    lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=4, max_new_tokens=6, sampling="diversity"))
+    assert stored(lab).stages["diversity pairs"] == [4.0]  # 20 s, where 8 responses of 10 tokens take 5
+    speed.response_tokens = []  # only texts of a checkpoint were sampled so far
+    done = lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=4, max_new_tokens=6, sampling="diversity"))
+    assert (done.status, stored(lab).stages["diversity pairs"]) == (JobStatus.DONE, [4.0])
+
+
+def test_reward_model_is_compared_with_what_was_counted(lab):
+    speed = lab.worker.model_cache.speed
+    speed.record_forward(1.0, 1000)
+    speed.stages.clear()
+    assert lab.train_reward(epochs=0).status is JobStatus.DONE
+    row = latest_reward_model(lab.db, lab.project.id)
+    counted = count_reward(speed, RewardConfig(**REWARD | {"epochs": 0}), 12, 12)
+    assert stored(lab).stages == {"reward model": [pytest.approx(row.report["seconds"] / counted.low, rel=1e-3)]}
+
+
+def test_reward_model_with_an_adapter_counts_its_last_fit(lab):
+    speed = lab.worker.model_cache.speed
+    speed.record_forward(1.0, 1000)
+    speed.stages.clear()
+    lab.train_reward(warm_start=False)
+    row = latest_reward_model(lab.db, lab.project.id)
+    counted = count_reward(speed, RewardConfig(**REWARD | {"warm_start": False}), 12, 12)
+    assert stored(lab).stages == {"reward model": [pytest.approx(row.report["seconds"] / counted.high, rel=1e-3)]}
+
+
+def test_run_is_compared_step_by_step_without_its_first(lab):
+    speed = lab.worker.model_cache.speed
+    speed.record_forward(1.0, 1000)
+    run_id = lab.run(steps=4, checkpoint_every=2, kl_budget=4.0)
+    assert lab.train(run_id).status is JobStatus.DONE
+    config = PolicyConfig.from_dict(get_run(lab.db, run_id).config)
+    ratios = []
+    for step, metrics in metrics_since(lab.db, run_id, 1):
+        counted = count_policy_step(speed, config) + (count_held_out(speed, config) if step in (2, 4) else 0)
+        ratios.append(sum(metrics[f"time/{part}"] for part in ("rollout", "score", "update")) / counted)
+    assert len(ratios) == 3
+    assert stored(lab).stages["ppo"] == [pytest.approx(median(ratios), rel=1e-3)]
+
+
+def test_another_environment_is_measured_anew(lab):
+    cache = lab.worker.model_cache
+    cache.speed.record_forward(1.0, 1000)
+    cache.save_speed()
+    assert reloaded(lab).speed.forward == cache.speed.forward
+    environment = cache.speed.environment
+    cache.speed.environment = "another one"
+    cache.save_speed()
+    again = reloaded(lab).speed
+    assert (again.environment, again.forward) == (environment, [])
+
+
+def reloaded(lab):
+    cache = ModelCache(lab.folder, lab.db, "cpu")
+    cache.load_project(lab.project)
+    return cache
+
+
+def test_only_the_main_process_writes(lab, monkeypatch):
+    (lab.folder / SPEED_FILE).unlink()
+    cache = lab.worker.model_cache
+    cache.distributed = type("Distributed", (), {"is_main_process": False})()
+    cache.save_speed()
+    ModelCache(lab.folder, lab.db).save_speed()  # nothing is loaded
+    assert not (lab.folder / SPEED_FILE).exists()
+
+
+def test_completions_count_as_sampling(lab, clock, monkeypatch):
+    monkeypatch.setattr(completions, "sample_responses", moves(clock, 3.0, completions.sample_responses))
+    done = lab.do(lab.submit(JobKind.COMPLETE, prompts=["the cat", "moon", "moon"], max_new_tokens=4))
+    tokens = sum(map(len, done.result["tokens"]))
+    speed = lab.worker.model_cache.speed
+    assert speed.sampling["3"] == [pytest.approx(3.0 * 3 / tokens, rel=1e-3)]

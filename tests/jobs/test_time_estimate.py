@@ -1,0 +1,161 @@
+"""Estimated seconds of each stage against sums worked by hand, and how they are worded.
+
+The model of these tests reads prompts of 10 tokens and writes responses of 10: a text of 20 tokens passes the layers in
+0.02 s, and with the vocabulary head over its response in 0.025 s. 128 responses are sampled in 2 s, 4 in 1 s.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.jobs import time_estimate
+from rlhf_lab.jobs.model_speed import ModelSpeed
+from rlhf_lab.jobs.time_estimate import (
+    Estimate,
+    WorkCount,
+    estimate_completions,
+    estimate_pairs,
+    estimate_policy,
+    estimate_reward,
+)
+
+SPEED = ModelSpeed(
+    "cpu", head_cost=0.5, forward=[0.001], sampling={"4": [0.1], "128": [0.2]}, prompt_tokens=10, response_tokens=[10]
+)
+PLAIN = {"batch_size": 4, "epochs": 1, "minibatches": 1, "sample_count": 0, "kl_budget": None}
+
+
+def test_work_is_counted_in_texts():
+    work = WorkCount(SPEED)
+    assert work.passes(3) == pytest.approx(0.06)
+    assert work.passes(3, 2) == pytest.approx(0.06 + 0.05)
+    assert work.sampling(8, 4) == pytest.approx(2.0)
+    assert work.sampling(9, 4) == pytest.approx(2.0 + 0.5)  # one more by the root: half of what four take
+    assert work.sampling(128, 128) == pytest.approx(2.0)
+
+
+# 30 labels, by folds of three, in two epochs. Samples 2 s; features of 60 + 128 texts 3.76 s; validation fit: 20 labels
+# × 2 texts × 2 epochs × forward and backward = 160 texts, and 20 held-out texts read: 3.6 s. Last fit 240 texts, then
+# 60 + 2 · 128 read: 11.12 s. Five pairs to score: 0.2 s.
+@pytest.mark.parametrize(
+    ("changes", "low", "high"),
+    [
+        ({}, 2 + 3.76 + 3.6, 2 + 3.76 + 3.6 + 11.12),
+        ({"early_stopping": True}, 2 + 3.76 + 4.0, 2 + 3.76 + 4.0 + 11.12),
+        ({"epochs": 0}, 2 + 3.76, 2 + 3.76),
+        ({"folds": 0}, 2 + 3.76 + 11.12, 2 + 3.76 + 11.12),
+        ({"warm_start": False}, 2 + 3.6 + 11.12, 2 + 3.6 + 11.12),
+    ],
+)
+def test_reward_model(changes, low, high):
+    config = RewardConfig(folds=3, epochs=2).replace(**changes)
+    assert estimate_reward(SPEED, config, 30, 0) == pytest.approx((low, high))
+    assert estimate_reward(SPEED, config, 30, 5) == pytest.approx((low + 0.2, high + 0.2))
+
+
+def test_reward_model_scores_at_most_400_pairs():
+    config = RewardConfig()
+    assert estimate_reward(SPEED, config, 30, 4000) == estimate_reward(SPEED, config, 30, 400)
+
+
+# A step of 4 responses: sampled in 1 s, scored in 0.08 s, read with log-probabilities by the policy and the reference in
+# 0.2 s, and forward and backward in 0.2 s.
+STEP = 1 + 0.08 + 0.2 + 0.2
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        ({"steps": 3}, 3 * STEP),
+        ({"steps": 3, "epochs": 2}, 3 * (STEP + 0.2)),
+        ({"steps": 3, "rollouts": 2}, 3 * 2 * STEP),
+        # values of an adapter of their own: read before the updates, and forward and backward in them
+        ({"steps": 3, "value_trunk": "critic"}, 3 * (STEP + 0.08 + 0.16)),
+        ({"steps": 1, "ptx_coef": 1.0, "ptx_batch": 4}, STEP + 0.2),
+        # the samples on screen before step 1 and after 2, 4 and 5: four responses in 1 s, scored in 0.08 s
+        ({"steps": 5, "sample_count": 4, "sample_every": 2}, 5 * STEP + 4 * 1.08),
+        # a KL budget: each update measured 0.1 s; 128 responses, four at a time, in 32 s, scored in 2.56 s; after steps 2, 4
+        # and 5 32 responses in 8 s, scored in 0.64 s, read by policy and reference in 1.6 s
+        (
+            {"steps": 5, "kl_budget": 4.0, "checkpoint_every": 2},
+            5 * (STEP + 0.1) + 32 + 2.56 + 3 * (8 + 0.64 + 1.6),
+        ),
+    ],
+)
+def test_run(changes, seconds):
+    config = PolicyConfig(**PLAIN | changes)
+    assert estimate_policy(SPEED, config) == pytest.approx((seconds, seconds))
+
+
+def test_run_of_a_million_steps_is_estimated_at_once():
+    assert estimate_policy(SPEED, PolicyConfig(**PLAIN, steps=1_000_000)).low == pytest.approx(1e6 * STEP)
+
+
+def test_pairs_and_completions():
+    assert estimate_pairs(SPEED, 2, "random") == pytest.approx((1, 1))
+    assert estimate_completions(SPEED, [4, 128], 64, scored=False) == pytest.approx((3, 3))
+    assert estimate_completions(SPEED, [4, 128], 64, scored=True) == pytest.approx((3 + 2.64, 3 + 2.64))
+    assert estimate_completions(SPEED, [4], 5, scored=True) == pytest.approx((0.5 + 4 * 0.015, 0.5 + 4 * 0.015))
+    assert estimate_completions(SPEED, [], 64, scored=True) is None
+
+
+def test_what_a_stage_took_before_corrects_the_next_estimate():
+    speed = replace(SPEED, stages={"ppo": [1.4, 1.5, 9.0], "reward model": [0.5]})
+    assert estimate_policy(speed, PolicyConfig(**PLAIN, steps=2)) == pytest.approx((3 * STEP, 3 * STEP))
+    assert estimate_reward(speed, RewardConfig(epochs=0), 30, 0) == pytest.approx((2.88, 2.88))
+
+
+@pytest.mark.parametrize("speed", [None, ModelSpeed("cpu"), replace(SPEED, forward=[]), replace(SPEED, sampling={})])
+def test_without_measured_rates_there_is_no_estimate(speed):
+    assert estimate_reward(speed, RewardConfig(), 30, 0) is None
+    assert estimate_policy(speed, PolicyConfig()) is None
+    assert estimate_pairs(speed, 2, "random") is None
+    assert estimate_completions(speed, [2], 64, scored=False) is None
+
+
+def test_work_that_is_not_counted_has_no_estimate_before_it_was_measured():
+    trpo = PolicyConfig(algorithm="trpo", value_trunk="detached", **PLAIN | {"steps": 2})
+    two = PolicyConfig(**PLAIN, steps=2, processes=2)
+    selected = estimate_pairs(SPEED, 2, "diversity")
+    assert (estimate_policy(SPEED, trpo), estimate_policy(SPEED, two), selected) == (None, None, None)
+    assert estimate_reward(SPEED, RewardConfig(processes=2), 30, 0) is None
+    stages = {"trpo": [2.0], "ppo, 2 processes": [0.5], "diversity pairs": [4.0], "reward model, 2 processes": [1.0]}
+    speed = replace(SPEED, stages=stages)
+    assert estimate_policy(speed, trpo).low == pytest.approx(2 * 2 * STEP)
+    assert estimate_policy(speed, two).low == pytest.approx(STEP)
+    assert estimate_pairs(speed, 2, "diversity").low == pytest.approx(4)
+    assert estimate_reward(speed, RewardConfig(processes=2, epochs=0), 30, 0).low == pytest.approx(5.76)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "sentence"),
+    [
+        (0.3, 0.3, "Less than a second on this machine."),
+        (4.2, 4.2, "About 4 s on this machine."),
+        (8, 14, "About 8 to 14 s on this machine."),
+        (8, 9.9, "About 9 s on this machine."),
+        (80, 130, "About 80 s to 2 minutes on this machine."),
+        (240, 241, "About 4 minutes on this machine."),
+        (240, 600, "About 4 to 10 minutes on this machine."),
+        (0.5, 0.9, "Less than a second on this machine."),
+        (0.5, 3, "Up to 3 s on this machine."),
+        (9000, 9000, "About 2.5 hours on this machine."),
+    ],
+)
+def test_wording(low, high, sentence):
+    assert Estimate(low, high).sentence() == sentence
+
+
+def test_speed_is_that_of_the_machine_with_the_engine(tmp_path, monkeypatch):
+    project = type("Project", (), {"model": "m"})()
+    loaded = []
+    monkeypatch.setattr(time_estimate, "load_speed", lambda home, host, model: loaded.append((host, model)))
+    for host in (None, "gpu"):
+        row = host and type("Row", (), {"process": type("Process", (), {"host": host})()})()
+        monkeypatch.setattr(
+            time_estimate.engine_process, "engine_state", lambda _, row=row: type("Status", (), {"row": row})()
+        )
+        time_estimate.project_speed(tmp_path, None, project)
+    assert loaded == [(time_estimate.socket.gethostname(), "m"), ("gpu", "m")]

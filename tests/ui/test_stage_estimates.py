@@ -1,0 +1,135 @@
+"""The page says beforehand how long a stage will take, once the engine has measured something, and follows its settings.
+
+The model of these tests samples in no time and reads a text of 20 tokens in 0.1 s, with log-probabilities as well.
+"""
+
+import socket
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from page_events import event_handlers
+
+from rlhf_lab.common.enums import JobKind
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.model_speed import ModelSpeed, save_speed
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.reward_scores import unjudged_pairs
+from rlhf_lab.ui.components.forms import Form
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import parse_payload
+from rlhf_lab.ui.screens import compare, label, reward, start_run
+from rlhf_lab.ui.services import stage_estimates
+
+SPEED = ModelSpeed(
+    "cpu", forward=[0.005], sampling={"4": [0.0]}, prompt_tokens=10, response_tokens=[10], load=[7.0]
+)  # fmt: skip
+SPEED_OF_PAIRS = replace(SPEED, sampling={"4": [0.2]})
+
+
+def measured(ctx, speed=SPEED):
+    save_speed(ctx.home, socket.gethostname(), ctx.project.model, speed)
+
+
+def form_values(screen, ctx, config, **changes):
+    """The handlers of a screen and the values of its form."""
+    handlers, form = event_handlers(screen, ctx), Form.__new__(Form)
+    form.settings = start_run.fields_of(type(config))
+    return handlers, form.values(config.replace(**changes))
+
+
+def test_nothing_is_promised_before_anything_was_measured(ctx):
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
+    assert stage_estimates.reward_sentences(ctx, RewardConfig()) == {"human": "", "simulated": ""}
+    assert stage_estimates.policy_sentence(ctx, PolicyConfig()) == ""
+    assert stage_estimates.next_pair_sentence(ctx) == ""
+    query = {"models": ["base"], "samples": "2", "pairs": "20", "max_new_tokens": "64"}
+    assert compare.estimates(ctx, compare.EstimateQuery(**query)) == {"comparison": "", "blind_test": ""}
+
+
+def test_a_training_of_the_labels_of_each_source(ctx):
+    """14 labels: features of 28 texts and 128 samples, and two texts of each pair that nobody has judged."""
+    measured(ctx)
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
+    seconds = 0.1 * (28 + 128 + 2 * len(unjudged_pairs(ctx.db, ctx.project.id, 400)))
+    handlers, values = form_values(reward, ctx, RewardConfig(), epochs=0)
+    expected = {"estimates": {"human": "", "simulated": f"About {seconds:.0f} s on this machine."}}
+    assert handlers["lab-reward", "estimate"](*values) == expected
+    assert handlers["reward-epochs", "input"](*values) == expected
+    values[0] = values[-1] = "x"
+    assert handlers["reward-epochs", "input"](*values) == {"estimates": {}}
+
+
+def test_a_run_with_the_settings_of_the_form(ctx):
+    """A step of 4 responses: scored, read by policy and reference, forward and backward in each epoch: 20 texts."""
+    measured(ctx)
+    config = PolicyConfig(batch_size=4, epochs=1, sample_count=0)
+    for steps, sentence in ((2, "About 4 s on this machine."), (20, "About 40 s on this machine.")):
+        handlers, values = form_values(start_run, ctx, config, steps=steps)
+        assert handlers["lab-run-form", "estimate"](*values) == {"estimate": sentence}
+        assert handlers["start-steps", "input"](*values) == {"estimate": sentence}
+    values = ["many" if value == "20" else value for value in values]
+    assert handlers["start-steps", "input"](*values) == {"estimate": ""}
+
+
+def test_the_preset_comes_with_its_estimate(ctx):
+    measured(ctx)
+    handlers, values = form_values(start_run, ctx, start_run.preset_config("lab"))
+    sentence = stage_estimates.policy_sentence(ctx, start_run.preset_config("lab", temperature=1.0))
+    assert sentence.endswith("minutes on this machine.")
+    filled = handlers["lab-run-form", "preset"]("ppo", SimpleNamespace(_data={"preset": "lab"}))
+    assert filled[-1] == {"filled_preset": "lab", "algorithm": "ppo", "estimate": sentence}
+    chosen = handlers["lab-run-form", "algorithm"]("lab", "ppo", SimpleNamespace(_data={"algorithm": "grpo"}), *values)
+    grpo = stage_estimates.policy_sentence(ctx, start_run.preset_config("lab", "grpo"))
+    assert chosen[-1] == {"filled_preset": "lab", "algorithm": "grpo", "estimate": grpo}
+    assert grpo != sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "comparison", "blind_test"),
+    [
+        ({}, "About 2 s on this machine.", "About 6 s on this machine."),
+        ({"models": ("base",)}, "About 1 s on this machine.", ""),
+        ({"reward_model_id": ""}, "Less than a second on this machine.", "Less than a second on this machine."),
+        ({"models": ("base", "base/best/4")}, "About 5 s on this machine.", "About 15 s on this machine."),
+    ],
+)
+def test_a_comparison_and_a_blind_test(ctx, changes, comparison, blind_test):
+    """10 texts of each model are scored, or those of 30 pairs."""
+    measured(ctx)
+    query = {
+        "models": ["base", "run/1/5"],
+        "samples": "10",
+        "pairs": "30",
+        "max_new_tokens": "64",
+        "reward_model_id": "1",
+    }
+    reply = compare.estimates(ctx, parse_payload(compare.EstimateQuery, query | changes))
+    assert reply == {"comparison": comparison, "blind_test": blind_test}
+
+
+def test_who_waits_for_a_pair_reads_how_long(tmp_path, monkeypatch):
+    """Four responses in 2 s, and 7 s to load the model where the engine has yet to start; sixteen pairs in 16 s."""
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
+    with Database.open(tmp_path) as db:
+        new_project(db, custom_prompts=["a", "b"])
+        ctx = Context(tmp_path, db)
+        save_speed(tmp_path, socket.gethostname(), "embedded", SPEED_OF_PAIRS)
+        assert label.state(ctx, "ann")["waiting_text"].endswith("again by itself … The first pair takes about 9 s.")
+        engine_process.record_heartbeat(db, "idle")
+        waiting_text = label.state(ctx, "ann")["waiting_text"]
+        assert (
+            waiting_text
+            == "There is no pair yet. The engine is writing the first ones … The first pair takes about 2 s."
+        )
+        monkeypatch.setattr(stage_estimates, "count_pairs", lambda *_: 5)
+        assert stage_estimates.next_pair_sentence(ctx) == "The next pair takes about 16 s."
+        queue.submit(db, JobKind.SAMPLE_PAIRS, ctx.project.id, {"count": 32})
+        assert stage_estimates.next_pair_sentence(ctx) == "The next pair takes about 32 s."
+        queue.submit(db, JobKind.SAMPLE_PAIRS, ctx.project.id, {"count": 32, "sampling": "diversity"})
+        assert stage_estimates.next_pair_sentence(ctx) == "The next pair takes about 32 s."  # the older job comes first
