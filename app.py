@@ -13,13 +13,13 @@ from urllib.parse import quote
 from rlhf_lab.common import logs, process_env
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus
 from rlhf_lab.common.paths import default_home
-from rlhf_lab.common.records import Role
-from rlhf_lab.errors import LabError, ModelError
+from rlhf_lab.common.records import ChatSettings, Role
+from rlhf_lab.errors import ConfigError, LabError, ModelError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.hub_download import DownloadStatus, ModelDownloader
 from rlhf_lab.jobs.memory_estimate import FitVerdict, detect_device, estimate_memory
 from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
-from rlhf_lab.jobs.project_setup import open_project_on_model
+from rlhf_lab.jobs.project_setup import open_project_on_model, parse_template_arguments
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.password_file import read_password_file
 from rlhf_lab.ui.auth.visitors import JOIN_CODE_ENV_VAR
@@ -50,6 +50,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--model", default=None, help="open the project on this model, or make one: embedded, a folder, or a Hub id"
     )
+    parser.add_argument(
+        "--system-prompt", default=None, metavar="TEXT",
+        help="with --model: open the project with this system prompt, or make one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--template-arguments", default="", metavar="JSON",
+        help='with --model: arguments of its chat template, such as \'{"enable_thinking": true}\' (default: thinking is off)',
+    )  # fmt: skip
     parser.add_argument(
         "--auth-file", type=Path, default=None,
         help="people who enter by name and password at /enter, beside the join code: a file of lines NAME:PASSWORD or "
@@ -82,8 +90,15 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
         if on_space or args.public_labelling or people or proxy_address or not is_loopback(args.host):
             open_to_all = args.public_labelling or (on_space and not people and not os.environ.get(JOIN_CODE_ENV_VAR))
             ctx = ctx.as_multi_user(open_to_all=open_to_all, password_entries=people)
+        chat = None
+        if args.system_prompt is not None or args.template_arguments:
+            chat = ChatSettings(args.system_prompt or "", parse_template_arguments(args.template_arguments))
+            if args.model is None:
+                raise ConfigError(
+                    "A system prompt belongs to a new project. Name its model too: --model embedded, say."
+                )
         if args.model is not None:
-            open_project_on_model(ctx.db, ensure_model(args.model))
+            open_project_on_model(ctx.db, ensure_model(args.model), chat)
         ctx.project  # noqa: B018  created before the first visitor comes
         cleanup.pop_all()
     return ctx

@@ -259,6 +259,16 @@ def test_the_model_option_selects_the_project(tmp_path, served, capsys, monkeypa
     assert said.err == ""
 
 
+def test_the_system_prompt_selects_the_project_too(tmp_path, served, capsys):
+    home = ["--home", str(tmp_path / "home")]
+    for prompt in ("Be kind.", "Be terse.", "Be kind."):
+        assert app.main([*home, "--model", "embedded", "--system-prompt", prompt]) == 0
+        assert served[-1].project.system_prompt == prompt
+    assert len(projects(served[-1].db)) == 2
+    assert app.main([*home, "--system-prompt", "Be kind."]) == 1
+    assert "Name its model too" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("more", "status"), [([], 0), (["--model", "no/such/folder/here"], 1)])
 def test_the_database_is_closed_at_exit(tmp_path, served, monkeypatch, capsys, more, status):
     closed = []

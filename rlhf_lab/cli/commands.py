@@ -9,15 +9,17 @@ from typing import Any
 from rlhf_lab.cli.console import (
     PROMPT_SET_HELP,
     PROPOSED_TEMPERATURE,
+    add_chat_arguments,
     add_common_arguments,
     add_project_argument,
+    chat_settings,
     open_existing_database,
     print_result,
     progress_reporter,
     resolve_home,
 )
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState, JobKind, JobStatus, RunStatus, Source
-from rlhf_lab.common.records import Job
+from rlhf_lab.common.records import NO_CHAT_SETTINGS, Job
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.base import add_arguments, fields_of, from_args
 from rlhf_lab.config.policy import PolicyConfig
@@ -62,6 +64,7 @@ def _add_pairs_parser(subparsers: Any) -> None:
     parser.add_argument("--prompt-set", default=None, help=PROMPT_SET_HELP)
     parser.add_argument("--prompts", type=Path, default=None, help="prompts of a new project, a prompt a line")
     parser.add_argument("--seed", type=int, default=0, help="seed of a new project")
+    add_chat_arguments(parser, "begin a new project with this system prompt")
     parser.add_argument(
         "--temperature", type=float, default=None,
         help=f"the project's sampling temperature from now on (new project: {PROPOSED_TEMPERATURE})",
@@ -165,13 +168,15 @@ def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, An
 def run_pairs(args: argparse.Namespace) -> int:
     home = resolve_home(args)
     with Database.open(home) as db:
-        if args.model or args.prompts:
+        chat = chat_settings(args)
+        if args.model or args.prompts or chat is not None:
             project = new_project(
                 db,
                 model=args.model or "embedded",
                 prompt_set=args.prompts or args.prompt_set,
                 temperature=args.temperature,
                 seed=args.seed,
+                chat=chat or NO_CHAT_SETTINGS,
             )
         else:
             project = pick_project(db, args.project)

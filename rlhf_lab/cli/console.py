@@ -15,7 +15,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.common.paths import default_home
 from rlhf_lab.common.private_files import make_private_folder
+from rlhf_lab.common.records import ChatSettings
 from rlhf_lab.errors import EngineError, StoreError
+from rlhf_lab.jobs.project_setup import parse_template_arguments
 from rlhf_lab.store.database import Database, lab_exists
 
 PROMPT_SET_HELP = f"prompts of a new project: {', '.join(PROMPT_SETS)} (default: what suits the model)"
@@ -35,6 +37,22 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_project_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--project", type=int, default=None, help="project id (default: the one opened last)")
+
+
+def add_chat_arguments(parser: argparse.ArgumentParser, help_text: str) -> None:
+    """help_text: what the system prompt is for."""
+    parser.add_argument("--system-prompt", default=None, metavar="TEXT", help=help_text)
+    parser.add_argument(
+        "--template-arguments", default=None, metavar="JSON",
+        help='arguments of the model\'s chat template, such as \'{"enable_thinking": true}\' (default: thinking is off)',
+    )  # fmt: skip
+
+
+def chat_settings(args: argparse.Namespace) -> ChatSettings | None:
+    """The settings of `add_chat_arguments`; None if neither is given. Raises ConfigError."""
+    if args.system_prompt is None and args.template_arguments is None:
+        return None
+    return ChatSettings(args.system_prompt or "", parse_template_arguments(args.template_arguments or ""))
 
 
 def resolve_home(args: argparse.Namespace) -> Path:

@@ -14,14 +14,16 @@ from rlhf_lab.cli.console import (
     PROMPT_SET_HELP,
     PROPOSED_TEMPERATURE,
     ProgressReporter,
+    add_chat_arguments,
     add_common_arguments,
+    chat_settings,
     engine_lock,
     print_result,
     progress_reporter,
 )
 from rlhf_lab.common.bundled_assets import EVERYDAY
 from rlhf_lab.common.enums import Choice, Source
-from rlhf_lab.common.records import Project
+from rlhf_lab.common.records import NO_CHAT_SETTINGS, Project
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.base import add_arguments, from_args
 from rlhf_lab.config.policy import PolicyConfig
@@ -139,6 +141,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--prompts", type=Path, default=None, help="a file of your own prompts, a prompt a line")
     parser.add_argument("--pooling", default=None, help="mean or last: what the reward head reads")
     parser.add_argument("--temperature", type=float, default=None, help=f"of all samples ({PROPOSED_TEMPERATURE})")
+    add_chat_arguments(parser, "a system prompt before every prompt (default: none)")
     add_arguments(parser, PolicyConfig, skip=("temperature",))
     parser.set_defaults(run=run, home=None)
 
@@ -168,6 +171,7 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         project = new_project(
             db, model=args.model, prompt_set=args.prompts or args.prompt_set or _prompt_set_of(args.model, judge),
             temperature=args.temperature, seed=seed, name=f"demo: {judge.name}, seed {seed}",
+            chat=chat_settings(args) or NO_CHAT_SETTINGS,
         )  # fmt: skip
         policy_config: PolicyConfig = from_args(PolicyConfig, args, seed=seed, temperature=project.temperature)
         report(0.0, None, "sampling pairs", new_phase=True)

@@ -1,5 +1,6 @@
 """Records that cross layer boundaries."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -8,8 +9,26 @@ from rlhf_lab.common.enums import Choice, EngineState, EventKind, JobKind, JobSt
 
 
 @dataclass(frozen=True)
+class ChatSettings:
+    """What a project adds to its prompts, for pairs, rollouts, comparisons and evaluation alike.
+
+    system_prompt: "" for none; a conversation with a system message of its own keeps that. template_arguments: further
+    variables of the chat template, such as enable_thinking.
+    """
+
+    system_prompt: str = ""
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+NO_CHAT_SETTINGS = ChatSettings()
+
+
+@dataclass(frozen=True)
 class Project:
-    """temperature: at which texts are sampled, for pairs, rollouts, comparisons and evaluation alike."""
+    """temperature: at which texts are sampled, for pairs, rollouts, comparisons and evaluation alike.
+
+    system_prompt, template_arguments: see `ChatSettings`. They do not change: each prompt was read with them.
+    """
 
     id: int
     name: str
@@ -20,6 +39,12 @@ class Project:
     created_at: float
     opened_at: float | None = None
     temperature: float = 1.0
+    system_prompt: str = ""
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def chat_settings(self) -> ChatSettings:
+        return ChatSettings(self.system_prompt, self.template_arguments)
 
 
 @dataclass(frozen=True)

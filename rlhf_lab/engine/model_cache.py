@@ -52,7 +52,7 @@ class ModelCache:
     _slots: dict[str, tuple[Path, RewardModel | None]] = field(default_factory=dict)
 
     def load_project(self, project: Project, recorded_dtype: str | None = None) -> tuple[Backbone, Adapters]:
-        """The backbone of a project and its adapters; another loaded backbone is unloaded first.
+        """The backbone of a project, with its chat settings, and its adapters; another loaded backbone is unloaded first.
 
         recorded_dtype: of the run that is resumed. Its backbone is loaded in this dtype, unless the user requests
         another one; without it any dtype will do.
@@ -76,6 +76,7 @@ class ModelCache:
                 f'the weights of "{project.model}" are not those that project {project.id} ({project.name}) was made '
                 "with: its texts and labels belong to other weights. Restore them, or make a new project."
             )
+        backbone.chat_settings = project.chat_settings
         return backbone, self._adapters
 
     def _stored_speed(self, backbone: Backbone) -> ModelSpeed:

@@ -38,7 +38,7 @@ OFFLINE_MESSAGE = "The Hub cannot be reached from here ({}). Give a local folder
 class ModelFacts:
     """A usable model. name: as a project stores it. files_to_download: (name, bytes) of files that are only on the Hub.
 
-    has_chat_template: it was trained to follow instructions. temperature: proposed for sampling.
+    has_chat_template: it was trained to follow instructions. temperature: proposed for sampling. chat_template: its source.
     """
 
     name: str
@@ -50,6 +50,12 @@ class ModelFacts:
     files_to_download: tuple[tuple[str, int], ...] = ()
     has_chat_template: bool = False
     temperature: float = 1.0
+    chat_template: str = ""
+
+    @property
+    def template_arguments(self) -> dict[str, Any]:
+        """Proposed arguments of the chat template: thinking is off where the template can turn it off."""
+        return {"enable_thinking": False} if "enable_thinking" in self.chat_template else {}
 
     @property
     def prompt_set(self) -> str:
@@ -94,7 +100,7 @@ def inspect_model_folder(name: str, folder: Path) -> ModelFacts:
     has_chat_template, temperature = _sampling_facts(folder)
     return ModelFacts(
         name, found.architecture, found.config, found.parameters, folder, has_chat_template=has_chat_template,
-        temperature=temperature,
+        temperature=temperature, chat_template=_chat_template(folder),
     )  # fmt: skip
 
 
@@ -107,6 +113,13 @@ def _sampling_facts(folder: Path) -> tuple[bool, float]:
     if isinstance(stated, (int, float)) and low <= stated <= high:
         return has_chat_template, float(stated)
     return has_chat_template, CHAT_TEMPERATURE if has_chat_template else 1.0
+
+
+def _chat_template(folder: Path) -> str:
+    """The source of the chat template, of all if there are several; "" if there is none."""
+    if (folder / CHAT_TEMPLATE_FILE).is_file():
+        return (folder / CHAT_TEMPLATE_FILE).read_text(encoding="utf-8", errors="replace")
+    return str(read_json(folder / TOKENIZER_CONFIG_FILE).get("chat_template", "") or "")
 
 
 def _inspect_hub_model(name: str) -> ModelFacts:
@@ -147,4 +160,5 @@ def _inspect_hub_model(name: str) -> ModelFacts:
         str(info.sha or ""),
         files,
         *_sampling_facts(config_path.parent),
+        _chat_template(config_path.parent),
     )

@@ -1,11 +1,13 @@
 """Creating, opening and deleting projects, with their prompts, shipped pairs and files. No model is loaded."""
 
+import json
 import re
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rlhf_lab.common.bundled_assets import (
     EMBEDDED_MODEL,
@@ -18,7 +20,7 @@ from rlhf_lab.common.bundled_assets import (
     weights_digest,
 )
 from rlhf_lab.common.paths import run_folder
-from rlhf_lab.common.records import NewCompletion, Project
+from rlhf_lab.common.records import NO_CHAT_SETTINGS, ChatSettings, NewCompletion, Project
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, StoreError
@@ -52,17 +54,19 @@ def new_project(
     temperature: float | None = None,
     seed: int = 0,
     name: str = "",
+    chat: ChatSettings = NO_CHAT_SETTINGS,
 ) -> Project:
     """Create a project on a bundled prompt set, a file of prompts (a Path), or custom prompts (then prompt_set is their name).
 
     Without a prompt set or a temperature it gets those that suit the model. A mapping of custom prompts gives the split of each;
-    "" if it has none yet.
+    "" if it has none yet. chat: the system prompt and the arguments of the chat template, over those that suit the model.
 
     A name that another project has gets a number. Projects of the embedded model start with the shipped pairs of their prompt
     set, which were sampled at temperature 1, so that labelling can start at once.
     Raises ConfigError, and ModelError for a model that is not usable.
     """
     facts = inspect_model(model)
+    chat = completed_chat_settings(facts, chat)
     temperature = facts.temperature if temperature is None else checked_temperature(temperature)
     if isinstance(prompt_set, Path):
         custom_prompts, prompt_set = read_prompt_file(prompt_set), prompt_set.name
@@ -74,11 +78,36 @@ def new_project(
         splits = train_eval_split(list(custom_prompts) or shipped_prompts(prompt_set))
     digest = "" if facts.folder is None else weights_digest(facts.folder)  # a Hub model that is not here yet has none
     name = _unused_name(db, " ".join(name.split())[:MAX_PROJECT_NAME_CHARS] or _default_name(model, prompt_set))
-    project = create_project(db, name, model, digest, prompt_set, seed, splits)
+    project = create_project(db, name, model, digest, prompt_set, seed, splits, chat)
     set_temperature(db, project.id, temperature)
-    if model == EMBEDDED_MODEL and not custom_prompts and temperature == SHIPPED_PAIRS_TEMPERATURE:
+    as_shipped = temperature == SHIPPED_PAIRS_TEMPERATURE and not chat.system_prompt
+    if model == EMBEDDED_MODEL and not custom_prompts and as_shipped:
         _add_shipped_pairs(db, project, digest)
     return replace(project, temperature=temperature)
+
+
+def completed_chat_settings(facts: ModelFacts, chat: ChatSettings) -> ChatSettings:
+    """The chat settings of a project on a model. Raises ConfigError for an argument that its chat template does not read."""
+    unread = [name for name in chat.template_arguments if name not in facts.chat_template]
+    if unread:
+        problem = f"does not mention {unread[0]}" if facts.chat_template else "is missing"
+        raise ConfigError(
+            f"The chat template of {facts.name} {problem}, so this template argument would change nothing. Leave it out."
+        )
+    return ChatSettings(chat.system_prompt.strip(), facts.template_arguments | dict(chat.template_arguments))
+
+
+def parse_template_arguments(text: str) -> dict[str, Any]:
+    """Arguments of a chat template from JSON such as {"enable_thinking": true}; "" for none. Raises ConfigError."""
+    try:
+        arguments = json.loads(text) if text.strip() else {}
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise ConfigError(
+            f'The template arguments {text.strip()[:60]!r} are no JSON object. Write them like {{"enable_thinking": true}}.'
+        )
+    return arguments
 
 
 def change_temperature(db: Database, project_id: int, temperature: float) -> str:
@@ -102,11 +131,17 @@ def checked_temperature(value: float) -> float:
     return PolicyConfig(temperature=value).temperature
 
 
-def open_project_on_model(db: Database, facts: ModelFacts) -> Project:
-    """Open the project on a model that was opened last, or a new one on the prompts that suit the model."""
+def open_project_on_model(db: Database, facts: ModelFacts, chat: ChatSettings | None = None) -> Project:
+    """Open the project on a model that was opened last, or a new one on the prompts that suit the model.
+
+    chat: only a project with these settings. Raises ConfigError if they do not suit the model.
+    """
     existing = [project for project in projects(db) if project.model == facts.name]
+    if chat is not None:
+        completed = completed_chat_settings(facts, chat)
+        existing = [project for project in existing if project.chat_settings == completed]
     if not existing:
-        return new_project(db, model=facts.name)
+        return new_project(db, model=facts.name, chat=chat or NO_CHAT_SETTINGS)
     latest = max(existing, key=lambda project: (project.opened_at or project.created_at, project.id))
     open_project(db, latest.id)
     return get_project(db, latest.id)
@@ -125,6 +160,7 @@ def copy_project(db: Database, project: Project) -> Project:
         temperature=project.temperature,
         seed=project.seed,
         name=project.name,
+        chat=project.chat_settings,
     )
 
 

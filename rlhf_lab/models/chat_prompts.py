@@ -1,28 +1,13 @@
 """Prompts as a chat template wants them: turn by turn, with the system prompt of the project."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 from jinja2 import TemplateError
 
 from rlhf_lab.common.chat_format import Chat, chat_of_prompt, plain_prompt
+from rlhf_lab.common.records import ChatSettings
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.text_tokenizer import TextTokenizer
 
 _PROBE = "0f2d"  # a system prompt that a template writes only if it has a place for one
-
-
-@dataclass(frozen=True)
-class ChatSettings:
-    """What a project adds to its prompts.
-
-    system_prompt: "" for none; a conversation with a system message of its own keeps that. template_arguments: further
-    variables of the chat template, such as enable_thinking.
-    """
-
-    system_prompt: str = ""
-    template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 def encode_chat_prompt(tokenizer: TextTokenizer, prompt: str, settings: ChatSettings) -> list[int]:

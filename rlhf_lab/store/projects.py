@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, UNFINISHED_JOB_STATUSES
-from rlhf_lab.common.records import Completion, NewCompletion, Pair, Project, Prompt
+from rlhf_lab.common.records import NO_CHAT_SETTINGS, ChatSettings, Completion, NewCompletion, Pair, Project, Prompt
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, NotFoundError, StoreError
 from rlhf_lab.store import tables as t
@@ -41,7 +41,14 @@ def live_pair_of(project_id: int) -> ColumnElement[bool]:
 
 
 def create_project(
-    db: Database, name: str, model: str, model_hash: str, prompt_set: str, seed: int, prompts: list[tuple[str, str]]
+    db: Database,
+    name: str,
+    model: str,
+    model_hash: str,
+    prompt_set: str,
+    seed: int,
+    prompts: list[tuple[str, str]],
+    chat: ChatSettings = NO_CHAT_SETTINGS,
 ) -> Project:
     """prompts: (text, split); split is "train" or "eval".
 
@@ -54,6 +61,8 @@ def create_project(
         "prompt_set": prompt_set,
         "seed": seed,
         "created_at": time.time(),
+        "system_prompt": chat.system_prompt,
+        "template_arguments": dict(chat.template_arguments),
     }
     splits: dict[str, str] = {}
     for text, split in prompts:

@@ -49,7 +49,7 @@ from rlhf_lab.store.column_types import (
     table_without_id_reuse,
 )
 
-SCHEMA_VERSION = "0011"
+SCHEMA_VERSION = "0013"
 
 metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
@@ -65,6 +65,8 @@ projects = table_without_id_reuse(
     required("created_at", Float),
     Column("opened_at", Float),  # the page shows the project opened last; NULL: never opened
     required("temperature", Float, server_default=text("1")),  # at which all its texts are sampled
+    required("system_prompt", Text, server_default=text("''")),
+    required("template_arguments", Json, server_default=text("'{}'")),  # variables of the chat template
 )
 
 # Imported rows have an import_id, without a foreign key: SQLite would copy whole tables to add one.

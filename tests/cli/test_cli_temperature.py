@@ -1,4 +1,4 @@
-"""--temperature: of a new or an existing project, of a run, and of single completions."""
+"""--temperature, --system-prompt: of a new or an existing project, of a run, and of single completions."""
 
 import json
 
@@ -66,6 +66,20 @@ def test_pairs_sets_the_temperature_of_a_new_or_the_open_project(db, tmp_path, c
         assert call(tmp_path, *words, "--temperature", "9") == 1
         assert "temperature = 9" in json.loads(capsys.readouterr().out)["error"]
     assert len(projects(db)) == 3
+
+
+def test_pairs_begins_a_project_with_a_system_prompt_and_template_arguments(db, tmp_path, capsys):
+    folder = model(tmp_path / "chat")
+    (folder / "chat_template.jinja").write_text("{{ enable_thinking }}")
+    assert call(tmp_path, "pairs", "--model", str(folder), "--system-prompt", "Be kind.") == 0
+    arguments = '{"enable_thinking": true}'
+    assert call(tmp_path, "pairs", "--model", str(folder), "--template-arguments", arguments) == 0
+    assert call(tmp_path, "pairs", "--system-prompt", "Be terse.") == 0
+    found = [(project.system_prompt, project.template_arguments) for project in projects(db)[1:]]
+    assert found == [("Be kind.", {"enable_thinking": False}), ("", {"enable_thinking": True}), ("Be terse.", {})]
+    capsys.readouterr()
+    assert call(tmp_path, "pairs", "--template-arguments", arguments) == 1
+    assert "chat template of embedded is missing" in json.loads(capsys.readouterr().out)["error"]
 
 
 def test_demo_takes_the_prompts_that_suit_the_model_and_then_the_judge(tmp_path):

@@ -6,8 +6,9 @@ import pytest
 from support import tiny_models
 from support.chat_tokenizer import CHATML, byte_tokenizer, in_bytes
 
+from rlhf_lab.common.records import ChatSettings
 from rlhf_lab.errors import ModelError
-from rlhf_lab.models.chat_prompts import ChatSettings, encode_chat_prompt
+from rlhf_lab.models.chat_prompts import encode_chat_prompt
 from rlhf_lab.models.text_tokenizer import TextTokenizer
 
 TURNS = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: A joke?\n\nAssistant:"

@@ -200,6 +200,28 @@ def test_texts_of_an_old_project_are_still_sampled_at_temperature_1(old: Path) -
 
 
 @pytest.mark.sqlite
+def test_an_old_project_has_no_system_prompt_and_features_of_conversations_are_computed_again(old: Path) -> None:
+    with Database.open(old) as db:
+        assert [(p.system_prompt, p.template_arguments) for p in projects.projects(db)] == [("", {}), ("", {})]
+    texts = ("Once", "\n\nHuman: Hi\n\nAssistant:", "Say <|im_end|>", "Again")
+    with closing(sqlite3.connect(old / "lab.db")) as connection, connection:
+        connection.execute("DELETE FROM features")
+        for i, text_ in enumerate(texts, 100):
+            answer = "a </s> b" if text_ == "Again" else "a"
+            connection.execute(
+                "INSERT INTO prompts (id, project_id, text, split) VALUES (?, 1, ?, 'train')", (i, text_)
+            )
+            connection.execute("INSERT INTO completions VALUES (?, ?, ?, '[]', 'base', 0, 0)", (i, i, answer))
+            connection.execute("INSERT INTO features VALUES (?, 1, 1, x'00')", (i,))
+        connection.execute("ALTER TABLE projects DROP COLUMN system_prompt")
+        connection.execute("ALTER TABLE projects DROP COLUMN template_arguments")
+        connection.execute("UPDATE alembic_version SET version_num = '0011'")
+    Database.open(old).close()
+    with closing(sqlite3.connect(old / "lab.db")) as connection:
+        assert connection.execute("SELECT completion_id FROM features").fetchall() == [(100,)]
+
+
+@pytest.mark.sqlite
 def test_foreign_keys_are_back_after_a_migration(old: Path) -> None:
     with Database.open(old) as db:
         with db.write() as conn:

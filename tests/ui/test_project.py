@@ -149,6 +149,22 @@ def test_empty_fields_mean_what_suits_the_model(ctx, controller, tmp_path):
     assert (ctx.project.prompt_set, ctx.project.temperature) == ("tales", 1.0)
 
 
+def test_a_project_with_a_system_prompt_and_template_arguments(ctx, controller, tmp_path):
+    path = chat_model(tmp_path / "chat")
+    (tmp_path / "chat" / "chat_template.jinja").write_text("{{ enable_thinking }}")
+    assert act(controller, {"action": "check", "model": path})["template_arguments"] == '{"enable_thinking": false}'
+    act(controller, new(model=path, system_prompt="Be kind.\n"))
+    assert (ctx.project.system_prompt, ctx.project.template_arguments) == ("Be kind.", {"enable_thinking": False})
+    shown = controller.get_state()["projects"][0]
+    assert (shown["system_prompt"], shown["template_arguments"]) == ("Be kind.", '{"enable_thinking": false}')
+    act(controller, new(model=path, template_arguments='{"enable_thinking": true}'))
+    assert (ctx.project.system_prompt, ctx.project.template_arguments) == ("", {"enable_thinking": True})
+    for wrong, message in (("thinking", "no JSON object"), ('{"speed": 1}', "does not mention speed")):
+        with pytest.raises(ConfigError, match=message):
+            act(controller, new(model=path, template_arguments=wrong))
+    assert len(projects(ctx.db)) == 3
+
+
 def test_a_temperature_can_be_changed_and_existing_pairs_are_mentioned(ctx, controller):
     pairs = controller.get_state()["projects"][0]["pair_count"]
     reply = act(controller, {"action": "temperature", "project": 1, "temperature": "0.8"})

@@ -65,7 +65,13 @@ function nameCell(project) {
     return el('td.name', {}, Lab.nameField(project.name, `new name of project ${project.id}`, 'project-name', attributes, (name) => send('rename', { project: project.id, name }, showReply), stopEditing));
   }
   return el('td.name', {}, el('span.muted', {}, `${project.id} `), Lab.operatorOnly(el('button.plain', { type: 'button', title: 'rename', 'aria-label': `rename project ${project.id}, ${project.name}`,
-    'data-do': 'project-rename', ...attributes, onclick: () => startEditing(project.id, 'name') }, project.name)));
+    'data-do': 'project-rename', ...attributes, onclick: () => startEditing(project.id, 'name') }, project.name)), chatSettings(project));
+}
+
+// What the project adds to its prompts.
+function chatSettings(project) {
+  const lines = [['system prompt', project.system_prompt], ['template', project.template_arguments]].filter(([, value]) => value);
+  return lines.map(([label, value]) => el('div.muted.chat-setting', { dir: 'auto', title: value }, `${label}: ${value}`));
 }
 
 function temperatureCell(project) {
@@ -148,6 +154,11 @@ function buildForm() {
       labelledField('Temperature', '', el('input.lab-input', { type: 'text', inputmode: 'decimal', placeholder: 'automatic', title: '0.05 to 5; lower: plainer texts that are more alike, higher: more surprising ones. Empty: what suits the model', 'data-do': 'new-temperature' })),
       labelledField('Seed', '', el('input.lab-input', { type: 'text', inputmode: 'numeric', value: '0', 'data-do': 'new-seed' }))),
     own,
+    el('details.chat-settings', {}, el('summary', {}, 'System prompt and chat template'),
+      labelledField('System prompt', '', el('textarea.lab-input', { rows: 3, maxlength: 10000, placeholder: 'none', 'data-do': 'new-system-prompt' })),
+      labelledField('Template arguments', '', el('input.lab-input', { type: 'text', placeholder: 'automatic: thinking is off', title: 'Values for the chat template of the model, as JSON. Example: {"enable_thinking": true}', 'data-do': 'new-template-arguments' })),
+      el('p.muted', {}, 'The model reads the system prompt before every conversation: for pairs, training and comparisons alike. A conversation with a system message of its own keeps it. '
+        + 'Some chat templates have no place for a system prompt; then it stands at the beginning of the first message of the user. Both settings stay as they are: to change them, make a new project.')),
     el('div.lab-row', {}, el('button.lab-button', { type: 'button', 'data-do': 'new-check', onclick: checkModel }, 'Check the model'),
       el('button.lab-button.lab-main', { type: 'button', 'data-do': 'new-create', onclick: () => createProject() }, 'Create and open'),
       el('span.muted', {}, 'The check reads only what the model says of itself; nothing is loaded.')),
@@ -159,7 +170,7 @@ const formEnd = () => control('new-check-result');
 // Reset the form after its project was created.
 function resetForm() {
   for (const name of ['new-model', 'new-set']) control(name).selectedIndex = 0;
-  for (const name of ['new-name', 'new-text', 'new-other', 'new-temperature']) control(name).value = '';
+  for (const name of ['new-name', 'new-text', 'new-other', 'new-temperature', 'new-system-prompt', 'new-template-arguments']) control(name).value = '';
   control('new-seed').value = '0';
   control('new-other').hidden = true;
   form.querySelector('.own').hidden = true;
@@ -207,7 +218,7 @@ function checkModel() {
     setBusy(false);
     if (selectedModel() !== model) return;
     control('new-check-result').replaceChildren(reply.error ? el('p.lab-notice.bad', {}, reply.error) : checkResult(reply.check));
-    if (!reply.error) control('new-check-result').append(el('p', {}, `Suits this model: prompts "${reply.prompt_set}", temperature ${reply.temperature}.`));
+    if (!reply.error) control('new-check-result').append(el('p', {}, `Suits this model: prompts "${reply.prompt_set}", temperature ${reply.temperature}${reply.template_arguments ? `, template arguments ${reply.template_arguments}` : ''}.`));
   });
 }
 
@@ -229,7 +240,7 @@ function createProject(confirmed = false) {
   if (!model) { control('new-other').focus(); return; }
   setBusy(true);
   showMessage('Creating the project …', false, formEnd());
-  send('create', { model, prompt_set: control('new-set').value, name: control('new-name').value, temperature: control('new-temperature').value.trim(), seed: control('new-seed').value.trim(), confirmed, ...ownPrompts() }, (reply) => {
+  send('create', { model, prompt_set: control('new-set').value, name: control('new-name').value, temperature: control('new-temperature').value.trim(), seed: control('new-seed').value.trim(), system_prompt: control('new-system-prompt').value, template_arguments: control('new-template-arguments').value, confirmed, ...ownPrompts() }, (reply) => {
     setBusy(false);
     if (reply.warning) { askToConfirm(reply); return; }
     showMessage(reply.error || reply.message, !!reply.error, formEnd());

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import os
 import shutil
 import threading
@@ -14,13 +15,19 @@ from pydantic import BeforeValidator, Field
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, PROMPT_SETS, train_eval_split
 from rlhf_lab.common.enums import EngineState, Source
-from rlhf_lab.common.records import Project
+from rlhf_lab.common.records import ChatSettings, Project
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import engine_process
 from rlhf_lab.jobs.hub_download import DownloadProgress, ModelDownloader
 from rlhf_lab.jobs.memory_estimate import FitVerdict, detect_device, estimate_memory
 from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
-from rlhf_lab.jobs.project_setup import change_temperature, new_project, remove_project
+from rlhf_lab.jobs.project_setup import (
+    change_temperature,
+    completed_chat_settings,
+    new_project,
+    parse_template_arguments,
+    remove_project,
+)
 from rlhf_lab.jobs.prompt_files import MAX_BYTES, PROMPT_FILE_SUFFIXES, parse_prompts
 from rlhf_lab.jobs.run_control import check_name
 from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts, rename_project
@@ -56,6 +63,7 @@ PROMPT_SET_LABELS = {
 }
 CUSTOM_PROMPT_SET = "own"
 MAX_SEED = 2**31 - 1
+MAX_SYSTEM_PROMPT_CHARS = 10_000
 
 
 TAIL_LINES = 60
@@ -79,7 +87,7 @@ class ProjectPayload(Payload):
     """An action of the operator, with the fields that it needs.
 
     prompt_set, temperature: empty for what suits the model. text, file: prompts of the person's own, and the name of their file.
-    confirmed: create although the model is too large.
+    confirmed: create although the model is too large. template_arguments: a JSON object, or empty.
     """
 
     action: Literal[
@@ -93,6 +101,8 @@ class ProjectPayload(Payload):
     seed: int = Field(default=0, title="seed", ge=0, le=MAX_SEED)
     text: str = ""
     file: str = ""
+    system_prompt: str = Field(default="", title="system prompt", max_length=MAX_SYSTEM_PROMPT_CHARS)
+    template_arguments: str = ""
     confirmed: bool = False
 
     def prompts(self) -> list[str]:
@@ -194,7 +204,8 @@ class ProjectController:
     def check_model(self, payload: ProjectPayload) -> dict[str, Any]:
         """What the model is, what it needs, whether it fits, and what suits it."""
         facts = self.model_facts(payload)
-        return {"check": self.memory_check(facts), "prompt_set": facts.prompt_set, "temperature": facts.temperature}
+        return {"check": self.memory_check(facts), "prompt_set": facts.prompt_set, "temperature": facts.temperature,
+                "template_arguments": json.dumps(facts.template_arguments) if facts.template_arguments else ""}  # fmt: skip
 
     def memory_check(self, facts: ModelFacts) -> dict[str, Any]:
         memory = estimate_memory(facts, detect_device())
@@ -230,6 +241,8 @@ class ProjectController:
             raise ConfigError(f'There is no prompt set "{prompt_set}"; choose one of {", ".join(PROMPT_SETS)}.')
         if custom_prompts:
             prompt_set = " ".join(Path(payload.file or "own prompts").name.split())[:60]
+        chat = ChatSettings(payload.system_prompt, parse_template_arguments(payload.template_arguments))
+        chat = completed_chat_settings(facts, chat)  # before the download
         memory = self.memory_check(facts)
         if memory["verdict"] is FitVerdict.TOO_LARGE and not payload.confirmed:
             warning = "This model is too large for this machine, as far as can be told beforehand."
@@ -239,8 +252,7 @@ class ProjectController:
             with self._lock:
                 project = new_project(
                     self.ctx.db, model=facts.name, prompt_set=prompt_set, custom_prompts=custom_prompts,
-                    temperature=payload.temperature,
-                    seed=payload.seed, name=payload.name,
+                    temperature=payload.temperature, seed=payload.seed, name=payload.name, chat=chat,
                 )  # fmt: skip
             return f'Project "{project.name}" is made and open. The engine writes its first pairs.'
 
@@ -288,6 +300,8 @@ def project_row(ctx: Context, project: Project) -> dict[str, Any]:
         "model": model_label(project.model),
         "prompt_set": project.prompt_set,
         "temperature": project.temperature,
+        "system_prompt": project.system_prompt,
+        "template_arguments": json.dumps(project.template_arguments) if project.template_arguments else "",
         "train_count": len(prompts(db, project.id, "train")),
         "eval_count": len(prompts(db, project.id, "eval")),
         "pair_count": count_pairs(db, project.id),
