@@ -95,7 +95,7 @@ def test_run_form_says_why_nothing_can_be_started(lab, open_page):
     expect(start.locator("button")).to_have_count(0)
     with Database.open(lab.home) as db:
         job = add_running_job(db, JobKind.TRAIN_REWARD, source="human")
-        expect(start).to_contain_text("A reward model learns from people's labels. 25 % done; this takes some seconds.")
+        expect(start).to_contain_text("A reward model learns from people's labels. 25 % done.")
         page.get_by_role("tab", name="Reward model", exact=True).click()
         train, reason = page.locator("[data-do=train]"), page.locator("[data-do=train] ~ [data-do=next]")
         expect(train).to_be_disabled()

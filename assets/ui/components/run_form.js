@@ -35,7 +35,7 @@ function requestPreset(name) {
 
 function noModelCard(state) {
   const text = state.training_text
-    ? `${state.training_text}${state.training_progress === null ? '' : ` ${Lab.percent(state.training_progress)} done; this takes some seconds.`}`
+    ? `${state.training_text}${state.training_progress === null ? '' : ` ${Lab.percent(state.training_progress)} done.`}`
     : state.labels_missing > 0
       ? [`Label ${Lab.plural(state.labels_missing, 'more pair')} under Label`, Lab.judgeHint(), '; the reward model then trains by itself.']
       : 'There are enough labels; the reward model is about to be trained.';
