@@ -1,11 +1,16 @@
 """The dtype of a model's frozen weights where the user chooses it or the device decides, without torch."""
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from rlhf_lab.errors import ModelError
 
 DTYPE_VARIABLE = "RLHF_LAB_DTYPE"
 DTYPE_NAMES = ("float32", "bfloat16")
+#: Families whose layers are computed as one function each (models/fused_llama), in both dtypes.
+MEASURED_FAMILIES = ("llama", "mistral", "qwen2")
+MIN_MEASURED_WEIGHTS = 2**25
 
 
 def requested_dtype() -> str | None:
@@ -25,3 +30,20 @@ def default_dtype(*, gpu: bool) -> str:
     Trained adapters and heads are float32 in both cases. Raises ModelError for another name.
     """
     return requested_dtype() or DTYPE_NAMES[gpu]
+
+
+def measures_dtype(setting: Callable[[str], Any]) -> bool:
+    """Whether the engine measures on a CPU which dtype is faster for a model, given the settings of its config.json."""
+    sizes = [setting(name) for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")]
+    if setting("model_type") not in MEASURED_FAMILIES or not all(isinstance(size, int) for size in sizes):
+        return False
+    hidden, inner, layers, vocabulary = (int(size or 0) for size in sizes)
+    weights = layers * hidden * (4 * hidden + 3 * inner) + vocabulary * hidden  # about: grouped queries have fewer
+    return weights >= MIN_MEASURED_WEIGHTS
+
+
+def possible_dtypes(config: dict[str, Any], *, gpu: bool) -> tuple[str, ...]:
+    """The dtypes of which the engine chooses one for a model with this config.json. Raises ModelError as `default_dtype`."""
+    if not gpu and requested_dtype() is None and measures_dtype(config.get):
+        return DTYPE_NAMES
+    return (default_dtype(gpu=gpu),)

@@ -1,9 +1,8 @@
 """How much memory a model needs, estimated before it is loaded. No torch.
 
-Symbols: P parameters of b bytes (4 on a CPU and 2 on a GPU, unless RLHF_LAB_DTYPE is set), L layers of hidden size H and
-inner size I, vocabulary size V. A step has N rollouts of T tokens, R of them in the response. B is the micro-batch size; C is
-the number of texts in an update of the reward model (two per comparison). r is the adapters' rank; a token's key or value has
-K numbers.
+Symbols: P parameters of b bytes (4 in float32, 2 in bfloat16), L layers of hidden size H and inner size I, vocabulary size V.
+A step has N rollouts of T tokens, R of them in the response. B is the micro-batch size; C is the number of texts in an update
+of the reward model (two per comparison). r is the adapters' rank; a token's key or value has K numbers.
 
     weights        P · b
     merged copy    (P − V·H) · b                          the layers with an adapter merged in
@@ -12,6 +11,9 @@ K numbers.
     logits         B · R · V · 3 · 4                      logits, log-probabilities and their gradient in float32
     cache          N · T · L · 2 · K · b                  keys and values of all rollouts
     program        measured: Python, torch and its buffers
+
+For a large model on a CPU the engine measures which dtype is faster (models/dtype_choice.py). Before that the estimate has two
+bounds: the terms are those of float32, and `least_bytes` is their sum in bfloat16.
 """
 
 import importlib.metadata
@@ -23,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from rlhf_lab.config.dtype import default_dtype
+from rlhf_lab.config.dtype import possible_dtypes
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.jobs.model_inspection import ModelFacts
@@ -31,6 +33,7 @@ from rlhf_lab.jobs.model_inspection import ModelFacts
 PROMPT_TOKENS = 64
 PROCESS_BYTES = {"cpu": 650_000_000, "gpu": 900_000_000}
 FITS_BELOW, TIGHT_BELOW = 0.7, 1.0  # shares of the free memory
+ITEMSIZES = {"float32": 4, "bfloat16": 2}
 
 
 class FitVerdict(StrEnum):
@@ -59,9 +62,12 @@ class MemoryTerm:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
+    """required_bytes: the sum of the terms. least_bytes: as much if the engine chooses the smaller dtype."""
+
     device: DeviceMemory
     terms: tuple[MemoryTerm, ...]
     required_bytes: int
+    least_bytes: int
     verdict: FitVerdict
     advice: str
 
@@ -119,26 +125,32 @@ def estimate_memory(facts: ModelFacts, device: DeviceMemory, config: PolicyConfi
     """
     policy_config = config or PolicyConfig()
     dims = decoder_dims(facts.config)
-    terms = [
-        *(
-            _memory_terms(facts.parameters, dims, device, policy_config)
-            if dims
-            else _coarse_terms(facts.parameters, device)
-        ),
-        MemoryTerm("program", PROCESS_BYTES[device.kind], "measured"),
-    ]
-    required_bytes = sum(term.size for term in terms)
-    share = required_bytes / max(1, device.free_bytes)
-    verdict = (
-        FitVerdict.FITS if share <= FITS_BELOW else FitVerdict.TIGHT if share <= TIGHT_BELOW else FitVerdict.TOO_LARGE
-    )
-    return MemoryEstimate(device, tuple(terms), required_bytes, verdict, _advice(verdict, dims, policy_config))
+    itemsizes = [ITEMSIZES[dtype] for dtype in possible_dtypes(facts.config, gpu=device.kind == "gpu")]
+
+    def terms_of(itemsize: int) -> list[MemoryTerm]:
+        if dims:
+            return _memory_terms(facts.parameters, dims, itemsize, policy_config)
+        return _coarse_terms(facts.parameters, itemsize)
+
+    program = MemoryTerm("program", PROCESS_BYTES[device.kind], "measured")
+    terms, least_terms = ((*terms_of(itemsize), program) for itemsize in (max(itemsizes), min(itemsizes)))
+    required_bytes, least_bytes = (sum(term.size for term in some) for some in (terms, least_terms))
+    free_bytes = max(1, device.free_bytes)
+    verdict = FitVerdict.TOO_LARGE
+    if required_bytes <= FITS_BELOW * free_bytes:
+        verdict = FitVerdict.FITS
+    elif least_bytes <= TIGHT_BELOW * free_bytes:
+        verdict = FitVerdict.TIGHT
+    advice = _advice(verdict, dims, policy_config)
+    if least_bytes < required_bytes:
+        advice += (
+            f" The sizes are those of float32; in bfloat16 it is {least_bytes / 1e9:.1f} GB. The engine measures which of the "
+            "two is faster on this machine and uses that one, unless RLHF_LAB_DTYPE is set."
+        )
+    return MemoryEstimate(device, terms, required_bytes, least_bytes, verdict, advice)
 
 
-def _memory_terms(
-    parameters: int, dims: DecoderDims, device: DeviceMemory, policy_config: PolicyConfig
-) -> list[MemoryTerm]:
-    itemsize = _bytes_per_number(device)
+def _memory_terms(parameters: int, dims: DecoderDims, itemsize: int, policy_config: PolicyConfig) -> list[MemoryTerm]:
     micro_batch = min(policy_config.micro_batch, policy_config.batch_size)
     max_rows = max(micro_batch, 2 * RewardConfig().batch_size)
     response_tokens, tokens = policy_config.max_new_tokens, PROMPT_TOKENS + policy_config.max_new_tokens
@@ -170,13 +182,7 @@ def _memory_terms(
     ]
 
 
-def _bytes_per_number(device: DeviceMemory) -> int:
-    """Of the model's dtype."""
-    return 2 if default_dtype(gpu=device.kind == "gpu") == "bfloat16" else 4
-
-
-def _coarse_terms(parameters: int, device: DeviceMemory) -> list[MemoryTerm]:
-    itemsize = _bytes_per_number(device)
+def _coarse_terms(parameters: int, itemsize: int) -> list[MemoryTerm]:
     return [
         MemoryTerm("weights", parameters * itemsize, f"{parameters:,} × {itemsize} bytes"),
         MemoryTerm(

@@ -9,12 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rlhf_lab.config.dtype import DTYPE_VARIABLE, requested_dtype
+from rlhf_lab.config.dtype import DTYPE_VARIABLE, measures_dtype, requested_dtype
 from rlhf_lab.kernels.dtype_speed import dtype_speed
-
-#: Families whose layers are computed as one function each (models/fused_llama), in both dtypes.
-MEASURED_FAMILIES = ("llama", "mistral", "qwen2")
-MIN_MEASURED_WEIGHTS = 2**25
 
 
 class DtypeChoice(NamedTuple):
@@ -41,12 +37,4 @@ def choose_dtype(config: Any, device: torch.device) -> DtypeChoice:
 def _is_measured(config: Any) -> bool:
     """Several processes that train together do not measure: each could decide otherwise."""
     is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return (
-        not is_distributed and config.model_type in MEASURED_FAMILIES and _weight_count(config) >= MIN_MEASURED_WEIGHTS
-    )
-
-
-def _weight_count(config: Any) -> int:
-    """The weights of a decoder with these sizes, about: grouped queries have fewer."""
-    layer = config.hidden_size * (4 * config.hidden_size + 3 * config.intermediate_size)
-    return int(config.num_hidden_layers * layer + config.vocab_size * config.hidden_size)
+    return not is_distributed and measures_dtype(lambda name: getattr(config, name, None))

@@ -57,6 +57,32 @@ def test_the_dtype_of_the_environment_variable(monkeypatch, kind, name, size):
     assert sizes(coarse)["weights"] == 1000 * size
 
 
+#: 2 layers of 2,048 · (4 · 2,048 + 3 · 4,096) weights and 32,768 · 2,048: 151 million, so that the engine measures its dtype.
+LARGE = CONFIG | {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 4096, "vocab_size": 32768}
+
+
+def test_a_model_whose_dtype_is_measured_has_two_bounds(monkeypatch):
+    facts = ModelFacts("m", "LlamaForCausalLM", LARGE, 150_000_000, Path())
+
+    def estimate(free_bytes=10**12):
+        return estimate_memory(facts, DeviceMemory("cpu", "CPU", free_bytes), RUN)
+
+    measured = estimate()
+    monkeypatch.setenv("RLHF_LAB_DTYPE", "float32")
+    assert (measured.terms, measured.required_bytes) == (estimate().terms, estimate().required_bytes)
+    monkeypatch.setenv("RLHF_LAB_DTYPE", "bfloat16")
+    smaller = estimate()
+    assert measured.least_bytes == smaller.required_bytes == smaller.least_bytes < measured.required_bytes
+    assert "bfloat16" not in smaller.advice
+    monkeypatch.delenv("RLHF_LAB_DTYPE")
+    assert f"in bfloat16 it is {measured.least_bytes / 1e9:.1f} GB" in measured.advice
+    between = (measured.least_bytes + measured.required_bytes) // 2
+    assert estimate(between).verdict is FitVerdict.TIGHT  # it may be loaded in bfloat16
+    assert estimate(measured.least_bytes - 1).verdict is FitVerdict.TOO_LARGE
+    gpu = estimate_memory(facts, DeviceMemory("gpu", "GPU", 10**12), RUN)
+    assert gpu.least_bytes == gpu.required_bytes
+
+
 def test_the_formula_is_shown_with_its_numbers():
     result = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", 10**9), RUN)
     messages = {part.name: part.formula for part in result.terms}

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoConfig, Qwen2Config
 
 from rlhf_lab.common.bundled_assets import embedded_model_folder
+from rlhf_lab.config import dtype
 from rlhf_lab.config.dtype import DTYPE_VARIABLE
 from rlhf_lab.errors import ModelError
 from rlhf_lab.kernels.dtype_speed import DtypeSpeed
@@ -92,7 +93,7 @@ def test_a_gpu_gets_bfloat16_where_it_has_it(measured, monkeypatch, supported, d
 def test_a_backbone_knows_why_it_has_its_dtype(llama_folder, monkeypatch):
     assert load_backbone(str(llama_folder), device="cpu").dtype_reason == "default on a CPU"
     assert load_backbone(str(llama_folder), device="cpu", dtype=torch.float32).dtype_reason == "requested by the caller"
-    monkeypatch.setattr(dtype_choice, "MIN_MEASURED_WEIGHTS", 0)
+    monkeypatch.setattr(dtype, "MIN_MEASURED_WEIGHTS", 0)
     monkeypatch.setattr(dtype_choice, "dtype_speed", lambda *_: DtypeSpeed(2.0, 1.0))
     backbone = load_backbone(str(llama_folder), device="cpu")
     assert backbone.model.dtype == torch.bfloat16
