@@ -203,7 +203,7 @@ class PolicyConfig(Config):
         group="value", only=VALUE_ALGORITHMS,
     )  # fmt: skip
     critic_init: Literal["fresh", "reward"] = setting(
-        "fresh", "the critic's own adapter begins fresh, or as the reward model's",
+        "fresh", "the critic's own adapter begins fresh, or as that of a reward model with an adapter and layers = last",
         group="value", only=VALUE_ALGORITHMS,
     )  # fmt: skip
     value_warmup: int = setting(

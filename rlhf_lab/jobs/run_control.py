@@ -22,6 +22,7 @@ from rlhf_lab.common.enums import (
     RunStatus,
     Source,
 )
+from rlhf_lab.common.model_files import HEAD_CONFIG
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
 from rlhf_lab.common.records import Job, RewardModelRow, Run
 from rlhf_lab.config.policy import LIVE_SETTINGS, PRESETS, PolicyConfig
@@ -64,7 +65,8 @@ def start_run(
 
     judge: its score is recorded as objective/gold; None: the judge that the reward model's labels are from, if there is one.
     ptx_texts: the texts of PPO-ptx and their source; None: the embedded model's corpus.
-    Raises LabelError without a reward model, ConfigError for an unknown judge, a long name, or texts that have no weight.
+    Raises LabelError without a reward model, ConfigError for an unknown judge, a long name, texts that have no weight, or a
+    critic that cannot start as this reward model.
     """
     reward_model = (
         latest_reward_model(db, project_id) if reward_model_id is None else get_reward_model(db, reward_model_id)
@@ -82,6 +84,8 @@ def start_run(
         raise ConfigError(
             "pretraining texts are given, but ptx_coef is 0, so they would do nothing. Set ptx_coef, for example 0.1."
         )
+    if config.critic_init == "reward":
+        _check_critic_source(home / reward_model.path)
     texts, source = ptx_texts or ((), "")
     run = create_run(
         db,
@@ -105,6 +109,21 @@ def start_run(
             delete_run(db, run.id)
         raise
     return run
+
+
+def _check_critic_source(folder: Path) -> None:
+    """Raises ConfigError if no critic can start as the reward model in this folder. The engine reports unreadable files."""
+    try:
+        head = json.loads((folder / HEAD_CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    reads_all_layers = head.get("layers", "last") != "last"  # older heads read no other layer
+    if reads_all_layers or not head.get("adapter"):
+        problem = "reads all layers" if reads_all_layers else "has no adapter"
+        raise ConfigError(
+            f"critic_init = reward copies a reward model's adapter and its head on the last layer, and this one {problem}. "
+            "Choose critic_init = fresh, or a reward model that was trained with layers = last and kept its adapter."
+        )
 
 
 def default_run_name(db: Database, project_id: int, config: PolicyConfig, reward_model_id: int) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_lab.common.enums import Choice, EventKind, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.common.model_files import HEAD_CONFIG
 from rlhf_lab.common.paths import ptx_texts_file
 from rlhf_lab.common.records import NewCompletion, Run, Vote
 from rlhf_lab.config.policy import PRESETS, PolicyConfig
@@ -121,6 +122,34 @@ def test_a_run_without_a_name_is_named_by_what_differs(db: Database, home: Path,
     gentle = PolicyConfig.for_algorithm("ppo", **PRESETS["gentle"])
     assert name(gentle) == f"ppo on reward model {first}, gentle"
     assert name(gentle.replace(seed=3)) == f"ppo on reward model {first}, gentle, seed 3"
+
+
+@pytest.mark.parametrize(
+    ("head", "problem"),
+    [
+        ('{"adapter": true, "layers": "all"}', "reads all layers"),
+        ('{"adapter": false, "layers": "last"}', "has no adapter"),
+        ('{"adapter": true, "layers": "last"}', None),
+        ('{"adapter": true}', None),  # from before there were heads of all layers
+        ("damaged", None),  # the engine says so
+    ],
+)
+def test_a_critic_that_cannot_start_as_the_reward_model_is_refused(
+    db: Database, home: Path, started: list[Path], head: str, problem: str | None
+) -> None:
+    project_id = project(db)
+    reward_model(db, project_id)
+    folder = home / "reward_models" / "x"
+    folder.mkdir(parents=True)
+    (folder / HEAD_CONFIG).write_text(head)
+    config = CONFIG.replace(value_trunk="critic", critic_init="reward")
+    if problem is None:
+        assert run_control.start_run(db, home, project_id, config).config["critic_init"] == "reward"
+        return
+    with pytest.raises(ConfigError, match=f"{problem}. Choose critic_init = fresh"):
+        run_control.start_run(db, home, project_id, config)
+    assert (runs(db), started) == ([], [])
+    run_control.start_run(db, home, project_id, config.replace(critic_init="fresh"))
 
 
 def test_a_name_with_many_settings_is_cut_to_the_longest_name_and_stays_distinct(
