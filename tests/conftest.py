@@ -12,7 +12,7 @@ import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
-for own in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE"):  # somebody's own lab and its settings are not for tests
+for own in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE", "RLHF_LAB_QUANTIZE"):  # somebody's own settings
     os.environ.pop(own, None)
 
 

@@ -154,13 +154,14 @@ class Adapters:
 
         merged: for sampling, without gradients. Layers that compute with W + s·B·A anyway (lora_linear.py) are
         unaffected; the others temporarily use merged copies. The frozen weights are untouched, so nothing drifts.
-        Sharded weights are never copied or merged.
+        Sharded and quantised weights are never copied or merged.
         """
         if name is not None and name not in self._trainable:
             raise ModelError(f'no adapter named "{name}" is loaded; there are: {", ".join(self.names) or "none"}.')
         previous = self._active
         try:
-            self._apply(_ActiveAdapter(name, merged and self.backbone.shards is None))  # may run out of memory
+            can_merge = self.backbone.shards is None and not self.backbone.is_quantized
+            self._apply(_ActiveAdapter(name, merged and can_merge))  # may run out of memory
             yield
         finally:
             self._apply(
@@ -193,13 +194,14 @@ class Adapters:
                     parameter.requires_grad_(trainable)
 
     def _apply_peft(self, layer: Any, name: str, merged: bool) -> None:
-        """PEFT's own forward pass, for layers that `lora_linear` does not support."""
+        """PEFT's own forward pass, for layers that `lora_linear` does not support. Experts have no weight to merge into."""
         layer.__dict__.pop("forward", None)
+        base: Any = layer.get_base_layer()
+        merged = merged and hasattr(base, "weight")
         if not merged:
             layer.set_adapter([name])
         layer.enable_adapters(not merged)
         if merged:
-            base: Any = layer.get_base_layer()
             self._replaced_weights.append((base, base.weight))
             if base not in self._merged_copies:
                 self._merged_copies[base] = nn.Parameter(torch.empty_like(base.weight), requires_grad=False)

@@ -32,6 +32,7 @@ from rlhf_lab.models.dtype_choice import DtypeChoice, choose_dtype
 from rlhf_lab.models.fsdp import FsdpShards
 from rlhf_lab.models.fused_llama import FusedLayers, patch_model, register_attention
 from rlhf_lab.models.memory_errors import is_out_of_memory
+from rlhf_lab.models.quantization import QUANTIZE_VARIABLE, loading_options, requested_quantization
 from rlhf_lab.models.text_tokenizer import TextTokenizer
 from rlhf_lab.models.vocabulary_head import VocabularyHead, make_vocabulary_head
 
@@ -93,6 +94,10 @@ class Backbone:
     def context_length(self) -> int:
         """The longest sequence that the model can read, in tokens."""
         return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", 0) or 2**20)
+
+    @property
+    def is_quantized(self) -> bool:
+        return bool(getattr(self.model, "is_quantized", False))
 
     @property
     def trunk(self) -> nn.Module:
@@ -238,15 +243,20 @@ def load_backbone(
         remedy = _memory_remedy(error) or "Save it into the folder with tokenizer.save_pretrained(folder)."
         raise ModelError(f"{name}: its tokenizer cannot be read ({error}). {remedy}") from error
 
-    load_full = partial(_load_full_model, name, folder, config, target_device, choice.dtype)
+    bits = requested_quantization(target_device)
+    load_full = partial(_load_full_model, name, folder, config, target_device, choice.dtype, bits)
+    if sharded and bits:
+        raise ModelError(f"quantised weights cannot be sharded. Unset {QUANTIZE_VARIABLE} or shard_backbone.")
     shards = FsdpShards(target_device) if sharded else None
-    model = shards.load(load_full) if shards is not None else load_full().to(device=target_device)
+    model = shards.load(load_full) if shards is not None else load_full()
+    if shards is None and bits is None:
+        model = model.to(device=target_device)
     model.eval()
     model.requires_grad_(False)
     eos = _eos_ids(name, model, tokenizer)
     head = make_vocabulary_head(model, tokenizer.get_vocab().values(), sharded=sharded)
     backbone = Backbone(name, weights_digest(folder), model, tokenizer, target_device, eos, 0, head, shards=shards)
-    backbone.dtype_reason = choice.reason
+    backbone.dtype_reason = choice.reason + (f", quantised to {bits} ({QUANTIZE_VARIABLE})" if bits else "")
     if shards is None:
         backbone.fused_layers = patch_model(model)
         if head.weight is not None:
@@ -258,17 +268,21 @@ def load_backbone(
     return backbone
 
 
-def _load_full_model(name: str, folder: Path, config: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """The unsharded model on the CPU."""
+def _load_full_model(
+    name: str, folder: Path, config: Any, device: torch.device, dtype: torch.dtype, bits: str | None
+) -> Any:
+    """The unsharded model: on the CPU, or on its device if it is quantised to `bits`."""
     disable_packed_sequence_check()
+    options = loading_options(bits, device, dtype) if bits else {}
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True,
-            attn_implementation=_attention_implementation(config, device, dtype),
+            attn_implementation=_attention_implementation(config, device, dtype), **options,
         )  # fmt: skip
     except Exception as error:
         remedy = _memory_remedy(error) or "Check that the folder is a complete transformers checkpoint."
         raise ModelError(f"{name}: its weights cannot be loaded ({_first_line(error)}). {remedy}") from error
+    model, report = loaded
     missing = sorted(report["missing_keys"])
     if missing:
         raise ModelError(

@@ -127,6 +127,27 @@ def test_sampler_and_reference_read_variants_as_transformers_does(tmp_path, vari
         assert reference_row[: len(response)].tolist() == pytest.approx(expected.tolist(), abs=max(tolerance, 1e-5))
 
 
+def test_the_adapters_of_experts_work_unmerged(tmp_path):
+    """A layer of experts is one module with several weights: sampling computes it as training does."""
+    backbone = tiny_models.load(save("mixtral", tmp_path))
+    adapters = tiny_models.adapters_of(backbone, "policy")
+    prompts, _ = tiny_models.ragged(rows=6)
+    with adapters.using("policy", merged=True):
+        sampled = sample(backbone, prompts, tiny_models.seeded(6, 8))
+    rows = list(zip(prompts, sampled.tokens, sampled.logprobs, strict=True))
+    with adapters.using("policy"):
+        for prompt, response, logprobs in rows:
+            assert logprobs == pytest.approx(tiny_models.teacher_forced(backbone, prompt, response).tolist(), abs=1e-4)
+    with adapters.using(None):
+        base = [tiny_models.teacher_forced(backbone, prompt, response) for prompt, response, _ in rows]
+    differences = [
+        abs(a - b)
+        for (*_, row), other in zip(rows, base, strict=True)
+        for a, b in zip(row, other.tolist(), strict=True)
+    ]
+    assert max(differences) > 0.05
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_policy_adapter_generates_the_same_in_plain_peft(saved, kind, tmp_path):
     backbone = tiny_models.load(saved[kind])

@@ -12,6 +12,8 @@ from transformers import (
     GraniteForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen2Tokenizer,
@@ -80,6 +82,9 @@ def save(kind, folder, **sizes):
         "qwen2": (Qwen2ForCausalLM, lambda: Qwen2Config(**SHARED | {"vocab_size": 128} | sizes), qwen_words()),
         "mistral": (MistralForCausalLM, lambda: MistralConfig(
             **SHARED | {"sliding_window": None, "head_dim": 8, "pad_token_id": tiny_models.PAD} | sizes
+        ), tiny_models.tokenizer()),
+        "mixtral": (MixtralForCausalLM, lambda: MixtralConfig(
+            **SHARED | {"num_local_experts": 3, "num_experts_per_tok": 2, "pad_token_id": tiny_models.PAD} | sizes
         ), tiny_models.tokenizer()),
         "qwen3": (Qwen3ForCausalLM, lambda: Qwen3Config(
             **SHARED | {"vocab_size": 128, "head_dim": 8} | sizes

@@ -1,0 +1,50 @@
+"""Frozen weights in 4 or 8 bits by bitsandbytes, which is not among the requirements: RLHF_LAB_QUANTIZE.
+
+Adapters and heads stay float32, embeddings and vocabulary head keep the model's dtype.
+"""
+
+import importlib.util
+import os
+from typing import Any
+
+import torch
+
+from rlhf_lab.errors import ModelError
+
+QUANTIZE_VARIABLE = "RLHF_LAB_QUANTIZE"
+QUANTIZE_NAMES = ("4bit", "8bit")
+PACKAGE = "bitsandbytes"
+
+
+def requested_quantization(device: torch.device) -> str | None:
+    """RLHF_LAB_QUANTIZE; None if it is not set. Raises ModelError for another name, without a GPU or without the package."""
+    requested = os.environ.get(QUANTIZE_VARIABLE, "")
+    if not requested:
+        return None
+    if requested not in QUANTIZE_NAMES:
+        raise ModelError(
+            f'{QUANTIZE_VARIABLE} is "{requested}", which is no way to quantise: say {" or ".join(QUANTIZE_NAMES)}, or '
+            "unset it."
+        )
+    if device.type != "cuda":
+        raise ModelError(
+            f"{QUANTIZE_VARIABLE}={requested} needs an NVIDIA GPU, and the model would be loaded on the {device.type}. "
+            f"Unset {QUANTIZE_VARIABLE}, or choose a smaller model."
+        )
+    if importlib.util.find_spec(PACKAGE) is None:
+        raise ModelError(
+            f"{QUANTIZE_VARIABLE}={requested} needs the package {PACKAGE}: pip install {PACKAGE}, or unset it."
+        )
+    return requested
+
+
+def loading_options(bits: str, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """What `from_pretrained` is told to quantise the linear layers, straight onto the device. bits: of QUANTIZE_NAMES."""
+    from transformers import BitsAndBytesConfig
+
+    config = (
+        BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+        if bits == "4bit"
+        else BitsAndBytesConfig(load_in_8bit=True)
+    )
+    return {"quantization_config": config, "device_map": {"": device}}
