@@ -65,6 +65,13 @@ def chat_of_prompt(text: str) -> Chat:
     return _parse_json_chat(text) or _parse_transcript(text) or [{"role": "user", "content": text}]
 
 
+def with_system_prompt(chat: Chat, system_prompt: str) -> Chat:
+    """The chat after a system message, unless there is no system prompt or the chat begins with a system message of its own."""
+    if not system_prompt or chat[0]["role"] == "system":
+        return chat
+    return [{"role": "system", "content": system_prompt}, *chat]
+
+
 def plain_prompt(text: str) -> str:
     """A stored prompt for readers of plain text: as it is, but a chat in JSON as a transcript."""
     chat = _parse_json_chat(text)

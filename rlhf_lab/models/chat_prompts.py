@@ -2,7 +2,7 @@
 
 from jinja2 import TemplateError
 
-from rlhf_lab.common.chat_format import Chat, chat_of_prompt, plain_prompt
+from rlhf_lab.common.chat_format import Chat, chat_of_prompt, plain_prompt, with_system_prompt
 from rlhf_lab.common.records import ChatSettings
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.text_tokenizer import TextTokenizer
@@ -19,7 +19,7 @@ def encode_chat_prompt(tokenizer: TextTokenizer, prompt: str, settings: ChatSett
     transcript = [{"role": "user", "content": plain_prompt(prompt)}]
     error: TemplateError | None = None
     for turns in (chat_of_prompt(prompt), transcript):
-        chat = _with_system_prompt(turns, settings.system_prompt)
+        chat = with_system_prompt(turns, settings.system_prompt)
         has_refused_role = chat[0]["role"] == "system" and not _has_system_role(tokenizer, settings)
         try:
             return tokenizer.encode_chat(
@@ -37,12 +37,6 @@ def plain_prompt_with_system(prompt: str, system_prompt: str) -> str:
     """A stored prompt for a model without a chat template: its text, after the system prompt and an empty line."""
     text = plain_prompt(prompt)
     return f"{system_prompt}\n\n{text}" if system_prompt and chat_of_prompt(prompt)[0]["role"] != "system" else text
-
-
-def _with_system_prompt(chat: Chat, system_prompt: str) -> Chat:
-    if not system_prompt or chat[0]["role"] == "system":
-        return chat
-    return [{"role": "system", "content": system_prompt}, *chat]
 
 
 def _without_system_role(chat: Chat) -> Chat:

@@ -86,7 +86,7 @@ class BodyInjectionMiddleware:
 
 
 def first_pair_route(ctx: Context) -> Route:
-    """POST /first {annotator}: {prompt, left, right, guideline} of the pair that the screen Label will show, leased as there;
+    """POST /first {annotator}: {turns, left, right, guideline} of the pair that the screen Label will show, leased as there;
     204 where there is none. Accepts only JSON, which another site's page cannot send."""
 
     async def endpoint(request: Request) -> Response:
@@ -114,4 +114,4 @@ def first_pair(ctx: Context, payload: Any) -> dict[str, Any] | None:
     except LabError:
         return None
     pair = state["pair"]
-    return pair and {name: pair[name] for name in ("prompt", "left", "right")} | {"guideline": state["guideline"]}
+    return pair and {name: pair[name] for name in ("turns", "left", "right")} | {"guideline": state["guideline"]}

@@ -112,7 +112,7 @@ def test_it_is_the_pair_that_the_screen_shows_afterwards(ctx):
     first = post(ctx, {"annotator": "ann"}).json()
     again = post(ctx, {"annotator": "ann"}).json()
     shown = label.state(ctx, "ann")["pair"]
-    assert first == again == {name: shown[name] for name in ("prompt", "left", "right")} | {"guideline": ""}
+    assert first == again == {name: shown[name] for name in ("turns", "left", "right")} | {"guideline": ""}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from gradio import Error
 from gradio.context import LocalContext
 
 from rlhf_lab.common.enums import Choice, Source, Strength
-from rlhf_lab.common.records import Vote
+from rlhf_lab.common.records import Completion, Pair, Prompt, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError, LabError, StaleVoteError
 from rlhf_lab.jobs.project_setup import new_project
@@ -80,7 +80,7 @@ def test_a_hidden_repeat_swaps_the_sides_and_looks_like_any_pair(ctx):
         pair = label.state(ctx, "cid")["pair"]
         if pair is None:
             break
-        assert set(pair) == {"id", "prompt", "left", "right", "markdown"}
+        assert set(pair) == {"id", "prompt", "turns", "left", "right", "markdown"}
         vote = cast(ctx, "cid", uuid=f"{n}", pair_id=pair["id"])
         if vote.repeat:
             again.append(vote)
@@ -91,6 +91,19 @@ def test_a_hidden_repeat_swaps_the_sides_and_looks_like_any_pair(ctx):
             first[pair["id"]] = pair | {"vote": vote}
     assert again
     assert 14 - len(again) >= REPEAT_AFTER_VOTES
+
+
+def test_a_conversation_is_shown_turn_by_turn_after_the_system_prompt(ctx):
+    prompt = Prompt(1, 1, "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: A joke?\n\nAssistant:", "train")
+    sides = [Completion(1, text, (), "base", 0, id=i) for i, text in enumerate(("Knock.", "No."))]
+    pair = Pair(7, 1, prompt, *sides, reason="random")
+    turns = [("user", "Hi"), ("assistant", "Hello."), ("user", "A joke?")]
+    for system_prompt, expected in (("", turns), ("Be kind.", [("system", "Be kind."), *turns])):
+        view = voting.pair_view(pair, "ann", False, LabellingConfig(), system_prompt)
+        assert [(turn["role"], turn["content"]) for turn in view["turns"]] == expected
+        assert (view["prompt"], {view["left"], view["right"]}) == (prompt.text, {"Knock.", "No."})
+    shown = label.state(ctx, "cid")["pair"]
+    assert shown["turns"] == [{"role": "user", "content": shown["prompt"]}]
 
 
 def test_the_guideline_and_markdown_setting_reach_the_page(ctx):

@@ -40,18 +40,19 @@ for (const name of ['localStorage', 'sessionStorage']) {
       el('button.lab-button', { type: 'button', disabled: true }, label));
   }
 
-  function show({ prompt, left, right, guideline }) {
+  function show({ turns, left, right, guideline }) {
     overlay.replaceChildren(
       el('div.top', {}, el('span.name', {}, 'RLHF Lab'), el('span.muted', {}, 'getting ready …')),
       el('div.screen', {},
         guideline ? el('p.guideline.lab-scroll.lab-text', { dir: 'auto' }, guideline) : null,
-        el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, prompt)),
+        Lab.promptSection(turns),
         el('h2', {}, 'Which text is better?'),
         el('div.sides', {}, side('left', left, 'Left', 'First'), side('right', right, 'Right', 'Second')),
         el('div.others', {}, ['Equally good', 'Both bad', 'Skip', 'Undo', 'Redo'].map((label) => el('button.lab-button', { type: 'button', disabled: true }, label)))));
     if (isRendered()) return;
     document.body.append(overlay);
     Lab.fitTexts(overlay, overlay.querySelector('.others'));
+    Lab.showLastTurn(overlay);
   }
 
   fetch('first', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ annotator: Lab.annotator() }) })

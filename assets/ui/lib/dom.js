@@ -59,6 +59,23 @@ window.Lab = (() => {
       el('button.lab-button.small', { type: 'button', 'data-do': `${action}-leave`, onclick: close }, 'Keep'));
   }
 
+  // What a pair's texts answer: the prompt, or a conversation turn by turn. turns: [{role, content}].
+  const SPEAKERS = { user: 'User', assistant: 'Model', system: 'System prompt' };
+  function promptSection(turns) {
+    const text = (content) => el('p.lab-text', { dir: 'auto' }, content);
+    if (turns.length === 1 && turns[0].role === 'user') {
+      return el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), text(turns[0].content));
+    }
+    return el('section.prompt.conversation.lab-scroll', { 'aria-label': 'conversation', tabindex: '0' },
+      turns.map(({ role, content }) => el(`div.turn.${role}`, {}, el('span.muted', {}, SPEAKERS[role]), text(content))));
+  }
+
+  // The last turn is what the two texts answer.
+  function showLastTurn(root) {
+    const conversation = root.querySelector('.conversation');
+    if (conversation) conversation.scrollTop = conversation.scrollHeight;
+  }
+
   const stackedScreen = matchMedia('(max-width: 640px) and (orientation: portrait)');  // a pair's texts stand one above the other: label.css
   const shortScreen = matchMedia('(max-height: 700px)');
   const MIN_TEXT_PX = 40, COMFORTABLE_TEXT_PX = 96;
@@ -96,5 +113,5 @@ window.Lab = (() => {
     };
   }
 
-  return { el, svg, sparkline, showNotice, nameField, deleteConfirmation, stackedScreen, fitTexts, isShortcut, palette };
+  return { el, svg, sparkline, showNotice, nameField, deleteConfirmation, promptSection, showLastTurn, stackedScreen, fitTexts, isShortcut, palette };
 })();

@@ -343,7 +343,7 @@ function draw(state) {
   if (state.guideline) sections.push(el('p.guideline.lab-scroll.lab-text', { dir: 'auto' }, state.guideline));
   if (state.pair) {
     sections.push(
-      el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, state.pair.prompt)),
+      Lab.promptSection(state.pair.turns),
       el('h2', { id: 'lab-question' }, 'Which text is better?'), sides(),
       el('div.others', {}, button('tie', 'Equally good', '0'), button('both_bad', 'Both bad', 'X'),
         button('skip', 'Skip', 'S'), button('undo', 'Undo', 'U'), button('redo', 'Redo', 'R')), instantPanel(), optionalControls());
@@ -359,6 +359,7 @@ function draw(state) {
   root.replaceChildren(...sections);
   showMessage(state.notice);
   fitTexts();
+  Lab.showLastTurn(root);
   root.dataset.pair = state.pair ? state.pair.id : '';
   if (!isSamePair) {
     isReadable = false;

@@ -154,11 +154,11 @@ function buildForm() {
       labelledField('Temperature', '', el('input.lab-input', { type: 'text', inputmode: 'decimal', placeholder: 'automatic', title: '0.05 to 5; lower: plainer texts that are more alike, higher: more surprising ones. Empty: what suits the model', 'data-do': 'new-temperature' })),
       labelledField('Seed', '', el('input.lab-input', { type: 'text', inputmode: 'numeric', value: '0', 'data-do': 'new-seed' }))),
     own,
-    el('details.chat-settings', {}, el('summary', {}, 'System prompt and chat template'),
+    el('details.chat-settings', {}, el('summary', {}, 'System prompt and chat template'), el('div.inside', {},
       labelledField('System prompt', '', el('textarea.lab-input', { rows: 3, maxlength: 10000, placeholder: 'none', 'data-do': 'new-system-prompt' })),
       labelledField('Template arguments', '', el('input.lab-input', { type: 'text', placeholder: 'automatic: thinking is off', title: 'Values for the chat template of the model, as JSON. Example: {"enable_thinking": true}', 'data-do': 'new-template-arguments' })),
       el('p.muted', {}, 'The model reads the system prompt before every conversation: for pairs, training and comparisons alike. A conversation with a system message of its own keeps it. '
-        + 'Some chat templates have no place for a system prompt; then it stands at the beginning of the first message of the user. Both settings stay as they are: to change them, make a new project.')),
+        + 'Some chat templates have no place for a system prompt; then it stands at the beginning of the first message of the user. Both settings stay as they are: to change them, make a new project.'))),
     el('div.lab-row', {}, el('button.lab-button', { type: 'button', 'data-do': 'new-check', onclick: checkModel }, 'Check the model'),
       el('button.lab-button.lab-main', { type: 'button', 'data-do': 'new-create', onclick: () => createProject() }, 'Create and open'),
       el('span.muted', {}, 'The check reads only what the model says of itself; nothing is loaded.')),

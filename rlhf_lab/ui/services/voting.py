@@ -3,6 +3,7 @@
 import hashlib
 from typing import Any, Literal
 
+from rlhf_lab.common.chat_format import chat_of_prompt, plain_prompt, with_system_prompt
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Pair, Vote
 from rlhf_lab.config.labelling import LabellingConfig
@@ -103,17 +104,24 @@ def recent_votes(ctx: Context, annotator: str) -> list[dict[str, Any]]:
     rows = []
     for vote, pair in vote_history(ctx.db, ctx.project.id, annotator):
         left, right = texts_by_side(pair, vote.first_on_left)
+        prompt = plain_prompt(pair.prompt.text).strip()
         rows.append({
-            "id": vote.id, "prompt": pair.prompt.text, "left": left, "right": right, "choice": choice_name_of(vote),
+            "id": vote.id, "prompt": prompt, "left": left, "right": right, "choice": choice_name_of(vote),
             "strength": vote.strength or "", "note": vote.note,
         })  # fmt: skip
     return rows
 
 
-def pair_view(pair: Pair, annotator: str, repeat: bool, rules: LabellingConfig) -> dict[str, Any]:
-    """A pair for the screen and the API; does not tell whether it is a repeat."""
+def pair_view(
+    pair: Pair, annotator: str, repeat: bool, rules: LabellingConfig, system_prompt: str = ""
+) -> dict[str, Any]:
+    """A pair for the screen and the API; does not tell whether it is a repeat. turns: the conversation as the model reads it."""
     left, right = texts_by_side(pair, is_first_on_left(annotator, pair.id, repeat))
-    return {"id": pair.id, "prompt": pair.prompt.text, "left": left, "right": right, "markdown": rules.markdown}
+    turns = with_system_prompt(chat_of_prompt(pair.prompt.text), system_prompt)
+    return {
+        "id": pair.id, "prompt": pair.prompt.text, "turns": turns, "left": left, "right": right,
+        "markdown": rules.markdown,
+    }  # fmt: skip
 
 
 def _vote_of(answer: Answer, pair_id: int, annotator: str, first_on_left: bool, via: str) -> Vote:
