@@ -75,7 +75,7 @@ def duration_text(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:
         return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 3600:.1f} hours" if seconds < 10 * 3600 else f"{seconds / 3600:,.0f} hours"
 
 
 @dataclass(frozen=True)

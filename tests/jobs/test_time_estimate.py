@@ -142,6 +142,7 @@ def test_work_that_is_not_counted_has_no_estimate_before_it_was_measured():
         (0.5, 0.9, "Less than a second on this machine."),
         (0.5, 3, "Up to 3 s on this machine."),
         (9000, 9000, "About 2.5 hours on this machine."),
+        (36e6, 36e6, "About 10,000 hours on this machine."),
     ],
 )
 def test_wording(low, high, sentence):

@@ -11,6 +11,7 @@ import pytest
 from page_events import event_handlers
 
 from rlhf_lab.common.enums import JobKind
+from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.jobs import engine_process, queue
@@ -20,7 +21,7 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_scores import unjudged_pairs
-from rlhf_lab.ui.components.forms import Form
+from rlhf_lab.ui.components.forms import _display_value
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.screens import compare, label, reward, start_run
@@ -38,9 +39,8 @@ def measured(ctx, speed=SPEED):
 
 def form_values(screen, ctx, config, **changes):
     """The handlers of a screen and the values of its form."""
-    handlers, form = event_handlers(screen, ctx), Form.__new__(Form)
-    form.settings = start_run.fields_of(type(config))
-    return handlers, form.values(config.replace(**changes))
+    values = config.replace(**changes).to_dict()
+    return event_handlers(screen, ctx), [_display_value(item, values[item.name]) for item in fields_of(type(config))]
 
 
 def test_nothing_is_promised_before_anything_was_measured(ctx):
@@ -60,9 +60,9 @@ def test_a_training_of_the_labels_of_each_source(ctx):
     handlers, values = form_values(reward, ctx, RewardConfig(), epochs=0)
     expected = {"estimates": {"human": "", "simulated": f"About {seconds:.0f} s on this machine."}}
     assert handlers["lab-reward", "estimate"](*values) == expected
-    assert handlers["reward-epochs", "input"](*values) == expected
+    assert handlers["reward-epochs", "change"](*values) == expected
     values[0] = values[-1] = "x"
-    assert handlers["reward-epochs", "input"](*values) == {"estimates": {}}
+    assert handlers["reward-epochs", "change"](*values) == {"estimates": {}}
 
 
 def test_a_run_with_the_settings_of_the_form(ctx):
@@ -72,9 +72,9 @@ def test_a_run_with_the_settings_of_the_form(ctx):
     for steps, sentence in ((2, "About 4 s on this machine."), (20, "About 40 s on this machine.")):
         handlers, values = form_values(start_run, ctx, config, steps=steps)
         assert handlers["lab-run-form", "estimate"](*values) == {"estimate": sentence}
-        assert handlers["start-steps", "input"](*values) == {"estimate": sentence}
+        assert handlers["start-steps", "change"](*values) == {"estimate": sentence}
     values = ["many" if value == "20" else value for value in values]
-    assert handlers["start-steps", "input"](*values) == {"estimate": ""}
+    assert handlers["start-steps", "change"](*values) == {"estimate": ""}
 
 
 def test_the_preset_comes_with_its_estimate(ctx):

@@ -35,10 +35,10 @@ class Form:
         """The component of one setting."""
         return self.components[[item.name for item in self.settings].index(name)]
 
-    def on_edit(self, handler: Callable[..., Any], output: Any) -> None:
-        """Call the handler with all values while a person edits one; its reply is the value of `output`."""
+    def on_change(self, handler: Callable[..., Any], output: Any) -> None:
+        """Call the handler with all values when one has changed; its reply is the value of `output`."""
         gr.on(
-            [component.input for component in self.components], handler, self.components, output,
+            [component.change for component in self.components], handler, self.components, output,
             **SILENT_EVENT | {"trigger_mode": "always_last"},
         )  # fmt: skip
 

@@ -91,7 +91,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     component.train(train, [operator, *form.components], component, **SILENT_EVENT)
     component.estimate(estimate, form.components, component, **SILENT_EVENT)
-    form.on_edit(estimate, component)
+    form.on_change(estimate, component)
     component.explain(explain, None, component, **SILENT_EVENT)
 
 

@@ -116,7 +116,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         **SILENT_MULTIPLE_EVENT,
     )
     component.estimate(estimate, form.components, component, **SILENT_MULTIPLE_EVENT)
-    form.on_edit(estimate, component)
+    form.on_change(estimate, component)
     component.start(start, [operator, *form.components, *ptx_components], component, **SILENT_MULTIPLE_EVENT)
 
 

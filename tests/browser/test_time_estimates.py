@@ -1,0 +1,53 @@
+"""The sentences that say beforehand how long a stage takes, from what the lab's own engine has measured."""
+
+import re
+from pathlib import Path
+
+import pytest
+from helpers import control, open_screen, wait_until
+from playwright.sync_api import expect
+from prepared_labs import FAST_CONFIG, lab_with_reward_models
+
+from rlhf_lab.common.enums import Source
+from rlhf_lab.jobs.time_estimate import project_speed
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import current_project
+
+SENTENCE = re.compile(r"^(About|Less than|Up to) .* on this machine\.$")
+
+
+@pytest.fixture(scope="module")
+def trained_lab(tmp_path_factory):
+    home: Path = tmp_path_factory.mktemp("estimates") / "home"
+    with lab_with_reward_models(home, Source.SIMULATED, FAST_CONFIG) as lab, Database.open(home) as db:
+
+        def is_measured() -> bool:
+            speed = project_speed(home, db, current_project(db))
+            return speed is not None and speed.is_measured
+
+        wait_until(is_measured, "the rates of the engine")
+        yield lab
+
+
+def test_each_stage_is_estimated_beside_its_button(trained_lab, open_page):
+    page = open_screen(trained_lab, open_page, "Reward model")
+    expect(control(page, "estimate").first).to_have_text(SENTENCE)
+    page.get_by_role("tab", name="Compare", exact=True).click()
+    expect(page.locator(".lab-compare [data-do=estimate]")).to_have_text(SENTENCE)
+    expect(control(page, "blind-estimate")).to_have_text("")
+    page.select_option("[data-do=model-2]", "base/best/4")
+    expect(control(page, "blind-estimate")).to_have_text(SENTENCE)
+    page.fill("[data-do=samples]", "many")
+    expect(page.locator(".lab-compare [data-do=estimate]")).to_have_text("")
+
+
+def test_the_estimate_of_a_run_follows_its_settings(trained_lab, open_page):
+    page = open_screen(trained_lab, open_page, "Train")
+    expect(control(page, "start-estimate")).to_have_text(SENTENCE)
+    page.get_by_role("button", name="All settings of the new run").click()
+    page.locator("#start-group-run button", has_text=re.compile("^Run")).first.click()
+    steps = page.locator("#start-steps").locator("textarea, input")
+    steps.fill("900000")
+    expect(control(page, "start-estimate")).to_have_text(re.compile("^About .* hours on this machine"))
+    steps.fill("many")
+    expect(control(page, "start-estimate")).to_have_text("")
