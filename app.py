@@ -19,7 +19,7 @@ from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.hub_download import DownloadStatus, ModelDownloader
 from rlhf_lab.jobs.memory_estimate import FitVerdict, detect_device, estimate_memory
 from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
-from rlhf_lab.jobs.project_setup import open_project_on_model, parse_template_arguments
+from rlhf_lab.jobs.project_setup import change_temperature, open_project_on_model, parse_template_arguments
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.password_file import read_password_file
 from rlhf_lab.ui.auth.visitors import JOIN_CODE_ENV_VAR
@@ -58,6 +58,9 @@ def main(argv: list[str] | None = None) -> int:
         "--template-arguments", default="", metavar="JSON",
         help='with --model: arguments of its chat template, such as \'{"enable_thinking": true}\' (default: thinking is off)',
     )  # fmt: skip
+    parser.add_argument(
+        "--temperature", type=float, default=None, help="sample new texts of the open project at this temperature"
+    )
     parser.add_argument(
         "--auth-file", type=Path, default=None,
         help="people who enter by name and password at /enter, beside the join code: a file of lines NAME:PASSWORD or "
@@ -99,7 +102,9 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
                 )
         if args.model is not None:
             open_project_on_model(ctx.db, ensure_model(args.model), chat)
-        ctx.project  # noqa: B018  created before the first visitor comes
+        project = ctx.project  # created before the first visitor comes
+        if args.temperature is not None:
+            print(change_temperature(ctx.db, project.id, args.temperature), file=sys.stderr)
         cleanup.pop_all()
     return ctx
 

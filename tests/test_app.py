@@ -269,6 +269,19 @@ def test_the_system_prompt_selects_the_project_too(tmp_path, served, capsys):
     assert "Name its model too" in capsys.readouterr().err
 
 
+def test_the_temperature_option_sets_that_of_the_open_project(tmp_path, served, capsys):
+    home = ["--home", str(tmp_path / "home")]
+    assert app.main([*home, "--model", "embedded"]) == 0
+    assert app.main([*home, "--model", str(model(tmp_path / "small")), "--temperature", "0.6"]) == 0
+    assert capsys.readouterr().err == "The project's texts are sampled at temperature 0.6.\n"
+    assert app.main(home) == 0
+    assert [project.temperature for project in projects(served[-1].db)] == [1, 0.6]
+    assert served[-1].project.temperature == 0.6
+    assert app.main([*home, "--temperature", "9"]) == 1
+    assert "temperature = 9" in capsys.readouterr().err
+    assert served[-1].project.temperature == 0.6
+
+
 @pytest.mark.parametrize(("more", "status"), [([], 0), (["--model", "no/such/folder/here"], 1)])
 def test_the_database_is_closed_at_exit(tmp_path, served, monkeypatch, capsys, more, status):
     closed = []
