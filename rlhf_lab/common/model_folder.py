@@ -25,6 +25,8 @@ PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 WEIGHT_INDEX_FILE = "model.safetensors.index.json"
 #: Classes that bring no special tokens of their own.
 GENERIC_TOKENIZERS = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
+#: Without any attention layer whose cache transformers could grow.
+RECURRENT_MODEL_TYPES = ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv", "xlstm")
 MERGE_CODE = (
     "from peft import PeftModel; from transformers import AutoModelForCausalLM, AutoTokenizer; "
     "model = AutoModelForCausalLM.from_pretrained({base!r}, dtype='auto'); "
@@ -60,7 +62,7 @@ def check_model_folder(name: str, folder: Path) -> ModelFolder:
             f"{name}: {len(missing)} of its weight files are missing, such as {min(missing)}. Copy them too."
         )
     parameters = sum(count_parameters(folder / file) for file in sorted(files) if file.endswith(".safetensors"))
-    _check_tokenizer(name, folder)
+    _check_tokenizer(name, folder, config)
     _check_end_token(name, folder, config)
     return ModelFolder(config, architecture, parameters)
 
@@ -127,6 +129,11 @@ def causal_lm_architecture(name: str, config: Any) -> str:
             f"{name}: its config.json cannot be read: the installed transformers knows no causal language model of the type "
             f"{model_type!r}. A model that needs remote code is not supported. Choose another."
         )
+    if model_type in RECURRENT_MODEL_TYPES:
+        raise ModelError(
+            f"{name}: a model of the type {model_type} keeps a state of the text so far instead of keys and values, and the "
+            "lab cannot sample from it. Choose a model with attention layers."
+        )
     if config.get("quantization_config"):
         raise ModelError(
             f"{name}: its weights are stored quantised, and adapters cannot be trained on these. Choose the model's version "
@@ -177,18 +184,27 @@ def count_parameters(path: Path) -> int:
         raise ModelError(f"{path.name} is damaged or was not copied to its end ({error}). Copy it again.") from error
 
 
-def _check_tokenizer(name: str, folder: Path) -> None:
-    """Raises ModelError for a damaged tokenizer.json."""
+def _check_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> None:
+    """Raises ModelError for a damaged tokenizer.json, and for an end token that the model has no embedding of."""
     if not (folder / TOKENIZER_FILE).is_file():
         return
     from tokenizers import Tokenizer
 
     try:
-        Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
     except Exception as error:  # the library raises Exception itself
         raise ModelError(
             f"{name}: its tokenizer cannot be read ({error}). Save it into the folder with tokenizer.save_pretrained(folder)."
         ) from error
+    stated = read_json(folder / TOKENIZER_CONFIG_FILE).get("eos_token")
+    token = stated.get("content") if isinstance(stated, dict) else stated
+    token_id = tokenizer.token_to_id(token) if isinstance(token, str) else None
+    rows = config.get("vocab_size")
+    if token_id is not None and isinstance(rows, int) and token_id >= rows:
+        raise ModelError(
+            f"{name}: its end-of-sequence token {token} has the id {token_id}, and the model has embeddings for {rows} ids "
+            "only. Call model.resize_token_embeddings(len(tokenizer)), train and save the model, or use its own tokenizer."
+        )
 
 
 def _check_end_token(name: str, folder: Path, config: Mapping[str, Any]) -> None:

@@ -100,7 +100,10 @@ def test_rollout_logprobs_with_merged_adapter_equal_the_policys(saved, kind):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_sampler_and_reference_read_variants_as_transformers_does(tmp_path, variant):
-    """Texts longer than the windows, in ragged rows, against the plain model on each row alone; any stop token ends a text."""
+    """Texts longer than the windows, in ragged rows, two of one prompt, against the plain model on each row alone.
+
+    Any stop token ends a text.
+    """
     kind, sizes = VARIANTS[variant]
     folder = save(kind, tmp_path, **sizes)
     stop_ids = [tiny_models.EOS, *range(20, 28)]
@@ -110,7 +113,8 @@ def test_sampler_and_reference_read_variants_as_transformers_does(tmp_path, vari
     is_tied = plain.get_output_embeddings().weight is plain.get_input_embeddings().weight
     assert is_tied == sizes.get("tie_word_embeddings", is_tied)
     backbone = tiny_models.load(folder, dtype)
-    prompts, _ = tiny_models.ragged(rows=8)
+    prompts, _ = tiny_models.ragged(rows=6)
+    prompts += prompts[:2]
     sampled = sample(backbone, prompts, tiny_models.seeded(8, 14), temperature=1.3)
     stopped = [row for row in sampled.tokens if len(row) < 14]
     assert {row[-1] for row in stopped} <= set(stop_ids)

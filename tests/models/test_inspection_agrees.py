@@ -11,7 +11,12 @@ from support import model_families, tiny_models
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from rlhf_lab.common.model_folder import WEIGHT_INDEX_FILE, adapter_message, causal_lm_classes
+from rlhf_lab.common.model_folder import (
+    RECURRENT_MODEL_TYPES,
+    WEIGHT_INDEX_FILE,
+    adapter_message,
+    causal_lm_classes,
+)
 from rlhf_lab.errors import ModelError
 from rlhf_lab.jobs.model_inspection import inspect_model
 
@@ -41,6 +46,18 @@ def no_end_token(folder):
         edit(folder, file, eos_token_id=None)
 
 
+def added_end_token(folder):
+    words = tiny_models.tokenizer()
+    words.add_special_tokens({"eos_token": "<end>"})
+    words.save_pretrained(folder)
+
+
+def added_token(folder):
+    words = tiny_models.tokenizer()
+    words.add_tokens(["unheard"])
+    words.save_pretrained(folder)
+
+
 def truncate(folder):
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-4])
 
@@ -66,10 +83,17 @@ REFUSED = {
         lambda f: edit(f, "config.json", model_type="nonesuch", architectures=None, auto_map={"AutoConfig": "code.Config"}),
         "no causal language model of the type 'nonesuch'",
     ),
+    "a recurrent model": (
+        lambda f: edit(f, "config.json", model_type="mamba", architectures=["MambaForCausalLM"]),
+        "keeps a state of the text so far instead of keys and values",
+    ),
     "quantised weights": (
         lambda f: edit(f, "config.json", quantization_config={"quant_method": "gptq", "bits": 4}), "stored quantised"
     ),
     "no end token": (no_end_token, "names no end-of-sequence token"),
+    "an end token that was added to the tokenizer alone": (
+        added_end_token, f"end-of-sequence token <end> has the id {len(tiny_models.WORDS)}"
+    ),
     "adapter and base": (lambda f: edit(f, "adapter_config.json", peft_type="LORA"), "base weights and a LoRA adapter"),
     "adapter alone": (
         lambda f: ((f / "model.safetensors").rename(f / "adapter_model.safetensors"), edit(f, "adapter_config.json")),
@@ -83,6 +107,7 @@ ACCEPTED = {
     "no pad token": lambda f: tiny_models.tokenizer(pad=False).save_pretrained(f),
     "no generation config": lambda f: (f / "generation_config.json").unlink(),
     "end token in the generation config alone": lambda f: edit(f, "tokenizer_config.json", eos_token=None),
+    "another token that was added to the tokenizer alone": added_token,
     "no BOS token": lambda f: edit(f, "tokenizer_config.json", bos_token=None),
 }
 
@@ -110,6 +135,7 @@ def test_both_accept_every_family(saved, kind):
 
 def test_known_types_are_those_of_transformers():
     assert causal_lm_classes() == dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    assert set(RECURRENT_MODEL_TYPES) < set(causal_lm_classes())
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from transformers import (
     Gemma3TextConfig,
     GraniteConfig,
     GraniteForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     MixtralConfig,
@@ -65,6 +67,7 @@ VARIANTS = {
     "gpt2, untied": ("gpt2", {"tie_word_embeddings": False}),
     "gemma2, untied": ("gemma2", {"tie_word_embeddings": False}),
     "granite, tied": ("granite", {"tie_word_embeddings": True}),
+    "lfm2, convolutions and attention": ("lfm2", {}),
     "cohere, untied": ("cohere", {"tie_word_embeddings": False}),
 }  # fmt: skip
 
@@ -82,6 +85,9 @@ def save(kind, folder, **sizes):
         "qwen2": (Qwen2ForCausalLM, lambda: Qwen2Config(**SHARED | {"vocab_size": 128} | sizes), qwen_words()),
         "mistral": (MistralForCausalLM, lambda: MistralConfig(
             **SHARED | {"sliding_window": None, "head_dim": 8, "pad_token_id": tiny_models.PAD} | sizes
+        ), tiny_models.tokenizer()),
+        "lfm2": (Lfm2ForCausalLM, lambda: Lfm2Config(
+            **SHARED | {"layer_types": ["conv", "full_attention"], "pad_token_id": tiny_models.PAD} | sizes
         ), tiny_models.tokenizer()),
         "mixtral": (MixtralForCausalLM, lambda: MixtralConfig(
             **SHARED | {"num_local_experts": 3, "num_experts_per_tok": 2, "pad_token_id": tiny_models.PAD} | sizes

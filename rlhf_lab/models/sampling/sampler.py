@@ -55,6 +55,11 @@ def _deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]],
     return list(index_of), inverse
 
 
+def _can_select_rows(cache: DynamicCache) -> bool:
+    """False for layers that keep a state of the tokens so far instead of keys and values: transformers cannot divide it."""
+    return all(hasattr(layer, "batch_select_indices") for layer in cache.layers)
+
+
 def _shared_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
     """The tokens that all of several prompts begin with, such as a chat template's system message; empty if it would be
     a whole prompt, or too short to be worth reading it for itself.
@@ -123,8 +128,8 @@ def _prefill(
     uniform: (B, T). extra_tokens: capacity to reserve in the cache.
     """
     device, count = backbone.device, len(prompts)
-    unique_prompts, inverse = _deduplicate(prompts)
     cache = reserved_cache(backbone.model.config, extra_tokens, on_gpu=device.type == "cuda")
+    unique_prompts, inverse = _deduplicate(prompts) if _can_select_rows(cache) else (list(prompts), [])
     can_share = backbone.shards is None and all(type(layer) is ReservedCacheLayer for layer in cache.layers)
     prefix = _shared_prefix(unique_prompts) if can_share else []
     if prefix:
@@ -167,7 +172,7 @@ def _decode(backbone: Backbone, state: SamplingState, cache: DynamicCache, on_pr
             active = state.count_active()
             if not backbone.sync_pass_count(active):
                 return
-            if 0 < active <= (1 - DROP_FRACTION) * len(state.response_index):
+            if 0 < active <= (1 - DROP_FRACTION) * len(state.response_index) and _can_select_rows(cache):
                 kept_rows = state.active.nonzero().squeeze(1)
                 cache.batch_select_indices(kept_rows)
                 state.select(kept_rows)
