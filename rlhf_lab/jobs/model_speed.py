@@ -91,18 +91,21 @@ class ModelSpeed:
     def sampling_seconds(self, rows: int, max_new_tokens: int) -> float:
         """Seconds to sample so many responses together.
 
-        A token of `rows` responses takes a + b · rows seconds: between two measured row counts the line through them. Above
-        the greatest, seconds grow as the rows do; below the least, as their root: between as the rows do and not at all.
+        A token of `rows` responses takes a + b · rows seconds: the line through the measured row counts beside them. Above the
+        greatest, seconds grow as the rows do. Below the least, they fall by the same line, but no faster than the rows do; with
+        one measured row count they fall as the root of the rows, between as fast and not at all.
         """
         points = sorted((int(count), median(seconds)) for count, seconds in self.sampling.items())
-        least, greatest = points[0], points[-1]
-        if rows <= least[0]:
-            per_token = least[1] * math.sqrt(rows / least[0])
-        elif rows >= greatest[0]:
-            per_token = greatest[1] * rows / greatest[0]
+        (least, least_s), (greatest, greatest_s) = points[0], points[-1]
+        if rows >= greatest:
+            per_token = greatest_s * rows / greatest
+        elif len(points) == 1:
+            per_token = least_s * math.sqrt(rows / least)
         else:
             (low, low_s), (high, high_s) = next(pair for pair in pairwise(points) if rows <= pair[1][0])
             per_token = low_s + (high_s - low_s) * (rows - low) / (high - low)
+            if rows < least:
+                per_token = min(max(per_token, least_s * rows / least), least_s)
         return per_token * self.mean_response_tokens(max_new_tokens)
 
     @property

@@ -29,12 +29,24 @@ def test_mean_length_counts_cut_responses_up_to_the_new_limit():
         (28, 0.5 * 10),
         (16, 0.3 * 10),  # half-way between the two
         (56, 1.0 * 10),  # twice as many rows as the greatest
-        (1, 0.05 * 10),  # the root of a quarter of the rows of the least
+        (1, 0.05 * 10),  # down the same line
     ],
 )
 def test_sampling_seconds_by_the_number_of_rows(rows, expected):
     speed = ModelSpeed("cpu", sampling={"28": [0.5], "4": [0.1]}, response_tokens=[10])
     assert speed.sampling_seconds(rows, 64) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        ({"4": [0.1]}, 0.05),  # the root of a quarter of the rows
+        ({"4": [0.1], "8": [0.3]}, 0.025),  # the line would be below zero: a quarter, as the rows
+        ({"4": [0.1], "8": [0.05]}, 0.1),  # no more than four rows take
+    ],
+)
+def test_one_row_where_more_were_measured(sampling, expected):
+    assert ModelSpeed("cpu", sampling=sampling, response_tokens=[1]).sampling_seconds(1, 64) == pytest.approx(expected)
 
 
 def test_rates_are_per_token():

@@ -32,7 +32,7 @@ def test_work_is_counted_in_texts():
     assert work.passes(3) == pytest.approx(0.06)
     assert work.passes(3, 2) == pytest.approx(0.06 + 0.05)
     assert work.sampling(8, 4) == pytest.approx(2.0)
-    assert work.sampling(9, 4) == pytest.approx(2.0 + 0.5)  # one more by the root: half of what four take
+    assert work.sampling(9, 4) == pytest.approx(2.0 + 1 - 3 / 124)  # one more, down the line from 128 to four
     assert work.sampling(128, 128) == pytest.approx(2.0)
 
 
