@@ -14,6 +14,9 @@ from typing import Any
 
 SPEAKER_BY_ROLE = {"user": "Human", "assistant": "Assistant", "system": "System"}
 ROLE_BY_SPEAKER = {name: role for role, name in SPEAKER_BY_ROLE.items()}
+#: Further names of roles: of ShareGPT ({"from": "human", "value": …}) and OpenAssistant ({"role": "prompter", "text": …}).
+ROLE_ALIASES = {"human": "user", "prompter": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"}
+ROLE_KEYS, CONTENT_KEYS = ("role", "from"), ("content", "value", "text")
 TURN_SEPARATOR = "\n\n"
 ASSISTANT_PREFIX = "\n\nAssistant:"
 
@@ -34,14 +37,15 @@ def require_text(value: Any) -> str:
 
 
 def validate_chat(value: Sequence[Any]) -> Chat:
-    """The value as a chat. Raises UnreadableError."""
+    """The value as a chat; messages of ShareGPT and OpenAssistant are renamed. Raises UnreadableError."""
     if not value:
         raise UnreadableError("is a chat without messages")
     chat = []
     for number, message in enumerate(value, 1):
-        if not isinstance(message, dict) or not {"role", "content"} <= set(message):
+        if not is_message(message):
             raise UnreadableError(f'has a message {number} that is not {{"role", "content"}}')
-        role, content = message["role"], message["content"]
+        role, content = (next(message[key] for key in keys if key in message) for keys in (ROLE_KEYS, CONTENT_KEYS))
+        role = ROLE_ALIASES.get(role, role) if isinstance(role, str) else role
         if not isinstance(role, str) or role not in SPEAKER_BY_ROLE:
             raise UnreadableError(
                 f"has a message {number} of role {str(role)[:40]!r}; roles are {', '.join(SPEAKER_BY_ROLE)}"
@@ -50,6 +54,11 @@ def validate_chat(value: Sequence[Any]) -> Chat:
             raise UnreadableError(f"has a message {number} whose content is {_type_name(content)}, not a text")
         chat.append({"role": role, "content": content})
     return chat
+
+
+def is_message(value: Any) -> bool:
+    """Whether a value has the keys of a message."""
+    return isinstance(value, dict) and all(any(key in value for key in keys) for keys in (ROLE_KEYS, CONTENT_KEYS))
 
 
 def prompt_of_chat(chat: Chat) -> str:
@@ -161,14 +170,21 @@ def _word_boundary(a: str, b: str, end: int) -> int:
     return len(a[:end].rstrip())
 
 
-def parse_response(value: Any) -> str:
-    """The response in a text, or in a chat of one assistant message. Raises UnreadableError."""
+def parse_response(value: Any, prompt: str | None = None) -> str:
+    """The response in a text, a message of the assistant, or a chat of one; the chat may begin with the prompt.
+
+    Raises UnreadableError.
+    """
+    if isinstance(value, dict) and is_message(value):
+        value = [value]
     if not isinstance(value, list):
         return require_text(value)
-    messages = validate_chat(value)
-    if len(messages) != 1 or messages[0]["role"] != "assistant":
+    *turns, last = validate_chat(value)
+    if last["role"] != "assistant" or (turns and prompt is None):
         raise UnreadableError("must be one message of the assistant")
-    return messages[0]["content"]
+    if turns and prompt is not None and turns != chat_of_prompt(prompt):
+        raise UnreadableError("must be one message of the assistant, after nothing or after the messages of the prompt")
+    return last["content"]
 
 
 def parse_prompt(value: Any) -> str:

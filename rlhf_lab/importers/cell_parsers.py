@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from rlhf_lab.common.chat_format import UnreadableError
+from rlhf_lab.common.chat_format import UnreadableError, is_message
 from rlhf_lab.common.enums import Choice
 
 CHOICE_WORDS = {
@@ -179,7 +179,7 @@ def parse_message_list(value: Any) -> Any:
                 continue
             if error := decoder.repetition_error():
                 raise UnreadableError(f"is not clear: {error}")
-            if isinstance(parsed, list) and all(isinstance(item, dict) and "role" in item for item in parsed):
+            if isinstance(parsed, list) and all(map(is_message, parsed)):
                 return parsed
     return value
 

@@ -61,6 +61,8 @@ OWN_EXPORT_MEANINGS = (
 )
 #: Further names of a column with the prompt, if no other text column is left. Beside "instruction", "input" is its context.
 FURTHER_PROMPT_NAMES = ("input", "problem", "history")
+#: Names of a column with the messages of a conversation, which is the prompt if no column is called so.
+CONVERSATION_NAMES = ("messages", "conversations")
 #: Meanings that decide what a row says. Two columns with names of one of them are asked about.
 DECIDING_MEANINGS = (
     "prompt", "chosen", "rejected", "first", "second", "choice", "score_chosen", "score_rejected", "score_first", "score_second",

@@ -1,5 +1,6 @@
-"""The prompt's column, where no column has one of the usual names: the only text column if its name means a prompt; else the user
-says which it is. The shared beginning of the two texts is the prompt only if no other column holds text."""
+"""The prompt's column, where no column has one of the usual names: the messages of a conversation; or the only text column if its
+name means a prompt; else the user says which it is. The shared beginning of the two texts is the prompt only if no other column
+holds text."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -9,6 +10,7 @@ from rlhf_lab.common.chat_format import is_transcript
 from rlhf_lab.importers.cell_parsers import is_blank, normalize_cell, parse_message_list
 from rlhf_lab.importers.column_mapping import (
     CHOSEN_REJECTED,
+    CONVERSATION_NAMES,
     FURTHER_PROMPT_NAMES,
     ColumnMapping,
     ColumnMappingError,
@@ -36,6 +38,9 @@ def map_prompt(
         if name not in used
         and (name.lower() in FURTHER_PROMPT_NAMES or any(_holds_text(row.cells.get(name)) for row in rows))
     ]
+    conversations = [name for name in candidates if name.lower() in CONVERSATION_NAMES]
+    if len(conversations) == 1:
+        return replace(mapping, by_meaning=mapping.by_meaning | {"prompt": conversations[0]})
     if not candidates:
         return mapping
     if len(candidates) == 1 and candidates[0].lower() in FURTHER_PROMPT_NAMES:

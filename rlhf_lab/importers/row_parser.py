@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from rlhf_lab.common import chat_format
@@ -46,7 +47,13 @@ class _RowParser:
 
     def value(self, meaning: str) -> Any:
         value = self.options.mapping.value(self.row.cells, meaning)
-        return parse_message_list(value) if self.row.strings_only else value
+        return parse_message_list(value) if self.row.strings_only and self._may_hold_messages else value
+
+    @cached_property
+    def _may_hold_messages(self) -> bool:
+        """Whether texts of this row can be lists of messages: in an export of a lab all of them are, or none."""
+        cells = (self.options.mapping.value(self.row.cells, name) for name in ("prompt", "chosen", "rejected"))
+        return not self.is_own_export or all(isinstance(parse_message_list(cell), list) for cell in cells)
 
     def response(self, meaning: str) -> Any:
         """One of the two texts; None if it is missing. CSV has no null: only in an export of a lab is an empty cell a text."""
@@ -64,8 +71,8 @@ class _RowParser:
         """The file's name of the column, for messages."""
         return self.options.mapping.by_meaning.get(meaning, meaning)
 
-    def text(self, meaning: str, parse_cell: Any) -> str:
-        return self._check_text(self.column(meaning), self.parse(meaning, parse_cell))
+    def text(self, meaning: str, parse_cell: Any, *args: Any) -> str:
+        return self._check_text(self.column(meaning), self.parse(meaning, parse_cell, *args))
 
     def _check_text(self, column: str, text: str, max_length: int | None = None) -> str:
         max_length = max_length or self.options.limits.max_characters
@@ -115,10 +122,7 @@ class _RowParser:
             prompt = self.text("prompt", chat_format.parse_prompt)
             if input_text := self.short_text("input"):
                 prompt = f"{prompt}\n\n{input_text}" if prompt.strip() else input_text
-            text_a, text_b = (
-                self.text(meaning_a, chat_format.parse_response),
-                self.text(meaning_b, chat_format.parse_response),
-            )
+            text_a, text_b = (self.text(name, chat_format.parse_response, prompt) for name in (meaning_a, meaning_b))
         if not prompt.strip():
             raise UnreadableError(f"{self.column('prompt')} is empty. Write it, or take the row out")
         return prompt, text_a, text_b

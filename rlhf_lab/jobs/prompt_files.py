@@ -1,11 +1,16 @@
-"""Custom prompts from text: a prompt a line, JSON Lines, or CSV. Errors name the line."""
+"""Custom prompts from text: a prompt a line, JSON Lines, or CSV. Errors name the line.
+
+A prompt may be a conversation: messages, or a transcript. If it ends with an answer, the answer is left out: the model writes it.
+"""
 
 import csv
 import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from rlhf_lab.common.chat_format import TURN_SEPARATOR, UnreadableError, is_transcript, prompt_of_chat, validate_chat
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError
 
@@ -14,6 +19,7 @@ MAX_PROMPT_CHARS = 2_000
 MAX_BYTES = 2_000_000
 MAX_REPORTED_ERRORS = 5
 PROMPT_COLUMNS = ("prompt", "text", "instruction", "question")
+CONVERSATION_COLUMNS = ("messages", "conversations")
 PROMPT_FILE_SUFFIXES = (".txt", ".jsonl", ".csv")
 
 
@@ -46,7 +52,7 @@ def parse_prompts(text: str, name: str = "prompts.txt") -> list[str]:
         if problem := _invalid_reason(prompt):
             errors.append(f"line {line_number}: {problem}")
         elif isinstance(prompt, str) and prompt.strip():
-            prompts[prompt.strip()] = None
+            prompts[_without_margins(prompt)] = None
     if errors:
         more = f"; and {len(errors) - MAX_REPORTED_ERRORS} more" if len(errors) > MAX_REPORTED_ERRORS else ""
         raise ConfigError(
@@ -61,6 +67,11 @@ def parse_prompts(text: str, name: str = "prompts.txt") -> list[str]:
             f"{count_message}; {MIN_PROMPTS} to {MAX_PROMPTS:,} are needed: some to train on, some to evaluate with."
         )
     return list(prompts)
+
+
+def _without_margins(prompt: str) -> str:
+    """A prompt without white space around it; a transcript begins with two line breaks."""
+    return TURN_SEPARATOR + prompt.strip() if is_transcript(prompt) else prompt.strip()
 
 
 class _InvalidRow:
@@ -94,8 +105,25 @@ def _parse_jsonl(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
             yield number, _InvalidRow(f"not JSON, {error.msg.lower()} at character {error.colno}")
             continue
         if isinstance(value, dict):
-            value = next((value[name] for name in PROMPT_COLUMNS if name in value), None)
-        yield number, value if isinstance(value, str) else _InvalidRow('neither a text nor {"prompt": "a text"}')
+            value = next((value[name] for name in (*PROMPT_COLUMNS, *CONVERSATION_COLUMNS) if name in value), None)
+        if isinstance(value, list):
+            value = _conversation(value)
+        is_prompt = isinstance(value, (str, _InvalidRow))
+        yield (
+            number,
+            value if is_prompt else _InvalidRow('neither a text nor {"prompt": "a text"}, nor a list of messages'),
+        )
+
+
+def _conversation(messages: list[Any]) -> "str | _InvalidRow":
+    """The prompt of a conversation."""
+    try:
+        chat = validate_chat(messages)
+    except UnreadableError as error:
+        return _InvalidRow(f"it {error}")
+    while chat and chat[-1]["role"] == "assistant":
+        chat.pop()
+    return prompt_of_chat(chat) if chat else _InvalidRow("a conversation in which the user says nothing")
 
 
 def _parse_csv(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:

@@ -1,5 +1,7 @@
 """Own prompts: three formats, and mistakes with their lines."""
 
+import json
+
 import pytest
 
 from rlhf_lab.errors import ConfigError
@@ -20,6 +22,26 @@ FOUR = ["a b", "c", "d, e", "f"]
 )
 def test_four_prompts_in_each_format(name, text):
     assert parse_prompts(text, name) == FOUR
+
+
+def test_conversations_without_their_last_answer():
+    turns = '[{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}%s]'
+    talk = "\n\nHuman: a\n\nAssistant: b\n\nHuman: c\n\nAssistant:"
+    answered = turns % ', {"from": "gpt", "value": "d"}'
+    for line in (
+        turns % "",
+        f'{{"conversations": {turns % ""}}}',
+        f'{{"messages": {answered}}}',
+        json.dumps(talk + "\n"),
+    ):
+        assert parse_prompts(f'{line}\n"x"\n"y"\n"z"', "p.jsonl") == [talk, "x", "y", "z"]
+    assert parse_prompts(talk.replace("\n", "\\n") + "\nx\ny\nz") == [talk, "x", "y", "z"]
+    for line, problem in (
+        ('[{"from": "gpt", "value": "b"}]', "the user says nothing"),
+        ('[{"a": 1}]', "it has a message 1"),
+    ):
+        with pytest.raises(ConfigError, match=f"line 1: .*{problem}"):
+            parse_prompts(f'{line}\n"x"', "p.jsonl")
 
 
 def test_line_breaks_inside_a_prompt():

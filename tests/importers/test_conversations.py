@@ -1,0 +1,119 @@
+"""Prompts of several turns in the formats of others, and the way out of a lab and in again without a loss."""
+
+import csv
+import json
+
+import pytest
+
+from rlhf_lab.common.chat_format import chat_of_prompt, prompt_of_chat
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import NewCompletion, Vote
+from rlhf_lab.exporters.label_export import LabelExportOptions, export_labels
+from rlhf_lab.importers.parser import ImportRequest, parse_file
+from rlhf_lab.importers.writer import ImportTarget, save_import
+from rlhf_lab.store import projects
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.votes import cast_vote
+
+TURNS = [("user", "Name a fruit."), ("assistant", "A pear."), ("user", "Another?")]
+CHAT = [{"role": role, "content": content} for role, content in TURNS]
+SHAREGPT = [{"from": {"user": "human", "assistant": "gpt"}[role], "value": content} for role, content in TURNS]
+OPEN_ASSISTANT = [{"text": content, "role": {"user": "prompter"}.get(role, role)} for role, content in TURNS]
+PLUM, BRICK = "A plum.", "A brick."
+
+
+def answer(text):
+    return {"role": "assistant", "content": text}
+
+
+def decided(vote):
+    better, worse = (vote.first.text, vote.second.text)[:: -1 if vote.choice is Choice.SECOND else 1]
+    return chat_of_prompt(vote.prompt), better, worse
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": CHAT, "chosen": [answer(PLUM)], "rejected": [answer(BRICK)]},
+        {"messages": CHAT, "chosen": answer(PLUM), "rejected": answer(BRICK)},
+        {"conversations": SHAREGPT, "chosen": {"from": "gpt", "value": PLUM}, "rejected": {"from": "gpt", "value": BRICK}},
+        {"prompt": OPEN_ASSISTANT, "chosen": {"role": "assistant", "text": PLUM}, "rejected": PLUM.replace("plum", "brick")},
+        {"chosen": [*OPEN_ASSISTANT, {"role": "assistant", "text": PLUM}], "rejected": [*CHAT, answer(BRICK)]},
+        {"prompt": CHAT, "chosen": [*CHAT, answer(PLUM)], "rejected": [*CHAT, answer(BRICK)]},
+        {"chosen": prompt_of_chat(CHAT) + PLUM, "rejected": prompt_of_chat(CHAT) + BRICK},
+        {"prompt": prompt_of_chat(CHAT), "response_a": PLUM, "response_b": BRICK, "winner": "model_a"},
+        {"messages": CHAT, "response_a": PLUM, "response_b": BRICK, "winner": "model_a"},
+    ],
+    ids=["messages", "message objects", "sharegpt", "openassistant", "whole openassistant", "prompt and whole", "hh",
+         "transcript and votes", "messages and votes"],
+)  # fmt: skip
+def test_turns_of_every_format_are_kept(tmp_path, row):
+    path = tmp_path / "talk.jsonl"
+    path.write_text(json.dumps(row))
+    parsed = parse_file(ImportRequest(str(path)))
+    assert parsed.errors == []
+    assert [decided(vote) for vote in parsed.votes] == [(CHAT, PLUM, BRICK)]
+
+
+def test_messages_in_the_cells_of_a_csv_file(tmp_path):
+    path = tmp_path / "talk.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["conversations", "chosen", "rejected"])
+        writer.writerow([json.dumps(SHAREGPT), PLUM, BRICK])
+    assert [decided(vote) for vote in parse_file(ImportRequest(str(path))).votes] == [(CHAT, PLUM, BRICK)]
+
+
+def test_an_answer_to_another_conversation_is_an_error(tmp_path):
+    path = tmp_path / "talk.jsonl"
+    path.write_text(
+        json.dumps({"prompt": "Name a bird.", "chosen": [*CHAT, answer(PLUM)], "rejected": [answer(BRICK)]})
+    )
+    (error,) = parse_file(ImportRequest(str(path))).errors
+    assert "after nothing or after the messages of the prompt" in error.message
+
+
+CHATS = [
+    CHAT,
+    [{"role": "system", "content": "Be kind."}, *CHAT],
+    [{"role": "user", "content": "Hi"}],
+    [{"role": "user", "content": "\n\nHuman: Hi\n\nAssistant:"}],
+    [{"role": "user", "content": "a\n\nHuman: b"}, answer(""), {"role": "user", "content": "c\n\nAssistant: d "}],
+    [{"role": "user", "content": '[{"role": "user", "content": "Hi"}]'}, answer("<|im_end|>"), CHAT[0]],
+]
+
+
+@pytest.mark.parametrize("messages", [False, True])
+@pytest.mark.parametrize("format_", ["jsonl", "json", "csv", "parquet"])
+def test_conversations_come_back_as_they_were(tmp_path, format_, messages):
+    with Database.open(tmp_path / "a") as db, Database.open(tmp_path / "b") as other:
+        texts = [(prompt_of_chat(chat), "train") for chat in CHATS]
+        project = projects.create_project(db, "p", "embedded", "abc", "own", 1, texts)
+        for i, prompt in enumerate(projects.prompts(db, project.id, "train")):
+            sides = [NewCompletion(prompt.id, text, (), "base", i) for text in (PLUM, BRICK)]
+            first, second = projects.add_completions(db, sides)
+            (pair,) = projects.add_pairs(db, project.id, [(first.id, second.id, "random")])
+            cast_vote(db, Vote(f"u{i}", pair.id, "ann", Source.HUMAN, Choice.FIRST, True))
+        path = export_labels(db, project.id, tmp_path / "out", LabelExportOptions(format=format_, messages=messages))
+        parsed = parse_file(ImportRequest(str(path)))
+        assert parsed.errors == []
+        assert [decided(vote) for vote in parsed.votes] == [(chat, PLUM, BRICK) for chat in CHATS]
+        assert save_import(db, parsed, ImportTarget(project.id)).held == len(CHATS)
+        there = projects.create_project(other, "q", "embedded", "abc", "own", 1, [("something else", "train")])
+        save_import(other, parsed, ImportTarget(there.id, use_prompts=True))
+        assert [p.text for p in projects.prompts(other, there.id, "train")][1:] == [text for text, _ in texts]
+
+
+def test_texts_of_an_own_csv_file_that_look_like_messages_stay_texts(tmp_path):
+    looks, better = '[{"role": "user", "content": "Hi"}]', '[{"role": "assistant", "content": "x"}]'
+    with Database.open(tmp_path / "a") as db:
+        project = projects.create_project(db, "p", "embedded", "abc", "own", 1, [(looks, "train")])
+        (prompt,) = projects.prompts(db, project.id, "train")
+        first, second = projects.add_completions(
+            db, [NewCompletion(prompt.id, text, (), "base", 1) for text in (better, BRICK)]
+        )
+        (pair,) = projects.add_pairs(db, project.id, [(first.id, second.id, "random")])
+        cast_vote(db, Vote("u", pair.id, "ann", Source.HUMAN, Choice.FIRST, True))
+        path = export_labels(db, project.id, tmp_path / "out", LabelExportOptions(format="csv"))
+    (vote,) = parse_file(ImportRequest(str(path))).votes
+    assert (vote.prompt, vote.first.text, vote.second.text) == (looks, better, BRICK)
