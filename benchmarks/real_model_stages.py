@@ -48,6 +48,9 @@ def main() -> int:
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--labels", type=int, default=60)
+    parser.add_argument(
+        "--reward-head-only", action="store_true", help="step: a reward head on the frozen base, without an adapter"
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="share of the evaluation's samples (default 1)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true")
@@ -83,6 +86,7 @@ def _run_worker(args: argparse.Namespace, stage: str, tree: Path) -> dict[str, A
         args.model,
     ]
     command += ["--labels", str(args.labels), "--scale", str(args.scale), "--threads", str(args.threads)]
+    command += ["--reward-head-only"] * args.reward_head_only
     env = os.environ | {"OMP_NUM_THREADS": str(args.threads), "TQDM_DISABLE": "1"}
     completed = subprocess.run(command, cwd=tree, env=env, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
@@ -226,28 +230,30 @@ class Machine:
         rows = [[*row[i % 7 :], stop] for i, row in enumerate(ids)]
         return [(text, self.backbone.encode_prompt(text), row) for text, row in zip(prompts, rows, strict=True)]
 
-    def reward_model(self) -> Any:
-        """An untrained one with an adapter."""
+    def reward_model(self, has_adapter: bool = True) -> Any:
+        """An untrained one, by default with an adapter; without one the head reads all layers where the checkout can."""
         from rlhf_lab.models.heads import RewardHead
         from rlhf_lab.models.reward_model import RewardModel
 
-        self.adapters.add("reward", r=8, alpha=16, seed=1, trainable=False)
+        if has_adapter:
+            self.adapters.add("reward", r=8, alpha=16, seed=1, trainable=False)
         try:
             from rlhf_lab.models.features import FeatureSpec
         except ImportError:  # an older checkout
             head = RewardHead(self.backbone.hidden_size, "mean", 0)  # type: ignore[arg-type]
         else:
-            head = RewardHead(self.backbone.hidden_size, FeatureSpec("mean"), 0)
-        return RewardModel(self.backbone, self.adapters, "reward", head.requires_grad_(False))
+            features = FeatureSpec("mean", layers="last" if has_adapter else "all")
+            head = RewardHead(features.size(self.backbone), features, 0)
+        return RewardModel(self.backbone, self.adapters, "reward" if has_adapter else None, head.requires_grad_(False))
 
-    def trainer(self) -> Any:
+    def trainer(self, reward_model: Any) -> Any:
         from rlhf_lab.config.policy import PolicyConfig
         from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
         config = PolicyConfig(
             batch_size=RESPONSES, max_new_tokens=TOKENS, lr=1e-4, temperature=0.7, token_rows=0, sample_count=0,
         )  # fmt: skip
-        return PolicyTrainer(self.backbone, self.adapters, PolicyTask(PROMPTS, self.reward_model()), config)
+        return PolicyTrainer(self.backbone, self.adapters, PolicyTask(PROMPTS, reward_model), config)
 
     def result(self, clock: "_Clock", floor_s: float | None, work: str) -> dict[str, Any]:
         return {"wall_s": clock.wall_s, "cpu_s": clock.cpu_s, "floor_s": floor_s, "dtype": self.dtype, "work": work}
@@ -275,7 +281,7 @@ def _least_seconds(run: Callable[[], object], rounds: int = 8) -> float:
 def measure_step(args: argparse.Namespace) -> dict[str, Any]:
     """The second step: the first one also merges and packs weights for the first time."""
     machine = Machine(args)
-    trainer, batches = machine.trainer(), []
+    trainer, batches = machine.trainer(machine.reward_model(not args.reward_head_only)), []
     prepare = trainer.prepare_rollout
 
     def record(batch: Any, *rest: Any) -> Any:
@@ -290,7 +296,8 @@ def measure_step(args: argparse.Namespace) -> dict[str, Any]:
     prompt_tokens, response_tokens = (int(total) for total in lengths.sum(0))
     tokens = prompt_tokens + response_tokens - len(lengths)
     floor = machine.sampling_floor(prompt_tokens, response_tokens, int(lengths[:, 1].max()))
-    floor += machine.pass_floor(3 * tokens, 2 * response_tokens)  # reward model, policy, reference
+    passes = 2 if args.reward_head_only else 3  # policy; reference and reward model, which may share one
+    floor += machine.pass_floor(passes * tokens, 2 * response_tokens)
     floor += config.epochs * machine.pass_floor(2 * tokens, 2 * response_tokens)
     work = f"{len(lengths)} responses, {prompt_tokens} + {response_tokens} tokens, {config.epochs} epochs"
     return machine.result(clock, floor, work)
@@ -350,7 +357,7 @@ def measure_evaluate(args: argparse.Namespace) -> dict[str, Any]:
             few = [counts[0]] * max(1, round(counts.count(counts[0]) * args.scale))
             setattr(demo, name, few + [counts[-1]] * max(1, round(counts.count(counts[-1]) * args.scale)))
     machine = Machine(args)
-    trainer, sampled = machine.trainer(), []
+    trainer, sampled = machine.trainer(machine.reward_model()), []
     sample = demo.sample_responses
 
     def record(*arguments: Any, **options: Any) -> Any:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rlhf_lab.core.advantages import is_last_token
 from rlhf_lab.models.backbone import Backbone
-from rlhf_lab.models.batch import Batch, forward, forward_layers
+from rlhf_lab.models.batch import Batch, HiddenStates, forward, forward_layers
 
 
 class FeatureSpec(NamedTuple):
@@ -40,9 +40,16 @@ class FeatureSpec(NamedTuple):
 
 def text_features(backbone: Backbone, batch: Batch, spec: FeatureSpec) -> Tensor:
     """(B, F) float32 features of the responses with the adapter in use."""
-    if spec.layers == "last":
-        return spec.pool(forward(backbone, batch).at_token, batch.mask)
-    return torch.cat([spec.pool(hidden.at_token, batch.mask) for hidden in forward_layers(backbone, batch)], dim=1)
+    return features_and_states(backbone, batch, spec)[0]
+
+
+def features_and_states(backbone: Backbone, batch: Batch, spec: FeatureSpec) -> tuple[Tensor, HiddenStates]:
+    """`text_features`, and the hidden states of the last layer from the same pass."""
+    layers = forward_layers(backbone, batch) if spec.layers == "all" else [forward(backbone, batch)]
+    pooled = []
+    for hidden in layers:
+        pooled.append(spec.pool(hidden.at_token, batch.mask))
+    return torch.cat(pooled, dim=1), hidden
 
 
 def token_states(backbone: Backbone, batch: Batch, spec: FeatureSpec) -> Tensor:

@@ -17,7 +17,7 @@ from rlhf_lab.errors import ModelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import Batch, make_batch, map_by_length
-from rlhf_lab.models.features import FeatureSpec, text_features, token_states
+from rlhf_lab.models.features import FeatureSpec, features_and_states, text_features, token_states
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
 
 
@@ -35,6 +35,12 @@ class RewardModel:
         with self.adapters.using(self.adapter):
             scores: Tensor = self.head(text_features(self.backbone, batch, self.head.features))
             return scores
+
+    def score_batch_and_states(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(B,) normalised scores, and from the same pass (B, R, H) hidden states where each response token is predicted."""
+        with self.adapters.using(self.adapter):
+            features, hidden = features_and_states(self.backbone, batch, self.head.features)
+        return self.head(features), hidden.before_token
 
     @torch.no_grad()
     def scores(

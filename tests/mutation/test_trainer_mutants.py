@@ -224,7 +224,7 @@ MUTANTS = [
            "test_a_new_adapter_changes_nothing_and_its_seed_decides"),
     Mutant(ADAPTERS, "LoRA dropout on", "lora_dropout=0.0", "lora_dropout=0.1", "test_saved_config_has_no_dropout"),
     # --- models/heads.py ---
-    Mutant(FEATURES, "the last layer for all", "for hidden in forward_layers(backbone, batch)], dim=1)", "for hidden in forward_layers(backbone, batch)][-1:], dim=1)",
+    Mutant(FEATURES, "the last layer for all", "torch.cat(pooled, dim=1)", "torch.cat(pooled[-1:], dim=1)",
            "models/test_features.py::test_features_equal_those_of_the_modules"),
     Mutant(FEATURES, "words that read the last layer", "torch.cat([hidden.at_token for hidden", "torch.stack([hidden.at_token for hidden",
            "models/test_features.py::test_token_scores_of_all_layers_average_to_the_score"),
@@ -446,6 +446,12 @@ MUTANTS = [
     Mutant("training/policy/rollout.py", "KL a token, not a sequence", "return log_ratio.sum(1)", "return log_ratio.mean(1)",
            "training/test_evaluation.py::test_sequence_kl_against_exact_enumeration "
            "training/test_evaluation.py::test_sequence_kl_uses_the_temperature_and_is_zero_for_the_base"),
+    Mutant("training/policy/rollout.py", "a subclass's scores bypassed", "type(scorer) is RewardModel and", "isinstance(scorer, RewardModel) and",
+           "training/test_shared_pass.py::test_other_scorers_share_nothing"),
+    Mutant("training/policy/trainer.py", "the reference read twice", "scored.ref_logprobs if state.steps_done else None", "None",
+           "training/test_shared_pass.py::test_the_reference_is_not_read_twice"),
+    Mutant("models/reward_model.py", "the reference one token late", "self.head(features), hidden.before_token",
+           "self.head(features), hidden.at_token", "training/test_shared_pass.py::test_both_equal_those_of_passes_of_their_own"),
     Mutant(EVALUATION, "equal scores count as right", " and score_a != score_b", "", "test_ranking_accuracy_by_hand"),
     Mutant(EVALUATION, "bound of best-of-n", "math.log(n) - (n - 1) / n", "math.log(n)", "test_best_of_n_kl_values"),
     # --- settings.py ---

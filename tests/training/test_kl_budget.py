@@ -12,6 +12,7 @@ from rlhf_lab.core.kl import BudgetKL
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.policy import kl_budget, run_evaluation
+from rlhf_lab.training.policy.rollout import ScoredResponses
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
 EVAL_PROMPTS = ("a bird", "the old house", "good")
@@ -252,10 +253,9 @@ def test_score_and_kl_on_held_out_prompts(llama_folder):
 def test_the_best_step_is_the_newest_near_the_peak_within_the_budget(llama_folder, monkeypatch, results, best_step):
     trainer = budget_trainer(llama_folder)
     state = trainer.state
+    monkeypatch.setattr(run_evaluation, "_sample_responses", lambda *_: [])
     monkeypatch.setattr(
-        run_evaluation,
-        "_sample_and_score",
-        lambda *_: ([], torch.tensor([score - 0.2, score + 0.2], dtype=torch.float64)),
+        run_evaluation, "score_responses", lambda *_: ScoredResponses(torch.tensor([score - 0.2, score + 0.2]).double())
     )
     monkeypatch.setattr(run_evaluation, "sequence_log_ratios", lambda *_: torch.tensor([kl - 1, kl + 1]))
     for i, (score, kl) in enumerate(results):  # noqa: B007  the two functions above read them

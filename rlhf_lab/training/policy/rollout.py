@@ -1,11 +1,12 @@
 """The policy model, its log-probabilities, entropies and values on a batch of responses, and the records of a rollout."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.config.policy import PolicyConfig
@@ -15,6 +16,7 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import Batch, forward, make_batch, map_by_length
 from rlhf_lab.models.heads import ValueHead
+from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 
 
@@ -29,7 +31,7 @@ class Scorer(Protocol):
     ) -> Tensor: ...
 
 
-MAX_LOGITS = 2**30  # per forward pass of `sequence_log_ratios`: 4 GiB in float32
+MAX_LOGITS = 2**30  # per forward pass of `score_responses` and `sequence_log_ratios`: 4 GiB in float32
 #: The adapter of a value function with its own trunk.
 CRITIC_ADAPTER = "critic"
 
@@ -103,6 +105,15 @@ class PolicyOutput(NamedTuple):
     logprobs: Tensor
     entropy: Tensor
     values: Tensor
+
+
+class ScoredResponses(NamedTuple):
+    """(N,) float32 scores of N responses, and (N, R) float32 log-probabilities under the reference, 0 on padding; None if
+    they were not computed with the scores.
+    """
+
+    scores: Tensor
+    ref_logprobs: Tensor | None = None
 
 
 class EvaluatedBatch(NamedTuple):
@@ -187,44 +198,105 @@ def response_logprobs(
 
 
 @torch.no_grad()
+def score_responses(
+    policy: PolicyModel,
+    scorer: Scorer,
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    config: PolicyConfig,
+    on_progress: ProgressCallback,
+    distributed: Distributed = SINGLE_PROCESS,
+) -> ScoredResponses:
+    """Score responses; a head on the reference's own states shares its forward pass with the reference's log-probabilities.
+
+    Each process scores its share. On the CPU.
+    """
+    reward_model, width = reference_reader(policy, scorer), max(map(len, responses))
+    if reward_model is None or config.kl_estimator == "full":  # that one needs the reference's states
+        return ScoredResponses(
+            distributed.map_rows(len(prompts), lambda rows: scorer.scores(prompts[rows], responses[rows], on_progress))
+        )
+
+    def score_batch(_: list[int], batch: Batch) -> Tensor:
+        on_progress()
+        scores, states = reward_model.score_batch_and_states(batch)
+        logprobs = response_logprobs(policy.backbone, states, batch, config.temperature)[0]
+        return torch.cat([scores[:, None], functional.pad(logprobs, (0, width - logprobs.shape[1]))], dim=1)
+
+    def local_columns(rows: slice) -> Tensor:
+        return map_responses(policy.backbone, score_batch, prompts[rows], responses[rows]).float().cpu()
+
+    columns = distributed.map_rows(len(prompts), local_columns, dim=0)
+    return ScoredResponses(columns[:, 0], columns[:, 1:])
+
+
+@torch.no_grad()
 def sequence_log_ratios(
     policy: PolicyModel,
     prompts: Sequence[Sequence[int]],
     responses: Sequence[Sequence[int]],
     temperature: float,
     on_progress: ProgressCallback,
+    ref_logprobs: Tensor | None = None,
 ) -> Tensor:
-    """(N,) float64 log-ratio of policy and reference summed per response: of the policy's samples, k1 of the KL in nats."""
+    """(N,) float64 log-ratio of policy and reference summed per response: of the policy's samples, k1 of the KL in nats.
 
-    def batch_log_ratios(indices: list[int]) -> Tensor:
+    ref_logprobs: see ScoredResponses.
+    """
+
+    def batch_log_ratios(indices: list[int], batch: Batch) -> Tensor:
         on_progress()
-        batch = make_batch(policy.backbone, [prompts[i] for i in indices], [responses[i] for i in indices])
-        log_ratio = policy.evaluate(batch, temperature).logprobs - policy.reference_logprobs(batch, temperature)
+        logprobs = policy.evaluate(batch, temperature).logprobs
+        if ref_logprobs is None:
+            log_ratio = logprobs - policy.reference_logprobs(batch, temperature)
+        else:
+            log_ratio = logprobs - ref_logprobs[indices, : logprobs.shape[1]].to(logprobs)
         return log_ratio.sum(1)
 
+    return map_responses(policy.backbone, batch_log_ratios, prompts, responses).double()
+
+
+def reference_reader(policy: PolicyModel, scorer: Scorer) -> RewardModel | None:
+    """The scorer if it is a reward model that reads the states of the policy's reference; else None."""
+    if type(scorer) is RewardModel and scorer.adapter is None and scorer.backbone is policy.backbone:
+        return scorer
+    return None
+
+
+def map_responses(
+    backbone: Backbone,
+    fn: Callable[[list[int], Batch], Tensor],
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+) -> Tensor:
+    """`map_by_length` of fn(indices, batch), for batches whose logits of all tokens fit MAX_LOGITS."""
+
+    def run(indices: list[int]) -> Tensor:
+        return fn(indices, make_batch(backbone, [prompts[i] for i in indices], [responses[i] for i in indices]))
+
     lengths = [len(prompt) + len(response) for prompt, response in zip(prompts, responses, strict=True)]
-    max_tokens = max(1, MAX_LOGITS // policy.backbone.vocabulary_head.size)
-    return map_by_length(batch_log_ratios, lengths, policy.backbone, max_tokens).double()
+    max_tokens = max(1, MAX_LOGITS // backbone.vocabulary_head.size)
+    return map_by_length(run, lengths, backbone, max_tokens)
 
 
 @torch.no_grad()
 def evaluate_batch(
     policy: PolicyModel,
     batch: Batch,
-    scores: Tensor,
+    scored: ScoredResponses,
     micro_batches: Iterable[Tensor],
     config: PolicyConfig,
     on_progress: ProgressCallback,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> EvaluatedBatch:
-    """Evaluate the policy, the reference and the value function on the rows of a batch.
+    """Evaluate the policy, the value function and, unless `scored` has its log-probabilities, the reference on a batch.
 
     micro_batches: row indices. The old log-probabilities come from the same forward pass as in training, on the very
     micro-batches of the first epoch, so that the first ratios are exactly 1. Each process passes its own micro-batches.
     """
     old_logprobs = torch.zeros(batch.mask.shape, device=batch.mask.device)
     ref_logprobs, values, full_kls = (torch.zeros_like(old_logprobs) for _ in range(3))
-    final_state_values = torch.zeros(len(scores), device=old_logprobs.device)
+    final_state_values = torch.zeros(len(scored.scores), device=old_logprobs.device)
     temperature, needs_full_kl = config.temperature, config.kl_estimator == "full"
     needs_value_pass = policy.value_trunk == "critic" or config.bootstrap_cut
     for indices in micro_batches:
@@ -232,19 +304,22 @@ def evaluate_batch(
         micro_batch, device_indices = batch.select(indices), indices.to(old_logprobs.device, non_blocking=True)
         rows = device_indices, slice(micro_batch.mask.shape[1])
         output = policy.evaluate(micro_batch, temperature)
-        states = policy.reference_states(micro_batch)
         old_logprobs[rows] = output.logprobs.to(old_logprobs)
-        reference_logprobs, _ = response_logprobs(policy.backbone, states, micro_batch, temperature)
-        ref_logprobs[rows] = reference_logprobs.to(old_logprobs)
         values[rows] = output.values.to(old_logprobs)
+        if scored.ref_logprobs is None:
+            states = policy.reference_states(micro_batch)
+            reference_logprobs, _ = response_logprobs(policy.backbone, states, micro_batch, temperature)
+            ref_logprobs[rows] = reference_logprobs.to(old_logprobs)
         if needs_full_kl:
             full_kls[rows] = full_reference_kl(policy, micro_batch, states, temperature).to(old_logprobs)
         if needs_value_pass:
             own_values, last_values = policy.compute_values(micro_batch)
             values[rows], final_state_values[device_indices] = own_values.to(values), last_values.to(values)
     distributed.all_reduce_([old_logprobs, ref_logprobs, values, full_kls, final_state_values])
+    if scored.ref_logprobs is not None:
+        ref_logprobs = scored.ref_logprobs.to(old_logprobs, non_blocking=True)
     return EvaluatedBatch(
-        batch, scores, old_logprobs, ref_logprobs, sampler_logprobs=old_logprobs, values=values,
+        batch, scored.scores, old_logprobs, ref_logprobs, sampler_logprobs=old_logprobs, values=values,
         full_kl=full_kls if needs_full_kl else None, final_state_values=final_state_values if config.bootstrap_cut else None,
     )  # fmt: skip
 

@@ -12,29 +12,38 @@ from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.policy import HELD_OUT_RESPONSES, KL_BUDGET_TOLERANCE, UNIT_RESPONSES
 from rlhf_lab.core.reward_scaling import RunningMoments
 from rlhf_lab.models.sampling.sampler import sample, uniforms
-from rlhf_lab.training.policy.rollout import Scorer, sequence_log_ratios
+from rlhf_lab.training.policy.rollout import Scorer, score_responses, sequence_log_ratios
 from rlhf_lab.training.policy.train_state import BestCheckpoint, ScoreUnit, TrainState
 
 
 def measure_score_unit(state: TrainState, prompt_ids: Sequence[list[int]], scorer: Scorer) -> ScoreUnit:
     """Mean and sd of the reference's scores on the training prompts, at the run's own length and temperature."""
     prompts = [prompt_ids[i % len(prompt_ids)] for i in range(UNIT_RESPONSES)]
-    scores = _sample_and_score(state, prompts, scorer, None, "score unit")[1]
+    tokens = _sample_responses(state, prompts, None, "score unit")
+
+    def local_scores(rows: slice) -> Tensor:
+        return scorer.scores(prompts[rows], tokens[rows], state.on_progress)
+
     moments = RunningMoments()
+    scores = state.distributed.map_rows(len(prompts), local_scores).double().cpu()
     return ScoreUnit(sd=moments.update(scores), mean=moments.mean)
 
 
 def evaluate_held_out(state: TrainState, prompt_ids: Sequence[list[int]], scorer: Scorer) -> dict[str, float]:
     """Score and KL of the policy on held-out prompts, with the same random numbers at every step; updates `state.best`."""
     prompts = [prompt_ids[i % len(prompt_ids)] for i in range(HELD_OUT_RESPONSES)]
-    tokens, raw_scores = _sample_and_score(state, prompts, scorer, state.policy.adapter, "held out")
+    tokens = _sample_responses(state, prompts, state.policy.adapter, "held out")
+    config, on_progress = state.config, state.on_progress
+    scored = score_responses(state.policy, scorer, prompts, tokens, config, on_progress, state.distributed)
     unit = state.score_unit or ScoreUnit(0.0, 1.0)
-    scores = (raw_scores - unit.mean) / unit.sd
+    scores = (scored.scores.double().cpu() - unit.mean) / unit.sd
     score, standard_error = float(scores.mean()), float(scores.std()) / math.sqrt(len(scores))
-    log_ratios = sequence_log_ratios(state.policy, prompts, tokens, state.config.temperature, state.on_progress)
+    log_ratios = sequence_log_ratios(
+        state.policy, prompts, tokens, config.temperature, on_progress, scored.ref_logprobs
+    )
     kl = float(log_ratios.mean())
-    assert state.config.kl_budget is not None
-    if kl <= KL_BUDGET_TOLERANCE * state.config.kl_budget:
+    assert config.kl_budget is not None
+    if kl <= KL_BUDGET_TOLERANCE * config.kl_budget:
         state.best = updated_best(state.best, state.steps_done, score, standard_error)
     metrics = {"eval/scores": score, "eval/kl": kl}
     return metrics if state.best is None else metrics | {"eval/best_step": float(state.best.step)}
@@ -51,10 +60,10 @@ def updated_best(best: BestCheckpoint | None, step: int, score: float, standard_
     return best
 
 
-def _sample_and_score(
-    state: TrainState, prompts: list[list[int]], scorer: Scorer, adapter: str | None, purpose: str
-) -> tuple[list[list[int]], Tensor]:
-    """A response to each prompt by the adapter (None: the reference), and their scores, float64."""
+def _sample_responses(
+    state: TrainState, prompts: list[list[int]], adapter: str | None, purpose: str
+) -> list[list[int]]:
+    """A response to each prompt by the adapter (None: the reference)."""
     config, policy, distributed = state.config, state.policy, state.distributed
     tokens: list[list[int]] = []
     with policy.adapters.using(adapter, merged=adapter is not None):
@@ -67,8 +76,4 @@ def _sample_and_score(
                 on_progress=state.on_progress,
             )  # fmt: skip
             tokens += distributed.all_gather(sampled.tokens)
-
-    def local_scores(rows: slice) -> Tensor:
-        return scorer.scores(prompts[rows], tokens[rows], state.on_progress)
-
-    return tokens, distributed.map_rows(len(prompts), local_scores).double().cpu()
+    return tokens

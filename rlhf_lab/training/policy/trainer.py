@@ -43,7 +43,15 @@ from rlhf_lab.training.policy.invariants import (
 from rlhf_lab.training.policy.metrics import UpdateStats, reset_peak_memory, step_metrics
 from rlhf_lab.training.policy.ptx import PtxObjective
 from rlhf_lab.training.policy.rewards_and_advantages import build_rollout
-from rlhf_lab.training.policy.rollout import CRITIC_ADAPTER, PolicyModel, Rollout, Scorer, evaluate_batch
+from rlhf_lab.training.policy.rollout import (
+    CRITIC_ADAPTER,
+    PolicyModel,
+    Rollout,
+    ScoredResponses,
+    Scorer,
+    evaluate_batch,
+    score_responses,
+)
 from rlhf_lab.training.policy.token_traces import token_records
 from rlhf_lab.training.policy.train_state import TrainState
 
@@ -190,15 +198,15 @@ class PolicyTrainer:
 
     def train_on_samples(self, prompts: list[list[int]], sampled: Sampled, rollout_seconds: float = 0.0) -> StepResult:
         """One optimisation step on sampled responses: score them, then update."""
-        start_time = time.monotonic()
-
-        def local_scores(local_slice: slice) -> Tensor:
-            return self.scorer.scores(prompts[local_slice], sampled.tokens[local_slice], self.state.on_progress)
-
-        raw_scores = self.state.distributed.map_rows(len(prompts), local_scores)
-        scores = self.scores_in_unit(raw_scores).float().to(self.backbone.device)
+        start_time, state = time.monotonic(), self.state
+        scored = score_responses(
+            state.policy, self.scorer, prompts, sampled.tokens, state.config, state.on_progress, state.distributed
+        )
+        scores = self.scores_in_unit(scored.scores).float().to(self.backbone.device)
         batch = make_batch(self.backbone, prompts, sampled.tokens)
-        return self.train_on_scored(batch, scores, sampled.logprobs, (rollout_seconds, start_time))
+        return self.train_on_scored(
+            batch, scored._replace(scores=scores), sampled.logprobs, (rollout_seconds, start_time)
+        )
 
     def step(
         self, queries: Sequence[TextOrIds], responses: Sequence[TextOrIds], scores: Sequence[float] | Tensor
@@ -232,19 +240,22 @@ class PolicyTrainer:
         prompts = [to_token_ids(backbone, x, backbone.encode_prompt) for x in queries]
         tokens = [to_token_ids(backbone, x, backbone.encode_response) for x in responses]
         batch = make_batch(backbone, prompts, tokens)
-        return self.train_on_scored(batch, score_tensor.float().to(backbone.device), None, (0.0, start_time))
+        scored = ScoredResponses(score_tensor.float().to(backbone.device))
+        return self.train_on_scored(batch, scored, None, (0.0, start_time))
 
     def train_on_scored(
         self,
         batch: Batch,
-        scores: Tensor,
+        scored: ScoredResponses,
         sampler_logprobs: Sequence[Sequence[float]] | None,
         timing: tuple[float, float],
     ) -> StepResult:
         """Update on scored responses and check the metrics. timing: seconds of the rollout, and when scoring began."""
-        state, (rollout_seconds, start_time) = self.state, timing
+        state, scores, (rollout_seconds, start_time) = self.state, scored.scores, timing
         check_scores(scores, state.steps_done + 1)
-        rollout = self.prepare_rollout(batch, scores, sampler_logprobs)
+        # The first KL has to be 0: the reference is then read in the policy's own micro-batches, which round alike.
+        ref_logprobs = scored.ref_logprobs if state.steps_done else None
+        rollout = self.prepare_rollout(batch, scores, sampler_logprobs, ref_logprobs)
         initial_metrics = {"objective/scores": float(scores.mean()), "objective/kl": float(rollout.kl.sum())}
         check_finite(initial_metrics, state.steps_done + 1)  # before any update
         scored_time, response_count = time.monotonic(), len(scores)
@@ -286,17 +297,22 @@ class PolicyTrainer:
         return prompts, responses
 
     def prepare_rollout(
-        self, batch: Batch, scores: Tensor, sampler_logprobs: Sequence[Sequence[float]] | None
-    ) -> Rollout:
-        """Log-probabilities, values, KL, rewards and advantages of a batch, before any update."""
+        self, batch: Batch, scores: Tensor, sampler_logprobs: Sequence[Sequence[float]] | None,
+        ref_logprobs: Tensor | None = None,
+    ) -> Rollout:  # fmt: skip
+        """Log-probabilities, values, KL, rewards and advantages of a batch, before any update.
+
+        ref_logprobs: (B, R) of the reference where they are known.
+        """
         state, config = self.state, self.state.config
         score_scale = state.score_moments.update(scores) if config.scale_scores else 1.0
         micro_batches = [
             indices for minibatch in state.minibatches(0, batch) for indices in state.distributed.shard(minibatch)
         ]
         evaluated = evaluate_batch(
-            state.policy, batch, scores, micro_batches, config, state.on_progress, state.distributed
-        )
+            state.policy, batch, ScoredResponses(scores, ref_logprobs), micro_batches, config, state.on_progress,
+            state.distributed,
+        )  # fmt: skip
         if sampler_logprobs is not None:
             evaluated = evaluated.with_sampler_logprobs(sampler_logprobs)
         return build_rollout(evaluated, state.kl_controller.value, config, score_scale)
