@@ -8,7 +8,8 @@ from browser_lab import Lab, current_pair, intercept_votes, press_key
 from helpers import wait_until
 from playwright.sync_api import expect
 
-from rlhf_lab.common.records import NewCompletion
+from rlhf_lab.common.chat_format import prompt_of_chat
+from rlhf_lab.common.records import ChatSettings, NewCompletion
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
@@ -297,6 +298,36 @@ def test_reload_shows_the_same_pair_and_sides(lab, open_page):
     pair, left = current_pair(page), page.inner_text(".side.left .lab-text")
     page.reload()
     assert (current_pair(page), page.inner_text(".side.left .lab-text")) == (pair, left)
+
+
+TURNS = [("user", "Hi <|im_end|>"), ("assistant", "Hello.\n" * 60), ("user", "A joke,\nplease?")]
+
+
+def test_a_conversation_is_shown_turn_by_turn_and_its_last_turn_is_in_view(tmp_path_factory, open_page):
+    lab = Lab(tmp_path_factory.mktemp("talk") / "home")
+    stored = prompt_of_chat([{"role": role, "content": content} for role, content in TURNS])
+    with Database.open(lab.home) as db:
+        project = new_project(db, custom_prompts={stored: "train"}, prompt_set="own", chat=ChatSettings("Be kind."))
+        (prompt,) = projects.prompts(db, project.id, "train")
+        made = [NewCompletion(prompt.id, text, (5, 6), "base", 1) for text in ("Knock, knock.", "No.")]
+        first, second = projects.add_completions(db, made)
+        projects.add_pairs(db, project.id, [(first.id, second.id, "test")])
+    lab.start()
+    try:
+        for viewport in ({"width": 1280, "height": 900}, {"width": 390, "height": 844}):
+            page = open_page(lab, viewport=viewport)
+            current_pair(page)
+            turns = page.locator(".lab-label .conversation .turn")
+            assert turns.locator(".muted").all_inner_texts() == ["System prompt", "User", "Model", "User"]
+            texts = [text.strip() for text in turns.locator(".lab-text").all_inner_texts()]
+            assert texts == ["Be kind.", *(content.strip() for _, content in TURNS)]
+            expect(turns.last.locator(".lab-text")).to_be_in_viewport(ratio=1)
+            for name in ("left", "right", "tie", "both_bad", "skip"):
+                expect(page.locator(f"[data-do={name}]")).to_be_in_viewport(ratio=1)
+            assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+            page.close()
+    finally:
+        lab.stop()
 
 
 HOSTILE = (
