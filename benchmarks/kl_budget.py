@@ -251,7 +251,7 @@ def run(args: argparse.Namespace, experiment: Experiment, seed: int) -> dict[str
 def step_line(step: int, metrics: dict[str, float]) -> str:
     names = {
         "KL": "objective/kl", "score": "objective/scores", "gold": "objective/gold", "clipped": "objective/score_clipfrac",
-        "beta": "objective/kl_coef", "lr": "lr", "update": "policy/sequence_kl", "kept": "policy/update_fraction",
+        "beta": "objective/kl_coef", "lr": "lr", "update": "policy/update_kl", "kept": "policy/update_fraction",
         "held-out": "eval/scores", "its KL": "eval/kl",
     }  # fmt: skip
     return f"{step:>4}  " + "  ".join(f"{name} {metrics[key]:.3g}" for name, key in names.items() if key in metrics)

@@ -87,9 +87,7 @@ def test_chat_transcript_round_trip():
     assert text == "\n\nSystem: Be kind.\n\nHuman: a\n\nb: c\n\nAssistant: d\n\nHuman: e\n\nAssistant:"
     assert chat_of_prompt(text) == turns
     for odd in ("Once", "", "\n\nHuman: x", "\n\nHuman:x\n\nAssistant:", "\n\nHuman: \n\nAssistant: \n\nAssistant:"):
-        assert prompt_of_chat(chat_of_prompt(odd)) == odd or chat_of_prompt(odd) == [
-            {"role": "user", "content": odd}
-        ]
+        assert prompt_of_chat(chat_of_prompt(odd)) == odd or chat_of_prompt(odd) == [{"role": "user", "content": odd}]
 
 
 def test_votes_of_several_people_with_ties(files):

@@ -12,7 +12,7 @@ ROLLOUT, MEASURE, ORDER = "training/policy/rollout.py", "training/policy/rollout
 POLICY, STATE, METRICS = "training/policy/trainer.py", "training/policy/train_state.py", "training/policy/metrics.py"
 LORA, CONFIG = "models/lora_linear.py", "config/policy.py"
 LIMIT, EVALUATION, KL = "training/policy/kl_budget.py", "training/policy/run_evaluation.py", "core/kl.py"
-CHECKPOINTS = "training/checkpoints.py"
+CHECKPOINTS, STATE = "training/checkpoints.py", "training/policy/train_state.py"
 ALGORITHMS, TRPO, OWN, BUDGET = (
     f"training/test_{name}.py::" for name in ("algorithms", "trpo_update", "critic", "kl_budget")
 )
@@ -75,14 +75,22 @@ MUTANTS = [
     # --- KL budget ---
     Mutant(LIMIT, "updates of any size are kept", "        if kl <= limit:\n", "        if True:\n",
            f"{BUDGET}test_no_update_is_larger_than_the_limit"),
-    Mutant(LIMIT, "scaled back once, not checked again", "kl = update_kl(state, rollout) if fraction else 0.0", "break",
+    Mutant(LIMIT, "scaled back once, not checked again", "kl = measured_kl() if fraction else 0.0", "break",
            f"{BUDGET}test_no_update_is_larger_than_the_limit"),
     Mutant(LIMIT, "scaled back from the wrong end", "first.lerp(last, fraction)", "last.lerp(first, fraction)",
            f"{BUDGET}test_the_change_is_scaled_along_the_line_of_the_update"),
     Mutant(LIMIT, "a broken update is never undone", "first.lerp(last, fraction) if fraction else first",
            "first.lerp(last, fraction)", f"{BUDGET}test_an_update_that_breaks_the_policy_is_undone"),
-    Mutant(LIMIT, "the learning rate stays", "lr_factor(first_kl, target)", "1.0",
+    Mutant(LIMIT, "the learning rate stays", "lr_factor(max(first_kl, ROUNDING_ERROR * rounding), target)", "1.0",
            f"{BUDGET}test_the_learning_rate_follows_the_size_of_the_updates"),
+    Mutant(LIMIT, "the rounding is not subtracted", "max(0.0, kl - rounding)", "kl",
+           f"{BUDGET}test_the_learning_rate_does_not_follow_the_rounding_of_half_precision"),
+    Mutant(LIMIT, "the rounding is that of the whole update", "ROUNDING_SHARE = 0.01", "ROUNDING_SHARE = 1.0",
+           f"{BUDGET}test_the_learning_rate_does_not_follow_the_rounding_of_half_precision"),
+    Mutant(LIMIT, "the parameters stay at the share", "set_between(parameters, end, end, 0.0)", "pass",
+           f"{BUDGET}test_the_learning_rate_does_not_follow_the_rounding_of_half_precision"),
+    Mutant(STATE, "a resumed run measures the rounding anew", 'rounding = numbers.get("rounding")', "rounding = None",
+           f"{BUDGET}test_the_rounding_is_measured_at_every_fifth_step_and_saved"),
     Mutant(NATURAL, "trpo ignores the budget", "self.max_kl = min(self.max_kl, limit / self.denominators.tokens)", "pass",
            f"{BUDGET}test_trpo_takes_no_larger_step_than_the_limit"),
     Mutant(STATE, "no warm-up of lr", "multiplier *= min(1.0, (self.steps_done + 1) / WARMUP_STEPS)", "pass",

@@ -19,8 +19,8 @@ EVAL_PROMPTS = ("a bird", "the old house", "good")
 CAT = tiny_models.ID["cat"]
 
 
-def budget_trainer(folder, scorer=None, eval_prompts=EVAL_PROMPTS, **changes):
-    backbone = tiny_models.load(folder)
+def budget_trainer(folder, scorer=None, eval_prompts=EVAL_PROMPTS, dtype=torch.float32, **changes):
+    backbone = tiny_models.load(folder, dtype)
     task = PolicyTask(
         tiny_models.PROMPTS, scorer or tiny_models.CountToken(CAT), tiny_models.PROMPTS[:2], eval_prompts=eval_prompts
     )
@@ -111,6 +111,57 @@ def test_an_update_that_breaks_the_policy_is_undone(llama_folder, monkeypatch):
     assert (metrics["policy/update_kl"], metrics["policy/update_fraction"]) == (0.0, 0.0)
     assert all(torch.equal(a, b) for a, b in zip(parameters, before, strict=True))
     assert trainer.state.lr == pytest.approx(5e-4)
+
+
+def test_the_learning_rate_does_not_follow_the_rounding_of_half_precision(llama_folder, monkeypatch):
+    """A hundredth of the update measures 0.30 nats, all of it rounding, and the whole update 0.34: its own KL is 0.04."""
+    trainer = budget_trainer(llama_folder, dtype=torch.bfloat16, lr=1e-3, steps=50, beta=0.1)
+    parameters = trainer.adapters.parameters("policy")
+    measured, values = [], iter([0.30, 0.34])
+
+    def fake_kl(state, rollout):
+        measured.append([parameter.detach().clone() for parameter in parameters])
+        return next(values)
+
+    monkeypatch.setattr(kl_budget, "update_kl", fake_kl)
+    rollouts = recorded_rollouts(trainer, monkeypatch)
+    before = [parameter.detach().clone() for parameter in parameters]
+    metrics = trainer.run_step().metrics
+    assert (metrics["policy/update_kl"], metrics["policy/update_fraction"]) == (pytest.approx(0.04), 1.0)
+    small, whole = measured
+    for start, hundredth, end, kept in zip(before, small, whole, parameters, strict=True):
+        torch.testing.assert_close(hundredth - start, 0.01 * (end - start), rtol=1e-2, atol=1e-7)
+        assert torch.equal(end, kept)
+    tokens = statistics.fmean(rollouts[0].batch.lengths[:, 1].tolist())
+    assert trainer.state.rounding == pytest.approx(0.30 / tokens)
+    target = (
+        2.0 / 40 / 4**2
+    )  # a fortieth of the budget; the first step of the warm-up has a quarter of the learning rate
+    assert trainer.state.lr == pytest.approx(1e-3 * (target / 0.04) ** 0.25)
+
+
+def test_the_rounding_is_measured_at_every_fifth_step_and_saved(llama_folder, monkeypatch, tmp_path):
+    trainer = budget_trainer(llama_folder, dtype=torch.bfloat16, lr=1e-4, steps=20)
+    calls, shares, set_between = [], [], kl_budget.set_between
+    monkeypatch.setattr(
+        kl_budget, "set_between", lambda *args: (shares.append((trainer.state.steps_done, args[3])), set_between(*args))
+    )
+    for _ in range(6):
+        trainer.run_step()
+        calls.append(trainer.state.rounding)
+    assert [step for step, share in shares if share == kl_budget.ROUNDING_SHARE] == [0, 5]
+    assert len(set(calls[:5])) == 1
+    assert calls[0] > 0.0
+    save_checkpoint(tmp_path, trainer.adapters, "policy", *trainer.state.state_dict())
+    resumed = budget_trainer(llama_folder, dtype=torch.bfloat16, lr=1e-4, steps=20)
+    resumed.state.load_state_dict(*load_latest(tmp_path))
+    assert resumed.state.rounding == calls[-1]
+
+
+def test_full_precision_has_no_rounding_to_subtract(llama_folder):
+    trainer = budget_trainer(llama_folder)
+    trainer.run_step()
+    assert trainer.state.rounding is None
 
 
 def one_minibatch(minibatches):

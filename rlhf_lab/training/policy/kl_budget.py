@@ -3,6 +3,10 @@
 After the updates of a step, KL(old || new) is measured on the step's responses. Above a limit the change of the parameters is
 scaled back until the KL is below it, as in a trust region, so that no step leaves the budget far behind. The learning rate
 follows the measured KL towards a target, both ways. `core.kl.BudgetKL` steers beta.
+
+In half precision the smallest change of the parameters rounds every activation differently, which adds to a measured KL as much
+per token as a good update does. So that the learning rate does not follow the rounding, it is measured too, with a hundredth of
+an update, and subtracted.
 """
 
 import math
@@ -13,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rlhf_lab.core.kl import kl_estimate, lr_factor
+from rlhf_lab.kernels.ops import HALF_DTYPES
 from rlhf_lab.training.policy.rollout import Rollout
 from rlhf_lab.training.policy.train_state import TrainState
 
@@ -20,6 +25,9 @@ from rlhf_lab.training.policy.train_state import TrainState
 TARGET_SHARE, LIMIT_SHARE = 1 / 40, 1 / 10
 MAX_ATTEMPTS = 8  # to scale an update back before it is undone
 LR_RANGE = (1e-3, 10.0)  # times the configured learning rate
+ROUNDING_SHARE = 0.01  # of an update: its own KL is a ten-thousandth
+ROUNDING_EVERY = 5  # steps between two measurements of the rounding
+ROUNDING_ERROR = 0.05  # of the rounding: what cannot be told from 0 beside it counts as so much
 
 
 class UpdateSize(NamedTuple):
@@ -37,20 +45,41 @@ def limit_update(state: TrainState, rollout: Rollout, start: Sequence[Tensor]) -
     budget = state.config.kl_budget
     assert budget is not None
     parameters = state.policy.adapters.parameters(state.policy.adapter)
-    kl = first_kl = update_kl(state, rollout)
+    end = [parameter.detach().clone() for parameter in parameters]
+    rounding = rounding_kl(state, rollout, start, end)
+
+    def measured_kl() -> float:
+        kl = update_kl(state, rollout)
+        return kl if math.isnan(kl) else max(0.0, kl - rounding)
+
+    kl = first_kl = measured_kl()
     limit, fraction = LIMIT_SHARE * budget, 1.0
-    end = [parameter.detach().clone() for parameter in parameters] if not kl <= limit else []
     for attempt in range(MAX_ATTEMPTS + 1):
         if kl <= limit:
             break
         shrink = 0.9 * math.sqrt(limit / kl) if math.isfinite(kl) else 0.0
         fraction = fraction * min(0.9, max(0.1, shrink)) if attempt < MAX_ATTEMPTS else 0.0
         set_between(parameters, start, end, fraction)
-        kl = update_kl(state, rollout) if fraction else 0.0
+        kl = measured_kl() if fraction else 0.0
     target = TARGET_SHARE * budget * state.lr_multiplier() ** 2
     low, high = (state.config.lr * factor for factor in LR_RANGE)
-    state.lr = min(max(state.lr * lr_factor(first_kl, target), low), high)
+    state.lr = min(max(state.lr * lr_factor(max(first_kl, ROUNDING_ERROR * rounding), target), low), high)
     return UpdateSize(kl, fraction)
+
+
+def rounding_kl(state: TrainState, rollout: Rollout, start: Sequence[Tensor], end: Sequence[Tensor]) -> float:
+    """What rounding alone adds to `update_kl`, nats per response; 0 in full precision. Measured every ROUNDING_EVERY steps."""
+    if state.policy.backbone.model.dtype not in HALF_DTYPES:
+        return 0.0
+    tokens = int(rollout.batch.lengths[:, 1].sum()) / len(rollout.scores)
+    if state.rounding is None or state.steps_done % ROUNDING_EVERY == 0:
+        parameters = state.policy.adapters.parameters(state.policy.adapter)
+        set_between(parameters, start, end, ROUNDING_SHARE)
+        kl = update_kl(state, rollout)
+        set_between(parameters, end, end, 0.0)
+        if math.isfinite(kl):  # that of a policy that the update broke says nothing
+            state.rounding = kl / tokens
+    return (state.rounding or 0.0) * tokens
 
 
 @torch.no_grad()

@@ -27,8 +27,9 @@ WARMUP_STEPS = 4  # over which the learning rate rises, with a KL budget: Adam's
 #: The numbers of a state, and of how many each consists.
 NUMBER_COUNTS = {
     "step": 1, "episodes": 1, "beta": 1, "lr": 1, "penalty": 1, "scores": 3, "kl_budget": 2, "score_unit": 2, "best": 2,
+    "rounding": 1,
 }  # fmt: skip
-OPTIONAL_NUMBERS = ("episodes", "kl_budget", "score_unit", "best")  # not in checkpoints of earlier versions
+OPTIONAL_NUMBERS = ("episodes", "kl_budget", "score_unit", "best", "rounding")  # not in checkpoints of earlier versions
 
 
 class BestCheckpoint(NamedTuple):
@@ -51,7 +52,8 @@ class TrainState:
 
     parameters: everything that is trained. kl_controller: beta. penalty_controller: the coefficient of ppo_penalty. lr: before
     its schedule. score_moments: running mean and variance of the scores. episodes: responses trained on so far. With a KL
-    budget, score_unit: the unit of the scores, None before it is measured; best: the best checkpoint so far.
+    budget, score_unit: the unit of the scores, None before it is measured; best: the best checkpoint so far; rounding: what
+    rounding adds to the KL of an update, nats per token, None before it is measured.
     """
 
     config: PolicyConfig
@@ -67,6 +69,7 @@ class TrainState:
     lr: float = field(init=False)
     score_unit: ScoreUnit | None = None
     best: BestCheckpoint | None = None
+    rounding: float | None = None
     steps_done: int = 0
     episodes: int = 0
 
@@ -133,6 +136,7 @@ class TrainState:
                 "kl_budget": [self.kl_controller.base, self.kl_controller.average],
                 "score_unit": self.score_unit,
                 "best": self.best,
+                "rounding": self.rounding,
             }
         return tensors, numbers
 
@@ -179,6 +183,8 @@ class TrainState:
             self.kl_controller.value = float(numbers["beta"])
         self.score_unit = ScoreUnit(*map(float, unit)) if unit else None
         self.best = BestCheckpoint(int(best[0]), float(best[1])) if best else None
+        rounding = numbers.get("rounding")
+        self.rounding = None if rounding is None else float(rounding)
 
     def _check_fits(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Raises TrainingError where a saved state has other parts than this one, or damaged ones. Old checkpoints name no

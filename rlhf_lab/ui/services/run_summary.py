@@ -244,8 +244,8 @@ def best_checkpoint_text(run: Run, curves: Mapping[str, list[Point]]) -> str:
     if score is None or kl is None:
         return ""
     return (
-        f"Best checkpoint within the KL budget of {run.config['kl_budget']:g}: step {step}. On prompts that were not trained on "
-        f"its score is {score:z.2f} sd and its KL {kl:.1f}."
+        f"Best checkpoint within or near the KL budget of {run.config['kl_budget']:g}: step {step}. On prompts that were not "
+        f"trained on its score is {score:z.2f} sd and its KL {kl:.1f}."
     )
 
 
