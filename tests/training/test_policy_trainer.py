@@ -21,6 +21,7 @@ from rlhf_lab.training.policy import update
 from rlhf_lab.training.policy.batching import prompt_indices
 from rlhf_lab.training.policy.invariants import MAX_SCORE, check_finite
 from rlhf_lab.training.policy.metrics import UpdateStats
+from rlhf_lab.training.policy.rollout import ScoredResponses
 from rlhf_lab.training.policy.update import minibatch_backward
 
 NAN = float("nan")
@@ -244,7 +245,7 @@ def test_padding_contents_change_no_number(llama_folder):
                 responses=rows.responses.masked_fill(~rows.mask, junk),
                 prompts=rows.prompts.masked_fill(~rows.prompt_mask.bool(), junk),
             )
-        result = trainer.train_on_scored(rows, torch.linspace(-2, 2, 6), None, (0.0, 0.0))
+        result = trainer.train_on_scored(rows, ScoredResponses(torch.linspace(-2, 2, 6)), None, (0.0, 0.0))
         actual.append((tiny_models.numbers(result.metrics), weights(trainer)))
     for metrics, after in actual[1:]:
         assert metrics == actual[0][0]

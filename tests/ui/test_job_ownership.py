@@ -69,7 +69,7 @@ def build_screen(module, ctx, monkeypatch):
 
     monkeypatch.setattr(module, "widget", widget)
     if module is reward:
-        monkeypatch.setattr(reward, "Form", lambda *_: SimpleNamespace(components=[]))
+        monkeypatch.setattr(reward, "Form", lambda *_: SimpleNamespace(components=[], on_change=lambda *_: None))
         monkeypatch.setattr(reward.gr, "Accordion", lambda *_, **__: contextlib.nullcontext())
     module.build(ctx, None)
     return SimpleNamespace(**functions)
