@@ -21,6 +21,14 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
+def fresh(tmp_path, model):
+    """A lab without labels."""
+    made = Lab(tmp_path / "home", model)
+    yield made
+    made.db.close()
+
+
+@pytest.fixture
 def lab(tmp_path, model):
     made = Lab(tmp_path / "home", model)
     made.label()

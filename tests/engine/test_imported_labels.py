@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from support_worker import REWARD, Lab
+from support_worker import REWARD
 
 from rlhf_lab.common.enums import JobKind, JobStatus, Source
 from rlhf_lab.engine.label_preparation import _shorten_prompt, check_annotator_weights, prepare_labels
@@ -17,13 +17,6 @@ from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_models import latest_reward_model
 
 LONG = "the cat sat on the moon " * 60
-
-
-@pytest.fixture
-def fresh(tmp_path, model):
-    made = Lab(tmp_path / "home", model)
-    yield made
-    made.db.close()
 
 
 def take_in(lab, tmp_path, source="human"):

@@ -20,13 +20,6 @@ from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.reward_scores import _scores_of, unjudged_pairs
 
 
-@pytest.fixture
-def fresh(tmp_path, model):
-    made = Lab(tmp_path / "home", model)
-    yield made
-    made.db.close()
-
-
 def newest(lab):
     return latest_reward_model(lab.db, lab.project.id)
 

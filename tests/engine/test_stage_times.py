@@ -3,7 +3,7 @@
 from statistics import median
 
 import pytest
-from support_worker import REWARD, Lab
+from support_worker import REWARD
 
 from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.config.policy import PolicyConfig
@@ -17,13 +17,6 @@ from rlhf_lab.store.projects import newest_pairs
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.run_metrics import metrics_since
 from rlhf_lab.store.runs import get_run
-
-
-@pytest.fixture
-def fresh(tmp_path, model):
-    made = Lab(tmp_path / "home", model)
-    yield made
-    made.db.close()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from support import tiny_models
-from support_worker import Lab
 
 from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.common.records import NewCompletion
@@ -17,13 +16,6 @@ from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.errors import ModelError
 from rlhf_lab.store.features import load_features, texts_without_features
 from rlhf_lab.store.projects import add_completions, add_pairs, get_pair, prompts
-
-
-@pytest.fixture
-def fresh(tmp_path, model):
-    made = Lab(tmp_path / "home", model)
-    yield made
-    made.db.close()
 
 
 @pytest.fixture
