@@ -207,6 +207,7 @@ class BudgetKL:
     NEW_SHARE = 0.5  # of the newest KL in the average
     GAIN = 0.25  # of log(average / budget), per step
     MAX_RATIO = 4.0  # of average to budget, beyond which the coefficient grows through base only
+    SETTLED_LENGTH = 0.5  # of an update at the budget, to that of one far below it
 
     def __init__(self, init: float, budget: float) -> None:
         """init: the coefficient at the budget, to begin with; budget: nats per sequence. Raises ConfigError unless positive."""
@@ -223,6 +224,15 @@ class BudgetKL:
     def value(self, coefficient: float) -> None:
         """Continue from this coefficient; with an average of 0, when nothing holds the policy back, it is that at the budget."""
         self.base = coefficient / (self._wall() or 1.0)
+
+    @property
+    def update_length(self) -> float:
+        """How long an update may be, as a share of one far below the budget: 1 up to half of it, then falling to SETTLED_LENGTH.
+
+        Updates of one length would carry the KL as far beyond the budget as the coefficient is slow to follow, and back again.
+        """
+        closeness = min(1.0, max(0.0, 2.0 * self.average / self.budget - 1.0))
+        return 1.0 + closeness * (self.SETTLED_LENGTH - 1.0)
 
     def _wall(self) -> float:
         return float(min(self.average / self.budget, self.MAX_RATIO) ** self.EXPONENT)

@@ -293,6 +293,16 @@ def test_budget_kl_far_beyond_its_budget():
     assert other.update(-3.0, 32) == other.average == 0.0
 
 
+@pytest.mark.parametrize(
+    ("average", "length"), [(0.0, 1.0), (2.0, 1.0), (3.0, 0.75), (3.5, 0.625), (4.0, 0.5), (9.0, 0.5)]
+)
+def test_updates_are_half_as_long_at_the_budget(average, length):
+    """Budget 4: whole up to 2, then falling in a line to a half at 4."""
+    controller = kl.BudgetKL(init=0.1, budget=4.0)
+    controller.average = average
+    assert controller.update_length == pytest.approx(length, abs=1e-12)
+
+
 @pytest.mark.parametrize("average", [0.0, 3.0])
 def test_budget_kl_goes_on_from_a_given_coefficient(average):
     controller = kl.BudgetKL(init=0.1, budget=6.0)

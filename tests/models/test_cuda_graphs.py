@@ -5,6 +5,7 @@ import dataclasses
 import gc
 import logging
 import math
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -219,11 +220,16 @@ def cuda(monkeypatch):
     def set_stream(stream):
         now[0] = stream.name
 
+    def set_sync_debug_mode(mode):
+        """As torch's, which warns the first time; these tests turn warnings into errors."""
+        warnings.warn("Synchronization debug mode is a prototype feature", UserWarning, stacklevel=2)
+        done.append(f"wait {mode}")
+
     pools = iter(["pool 1", "pool 2", "pool 3"])
     fakes = {
         "device": lambda device: contextlib.nullcontext(), "stream": use_stream, "graph": graph, "Stream": Stream,
         "current_stream": lambda: Stream(now[0]), "set_stream": set_stream, "graph_pool_handle": lambda: next(pools),
-        "CUDAGraph": Graph, "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: done.append(f"wait {mode}"),
+        "CUDAGraph": Graph, "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": set_sync_debug_mode,
     }  # fmt: skip
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)

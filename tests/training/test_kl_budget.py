@@ -198,6 +198,8 @@ def test_warm_up_and_schedule(llama_folder):
         state.steps_done = step
         shares.append(state.lr_multiplier())
     assert shares == pytest.approx([0.25, 0.5 * 0.9**0.5, 0.75 * 0.8**0.5, 0.7**0.5, 0.6**0.5, 0.5**0.5])
+    state.kl_controller.average = 1.5  # three quarters of the budget: halfway from whole updates to half as long ones
+    assert state.lr_multiplier() == pytest.approx(0.75 * 0.5**0.5)
     without = budget_trainer(llama_folder, steps=10, kl_budget=None).state
     assert without.lr_multiplier() == 1.0
 

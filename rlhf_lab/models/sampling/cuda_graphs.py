@@ -13,6 +13,7 @@ after one log line.
 
 import logging
 import os
+import warnings
 import weakref
 from typing import Any
 
@@ -30,6 +31,13 @@ log = logging.getLogger("rlhf_lab.graphs")
 GRAPHS_ENV = "RLHF_LAB_GRAPHS"  # 0: never
 MIN_GRAPH_TOKENS = 8  # fewer are not worth recording
 COLUMN_MULTIPLE = 64  # the length of the buffers is a multiple of it
+
+
+def set_sync_debug_mode(mode: int | str) -> None:
+    """As `torch.cuda`'s, without its warning that the mode is a prototype: some programs turn warnings into errors."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode")
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 class CudaRecorder:
@@ -59,11 +67,11 @@ class CudaRecorder:
             with torch.cuda.stream(self.warmup_stream):
                 for sync_mode in ("default", "error"):  # the first run may wait for the GPU: it initialises
                     previous_mode = torch.cuda.get_sync_debug_mode()
-                    torch.cuda.set_sync_debug_mode(sync_mode)
+                    set_sync_debug_mode(sync_mode)
                     try:
                         step()
                     finally:
-                        torch.cuda.set_sync_debug_mode(previous_mode)
+                        set_sync_debug_mode(previous_mode)
                         restore()
             previous_stream.wait_stream(self.warmup_stream)
             return self._capture(step, previous_stream)

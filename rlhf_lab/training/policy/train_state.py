@@ -101,16 +101,17 @@ class TrainState:
         return self.lr * self.lr_multiplier()
 
     def lr_multiplier(self) -> float:
-        """The schedule's share of the learning rate in the next step."""
+        """The share of the learning rate in the next step: the schedule's and, with a KL budget, that of the warm-up and of an
+        update's length near the budget."""
         fraction_done = min(1.0, self.steps_done / self.config.steps)
         multiplier = 1.0
         if self.config.lr_schedule == "linear":
             multiplier = 1 - fraction_done
         elif self.config.lr_schedule == "cosine":
             multiplier = 0.5 * (1 + math.cos(math.pi * fraction_done))
-        if self.config.kl_budget is not None:  # the KL of an update follows the schedule, and lr is its square root
-            multiplier = math.sqrt(multiplier)
-            multiplier *= min(1.0, (self.steps_done + 1) / WARMUP_STEPS)
+        if isinstance(self.kl_controller, BudgetKL):
+            multiplier = math.sqrt(multiplier)  # the KL of an update follows the schedule, and lr is its square root
+            multiplier *= min(1.0, (self.steps_done + 1) / WARMUP_STEPS) * self.kl_controller.update_length
         return multiplier
 
     def state_dict(self) -> StateDict:
