@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import psutil
-
 from rlhf_lab.config.dtype import possible_dtypes
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.jobs.container_memory import available_bytes
 from rlhf_lab.jobs.model_inspection import ModelFacts
 
 PROMPT_TOKENS = 64
@@ -85,7 +84,7 @@ class DecoderDims:
 
 def detect_device() -> DeviceMemory:
     """The GPU, if torch can use one, otherwise the main memory that is available now."""
-    return _detect_gpu() or DeviceMemory("cpu", "CPU", int(psutil.virtual_memory().available))
+    return _detect_gpu() or DeviceMemory("cpu", "CPU", available_bytes())
 
 
 def _detect_gpu() -> DeviceMemory | None:
