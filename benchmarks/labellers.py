@@ -2,16 +2,21 @@
 
     python benchmarks/labellers.py --clients 30 --seconds 180 --json
     python benchmarks/labellers.py --clients 30 --seconds 180 --restart --json     the page is killed and restarted halfway
+    python benchmarks/labellers.py --model FOLDER --judge concise --batch-size 16 --seconds 300 --quiet-steps 5 --browser
 
 Each client asks for a pair, thinks 2 ± 1 s, and votes; one vote in ten is sent twice. Failed requests are repeated with the same
 uuid until they are answered. Prints how many votes were counted, whether any was lost, doubled or given to one person twice, and
-the latency of the page (median, 95th percentile, worst, in ms).
+the latency of the page (median, 95th percentile, worst, in ms), and the median seconds of a PPO step before the clients came and
+while they label. --browser: one more person labels in Chromium; from each of their votes to the figures of the instant reward
+model that has learnt from it.
 """
 
 import argparse
 import http.client
 import json
+import os
 import random
+import shutil
 import socket
 import statistics
 import subprocess
@@ -29,16 +34,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.common.records import Job
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.jobs import engine_process, queue, run_control
 from rlhf_lab.jobs.judge_labelling import label_with_judge
-from rlhf_lab.jobs.project_setup import pick_project
+from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import set_labelling_config
+from rlhf_lab.store.run_metrics import metrics_since
 from rlhf_lab.store.runs import get_run
 
 CHOICES = ("left", "right", "left", "right", "tie", "both_bad", "skip")
@@ -50,6 +57,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--pairs", type=int, default=256, help="pairs written before the clients come")
     parser.add_argument("--overlap", type=int, default=5, help="votes wanted for each pair")
+    parser.add_argument("--model", default=EMBEDDED_MODEL, help="a model folder instead of the embedded model")
+    parser.add_argument("--judge", default="cheerful", help="whose 60 labels the reward model learns from")
+    parser.add_argument("--batch-size", type=int, default=PolicyConfig().batch_size, help="responses of a PPO step")
+    parser.add_argument("--quiet-steps", type=int, default=1, help="steps of PPO before the clients come")
+    parser.add_argument("--browser", action="store_true", help="one more person labels in Chromium")
     parser.add_argument("--restart", action="store_true", help="kill the page in the middle and start it again")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -64,30 +76,37 @@ def main() -> int:
 
 def measure(home: Path, args: argparse.Namespace) -> dict[str, Any]:
     with Database.open(home) as db:
-        project = pick_project(db, None)
+        project = new_project(db, model=args.model)
         set_labelling_config(db, project.id, LabellingConfig(overlap=args.overlap, hold_s=60))
         page = Page(home)
         page.start()
         try:
             wait_for_job(db, home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.pairs}))
-            label_with_judge(db, project.id, load_judge("cheerful"), 60)
+            label_with_judge(db, project.id, load_judge(args.judge), 60)
             wait_for_job(
                 db, home, queue.submit(db, JobKind.TRAIN_REWARD, project.id, {"source": "simulated", "labels": 60})
             )
-            run = run_control.start_run(db, home, project.id, PolicyConfig(steps=5_000), None)
-            while get_run(db, run.id).step < 1:
+            config = PolicyConfig(steps=5_000, batch_size=args.batch_size, temperature=project.temperature)
+            run_id = run_control.start_run(db, home, project.id, config, None).id
+            while (start_step := get_run(db, run_id).step) < args.quiet_steps:
                 time.sleep(0.2)
-            start_step = get_run(db, run.id).step
-            clients = run_clients(page, args)
-            steps_trained = get_run(db, run.id).step - start_step
+            clients, figures_ms = run_clients(page, args)
+            end_step = get_run(db, run_id).step
         finally:
             page.kill()
             engine_process.stop_engine(db, home)
-        return reconcile(db, clients) | {
+        seconds = {step: sum(m[f"time/{part}"] for part in ("rollout", "score", "update"))
+                   for step, m in metrics_since(db, run_id, 0)}  # fmt: skip
+        quiet = [s for step, s in seconds.items() if step <= start_step]
+        # the step that the clients came into belongs to neither
+        busy = [s for step, s in seconds.items() if start_step + 1 < step <= end_step]
+        return reconcile(db, clients) | latency_summary("instant_figures", figures_ms) | {
             "clients": args.clients,
             "seconds": args.seconds,
-            "ppo_steps_meanwhile": steps_trained,
-        }
+            "ppo_steps_meanwhile": end_step - start_step,
+            "ppo_step_before_s": round(statistics.median(quiet), 2),
+            "ppo_step_meanwhile_s": round(statistics.median(busy), 2) if busy else None,
+        }  # fmt: skip
 
 
 def wait_for_job(db: Database, home: Path, job: Job) -> None:
@@ -97,7 +116,8 @@ def wait_for_job(db: Database, home: Path, job: Job) -> None:
     assert current.status is JobStatus.DONE, current.error
 
 
-def run_clients(page: "Page", args: argparse.Namespace) -> list["Client"]:
+def run_clients(page: "Page", args: argparse.Namespace) -> tuple[list["Client"], list[float]]:
+    """The clients after their time, and ms from a vote in the browser to the figures that know it."""
     end = time.monotonic() + args.seconds
     clients = [Client(n, page.url, end) for n in range(args.clients)]
     threads = [threading.Thread(target=client.run) for client in clients]
@@ -107,9 +127,35 @@ def run_clients(page: "Page", args: argparse.Namespace) -> list["Client"]:
         time.sleep(args.seconds / 2)
         page.kill()
         page.start()
+    figures_ms = vote_in_browser(page.url, end) if args.browser else []
     for thread in threads:
         thread.join()
-    return clients
+    return clients, figures_ms
+
+
+def vote_in_browser(url: str, end: float) -> list[float]:
+    """Votes every few seconds with the keyboard; ms from each key press to the reward model's figures that know the vote."""
+    from playwright.sync_api import sync_playwright
+
+    waits = []
+    with sync_playwright() as playwright:
+        chromium = os.environ.get("RLHF_LAB_CHROMIUM") or shutil.which("chromium")
+        page = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page()
+        page.goto(url)
+        page.wait_for_selector(".lab-label .side", timeout=60_000)
+        time.sleep(2.0)
+        while time.monotonic() < end:
+            start_time = time.perf_counter()
+            page.keyboard.press("1")
+            page.wait_for_function(
+                "document.querySelector('.instant .guess').innerText.includes('learns from your answer')"
+            )
+            page.wait_for_function(
+                "!document.querySelector('.instant .guess').innerText.includes('learns from your answer')", polling=20
+            )
+            waits.append(1000 * (time.perf_counter() - start_time))
+            time.sleep(2.0)
+    return waits
 
 
 class Page:
@@ -226,14 +272,19 @@ def reconcile(db: Database, clients: list[Client]) -> dict[str, Any]:
         "why": next((client.error for client in clients if client.error), ""),
     }
     for name in ("next_pair", "submit_vote"):
-        latencies = sorted(latency for client in clients for latency in client.latencies_ms[name])
-        if len(latencies) > 1:
-            result |= {
-                f"{name}_p50_ms": round(statistics.median(latencies), 1),
-                f"{name}_p95_ms": round(statistics.quantiles(latencies, n=20)[-1], 1),
-                f"{name}_max_ms": round(latencies[-1], 1),
-            }
+        result |= latency_summary(name, [latency for client in clients for latency in client.latencies_ms[name]])
     return result
+
+
+def latency_summary(name: str, latencies_ms: list[float]) -> dict[str, float]:
+    """Median, 95th percentile and worst; nothing of fewer than two."""
+    if len(latencies_ms) < 2:
+        return {}
+    return {
+        f"{name}_p50_ms": round(statistics.median(latencies_ms), 1),
+        f"{name}_p95_ms": round(statistics.quantiles(latencies_ms, n=20, method="inclusive")[-1], 1),
+        f"{name}_max_ms": round(max(latencies_ms), 1),
+    }
 
 
 if __name__ == "__main__":
