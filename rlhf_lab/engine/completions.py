@@ -1,7 +1,7 @@
 """Short jobs about texts: continue prompts, score texts, and show what each token contributes to the score."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +14,7 @@ from rlhf_lab.engine.prompt_filter import DEFAULT_MAX_NEW_TOKENS, indices_that_f
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.models.sampling.sampler import PROGRESS_EVERY
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.training.evaluation import SampledResponses, sample_responses
 from rlhf_lab.training.reward.task import ReferenceSamples
@@ -39,16 +40,29 @@ def resolve_max_new_tokens(backbone: Backbone, prompts: Sequence[str], max_new_t
 
 
 def reference_samples(
-    model_cache: ModelCache, project: Project, on_progress: ProgressCallback = no_progress
+    model_cache: ModelCache,
+    project: Project,
+    on_progress: ProgressCallback = no_progress,
+    on_tokens: Callable[[int, int], None] = lambda *_: None,
 ) -> ReferenceSamples:
     """Base samples for train prompts at the project's temperature, which scores are normalised on.
 
-    The same for every reward model of a project.
+    The same for every reward model of a project. on_tokens: called with the number of tokens that each text has so far, and the
+    most that it can have.
     """
     backbone, adapters = model_cache.load_project(project)
     fitting_prompts = prompts_that_fit(backbone, prompts(model_cache.db, project.id, "train"))
     texts = [fitting_prompts.prompts[i % len(fitting_prompts.prompts)].text for i in range(REFERENCE_SAMPLES)]
     max_new_tokens, start_time = fitting_prompts.response_length, time.monotonic()
+    sampled_tokens = 0
+
+    def count_tokens() -> None:
+        nonlocal sampled_tokens
+        sampled_tokens = min(sampled_tokens + PROGRESS_EVERY, max_new_tokens)
+        on_tokens(sampled_tokens, max_new_tokens)
+        on_progress()
+
+    on_tokens(0, max_new_tokens)
     with adapters.using(None):
         samples = sample_responses(
             backbone,
@@ -57,7 +71,7 @@ def reference_samples(
             purpose="reference",
             max_new_tokens=max_new_tokens,
             temperature=project.temperature,
-            on_progress=on_progress,
+            on_progress=count_tokens,
         )
     model_cache.speed.record_sampling(time.monotonic() - start_time, samples.tokens)
     model_cache.speed.record_texts(samples.prompts, samples.tokens, max_new_tokens)

@@ -19,7 +19,7 @@ from rlhf_lab.common.enums import Source
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow
 from rlhf_lab.common.text import pluralize
-from rlhf_lab.config.reward import MAX_SCORED_PAIRS, RewardConfig
+from rlhf_lab.config.reward import MAX_SCORED_PAIRS, REFERENCE_SAMPLES, RewardConfig
 from rlhf_lab.engine.completions import reference_samples
 from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
 from rlhf_lab.engine.label_preparation import check_has_labels, prepare_labels
@@ -27,6 +27,7 @@ from rlhf_lab.engine.model_cache import REWARD_MODELS_FOLDER, ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs, score_pairs
 from rlhf_lab.engine.text_features import NEW_TEXTS_BUDGET_S, FeatureBackfill
 from rlhf_lab.errors import TrainingError
+from rlhf_lab.jobs.model_speed import ModelSpeed
 from rlhf_lab.jobs.time_estimate import EARLY_PAIRS, WorkCount, count_reward, pairs_stage, reward_stage
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.oom import free_memory
@@ -40,6 +41,7 @@ from rlhf_lab.training.reward.task import REWARD_TRAINING_ADAPTER
 from rlhf_lab.training.reward.trainer import train_reward
 
 MAX_LOSS_POINTS = 300
+UNMEASURED_SAMPLING_SHARE = 0.3  # of a reward model's job, before this machine's speed is known
 
 
 def pairs_job(
@@ -173,7 +175,8 @@ def fit_reward_model(
     )
     check_has_labels(model_cache.db, project.id, label_snapshot, request.annotators)
     labels, truncated_count = prepare_labels(model_cache.db, label_snapshot, backbone, request.weights or {})
-    reporter = _FitProgressReporter(report_progress, _label_note(truncated_count))
+    sampling_share = _sampling_share(model_cache.speed, request.config, len(labels))
+    reporter = _FitProgressReporter(report_progress, _label_note(truncated_count), sampling_share)
     model, report, config = _fit_with_oom_retry(model_cache, project, labels, request.config, reporter, on_progress)
     pairs = distributed.broadcast(unjudged_pairs(model_cache.db, project.id, MAX_SCORED_PAIRS))
     scores = score_pairs(model, pairs, on_progress)
@@ -203,7 +206,8 @@ def _fit_with_oom_retry(
     With several processes running out of memory is an error: it may happen in some of them only.
     """
     _, adapters = model_cache.load_project(project)
-    reference = reference_samples(model_cache, project, on_progress)
+    reference = reference_samples(model_cache, project, on_progress, reporter.on_tokens)
+    reporter.report_reading()
     while True:
         try:
             model, report = train_reward(
@@ -233,11 +237,23 @@ def _labels_are(count: int) -> str:
     return f"{pluralize(count, 'label')} {'is' if count == 1 else 'are'}"
 
 
-class _FitProgressReporter:
-    """Turns the trainer's updates into job progress: fraction done, seconds left, and the losses of the current fit."""
+def _sampling_share(speed: ModelSpeed, config: RewardConfig, labels: int) -> float:
+    """The share of a reward model's job that sampling the reference texts takes, if an adapter is trained on all labels."""
+    if not speed.is_measured:
+        return UNMEASURED_SAMPLING_SHARE
+    sampling = WorkCount(speed).sampling(REFERENCE_SAMPLES, REFERENCE_SAMPLES)
+    return sampling / count_reward(speed, config, labels, 0).high
 
-    def __init__(self, report_progress: JobProgressCallback, note: str = "") -> None:
-        self.report_progress = report_progress
+
+class _FitProgressReporter:
+    """Turns sampled tokens and the trainer's updates into job progress: fraction done, seconds left, what is being done, and the
+    losses of the current fit.
+
+    sampling_share: of the whole job.
+    """
+
+    def __init__(self, report_progress: JobProgressCallback, note: str = "", sampling_share: float = 0.0) -> None:
+        self.report_progress, self.sampling_share = report_progress, sampling_share
         self.restart(note)
 
     def restart(self, note: str) -> None:
@@ -245,17 +261,28 @@ class _FitProgressReporter:
         self.losses: list[float] = []
         self.eta: EtaEstimator | None = None
 
+    def on_tokens(self, sampled: int, longest: int) -> None:
+        stage = f"sampling {REFERENCE_SAMPLES} reference texts, token {sampled} of {longest}"
+        self._report(self.sampling_share * sampled / longest, None, stage)
+
+    def report_reading(self) -> None:
+        """The reference texts are there, and the first fit has not begun its updates yet."""
+        self._report(self.sampling_share, None, "")
+
     def on_update(self, updates_done: int, total_updates: int, loss: float, stage: str) -> None:
         if stage != self.stage:
             self.stage, self.losses = stage, []
         self.losses.append(loss)
         if self.eta is None:  # not from the start: what precedes the first update, such as sampling, is done only once
             self.eta = EtaEstimator(updates_done)
+        fraction = self.sampling_share + (1 - self.sampling_share) * updates_done / total_updates
+        self._report(fraction, self.eta.eta_s(updates_done, total_updates), stage)
+
+    def _report(self, fraction: float, eta_s: float | None, stage: str) -> None:
         partial_result = {"loss": downsample_values(self.losses, MAX_LOSS_POINTS), "stage": stage}
         if self.note:
             partial_result["note"] = self.note
-        eta_s = self.eta.eta_s(updates_done, total_updates)
-        self.report_progress(JobProgress(updates_done / total_updates, eta_s, partial_result))
+        self.report_progress(JobProgress(fraction, eta_s, partial_result))
 
 
 def _save_reward_model(home: Path, model: RewardModel, config: RewardConfig, report: dict[str, Any]) -> Path:

@@ -8,12 +8,14 @@ from support import tiny_models
 from support_worker import REWARD, Lab
 
 from rlhf_lab.common.enums import JobKind, JobStatus
+from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine import job_handlers, job_progress
 from rlhf_lab.engine import pair_sampling as pairs_module
 from rlhf_lab.engine.completions import resolve_max_new_tokens, token_pieces
 from rlhf_lab.engine.pair_sampling import MAX_PAIR_ATTEMPTS, PairRequest, sample_pairs
 from rlhf_lab.errors import LabelError, ModelError
 from rlhf_lab.jobs import queue
+from rlhf_lab.jobs.model_speed import ModelSpeed
 from rlhf_lab.models.sampling.sampler import Sampled, sample, uniforms
 from rlhf_lab.store.projects import count_pairs, create_project, get_pair
 from rlhf_lab.store.reward_models import latest_reward_model
@@ -198,10 +200,11 @@ def test_unlabelled_pairs_are_scored_by_the_newest_reward_model(lab):
 
 
 def test_reward_training_reports_losses_and_stage(lab, monkeypatch):
-    reports, update = [], queue.update_progress
+    reports, fractions, update = [], [], queue.update_progress
 
     def listen(db, job_id, progress, eta_s, so_far):
         reports.append(so_far)
+        fractions.append(progress)
         assert update(db, job_id, progress, eta_s, so_far)
         assert queue.get_job(db, job_id).result == so_far
         return True
@@ -211,7 +214,13 @@ def test_reward_training_reports_losses_and_stage(lab, monkeypatch):
         JobKind.TRAIN_REWARD, source="simulated", config=REWARD | {"folds": 2, "batch_size": 4, "warm_start": False}
     )
     assert lab.do(job).status is JobStatus.DONE
-    assert list(dict.fromkeys(one["stage"] for one in reports)) == ["validation", "final"]
+    stages = list(dict.fromkeys(one["stage"] for one in reports))
+    assert stages[-3:] == ["", "validation", "final"]
+    longest = int(stages[0].rpartition(" ")[2])
+    tokens = [0, *range(16, longest, 16)]
+    assert stages[:-3] == [f"sampling 128 reference texts, token {token} of {longest}" for token in tokens]
+    assert fractions == sorted(fractions)
+    assert 0.0 == fractions[0] < fractions[stages.index("")] < fractions[-1] == 1.0
     assert reports[-1] == {"loss": newest(lab).report["loss"], "stage": "final"}
     assert [len(one["loss"]) for one in reports if one["stage"] == "final"] == [1, 2, 3]
 
@@ -287,3 +296,26 @@ def test_the_eta_of_reward_training_depends_on_its_updates_alone(monkeypatch):
     for done in (1, 2):
         watch.on_update(done, 100, 0.7, "validation")
     assert reports == [None, 2.0 * 98, 2.0 * 96, None, 3.0 * 98]
+
+
+def test_the_progress_of_a_reward_job_moves_while_it_samples():
+    """Sampling takes a quarter of the job: 32 of 64 tokens are an eighth, and two of four updates half of the other 3/4."""
+    reports = []
+    reporter = job_handlers._FitProgressReporter(reports.append, sampling_share=0.25)
+    for tokens in (0, 32, 64):
+        reporter.on_tokens(tokens, 64)
+    reporter.report_reading()
+    for done in (2, 4):
+        reporter.on_update(done, 4, 0.7, "validation")
+    assert [report.fraction for report in reports] == [0.0, 0.125, 0.25, 0.25, 0.625, 1.0]
+    sampling = "sampling 128 reference texts, token {} of 64"
+    texts = [*map(sampling.format, (0, 32, 64)), "", "validation", "validation"]
+    assert [report.partial_result["stage"] for report in reports] == texts
+
+
+def test_the_share_of_sampling_is_that_of_the_measured_rates():
+    """128 texts of 10 tokens, each 1.28 s, and 60 + 128 texts of 20 tokens that are read, each 0.001 s: 12.8 and 3.76 s."""
+    speed = ModelSpeed("cpu", forward=[0.001], sampling={"128": [1.28]}, prompt_tokens=10, response_tokens=[10])
+    share = job_handlers._sampling_share(speed, RewardConfig(epochs=0), 30)
+    assert share == pytest.approx(12.8 / (12.8 + 3.76))
+    assert job_handlers._sampling_share(ModelSpeed("cpu"), RewardConfig(), 30) == job_handlers.UNMEASURED_SAMPLING_SHARE
