@@ -1,6 +1,7 @@
 """Downloads of models from the Hub in a thread of the page, one at a time. No torch.
 
-Received files stay in the Hub's cache: a download that was cancelled, or whose page ended, continues from there.
+Within a file the client resumes a connection that breaks. Files that have arrived whole stay in the Hub's cache: a download that
+failed, was cancelled, or whose page ended, continues with the others.
 """
 
 import logging
@@ -50,7 +51,7 @@ class ModelDownloader:
         self._facts: ModelFacts | None = None
         self._status = DownloadStatus.DONE
         self._message = ""
-        self._start_point = (0.0, 0)
+        self._started_at, self._start_point = 0.0, (0.0, 0)
         self._cancel_event, self._cancellable = threading.Event(), False
         self._thread: threading.Thread | None = None
 
@@ -60,7 +61,8 @@ class ModelDownloader:
             if self._facts is not None and self._status is DownloadStatus.RUNNING:
                 raise EngineError(f"{self._facts.name} is being downloaded. Wait for it, or cancel it first.")
             self._facts, self._status, self._message = facts, DownloadStatus.RUNNING, ""
-            self._start_point = (time.monotonic(), cached_bytes(facts.name))
+            self._started_at, started = time.time(), time.monotonic()
+            self._start_point = (started, cached_bytes(facts.name, self._started_at))
             self._cancel_event, self._cancellable = threading.Event(), True
             self._thread = threading.Thread(
                 target=self._run, args=(facts, on_complete, self._cancel_event), daemon=True, name="download"
@@ -74,7 +76,7 @@ class ModelDownloader:
                 return False
             self._cancel_event.set()
             self._status = DownloadStatus.CANCELLED
-            self._message = "Cancelled. What has arrived is kept for the next time."
+            self._message = "Cancelled. Files that have arrived are kept for the next time."
             return True
 
     def progress(self) -> DownloadProgress | None:
@@ -85,7 +87,9 @@ class ModelDownloader:
         if facts is None:
             return None
         total = facts.download_bytes
-        received = min(cached_bytes(facts.name), total) if status is not DownloadStatus.DONE else total
+        received = (
+            min(cached_bytes(facts.name, self._started_at), total) if status is not DownloadStatus.DONE else total
+        )
         rate = (received - start_bytes) / max(time.monotonic() - start_time, 1e-3)
         eta = (total - received) / rate if status is DownloadStatus.RUNNING and rate > 0 else None
         return DownloadProgress(facts.name, status, received, total, eta, message)
@@ -112,7 +116,7 @@ class ModelDownloader:
             cause = "the disk is full: free some space" if disk_full else f"{type(error).__name__}: check the network"
             status, message = (
                 DownloadStatus.FAILED,
-                f"The download broke off ({cause}). Ask for it again to go on from there.",
+                f"The download broke off ({cause}). Ask for it again: files that have arrived are kept.",
             )
         with self._lock:
             if not cancel_event.is_set():
@@ -136,9 +140,8 @@ def download_model(facts: ModelFacts, cancel_event: threading.Event) -> Path:
 
     names = [file for file, _ in facts.files_to_download]
     return Path(
-        snapshot_download(
+        snapshot_download(  # of the main branch by name: for a commit the cache would not note that main is here
             facts.name,
-            revision=facts.revision or None,
             allow_patterns=names,
             max_workers=MAX_WORKERS,
             tqdm_class=CancellableTqdm,
@@ -146,15 +149,20 @@ def download_model(facts: ModelFacts, cancel_event: threading.Event) -> Path:
     )
 
 
-def cached_bytes(name: str) -> int:
-    """Bytes of a model in the Hub's cache, partial files included."""
+def cached_bytes(name: str, started_at: float = 0.0) -> int:
+    """Bytes of a model in the Hub's cache: whole files, and partial ones written since started_at (Unix time).
+
+    Older partial files are what a killed process left; the client does not use them again.
+    """
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
     total = 0
     for path in (Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model") / "blobs").glob("*"):
         try:
-            total += path.stat().st_size
+            status = path.stat()
         except OSError:  # renamed meanwhile: the next poll sees it
             continue
+        if path.suffix != ".incomplete" or status.st_mtime >= started_at:
+            total += status.st_size
     return total

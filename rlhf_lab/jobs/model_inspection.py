@@ -27,7 +27,9 @@ from rlhf_lab.errors import ModelError
 
 HUB_TIMEOUT_S = 15.0
 HUB_MODEL_ID_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-MODEL_FILE_PATTERN = re.compile(r"[^/]+\.(json|safetensors|model|txt|jinja)")  # the files of a Hub model to download
+MODEL_FILE_SUFFIXES = ("json", "safetensors", "model", "txt", "jinja")  # of the files of a Hub model to download
+MODEL_FILE_PATTERN = re.compile(rf"[^/]+\.({'|'.join(MODEL_FILE_SUFFIXES)})")
+MODEL_FILE_GLOBS = [f"*.{suffix}" for suffix in MODEL_FILE_SUFFIXES]
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 CHAT_TEMPERATURE = 0.7  # proposed for models with a chat template that state none
 SENSIBLE_TEMPERATURES = (0.3, 1.5)  # what a model states outside is not proposed: 0 means no sampling
@@ -46,7 +48,6 @@ class ModelFacts:
     config: dict[str, Any]
     parameters: int
     folder: Path | None
-    revision: str = ""
     files_to_download: tuple[tuple[str, int], ...] = ()
     has_chat_template: bool = False
     temperature: float = 1.0
@@ -88,7 +89,9 @@ def find_cached_model(name: str) -> ModelFacts | None:
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(snapshot_download(name, local_files_only=True))
+        folder = Path(
+            snapshot_download(name, local_files_only=True, allow_patterns=MODEL_FILE_GLOBS, ignore_patterns=["*/*"])
+        )
         return inspect_model_folder(name, folder)
     except (ModelError, OSError, ValueError):
         return None
@@ -157,7 +160,6 @@ def _inspect_hub_model(name: str) -> ModelFacts:
         config,
         sum(counts.values()),
         None,
-        str(info.sha or ""),
         files,
         *_sampling_facts(config_path.parent),
         _chat_template(config_path.parent),

@@ -131,7 +131,7 @@ def test_a_hub_id_says_what_has_to_be_downloaded(hub, tmp_path):
     assert facts.download_bytes == sum(
         (tmp_path / "remote" / name).stat().st_size for name, _ in facts.files_to_download
     )
-    assert (facts.parameters, facts.revision, facts.folder) == (1001, "abc123", None)
+    assert (facts.parameters, facts.folder) == (1001, None)
 
 
 def test_a_cached_hub_model_needs_no_request(hub):

@@ -265,7 +265,7 @@ class ProjectController:
 
     def cancel(self, _: ProjectPayload) -> dict[str, Any]:
         if self.downloads.cancel():
-            return {"message": "The download is cancelled. What has arrived is kept for the next time."}
+            return {"message": "The download is cancelled. Files that have arrived are kept for the next time."}
         return {"message": "There is no download to cancel; the last one has arrived."}
 
     def stop_engine(self, _: ProjectPayload) -> dict[str, Any]:
