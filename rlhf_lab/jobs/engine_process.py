@@ -26,9 +26,11 @@ from rlhf_lab.errors import EngineError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 
-HEARTBEAT_TIMEOUT_S = 10.0  # an engine whose last heartbeat is older is dead or hangs
 STATE_STARTING = "starting"  # of an engine that has not loaded torch yet
-START_TIMEOUT_S = 120.0  # loading torch from a cold disk is slow
+#: An engine that starts for longer, or whose last heartbeat is older, is dead or hangs. On this machine, where its process is
+#: seen to run, a machine with too much to do may delay both; on another machine nothing else shows that it lives.
+START_TIMEOUT_S, HEARTBEAT_TIMEOUT_S = 600.0, 120.0
+REMOTE_START_TIMEOUT_S, REMOTE_HEARTBEAT_TIMEOUT_S = 120.0, 10.0
 GONE_AFTER_S = 60.0  # an engine on another machine without a heartbeat for so long is given up
 #: An engine that ends while it is loading is started again at once, then after 30, 60, 120 … seconds.
 FAILED_START_DELAY_S, MAX_FAILED_START_DELAY_S = 30.0, 600.0
@@ -224,14 +226,16 @@ def _recent_engines(conn: Connection) -> list[EngineRow]:
 
 def state_of_process(row: EngineRow) -> EngineState:
     """The state of one engine process, from its row and, on this machine, from the process itself."""
-    now = time.time()
+    now, is_here = time.time(), row.process.host == socket.gethostname()
     if row.stopped_at is not None:
         return EngineState.ABSENT
-    if row.process.host == socket.gethostname() and _find_process(row.process) is None:
+    if is_here and _find_process(row.process) is None:
         return EngineState.DEAD
     if row.beat_at is None or row.state == STATE_STARTING:
-        return EngineState.STARTING if now - row.started_at < START_TIMEOUT_S else EngineState.DEAD
-    return EngineState.ALIVE if now - row.beat_at < HEARTBEAT_TIMEOUT_S else EngineState.DEAD
+        timeout = START_TIMEOUT_S if is_here else REMOTE_START_TIMEOUT_S
+        return EngineState.STARTING if now - row.started_at < timeout else EngineState.DEAD
+    timeout = HEARTBEAT_TIMEOUT_S if is_here else REMOTE_HEARTBEAT_TIMEOUT_S
+    return EngineState.ALIVE if now - row.beat_at < timeout else EngineState.DEAD
 
 
 def is_gone(row: EngineRow) -> bool:

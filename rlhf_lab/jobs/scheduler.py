@@ -207,6 +207,10 @@ def no_pair_message(db: Database, project_id: int) -> str:
     status = engine_process.engine_state(db)
     if status.failed_starts > 1:
         return f"{state_text}. The engine, which writes {new_ones}, does not start; the top of the page says why."
-    if status.state not in (EngineState.ALIVE, EngineState.STARTING):
-        return f"{state_text}. The engine, which writes {new_ones}, is not running; it is started again by itself …"
+    if status.state is EngineState.DEAD:
+        is_gone = status.row is None or engine_process.is_gone(status.row)
+        trouble = "ended; it is started again by itself …" if is_gone else "does not answer: stop it under Project."
+        return f"{state_text}. The engine, which writes {new_ones}, {trouble}"
+    if status.state is not EngineState.ALIVE:
+        return f"{state_text}. The engine, which writes {new_ones}, is starting …"
     return f"{state_text}. The engine is writing {new_ones} …"

@@ -80,16 +80,16 @@ def test_a_heartbeat_identifies_the_process(db: Database) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"beat_at": -9}, ALIVE),
-        ({"beat_at": -11}, DEAD),
+        ({"beat_at": -119}, ALIVE),  # its process is there: the machine has too much to do
+        ({"beat_at": -121}, DEAD),
         ({"beat_at": +3}, ALIVE),  # the clock was set back
-        ({"beat_at": None, "started_at": -110}, STARTING),
-        ({"beat_at": None, "started_at": -130}, DEAD),
-        (
-            {"beat_at": -50, "started_at": -51, "state": "starting"},
-            STARTING,
-        ),  # it loads torch, and says nothing meanwhile
-        ({"beat_at": -129, "started_at": -130, "state": "starting"}, DEAD),
+        ({"beat_at": None, "started_at": -590}, STARTING),
+        ({"beat_at": None, "started_at": -610}, DEAD),
+        # it loads torch, and says nothing meanwhile
+        ({"beat_at": -589, "started_at": -590, "state": "starting"}, STARTING),
+        ({"beat_at": -609, "started_at": -610, "state": "starting"}, DEAD),
+        ({"beat_at": None, "started_at": -110, "host": "elsewhere"}, STARTING),
+        ({"beat_at": None, "started_at": -130, "host": "elsewhere"}, DEAD),
         ({"beat_at": 0, "process_started": 1.0}, DEAD),  # a recycled pid
         ({"beat_at": None, "started_at": 0, "process_started": 1.0}, DEAD),
         ({"beat_at": 0, "pid": 2**22 + 1}, DEAD),  # no such process
@@ -103,6 +103,20 @@ def test_what_a_row_means(db: Database, engine_row: Callable[..., int], changes:
     clocks = ("beat_at", "started_at", "stopped_at")
     engine_row(**{key: now + value if key in clocks and value is not None else value for key, value in changes.items()})
     assert state(db) is expected
+
+
+def test_an_engine_that_starts_slowly_is_starting_until_it_ends(
+    db: Database, engine_row: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine has so much to do that torch needs five minutes; then the process ends."""
+    start = time.time()
+    engine_id = engine_row(started_at=start, beat_at=start, state=engine_process.STATE_STARTING)
+    for seconds in (0.0, 11.0, 121.0, 300.0):
+        monkeypatch.setattr(engine_process.time, "time", lambda seconds=seconds: start + seconds)
+        assert state(db) is STARTING
+    monkeypatch.setattr(engine_process, "_find_process", lambda process: None)
+    status = engine_process.engine_state(db)
+    assert (status.state, status.row.id, status.failed_starts) == (DEAD, engine_id, 1)
 
 
 def test_a_live_engine_takes_precedence_over_newer_dead_ones(db: Database, engine_row: Callable[..., int]) -> None:

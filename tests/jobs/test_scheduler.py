@@ -92,10 +92,8 @@ def test_pairs_are_sampled_ahead_by_one_job_and_an_engine_is_started(db, project
 
 def test_before_the_first_pair_exists_nobody_is_told_to_have_seen_every_pair(db):
     project = projects.create_project(db, "own", "assets/model", "abc", "own", 7, [("Once", "train")])
-    absent = (
-        "There is no pair yet. The engine, which writes the first ones, is not running; it is started again by itself …"
-    )
-    assert scheduler.no_pair_message(db, project.id) == absent
+    starting = "There is no pair yet. The engine, which writes the first ones, is starting …"
+    assert scheduler.no_pair_message(db, project.id) == starting
     engine_process.record_heartbeat(db, "idle")
     assert scheduler.no_pair_message(db, project.id) == "There is no pair yet. The engine is writing the first ones …"
     job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": 1})
@@ -108,7 +106,9 @@ def test_before_the_first_pair_exists_nobody_is_told_to_have_seen_every_pair(db)
 
 def test_the_message_without_a_pair_follows_the_engine_and_the_last_job(db, project, runner):
     """No engine; one that writes; pairs that could not be written; and the next try after that."""
-    assert "is not running" in scheduler.no_pair_message(db, project.id)
+    assert scheduler.no_pair_message(db, project.id).endswith(", is starting …")
+    engine_process.record_heartbeat(db, engine_process.STATE_STARTING)
+    assert scheduler.no_pair_message(db, project.id).endswith(", is starting …")
     engine_process.record_heartbeat(db, "idle")
     assert "is writing new ones" in scheduler.no_pair_message(db, project.id)
     runner.run_once()
@@ -120,6 +120,15 @@ def test_the_message_without_a_pair_follows_the_engine_and_the_last_job(db, proj
     )
     queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": 1})
     assert "is writing new ones" in scheduler.no_pair_message(db, project.id)
+
+
+def test_the_message_without_a_pair_names_an_engine_that_ended_and_one_that_hangs(db, project, monkeypatch):
+    engine_process.record_heartbeat(db, "idle")
+    now = engine_process.time.time()
+    monkeypatch.setattr(engine_process.time, "time", lambda: now + engine_process.HEARTBEAT_TIMEOUT_S + 1)
+    assert scheduler.no_pair_message(db, project.id).endswith(", does not answer: stop it under Project.")
+    monkeypatch.setattr(engine_process, "_find_process", lambda process: None)
+    assert scheduler.no_pair_message(db, project.id).endswith(", ended; it is started again by itself …")
 
 
 def test_failed_sampling_is_retried_after_a_while(db, project, runner, monkeypatch):

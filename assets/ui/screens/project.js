@@ -259,7 +259,7 @@ function askToConfirm(reply) {
 
 const ENGINE_TEXTS = {
   absent: ['rests', 'It starts by itself as soon as there is something to do.'],
-  starting: ['starts', 'It loads the model; some seconds.'],
+  starting: ['starts', 'It loads the model: seconds, on a busy machine minutes.'],
   alive: ['runs', 'The process that trains and writes. It outlives this page.'],
   dead: ['is lost or silent', 'Stopping it ends what is left of it; it is started again when there is something to do.'],
 };

@@ -29,7 +29,7 @@ JOB_LABELS = {
 }
 ENGINE_LABELS = {
     EngineState.ABSENT: ("engine rests", "", "It starts by itself as soon as there is something to do."),
-    EngineState.STARTING: ("engine starts", "busy", "It loads the model; some seconds."),
+    EngineState.STARTING: ("engine starts", "busy", "It loads the model: seconds, on a busy machine minutes."),
     EngineState.ALIVE: ("engine ready", "good", "The process that trains and writes. It outlives this page."),
     EngineState.DEAD: ("engine lost", "bad", "It vanished or is silent; work goes on from its last checkpoint when it is back."),
 }  # fmt: skip
