@@ -11,15 +11,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 from rlhf_lab.common import logs, process_env
+from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus
 from rlhf_lab.common.paths import default_home
-from rlhf_lab.common.records import ChatSettings, Role
-from rlhf_lab.errors import ConfigError, LabError, ModelError
+from rlhf_lab.common.records import Role
+from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue
-from rlhf_lab.jobs.hub_download import DownloadStatus, ModelDownloader
-from rlhf_lab.jobs.memory_estimate import FitVerdict, detect_device, estimate_memory
-from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
-from rlhf_lab.jobs.project_setup import change_temperature, open_project_on_model, parse_template_arguments
+from rlhf_lab.jobs.project_setup import pick_project
+from rlhf_lab.jobs.startup_project import VARIABLES, StartupProject, StartupSettings
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.password_file import read_password_file
 from rlhf_lab.ui.auth.visitors import JOIN_CODE_ENV_VAR
@@ -33,7 +32,9 @@ MIN_SECRET_LENGTH = 16
 
 def main(argv: list[str] | None = None) -> int:
     on_space = bool(os.environ.get("SPACE_ID"))
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=f"Where an option is missing, a variable counts: {', '.join(VARIABLES.values())}."
+    )
     parser.add_argument(
         "--host", default="0.0.0.0" if on_space else "127.0.0.1", help="address to serve on (default 127.0.0.1)"
     )
@@ -51,16 +52,19 @@ def main(argv: list[str] | None = None) -> int:
         "--model", default=None, help="open the project on this model, or make one: embedded, a folder, or a Hub id"
     )
     parser.add_argument(
+        "--prompts", default=None, metavar="SET_OR_FILE",
+        help=f"with --model: open the project on these prompts, or make one: {', '.join(PROMPT_SETS)}, or a file with a prompt a "
+        "line",
+    )  # fmt: skip
+    parser.add_argument(
         "--system-prompt", default=None, metavar="TEXT",
         help="with --model: open the project with this system prompt, or make one",
     )  # fmt: skip
     parser.add_argument(
-        "--template-arguments", default="", metavar="JSON",
+        "--template-arguments", default=None, metavar="JSON",
         help='with --model: arguments of its chat template, such as \'{"enable_thinking": true}\' (default: thinking is off)',
     )  # fmt: skip
-    parser.add_argument(
-        "--temperature", type=float, default=None, help="sample new texts of the open project at this temperature"
-    )
+    parser.add_argument("--temperature", default=None, help="sample new texts of the open project at this temperature")
     parser.add_argument(
         "--auth-file", type=Path, default=None,
         help="people who enter by name and password at /enter, beside the join code: a file of lines NAME:PASSWORD or "
@@ -93,37 +97,15 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
         if on_space or args.public_labelling or people or proxy_address or not is_loopback(args.host):
             open_to_all = args.public_labelling or (on_space and not people and not os.environ.get(JOIN_CODE_ENV_VAR))
             ctx = ctx.as_multi_user(open_to_all=open_to_all, password_entries=people)
-        chat = None
-        if args.system_prompt is not None or args.template_arguments:
-            chat = ChatSettings(args.system_prompt or "", parse_template_arguments(args.template_arguments))
-            if args.model is None:
-                raise ConfigError(
-                    "A system prompt belongs to a new project. Name its model too: --model embedded, say."
-                )
-        if args.model is not None:
-            open_project_on_model(ctx.db, ensure_model(args.model), chat)
-        project = ctx.project  # created before the first visitor comes
-        if args.temperature is not None:
-            print(change_temperature(ctx.db, project.id, args.temperature), file=sys.stderr)
+        settings = StartupSettings.read(vars(args), os.environ)
+        startup = StartupProject(ctx.db, settings, ctx.downloads, lambda message: print(message, flush=True))
+        if on_space and not settings.is_empty:
+            ctx = replace(ctx, startup=startup)  # `serve` starts it: the page tells what happens
+        elif not settings.is_empty and (notes := startup.open()):
+            print(notes, file=sys.stderr)
+        pick_project(ctx.db, None)  # created before the first visitor comes
         cleanup.pop_all()
     return ctx
-
-
-def ensure_model(model: str) -> ModelFacts:
-    """Inspect the model, and download its files if it is on the Hub. Raises LabError."""
-    facts = inspect_model(model)
-    if facts.files_to_download:
-        print(f"Downloading {facts.name}, {facts.download_bytes / 1e6:,.0f} MB …", flush=True)
-        downloads = ModelDownloader()
-        downloads.start(facts, lambda _: "")
-        downloads.wait()
-        progress = downloads.progress()
-        if progress is None or progress.status is not DownloadStatus.DONE:
-            raise ModelError(f"{facts.name}: {progress.words if progress else 'it was not downloaded.'}")
-    memory_estimate = estimate_memory(facts, detect_device())
-    if memory_estimate.verdict is FitVerdict.TOO_LARGE:
-        print(f"{facts.name} may be too large for this machine. {memory_estimate.advice}", file=sys.stderr)
-    return facts
 
 
 def serve(ctx: Context, host: str, port: int) -> int:
@@ -145,6 +127,8 @@ def serve(ctx: Context, host: str, port: int) -> int:
                 print(f"error: {host}:{port} cannot be served ({error}). Choose another with --port.", file=sys.stderr)
                 return 1
         logs.make_handlers_safe("uvicorn")
+        if ctx.startup is not None:
+            ctx.startup.start()
         ctx.scheduler.start()
         ctx.instant_reward.start()
         print(f"RLHF Lab: {url}\nhome: {ctx.home}{access_instructions(ctx, ctx.public_url or url)}", flush=True)

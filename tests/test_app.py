@@ -24,6 +24,7 @@ from rlhf_lab.common.paths import default_home
 from rlhf_lab.common.records import Role
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.memory_estimate import DeviceMemory
+from rlhf_lab.jobs.startup_project import VARIABLES, StartupPhase
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import projects
 from rlhf_lab.ui.context import Context
@@ -55,6 +56,13 @@ def end(server: subprocess.Popen, home: Path) -> str:
     with Database.open(home) as db:
         engine_process.stop_engine(db, home)
     return said
+
+
+def wait_until(condition) -> None:
+    limit = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
 
 
 def fetch(url: str, server: subprocess.Popen) -> str:
@@ -233,7 +241,8 @@ def served(monkeypatch):
     """The labs that `app.main` would have served, as (context, host)."""
     found = []
     monkeypatch.delenv("SPACE_ID", raising=False)
-    monkeypatch.delenv("RLHF_LAB_OPERATOR_SECRET", raising=False)
+    for name in ("RLHF_LAB_OPERATOR_SECRET", *VARIABLES.values()):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(app, "serve", lambda ctx, host, port: found.append(ctx) or 0)
     yield found
     for ctx in found:
@@ -293,10 +302,56 @@ def test_the_database_is_closed_at_exit(tmp_path, served, monkeypatch, capsys, m
     assert seen[0].db in closed
 
 
-def test_a_too_large_model_gives_a_warning(tmp_path, served, capsys, monkeypatch):
-    monkeypatch.setattr(app, "detect_device", lambda: DeviceMemory("cpu", "a small machine", 1000))
-    assert app.main(["--home", str(tmp_path / "home"), "--model", str(model(tmp_path / "large"))]) == 0
-    assert "large may be too large for this machine." in capsys.readouterr().err
+def test_a_too_large_model_is_refused_unless_it_has_a_project_already(tmp_path, served, capsys, monkeypatch):
+    options = ["--home", str(tmp_path / "home"), "--model", str(model(tmp_path / "large"))]
+    module = "rlhf_lab.jobs.startup_project.detect_device"
+    monkeypatch.setattr(module, lambda: DeviceMemory("cpu", "a small machine", 10**8))
+    assert app.main(options) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: --model: ")
+    assert (
+        "large does not fit: a run with it needs about 0.7 GB of memory, and 0.1 GB are free here (a small machine)"
+        in err
+    )
+    assert served == []
+    monkeypatch.setattr(module, lambda: DeviceMemory("cpu", "a large machine", 10**10))
+    assert app.main(options) == 0
+    monkeypatch.setattr(module, lambda: DeviceMemory("cpu", "a small machine", 10**8))
+    assert app.main(options) == 0  # the engine may hold it at this moment
+    assert "large is too large: a run with it needs" in capsys.readouterr().err
+
+
+def test_variables_stand_for_options_that_are_missing(tmp_path, served, monkeypatch, capsys):
+    home, folder = ["--home", str(tmp_path / "home")], str(model(tmp_path / "small"))
+    for name, value in {"MODEL": folder, "PROMPTS": "reviews", "TEMPERATURE": "0,6", "SYSTEM_PROMPT": ""}.items():
+        monkeypatch.setenv(f"RLHF_LAB_{name}", value)
+    assert app.main(home) == 0
+    project = served[-1].project
+    assert (project.model, project.prompt_set, project.temperature) == (folder, "reviews", 0.6)
+    assert app.main([*home, "--prompts", "support", "--temperature", "0.9"]) == 0
+    project = served[-1].project
+    assert (project.model, project.prompt_set, project.temperature) == (folder, "support", 0.9)
+    monkeypatch.setenv("RLHF_LAB_TEMPERATURE", "warm")
+    capsys.readouterr()
+    assert app.main(home) == 1
+    assert (
+        capsys.readouterr().err == 'error: RLHF_LAB_TEMPERATURE: "warm" is no temperature. Give a number such as 0.7.\n'
+    )
+    assert len(projects(served[-1].db)) == 2
+
+
+def test_a_space_opens_whatever_its_variables_say(tmp_path, served, monkeypatch):
+    monkeypatch.setenv("SPACE_ID", "somebody/lab")
+    monkeypatch.setenv("RLHF_LAB_MODEL", "no such model")
+    assert app.main(["--home", str(tmp_path / "home")]) == 0
+    (ctx,) = served
+    assert ctx.project.model == "embedded"
+    assert ctx.startup.start()
+    wait_until(lambda: ctx.startup.state().phase is StartupPhase.FAILED)
+    assert 'RLHF_LAB_MODEL: "no such model" is neither a folder nor a Hub id' in ctx.startup.state().message
+    monkeypatch.setenv("RLHF_LAB_MODEL", "")
+    assert app.main(["--home", str(tmp_path / "home")]) == 0
+    assert served[1].startup is None
 
 
 @pytest.mark.parametrize(

@@ -131,20 +131,33 @@ def checked_temperature(value: float) -> float:
     return PolicyConfig(temperature=value).temperature
 
 
-def open_project_on_model(db: Database, facts: ModelFacts, chat: ChatSettings | None = None) -> Project:
+def open_project_on_model(
+    db: Database, facts: ModelFacts, chat: ChatSettings | None = None, prompt_set: str | Path | None = None
+) -> Project:
     """Open the project on a model that was opened last, or a new one on the prompts that suit the model.
 
-    chat: only a project with these settings. Raises ConfigError if they do not suit the model.
+    chat, prompt_set: only a project with these. Raises ConfigError if they do not suit the model.
     """
+    existing = projects_on_model(db, facts, chat, prompt_set)
+    if not existing:
+        return new_project(db, model=facts.name, prompt_set=prompt_set, chat=chat or NO_CHAT_SETTINGS)
+    latest = max(existing, key=lambda project: (project.opened_at or project.created_at, project.id))
+    open_project(db, latest.id)
+    return get_project(db, latest.id)
+
+
+def projects_on_model(
+    db: Database, facts: ModelFacts, chat: ChatSettings | None = None, prompt_set: str | Path | None = None
+) -> list[Project]:
+    """The projects that `open_project_on_model` chooses from."""
     existing = [project for project in projects(db) if project.model == facts.name]
     if chat is not None:
         completed = completed_chat_settings(facts, chat)
         existing = [project for project in existing if project.chat_settings == completed]
-    if not existing:
-        return new_project(db, model=facts.name, chat=chat or NO_CHAT_SETTINGS)
-    latest = max(existing, key=lambda project: (project.opened_at or project.created_at, project.id))
-    open_project(db, latest.id)
-    return get_project(db, latest.id)
+    if prompt_set is not None:
+        name = prompt_set.name if isinstance(prompt_set, Path) else prompt_set
+        existing = [project for project in existing if project.prompt_set == name]
+    return existing
 
 
 def copy_project(db: Database, project: Project) -> Project:

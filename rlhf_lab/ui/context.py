@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from gradio.context import LocalContext
 from rlhf_lab.common.person_names import normalize_name
 from rlhf_lab.common.records import Project, Role
 from rlhf_lab.errors import LabelError, NotAllowedError
+from rlhf_lab.jobs.hub_download import ModelDownloader
 from rlhf_lab.jobs.instant_reward import InstantReward
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.jobs.scheduler import Scheduler
+from rlhf_lab.jobs.startup_project import StartupProject
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, joined_at
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.password_file import PasswordEntry
@@ -29,6 +31,7 @@ class Context:
 
     operator_secret: None where every visitor is the operator (a laptop). public_url: how others reach the lab; "" where they do
     not, and on a Space. behind_proxy: public_url is that of a proxy in front of the lab.
+    downloads: of models, one at a time. startup: opens the project that a Space's variables name; None elsewhere.
     """
 
     home: Path
@@ -38,6 +41,8 @@ class Context:
     access: Access = LOCAL_ACCESS
     public_url: str = ""
     behind_proxy: bool = False
+    downloads: ModelDownloader = field(default_factory=ModelDownloader)
+    startup: StartupProject | None = None
 
     @classmethod
     def open(cls, home: Path) -> "Context":

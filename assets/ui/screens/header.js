@@ -64,6 +64,23 @@ function accuracyNote(reward) {
   return reward.low === null ? '' : ` (${Lab.interval(reward.low, reward.high)})`;
 }
 
+// On a Space: the model that the settings name, until it is here.
+function startupNotice({ startup, model: currentModel }) {
+  const meanwhile = `Until then you can label with the ${currentModel}`;
+  if (startup.phase === 'failed') {
+    return el('p.lab-notice.bad.startup', { role: 'alert', 'data-do': 'startup-notice' }, `${startup.model || 'The project of the settings'} is not here. ${startup.message} You can label with the ${currentModel}; the operator can try again under Project.`);
+  }
+  const share = startup.total_bytes ? startup.downloaded_bytes / startup.total_bytes : 0;
+  if (startup.phase === 'checking') return el('p.lab-notice.startup', { role: 'status', 'data-do': 'startup-notice' }, `${startup.model || 'The project of the settings'} is being checked. ${meanwhile}.`);
+  const bar = el('i');
+  bar.style.width = `${100 * share}%`;
+  const sizes = startup.total_bytes ? `${Lab.bytes(startup.downloaded_bytes)} of ${Lab.bytes(startup.total_bytes)}${Lab.timeLeft(startup.eta_s, share)}` : '';
+  return el('div.lab-notice.startup', { role: 'status', 'data-do': 'startup-notice' },
+    el('div.lab-row', {}, el('strong', {}, `Downloading ${startup.model}`), el('span.muted', {}, sizes)),
+    el('div.lab-bar', { role: 'progressbar', 'aria-label': `download of ${startup.model}`, 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': Math.round(100 * share) }, bar),
+    el('span.muted', {}, `${meanwhile}. Then the project of ${startup.model} opens for everybody; what was labelled before is kept in its own project.`));
+}
+
 function draw(state) {
   const accuracy = state.reward
     ? [`accuracy ${Lab.accuracy(state.reward)}${state.reward.simulated ? ', simulated' : ''}`, accuracyNote(state.reward)]
@@ -82,6 +99,7 @@ function draw(state) {
     el('button.lab-button.small', { type: 'button', title: 'light or dark',
       onclick: () => { setDisplayMode('dark', !document.body.classList.contains('dark')); draw(state); } }, document.body.classList.contains('dark') ? 'Light' : 'Dark')),
   ]));
+  if (state.startup) root.append(startupNotice(state));
   if (state.warning) root.append(el('p.lab-notice.bad', { role: 'alert' }, state.warning));
 }
 

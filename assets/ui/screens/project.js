@@ -118,14 +118,15 @@ function drawDownload() {
   downloadCard.hidden = !download;
   if (!download) return;
   const share = download.total_bytes ? Math.round(100 * download.downloaded_bytes / download.total_bytes) : 0, isRunning = download.status === 'running';
-  const text = isRunning ? `${bytes(download.downloaded_bytes)} of ${bytes(download.total_bytes)}${Lab.timeLeft(download.eta_s, download.total_bytes ? download.downloaded_bytes / download.total_bytes : 0)}` : download.message;
+  const text = download.status === 'checking' ? 'is being checked …' : isRunning ? `${bytes(download.downloaded_bytes)} of ${bytes(download.total_bytes)}${Lab.timeLeft(download.eta_s, download.total_bytes ? download.downloaded_bytes / download.total_bytes : 0)}` : download.message;
   const bar = el('i');
   bar.style.width = `${share}%`;
   const hasFocus = downloadCard.contains(document.activeElement);
   downloadCard.replaceChildren(el('div.lab-row', {}, el('h3', {}, isRunning ? `Downloading ${download.model}` : download.model), el('span.muted.lab-grow', { role: 'status' }, text),
-    isRunning ? Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'project-cancel', onclick: () => send('cancel', {}, messageShower(() => downloadCard)) }, 'Cancel')) : null),
+    isRunning ? Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'project-cancel', onclick: () => send('cancel', {}, messageShower(() => downloadCard)) }, 'Cancel')) : null,
+    download.can_retry ? Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'project-retry', onclick: () => send('retry', {}, messageShower(() => downloadCard)) }, 'Try again')) : null),
   isRunning ? el('div.lab-bar', { role: 'progressbar', 'aria-label': 'download', 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': share }, bar) : '');
-  if (hasFocus) control('project-cancel')?.focus();
+  if (hasFocus) (control('project-cancel') || control('project-retry'))?.focus();
 }
 
 // ---- a new project

@@ -11,6 +11,7 @@ from rlhf_lab.common.enums import EngineState, JobKind, JobStatus, RunStatus, So
 from rlhf_lab.common.records import EngineStatus, Job
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, retraining
+from rlhf_lab.jobs.startup_project import StartupPhase
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import latest_reward_model
@@ -85,6 +86,7 @@ def state(ctx: Context) -> dict[str, Any]:
         },
         "engine": _engine_view(engine, job is not None),
         "job": job and _job_view(ctx, job),
+        "startup": _startup_view(ctx),
         "warning": engine_process.start_failure(engine, ctx.home) or _warning(ctx),
     }  # fmt: skip
 
@@ -117,6 +119,19 @@ def _job_view(ctx: Context, job: Job) -> dict[str, Any]:
             text += f" for {get_project(ctx.db, job.project_id).name}"
     return {
         "label": text, "run": run_id, "step": step, "progress": job.progress, "show_percent": not is_run, "eta_s": eta_s,
+    }  # fmt: skip
+
+
+def _startup_view(ctx: Context) -> dict[str, Any] | None:
+    """The model that the variables of a Space name, until it is here; None otherwise."""
+    startup = ctx.startup.state() if ctx.startup is not None else None
+    if startup is None or startup.phase is StartupPhase.READY:
+        return None
+    progress = ctx.downloads.progress() if startup.phase is StartupPhase.DOWNLOADING else None
+    return {
+        "phase": startup.phase, "model": startup.model.rstrip("/").rsplit("/", 1)[-1], "message": startup.message,
+        "downloaded_bytes": progress and progress.held, "total_bytes": progress and progress.total,
+        "eta_s": progress and progress.eta_s,
     }  # fmt: skip
 
 

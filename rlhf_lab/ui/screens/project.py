@@ -18,7 +18,7 @@ from rlhf_lab.common.enums import EngineState, Source
 from rlhf_lab.common.records import ChatSettings, Project
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import engine_process
-from rlhf_lab.jobs.hub_download import DownloadProgress, ModelDownloader
+from rlhf_lab.jobs.hub_download import DownloadProgress, DownloadStatus
 from rlhf_lab.jobs.memory_estimate import FitVerdict, detect_device, estimate_memory
 from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
 from rlhf_lab.jobs.project_setup import (
@@ -30,6 +30,7 @@ from rlhf_lab.jobs.project_setup import (
 )
 from rlhf_lab.jobs.prompt_files import MAX_BYTES, PROMPT_FILE_SUFFIXES, parse_prompts
 from rlhf_lab.jobs.run_control import check_name
+from rlhf_lab.jobs.startup_project import StartupPhase
 from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts, rename_project
 from rlhf_lab.store.reward_models import reward_models
 from rlhf_lab.store.runs import runs
@@ -91,7 +92,17 @@ class ProjectPayload(Payload):
     """
 
     action: Literal[
-        "open", "check", "preview", "create", "cancel", "stop-engine", "about", "rename", "temperature", "delete"
+        "open",
+        "check",
+        "preview",
+        "create",
+        "cancel",
+        "retry",
+        "stop-engine",
+        "about",
+        "rename",
+        "temperature",
+        "delete",
     ]
     project: int = 0
     name: str = ""
@@ -155,9 +166,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 class ProjectController:
     """The actions of the screen; one instance for all pages of a server."""
 
-    def __init__(self, ctx: Context, downloads: ModelDownloader | None = None) -> None:
+    def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
-        self.downloads = downloads or ModelDownloader()
+        self.downloads = ctx.downloads
         self._cached_facts = functools.lru_cache(maxsize=8)(_inspect_model_at)
         self._lock = threading.Lock()
 
@@ -169,21 +180,34 @@ class ProjectController:
         return {
             "current": ctx.project.id,
             "projects": [project_row(ctx, project) for project in reversed(projects(ctx.db))],
-            "download": download_view(self.downloads.progress()),
+            "download": self.download_state(),
             "engine": {"state": engine.state, "stoppable": is_stoppable},
         }
+
+    def download_state(self) -> dict[str, Any] | None:
+        """The running download, otherwise what became of the model that a Space's variables name, otherwise the last download."""
+        startup, progress = self.ctx.startup.state() if self.ctx.startup else None, self.downloads.progress()
+        is_running = progress is not None and progress.status is DownloadStatus.RUNNING
+        is_later = progress is not None and startup is not None and progress.model != startup.model
+        if startup is None or is_running or (is_later and startup.phase is StartupPhase.READY):
+            return download_view(progress)
+        return {
+            "model": model_label(startup.model) or "The project of the settings", "status": startup.phase,
+            "message": startup.message, "can_retry": startup.phase is StartupPhase.FAILED,
+        }  # fmt: skip
 
     def handle_action(self, payload: ProjectPayload) -> dict[str, Any]:
         """Raises LabError for what cannot be done."""
         actions = {
             "open": self.open, "check": self.check_model, "preview": self.preview, "create": self.create,
-            "cancel": self.cancel, "stop-engine": self.stop_engine, "about": self.home_info, "rename": self.rename,
-            "temperature": self.set_temperature, "delete": self.delete,
+            "cancel": self.cancel, "retry": self.retry, "stop-engine": self.stop_engine, "about": self.home_info,
+            "rename": self.rename, "temperature": self.set_temperature, "delete": self.delete,
         }  # fmt: skip
         return actions[payload.action](payload)
 
     def open(self, payload: ProjectPayload) -> dict[str, Any]:
         open_project(self.ctx.db, payload.project)
+        self._dismiss_startup()
         return {"message": f'"{self.ctx.project.name}" is open, in every browser that looks at this lab.'}
 
     def rename(self, payload: ProjectPayload) -> dict[str, Any]:
@@ -254,6 +278,7 @@ class ProjectController:
                     self.ctx.db, model=facts.name, prompt_set=prompt_set, custom_prompts=custom_prompts,
                     temperature=payload.temperature, seed=payload.seed, name=payload.name, chat=chat,
                 )  # fmt: skip
+            self._dismiss_startup()
             return f'Project "{project.name}" is made and open. The engine writes its first pairs.'
 
         if facts.files_to_download:
@@ -267,6 +292,16 @@ class ProjectController:
         if self.downloads.cancel():
             return {"message": "The download is cancelled. Files that have arrived are kept for the next time."}
         return {"message": "There is no download to cancel; the last one has arrived."}
+
+    def retry(self, _: ProjectPayload) -> dict[str, Any]:
+        """Once more the model that a Space's variables name."""
+        if self.ctx.startup is None or not self.ctx.startup.start():
+            raise ConfigError("There is nothing to try again: no model is missing, or it is on its way.")
+        return {"message": "The lab tries again."}
+
+    def _dismiss_startup(self) -> None:
+        if self.ctx.startup is not None:
+            self.ctx.startup.dismiss()
 
     def stop_engine(self, _: ProjectPayload) -> dict[str, Any]:
         stopped = engine_process.stop_engine(self.ctx.db, self.ctx.home)

@@ -1,0 +1,278 @@
+"""The project that the page opens when it starts: from options of app.py, or from variables of the environment.
+
+In a terminal the page waits for it. On a Space the page opens at once and a thread does it, so that a Hub that cannot be reached
+or a mistake in the settings is shown on the page instead of restarting the Space again and again. No torch.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from rlhf_lab.common.bundled_assets import PROMPT_SETS
+from rlhf_lab.common.records import ChatSettings
+from rlhf_lab.errors import ConfigError, LabError, ModelError
+from rlhf_lab.jobs.hub_download import DownloadStatus, ModelDownloader
+from rlhf_lab.jobs.memory_estimate import DeviceMemory, FitVerdict, detect_device, estimate_memory
+from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
+from rlhf_lab.jobs.project_setup import (
+    change_temperature,
+    checked_temperature,
+    completed_chat_settings,
+    open_project_on_model,
+    parse_template_arguments,
+    pick_project,
+    projects_on_model,
+)
+from rlhf_lab.jobs.prompt_files import read_prompt_file
+from rlhf_lab.store.database import Database
+
+log = logging.getLogger("rlhf_lab.startup")
+#: Settings, with the variable that stands for an option that is not given.
+VARIABLES = {
+    "model": "RLHF_LAB_MODEL",
+    "prompts": "RLHF_LAB_PROMPTS",
+    "system_prompt": "RLHF_LAB_SYSTEM_PROMPT",
+    "template_arguments": "RLHF_LAB_TEMPLATE_ARGUMENTS",
+    "temperature": "RLHF_LAB_TEMPERATURE",
+}
+SMALL_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value, and the option or variable that it comes from."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True)
+class StartupSettings:
+    """prompts: a bundled prompt set or a file of prompts."""
+
+    model: Setting | None = None
+    prompts: Setting | None = None
+    system_prompt: Setting | None = None
+    template_arguments: Setting | None = None
+    temperature: Setting | None = None
+
+    @classmethod
+    def read(cls, options: Mapping[str, object], environment: Mapping[str, str]) -> "StartupSettings":
+        """options: by the names of VARIABLES; None: not given. An option wins over its variable; an empty variable is none."""
+        settings = {}
+        for name, variable in VARIABLES.items():
+            if (value := options.get(name)) is not None:
+                settings[name] = Setting(str(value), f"--{name.replace('_', '-')}")
+            elif environment.get(variable, "").strip():
+                settings[name] = Setting(environment[variable].strip(), variable)
+        return cls(**settings)
+
+    @property
+    def is_empty(self) -> bool:
+        return self == StartupSettings()
+
+
+@dataclass(frozen=True)
+class ProjectPlan:
+    """What was checked before a download. facts: None if only the temperature of the open project changes."""
+
+    facts: ModelFacts | None
+    chat: ChatSettings | None
+    prompt_set: str | Path | None
+    temperature: float | None
+    warning: str
+
+    def open(self, db: Database) -> str:
+        """Open the project, or make it; returns what the person should know. Raises LabError."""
+        if self.facts is None:
+            project = pick_project(db, None)
+        else:
+            project = open_project_on_model(db, self.facts, self.chat, self.prompt_set)
+        if self.temperature is None:
+            return self.warning
+        return f"{change_temperature(db, project.id, self.temperature)} {self.warning}".strip()
+
+
+def plan_project(db: Database, settings: StartupSettings, device: DeviceMemory) -> ProjectPlan:
+    """Check every setting and the memory. Raises LabError, whose message begins with the option or variable at fault."""
+    temperature = None
+    if settings.temperature is not None:
+        with _naming(settings.temperature):
+            temperature = _parse_temperature(settings.temperature.text)
+    if settings.model is None:
+        for setting in (settings.prompts, settings.system_prompt, settings.template_arguments):
+            if setting is not None:
+                raise ConfigError(
+                    f"{setting.source} is for a new project. Name its model too, in --model or {VARIABLES['model']}: "
+                    "embedded, a folder, or a Hub id."
+                )
+        return ProjectPlan(None, None, None, temperature, "")
+    with _naming(settings.model):
+        facts = inspect_model(settings.model.text)
+    prompt_set = None
+    if settings.prompts is not None:
+        with _naming(settings.prompts):
+            prompt_set = _parse_prompt_set(settings.prompts.text)
+    chat = _chat_settings(facts, settings)
+    is_new = not projects_on_model(db, facts, chat, prompt_set)
+    with _naming(settings.model):
+        return ProjectPlan(facts, chat, prompt_set, temperature, check_memory(facts, device, refuse=is_new))
+
+
+@contextmanager
+def _naming(setting: Setting) -> Iterator[None]:
+    """Errors in the block begin with the source of the setting."""
+    try:
+        yield
+    except LabError as error:
+        raise type(error)(f"{setting.source}: {error}") from error
+
+
+def _parse_temperature(text: str) -> float:
+    try:
+        value = float(text.replace(",", "."))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f'"{text}" is no temperature. Give a number such as 0.7.')
+    return checked_temperature(value)
+
+
+def _parse_prompt_set(text: str) -> str | Path:
+    if text in PROMPT_SETS:
+        return text
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise ConfigError(
+            f'"{text}" is neither a bundled prompt set nor a file. Give one of {", ".join(PROMPT_SETS)}, or the path of a file '
+            "with a prompt a line."
+        )
+    read_prompt_file(path)
+    return path
+
+
+def _chat_settings(facts: ModelFacts, settings: StartupSettings) -> ChatSettings | None:
+    """None: nothing is set. Raises ConfigError for arguments that the model's chat template does not read."""
+    arguments, system_prompt = settings.template_arguments, settings.system_prompt
+    chat = ChatSettings(system_prompt.text if system_prompt else "", {})
+    if arguments is not None:
+        with _naming(arguments):
+            chat = ChatSettings(chat.system_prompt, parse_template_arguments(arguments.text))
+            completed_chat_settings(facts, chat)
+    return None if arguments is None and system_prompt is None else chat
+
+
+def check_memory(facts: ModelFacts, device: DeviceMemory, *, refuse: bool) -> str:
+    """A warning if the model may be too large for the memory, otherwise "".
+
+    refuse: raise ModelError for a model that does not fit. Without it that is a warning too: with a project that exists already,
+    the engine may hold the model at this moment.
+    """
+    memory = estimate_memory(facts, device)
+    if memory.verdict is FitVerdict.FITS:
+        return ""
+    need = f"about {memory.required_bytes / 1e9:.1f} GB of memory"
+    if memory.least_bytes < memory.required_bytes:
+        need = f"{memory.least_bytes / 1e9:.1f} GB (in bfloat16) to {memory.required_bytes / 1e9:.1f} GB (in float32) of memory"
+    numbers = f"a run with it needs {need}, and {device.free_bytes / 1e9:.1f} GB are free here ({device.name})"
+    if memory.verdict is FitVerdict.TIGHT:
+        return f"{facts.name} may be too large: {numbers}. Close what else uses memory."
+    advice = f"Choose a smaller model, such as {SMALL_MODEL}, or a machine with more memory"
+    if not refuse:
+        return f"{facts.name} is too large: {numbers}. {advice}."
+    raise ModelError(
+        f"{facts.name} does not fit: {numbers}. {advice}. To try it all the same, make a project on it under Project."
+    )
+
+
+class StartupPhase(StrEnum):
+    CHECKING = "checking"
+    DOWNLOADING = "downloading"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class StartupState:
+    """message: what is open, or the error and what to do; "" before."""
+
+    phase: StartupPhase
+    model: str
+    message: str = ""
+
+
+class StartupProject:
+    """Opens the project of the settings: `open` waits for it, `start` does it in a thread, also once more after a failure.
+
+    report: called with each message, for the log.
+    """
+
+    def __init__(
+        self, db: Database, settings: StartupSettings, downloads: ModelDownloader, report: Callable[[str], None]
+    ) -> None:
+        self._db, self._settings, self._downloads, self._report = db, settings, downloads, report
+        self._lock = threading.Lock()
+        self._state: StartupState | None = None
+
+    def open(self) -> str:
+        """Check, download and open; returns what the person should know. Raises LabError."""
+        plan = plan_project(self._db, self._settings, detect_device())
+        facts = plan.facts
+        if facts is None or not facts.files_to_download:
+            return plan.open(self._db)
+        self._set_state(StartupPhase.DOWNLOADING)
+        self._report(f"Downloading {facts.name}, {facts.download_bytes / 1e6:,.0f} MB …")
+        self._downloads.start(facts, lambda _: plan.open(self._db))
+        self._downloads.wait()
+        progress = self._downloads.progress()
+        if progress is None or progress.status is not DownloadStatus.DONE:
+            raise ModelError(f"{facts.name}: {progress.words if progress else 'it was not downloaded.'}")
+        return progress.words
+
+    def start(self) -> bool:
+        """False: it is under way already."""
+        with self._lock:
+            if self._state is not None and self._state.phase in (StartupPhase.CHECKING, StartupPhase.DOWNLOADING):
+                return False
+            self._state = StartupState(StartupPhase.CHECKING, self._model)
+        threading.Thread(target=self._run, daemon=True, name="startup-project").start()
+        return True
+
+    def state(self) -> StartupState | None:
+        """None: it was not started, or a person has chosen another project since."""
+        with self._lock:
+            return self._state
+
+    def dismiss(self) -> None:
+        """A person has chosen a project: a failure is not shown any longer."""
+        with self._lock:
+            if self._state is not None and self._state.phase is StartupPhase.FAILED:
+                self._state = None
+
+    @property
+    def _model(self) -> str:
+        return self._settings.model.text if self._settings.model else ""
+
+    def _set_state(self, phase: StartupPhase, message: str = "") -> None:
+        with self._lock:
+            self._state = StartupState(phase, self._model, message)
+
+    def _run(self) -> None:
+        try:
+            notes = self.open()
+            phase, message = (
+                StartupPhase.READY,
+                f'The project "{pick_project(self._db, None).name}" is open. {notes}'.strip(),
+            )
+        except LabError as error:
+            phase, message = StartupPhase.FAILED, str(error)
+        except Exception as error:  # the page must stay open, and say what happened
+            log.warning("the project of the settings could not be opened", exc_info=True)
+            phase, message = StartupPhase.FAILED, f"{type(error).__name__}: see the log of the lab."
+        self._report(f"error: {message}" if phase is StartupPhase.FAILED else message)
+        self._set_state(phase, message)
