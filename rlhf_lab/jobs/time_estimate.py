@@ -68,14 +68,20 @@ def _about(text: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """ "less than a second", "40 s", "4 minutes", "2.5 hours": with no more digits than an estimate has."""
+    """ "less than a second", "4 s", "20 s", "a minute", "4 minutes", "25 minutes", "an hour", "2.5 hours": no more exact than an
+    estimate is. Seconds and minutes from 10 on are multiples of 5, hours have two digits at most.
+    """
     if seconds < 1:
         return "less than a second"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.1f} hours" if seconds < 10 * 3600 else f"{seconds / 3600:,.0f} hours"
+    for unit_s, one, many in ((1, "1 s", "s"), (60, "a minute", "minutes")):
+        count = seconds / unit_s
+        if count < 52.5:
+            rounded = round(count) if count < 10 else 5 * round(count / 5)
+            return one if rounded < 2 else f"{rounded} {many}"
+    hours = seconds / 3600
+    if hours < 1.25:
+        return "an hour"
+    return f"{round(2 * hours) / 2:g} hours" if hours < 10 else f"{float(f'{hours:.2g}'):,.0f} hours"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from rlhf_lab.jobs.model_speed import ModelSpeed
 from rlhf_lab.jobs.time_estimate import (
     Estimate,
     WorkCount,
+    duration_text,
     estimate_completions,
     estimate_pairs,
     estimate_policy,
@@ -134,9 +135,11 @@ def test_work_that_is_not_counted_has_no_estimate_before_it_was_measured():
     [
         (0.3, 0.3, "Less than a second on this machine."),
         (4.2, 4.2, "About 4 s on this machine."),
-        (8, 14, "About 8 to 14 s on this machine."),
+        (8, 14, "About 8 to 15 s on this machine."),
         (8, 9.9, "About 9 s on this machine."),
-        (80, 130, "About 80 s to 2 minutes on this machine."),
+        (61, 61, "About a minute on this machine."),
+        (30, 70, "About 30 s to a minute on this machine."),
+        (80, 130, "About a minute to 2 minutes on this machine."),
         (240, 241, "About 4 minutes on this machine."),
         (240, 600, "About 4 to 10 minutes on this machine."),
         (0.5, 0.9, "Less than a second on this machine."),
@@ -147,6 +150,33 @@ def test_work_that_is_not_counted_has_no_estimate_before_it_was_measured():
 )
 def test_wording(low, high, sentence):
     assert Estimate(low, high).sentence() == sentence
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.99, "less than a second"),
+        (1, "1 s"),
+        (9.4, "9 s"),
+        (12, "10 s"),
+        (18.6, "20 s"),
+        (52, "50 s"),
+        (53, "a minute"),
+        (89, "a minute"),
+        (91, "2 minutes"),
+        (236, "4 minutes"),
+        (9.4 * 60, "9 minutes"),
+        (13 * 60, "15 minutes"),
+        (52 * 60, "50 minutes"),
+        (53 * 60, "an hour"),
+        (74 * 60, "an hour"),
+        (76 * 60, "1.5 hours"),
+        (3.1 * 3600, "3 hours"),
+        (123 * 3600, "120 hours"),
+    ],
+)
+def test_a_duration_is_no_more_exact_than_an_estimate_is(seconds, text):
+    assert duration_text(seconds) == text
 
 
 def test_speed_is_that_of_the_machine_with_the_engine(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.model_speed import ModelSpeed, save_speed
 from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.jobs.time_estimate import duration_text
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_scores import unjudged_pairs
@@ -58,7 +59,7 @@ def test_a_training_of_the_labels_of_each_source(ctx):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
     seconds = 0.1 * (28 + 128 + 2 * len(unjudged_pairs(ctx.db, ctx.project.id, 400)))
     handlers, values = form_values(reward, ctx, RewardConfig(), epochs=0)
-    expected = {"estimates": {"human": "", "simulated": f"About {seconds:.0f} s on this machine."}}
+    expected = {"estimates": {"human": "", "simulated": f"About {duration_text(seconds)} on this machine."}}
     assert handlers["lab-reward", "estimate"](*values) == expected
     assert handlers["reward-epochs", "change"](*values) == expected
     values[0] = values[-1] = "x"
@@ -120,7 +121,7 @@ def test_who_waits_for_a_pair_reads_how_long(tmp_path, monkeypatch):
         new_project(db, custom_prompts=["a", "b"])
         ctx = Context(tmp_path, db)
         save_speed(tmp_path, socket.gethostname(), "embedded", SPEED_OF_PAIRS)
-        assert label.state(ctx, "ann")["waiting_text"].endswith("again by itself … The first pair takes about 9 s.")
+        assert label.state(ctx, "ann")["waiting_text"].endswith(", is starting … The first pair takes about 9 s.")
         engine_process.record_heartbeat(db, "idle")
         waiting_text = label.state(ctx, "ann")["waiting_text"]
         assert (
@@ -128,8 +129,8 @@ def test_who_waits_for_a_pair_reads_how_long(tmp_path, monkeypatch):
             == "There is no pair yet. The engine is writing the first ones … The first pair takes about 2 s."
         )
         monkeypatch.setattr(stage_estimates, "count_pairs", lambda *_: 5)
-        assert stage_estimates.next_pair_sentence(ctx) == "The next pair takes about 16 s."
+        assert stage_estimates.next_pair_sentence(ctx) == "The next pair takes about 15 s."
         queue.submit(db, JobKind.SAMPLE_PAIRS, ctx.project.id, {"count": 32})
-        assert stage_estimates.next_pair_sentence(ctx) == "The next pair takes about 32 s."
+        assert stage_estimates.next_pair_sentence(ctx) == "The next pair takes about 30 s."
         queue.submit(db, JobKind.SAMPLE_PAIRS, ctx.project.id, {"count": 32, "sampling": "diversity"})
-        assert stage_estimates.next_pair_sentence(ctx) == "The next pair takes about 32 s."  # the older job comes first
+        assert stage_estimates.next_pair_sentence(ctx) == "The next pair takes about 30 s."  # the older job comes first
