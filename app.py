@@ -15,8 +15,10 @@ from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus
 from rlhf_lab.common.paths import default_home
 from rlhf_lab.common.records import Role
+from rlhf_lab.config.demo import DemoConfig, demo_config
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.demo import end_demo
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.jobs.startup_project import VARIABLES, StartupProject, StartupSettings
 from rlhf_lab.store.database import Database
@@ -28,6 +30,7 @@ from rlhf_lab.ui.page import build_page, launch_options
 
 #: Characters. Attempts are not limited, so that nobody can lock the operator out; a shorter secret could be guessed.
 MIN_SECRET_LENGTH = 16
+DEMO_MODE_ENV_VAR = "RLHF_LAB_DEMO_MODE"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,6 +51,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--public-labelling", action="store_true", help="whoever reaches the page may label, without the join code"
     )
+    limits = ", ".join(f"{name}={value:g}" for name, value in DemoConfig().to_dict().items())
+    parser.add_argument(
+        "--demo-mode", nargs="*", default=None, metavar="SETTING=VALUE",
+        help="visitors may start short runs, and what visitors made is removed from time to time (docs/SPACES.md); "
+        f"{DEMO_MODE_ENV_VAR}=1 does the same. Settings: {limits}",
+    )  # fmt: skip
     parser.add_argument(
         "--model", default=None, help="open the project on this model, or make one: embedded, a folder, or a Hub id"
     )
@@ -86,6 +95,7 @@ def main(argv: list[str] | None = None) -> int:
 def open_context(args: argparse.Namespace, on_space: bool) -> Context:
     """The context of the page for these arguments, with an open project. Raises LabError."""
     people = read_password_file(args.auth_file.expanduser()) if args.auth_file is not None else {}
+    demo = demo_config(args.demo_mode, os.environ.get(DEMO_MODE_ENV_VAR))
     proxy_address = parse_proxy_url(args.url) if args.url is not None else ""
     with contextlib.ExitStack() as cleanup:
         ctx = Context.open((args.home or default_home()).expanduser().resolve())
@@ -94,8 +104,9 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
             ctx = replace(
                 ctx, public_url=proxy_address or network_url(args.host, args.port), behind_proxy=bool(proxy_address)
             )
-        if on_space or args.public_labelling or people or proxy_address or not is_loopback(args.host):
-            open_to_all = args.public_labelling or (on_space and not people and not os.environ.get(JOIN_CODE_ENV_VAR))
+        is_public = on_space or demo is not None  # whoever comes may label, unless there is something to enter
+        if is_public or args.public_labelling or people or proxy_address or not is_loopback(args.host):
+            open_to_all = args.public_labelling or (is_public and not people and not os.environ.get(JOIN_CODE_ENV_VAR))
             ctx = ctx.as_multi_user(open_to_all=open_to_all, password_entries=people)
         settings = StartupSettings.read(vars(args), os.environ)
         startup = StartupProject(ctx.db, settings, ctx.downloads, lambda message: print(message, flush=True))
@@ -104,6 +115,10 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
         elif not settings.is_empty and (notes := startup.open()):
             print(notes, file=sys.stderr)
         pick_project(ctx.db, None)  # created before the first visitor comes
+        if demo is None:
+            end_demo(ctx.home)
+        else:
+            ctx = ctx.with_demo(demo)
         cleanup.pop_all()
     return ctx
 

@@ -243,6 +243,8 @@ class RunEvent:
 
 #: Key of the person in the payload of a job that only they may read and cancel.
 REQUESTER_KEY = "requested_by"
+#: Key in the manifest of a run that a visitor started in demo mode.
+VISITOR_RUN = "visitor"
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 A control is an event that the engine reads; what cannot be done is refused here, before anything is recorded.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import math
 import shutil
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rlhf_lab.common.atomic import write_file_atomically
@@ -24,7 +25,7 @@ from rlhf_lab.common.enums import (
 )
 from rlhf_lab.common.model_files import HEAD_CONFIG
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
-from rlhf_lab.common.records import Job, RewardModelRow, Run
+from rlhf_lab.common.records import REQUESTER_KEY, VISITOR_RUN, Job, RewardModelRow, Run
 from rlhf_lab.config.policy import LIVE_SETTINGS, PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_lock
@@ -100,15 +101,53 @@ def start_run(
             **({"ptx_texts": {"source": source, "count": len(texts)}} if texts else {}),
         },
     )
-    try:
+    with _deleted_if_not_queued(db, run):
         if texts:
             _save_ptx_texts(home, run.id, texts)
         submit_run(db, home, run)
+    return run
+
+
+def start_visitor_run(db: Database, home: Path, project_id: int, config: PolicyConfig, visitor: str) -> Run:
+    """Queue a run of a visitor in demo mode, on the project's default reward model. Raises LabelError without a reward model.
+
+    visitor: their name, the requester of the run's job.
+    """
+    reward_model = default_reward_model(db, project_id)
+    if reward_model is None:
+        raise LabelError("A run needs a reward model, and there is none yet. Label some pairs first.")
+    run = create_run(
+        db,
+        project_id,
+        reward_model.id,
+        default_run_name(db, project_id, config, reward_model.id),
+        config=config.to_dict(),
+        total_steps=config.steps,
+        manifest={
+            "judge": judge_of_reward_model(db, reward_model),
+            "labels": dataclasses.asdict(reward_model.snapshot),
+            VISITOR_RUN: True,
+        },
+    )
+    with _deleted_if_not_queued(db, run):
+        submit_run(db, home, run, requester=visitor)
+    return run
+
+
+def default_reward_model(db: Database, project_id: int) -> RewardModelRow | None:
+    """The newest reward model from people's labels, else the newest one."""
+    return latest_reward_model(db, project_id, Source.HUMAN) or latest_reward_model(db, project_id)
+
+
+@contextlib.contextmanager
+def _deleted_if_not_queued(db: Database, run: Run) -> Iterator[None]:
+    """Delete a new run if a StoreError is raised before it has a job."""
+    try:
+        yield
     except StoreError:
         if open_job(db, run.id) is None:
             delete_run(db, run.id)
         raise
-    return run
 
 
 def _check_critic_source(folder: Path) -> None:
@@ -196,8 +235,9 @@ def accuracy_warning(reward_model: RewardModelRow) -> str:
     return "On unseen pairs it may rank no better than guessing: more labels first would help."
 
 
-def submit_run(db: Database, home: Path, run: Run) -> Job:
-    job = queue.submit(db, JobKind.TRAIN_POLICY, run.project_id, {"run_id": run.id})
+def submit_run(db: Database, home: Path, run: Run, requester: str = "") -> Job:
+    payload = {"run_id": run.id} | ({REQUESTER_KEY: requester} if requester else {})
+    job = queue.submit(db, JobKind.TRAIN_POLICY, run.project_id, payload)
     engine_process.ensure_engine(db, home)
     return job
 

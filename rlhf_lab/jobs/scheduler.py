@@ -1,4 +1,4 @@
-"""What happens by itself while a page is open: pairs are sampled ahead, judges label, reward models are retrained.
+"""What happens by itself while a page is open: pairs are sampled ahead, judges label, reward models are retrained, demos reset.
 
 `Scheduler.run_once` reads the store every second and submits jobs; it does no work of its own. All it keeps in memory is what
 judges still have to label.
@@ -16,6 +16,7 @@ from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, run_lock
+from rlhf_lab.jobs.demo import Demo
 from rlhf_lab.jobs.judge_labelling import annotator_name_of, label_with_judge
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.jobs.retraining import is_retraining_due, submit_training
@@ -43,8 +44,8 @@ MAX_JUDGE_LABELS = 1000  # labels that a judge can be asked for at once
 class Scheduler:
     """A thread of the page's process, and the labels that judges were asked for there."""
 
-    def __init__(self, home: Path, db: Database) -> None:
-        self.home, self.db = home, db
+    def __init__(self, home: Path, db: Database, demo: Demo | None = None) -> None:
+        self.home, self.db, self.demo = home, db, demo
         self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="scheduler")
         self._lock = threading.Lock()
@@ -107,14 +108,16 @@ class Scheduler:
             self._stop_event.wait(SCHEDULE_INTERVAL_S)
 
     def run_once(self) -> None:
-        """Mark runs that lost their process, submit the jobs that are due, and start an engine where something waits for it."""
+        """Mark runs that lost their process, reset a demo, submit the jobs that are due (none while a reset waits), and start an
+        engine where something waits for it."""
         run_lock.mark_interrupted_runs(self.db, self.home)
         project = pick_project(self.db, None)
-        open_jobs = queue.jobs(self.db, statuses=UNFINISHED_JOB_STATUSES)
-        kinds = {job.kind for job in open_jobs if job.project_id == project.id}
-        self._replenish_pairs(project, kinds)
-        self._continue_judge_labelling()
-        self._submit_due_training(project, kinds)
+        if self.demo is None or self.demo.reset_if_due() or not self.demo.is_reset_due():
+            open_jobs = queue.jobs(self.db, statuses=UNFINISHED_JOB_STATUSES)
+            kinds = {job.kind for job in open_jobs if job.project_id == project.id}
+            self._replenish_pairs(project, kinds)
+            self._continue_judge_labelling()
+            self._submit_due_training(project, kinds)
         if queue.jobs(self.db, statuses=UNFINISHED_JOB_STATUSES, limit=1) or self._lacks_features(project):
             engine_process.ensure_engine(self.db, self.home)
 

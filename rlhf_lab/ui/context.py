@@ -11,16 +11,25 @@ from gradio.context import LocalContext
 
 from rlhf_lab.common.person_names import normalize_name
 from rlhf_lab.common.records import Project, Role
+from rlhf_lab.config.demo import DemoConfig
 from rlhf_lab.errors import LabelError, NotAllowedError
+from rlhf_lab.jobs.demo import Demo
 from rlhf_lab.jobs.hub_download import ModelDownloader
 from rlhf_lab.jobs.instant_reward import InstantReward
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.jobs.scheduler import Scheduler
 from rlhf_lab.jobs.startup_project import StartupProject
-from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, joined_at
+from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, OPERATOR_NAME, joined_at
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.password_file import PasswordEntry
-from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Access, Visitor, multi_user_access, secrets_equal
+from rlhf_lab.ui.auth.visitors import (
+    LOCAL_ACCESS,
+    Access,
+    Visitor,
+    multi_user_access,
+    operator_accounts,
+    secrets_equal,
+)
 
 OPERATOR_SECRET_ENV_VAR = "RLHF_LAB_OPERATOR_SECRET"
 
@@ -30,7 +39,7 @@ class Context:
     """One page server.
 
     operator_secret: None where every visitor is the operator (a laptop). public_url: how others reach the lab; "" where they do
-    not, and on a Space. behind_proxy: public_url is that of a proxy in front of the lab.
+    not, and on a Space. behind_proxy: public_url is that of a proxy in front of the lab. demo: None without demo mode.
     downloads: of models, one at a time. startup: opens the project that a Space's variables name; None elsewhere.
     """
 
@@ -41,6 +50,7 @@ class Context:
     access: Access = LOCAL_ACCESS
     public_url: str = ""
     behind_proxy: bool = False
+    demo: Demo | None = None
     downloads: ModelDownloader = field(default_factory=ModelDownloader)
     startup: StartupProject | None = None
 
@@ -63,10 +73,16 @@ class Context:
             access = replace(access, public_url=self.public_url)
         return replace(self, access=access, operator_secret=access.operator_secret)
 
+    def with_demo(self, config: DemoConfig) -> "Context":
+        """The same multi-user lab in demo mode. Raises StoreError."""
+        operators = {OPERATOR_NAME} | {f"@{name}" for name in operator_accounts(os.environ)}
+        operators |= {entry.name for entry in self.access.password_entries.values() if entry.role is Role.OPERATOR}
+        return replace(self, demo=Demo(self.home, self.db, config, operators))
+
     @functools.cached_property
     def scheduler(self) -> Scheduler:
         """What the page's process does by itself. Started by app.py; `replace` of a context makes another one."""
-        return Scheduler(self.home, self.db)
+        return Scheduler(self.home, self.db, self.demo)
 
     @functools.cached_property
     def instant_reward(self) -> InstantReward:

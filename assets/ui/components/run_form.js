@@ -137,5 +137,6 @@ document.addEventListener('mouseover', (event) => {
   const node = event.target.closest?.('#start-settings [id^="start-"]'), algorithms = node && props.data.algorithms_by_setting[node.id.slice('start-'.length)];
   if (algorithms) node.title = algorithms.includes(algorithm) ? '' : `${algorithm} does not read this setting, only ${algorithms.join(', ')}; it stays at its default.`;
 });
+root.classList.toggle('lab-operating', props.data.is_demo);  // visitors have a form of their own: demo_run.js
 root.append(Lab.operatorNotice('Only the operator starts and steers runs here; you can watch.'), container);
 Lab.poll(root, async () => draw(await Lab.unwrap(server.options({}))), 2000);

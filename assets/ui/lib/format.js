@@ -35,6 +35,13 @@ Object.assign(window.Lab, (() => {
     return seconds === null ? '' : ` · ${prefix}${duration(seconds)} left`;
   }
 
+  // When a demo is reset, as a sentence. reset_at: seconds since 1970.
+  function resetText({ reset_at: resetAt, is_reset_due: isDue }) {
+    if (isDue) return 'The reset comes as soon as nothing is going on any more.';
+    const at = new Date(1000 * resetAt), day = at.toDateString() === new Date().toDateString() ? '' : `${at.toLocaleDateString('en', { weekday: 'short', day: 'numeric', month: 'short' })}, `;
+    return `Next reset: ${day}${at.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' })}.`;
+  }
+
   // An annotator's name for display. Generated visitor names are shortened, simulated judges are marked.
   const isVisitor = (name) => name.startsWith('visitor-');
   const displayName = (name) => (isVisitor(name) ? `visitor ${name.slice(8, 12)}` : name.startsWith('judge:') ? `judge ${name.slice(6)} (simulated)` : name);
@@ -42,5 +49,5 @@ Object.assign(window.Lab, (() => {
   // Text for plotly, which interprets some markup.
   const plotlyText = (text, maxChars = Infinity) => String(text).slice(0, maxChars).replace(/&/g, '&amp;').replace(/</g, '&lt;');
 
-  return { number, difference, percent, interval, plural, isWideInterval, accuracy, bytes, duration, timeLeft, isVisitor, displayName, plotlyText };
+  return { number, difference, percent, interval, plural, isWideInterval, accuracy, bytes, duration, timeLeft, resetText, isVisitor, displayName, plotlyText };
 })());

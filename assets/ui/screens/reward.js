@@ -52,12 +52,25 @@ function trainingBar() {
   const count = selectedSource === 'human' ? human : simulated, goal = goals[selectedSource];
   const nextText = state.job ? state.job.status_text : count >= goal ? 'It is due and begins by itself.' : `It also trains by itself, every ${trainEvery} labels: next at ${goal}, ${plural(goal - count, 'label')} to go.`;
   const errorText = trainError || state.failed;
-  return el('div.lab-card', {}, el('div.lab-row', {}, Lab.operatorOnly(
+  return el('div.lab-card', {}, props.data.is_demo ? visitorBar(nextText) : null, el(`div.lab-row${props.data.is_demo ? '.lab-operating' : ''}`, {}, Lab.operatorOnly(
     el('button.lab-button.lab-main', { type: 'button', 'data-do': 'train', disabled: state.job !== null, onclick: train }, state.job ? (state.job.running ? 'Training …' : 'Waiting …') : 'Train now'),
     el('span.muted', {}, 'from'), sourceSelect, el('span.muted.lab-grow', { 'data-do': 'next' }, nextText)),
     !state.job && estimates[selectedSource] ? el('p.muted', { 'data-do': 'estimate' }, estimates[selectedSource]) : null),
-  Lab.operatorNotice('Only the operator trains reward models here; you can look, and ask about texts of your own.'),
+  props.data.is_demo ? null : Lab.operatorNotice('Only the operator trains reward models here; you can look, and ask about texts of your own.'),
   errorText ? el('p.lab-notice.bad', { role: 'alert', 'data-do': 'train-error' }, `${trainError ? '' : 'The last training failed. '}${errorText}`) : null);
+}
+
+// Demo mode: visitors train from people's labels with the default settings, sooner than it trains by itself.
+function visitorBar(nextText) {
+  const missing = state.labels.visitor_goal - state.labels.human;
+  return el('div.lab-row.lab-visitor', {},
+    el('button.lab-button.lab-main', { type: 'button', 'data-do': 'visitor-train', disabled: state.job !== null || missing > 0, onclick: trainAsVisitor }, state.job ? (state.job.running ? 'Training …' : 'Waiting …') : 'Train now'),
+    el('span.muted.lab-grow', {}, missing > 0 && !state.job ? `You can train it after ${plural(missing, 'more label')}. ${nextText}` : nextText));
+}
+
+function trainAsVisitor() {
+  trainError = '';
+  trigger('visitor_train', { request_id: Date.now(), last_training: state.last_training });
 }
 
 function train() {

@@ -22,13 +22,12 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.store.annotators import get_or_add_account
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.login_pages import SECURITY_HEADERS, join_form_page, login_redirect, set_cookie
-from rlhf_lab.ui.auth.visitors import Access, Visitor, secrets_equal
+from rlhf_lab.ui.auth.visitors import Access, Visitor, operator_accounts, secrets_equal
 
 STATE_COOKIE = "rlhf_lab_sign_in"
 STATE_COOKIE_MAX_AGE_S = 600
 TIMEOUT_S = 15.0  # for all requests of one step together
 MAX_REPLY_BYTES = 64_000
-OPERATORS_ENV_VAR = "RLHF_LAB_OPERATORS"
 #: The provider cannot be reached, refuses, or answers nonsense.
 PROVIDER_ERRORS = (
     httpx.HTTPError, httpx.InvalidURL, AuthlibBaseError, AttributeError, LookupError, RecursionError, TimeoutError, TypeError,
@@ -59,12 +58,15 @@ class OAuthProvider:
         if not all(required_values):
             return None
         url, client_id, client_secret, host = required_values
-        operator_names = environment.get(OPERATORS_ENV_VAR, "").split(",")
-        operators = {name.strip().lower() for name in (*operator_names, environment.get("SPACE_AUTHOR_NAME", ""))} - {
-            ""
-        }
         scopes = environment.get("OAUTH_SCOPES") or "openid profile"
-        return cls(url.rstrip("/"), client_id, client_secret, scopes, host.split(",")[0].strip(), frozenset(operators))
+        return cls(
+            url.rstrip("/"),
+            client_id,
+            client_secret,
+            scopes,
+            host.split(",")[0].strip(),
+            operator_accounts(environment),
+        )
 
     def client(self) -> AsyncOAuth2Client:
         return AsyncOAuth2Client(

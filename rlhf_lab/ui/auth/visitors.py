@@ -41,6 +41,7 @@ KEYS_FILE = "access.json"
 #: How long a cookie counts after it was signed: a month.
 COOKIE_MAX_AGE_S = 30 * 86_400
 JOIN_CODE_ENV_VAR = "RLHF_LAB_JOIN_CODE"
+OPERATORS_ENV_VAR = "RLHF_LAB_OPERATORS"
 #: Letters and digits that nobody confuses when a code is read out.
 JOIN_CODE_ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 
@@ -210,6 +211,12 @@ class Access:
 def secrets_equal(candidate: str, expected: str) -> bool:
     """Compares in constant time. An empty `expected` equals nothing."""
     return bool(expected) and hmac.compare_digest(candidate.encode("utf-8", "surrogatepass"), expected.encode())
+
+
+def operator_accounts(environment: Mapping[str, str]) -> frozenset[str]:
+    """The accounts of an OAuth provider that enter as the operator, in lower case: the Space's owner and RLHF_LAB_OPERATORS."""
+    names = (*environment.get(OPERATORS_ENV_VAR, "").split(","), environment.get("SPACE_AUTHOR_NAME", ""))
+    return frozenset(name.strip().lower() for name in names) - {""}
 
 
 #: A lab that only its own computer reaches.

@@ -86,6 +86,7 @@ def state(ctx: Context) -> dict[str, Any]:
         },
         "engine": _engine_view(engine, job is not None),
         "job": job and _job_view(ctx, job),
+        "demo": ctx.demo and {"reset_at": ctx.demo.reset_at, "is_reset_due": ctx.demo.is_reset_due()},
         "startup": _startup_view(ctx),
         "warning": engine_process.start_failure(engine, ctx.home) or _warning(ctx),
     }  # fmt: skip
@@ -136,7 +137,7 @@ def _startup_view(ctx: Context) -> dict[str, Any] | None:
 
 
 def _warning(ctx: Context) -> str:
-    if not ctx.on_space:
+    if not ctx.on_space or ctx.demo is not None:  # visitors cannot export
         return ""
     return (
         "This Space keeps labels and models on a disk that is wiped when it restarts. Export what you want to keep "

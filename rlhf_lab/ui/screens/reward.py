@@ -11,6 +11,7 @@ from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardModelR
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import ConfigError, LabError, StoreError
 from rlhf_lab.jobs import engine_process, queue, retraining
+from rlhf_lab.jobs.demo import visitor_training_goal
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_annotators
@@ -48,6 +49,12 @@ class TrainReward(Payload):
     last_training: int | None = None
 
 
+class TrainAsVisitor(Payload):
+    """As TrainReward, in demo mode: from people's labels, with the default settings."""
+
+    last_training: int | None = None
+
+
 class ExplainText(Payload):
     model: int
     annotator: str | None = None
@@ -71,7 +78,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         server_functions={"state": lambda _: cached_state(), "report": report, "explanation": explanation},
         charts=True,
         scripts=["reward_charts"],
-        data={"layout": layout(190), "config": PLOTLY_CONFIG},
+        data={"layout": layout(190), "config": PLOTLY_CONFIG, "is_demo": ctx.demo is not None},
         label="Reward model",
     )
     with gr.Accordion("All settings of the next reward model", open=False, elem_id="reward-settings"):
@@ -88,6 +95,16 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     @visitor_action(ExplainText)
     def explain(payload: ExplainText) -> dict[str, Any]:
         return {"job": submit_explanation(ctx, payload, ctx.require_annotator(payload.annotator)).id}
+
+    if (demo := ctx.demo) is not None:
+
+        @visitor_action(TrainAsVisitor)
+        def visitor_train(payload: TrainAsVisitor) -> dict[str, Any]:
+            demo.check_training(ctx.project)
+            start_training(ctx, Source.HUMAN, RewardConfig(), payload.last_training)
+            return {"running": True}
+
+        component.visitor_train(visitor_train, None, component, **SILENT_EVENT)
 
     component.train(train, [operator, *form.components], component, **SILENT_EVENT)
     component.estimate(estimate, form.components, component, **SILENT_EVENT)
@@ -169,6 +186,7 @@ def screen_state(ctx: Context) -> dict[str, Any]:
             "simulated": label_counts.simulated,
             "goals": {source.value: retraining.training_goal(ctx.db, project.id, source) for source in Source},
             "train_every": retraining.LABELS_PER_RETRAINING,
+            **({"visitor_goal": visitor_training_goal(ctx.db, project.id)} if ctx.demo is not None else {}),
         },
         "prediction_stats": {source.value: prediction_stats(ctx, source) for source in Source},
         "instant": instant_accuracy(ctx),

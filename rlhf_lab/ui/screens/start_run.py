@@ -58,6 +58,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     data = {
         "presets": [{"name": name, "label": label} for name, label in PRESET_LABELS.items()],
         "algorithms": list(ALGORITHMS),
+        "is_demo": ctx.demo is not None,
         "algorithms_by_setting": {item.name: item.only for item in fields_of(PolicyConfig) if item.only is not None},
     }
     component = widget(

@@ -11,7 +11,7 @@ from rlhf_lab.ui.components.charts import CURVES, PLOTLY_CONFIG, layout, metric_
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, operator_action, parse_payload, unusable
-from rlhf_lab.ui.screens import start_run, token_view
+from rlhf_lab.ui.screens import demo_run, start_run, token_view
 from rlhf_lab.ui.services import run_summary
 from rlhf_lab.ui.services.run_feed import MAX_POINTS, RunFeed
 
@@ -60,6 +60,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
             return {"setting": payload.setting, "error": str(error)}
         return {"setting": payload.setting}
 
+    if ctx.demo is not None:
+        demo_run.build(ctx, ctx.demo)
     start_run.build(ctx, operator)
     data = {
         "curves": [curve._asdict() for curve in CURVES],

@@ -32,7 +32,10 @@ class SamplingPayload(Payload):
 
 
 def check_queue_capacity(ctx: Context) -> None:
-    """Raises LabError where so many short jobs are queued that another one would wait for minutes."""
+    """Raises LabError where so many short jobs are queued that another one would wait for minutes, or a demo is about to be
+    reset."""
+    if ctx.demo is not None:
+        ctx.demo.check_open()
     queued = queue.jobs(ctx.db, kinds=[JobKind.COMPLETE, JobKind.EXPLAIN], statuses=UNFINISHED_JOB_STATUSES)
     if len(queued) >= MAX_QUEUED_JOBS:
         raise LabError(f"{MAX_QUEUED_JOBS} texts wait for the engine already. Try again in a moment.")

@@ -1,0 +1,52 @@
+"""Demo mode: what visitors may do, and when what they made is removed."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from rlhf_lab.config.base import Config, fields_of, setting
+from rlhf_lab.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class DemoConfig(Config):
+    """The limits of demo mode for each visitor, and the rules of the reset."""
+
+    max_steps: int = setting(40, "most steps of a visitor's run", 1, 1000)
+    max_responses: int = setting(32, "most responses in each step", 4, 256)
+    max_tokens: int = setting(64, "longest response, in tokens", 8, 512)
+    max_queue: int = setting(5, "unfinished runs at which no visitor can start another one", 1, 100)
+    reset_hours: float = setting(6.0, "hours from one reset to the next", 0.1, 720.0)
+    reset_runs: int = setting(50, "runs of visitors after which the reset comes earlier", 1, 1000)
+    reset_labels: int = setting(1000, "labels of visitors after which the reset comes earlier", 1, 100_000)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Settings as "max_steps=20 reset_hours=12", with spaces or commas between; the defaults for all others.
+
+        Raises ConfigError.
+        """
+        types = {item.name: item.type for item in fields_of(cls)}
+        values: dict[str, Any] = {}
+        for item in text.replace(",", " ").split():
+            name, has_value, value = item.partition("=")
+            if not has_value:
+                raise ConfigError(f'Demo mode: "{item}" is no setting. Write NAME=VALUE, such as max_steps=20.')
+            try:
+                values[name] = types.get(name, str)(value)
+            except ValueError:
+                raise ConfigError(f'Demo mode: {name} = "{value}" is not a number.') from None
+        return cls.from_dict(values)
+
+
+def demo_config(option: list[str] | None, variable: str | None) -> DemoConfig | None:
+    """The demo mode of a lab; None: it is off.
+
+    option: the words after --demo-mode, None without it. variable: RLHF_LAB_DEMO_MODE: "1" for the defaults, or settings; empty
+    or "0" is off. The option comes first. Raises ConfigError.
+    """
+    if option is not None:
+        return DemoConfig.parse(" ".join(option))
+    text = (variable or "").strip()
+    if text in ("", "0"):
+        return None
+    return DemoConfig() if text == "1" else DemoConfig.parse(text)

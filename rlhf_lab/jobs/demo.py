@@ -1,0 +1,201 @@
+"""Demo mode: visitors start short runs, and from time to time what visitors made is removed.
+
+HOME/demo.json keeps when demo mode began and when the last reset was. A reset leaves what the operator made
+(store/visitor_data.py) and waits until no job is unfinished; from the time it is due, the lab starts nothing new for visitors.
+"""
+
+import json
+import logging
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_lab.common.atomic import write_file_atomically
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus, Source
+from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.private_files import PRIVATE_FILE
+from rlhf_lab.common.records import REQUESTER_KEY, Job, Project, Run
+from rlhf_lab.common.text import pluralize
+from rlhf_lab.config.demo import DemoConfig
+from rlhf_lab.config.policy import PRESETS, PolicyConfig
+from rlhf_lab.errors import LabelError, StoreError
+from rlhf_lab.jobs import queue, retraining, run_control
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.reward_models import latest_reward_model
+from rlhf_lab.store.visitor_data import count_visitor_data, find_visitor_data, remove_visitor_data
+
+log = logging.getLogger("rlhf_lab.demo")
+
+STATE_FILE = "demo.json"
+#: New labels that a visitor needs to train a reward model before it trains by itself.
+VISITOR_TRAINING_LABELS = 10
+RESET_DUE_MESSAGE = "The demo is about to be reset. Nothing new starts until then; try again in a moment."
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """run_id: the visitor's unfinished run, None without one. runs_before: unfinished runs before it, or before one that they
+    would start now. is_running: the engine works on theirs. refusal: why they cannot start a run now; "" if they can."""
+
+    run_id: int | None
+    runs_before: int
+    is_running: bool
+    refusal: str
+
+
+class Demo:
+    """The demo mode of one lab. operators: names whose labels stay; those of accounts begin with @, in lower case."""
+
+    def __init__(self, home: Path, db: Database, config: DemoConfig, operators: Collection[str] = ()) -> None:
+        """Begins demo mode, or goes on with it. Raises StoreError if its file cannot be used."""
+        self.home, self.db, self.config, self.operators = home, db, config, operators
+        self._lock = threading.Lock()
+        self._began_at, self._last_reset_at = self._load_state()
+
+    def _load_state(self) -> tuple[float, float]:
+        path = self.home / STATE_FILE
+        try:
+            if not path.exists():
+                now = time.time()
+                self._save_state(now, now)
+            state = json.loads(path.read_text(encoding="utf-8"))
+            return float(state["began_at"]), float(state["last_reset_at"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"{path} cannot be used ({error}). Delete it to begin demo mode anew; what visitors made so far then stays."
+            ) from error
+
+    def _save_state(self, began_at: float, last_reset_at: float) -> None:
+        state = json.dumps({"began_at": began_at, "last_reset_at": last_reset_at})
+        write_file_atomically(self.home / STATE_FILE, state, mode=PRIVATE_FILE)
+
+    @property
+    def reset_at(self) -> float:
+        """When the next reset is due at the latest."""
+        return self._last_reset_at + 3600 * self.config.reset_hours
+
+    def is_reset_due(self) -> bool:
+        if time.time() >= self.reset_at:
+            return True
+        labels, runs = count_visitor_data(self.db, self._last_reset_at, self.operators)
+        return labels >= self.config.reset_labels or runs >= self.config.reset_runs
+
+    def check_open(self) -> None:
+        """Raises LabelError while a reset is due."""
+        if self.is_reset_due():
+            raise LabelError(RESET_DUE_MESSAGE)
+
+    def reset_if_due(self) -> bool:
+        """Remove what visitors made if that is due and no job is unfinished. Returns whether it was removed.
+
+        Files are deleted first: if the process ends in between, their rows are still there for the next attempt.
+        """
+        with self._lock:
+            if not self.is_reset_due():
+                return False
+            data = find_visitor_data(self.db, self._began_at, self.operators)
+            if data is None:
+                return False
+            folders = [run_folder(self.home, run_id) for run_id in data.run_ids]
+            folders += [self.home / path for path in data.reward_models.values()]
+            for folder in folders:
+                if self.home.resolve() in folder.resolve().parents:
+                    shutil.rmtree(folder, ignore_errors=True)
+            if not remove_visitor_data(self.db, self._began_at, self.operators):
+                return False
+            self._last_reset_at = time.time()
+            self._save_state(self._began_at, self._last_reset_at)
+        for folder in folders:
+            if folder.exists():
+                log.warning("The reset could not delete all of %s. Delete it by hand.", folder)
+        log.info("The demo was reset: %s removed.", pluralize(len(data.run_ids), "run"))
+        return True
+
+    def run_config(self, project: Project, *, steps: int, responses: int, tokens: int) -> PolicyConfig:
+        """The settings of a visitor's run, over those of the preset. Raises LabelError beyond a limit."""
+        limits = self.config
+        for name, value, low, high in (
+            ("steps", steps, 1, limits.max_steps),
+            ("responses", responses, 4, limits.max_responses),
+            ("tokens", tokens, 8, limits.max_tokens),
+        ):
+            if not low <= value <= high:
+                raise LabelError(f"{name} = {value}: give a whole number from {low} to {high}.")
+        return PolicyConfig.for_algorithm(
+            "ppo", **PRESETS["lab"], steps=steps, batch_size=responses, max_new_tokens=tokens,
+            temperature=project.temperature, seed=secrets.randbelow(2**31),
+        )  # fmt: skip
+
+    def start_run(self, project: Project, config: PolicyConfig, visitor: str) -> Run:
+        """Queue a run with settings of `run_config`. Raises LabelError while this visitor cannot start one."""
+        with self._lock:
+            if refusal := self.queue_state(project, visitor).refusal:
+                raise LabelError(refusal)
+            return run_control.start_visitor_run(self.db, self.home, project.id, config, visitor)
+
+    def stop_run(self, visitor: str) -> int:
+        """Stop the visitor's unfinished run; returns its id. Raises LabelError if they have none."""
+        job = next((job for job in self._unfinished_runs() if job.payload.get(REQUESTER_KEY) == visitor), None)
+        if job is None:
+            raise LabelError("You have no run that goes on or waits.")
+        run_id = int(job.payload["run_id"])
+        run_control.stop(self.db, run_id)
+        return run_id
+
+    def queue_state(self, project: Project, visitor: str) -> QueueState:
+        """What a visitor is shown about their run and the queue. visitor: "" for somebody without a name."""
+        jobs = self._unfinished_runs()
+        position = next(
+            (i for i, job in enumerate(jobs) if visitor and job.payload.get(REQUESTER_KEY) == visitor), None
+        )
+        if position is not None:
+            run_id = int(jobs[position].payload["run_id"])
+            is_running = jobs[position].status is JobStatus.RUNNING
+            refusal = f"You have a run already: run {run_id}. Start another one when it has ended."
+            return QueueState(run_id, position, is_running, refusal)
+        return QueueState(None, len(jobs), False, self._refusal(project, len(jobs)))
+
+    def _refusal(self, project: Project, unfinished_runs: int) -> str:
+        if self.is_reset_due():
+            return RESET_DUE_MESSAGE
+        if unfinished_runs >= self.config.max_queue:
+            return f"The queue is full: {pluralize(unfinished_runs, 'unfinished run')}. Try again when one has ended."
+        if run_control.default_reward_model(self.db, project.id) is not None:
+            return ""
+        remaining = retraining.get_label_progress(self.db, project.id).remaining
+        if remaining:
+            return f"A run needs a reward model. Label {pluralize(remaining, 'more pair')} under Label; then it trains by itself."
+        return "A run needs a reward model. There are enough labels; it trains soon."
+
+    def _unfinished_runs(self) -> list[Job]:
+        """Oldest first."""
+        jobs = queue.jobs(self.db, kinds=[JobKind.TRAIN_POLICY], statuses=UNFINISHED_JOB_STATUSES, limit=1000)
+        return jobs[::-1]
+
+    def check_training(self, project: Project) -> None:
+        """Raises LabelError unless a visitor may train a reward model from people's labels now."""
+        self.check_open()
+        progress = retraining.get_label_progress(self.db, project.id)
+        missing = visitor_training_goal(self.db, project.id) - progress.human
+        if missing > 0:
+            raise LabelError(f"Visitors can train a reward model after {pluralize(missing, 'more label')} by people.")
+
+
+def visitor_training_goal(db: Database, project_id: int) -> int:
+    """The number of people's labels at which visitors can train a reward model."""
+    goal = retraining.training_goal(db, project_id, Source.HUMAN)
+    if latest_reward_model(db, project_id, Source.HUMAN) is None:
+        return goal
+    return goal - retraining.LABELS_PER_RETRAINING + VISITOR_TRAINING_LABELS
+
+
+def end_demo(home: Path) -> None:
+    """Forget when demo mode began: what visitors made until now stays. Raises StoreError."""
+    try:
+        (home / STATE_FILE).unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"{home / STATE_FILE} cannot be deleted ({error}). Delete it by hand.") from error

@@ -1,0 +1,137 @@
+"""What visitors made in demo mode: found, counted, and removed. Everything that the operator made stays.
+
+Visitors' runs have VISITOR_RUN in their manifest. A visitor's labels are those that somebody who is no operator gave in the lab
+since demo mode began; imported and simulated labels are the operator's.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Column, ColumnElement, Connection, and_, delete, func, or_, select
+
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EventKind, JobKind, RunStatus, Source
+from rlhf_lab.common.records import REQUESTER_KEY, VISITOR_RUN
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database, in_chunks
+
+_STARTED_RUN_STATUSES = (RunStatus.RUNNING, RunStatus.PAUSED)
+
+
+@dataclass(frozen=True)
+class VisitorData:
+    """run_ids, vote_ids: what is to be removed. reward_models: the path below the home, by id."""
+
+    run_ids: frozenset[int]
+    reward_models: dict[int, str]
+    vote_ids: frozenset[int]
+
+
+def count_visitor_data(db: Database, since: float, operators: Collection[str]) -> tuple[int, int]:
+    """How many labels (also those taken back) visitors have given and how many runs they have started since a time."""
+    with db.read() as conn:
+        labels = conn.execute(
+            select(func.count()).select_from(t.votes).where(_by_visitor(since, operators))
+        ).scalar_one()
+        manifests = conn.execute(select(t.runs.c.manifest).where(t.runs.c.created_at >= since)).scalars()
+        return labels, sum(VISITOR_RUN in manifest for manifest in manifests)
+
+
+def find_visitor_data(db: Database, since: float, operators: Collection[str]) -> VisitorData | None:
+    """What `remove_visitor_data` would remove; None while a job is unfinished or a run goes on.
+
+    operators: names of operators; a name that begins with @ in lower case.
+    """
+    with db.read() as conn:
+        return None if _is_busy(conn) else _find(conn, since, operators)
+
+
+def remove_visitor_data(db: Database, since: float, operators: Collection[str]) -> bool:
+    """Remove the rows of what visitors made since a time, in one transaction. False: nothing was changed, because a job is
+    unfinished or a run goes on. Files are left to the caller."""
+    with db.write() as conn:
+        if _is_busy(conn):
+            return False
+        data = _find(conn, since, operators)
+        b = t.blind_votes.c
+        conn.execute(delete(t.blind_votes).where(b.created_at >= since, ~_is_operator(b.annotator, operators)))
+        _remove_jobs(conn, since, operators, data.run_ids)
+        _delete(conn, t.runs.c.id, data.run_ids)  # metrics, samples, records and events go with them
+        _delete(conn, t.reward_models.c.id, data.reward_models)
+        _delete(conn, t.votes.c.id, data.vote_ids)
+        _remove_unlabelled_pairs(conn, since)
+    db.truncate_log()
+    return True
+
+
+def _is_busy(conn: Connection) -> bool:
+    unfinished = select(t.jobs.c.id).where(t.jobs.c.status.in_(UNFINISHED_JOB_STATUSES))
+    started = select(t.runs.c.id).where(t.runs.c.status.in_(_STARTED_RUN_STATUSES))
+    return any(conn.execute(query.limit(1)).first() is not None for query in (unfinished, started))
+
+
+def _by_visitor(since: float, operators: Collection[str]) -> ColumnElement[bool]:
+    v = t.votes.c
+    return and_(
+        v.created_at >= since, v.source == Source.HUMAN, v.import_id.is_(None), ~_is_operator(v.annotator, operators)
+    )
+
+
+def _is_operator(name: ColumnElement[str], operators: Collection[str]) -> ColumnElement[bool]:
+    return or_(name.in_(operators), func.lower(name).in_([other for other in operators if other.startswith("@")]))
+
+
+def _find(conn: Connection, since: float, operators: Collection[str]) -> VisitorData:
+    """A reward model that learnt from visitors' labels is kept, with these labels, if a run that is kept uses it."""
+    rows = conn.execute(select(t.runs.c.id, t.runs.c.manifest, t.runs.c.reward_model_id, t.runs.c.created_at)).all()
+    run_ids = frozenset(row.id for row in rows if row.created_at >= since and VISITOR_RUN in row.manifest)
+    used_models = {row.reward_model_id for row in rows if row.id not in run_ids}
+    switches = select(t.run_events.c.run_id, t.run_events.c.payload).where(
+        t.run_events.c.kind == EventKind.SWITCH_REWARD
+    )
+    used_models |= {row.payload["reward_model_id"] for row in conn.execute(switches) if row.run_id not in run_ids}
+    vote_ids = set(conn.execute(select(t.votes.c.id).where(_by_visitor(since, operators))).scalars())
+    m = t.reward_models.c
+    models = conn.execute(select(m.id, m.path, m.vote_ids).where(m.created_at >= since)).all()
+    reward_models = {
+        row.id: row.path for row in models if row.id not in used_models and not vote_ids.isdisjoint(row.vote_ids)
+    }
+    kept_votes = {vote_id for row in models if row.id in used_models for vote_id in row.vote_ids}
+    return VisitorData(run_ids, reward_models, frozenset(vote_ids - kept_votes))
+
+
+def _remove_jobs(conn: Connection, since: float, operators: Collection[str], run_ids: Collection[int]) -> None:
+    """Finished jobs: of removed runs, those that visitors requested, and those that sampled pairs."""
+    j, b = t.jobs.c, t.blind_tests.c
+    in_tests = {job for row in conn.execute(select(b.first_job, b.second_job)) for job in row}
+    operator_names = set(operators)
+    removed = []
+    for row in conn.execute(select(j.id, j.kind, j.payload).where(j.created_at >= since)):
+        requester = str(row.payload.get(REQUESTER_KEY, ""))
+        is_visitors = requester and not {requester, requester.lower()} & operator_names
+        if row.id not in in_tests and (
+            is_visitors or row.kind is JobKind.SAMPLE_PAIRS or row.payload.get("run_id") in run_ids
+        ):
+            removed.append(row.id)
+    _delete(conn, j.id, removed)
+
+
+def _remove_unlabelled_pairs(conn: Connection, since: float) -> None:
+    """Pairs that the engine has written since, and that no vote is left on, with their texts."""
+    p, c = t.pairs.c, t.completions.c
+    has_vote = select(t.votes.c.id).where(t.votes.c.pair_id == p.id).correlate(t.pairs).exists()
+    unlabelled = select(p.id, p.first_id, p.second_id).where(
+        p.created_at >= since, p.import_id.is_(None), p.reason != "shipped", ~has_vote
+    )
+    pairs = conn.execute(unlabelled).all()
+    pair_ids = [row.id for row in pairs]
+    _delete(conn, t.leases.c.pair_id, pair_ids)
+    _delete(conn, p.id, pair_ids)
+    text_ids = {text_id for row in pairs for text_id in (row.first_id, row.second_id)}
+    in_pair = select(p.id).where(or_(p.first_id == c.id, p.second_id == c.id)).correlate(t.completions).exists()
+    _delete(conn, c.id, text_ids, c.created_at >= since, ~in_pair)
+
+
+def _delete(conn: Connection, column: Column[int], ids: Iterable[int], *conditions: ColumnElement[bool]) -> None:
+    """Delete the rows whose column has one of these values."""
+    for chunk in in_chunks(sorted(ids)):
+        conn.execute(delete(column.table).where(column.in_(chunk), *conditions))

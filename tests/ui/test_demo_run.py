@@ -1,0 +1,254 @@
+"""Demo mode on the page: what visitors can trigger and see, and that nothing of the operator's is open to them."""
+
+import inspect
+import json
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+from fake_runs import reward_model
+from gradio.context import LocalContext
+
+from rlhf_lab.common.enums import JobKind
+from rlhf_lab.common.records import REQUESTER_KEY, VISITOR_RUN, Role
+from rlhf_lab.config.demo import DemoConfig
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.errors import LabError
+from rlhf_lab.jobs import demo as demo_module
+from rlhf_lab.jobs import engine_process, queue, run_control
+from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.store.annotators import add_person
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.erasure import erase_person_rows
+from rlhf_lab.store.runs import runs
+from rlhf_lab.ui.auth.password_file import PasswordEntry
+from rlhf_lab.ui.auth.visitors import Visitor
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.page import build_page
+from rlhf_lab.ui.screens import demo_run, header
+from rlhf_lab.ui.services.generation_requests import check_queue_capacity
+
+SETTINGS = {"steps": 4, "responses": 8, "tokens": 16}
+
+
+@pytest.fixture
+def ctx(tmp_path, monkeypatch):
+    """A lab in demo mode where everybody may label; it has a reward model."""
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        ctx = Context(tmp_path, db).as_multi_user(open_to_all=True).with_demo(DemoConfig(max_steps=10, max_queue=3))
+        reward_model(ctx, accuracy_low=0.7, accuracy_high=0.9)
+        yield ctx
+
+
+@pytest.fixture
+def events_of_all_screens(ctx, in_loop):
+    """The page's guarded event handlers, as any program reaches them."""
+    page = in_loop(lambda: build_page(ctx))
+    return [event.fn for event in page.fns.values() if event.fn is not None]
+
+
+@pytest.fixture
+def events(events_of_all_screens):
+    """By name; of equal names the last."""
+    return {handler.__name__: handler for handler in events_of_all_screens}
+
+
+@pytest.fixture
+def act_as(ctx):
+    """act_as(name): from now on that visitor sends the requests, "operator" for the operator."""
+    tokens = []
+
+    def become(name):
+        visitor = Visitor(Role.OPERATOR if name == "operator" else Role.VIEWER, name)
+        cookie = ctx.access.cookie_value(visitor)
+        key = ctx.access.login_cookie_name if name == "operator" else ctx.access.page_cookie_name
+        request = SimpleNamespace(cookies={key: cookie}, headers={"host": "lab.example"})
+        tokens.append(LocalContext.request.set(request))
+
+    yield become
+    for token in reversed(tokens):
+        LocalContext.request.reset(token)
+
+
+def event(**data):
+    return SimpleNamespace(_data=data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 11}, "steps = 11: give a whole number from 1 to 10."),
+        ({"steps": 0}, "steps = 0"),
+        ({"responses": 4096}, "responses = 4096: give a whole number from 4 to 32."),
+        ({"tokens": 100000}, "tokens = 100000: give a whole number from 8 to 64."),
+        ({"steps": 2.5}, "no usable steps"),
+        ({"steps": "many"}, "no usable steps"),
+        ({"tokens": None}, "no usable tokens"),
+    ],
+)
+def test_settings_beyond_a_limit_are_refused_by_the_server(ctx, events, act_as, changes, message):
+    act_as("visitor-1")
+    reply = events["start_demo_run"](event(request_id=5, **SETTINGS | changes))
+    assert reply["request_id"] == 5
+    assert message in reply["error"]
+    assert runs(ctx.db) == []
+
+
+def test_other_settings_of_a_request_change_nothing(ctx, events, act_as):
+    act_as("visitor-1")
+    free = {
+        "algorithm": "grpo",
+        "rollouts": 64,
+        "checkpoint_every": 1,
+        "processes": 64,
+        "reward_model": 99,
+        "name": "x",
+    }
+    run_id = events["start_demo_run"](event(**SETTINGS, **free))["run"]
+    (run,) = runs(ctx.db)
+    config = {name: run.config[name] for name in ("algorithm", "rollouts", "checkpoint_every", "processes")}
+    assert config == {"algorithm": "ppo", "rollouts": 1, "checkpoint_every": 5, "processes": 1}
+    assert (run.id, run.total_steps, run.name == "x") == (run_id, 4, False)
+    assert run.manifest[VISITOR_RUN] is True
+
+
+def test_a_visitor_starts_one_run_sees_its_place_and_stops_it(ctx, events, act_as):
+    texts = {}
+    for name in ("visitor-1", "visitor-2"):
+        act_as(name)
+        texts[name] = events["start_demo_run"](event(**SETTINGS))["status_text"]
+    first, second = (run.id for run in runs(ctx.db)[::-1])
+    assert texts == {
+        "visitor-1": f"Your run {first} is next. It begins when the engine is free.",
+        "visitor-2": f"Your run {second} waits: 1 run before yours.",
+    }
+    assert "You have a run already" in events["start_demo_run"](event(**SETTINGS))["error"]
+    reply = events["stop_demo_run"](event(run=first))  # a number of somebody else's run changes nothing
+    assert (reply["own_run"], reply["can_start"]) == (None, True)
+    assert {run.id: run.status.value for run in runs(ctx.db)} == {first: "queued", second: "stopped"}
+    assert "You have no run that goes on or waits." in events["stop_demo_run"](event())["error"]
+
+
+def test_a_full_queue_is_refused_by_the_server(ctx, events, act_as):
+    for number in range(4):
+        act_as(f"visitor-{number}")
+        reply = events["start_demo_run"](event(**SETTINGS))
+    assert "The queue is full: 3 unfinished runs." in reply["error"]
+    assert len(runs(ctx.db)) == 3
+
+
+def test_a_name_in_the_request_does_not_count(ctx, events, act_as):
+    act_as("visitor-1")
+    events["start_demo_run"](event(**SETTINGS))
+    act_as("visitor-2")
+    assert "You have no run" in events["stop_demo_run"](event(annotator="visitor-1"))["error"]
+    (job,) = queue.jobs(ctx.db, kinds=[JobKind.TRAIN_POLICY])
+    assert job.payload[REQUESTER_KEY] == "visitor-1"
+
+
+def test_what_visitors_see_without_a_run(ctx, act_as):
+    state = demo_run.demo_state(ctx, ctx.demo, "visitor-1")
+    assert (state["status_text"], state["can_start"]) == ("No run is going on: yours begins at once.", True)
+    settings = ctx.demo.run_config(ctx.project, **SETTINGS)
+    for name in ("visitor-2", "visitor-3"):
+        ctx.demo.start_run(ctx.project, settings, name)
+    state = demo_run.demo_state(ctx, ctx.demo, "visitor-1")
+    assert state["status_text"] == "2 runs before yours: it begins when they have ended."
+    assert state["runs_before"] == 2
+    state = demo_run.demo_state(ctx, ctx.demo, "")
+    assert (state["can_start"], "enter with the join code" in state["status_text"]) == (False, True)
+
+
+def test_a_running_run_says_its_step(ctx, act_as):
+    run = ctx.demo.start_run(ctx.project, ctx.demo.run_config(ctx.project, **SETTINGS), "visitor-1")
+    queue.claim(ctx.db, [JobKind.TRAIN_POLICY], engine_process.record_heartbeat(ctx.db, "x"))
+    text = demo_run.demo_state(ctx, ctx.demo, "visitor-1")["status_text"]
+    assert text == f"Your run {run.id} is going on: step 0 of 4."
+
+
+def test_the_form_states_limits_and_rules(ctx):
+    data = demo_run.form_data(ctx.demo)
+    assert [(field["name"], field["low"], field["high"], field["value"]) for field in data["fields"]] == [
+        ("steps", 1, 10, 10),
+        ("responses", 4, 32, 32),
+        ("tokens", 8, 64, 64),
+    ]
+    assert data["rules"].endswith("is removed every 6 hours, or earlier after 50 runs or 1,000 labels.")
+
+
+def test_nothing_of_the_operators_is_open_to_visitors(events_of_all_screens, act_as):
+    act_as("visitor-1")
+    names = []
+    for handler in events_of_all_screens:
+        if next(iter(inspect.signature(handler).parameters), "") != "secret":
+            continue  # `operator_action` takes the secret first
+        try:
+            reply = handler("", event(action="delete", run=1, annotator="visitor-1"))
+        except gr.Error as error:
+            reply = {"error": str(error)}
+        assert "Only the operator may do this" in reply["error"], handler.__name__
+        names.append(handler.__name__)
+    assert {"control", "export", "start", "train", "judge", "reset", "start_test", "edit_test"} <= set(names)
+
+
+def test_the_operator_uses_the_form_of_all_settings_and_is_not_limited(ctx, events, act_as):
+    act_as("operator")
+    for _ in range(4):
+        run_control.start_run(ctx.db, ctx.home, ctx.project.id, PolicyConfig(steps=400))
+    assert len(runs(ctx.db)) == 4
+    assert demo_run.demo_state(ctx, ctx.demo, "visitor-1")["can_start"] is False
+
+
+def test_visitors_train_a_reward_model_when_there_are_enough_labels(ctx, events, act_as):
+    act_as("visitor-1")
+    assert "after 10 more labels by people" in events["visitor_train"](event(last_training=0))["error"]
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 10)  # of a judge: they do not count
+    assert "after 10 more labels by people" in events["visitor_train"](event(last_training=0))["error"]
+    with ctx.db.write() as conn:
+        conn.exec_driver_sql("UPDATE votes SET source = 'human', annotator = 'visitor-1'")
+    assert events["visitor_train"](event(last_training=0))["running"] is True
+    (job,) = queue.jobs(ctx.db, kinds=[JobKind.TRAIN_REWARD])
+    assert (job.payload["source"], job.payload["config"]["processes"]) == ("human", 1)
+    assert "being trained already" in events["visitor_train"](event(last_training=job.id))["error"]
+
+
+def test_while_a_reset_is_due_nothing_new_starts(ctx, events, act_as, monkeypatch):
+    clock = SimpleNamespace(time=lambda: ctx.demo.reset_at + 1)
+    monkeypatch.setattr(demo_module, "time", clock)
+    act_as("visitor-1")
+    for name in ("start_demo_run", "visitor_train"):
+        assert "about to be reset" in events[name](event(**SETTINGS))["error"]
+    with pytest.raises(LabError, match="about to be reset"):
+        check_queue_capacity(ctx)
+    assert header.state(ctx)["demo"] == {"reset_at": ctx.demo.reset_at, "is_reset_due": True}
+
+
+def test_without_demo_mode_there_is_no_event_for_it(ctx, in_loop):
+    lab = Context(ctx.home, ctx.db)
+    page = in_loop(lambda: build_page(lab))
+    names = {function.fn.__name__ for function in page.fns.values() if function.fn is not None}
+    assert not names & {"start_demo_run", "stop_demo_run", "visitor_train"}
+    assert header.state(lab)["demo"] is None
+
+
+def test_operators_of_a_lab(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLHF_LAB_OPERATORS", "Ann-1, bob")
+    monkeypatch.setenv("SPACE_AUTHOR_NAME", "Owner")
+    entries = [PasswordEntry("Olga", Role.OPERATOR, "x"), PasswordEntry("Lea", Role.LABELLER, "x")]
+    people = {entry.name: entry for entry in entries}
+    with Database.open(tmp_path) as db:
+        lab = Context(tmp_path, db).as_multi_user(open_to_all=False, password_entries=people).with_demo(DemoConfig())
+    assert lab.demo.operators == {"operator", "Olga", "@ann-1", "@bob", "@owner"}
+
+
+def test_a_person_who_is_erased_leaves_their_run_without_a_name(ctx):
+    ann = add_person(ctx.db, "Ann").name
+    ctx.demo.start_run(ctx.project, ctx.demo.run_config(ctx.project, **SETTINGS), ann)
+    erase_person_rows(ctx.db, ann, votes=True)
+    (job,) = queue.jobs(ctx.db, kinds=[JobKind.TRAIN_POLICY])
+    assert "Ann" not in json.dumps([job.payload, runs(ctx.db)[0].manifest])
+    assert runs(ctx.db)[0].manifest[VISITOR_RUN] is True
