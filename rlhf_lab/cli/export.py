@@ -1,6 +1,10 @@
-"""`python -m rlhf_lab export labels|dataset|run|reward-model --out DIR`: write the data of a lab as files for other tools."""
+"""`python -m rlhf_lab export WHAT --out DIR`: write labels, runs and models of a lab as files for other tools."""
 
 import argparse
+import contextlib
+import tempfile
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ from rlhf_lab.exporters.adapter_zip import BEST, export_adapter, export_reward_m
 from rlhf_lab.exporters.dataset_folder import export_dataset
 from rlhf_lab.exporters.hub_upload import push_folder
 from rlhf_lab.exporters.label_export import FORMATS, LAYOUTS, TIES, LabelExportOptions, export_labels
+from rlhf_lab.exporters.merged_model import export_model
 from rlhf_lab.exporters.run_export import export_run
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.store.database import Database
@@ -30,31 +35,48 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "export", help="write labels, a run or a reward model as files that other tools read"
     )
-    subparsers = parser.add_subparsers(dest="what", required=True, metavar="labels|dataset|run|reward-model")
+    subparsers = parser.add_subparsers(dest="what", required=True, metavar="labels|dataset|run|model|reward-model")
     labels = _add_export_parser(subparsers, "labels", "preference data for TRL, one file", _export_labels)
     _add_label_arguments(labels, "jsonl")
     dataset = _add_export_parser(
         subparsers, "dataset", "the labels as a data set: a folder with card and provenance", _export_dataset
     )
     _add_label_arguments(dataset, "parquet")
-    dataset.add_argument(
-        "--push", metavar="OWNER/NAME", default=None, help="send it to the Hub too (HF_TOKEN or `hf auth login`)"
-    )
-    dataset.add_argument("--public", action="store_true", help="the Hub's repository is public, not private")
+    _add_push_arguments(dataset, "dataset")
     run = _add_export_parser(
         subparsers, "run", "metrics, samples, manifest, TensorBoard file and the adapter of a run", _export_policy_run
     )
-    run.add_argument("run_id", metavar="RUN", nargs="?", type=int, help="id of the run (default: the project's newest)")
-    run.add_argument(
-        "--step", type=lambda text: BEST if text == BEST else int(text), default=None, metavar="STEP",
-        help=f'only the adapter, of this step\'s checkpoint; "{BEST}": of the best within the KL budget',
-    )  # fmt: skip
+    _add_run_arguments(run, "only the adapter, of this step's checkpoint")
+    model = _add_export_parser(
+        subparsers, "model", "a policy as a whole model folder, the adapter merged into the weights", _export_model
+    )
+    _add_run_arguments(model, "the checkpoint of this step (default: the newest)")
+    _add_push_arguments(model, "model")
     reward = _add_export_parser(
         subparsers, "reward-model", "adapter, head and report of a reward model", _export_reward_model
     )
     reward.add_argument(
         "reward_model", metavar="ID", nargs="?", type=int, help="its id (default: the project's newest)"
     )
+    _add_push_arguments(reward, "model")
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser, step_help: str) -> None:
+    parser.add_argument(
+        "run_id", metavar="RUN", nargs="?", type=int, help="id of the run (default: the project's newest)"
+    )
+    parser.add_argument(
+        "--step", type=lambda text: BEST if text == BEST else int(text), default=None, metavar="STEP",
+        help=f'{step_help}; "{BEST}": of the best within the KL budget',
+    )  # fmt: skip
+
+
+def _add_push_arguments(parser: argparse.ArgumentParser, repo_type: str) -> None:
+    parser.add_argument(
+        "--push", metavar="OWNER/NAME", default=None, help="send it to the Hub too (HF_TOKEN or `hf auth login`)"
+    )
+    parser.add_argument("--public", action="store_true", help="the Hub's repository is public, not private")
+    parser.set_defaults(repo_type=repo_type)
 
 
 def _add_label_arguments(parser: argparse.ArgumentParser, default_format: str) -> None:
@@ -105,9 +127,21 @@ def run(args: argparse.Namespace) -> int:
     if args.push is None:
         print_result(args, {"files": files}, "\n".join(files))
     else:
-        address = push_folder(paths[0], args.push, private=not args.public)
+        with _folder_of(paths[0]) as folder:
+            address = push_folder(folder, args.push, repo_type=args.repo_type, private=not args.public)
         print_result(args, {"files": files, "address": address}, address)
     return 0
+
+
+@contextlib.contextmanager
+def _folder_of(export: Path) -> Iterator[Path]:
+    """An exported folder, or the content of a zip in a temporary one."""
+    if export.is_dir():
+        yield export
+        return
+    with tempfile.TemporaryDirectory(prefix="rlhf-lab-push-") as folder, zipfile.ZipFile(export) as archive:
+        archive.extractall(folder)
+        yield Path(folder)
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -126,14 +160,22 @@ def _export_dataset(args: argparse.Namespace, db: Database, _home: Path, out: Pa
     return [export_dataset(db, pick_project(db, args.project).id, out, _label_options(args), force=args.force)]
 
 
+def _run_id(args: argparse.Namespace, db: Database) -> int:
+    if args.run_id is not None:
+        return int(args.run_id)
+    project = pick_project(db, args.project)
+    project_runs = runs(db, project.id)
+    if not project_runs:
+        raise ConfigError(f"Project {project.id} has no run to export yet. Start one with `train-policy`.")
+    return project_runs[0].id
+
+
+def _export_model(args: argparse.Namespace, db: Database, home: Path, out: Path) -> list[Path]:
+    return [export_model(db, home, _run_id(args, db), out, step=args.step, force=args.force)]
+
+
 def _export_policy_run(args: argparse.Namespace, db: Database, home: Path, out: Path) -> list[Path]:
-    run_id = args.run_id
-    if run_id is None:
-        project = pick_project(db, args.project)
-        project_runs = runs(db, project.id)
-        if not project_runs:
-            raise ConfigError(f"Project {project.id} has no run to export yet. Start one with `train-policy`.")
-        run_id = project_runs[0].id
+    run_id = _run_id(args, db)
     if args.step is None:
         return export_run(db, home, run_id, out, force=args.force)
     return [export_adapter(db, home, run_id, out, step=args.step, force=args.force)]

@@ -40,16 +40,22 @@ def export_adapter(
     Raises StoreError if there is no such checkpoint or it is damaged.
     """
     run = get_run(db, run_id)
-    if step == BEST:
-        step = best_step(run_folder(home, run.id))
-        if step is None:
-            raise StoreError(
-                f"Run {run.id} has no best checkpoint: it has no KL budget, no checkpoint was within it, or the best is "
-                "damaged. Name a step, or export the newest."
-            )
     with atomic_output(out_dir, force=force) as output:
-        add_adapter(output, db, home, run, step)
+        add_adapter(output, db, home, run, resolve_step(home, run, step))
     return output.paths[0]
+
+
+def resolve_step(home: Path, run: Run, step: int | Literal["best"] | None) -> int | None:
+    """The step that BEST stands for; other steps as they are. Raises StoreError if the run has no best checkpoint."""
+    if step != BEST:
+        return step
+    found = best_step(run_folder(home, run.id))
+    if found is None:
+        raise StoreError(
+            f"Run {run.id} has no best checkpoint: it has no KL budget, no checkpoint was within it, or the best is "
+            "damaged. Name a step, or export the newest."
+        )
+    return found
 
 
 def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir: Path, *, force: bool = False) -> Path:
@@ -78,7 +84,7 @@ def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir:
             "untouched."
         ) from error
     overrides["README.md"] = readme_templates.reward_model_card(
-        row, _base_model_name(project.model), head_config, offset
+        row, base_model_name(project.model), head_config, offset
     )
     with atomic_output(out_dir, force=force) as output:
         _write_zip(output.add(f"reward-model-{reward_model_id}.zip"), folder, names, overrides)
@@ -87,17 +93,17 @@ def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir:
 
 def add_adapter(output: AtomicOutput, db: Database, home: Path, run: Run, step: int | None) -> None:
     """Add the zip of `export_adapter` to an export."""
-    step, folder = _find_checkpoint(home, run, step)
+    step, folder = find_checkpoint(home, run, step)
     project, row = get_project(db, run.project_id), get_reward_model(db, run.reward_model_id)
     digest = str(run.manifest.get("machine", {}).get("backbone_sha256") or project.model_hash)
     overrides: dict[str, str | bytes] = {
         ADAPTER_CONFIG: _portable_json(folder / ADAPTER_CONFIG, "base_model_name_or_path"),
-        "README.md": readme_templates.policy_card(run, step, row, _base_model_name(project.model), digest),
+        "README.md": readme_templates.policy_card(run, step, row, base_model_name(project.model), digest),
     }
     _write_zip(output.add(f"run-{run.id}-{folder.name}.zip"), folder, ADAPTER_FILES, overrides)
 
 
-def _find_checkpoint(home: Path, run: Run, step: int | None) -> tuple[int, Path]:
+def find_checkpoint(home: Path, run: Run, step: int | None) -> tuple[int, Path]:
     """(step, folder) of the checkpoint of `step`, or of the newest intact one."""
     steps = checkpoint_steps(run_folder(home, run.id))
     if not steps:
@@ -117,7 +123,7 @@ def _find_checkpoint(home: Path, run: Run, step: int | None) -> tuple[int, Path]
     )
 
 
-def _base_model_name(model: str) -> str:
+def base_model_name(model: str) -> str:
     """Name of the base model on another machine."""
     return "assets/model" if model == EMBEDDED_MODEL else portable_name(model)
 

@@ -1,6 +1,7 @@
 """README texts: cards of an exported policy adapter, reward model and data set."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +43,78 @@ it learnt. Config:
 ```json
 {json.dumps(to_strict_json(run.config), indent=1)}
 ```
+"""
+
+
+def model_card(
+    run: Run,
+    step: int,
+    row: RewardModelRow,
+    base: str,
+    digest: str,
+    project: Project,
+    figures: Mapping[str, float | None],
+) -> str:
+    """Card of a merged model. figures: metrics of the step, None where it has none."""
+    algorithm = str(run.config.get("algorithm", "ppo")).upper()
+    accuracy = row.report.get("accuracy")
+    measured = "\n".join(
+        f"| {title} | {figures[name]:.2f} {unit} |"
+        for name, (title, unit) in MODEL_CARD_FIGURES.items()
+        if figures.get(name) is not None
+    )
+    system = f"\nThe project's system prompt: {json.dumps(project.system_prompt, ensure_ascii=False)}.\n" if (
+        project.system_prompt
+    ) else ""  # fmt: skip
+    return f"""---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- rlhf
+- {run.config.get("algorithm", "ppo")!s}
+---
+
+# {run.name}: step {step} of {run.total_steps}
+
+`{base}`{_embedded_note(base)}, trained with {algorithm} by RLHF Lab {__version__} against reward model {row.id}. The LoRA
+adapter of the run is merged into the weights.
+
+| | |
+|---|---|
+| reward model | {row.id}, from {_label_summary(row)} |
+| its accuracy on unseen pairs | {"not measured" if accuracy is None else f"{accuracy:.1%} (cross-validated)"} |
+{measured}
+| temperature that it learnt at | {run.config.get("temperature", 1.0)} |
+| SHA-256 of the base's weights | `{digest or "not recorded"}` |
+| SHA-256 of the labels | `{row.snapshot.digest}` |
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+FOLDER = "."  # this folder, or its id on the Hub
+tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+model = AutoModelForCausalLM.from_pretrained(FOLDER)
+prompt = "Say hello."
+if tokenizer.chat_template:
+    prompt = tokenizer.apply_chat_template([{{"role": "user", "content": prompt}}], add_generation_prompt=True, tokenize=False)
+inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=tokenizer.chat_template is None)
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0], skip_special_tokens=True))
+```
+{system}
+Serve it with
+
+```bash
+transformers serve FOLDER
+vllm serve FOLDER
+python llama.cpp/convert_hf_to_gguf.py FOLDER --outfile model.gguf && llama-server -m model.gguf
+printf 'FROM ./model.gguf\\n' > Modelfile && ollama create my-model -f Modelfile && ollama run my-model
+```
+
+## Limits
+
+It answers in the way that the reward model scores highly, which is not always what people prefer: compare it with the base
+before you use it. It learnt on prompts like those of the project, and nobody trained it for truth or safety. The licence of the
+base model applies.
 """
 
 
@@ -167,6 +240,14 @@ def _embedded_note(base: str) -> str:
     return f" (the {EMBEDDED_MODEL} model, in RLHF Lab's repository)" if base == "assets/model" else ""
 
 
+#: Titles and units of the metrics on a merged model's card.
+MODEL_CARD_FIGURES = {
+    "objective/scores": ("reward model's score of the step's responses", "sd of the base's"),
+    "objective/kl": ("KL to the base, on the step's responses", "nats per response"),
+    "eval/scores": ("score on held-out prompts", "sd of the base's"),
+    "eval/kl": ("KL to the base on held-out prompts", "nats per response"),
+    "objective/gold": ("score of the judge that labelled", ""),
+}
 COLUMN_DESCRIPTIONS = {
     "prompt": "what the texts answer or continue",
     "chosen": "the preferred text (of a tie: the first one)",

@@ -290,7 +290,7 @@ def test_every_export_downloads_a_file_with_content(lab, run, open_page):
     page = open_screen(lab, open_page, "Runs & data")
     page.wait_for_selector("[data-do=export-labels]:not([disabled])")
     control(page, "export-source").select_option("simulated")
-    for what in ("labels", "dataset", "run", "adapter", "reward-model"):
+    for what in ("labels", "dataset", "run", "adapter", "model", "reward-model"):
         with page.expect_download() as download:
             control(page, f"export-{what}").click()
         path = download.value.path()

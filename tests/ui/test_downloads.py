@@ -102,6 +102,7 @@ def test_a_run_is_exported_as_a_zip_of_all_its_files(ctx, downloads):
         {"kind": "run", "run": ""},
         {"kind": "adapter", "run": 1},
         {"kind": "adapter", "run": 99},
+        {"kind": "model", "run": 1},
         {"kind": "reward-model"},
         {"kind": "reward-model", "reward_model": 1},
         {"kind": "/etc"},

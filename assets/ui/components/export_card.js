@@ -35,7 +35,7 @@ window.LabExportCard = window.LabExportCard || (() => {
           select('export-agreement', 'agreement', [['0', 'any agreement'], ['0.5', 'half of the votes agree'], ['0.66', 'two thirds agree'], ['1', 'all agree']]),
           select('export-format', 'format', [['jsonl', 'JSON Lines'], ['jsonl.gz', 'JSON Lines, gzip'], ['json', 'JSON'], ['csv', 'CSV'], ['parquet', 'Parquet']])],
         () => ({ source: control('export-source').value, annotators: [control('export-annotator').value].filter(Boolean), names: control('export-names').value === 'with', ties: control('export-ties').value, layout: control('export-layout').value, agreement: Number(control('export-agreement').value), format: control('export-format').value }), human + simulated > 0),
-      exportRow(onExport, [['run', 'Run (zip)'], ['adapter', 'Adapter (zip)']], 'Run', 'Metrics as CSV and TensorBoard, samples, manifest; or the LoRA adapter of its latest checkpoint, as PEFT loads it.',
+      exportRow(onExport, [['run', 'Run (zip)'], ['adapter', 'Adapter (zip)'], ['model', 'Whole model (zip)']], 'Run', 'Metrics as CSV and TensorBoard, samples, manifest; or its latest checkpoint, as a LoRA adapter for PEFT or as a whole model that transformers, vLLM and llama.cpp load.',
         [select('export-which-run', 'run', state.runs.length ? state.runs.map((run) => [run.id, `${run.id} ${run.name}`]) : [['', 'no run yet']])],
         () => ({ run: control('export-which-run').value }), state.runs.length > 0),
       exportRow(onExport, [['reward-model', 'Reward model (zip)']], 'Reward model', 'Adapter, head and report.',

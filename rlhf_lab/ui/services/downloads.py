@@ -23,6 +23,7 @@ from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.exporters.adapter_zip import export_adapter, export_reward_model
 from rlhf_lab.exporters.dataset_folder import export_dataset
 from rlhf_lab.exporters.label_export import LabelExportOptions, export_labels
+from rlhf_lab.exporters.merged_model import export_model
 from rlhf_lab.exporters.run_export import export_run
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
@@ -41,7 +42,7 @@ class ExportRequest(Payload):
     writes chat messages.
     """
 
-    kind: Literal["labels", "dataset", "run", "adapter", "reward-model"]
+    kind: Literal["labels", "dataset", "run", "adapter", "model", "reward-model"]
     run: int | Literal[""] = ""
     reward_model: int | Literal[""] = ""
     source: Literal["human", "simulated", "all"] | None = None
@@ -97,6 +98,11 @@ class DownloadService:
         self._require_open_project(run.project_id)
         if request.kind == "adapter":
             return export_adapter(db, home, run.id, work_folder)
+        if request.kind == "model":
+            folder = export_model(db, home, run.id, work_folder)
+            return write_zip(
+                work_folder / f"{folder.name}.zip", work_folder, sorted(folder.iterdir()), zipfile.ZIP_STORED
+            )
         return write_zip(work_folder / f"run-{run.id}.zip", work_folder, export_run(db, home, run.id, work_folder))
 
     def _require_open_project(self, project_id: int) -> None:
@@ -142,9 +148,9 @@ def _require_id(number: int | Literal[""], what: str) -> int:
     return number
 
 
-def write_zip(path: Path, root: Path, files: Sequence[Path]) -> Path:
-    """A zip of files under `root`, with their paths from there."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bundle:
+def write_zip(path: Path, root: Path, files: Sequence[Path], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    """A zip of files under `root`, with their paths from there. Weights hardly compress: ZIP_STORED saves the time."""
+    with zipfile.ZipFile(path, "w", compression) as bundle:
         for file in files:
             bundle.write(file, file.relative_to(root))
     return path
