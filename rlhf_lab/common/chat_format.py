@@ -81,6 +81,11 @@ def with_system_prompt(chat: Chat, system_prompt: str) -> Chat:
     return [{"role": "system", "content": system_prompt}, *chat]
 
 
+def turns_of_prompt(text: str, system_prompt: str = "") -> Chat:
+    """A stored prompt as the model reads it, turn by turn."""
+    return with_system_prompt(chat_of_prompt(text), system_prompt)
+
+
 def plain_prompt(text: str) -> str:
     """A stored prompt for readers of plain text: as it is, but a chat in JSON as a transcript."""
     chat = _parse_json_chat(text)

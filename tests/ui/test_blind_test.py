@@ -37,6 +37,10 @@ def edit(ctx, annotator, **payload):
     return blind_test.edit_test(ctx, parse_payload(blind_test.EditPayload, payload), annotator)
 
 
+def user(text):
+    return {"role": "user", "content": text}
+
+
 @pytest.fixture
 def begun(ctx):
     pinned = LabelSnapshot((), "", Source.HUMAN)
@@ -116,7 +120,7 @@ def test_a_judge_sees_texts_without_names_and_then_how_it_came_out(ctx, begun):
     written(ctx, begun)
     state = blind_test.state(ctx, begun.id, "ann")
     assert (state["pair_count"], state["identical_count"], state["judged_count"]) == (3, 1, 0)
-    assert set(state["pair"]) == {"position", "prompt", "left", "right"}
+    assert set(state["pair"]) == {"position", "turns", "left", "right"}
     assert "sentences" not in state
     seen, done = judge(ctx, begun, "ann", {0: "A", 1: "B", 3: "tie"})
     assert seen == [
@@ -132,7 +136,7 @@ def test_a_judge_sees_texts_without_names_and_then_how_it_came_out(ctx, begun):
         "Where you and it both decided, you agreed on 1 of 2.",
     ]
     asked = blind_test.test_jobs(ctx, begun)[0].payload["prompts"]
-    assert done["rows"][0] == {"prompt": asked[0], "first": "a", "second": "A", "choice": "second"}
+    assert done["rows"][0] == {"turns": [user(asked[0])], "first": "a", "second": "A", "choice": "second"}
     assert [row["choice"] for row in done["rows"]] == ["second", "second", "tie"]
 
 
@@ -261,7 +265,7 @@ def test_prompts_that_were_too_long_are_left_out_and_the_others_keep_their_place
     assert seen == [(1, {"b", "B"}), (3, {"d", "D"})]
     assert answers(ctx.db, begun.id) == {"ann": {1: Choice.FIRST, 3: Choice.SECOND}}
     asked = blind_test.test_jobs(ctx, begun)[0].payload["prompts"]
-    assert [row["prompt"] for row in done["rows"]] == [asked[1], asked[3]]
+    assert [row["turns"] for row in done["rows"]] == [[user(asked[1])], [user(asked[3])]]
     assert done["sentences"][-1] == "Where you and it both decided, you agreed on 2 of 2."
     assert done["skipped_note"] == state["skipped_note"]
 
@@ -351,4 +355,4 @@ def test_of_best_of_n_the_chosen_texts_are_judged(ctx, begun):
     seen, done = judge(ctx, test, "ann", {0: "a2", 1: "b1"})
     assert seen == [(0, {"a2", "A"}), (1, {"b1", "B"})]
     assert done["model_names"] == ["base, best of 4", "run 1, latest step"]
-    assert done["rows"][1]["prompt"] == blind_test.test_jobs(ctx, test)[1].payload["prompts"][1]
+    assert done["rows"][1]["turns"] == [user(blind_test.test_jobs(ctx, test)[1].payload["prompts"][1])]

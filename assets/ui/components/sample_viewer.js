@@ -74,7 +74,7 @@ window.LabSampleViewer = window.LabSampleViewer || ((run, fetchSamples, onStep, 
   function sample(row, sampleStep) {
     const showsBase = sampleStep !== 0 && row.base_text !== null;
     return el('article.lab-card.sample', {},
-      el('p.muted.lab-text', { dir: 'auto' }, row.prompt),
+      Lab.prompt(row.turns, '.muted'),
       el('div.pair', {},
         showsBase ? el('div.before', {}, el('span.tag', {}, 'base'), el('p.lab-text', { dir: 'auto' }, row.base_text)) : null,
         el('div.now', {}, el('span.tag', {}, sampleStep === 0 ? 'base' : `step ${sampleStep}`), showsBase ? Lab.markedDiff(row.base_text, row.text) : el('p.lab-text', { dir: 'auto' }, row.text))),

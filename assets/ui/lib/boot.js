@@ -52,7 +52,6 @@ for (const name of ['localStorage', 'sessionStorage']) {
     if (isRendered()) return;
     document.body.append(overlay);
     Lab.fitTexts(overlay, overlay.querySelector('.others'));
-    Lab.showLastTurn(overlay);
   }
 
   fetch('first', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ annotator: Lab.annotator() }) })

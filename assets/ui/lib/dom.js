@@ -59,21 +59,19 @@ window.Lab = (() => {
       el('button.lab-button.small', { type: 'button', 'data-do': `${action}-leave`, onclick: close }, 'Keep'));
   }
 
-  // What a pair's texts answer: the prompt, or a conversation turn by turn. turns: [{role, content}].
+  // A prompt: its text, or a conversation turn by turn, scrolled to the last one. turns: [{role, content}]; classes: '.asked', say.
   const SPEAKERS = { user: 'User', assistant: 'Model', system: 'System prompt' };
-  function promptSection(turns) {
-    const text = (content) => el('p.lab-text', { dir: 'auto' }, content);
-    if (turns.length === 1 && turns[0].role === 'user') {
-      return el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), text(turns[0].content));
-    }
-    return el('section.prompt.conversation.lab-scroll', { 'aria-label': 'conversation', tabindex: '0' },
-      turns.map(({ role, content }) => el(`div.turn.${role}`, {}, el('span.muted', {}, SPEAKERS[role]), text(content))));
+  const isConversation = (turns) => turns.length > 1 || turns[0].role !== 'user';
+  function prompt(turns, classes = '') {
+    if (!isConversation(turns)) return el(`p.lab-text${classes}`, { dir: 'auto' }, turns[0].content);
+    return el(`div.conversation.lab-scroll${classes}`, { role: 'group', 'aria-label': 'conversation', tabindex: '0' },
+      el('div.turns', {}, turns.map(({ role, content }) => el(`div.turn.${role}`, {}, el('span.muted', {}, SPEAKERS[role]), el('p.lab-text', { dir: 'auto' }, content)))));
   }
 
-  // The last turn is what the two texts answer.
-  function showLastTurn(root) {
-    const conversation = root.querySelector('.conversation');
-    if (conversation) conversation.scrollTop = conversation.scrollHeight;
+  // What a pair's texts answer.
+  function promptSection(turns) {
+    if (isConversation(turns)) return prompt(turns, '.prompt');
+    return el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, turns[0].content));
   }
 
   const stackedScreen = matchMedia('(max-width: 640px) and (orientation: portrait)');  // a pair's texts stand one above the other: label.css
@@ -113,5 +111,5 @@ window.Lab = (() => {
     };
   }
 
-  return { el, svg, sparkline, showNotice, nameField, deleteConfirmation, promptSection, showLastTurn, stackedScreen, fitTexts, isShortcut, palette };
+  return { el, svg, sparkline, showNotice, nameField, deleteConfirmation, prompt, promptSection, stackedScreen, fitTexts, isShortcut, palette };
 })();

@@ -74,7 +74,7 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
   function resendAnswer() {
     const kept = keptAnswer();
     if (!kept || pendingId || kept.test_id !== state.id || kept.by !== state.annotator) return;
-    if (JSON.stringify(kept.pair) === JSON.stringify(state.pair)) { isResend = true; sendAnswer(kept.choice); showKept(); return; }
+    if (['position', 'left', 'right'].every((key) => kept.pair[key] === state.pair?.[key])) { isResend = true; sendAnswer(kept.choice); showKept(); return; }
     forgetAnswer();
     Lab.showNotice(notice, STORED);
   }
@@ -170,7 +170,7 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
     const side = (name, label, key) => el(`div.lab-card.side.${name}`, {}, el('p.lab-text.lab-scroll', { dir: 'auto' }, pair[name] || '(nothing)'), choiceButton(name, label, key));
     return [
       el('div.lab-row', {}, el('strong', { 'data-judged': state.judged_count }, `${state.judged_count + 1} of ${state.pair_count}`), el('span.muted', {}, state.model_names.join(' against '), state.identical_count ? `; ${Lab.plural(state.identical_count, 'pair')} alike left out` : ''), footnote()),
-      el('p.lab-text.asked.lab-scroll', { dir: 'auto' }, pair.prompt),
+      Lab.prompt(pair.turns, '.asked.lab-scroll'),
       el('div.sides', {}, side('left', 'This one', '1'), side('right', 'This one', '2')),
       el('div.lab-row', {}, choiceButton('tie', 'No difference', '0'), el('span.lab-grow'),
         el('button.lab-button.small', { type: 'button', 'data-do': 'blind-stop', title: 'the rest is left out, and whose texts they were is told', onclick: () => answer('stop') }, 'Stop here and tell')),
@@ -178,7 +178,7 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
   }
 
   function resultView() {
-    const rows = state.rows.map((row) => el('tr', {}, el('td', {}, el('p.lab-text', { dir: 'auto' }, row.prompt)),
+    const rows = state.rows.map((row) => el('tr', {}, el('td', {}, Lab.prompt(row.turns)),
       ...['first', 'second'].map((which) => el('td', {}, el('p.lab-text', { dir: 'auto' }, row[which]), row.choice === which ? el('span.lab-badge.good', {}, 'you chose this') : row.choice === 'tie' && which === 'second' ? el('span.lab-badge', {}, 'no difference') : null))));
     const head = el('tr', {}, el('th', {}, 'prompt'), ...state.model_names.map((name) => el('th', {}, name)));
     return [

@@ -6,7 +6,7 @@ const NUMBERS = ['samples', 'seed', 'temperature', 'max_new_tokens'];
 const MAX_RESULTS = 5;  // that stay on screen
 const fields = {};      // the form's elements by name
 let options = null;
-let pending = null;   // the request being sampled: {id, labels, jobs, prompt, …, columns}
+let pending = null;   // the request being sampled: {id, labels, jobs, turns, …, columns}
 const finished = [];  // the last finished ones, newest first
 const results = el('div.results');
 let blindTest = null;
@@ -49,6 +49,7 @@ function fillSteps(column) {
 
 function buildForm() {
   fields.prompt = el('textarea.lab-input', { rows: 2, dir: 'auto', 'aria-label': 'prompt', 'data-do': 'prompt' });
+  fields.turns = el('div', { hidden: true });
   const pickers = COLUMNS.map((column) => {
     return labelled(['first column', 'second column', 'third column'][column - 1], el('div.models', {}, select(`model-${column}`, `model ${column}`, () => { fillSteps(column); setDefaultScorers(); loadOptions(); }), select(`step-${column}`, `step of model ${column}`)));
   });
@@ -57,9 +58,10 @@ function buildForm() {
   const judge = labelled('gold: a judge’s own score', select('judge', 'judge'));
   root.replaceChildren(
     el('div.lab-card.form', {},
-      labelled('Prompt', fields.prompt),
+      labelled('Prompt', fields.turns, fields.prompt),
       el('div.lab-row', {},
         fields.another = el('button.lab-button.small', { type: 'button', 'data-do': 'another', onclick: suggestPrompt }, 'Another prompt'),
+        fields.edit = el('button.lab-button.small', { type: 'button', 'data-do': 'edit-prompt', hidden: true, onclick: editPrompt }, 'Edit as text'),
         fields.source = el('span.muted', {}, 'from those that nothing was trained on')),
       fields.fold = el('details.fold', { oninput: updateSummary, ontoggle: updateSummary }, fields.chosen = el('summary'), el('div.inside', {},
         el('div.fields.wide', {}, pickers),
@@ -120,7 +122,7 @@ function refillForm() {
   fields.source.textContent = options.prompts.length ? 'from those that nothing was trained on' : 'this project keeps no prompts aside; type one';
   fields.note.hidden = Boolean(run);
   fields.note.textContent = 'No run has done a step yet: start one under Train to see before and after. The base can be sampled already.';
-  if (!fields.prompt.value || fields.prompt.value === suggestedPrompt) { if (!options.prompts.includes(suggestedPrompt)) suggestedPrompt = options.prompts[0] || ''; fields.prompt.value = suggestedPrompt; }
+  if (!fields.prompt.value || fields.prompt.value === suggestedPrompt) fillPrompt(options.prompts.includes(suggestedPrompt) ? suggestedPrompt : options.prompts[0] || '');
 }
 
 // Until a person chooses: score by what the rightmost run was trained on, without a run by the newest reward model.
@@ -139,8 +141,24 @@ function otherScorersNote(reward) {
 
 function suggestPrompt() {
   const others = options.prompts.filter((prompt) => prompt !== fields.prompt.value);
-  suggestedPrompt = others[Math.floor(Math.random() * others.length)] ?? fields.prompt.value;
-  fields.prompt.value = suggestedPrompt;
+  editedPrompt = null;
+  fillPrompt(others[Math.floor(Math.random() * others.length)] ?? fields.prompt.value);
+}
+
+// A conversation is shown turn by turn, until somebody edits it.
+let editedPrompt = null;
+function fillPrompt(text) {
+  suggestedPrompt = fields.prompt.value = text;
+  const turns = text === editedPrompt ? null : options.conversations[text];
+  fields.turns.replaceChildren(...(turns ? [Lab.prompt(turns, '.asked.lab-scroll')] : []));
+  fields.turns.hidden = fields.edit.hidden = !turns;
+  fields.prompt.hidden = Boolean(turns);
+}
+
+function editPrompt() {
+  editedPrompt = fields.prompt.value;
+  fillPrompt(editedPrompt);
+  fields.prompt.focus();
 }
 
 // ---- sampling
@@ -161,7 +179,7 @@ function sample() {
   for (const column of COLUMNS) markChosen(`model-${column}`);  // keep the selection that was sampled
   showError('');
   if (narrowScreen.matches) fields.fold.open = false;  // the texts come below
-  pending = { labels: columns.map((c) => c[1]), prompt: fields.prompt.value, judge: fields.judge.value, reward: fields.reward.value, seed: fields.seed.value,
+  pending = { labels: columns.map((c) => c[1]), judge: fields.judge.value, reward: fields.reward.value, seed: fields.seed.value,
     temperature: fields.temperature.value, scorersNote: otherScorersNote(fields.reward.value), id: Date.now(), jobs: null, columns: [] };
   drawResults();
   trigger('sample', { request_id: pending.id, annotator: Lab.annotator(), prompt: fields.prompt.value, samples: fields.samples.value, ...getRequest() });
@@ -219,7 +237,7 @@ function resultCard(item) {
   if (item.columns.length && failures.size === 1 && !failures.has(undefined)) grid.replaceChildren(el('p.lab-notice.bad.all', { role: 'alert' }, ...failures));
   else for (let i = 0; i < rows; i++) item.labels.forEach((_, c) => grid.append(textCell(item, c, i)));
   return el('section.lab-card', { 'data-do': item === pending ? 'awaited' : 'answer', 'aria-label': 'answers' },
-    el('p.lab-text.asked.lab-scroll', { dir: 'auto' }, item.prompt),
+    item.turns ? Lab.prompt(item.turns, '.asked.lab-scroll') : null,
     el('div.lab-row', {}, el('span.muted', {}, `seed ${item.seed}, temperature ${item.temperature}${item.reward ? `, scored by reward model ${item.reward}.${item.scorersNote}` : ''}`),
       item === pending ? el('button.lab-button.small', { type: 'button', 'data-do': 'cancel', onclick: cancel }, 'Cancel') : null), grid);
 }
@@ -254,7 +272,8 @@ watch('value', () => {
   if (blindTest?.handleReply(reply)) { optionsRequestedAt = Date.now(); return; }  // its list of tests is newer than the cached options
   if (!reply || !pending || reply.request_id !== pending.id) return;
   if (reply.error) { pending = null; drawResults(); showError(reply.error, reply.field); return; }
-  pending.jobs = reply.jobs;
+  Object.assign(pending, { jobs: reply.jobs, turns: reply.turns });
+  drawResults();
   pollResults();
 });
 

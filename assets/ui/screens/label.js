@@ -359,7 +359,6 @@ function draw(state) {
   root.replaceChildren(...sections);
   showMessage(state.notice);
   fitTexts();
-  Lab.showLastTurn(root);
   root.dataset.pair = state.pair ? state.pair.id : '';
   if (!isSamePair) {
     isReadable = false;

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import BlindTest, Job
 from rlhf_lab.common.text import pluralize
@@ -163,7 +164,9 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
         "judged_count": len(pairs) - identical_count - len(remaining),
         "skipped_note": too_long_note(jobs[0], pairs),
         "others_progress": others_progress(pairs, answers_by_annotator, annotator),
-        "pair": pair_view(test.id, remaining[0], pairs[remaining[0]], annotator) if annotator and remaining else None,
+        "pair": pair_view(ctx, test.id, remaining[0], pairs[remaining[0]], annotator)
+        if annotator and remaining
+        else None,
     }
     if not annotator:
         return reply | {
@@ -174,11 +177,12 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
     return reply | test_outcome(pairs, answers_by_annotator, annotator, model_names, reward_model_id)
 
 
-def pair_view(test_id: int, position: int, pair: BlindPair, annotator: str) -> dict[str, Any]:
+def pair_view(ctx: Context, test_id: int, position: int, pair: BlindPair, annotator: str) -> dict[str, Any]:
     """A pair to judge; nothing in it tells whose text is whose."""
     texts = (pair.first, pair.second)
     left, right = texts if is_first_on_left(test_id, position, annotator) else texts[::-1]
-    return {"position": position, "prompt": pair.prompt, "left": left, "right": right}
+    turns = turns_of_prompt(pair.prompt, ctx.project.system_prompt)
+    return {"position": position, "turns": turns, "left": left, "right": right}
 
 
 def is_first_on_left(test_id: int, position: int, annotator: str) -> bool:

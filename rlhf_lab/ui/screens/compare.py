@@ -7,6 +7,7 @@ from typing import Any, Literal
 import gradio as gr
 from pydantic import Field
 
+from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.checkpoint_index import best_step, checkpoint_steps
 from rlhf_lab.common.enums import JobKind
 from rlhf_lab.common.paths import run_folder
@@ -116,7 +117,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     @visitor_action(ComparePayload)
     def sample(payload: ComparePayload) -> dict[str, Any]:
-        return {"jobs": [job.id for job in submit_comparison(ctx, payload, ctx.require_annotator(payload.annotator))]}
+        jobs = submit_comparison(ctx, payload, ctx.require_annotator(payload.annotator))
+        turns = turns_of_prompt(payload.prompt, ctx.project.system_prompt)
+        return {"jobs": [job.id for job in jobs], "turns": turns}
 
     def cancel(event: gr.EventData) -> None:
         payload = parse_payload(JobsQuery, event._data)
@@ -166,6 +169,7 @@ def comparison_options(ctx: Context) -> dict[str, Any]:
     project = ctx.project
     reward_rows = reward_models(ctx.db, project.id)
     started_runs = [run for run in runs(ctx.db, project.id) if run.step > 0]
+    prompt_texts = [prompt.text for prompt in prompts(ctx.db, project.id, "eval")[:64]]
     return {
         "project": project.id,
         "temperature": project.temperature,
@@ -176,7 +180,8 @@ def comparison_options(ctx: Context) -> dict[str, Any]:
         ],
         "reward_models": [[row.id, reward_model_label(row)] for row in reward_rows],
         "default_scorer": reward_model_and_judge(ctx, reward_rows[0]) if reward_rows else None,
-        "prompts": [prompt.text for prompt in prompts(ctx.db, project.id, "eval")[:64]],
+        "prompts": prompt_texts,
+        "conversations": {text: turns for text in prompt_texts if len(turns := turns_of_prompt(text)) > 1},
         "tests": blind_test.list_tests(ctx),
         "measured_at": speed_changed_at(ctx.home),
     }

@@ -4,6 +4,7 @@ the reward model's choices."""
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import Job
 from rlhf_lab.common.stats import MIN_CLUSTERS, clustered_interval, wilson_interval
@@ -110,7 +111,7 @@ def test_outcome(
         sentences.append(f"Where you and it both decided, you agreed on {agreed_count} of {len(decided)}.")
     rows = [
         {
-            "prompt": pairs[position].prompt,
+            "turns": turns_of_prompt(pairs[position].prompt),
             "first": pairs[position].first,
             "second": pairs[position].second,
             "choice": own_answers[position].value,

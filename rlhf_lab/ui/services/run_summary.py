@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
+from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, EngineState, EventKind, RunStatus, Source
 from rlhf_lab.common.records import Job, RewardModelRow, Run, RunEvent
@@ -320,7 +321,7 @@ def samples_at_step(db: Database, run_id: int, step: int) -> dict[str, Any]:
         base = base_samples.get((sample.prompt, sample.seed))
         rows.append(
             {
-                "prompt": sample.prompt,
+                "turns": turns_of_prompt(sample.prompt),
                 "text": sample.text.strip(),
                 "score": _rounded(sample.score),
                 "gold": _rounded(sample.gold),

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any, Literal
 
-from rlhf_lab.common.chat_format import chat_of_prompt, plain_prompt, with_system_prompt
+from rlhf_lab.common.chat_format import plain_prompt, turns_of_prompt
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Pair, Vote
 from rlhf_lab.config.labelling import LabellingConfig
@@ -117,7 +117,7 @@ def pair_view(
 ) -> dict[str, Any]:
     """A pair for the screen and the API; does not tell whether it is a repeat. turns: the conversation as the model reads it."""
     left, right = texts_by_side(pair, is_first_on_left(annotator, pair.id, repeat))
-    turns = with_system_prompt(chat_of_prompt(pair.prompt.text), system_prompt)
+    turns = turns_of_prompt(pair.prompt.text, system_prompt)
     return {
         "id": pair.id, "prompt": pair.prompt.text, "turns": turns, "left": left, "right": right,
         "markdown": rules.markdown,
