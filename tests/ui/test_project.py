@@ -12,6 +12,7 @@ from rlhf_lab.common.records import LabelSnapshot, Role
 from rlhf_lab.errors import ConfigError, EngineError, ModelError, StoreError
 from rlhf_lab.jobs.memory_estimate import DeviceMemory
 from rlhf_lab.jobs.project_setup import copy_project, new_project
+from rlhf_lab.jobs.startup_project import StartupPhase, StartupState
 from rlhf_lab.store import reward_models, runs
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project, projects, prompts
@@ -19,6 +20,7 @@ from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import FieldError, parse_payload
+from rlhf_lab.ui.screens import header
 from rlhf_lab.ui.screens import project as screen
 from rlhf_lab.ui.screens.project import (
     SUGGESTED_MODELS,
@@ -272,6 +274,54 @@ def test_a_cancelled_download_makes_no_project(ctx, controller, hub):
     controller.downloads.wait(WAIT)
     assert len(projects(ctx.db)) == 1
     assert controller.get_state()["download"]["status"] == "cancelled"
+
+
+class FailingStartup:
+    """Stands for the model that a Space's variables name."""
+
+    def __init__(self):
+        self.shown = StartupState(StartupPhase.FAILED, NAME, "It cannot be reached.")
+        self.starts = 0
+
+    def state(self):
+        return self.shown
+
+    def start(self):
+        self.starts += 1
+        return self.shown is not None
+
+    def dismiss(self):
+        self.shown = None
+
+
+def test_the_model_of_a_space_can_be_tried_again_until_a_project_is_chosen(ctx, hub):
+    startup = FailingStartup()
+    ctx = replace(ctx, startup=startup)
+    controller = ProjectController(ctx)
+    assert controller.get_state()["download"] == {
+        "model": NAME, "status": "failed", "message": "It cannot be reached.", "can_retry": True,
+    }  # fmt: skip
+    assert header.state(ctx)["startup"] == {
+        "phase": "failed", "model": "small", "message": "It cannot be reached.", "downloaded_bytes": None,
+        "total_bytes": None, "eta_s": None,
+    }  # fmt: skip
+    assert act(controller, {"action": "retry"})["message"] == "The lab tries again."
+    assert startup.starts == 1
+    act(controller, {"action": "open", "project": 1})
+    assert (controller.get_state()["download"], header.state(ctx)["startup"]) == (None, None)
+    with pytest.raises(ConfigError, match="nothing to try again"):
+        act(controller, {"action": "retry"})
+    startup.shown = StartupState(StartupPhase.READY, "someone/other", "It is open.")
+    assert header.state(ctx)["startup"] is None
+    assert controller.get_state()["download"]["can_retry"] is False
+    act(controller, new(model=NAME))  # a later download is shown instead
+    controller.downloads.wait(WAIT)
+    assert controller.get_state()["download"]["model"] == NAME
+
+
+def test_there_is_nothing_to_try_again_elsewhere(controller):
+    with pytest.raises(ConfigError, match="nothing to try again"):
+        act(controller, {"action": "retry"})
 
 
 def test_the_label_of_a_model_omits_its_folder(tmp_path):
