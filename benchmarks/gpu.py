@@ -10,6 +10,7 @@ million weights) beside its floor, see ppo_vs_trl.py; sampling with CUDA graphs 
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -63,7 +64,7 @@ def main() -> int:
         try:
             results[name] = part(args, deadline - start)
         except (Exception, SystemExit) as error:  # the other parts are worth having
-            results[name] = {"error": f"{type(error).__name__}: {error}"[-2000:]}
+            results[name] = {"error": f"{type(error).__name__}: {error}"[:2000]}
         results[name]["wall_s"] = round(time.monotonic() - start, 1)
         (args.out / "gpu.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
         (args.out / "gpu.md").write_text(table(results), encoding="utf-8")
@@ -79,14 +80,32 @@ def describe_device() -> str:
 
 
 def run_tests(args: argparse.Namespace, seconds_left: float) -> dict[str, Any]:
-    """`pytest -m cuda`. Raises RuntimeError if a test fails."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "cuda", "-p", "no:cacheprovider", "tests/models"]
-    completed = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=min(TESTS_LIMIT_S, seconds_left), check=False
-    )
-    if completed.returncode:
-        raise RuntimeError(f"pytest -m cuda ended with status {completed.returncode}:\n{completed.stdout[-1500:]}")
-    return {"summary": completed.stdout.strip().splitlines()[-1]}
+    """`pytest -m cuda`, and the tests of quantised weights where bitsandbytes is installed.
+
+    Raises RuntimeError if a test fails.
+    """
+    suites = [["-m", "cuda", "tests/models"]]
+    if importlib.util.find_spec("bitsandbytes") is not None:
+        suites.append(["tests/models/test_quantization.py"])
+    deadline, summaries = time.monotonic() + min(TESTS_LIMIT_S, seconds_left), []
+    for suite in suites:
+        completed = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *suite], cwd=REPOSITORY,
+            env=os.environ | {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}, capture_output=True, text=True,
+            timeout=deadline - time.monotonic(), check=False,
+        )  # fmt: skip
+        if completed.returncode:
+            reason = failure_reason(completed.stdout) or completed.stderr[-500:]
+            raise RuntimeError(f"pytest {' '.join(suite)} ended with status {completed.returncode}: {reason}")
+        summaries.append(completed.stdout.strip().splitlines()[-1])
+    return {"summary": "; ".join(summaries)}
+
+
+def failure_reason(output: str) -> str:
+    """The lines of pytest's output that name the tests that failed, and its last line."""
+    lines = output.strip().splitlines()
+    named = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    return "; ".join(dict.fromkeys([*named, *lines[-1:]]))
 
 
 def measure_ppo(args: argparse.Namespace, seconds_left: float) -> dict[str, Any]:
@@ -156,7 +175,7 @@ def table(results: dict[str, Any]) -> str:
         if part is None:
             continue
         if "error" in part:
-            lines.append(f"| {name} | failed: {' '.join(part['error'].split())[:300]} |")
+            lines.append(f"| {name} | failed: {' '.join(part['error'].split())[:600]} |")
         elif name == "tests":
             lines.append(f"| `pytest -m cuda` | {part['summary']} |")
         elif name == "ppo":

@@ -1,5 +1,6 @@
 """benchmarks/gpu.py, which nobody can run without a GPU, in its dry mode; and that every test of a GPU is among its tests."""
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -33,6 +34,47 @@ def test_without_a_gpu_the_script_says_what_it_needs(tmp_path):
     assert completed.returncode == 1
     assert completed.stderr.startswith("no CUDA device: run this on a machine with an NVIDIA GPU")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def gpu_script(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    spec = importlib.util.spec_from_file_location("gpu_script", ROOT / "benchmarks" / "gpu.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+OUTPUT = """F.
+Loading weights: 100%|##########| 20/20 [00:00<00:00, 4321.00it/s]
+FAILED tests/models/test_a.py::test_b - AssertionError: 1
+ERROR tests/models/test_c.py
+1 failed, 1 passed, 1 error in 3.21s
+"""
+
+
+def test_a_failed_test_run_names_the_tests(gpu_script, monkeypatch):
+    commands = []
+
+    def run(command, *, env, **_):
+        commands.append((command[command.index("no:cacheprovider") + 1 :], env["TQDM_DISABLE"]))
+        return subprocess.CompletedProcess(command, len(commands) - 1, OUTPUT, "")
+
+    monkeypatch.setattr(gpu_script.subprocess, "run", run)
+    monkeypatch.setattr(gpu_script.importlib.util, "find_spec", lambda name: name == "bitsandbytes")
+    with pytest.raises(RuntimeError) as caught:
+        gpu_script.run_tests(None, 60.0)
+    assert str(caught.value) == (
+        "pytest tests/models/test_quantization.py ended with status 1: "
+        "FAILED tests/models/test_a.py::test_b - AssertionError: 1; ERROR tests/models/test_c.py; "
+        "1 failed, 1 passed, 1 error in 3.21s"
+    )
+    assert commands == [(["-m", "cuda", "tests/models"], "1"), (["tests/models/test_quantization.py"], "1")]
+    results = {"device": "d", "dry": True, "sizes": {}, "tests": {"error": str(caught.value)}}
+    assert "FAILED tests/models/test_a.py::test_b" in gpu_script.table(results)
+    monkeypatch.setattr(gpu_script.importlib.util, "find_spec", lambda name: None)
+    commands.clear()
+    assert gpu_script.run_tests(None, 60.0) == {"summary": "1 failed, 1 passed, 1 error in 3.21s"}
 
 
 @pytest.mark.slow
