@@ -185,7 +185,10 @@ def count_parameters(path: Path) -> int:
 
 
 def _check_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> None:
-    """Raises ModelError for a damaged tokenizer.json, and for an end token that the model has no embedding of."""
+    """Raises ModelError for a damaged tokenizer.json, and for an end token or one in texts that the model has no embedding of.
+
+    Other special tokens may lack one: in texts they are no control tokens, and padding is masked.
+    """
     if not (folder / TOKENIZER_FILE).is_file():
         return
     from tokenizers import Tokenizer
@@ -200,11 +203,23 @@ def _check_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> None
     token = stated.get("content") if isinstance(stated, dict) else stated
     token_id = tokenizer.token_to_id(token) if isinstance(token, str) else None
     rows = config.get("vocab_size")
-    if token_id is not None and isinstance(rows, int) and token_id >= rows:
-        raise ModelError(
-            f"{name}: its end-of-sequence token {token} has the id {token_id}, and the model has embeddings for {rows} ids "
-            "only. Call model.resize_token_embeddings(len(tokenizer)), train and save the model, or use its own tokenizer."
-        )
+    if not isinstance(rows, int):
+        return
+    kind = "its end-of-sequence token"
+    if token_id is None or token_id < rows:
+        added = tokenizer.get_added_tokens_decoder()
+        outside = [
+            (i, word)
+            for word, i in tokenizer.get_vocab().items()
+            if i >= rows and not (i in added and added[i].special)
+        ]
+        if not outside:
+            return
+        kind, (token_id, token) = "the token", min(outside)
+    raise ModelError(
+        f"{name}: {kind} {token} has the id {token_id}, and the model has embeddings for {rows} ids only. "
+        "Call model.resize_token_embeddings(len(tokenizer)), train and save the model, or use its own tokenizer."
+    )
 
 
 def _check_end_token(name: str, folder: Path, config: Mapping[str, Any]) -> None:

@@ -58,6 +58,12 @@ def added_token(folder):
     words.save_pretrained(folder)
 
 
+def added_special_token(folder):
+    words = tiny_models.tokenizer()
+    words.add_special_tokens({"additional_special_tokens": ["<mask>"]})
+    words.save_pretrained(folder)
+
+
 def truncate(folder):
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-4])
 
@@ -94,6 +100,9 @@ REFUSED = {
     "an end token that was added to the tokenizer alone": (
         added_end_token, f"end-of-sequence token <end> has the id {len(tiny_models.WORDS)}"
     ),
+    "a token that was added to the tokenizer alone": (
+        added_token, f"the token unheard has the id {len(tiny_models.WORDS)}, and the model has embeddings for"
+    ),
     "adapter and base": (lambda f: edit(f, "adapter_config.json", peft_type="LORA"), "base weights and a LoRA adapter"),
     "adapter alone": (
         lambda f: ((f / "model.safetensors").rename(f / "adapter_model.safetensors"), edit(f, "adapter_config.json")),
@@ -107,7 +116,7 @@ ACCEPTED = {
     "no pad token": lambda f: tiny_models.tokenizer(pad=False).save_pretrained(f),
     "no generation config": lambda f: (f / "generation_config.json").unlink(),
     "end token in the generation config alone": lambda f: edit(f, "tokenizer_config.json", eos_token=None),
-    "another token that was added to the tokenizer alone": added_token,
+    "a special token that was added to the tokenizer alone": added_special_token,
     "no BOS token": lambda f: edit(f, "tokenizer_config.json", bos_token=None),
 }
 
