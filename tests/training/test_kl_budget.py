@@ -14,6 +14,7 @@ from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.policy import kl_budget, run_evaluation
 from rlhf_lab.training.policy.rollout import ScoredResponses
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
+from rlhf_lab.training.policy.trpo_update import NaturalGradientStep
 
 EVAL_PROMPTS = ("a bird", "the old house", "good")
 CAT = tiny_models.ID["cat"]
@@ -138,6 +139,58 @@ def test_the_learning_rate_does_not_follow_the_rounding_of_half_precision(llama_
         2.0 / 40 / 4**2
     )  # a fortieth of the budget; the first step of the warm-up has a quarter of the learning rate
     assert trainer.state.lr == pytest.approx(1e-3 * (target / 0.04) ** 0.25)
+
+
+def test_the_penalty_does_not_follow_the_rounding_of_half_precision(llama_folder, monkeypatch, tmp_path):
+    """Without a KL budget: 0.30 nats of rounding a response and 0.34 in all are 0.04, spread over the tokens of a response.
+
+    That is below the lower bound, and the coefficient is halved; 0.34 would be above the upper one.
+    """
+    settings = {"algorithm": "ppo_penalty", "kl_budget": None, "penalty_kl_min": 0.015, "penalty_kl_max": 0.05}
+    trainer = budget_trainer(llama_folder, dtype=torch.bfloat16, lr=1e-3, penalty_coef=0.5, **settings)
+    values = iter([0.30, 0.34])
+    for module in ("kl_budget", "update"):
+        monkeypatch.setattr(f"rlhf_lab.training.policy.{module}.update_kl", lambda state, rollout: next(values))
+    rollouts = recorded_rollouts(trainer, monkeypatch)
+    metrics = trainer.run_step().metrics
+    tokens = statistics.fmean(rollouts[0].batch.lengths[:, 1].tolist())
+    assert 0.04 / tokens < 0.015 < 0.05 < 0.34 / tokens
+    assert metrics["policy/step_kl"] == pytest.approx(0.04 / tokens)
+    assert trainer.state.penalty_controller.value == 0.25
+    save_checkpoint(tmp_path, trainer.adapters, "policy", *trainer.state.state_dict())
+    resumed = budget_trainer(llama_folder, dtype=torch.bfloat16, lr=1e-3, penalty_coef=0.5, **settings)
+    resumed.state.load_state_dict(*load_latest(tmp_path))
+    assert resumed.state.rounding == trainer.state.rounding == pytest.approx(0.30 / tokens)
+
+
+def test_a_checkpoint_without_rounding_loads(llama_folder):
+    trainer = budget_trainer(llama_folder, dtype=torch.bfloat16)
+    trainer.run_step()
+    tensors, numbers = trainer.state.state_dict()
+    del numbers["rounding"]
+    other = budget_trainer(llama_folder, dtype=torch.bfloat16)
+    other.state.load_state_dict(tensors, numbers)
+    assert other.state.rounding is None
+
+
+def test_the_line_search_of_trpo_subtracts_the_rounding_of_half_precision(llama_folder, monkeypatch):
+    """A hundredth of the step measures 0.03 nats, all of it rounding; the whole step 0.08 and half of it 0.05, that is 0.02."""
+    trainer = tiny_models.midway(llama_folder, "trpo", torch.bfloat16, max_kl=0.03)
+    parameters = trainer.adapters.parameters("policy")
+    tried, answers = [], iter([(9.0, 0.03), (-9.0, 0.08), (-9.0, 0.05)])
+
+    def fake_surrogate(*_):
+        tried.append([parameter.detach().clone() for parameter in parameters])
+        return next(answers)
+
+    monkeypatch.setattr(NaturalGradientStep, "evaluate_surrogate", fake_surrogate)
+    rollout, before = tiny_models.rollout(trainer), [parameter.detach().clone() for parameter in parameters]
+    stats = trainer.update(rollout, 1e-3)
+    assert stats.extra_metrics["policy/step_kl"] == pytest.approx(0.02)
+    assert stats.extra_metrics["policy/step_fraction"] == 0.5
+    for start, hundredth, whole, half in zip(before, *tried, strict=True):
+        torch.testing.assert_close(hundredth - start, 0.01 * (whole - start), rtol=1e-2, atol=1e-7)
+        torch.testing.assert_close(half - start, 0.5 * (whole - start), rtol=1e-2, atol=1e-7)
 
 
 def test_the_rounding_is_measured_at_every_fifth_step_and_saved(llama_folder, monkeypatch, tmp_path):

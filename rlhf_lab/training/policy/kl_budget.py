@@ -5,8 +5,8 @@ scaled back until the KL is below it, as in a trust region, so that no step leav
 follows the measured KL towards a target, both ways. `core.kl.BudgetKL` steers beta.
 
 In half precision the smallest change of the parameters rounds every activation differently, which adds to a measured KL as much
-per token as a good update does. So that the learning rate does not follow the rounding, it is measured too, with a hundredth of
-an update, and subtracted.
+per token as a good update does. So that nothing follows the rounding (the learning rate, the coefficient of ppo_penalty, the
+line search of trpo), it is measured too, with a hundredth of an update, and subtracted.
 """
 
 import math
@@ -37,22 +37,16 @@ class UpdateSize(NamedTuple):
     fraction: float
 
 
-def limit_update(state: TrainState, rollout: Rollout, start: Sequence[Tensor]) -> UpdateSize:
+def limit_update(state: TrainState, rollout: Rollout, start: Sequence[Tensor], rounding: float) -> UpdateSize:
     """Scale the policy's change since `start` back until its KL is within the limit, and adapt the learning rate.
 
-    start: the policy adapter's parameters before the updates of the step.
+    start: the policy adapter's parameters before the updates of the step. rounding: `rounding_kl` of these updates.
     """
     budget = state.config.kl_budget
     assert budget is not None
     parameters = state.policy.adapters.parameters(state.policy.adapter)
     end = [parameter.detach().clone() for parameter in parameters]
-    rounding = rounding_kl(state, rollout, start, end)
-
-    def measured_kl() -> float:
-        kl = update_kl(state, rollout)
-        return kl if math.isnan(kl) else max(0.0, kl - rounding)
-
-    kl = first_kl = measured_kl()
+    kl = first_kl = without_rounding(update_kl(state, rollout), rounding)
     limit, fraction = LIMIT_SHARE * budget, 1.0
     for attempt in range(MAX_ATTEMPTS + 1):
         if kl <= limit:
@@ -60,20 +54,29 @@ def limit_update(state: TrainState, rollout: Rollout, start: Sequence[Tensor]) -
         shrink = 0.9 * math.sqrt(limit / kl) if math.isfinite(kl) else 0.0
         fraction = fraction * min(0.9, max(0.1, shrink)) if attempt < MAX_ATTEMPTS else 0.0
         set_between(parameters, start, end, fraction)
-        kl = measured_kl() if fraction else 0.0
+        kl = without_rounding(update_kl(state, rollout), rounding) if fraction else 0.0
     target = TARGET_SHARE * budget * state.lr_multiplier() ** 2
     low, high = (state.config.lr * factor for factor in LR_RANGE)
     state.lr = min(max(state.lr * lr_factor(max(first_kl, ROUNDING_ERROR * rounding), target), low), high)
     return UpdateSize(kl, fraction)
 
 
-def rounding_kl(state: TrainState, rollout: Rollout, start: Sequence[Tensor], end: Sequence[Tensor]) -> float:
-    """What rounding alone adds to `update_kl`, nats per response; 0 in full precision. Measured every ROUNDING_EVERY steps."""
+def without_rounding(kl: float, rounding: float) -> float:
+    """A measured KL less the part that is rounding, at least 0; NaN stays NaN."""
+    return kl if math.isnan(kl) else max(0.0, kl - rounding)
+
+
+def rounding_kl(state: TrainState, rollout: Rollout, start: Sequence[Tensor]) -> float:
+    """What rounding alone adds to `update_kl`, nats per response; 0 in full precision. Measured every ROUNDING_EVERY steps.
+
+    start: the policy adapter's parameters before the updates of the step.
+    """
     if state.policy.backbone.model.dtype not in HALF_DTYPES:
         return 0.0
     tokens = int(rollout.batch.lengths[:, 1].sum()) / len(rollout.scores)
     if state.rounding is None or state.steps_done % ROUNDING_EVERY == 0:
         parameters = state.policy.adapters.parameters(state.policy.adapter)
+        end = [parameter.detach().clone() for parameter in parameters]
         set_between(parameters, start, end, ROUNDING_SHARE)
         kl = update_kl(state, rollout)
         set_between(parameters, end, end, 0.0)

@@ -52,7 +52,7 @@ class TrainState:
 
     parameters: everything that is trained. kl_controller: beta. penalty_controller: the coefficient of ppo_penalty. lr: before
     its schedule. score_moments: running mean and variance of the scores. episodes: responses trained on so far. With a KL
-    budget, score_unit: the unit of the scores, None before it is measured; best: the best checkpoint so far; rounding: what
+    budget, score_unit: the unit of the scores, None before it is measured; best: the best checkpoint so far. rounding: what
     rounding adds to the KL of an update, nats per token, None before it is measured.
     """
 
@@ -137,8 +137,9 @@ class TrainState:
                 "kl_budget": [self.kl_controller.base, self.kl_controller.average],
                 "score_unit": self.score_unit,
                 "best": self.best,
-                "rounding": self.rounding,
             }
+        if self.rounding is not None:
+            numbers["rounding"] = self.rounding
         return tensors, numbers
 
     def load_state_dict(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -165,6 +166,8 @@ class TrainState:
         self.steps_done = int(numbers["step"])
         self.episodes = int(numbers.get("episodes", self.steps_done * self.config.batch_size))  # old checkpoints: none
         self.lr = float(numbers["lr"])
+        rounding = numbers.get("rounding")
+        self.rounding = None if rounding is None else float(rounding)
         if isinstance(self.kl_controller, BudgetKL):
             self._load_budget(numbers)
         else:
@@ -184,8 +187,6 @@ class TrainState:
             self.kl_controller.value = float(numbers["beta"])
         self.score_unit = ScoreUnit(*map(float, unit)) if unit else None
         self.best = BestCheckpoint(int(best[0]), float(best[1])) if best else None
-        rounding = numbers.get("rounding")
-        self.rounding = None if rounding is None else float(rounding)
 
     def _check_fits(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Raises TrainingError where a saved state has other parts than this one, or damaged ones. Old checkpoints name no

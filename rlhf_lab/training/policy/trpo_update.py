@@ -14,8 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from rlhf_lab.core.kl import full_kl
 from rlhf_lab.core.policy_losses import token_mean
 from rlhf_lab.core.trpo import LineSearchResult, fisher_product, flatten, line_search, natural_step, unflatten
+from rlhf_lab.kernels.ops import HALF_DTYPES
 from rlhf_lab.training.policy.invariants import check_first_ratio
-from rlhf_lab.training.policy.kl_budget import LIMIT_SHARE
+from rlhf_lab.training.policy.kl_budget import LIMIT_SHARE, ROUNDING_SHARE, without_rounding
 from rlhf_lab.training.policy.metrics import UpdateStats
 from rlhf_lab.training.policy.objectives import loss_denominators, policy_loss
 from rlhf_lab.training.policy.rollout import Rollout, response_logprobs
@@ -60,15 +61,18 @@ class NaturalGradientStep:
         step = natural_step(gradient, self.fisher_vector_product, self.max_kl, self.config.cg_iters)
         initial = [parameter.detach().clone() for parameter in self.parameters]
         old_states = [self._response_states(indices) for indices in self.micro_batches]
-        trial_stats = stats
+        trial_stats, rounding = stats, 0.0
 
         def evaluate(fraction: float) -> tuple[float, float]:
             nonlocal trial_stats
             self.set_parameters(initial, step, fraction)
             trial_stats = UpdateStats()
             new_loss, kl = self.evaluate_surrogate(old_states, trial_stats)
-            return loss - new_loss, kl
+            return loss - new_loss, without_rounding(kl, rounding)
 
+        if dtype in HALF_DTYPES:
+            kl = evaluate(ROUNDING_SHARE)[1]
+            rounding = kl if math.isfinite(kl) else 0.0
         search = line_search(evaluate, self.max_kl, expected_gain=max(0.0, float(gradient @ step)))
         if not search.fraction:
             self.set_parameters(initial, step, 0.0)
