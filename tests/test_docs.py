@@ -42,3 +42,22 @@ def test_space_uses_the_pinned_gradio():
     pins = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     (version,) = re.findall(r"^sdk_version: (\S+)$", front, re.MULTILINE)
     assert re.findall(r"^gradio==(\S+)$", pins, re.MULTILINE) == [version]
+
+
+def test_the_memory_table_of_spaces_is_what_its_command_prints(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from memory_table import SHAPES, model_facts, table
+
+    counted = {name: model_facts(name).parameters for name in SHAPES}
+    assert counted["SmolLM2-135M"] == 134_515_008  # what the weights of the model have
+    assert counted["Llama 3.2 1B"] == 1_235_814_400
+    text = (ROOT / "docs" / "SPACES.md").read_text(encoding="utf-8")
+    shown = text.partition("<!-- benchmarks/memory_table.py -->\n")[2].partition("\n<!-- end -->")[0]
+    assert shown == table(16)
+
+
+def test_every_variable_of_the_project_is_documented():
+    from rlhf_lab.jobs.startup_project import VARIABLES
+
+    text = (ROOT / "docs" / "SPACES.md").read_text(encoding="utf-8")
+    assert not [variable for variable in VARIABLES.values() if f"| `{variable}` |" not in text]
