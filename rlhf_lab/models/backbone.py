@@ -330,7 +330,7 @@ def _download(name: str) -> Path:
 
     patterns = ["*.json", "*.safetensors", "tokenizer*", "*.model", "merges.txt", "vocab*", "*.jinja"]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"]))  # no folders, as the page
     except Exception as error:
         raise ModelError(
             f'"{name}" is neither a local folder nor a model that could be fetched from the Hub ({_first_line(error)}). '

@@ -127,3 +127,17 @@ def test_a_wrong_repository_and_a_hub_that_does_not_answer(hub, is_down, name, w
     hub.is_down = is_down
     with pytest.raises(ModelError, match=words):
         inspect_model(name)
+
+
+def test_the_engine_finds_what_the_page_has_downloaded_also_without_the_hub(hub):
+    from rlhf_lab.models.backbone import resolve_model_folder
+
+    downloads = ModelDownloader()
+    downloads.start(inspect_model(NAME), lambda folder: "Made.")
+    assert finish(downloads, hub).words == "Made."
+    hub.requests[:] = []
+    here = resolve_model_folder(NAME)
+    assert here.name == COMMIT
+    assert [path for _, path, _ in hub.requests if "/resolve/" in path] == []  # it downloads nothing else
+    hub.is_down = True
+    assert resolve_model_folder(NAME) == here
