@@ -142,18 +142,26 @@ def causal_lm_architecture(name: str, config: Any) -> str:
     return str(architectures[0] if architectures else known[model_type])
 
 
-@functools.cache
 def causal_lm_classes() -> Mapping[str, str]:
-    """The class of each model type that the installed transformers loads as a causal LM, read from its source: importing it
-    would bring torch.
-    """
+    """The class of each model type that the installed transformers loads as a causal LM."""
+    return _auto_classes("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES")
+
+
+def sequence_classifier_classes() -> Mapping[str, str]:
+    """The class of each model type that the installed transformers loads as a sequence classifier."""
+    return _auto_classes("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES")
+
+
+@functools.cache
+def _auto_classes(mapping: str) -> Mapping[str, str]:
+    """A mapping of transformers' auto classes, read from its source: importing it would bring torch."""
     path = importlib.metadata.distribution("transformers").locate_file("transformers/models/auto/modeling_auto.py")
     for node in ast.parse(Path(str(path)).read_text(encoding="utf-8")).body:
         names = [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]
-        if isinstance(node, ast.Assign) and names == ["MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"]:
+        if isinstance(node, ast.Assign) and names == [mapping]:
             assert isinstance(node.value, ast.Call)  # of OrderedDict, with a list of pairs
             return dict(ast.literal_eval(node.value.args[0]))
-    raise ModelError(f"{path} lists no causal language models. Install the versions in requirements.txt.")
+    raise ModelError(f"{path} has no {mapping}. Install the versions in requirements.txt.")
 
 
 def _indexed_files(name: str, folder: Path) -> set[str]:

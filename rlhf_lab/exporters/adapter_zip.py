@@ -61,7 +61,8 @@ def resolve_step(home: Path, run: Run, step: int | Literal["best"] | None) -> in
 def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir: Path, *, force: bool = False) -> Path:
     """Adapter (if any), head, report and config as reward-model-ID.zip. Raises StoreError if files are missing or damaged.
 
-    A single head with last-token pooling is also exported as a sequence classifier with one label.
+    A single head with last-token pooling is exported as a sequence classifier with one label, if transformers has one for the
+    model.
     """
     row = get_reward_model(db, reward_model_id)
     project = get_project(db, row.project_id)

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save
 
+from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, embedded_model_folder
 from rlhf_lab.common.model_files import ADAPTER_CONFIG, ADAPTER_FILE, HEAD_FILE
+from rlhf_lab.common.model_folder import CONFIG_FILE, read_json, sequence_classifier_classes
 
 HEAD_KEY = "base_model.model.score.weight"
 
@@ -19,10 +21,34 @@ HEAD_KEY = "base_model.model.score.weight"
 def can_export(head_config: dict[str, Any]) -> bool:
     """Whether a reward model can be exported in this form. head_config: its reward_head.json.
 
-    A sequence classifier reads the last layer's state of the last token, and nothing else.
+    A sequence classifier reads the last layer's state of the last token, and nothing else; transformers has none for some models.
     """
     reads_last_state = head_config["pooling"] == "last" and head_config.get("layers", "last") == "last"
-    return bool(head_config["adapter"]) and reads_last_state and "ensemble" not in head_config
+    is_single_head = bool(head_config["adapter"]) and "ensemble" not in head_config
+    return reads_last_state and is_single_head and has_classifier(head_config["backbone"])
+
+
+def has_classifier(model: str) -> bool:
+    """Whether the installed transformers has a sequence classifier of the model's type. model: a folder, or an id on the Hub.
+
+    False if its config.json is not on this machine.
+    """
+    if model == EMBEDDED_MODEL:
+        path: Path | None = embedded_model_folder() / CONFIG_FILE
+    else:
+        path = Path(model) / CONFIG_FILE if Path(model).is_dir() else _cached_config(model)
+    return path is not None and read_json(path).get("model_type") in sequence_classifier_classes()
+
+
+def _cached_config(hub_id: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        path = try_to_load_from_cache(hub_id, CONFIG_FILE)
+    except HFValidationError:  # a folder that is gone
+        return None
+    return Path(path) if isinstance(path, str) else None
 
 
 def classifier_files(folder: Path, adapter_config: str) -> dict[str, str | bytes]:

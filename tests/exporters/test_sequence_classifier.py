@@ -7,8 +7,11 @@ import pytest
 import torch
 from peft import AutoPeftModelForSequenceClassification
 from support import model_families, tiny_models
+from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from rlhf_lab.common.model_files import HEAD_CONFIG
+from rlhf_lab.common.model_folder import sequence_classifier_classes
 from rlhf_lab.exporters import sequence_classifier
 from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.heads import RewardHead
@@ -49,8 +52,28 @@ def test_classifier_logit_plus_offset_is_the_score(kind, tmp_path):
 
 
 def test_reward_models_that_cannot_be_a_classifier():
-    """A mean of positions, no adapter, or several heads: those stay as they are."""
-    assert sequence_classifier.can_export({"adapter": True, "pooling": "last"})
-    assert not sequence_classifier.can_export({"adapter": True, "pooling": "mean"})
-    assert not sequence_classifier.can_export({"adapter": False, "pooling": "last"})
-    assert not sequence_classifier.can_export({"adapter": True, "pooling": "last", "ensemble": {"members": 3}})
+    """A mean of positions, no adapter, several heads, or a model that is not there: those stay as they are."""
+    last = {"adapter": True, "pooling": "last", "backbone": "embedded"}
+    assert sequence_classifier.can_export(last)
+    assert not sequence_classifier.can_export(last | {"pooling": "mean"})
+    assert not sequence_classifier.can_export(last | {"adapter": False})
+    assert not sequence_classifier.can_export(last | {"ensemble": {"members": 3}})
+    for gone in ("someone/never-downloaded", "/no/such/folder"):
+        assert not sequence_classifier.can_export(last | {"backbone": gone})
+
+
+@pytest.mark.parametrize("kind", model_families.KINDS)
+def test_only_a_model_with_a_class_in_transformers_becomes_a_classifier(kind, tmp_path):
+    folder = model_families.save(kind, tmp_path / "base")
+    try:
+        AutoModelForSequenceClassification.from_config(AutoConfig.from_pretrained(folder))
+        has_class = True
+    except ValueError:
+        has_class = False
+    assert has_class is (kind in KINDS)
+    head_config = {"adapter": True, "pooling": "last", "backbone": str(folder)}
+    assert sequence_classifier.can_export(head_config) is has_class
+
+
+def test_known_types_are_those_of_transformers():
+    assert sequence_classifier_classes() == dict(MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES)
