@@ -24,6 +24,7 @@ from transformers import (
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, embedded_model_folder, weights_digest
 from rlhf_lab.common.model_folder import check_model_folder, no_end_token_message
 from rlhf_lab.common.records import ChatSettings
+from rlhf_lab.config.dtype import QUANTIZE_VARIABLE
 from rlhf_lab.errors import ModelError
 from rlhf_lab.kernels.matmul import register_weight
 from rlhf_lab.kernels.ops import HALF_DTYPES
@@ -32,7 +33,7 @@ from rlhf_lab.models.dtype_choice import DtypeChoice, choose_dtype
 from rlhf_lab.models.fsdp import FsdpShards
 from rlhf_lab.models.fused_llama import FusedLayers, patch_model, register_attention
 from rlhf_lab.models.memory_errors import is_out_of_memory
-from rlhf_lab.models.quantization import QUANTIZE_VARIABLE, loading_options, requested_quantization
+from rlhf_lab.models.quantization import loading_options, requested_quantization
 from rlhf_lab.models.text_tokenizer import TextTokenizer
 from rlhf_lab.models.vocabulary_head import VocabularyHead, make_vocabulary_head
 
@@ -328,9 +329,11 @@ def resolve_model_folder(name: str) -> Path:
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.json", "*.safetensors", "tokenizer*", "*.model", "merges.txt", "vocab*", "*.jinja"]
+    patterns = ["*.json", "*.safetensors", "tokenizer*", "*.model", "merges.txt", "vocab*", "*.jinja"]  # in no folder
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"]))  # no folders, as the page
+        return Path(
+            snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"])
+        )  # no folders, as the page
     except Exception as error:
         raise ModelError(
             f'"{name}" is neither a local folder nor a model that could be fetched from the Hub ({_first_line(error)}). '
