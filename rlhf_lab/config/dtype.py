@@ -1,4 +1,4 @@
-"""The dtype of a model's frozen weights where the user chooses it or the device decides, without torch."""
+"""The dtype of a model's frozen weights where the user chooses it or the device decides, and their quantisation. No torch."""
 
 import os
 from collections.abc import Callable
@@ -8,6 +8,8 @@ from rlhf_lab.errors import ModelError
 
 DTYPE_VARIABLE = "RLHF_LAB_DTYPE"
 DTYPE_NAMES = ("float32", "bfloat16")
+QUANTIZE_VARIABLE = "RLHF_LAB_QUANTIZE"
+QUANTIZE_NAMES = ("4bit", "8bit")
 #: Families whose layers are computed as one function each (models/fused_llama), in both dtypes.
 MEASURED_FAMILIES = ("llama", "mistral", "qwen2")
 MIN_MEASURED_WEIGHTS = 2**25
@@ -19,6 +21,17 @@ def requested_dtype() -> str | None:
     if requested and requested not in DTYPE_NAMES:
         raise ModelError(
             f'{DTYPE_VARIABLE} is "{requested}", which is no precision here: say {" or ".join(DTYPE_NAMES)}, or nothing.'
+        )
+    return requested or None
+
+
+def requested_bits() -> str | None:
+    """RLHF_LAB_QUANTIZE; None if it is not set. Raises ModelError for another name."""
+    requested = os.environ.get(QUANTIZE_VARIABLE, "")
+    if requested and requested not in QUANTIZE_NAMES:
+        raise ModelError(
+            f'{QUANTIZE_VARIABLE} is "{requested}", which is no way to quantise: say {" or ".join(QUANTIZE_NAMES)}, or '
+            "unset it."
         )
     return requested or None
 

@@ -5,7 +5,9 @@ A step has N rollouts of T tokens, R of them in the response. B is the micro-bat
 of the reward model (two per comparison). r is the adapters' rank; a token's key or value has K numbers.
 
     weights        P · b
-    merged copy    (P − V·H) · b                          the layers with an adapter merged in
+      in 8 bits    E · b + (P − E) + 4 · rows             E parameters of embeddings and vocabulary head keep their dtype
+      in 4 bits    E · b + (P − E) · (1/2 + 4/64)         a float32 for each row of a matrix, or each 64 weights
+    merged copy    (P − V·H) · b                          the layers with an adapter merged in; none of quantised weights
     adapters       5 · 4 · r · Σ(in + out)                policy: weights, gradients, two moments; reward model: weights
     activations    max(B, C) · T · L · (16·H + 5·I) · b   stored for the backward pass
     logits         B · R · V · 3 · 4                      logits, log-probabilities and their gradient in float32
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rlhf_lab.config.dtype import possible_dtypes
+from rlhf_lab.config.dtype import possible_dtypes, requested_bits
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.jobs.container_memory import available_bytes
@@ -81,6 +83,11 @@ class DecoderDims:
     kv: int
     vocab: int
 
+    @property
+    def linear_rows(self) -> int:
+        """Outputs of the linear layers: q, o, down; k, v; gate, up."""
+        return self.layers * (3 * self.hidden + 2 * self.kv + 2 * self.inner)
+
 
 def detect_device() -> DeviceMemory:
     """The GPU, if torch can use one, otherwise the main memory that is available now."""
@@ -120,7 +127,7 @@ def decoder_dims(config: dict[str, Any]) -> DecoderDims | None:
 def estimate_memory(facts: ModelFacts, device: DeviceMemory, config: PolicyConfig | None = None) -> MemoryEstimate:
     """The memory that reward training and a policy run need. config: of the run (default: the preset).
 
-    Raises ModelError for an unknown RLHF_LAB_DTYPE.
+    Raises ModelError for an unknown RLHF_LAB_DTYPE or RLHF_LAB_QUANTIZE.
     """
     policy_config = config or PolicyConfig()
     dims = decoder_dims(facts.config)
@@ -128,7 +135,9 @@ def estimate_memory(facts: ModelFacts, device: DeviceMemory, config: PolicyConfi
 
     def terms_of(itemsize: int) -> list[MemoryTerm]:
         if dims:
-            return _memory_terms(facts.parameters, dims, itemsize, policy_config)
+            bits = requested_bits() if device.kind == "gpu" else None  # loading on a CPU is refused
+            terms = _memory_terms(facts.parameters, dims, itemsize, policy_config)
+            return _quantised(terms, facts, dims, itemsize, bits) if bits else terms
         return _coarse_terms(facts.parameters, itemsize)
 
     program = MemoryTerm("program", PROCESS_BYTES[device.kind], "measured")
@@ -179,6 +188,19 @@ def _memory_terms(parameters: int, dims: DecoderDims, itemsize: int, policy_conf
             f"{policy_config.batch_size} rollouts × {tokens} tokens × {dims.layers} layers × 2 × {dims.kv} × {itemsize} bytes",
         ),
     ]
+
+
+def _quantised(
+    terms: list[MemoryTerm], facts: ModelFacts, dims: DecoderDims, itemsize: int, bits: str
+) -> list[MemoryTerm]:
+    """The terms with bitsandbytes' linear weights, which are never merged. Norms and biases are counted among these."""
+    tables = 1 if facts.config.get("tie_word_embeddings", True) else 2
+    embedded = tables * dims.vocab * dims.hidden
+    linear = max(0, facts.parameters - embedded)
+    size, scales = (-(-linear // 2), -(-linear // 64)) if bits == "4bit" else (linear, dims.linear_rows)
+    formula = f"{embedded:,} × {itemsize} bytes + {linear:,} × {bits[0]} bits + {scales:,} scales × 4 bytes"
+    weights = MemoryTerm("weights", embedded * itemsize + size + 4 * scales, formula)
+    return [weights, *(term for term in terms if term.name not in ("weights", "merged copy"))]
 
 
 def _coarse_terms(parameters: int, itemsize: int) -> list[MemoryTerm]:

@@ -4,28 +4,21 @@ Adapters and heads stay float32, embeddings and vocabulary head keep the model's
 """
 
 import importlib.util
-import os
 from typing import Any
 
 import torch
 
+from rlhf_lab.config.dtype import QUANTIZE_VARIABLE, requested_bits
 from rlhf_lab.errors import ModelError
 
-QUANTIZE_VARIABLE = "RLHF_LAB_QUANTIZE"
-QUANTIZE_NAMES = ("4bit", "8bit")
 PACKAGE = "bitsandbytes"
 
 
 def requested_quantization(device: torch.device) -> str | None:
     """RLHF_LAB_QUANTIZE; None if it is not set. Raises ModelError for another name, without a GPU or without the package."""
-    requested = os.environ.get(QUANTIZE_VARIABLE, "")
-    if not requested:
+    requested = requested_bits()
+    if requested is None:
         return None
-    if requested not in QUANTIZE_NAMES:
-        raise ModelError(
-            f'{QUANTIZE_VARIABLE} is "{requested}", which is no way to quantise: say {" or ".join(QUANTIZE_NAMES)}, or '
-            "unset it."
-        )
     if device.type != "cuda":
         raise ModelError(
             f"{QUANTIZE_VARIABLE}={requested} needs an NVIDIA GPU, and the model would be loaded on the {device.type}. "

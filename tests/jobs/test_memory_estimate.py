@@ -57,6 +57,32 @@ def test_the_dtype_of_the_environment_variable(monkeypatch, kind, name, size):
     assert sizes(coarse)["weights"] == 1000 * size
 
 
+@pytest.mark.parametrize(
+    ("bits", "tied", "size"),
+    [
+        ("4bit", True, 800 * 2 + 1000 // 2 + 16 * 4),  # 16 blocks of 64 hold 1,000 weights
+        ("4bit", False, 1600 * 2 + 200 // 2 + 4 * 4),
+        ("8bit", True, 800 * 2 + 1000 + 144 * 4),  # rows: 2 layers of q, o, down with 8, k, v with 4, gate, up with 20
+        ("8bit", False, 1600 * 2 + 200 + 144 * 4),
+    ],
+)
+def test_quantised_weights_are_counted_on_a_gpu(monkeypatch, bits, tied, size):
+    facts = ModelFacts("m", "LlamaForCausalLM", CONFIG | {"tie_word_embeddings": tied}, 1800, Path())
+    gpu = DeviceMemory("gpu", "GPU", 10**9)
+    plain, on_cpu = sizes(estimate_memory(facts, gpu, RUN)), estimate_memory(facts, DeviceMemory("cpu", "", 1), RUN)
+    monkeypatch.setenv("RLHF_LAB_QUANTIZE", bits)
+    assert sizes(estimate_memory(facts, gpu, RUN)) == {
+        name: size if name == "weights" else term for name, term in plain.items() if name != "merged copy"
+    }
+    assert estimate_memory(facts, DeviceMemory("cpu", "", 1), RUN) == on_cpu
+
+
+def test_the_formula_of_quantised_weights(monkeypatch):
+    monkeypatch.setenv("RLHF_LAB_QUANTIZE", "4bit")
+    terms = estimate_memory(FACTS, DeviceMemory("gpu", "GPU", 10**9), RUN).terms
+    assert terms[0].formula == "800 × 2 bytes + 1,000 × 4 bits + 16 scales × 4 bytes"
+
+
 #: 2 layers of 2,048 · (4 · 2,048 + 3 · 4,096) weights and 32,768 · 2,048: 151 million, so that the engine measures its dtype.
 LARGE = CONFIG | {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 4096, "vocab_size": 32768}
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from support import tiny_models
 
+from rlhf_lab.config.dtype import QUANTIZE_NAMES, QUANTIZE_VARIABLE
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models import backbone as backbone_module
-from rlhf_lab.models import quantization
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.models.batch import make_batch
 from rlhf_lab.models.heads import ValueHead
-from rlhf_lab.models.quantization import QUANTIZE_VARIABLE, requested_quantization
+from rlhf_lab.models.quantization import requested_quantization
 from rlhf_lab.models.sampling.sampler import sample
 from rlhf_lab.training.policy.rollout import PolicyModel
 
@@ -55,7 +55,7 @@ def test_quantised_weights_are_not_merged(llama_folder, monkeypatch):
 
 @pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("bits", quantization.QUANTIZE_NAMES)
+@pytest.mark.parametrize("bits", QUANTIZE_NAMES)
 def test_an_adapter_trains_on_quantised_weights(tmp_path, monkeypatch, bits):
     """On a CPU bitsandbytes computes the same, slowly: the lab does not offer it there."""
     monkeypatch.setitem(tiny_models.SIZES, "hidden", 64)  # its blocks
