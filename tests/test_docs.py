@@ -61,3 +61,11 @@ def test_every_variable_of_the_project_is_documented():
 
     text = (ROOT / "docs" / "SPACES.md").read_text(encoding="utf-8")
     assert not [variable for variable in VARIABLES.values() if f"| `{variable}` |" not in text]
+
+
+def test_every_setting_of_demo_mode_is_documented_with_its_default():
+    from rlhf_lab.config.demo import DemoConfig
+
+    text = (ROOT / "docs" / "SPACES.md").read_text(encoding="utf-8")
+    settings = DemoConfig().to_dict().items()
+    assert not [name for name, default in settings if f"| `{name}` | {default:g} |" not in text]

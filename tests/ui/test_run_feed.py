@@ -177,6 +177,17 @@ def test_without_a_requested_run_the_active_one_is_shown_else_the_newest(ctx, re
     assert feed.poll({"run": new.id})["run"]["id"] == new.id
 
 
+def test_of_several_active_runs_the_one_that_trains_is_shown_else_the_next_in_the_queue(ctx):
+    first, second, third = (a_run(ctx, name) for name in ("first", "second", "third"))
+    feed = run_feed.RunFeed(ctx)
+    assert feed.poll({})["run"]["id"] == first.id
+    set_run_status(ctx.db, second.id, RunStatus.PAUSED)
+    assert feed.poll({})["run"]["id"] == second.id
+    set_run_status(ctx.db, second.id, RunStatus.DONE)
+    set_run_status(ctx.db, third.id, RunStatus.RUNNING)
+    assert feed.poll({})["run"]["id"] == third.id
+
+
 def test_a_deleted_run_is_replaced_by_the_newest(ctx):
     old, new = a_run(ctx, "old"), a_run(ctx, "new")
     delete_run(ctx.db, old.id)

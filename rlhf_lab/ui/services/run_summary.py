@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import Point
-from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, EngineState, EventKind, RunStatus, Source
+from rlhf_lab.common.enums import EngineState, EventKind, RunStatus, Source
 from rlhf_lab.common.records import Job, RewardModelRow, Run, RunEvent
 from rlhf_lab.config.policy import LIVE_SETTINGS
 from rlhf_lab.jobs import run_control
@@ -62,12 +62,16 @@ class ScaleChange(NamedTuple):
 
 
 def select_run(project_runs: Sequence[Run], requested_id: int | str | None) -> Run | None:
-    """The requested run, else the newest active one, else the newest. The runs come newest first."""
+    """The requested run, else the newest that trains or is paused, else the next of those that wait, else the newest.
+
+    The runs come newest first.
+    """
     for run in project_runs:
         if requested_id is not None and str(run.id) == str(requested_id):
             return run
-    active_runs = (run for run in project_runs if run.status in ACTIVE_RUN_STATUSES)
-    return next(active_runs, project_runs[0] if project_runs else None)
+    started = [run for run in project_runs if run.status in (RunStatus.RUNNING, RunStatus.PAUSED)]
+    waiting = [run for run in project_runs[::-1] if run.status is RunStatus.QUEUED]
+    return next(iter([*started, *waiting, *project_runs]), None)
 
 
 def newest_rows(rows: Sequence[_Row], max_count: int, shown_id: int | None) -> list[_Row]:
