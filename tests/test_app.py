@@ -22,6 +22,7 @@ from rlhf_lab.common import process_env
 from rlhf_lab.common.enums import JobKind
 from rlhf_lab.common.paths import default_home
 from rlhf_lab.common.records import Role
+from rlhf_lab.config.demo import DemoConfig
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.memory_estimate import DeviceMemory
 from rlhf_lab.jobs.startup_project import VARIABLES, StartupPhase
@@ -241,7 +242,7 @@ def served(monkeypatch):
     """The labs that `app.main` would have served, as (context, host)."""
     found = []
     monkeypatch.delenv("SPACE_ID", raising=False)
-    for name in ("RLHF_LAB_OPERATOR_SECRET", *VARIABLES.values()):
+    for name in ("RLHF_LAB_OPERATOR_SECRET", app.DEMO_MODE_ENV_VAR, *VARIABLES.values()):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(app, "serve", lambda ctx, host, port: found.append(ctx) or 0)
     yield found
@@ -352,6 +353,28 @@ def test_a_space_opens_whatever_its_variables_say(tmp_path, served, monkeypatch)
     monkeypatch.setenv("RLHF_LAB_MODEL", "")
     assert app.main(["--home", str(tmp_path / "home")]) == 0
     assert served[1].startup is None
+
+
+def test_demo_mode_by_option_and_variable(tmp_path, served, monkeypatch, capsys):
+    home, state = ["--home", str(tmp_path / "home")], tmp_path / "home" / "demo.json"
+    monkeypatch.delenv("RLHF_LAB_JOIN_CODE", raising=False)
+    assert app.main(home) == app.main([*home, "--demo-mode"]) == 0
+    assert served[0].demo is None
+    assert not served[0].access.is_multi_user
+    assert (served[1].demo.config, served[1].access.default_role) == (DemoConfig(), Role.LABELLER)
+    began = state.read_text()
+    monkeypatch.setenv(app.DEMO_MODE_ENV_VAR, "max_steps=7")
+    monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
+    assert app.main(home) == 0
+    assert (served[2].demo.config.max_steps, served[2].access.default_role) == (7, Role.VIEWER)
+    assert served[2].scheduler.demo is served[2].demo
+    assert state.read_text() == began
+    monkeypatch.setenv(app.DEMO_MODE_ENV_VAR, "yes")
+    assert app.main(home) == 1
+    assert capsys.readouterr().err == 'error: Demo mode: "yes" is no setting. Write NAME=VALUE, such as max_steps=20.\n'
+    monkeypatch.setenv(app.DEMO_MODE_ENV_VAR, "")
+    assert app.main(home) == 0
+    assert (served[3].demo, state.exists()) == (None, False)
 
 
 @pytest.mark.parametrize(
