@@ -104,6 +104,31 @@ def test_conversations_come_back_as_they_were(tmp_path, format_, messages):
         assert [p.text for p in projects.prompts(other, there.id, "train")][1:] == [text for text, _ in texts]
 
 
+HH_PROMPTS = ["\n\nHuman: Hi\n\nAssistant:", prompt_of_chat(CHAT)]
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "csv", "parquet"])
+def test_rows_of_hh_are_restored_by_the_implicit_layout(tmp_path, format_):
+    """Of one turn too; the layouts with chats keep its turn, which the model reads alike, and not the string."""
+    rows = [{"chosen": f"{prompt} Yes.", "rejected": f"{prompt} No.\n\nHuman: Why?"} for prompt in HH_PROMPTS]
+    path = tmp_path / "hh.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with Database.open(tmp_path / "a") as db:
+        project = projects.create_project(db, "p", "embedded", "abc", "own", 1, [("something else", "train")])
+        save_import(db, parse_file(ImportRequest(str(path))), ImportTarget(project.id, use_prompts=True))
+        stored = {p.text for split in ("train", "eval") for p in projects.prompts(db, project.id, split)}
+        assert stored == {"something else", *HH_PROMPTS}
+
+        def exported(**more):
+            return export_labels(db, project.id, tmp_path / f"{more}", LabelExportOptions(**more))
+
+        assert [json.loads(line) for line in exported(layout="implicit").read_text().splitlines()] == rows
+        again = parse_file(ImportRequest(str(exported(layout="implicit", format=format_)))).votes
+        assert [vote.prompt for vote in again] == HH_PROMPTS
+        (one, _) = parse_file(ImportRequest(str(exported(layout="explicit", messages=True)))).votes
+        assert (one.prompt, chat_of_prompt(one.prompt)) == ("Hi", chat_of_prompt(HH_PROMPTS[0]))
+
+
 def test_texts_of_an_own_csv_file_that_look_like_messages_stay_texts(tmp_path):
     looks, better = '[{"role": "user", "content": "Hi"}]', '[{"role": "assistant", "content": "x"}]'
     with Database.open(tmp_path / "a") as db:
