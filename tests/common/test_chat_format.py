@@ -112,7 +112,8 @@ def test_chats_of_any_messages_are_restored():
 
 def test_transcripts_of_one_turn_and_texts_that_are_none():
     assert chat_of_prompt("\n\nHuman: Hi\n\nAssistant:") == [USER("Hi")]
-    for text in ("\n\nHuman: Hi", "Hi\n\nAssistant:", "\n\nHuman:Hi\n\nAssistant:", '[{"role": "user"}]',
+    for text in ("\n\nHuman: Hi", "Hi\n\nAssistant:", "\n\nHuman:Hi\n\nAssistant:", "\n\nHuman:a\n\nHuman: b\n\nAssistant:",
+                 '[{"role": "user"}]',
                  '[{"role": "user", "content": "\\n\\nHuman: a\\n\\nAssistant:"},]'):  # fmt: skip
         assert chat_of_prompt(text) == [USER(text)]
 

@@ -6,6 +6,7 @@ from mutation_runner import Mutant, mutant_tests
 FIGURES, CHATS, PLACE = "quality/agreement.py", "common/chat_format.py", "importers/deduplication.py"
 READINGS, PROMPT_COLUMN = "importers/vote_readings.py", "importers/prompt_column.py"
 MAPPING, ROWS = "importers/column_mapping.py", "importers/row_parser.py"
+PROMPTS = "models/chat_prompts.py"
 CELLS, INDEX = "importers/cell_parsers.py", "importers/project_index.py"
 HERE = "quality/test_agreement.py::"
 UNCLEAR = "importers/test_unclear_files.py::"
@@ -33,6 +34,25 @@ MUTANTS = [
            "test_a_word_is_not_cut_in_two"),
     Mutant(CHATS, "turns within turns are lost", 'messages[-1]["content"] += TURN_SEPARATOR + segment', 'messages[-1]["content"] += segment',
            "test_chats_of_several_turns_round_trip"),
+    Mutant(CHATS, "a transcript is taken though it is read otherwise", "return messages if to_transcript(messages) == text else None",
+           "return messages or None", "test_transcripts_of_one_turn_and_texts_that_are_none"),
+    Mutant(CHATS, "JSON that somebody wrote is a chat", "return chat if prompt_of_chat(chat) == text else None", "return chat",
+           "test_readers_of_plain_text_get_transcripts"),
+    Mutant(CHATS, "a chat is stored unread", "(text for text in texts if chat_of_prompt(text) == chat)", "iter(texts)",
+           "test_chats_of_any_messages_are_restored"),
+    Mutant(CHATS, "the project's system prompt comes before another one", 'if not system_prompt or chat[0]["role"] == "system":',
+           "if not system_prompt:",
+           "models/test_chat_prompts.py::test_the_system_prompt_of_the_project_comes_first_unless_the_conversation_has_its_own"),
+    Mutant(PROMPTS, "turns are one message", "for turns in (chat_of_prompt(prompt), transcript):", "for turns in (transcript,):",
+           "test_the_turns_of_a_stored_transcript_are_turns_of_the_template"),
+    Mutant(PROMPTS, "refused turns are an error", "for turns in (chat_of_prompt(prompt), transcript):",
+           "for turns in (chat_of_prompt(prompt),):", "test_turns_that_the_template_refuses_are_one_user_message"),
+    Mutant(PROMPTS, "a system message that the template leaves out", "return _PROBE in tokenizer.render_chat(probe, **settings.template_arguments)",
+           "return bool(tokenizer.render_chat(probe, **settings.template_arguments))",
+           "test_without_a_system_role_the_system_prompt_begins_the_first_user_message"),
+    Mutant(PROMPTS, "a system prompt replaces the first message", "f\"{system['content']}\\n\\n{turns[0]['content']}\"", "system['content']",
+           "test_without_a_system_role_the_system_prompt_begins_the_first_user_message"),
+    Mutant(PROMPTS, "template arguments are lost", "else chat, **settings.template_arguments", "else chat", "test_template_arguments"),
     Mutant(PLACE, "vote keys depend on the text order",
            "answer if first_text == pair_key.text_a else flipped", "answer",
            "test_known_votes_are_skipped_in_either_text_order"),
