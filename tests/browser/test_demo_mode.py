@@ -1,0 +1,91 @@
+"""Demo mode with three browsers: two visitors start runs, one waits in the queue, the operator keeps control; then the reset."""
+
+import re
+
+import pytest
+from browser_lab import Lab, press_key
+from helpers import ENGINE_TIMEOUT_MS, control, expect_text, open_tab, wait_until
+from playwright.sync_api import expect
+from prepared_labs import FAST_CONFIG, add_labels, submit_reward_training, wait_for_job
+from test_people_screen import access_keys
+
+from rlhf_lab.common.enums import Source
+from rlhf_lab.common.paths import run_folder
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.reward_models import reward_models
+from rlhf_lab.store.runs import runs
+from rlhf_lab.store.votes import vote_counts
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A lab in demo mode whose operator has labelled 14 pairs and trained a reward model; the second run makes a reset due."""
+    lab = Lab(tmp_path_factory.mktemp("demo") / "home", options=("--demo-mode", "max_steps=40", "reset_runs=2"))
+    with Database.open(lab.home) as db:
+        project = new_project(db)
+        add_labels(db, project.id, Source.HUMAN, 14)
+        job = submit_reward_training(db, project.id, Source.HUMAN, FAST_CONFIG)
+        try:
+            lab.start()
+            wait_for_job(db, job)
+            yield lab
+        finally:
+            lab.stop()
+
+
+def start_run(page, steps: int) -> None:
+    open_tab(page, "Train")
+    for name, value in (("steps", steps), ("responses", 4), ("tokens", 8)):
+        control(page, f"demo-{name}").fill(str(value))
+    control(page, "demo-start").click()
+
+
+def post_event(page, lab, name: str, payload: dict) -> str:
+    """Trigger an event as a program would, with the cookies of a page. Returns the reply's text."""
+    index = page.evaluate("name => window.gradio_config.dependencies.find((one) => one.api_name === name).id", name)
+    data = {"data": [], "fn_index": index, "session_hash": "t", "event_data": payload}
+    return page.request.post(f"{lab.url}gradio_api/run/predict", data=data).text()
+
+
+def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page):
+    operator, ann, bob = (open_page(lab) for _ in range(3))
+    operator.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
+    press_key(ann, "1")
+    open_tab(operator, "Train")
+    expect(control(operator, "start")).to_be_visible()
+    expect(control(operator, "demo-start")).to_be_hidden()
+    expect_text(bob, "demo-notice", "Next reset: ")
+    open_tab(bob, "Train")
+    limits = {"steps": 41, "responses": 4, "tokens": 8}
+    assert "steps = 41: give a whole number from 1 to 40." in post_event(bob, lab, "start_demo_run", limits)
+
+    start_run(ann, 40)
+    expect_text(ann, "demo-status", "Your run 1 ")
+    start_run(bob, 2)
+    expect_text(bob, "demo-status", "Your run 2 waits: 1 run before yours.")
+    for page in (ann, bob):
+        for name in ("start", "start-open"):
+            expect(control(page, name)).to_be_hidden()
+    expect(control(bob, "stop").first).to_be_disabled()
+    for page in (operator, ann, bob):  # all watch the run that goes on
+        expect(page.locator(".lab-train")).to_have_attribute("data-run", "1")
+    assert "You have a run already: run 2" in post_event(bob, lab, "start_demo_run", limits | {"steps": 2})
+    expect_text(bob, "demo-notice", "The reset comes as soon as nothing is going on any more.")
+    third = post_event(open_page(lab), lab, "start_demo_run", limits | {"steps": 2})
+    assert "The demo is about to be reset." in third
+    expect(bob.locator(".lab-train [data-step]")).to_contain_text(re.compile(r"step [1-9]"), timeout=ENGINE_TIMEOUT_MS)
+    folder = run_folder(lab.home, 1)
+    assert folder.exists()
+
+    control(ann, "demo-stop").click()
+    with Database.open(lab.home) as db:
+        wait_until(lambda: not runs(db), "the second run and the reset")
+        assert sum(vote_counts(db, 1)[Source.HUMAN].values()) == 14  # without Ann's
+        assert len(reward_models(db, 1)) == 1
+    assert not folder.exists()
+    expect(operator.locator(".lab-train")).to_contain_text("No run yet.")
+    expect_text(bob, "demo-notice", "Next reset: ")
+    expect(control(bob, "demo-start")).to_be_enabled()
+    open_tab(ann, "Label")
+    press_key(ann, "2")
