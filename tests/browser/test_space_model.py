@@ -64,6 +64,6 @@ def test_progress_failure_and_another_try(space, hub, open_page):
     hub.go_on.set()
     expect(notice).to_have_count(0)
     expect(page.locator(".lab-header .what").first).to_contain_text("storyteller: reviews")
-    expect(page.locator("[aria-label=download]")).to_contain_text('The project "storyteller: reviews" is open.')
+    expect(page.locator("section[aria-label=download]")).to_contain_text('The project "storyteller: reviews" is open.')
     with Database.open(space.home) as db:
         assert current_project(db).model == NAME
