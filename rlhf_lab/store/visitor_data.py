@@ -100,17 +100,13 @@ def _find(conn: Connection, since: float, operators: Collection[str]) -> Visitor
 
 
 def _remove_jobs(conn: Connection, since: float, operators: Collection[str], run_ids: Collection[int]) -> None:
-    """Finished jobs: of removed runs, those that visitors requested, and those that sampled pairs."""
-    j, b = t.jobs.c, t.blind_tests.c
-    in_tests = {job for row in conn.execute(select(b.first_job, b.second_job)) for job in row}
-    operator_names = set(operators)
+    """Of removed runs, those that visitors requested, and those that sampled pairs. Blind tests' jobs have no requester."""
+    j = t.jobs.c
     removed = []
     for row in conn.execute(select(j.id, j.kind, j.payload).where(j.created_at >= since)):
         requester = str(row.payload.get(REQUESTER_KEY, ""))
-        is_visitors = requester and not {requester, requester.lower()} & operator_names
-        if row.id not in in_tests and (
-            is_visitors or row.kind is JobKind.SAMPLE_PAIRS or row.payload.get("run_id") in run_ids
-        ):
+        is_visitors = requester and requester not in operators and requester.lower() not in operators
+        if is_visitors or row.kind is JobKind.SAMPLE_PAIRS or row.payload.get("run_id") in run_ids:
             removed.append(row.id)
     _delete(conn, j.id, removed)
 

@@ -68,7 +68,13 @@ def form_data(demo: Demo) -> dict[str, Any]:
     fields = [
         ("steps", "Steps", 1, limits.max_steps, min(20, limits.max_steps)),
         ("responses", "Responses in each step", 4, limits.max_responses, min(preset.batch_size, limits.max_responses)),
-        ("tokens", "Longest response, in tokens", 8, limits.max_tokens, min(preset.max_new_tokens, limits.max_tokens)),
+        (
+            "tokens",
+            "Longest response in tokens",
+            8,
+            limits.max_tokens,
+            min(preset.max_new_tokens, limits.max_tokens),
+        ),
     ]
     hours = f"{limits.reset_hours:g} hours" if limits.reset_hours != 1 else "hour"
     rules = (
