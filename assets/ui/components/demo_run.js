@@ -19,7 +19,8 @@ const estimate = el('p.muted', { 'data-do': 'demo-estimate' });
 const status = el('p', { role: 'status', 'data-do': 'demo-status' }, 'Looking at the queue …');
 const notice = el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'demo-error' });
 const reset = el('p.muted', { 'data-do': 'demo-reset' }, props.data.rules);
-root.append(el('div.lab-card', {}, el('h2', {}, 'Start a run of your own'), form, estimate, el('div.lab-row', {}, status, stopButton), notice, reset));
+const title = el('h2', {}, 'Start a run of your own');
+root.append(el('div.lab-card', {}, title, form, estimate, el('div.lab-row', {}, status, stopButton), notice, reset));
 
 const values = () => Object.fromEntries(fields.map(({ name, input }) => [name, input.valueAsNumber]));
 
@@ -44,6 +45,7 @@ function requestEstimate() {
 function draw(state) {
   if (ownRun !== null && state.own_run === null) requestEstimate();  // a run has ended: times were measured
   ownRun = state.own_run;
+  title.textContent = ownRun === null ? 'Start a run of your own' : 'Your run';
   status.textContent = state.status_text;
   form.hidden = estimate.hidden = ownRun !== null;
   stopButton.hidden = ownRun === null;
