@@ -46,11 +46,11 @@ MIN_DECIDED = 6  # labels that prefer one text; fewer say nothing
 REFERENCE_TEXTS = 128  # whose scores have mean 0 and standard deviation 1
 MIN_REFERENCE_TEXTS = 8
 MAX_QUICK_LABELS = 100  # the ridge is chosen at every fit; with more labels after the figures are shown,
-RIDGE_INTERVAL = 25  # when there are so many more
+RIDGE_INTERVAL = 25  # when there are so many more, and a quarter more
 LOADED_PAIRS = 64  # at a time
 POLL_INTERVAL_S = 3.0  # for votes of other processes and new features
 WATCHED_S = 30.0  # a page that shows the figures requests them more often than this
-REST_FACTOR = 2.0  # a fit takes a third of a core at most, however many people vote
+REST_FACTOR = 2.0  # times a round's CPU time: it takes a third of a core at most, however many people vote
 MAX_REFITS = 8  # predictions in a round that need a fit of their own
 MAX_PREDICTIONS = 2000  # kept in memory
 DECIDED = (Choice.FIRST, Choice.SECOND)
@@ -128,7 +128,8 @@ class InstantModel:
 
     def choose_ridge(self) -> bool:
         """Choose the ridge again where the labels have grown (or shrunk) since. Returns whether the figures have changed."""
-        if self._fit is None or abs(len(self._labels) - self._ridge_chosen_at) < RIDGE_INTERVAL:
+        interval = max(RIDGE_INTERVAL, self._ridge_chosen_at // 4)
+        if self._fit is None or abs(len(self._labels) - self._ridge_chosen_at) < interval:
             return False
         self._ridge_chosen_at = 0
         self._learn(self._labels)
@@ -327,14 +328,14 @@ class InstantReward:
             if self._stopped.is_set() or not (self._wake.is_set() or is_watched):
                 continue
             self._wake.clear()
-            start_time = time.monotonic()
+            start_time = time.thread_time()
             try:
                 self.run_once()
             except LabError as error:
                 log.warning("%s", error)
             except Exception:  # without this thread the figures would stand still until the page is started again
                 log.exception("the instant reward model was not fitted; the next vote tries again")
-            self._stopped.wait(REST_FACTOR * (time.monotonic() - start_time))
+            self._stopped.wait(REST_FACTOR * (time.thread_time() - start_time))
 
     def run_once(self) -> None:
         """Predict the votes that wait, learn from all labels of the open project, and choose the ridge where that is due."""

@@ -241,6 +241,30 @@ def test_the_ridge_is_chosen_again_after_the_figures_are_there(db, project, text
     assert chosen == [6, 7, 8, 9, 10, 15, 20]
 
 
+def test_with_many_labels_the_ridge_is_chosen_less_often(db, project, texts, monkeypatch):
+    """Up to 6 at every fit, then with two more, from 10 on with a quarter more: at 8, 10, 12, 15 and 18."""
+    monkeypatch.setattr(instant_reward, "MAX_QUICK_LABELS", 6)
+    monkeypatch.setattr(instant_reward, "RIDGE_INTERVAL", 2)
+    model, p, chosen = InstantModel(db, project.id), texts.pairs(30), []
+    for count in range(1, 21):
+        texts.vote(p[count - 1])
+        model.update()
+        if model.choose_ridge():
+            chosen.append(count)
+    assert chosen == [8, 10, 12, 15, 18]
+
+
+def test_a_round_is_followed_by_a_rest_of_twice_its_cpu_time(db, monkeypatch):
+    """A round that had to wait for a core for a minute needs no rest of two: the page would show old figures for so long."""
+    service, waits, cpu = InstantReward(db), [], iter([5.0, 5.25])
+    monkeypatch.setattr(instant_reward.time, "thread_time", lambda: next(cpu))
+    monkeypatch.setattr(service, "run_once", lambda: None)
+    monkeypatch.setattr(service._stopped, "wait", lambda seconds: (waits.append(seconds), service._stopped.set()))
+    service.labels_changed()
+    service._run()
+    assert waits == [0.5]
+
+
 def test_only_the_newest_labels_are_learnt(db, project, texts, monkeypatch):
     monkeypatch.setattr(
         instant_reward, "newest_labels", lambda db, pid, source: features.newest_labels(db, pid, source, 8)
