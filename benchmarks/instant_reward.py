@@ -5,7 +5,7 @@
 A round is what the page's process does after a vote: predict it, read the labels, extend the Gram matrix, fit, and leave out each
 prompt in turn. Features are random; the time depends only on their number. Prints medians and the worst, for the embedded model
 and for the size of SmolLM2-135M; "opening" is the first fit after the page was started, "ridge" the choice of the ridge that
-follows the figures after every 25th label.
+follows the figures when there are a quarter more labels.
 """
 
 import argparse

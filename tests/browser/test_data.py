@@ -148,7 +148,7 @@ def test_the_question_which_column_is_the_prompt_is_seen_on_a_phone(lab, open_pa
     control(page, "data-file").set_input_files(path)
     question = control(page, "data-question")
     expect(question).to_contain_text('The prompt may be in "topic" or "source"')
-    expect(question).to_be_in_viewport(ratio=1)
+    expect(question).to_be_in_viewport(ratio=0.99)  # scrolling ends at whole pixels, texts may not
     prompt = page.locator('[data-map="prompt"]')
     assert question.bounding_box()["y"] < prompt.bounding_box()["y"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
