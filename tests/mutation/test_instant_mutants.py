@@ -28,7 +28,7 @@ MUTANTS = [
     Mutant(FIT, "all layers alike", "np.sqrt(layers * variance)", "np.sqrt(layers * variance * 0 + 1)",
            "test_layers_are_scaled_to_equal_spread_by_hand"),
     Mutant(FIT, "second texts count as first ones", "* np.outer(signs, signs)", "", "test_a_gram_matrix_grows_pair_by_pair"),
-    Mutant(FIT, "old pairs do not meet new ones", "self._gram[start:end, :end] = products.T", "",
+    Mutant(FIT, "old pairs do not meet new ones", "self._gram[start:end, :end] = products.T", "self._gram[start:end, :end] = 0.0",
            "test_a_gram_matrix_grows_pair_by_pair"),
     Mutant(FIT, "a second label on a pair replaces the first", "np.add.at(by_row, [self.index_by_pair[pair_id] for pair_id in pair_ids], signed_coefficients)",
            "by_row[[self.index_by_pair[pair_id] for pair_id in pair_ids]] = signed_coefficients", "test_weights_score_texts_as_the_fit_does"),

@@ -128,7 +128,9 @@ def test_kill_9_loses_nothing_that_was_committed(db: Database, script: Callable,
     process = script(WRITER)
     outputs = [int(process.stdout.readline()) for _ in range(after)]
     os.kill(process.pid, signal.SIGKILL)
-    outputs += [int(line) for line in process.stdout.read().split()]  # communicate() would lose what readline read ahead
+    outputs += [
+        int(line) for line in process.stdout.read().split()
+    ]  # communicate() would lose what readline read ahead
     assert process.wait() == -signal.SIGKILL
     with db.read() as conn:
         ids = [row[0] for row in conn.exec_driver_sql("SELECT id FROM projects ORDER BY id")]
