@@ -21,7 +21,6 @@ from rlhf_lab.exporters import merged_model
 from rlhf_lab.exporters.merged_model import export_model
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.store import projects
-from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run
@@ -30,22 +29,6 @@ from rlhf_lab.training.checkpoints import save_checkpoint
 IDS = torch.tensor([[*tiny_models.ids("the cat sat and ran ."), tiny_models.EOS]])
 ADAPTED = "model.layers.0.self_attn.q_proj.weight"
 GPT2_NOTE = "ignore:fan_in_fan_out is set to False but the target module is `Conv1D`"
-
-
-@pytest.fixture
-def home(tmp_path):
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def db(home):
-    with Database.open(home) as opened:
-        yield opened
-
-
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "out"
 
 
 def make_run(db, home, model, **settings):
