@@ -9,8 +9,10 @@ import pytest
 import torch
 from peft import PeftModel
 from support import tiny_models
+from support.fake_hub import UploadHub
 from transformers import AutoModelForCausalLM
 
+from rlhf_lab.cli.main import main
 from rlhf_lab.common.checkpoint_index import checkpoint_folder
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import LabelSnapshot
@@ -210,3 +212,13 @@ def test_reward_model_with_missing_files(db, home, trained, out):
 def test_two_exports_are_the_same_bytes(db, home, trained, out):
     first = export_adapter(db, home, trained.run.id, out).read_bytes()
     assert export_adapter(db, home, trained.run.id, out, force=True).read_bytes() == first
+
+
+def test_a_reward_model_is_pushed_unpacked(home, trained, out, monkeypatch):
+    hub = UploadHub(monkeypatch)
+    command = ["export", "reward-model", str(trained.rewards[0]), "--home", str(home), "--out", str(out)]
+    assert main([*command, "--push", "ann/judge", "--public"]) == 0
+    (_, name, settings), (_, _, files) = hub.calls
+    assert (name, settings["repo_type"], settings["private"]) == ("ann/judge", "model", False)
+    assert {*ADAPTER, "README.md", "reward_head.safetensors", "report.json"} <= set(files)
+    assert not any(file.endswith(".zip") for file in files)

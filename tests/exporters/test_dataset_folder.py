@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from support.fake_hub import UploadHub
 
 from rlhf_lab.cli.main import main
 from rlhf_lab.errors import ConfigError, DataError, LabelError
@@ -81,31 +82,8 @@ def test_empty_project_and_invalid_options(db, project, voted, out):
             LabelExportOptions(**bad)
 
 
-class Hub:
-    """What would reach the Hub."""
-
-    def __init__(self, monkeypatch, error=None):
-        self.calls, self.error, hub = [], error, self
-
-        class Api:
-            def __init__(self, token=None):
-                hub.token = token
-
-            def create_repo(self, name, **more):
-                if hub.error:
-                    raise hub.error
-                hub.calls.append(("create", name, more))
-
-            def upload_folder(self, **more):
-                hub.calls.append(
-                    ("upload", more["repo_id"], sorted(p.name for p in more["folder_path"].rglob("*") if p.is_file()))
-                )
-
-        monkeypatch.setattr("huggingface_hub.HfApi", Api)
-
-
 def test_upload_to_the_hub(db, project, voted, out, monkeypatch, tmp_path):
-    hub = Hub(monkeypatch)
+    hub = UploadHub(monkeypatch)
     folder = export_dataset(db, project.id, out)
     address = push_folder(folder, "me/mine", token="hf_secret")
     assert address == "https://huggingface.co/datasets/me/mine"
@@ -119,7 +97,7 @@ def test_upload_to_the_hub(db, project, voted, out, monkeypatch, tmp_path):
 
 
 def test_upload_errors_do_not_contain_the_token(tmp_path, monkeypatch):
-    Hub(monkeypatch, OSError("401 for hf_secret: who are you?"))
+    UploadHub(monkeypatch, OSError("401 for hf_secret: who are you?"))
     with pytest.raises(DataError, match="a token that may write there") as caught:
         push_folder(tmp_path, "me/mine", token="hf_secret")
     assert "hf_secret" not in str(caught.value)
@@ -130,7 +108,7 @@ def test_upload_errors_do_not_contain_the_token(tmp_path, monkeypatch):
 
 
 def test_the_command(db, project, voted, out, home, monkeypatch, capsys):
-    hub = Hub(monkeypatch)
+    hub = UploadHub(monkeypatch)
     common = ["--home", str(home), "--out", str(out), "--json"]
     assert main(["export", "dataset", *common, "--source", "all", "--layout", "explicit"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]

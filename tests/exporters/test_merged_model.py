@@ -10,6 +10,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from support import tiny_models
+from support.fake_hub import UploadHub
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_lab.cli.main import main
@@ -201,21 +202,10 @@ def test_a_base_whose_files_name_other_weights(db, home, out, tmp_path, monkeypa
 
 def test_the_command_and_the_hub(db, home, out, tmp_path, monkeypatch, capsys):
     run_id = make_run(db, home, tiny_models.save_llama(tmp_path / "base"))
-    pushed = {}
-
-    class Api:
-        def __init__(self, token=None):
-            pass
-
-        def create_repo(self, repo_id, **settings):
-            pushed["repository"] = (repo_id, settings["repo_type"], settings["private"])
-
-        def upload_folder(self, *, folder_path, **settings):
-            pushed["files"] = sorted(path.name for path in folder_path.iterdir())
-
-    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    hub = UploadHub(monkeypatch)
     command = ["export", "model", str(run_id), "--home", str(home), "--out", str(out), "--push", "ann/model"]
     assert main(command) == 0
-    assert pushed["repository"] == ("ann/model", "model", True)
-    assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= set(pushed["files"])
+    (_, name, settings), (_, _, files) = hub.calls
+    assert (name, settings["repo_type"], settings["private"]) == ("ann/model", "model", True)
+    assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= set(files)
     assert capsys.readouterr().out.strip() == "https://huggingface.co/ann/model"

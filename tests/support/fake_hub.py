@@ -1,4 +1,4 @@
-"""A fake Hugging Face Hub that serves model folders of this machine."""
+"""A fake Hugging Face Hub that serves model folders of this machine, and one that records what is uploaded."""
 
 import json
 import struct
@@ -93,3 +93,26 @@ class FakeHub:
 
     def between(self, file: str) -> None:
         """Hook: called during the download of a file."""
+
+
+class UploadHub:
+    """What would reach the Hub."""
+
+    def __init__(self, monkeypatch, error=None):
+        self.calls, self.error, hub = [], error, self
+
+        class Api:
+            def __init__(self, token=None):
+                hub.token = token
+
+            def create_repo(self, name, **more):
+                if hub.error:
+                    raise hub.error
+                hub.calls.append(("create", name, more))
+
+            def upload_folder(self, **more):
+                hub.calls.append(
+                    ("upload", more["repo_id"], sorted(p.name for p in more["folder_path"].rglob("*") if p.is_file()))
+                )
+
+        monkeypatch.setattr("huggingface_hub.HfApi", Api)
