@@ -39,6 +39,7 @@ HEARTBEAT_INTERVAL_S = 2.0
 IDLE_POLL_INTERVAL_S = 0.1
 DEFAULT_IDLE_EXIT_S = 600.0
 RETRY_INTERVAL_S = 1.0
+PAIRS_REST_FACTOR = 1.0  # beside a training: pairs are sampled for 10 s, then the training has 10 s
 
 MODEL_SHARDED_MESSAGE = (
     "A training has dealt the model out among its processes, and there is no room to load it whole beside them. Ask again when "
@@ -66,6 +67,7 @@ class Worker:
         self._heartbeat_stopped = threading.Event()
         self.engine_id = engine_process.record_heartbeat(db, self.state)
         self._short_job_id: int | None = None
+        self._next_pairs_at = 0.0
         self._model_is_sharded = False
         self._should_halt: Callable[[], bool] = lambda: False
 
@@ -294,18 +296,25 @@ class Worker:
     def run_short_job(self, project_id: int | None, should_halt: Callable[[], bool] = lambda: False) -> None:
         """Run one queued short job of the same project, if there is one. Short jobs do not interrupt each other.
 
-        should_halt: true when the run that it interrupts is asked to pause or stop; the short job is then requeued.
+        Pairs are not sampled again before the training had PAIRS_REST_FACTOR times as long: a room that labels faster than the
+        engine writes would otherwise stop it. should_halt: true when the run that it interrupts is asked to pause or stop; the
+        short job is then requeued.
         """
         if self._short_job_id is not None or should_halt():
             return
-        kinds = INTERACTIVE_JOB_KINDS if self._model_is_sharded else SHORT_JOB_KINDS  # new pairs can wait
+        pairs_wait = self._model_is_sharded or time.monotonic() < self._next_pairs_at
+        kinds = INTERACTIVE_JOB_KINDS if pairs_wait else SHORT_JOB_KINDS
         job = queue.claim(self.db, kinds, self.engine_id, project_id=project_id)
         if job is None:
             if project_id is not None and not self._model_is_sharded:
                 self._features.run_beside(project_id)
             return
         self._short_job_id, self._should_halt = job.id, should_halt
+        start_time = time.monotonic()
         try:
             self.run_job(job)
         finally:
             self._short_job_id, self._should_halt = None, lambda: False
+            if job.kind is JobKind.SAMPLE_PAIRS:
+                end_time = time.monotonic()
+                self._next_pairs_at = end_time + PAIRS_REST_FACTOR * (end_time - start_time)

@@ -11,6 +11,7 @@ from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine import job_handlers, job_progress
 from rlhf_lab.engine import pair_sampling as pairs_module
+from rlhf_lab.engine import worker as worker_module
 from rlhf_lab.engine.completions import resolve_max_new_tokens, token_pieces
 from rlhf_lab.engine.pair_sampling import MAX_PAIR_ATTEMPTS, PairRequest, sample_pairs
 from rlhf_lab.errors import LabelError, ModelError
@@ -319,3 +320,29 @@ def test_the_share_of_sampling_is_that_of_the_measured_rates():
     share = job_handlers._sampling_share(speed, RewardConfig(epochs=0), 30)
     assert share == pytest.approx(12.8 / (12.8 + 3.76))
     assert job_handlers._sampling_share(ModelSpeed("cpu"), RewardConfig(), 30) == job_handlers.UNMEASURED_SAMPLING_SHARE
+
+
+def test_a_run_has_as_much_time_as_the_sampling_of_pairs_beside_it(lab, monkeypatch):
+    now, claimed = [1000.0], []
+
+    def run_job(job):
+        claimed.append(job.kind)
+        now[0] += 10
+
+    monkeypatch.setattr(worker_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(lab.worker, "run_job", run_job)
+    monkeypatch.setattr(lab.worker._features, "run_beside", lambda project_id: None)
+    for kind in (JobKind.SAMPLE_PAIRS, JobKind.SAMPLE_PAIRS, JobKind.COMPLETE):
+        lab.submit(kind, count=1)
+
+    def next_job():
+        before = len(claimed)
+        lab.worker.run_short_job(lab.project.id)
+        return claimed[before] if len(claimed) > before else None
+
+    assert next_job() is JobKind.SAMPLE_PAIRS  # from 1000 to 1010: the next pairs from 1020 on
+    assert next_job() is JobKind.COMPLETE  # somebody waits for it
+    now[0] = 1019.9
+    assert next_job() is None
+    now[0] = 1020.0
+    assert next_job() is JobKind.SAMPLE_PAIRS
