@@ -82,7 +82,7 @@ MUTANTS = [
            f"{BUDGET}test_the_change_is_scaled_along_the_line_of_the_update"),
     Mutant(LIMIT, "a broken update is never undone", "first.lerp(last, fraction) if fraction else first",
            "first.lerp(last, fraction)", f"{BUDGET}test_an_update_that_breaks_the_policy_is_undone"),
-    Mutant(LIMIT, "the learning rate stays", "lr_factor(max(first_kl, ROUNDING_ERROR * rounding), target)", "1.0",
+    Mutant(LIMIT, "the learning rate stays", "else lr_factor(max(first_kl, measurable), target)", "else 1.0",
            f"{BUDGET}test_the_learning_rate_follows_the_size_of_the_updates"),
     Mutant(LIMIT, "the rounding is not subtracted", "max(0.0, kl - rounding)", "kl",
            f"{BUDGET}test_the_learning_rate_does_not_follow_the_rounding_of_half_precision"),

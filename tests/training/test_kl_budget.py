@@ -58,6 +58,16 @@ def recorded_rollouts(trainer, monkeypatch):
 FIRST_ORDER = {name: values for name, values in ALGORITHMS.items() if name != "trpo"}
 
 
+def test_a_target_and_an_update_below_the_rounding_leave_the_learning_rate(llama_folder, monkeypatch):
+    """Of 0.30 nats of rounding a twentieth, 0.015, cannot be told from none: neither an update of 0.002 nor its target."""
+    trainer = budget_trainer(llama_folder, dtype=torch.bfloat16, lr=1e-3, steps=50, beta=0.1)
+    values = iter([0.30, 0.302])
+    monkeypatch.setattr(kl_budget, "update_kl", lambda *_: next(values))
+    monkeypatch.setattr(kl_budget, "TARGET_SHARE", 1e-6)
+    trainer.run_step()
+    assert trainer.state.lr == 1e-3
+
+
 @pytest.mark.parametrize("name", FIRST_ORDER)
 def test_no_update_is_larger_than_the_limit(llama_folder, name, monkeypatch):
     """At a learning rate of 0.3 every algorithm would leave a budget of 2 nats far behind; a step may take a tenth of it."""

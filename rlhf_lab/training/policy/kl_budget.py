@@ -55,9 +55,11 @@ def limit_update(state: TrainState, rollout: Rollout, start: Sequence[Tensor], r
         fraction = fraction * min(0.9, max(0.1, shrink)) if attempt < MAX_ATTEMPTS else 0.0
         set_between(parameters, start, end, fraction)
         kl = without_rounding(update_kl(state, rollout), rounding) if fraction else 0.0
-    target = TARGET_SHARE * budget * state.lr_multiplier() ** 2
+    target, measurable = TARGET_SHARE * budget * state.lr_multiplier() ** 2, ROUNDING_ERROR * rounding
+    # where neither can be told from 0 the measurement says nothing
+    factor = 1.0 if max(first_kl, target) <= measurable else lr_factor(max(first_kl, measurable), target)
     low, high = (state.config.lr * factor for factor in LR_RANGE)
-    state.lr = min(max(state.lr * lr_factor(max(first_kl, ROUNDING_ERROR * rounding), target), low), high)
+    state.lr = min(max(state.lr * factor, low), high)
     return UpdateSize(kl, fraction)
 
 
