@@ -84,6 +84,7 @@ class JobKind(StrEnum):
     TRAIN_POLICY = "train_policy"
     COMPLETE = "complete"
     EXPLAIN = "explain"
+    TOURNAMENT = "tournament"
 
 
 class JobStatus(StrEnum):

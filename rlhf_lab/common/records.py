@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf_lab.common.enums import Choice, EngineState, EventKind, JobKind, JobStatus, RunStatus, Source, Strength
 
@@ -275,6 +275,40 @@ class BlindTest:
     first_job: int
     second_job: int
     created_at: float
+
+
+@dataclass(frozen=True)
+class Tournament:
+    """A comparison of up to eight models on the same prompts, whose texts one job samples."""
+
+    id: int
+    project_id: int
+    job_id: int
+    created_at: float
+
+
+class PairKey(NamedTuple):
+    """A pair of a tournament: the indices of its prompt and of two contestants, first < second."""
+
+    position: int
+    first: int
+    second: int
+
+
+@dataclass(frozen=True)
+class TournamentAnswer:
+    """A person's answer to a pair of a tournament; choice: None while the pair is on their screen."""
+
+    annotator: str
+    position: int
+    first: int
+    second: int
+    choice: Choice | None
+    created_at: float
+
+    @property
+    def key(self) -> PairKey:
+        return PairKey(self.position, self.first, self.second)
 
 
 @dataclass(frozen=True)

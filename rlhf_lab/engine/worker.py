@@ -26,6 +26,7 @@ from rlhf_lab.engine.job_progress import JobProgress, JobProgressCallback
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.policy_run import POLL_INTERVAL_S, PolicyRun
 from rlhf_lab.engine.text_features import FeatureBackfill
+from rlhf_lab.engine.tournament import sample_contestants
 from rlhf_lab.errors import ClaimedError, CorruptStoreError, LabError, LostStoreError, StoreError, TrainingError
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
 from rlhf_lab.store.database import Database
@@ -33,7 +34,7 @@ from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import add_event, get_run, pending_events, runs, set_run_status
 
 INTERACTIVE_JOB_KINDS = (JobKind.COMPLETE, JobKind.EXPLAIN)  # somebody waits for them
-SHORT_JOB_KINDS = (*INTERACTIVE_JOB_KINDS, JobKind.SAMPLE_PAIRS)
+SHORT_JOB_KINDS = (*INTERACTIVE_JOB_KINDS, JobKind.TOURNAMENT, JobKind.SAMPLE_PAIRS)
 ALL_JOB_KINDS = tuple(JobKind)
 HEARTBEAT_INTERVAL_S = 2.0
 IDLE_POLL_INTERVAL_S = 0.1
@@ -238,6 +239,12 @@ class Worker:
             return complete(self.model_cache, project, payload, on_progress=self._raise_if_interrupted)
         if job.kind is JobKind.EXPLAIN:
             return explain(self.model_cache, project, payload, on_progress=self._raise_if_interrupted)
+        if job.kind is JobKind.TOURNAMENT:
+            report_progress = self._progress_reporter(job, self._raise_aborted)
+            return sample_contestants(
+                self.model_cache, project, payload, report_progress=report_progress,
+                on_progress=self._raise_if_interrupted,
+            )  # fmt: skip
         return self._train_reward(job)
 
     def _train_reward(self, job: Job) -> dict[str, object] | None:

@@ -27,12 +27,13 @@ class ErasureResult:
 
 
 def known_names(db: Database) -> list[str]:
-    """The names of people who joined, voted or answered in a blind test, sorted; no judges, no visitors without a name."""
-    v, b = t.votes.c, t.blind_votes.c
+    """The names of people who joined, voted or judged elsewhere, sorted; no judges, no visitors without a name."""
+    v, b, a = t.votes.c, t.blind_votes.c, t.tournament_answers.c
     with db.read() as conn:
         annotators = set(conn.execute(select(t.people.c.name)).scalars())
         annotators |= set(conn.execute(select(v.annotator).where(v.source == Source.HUMAN).distinct()).scalars())
-        annotators |= set(conn.execute(select(b.annotator).distinct()).scalars())
+        for answered in (b.annotator, a.annotator):
+            annotators |= set(conn.execute(select(answered).distinct()).scalars())
     return sorted(name for name in annotators if not name.startswith(VISITOR_PREFIX) and name != OPERATOR_NAME)
 
 
@@ -47,23 +48,26 @@ def count_person_votes(db: Database, name: str) -> int:
 def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
     """Replace a person's name by that of an anonymous visitor, in every project. Whoever entered by the name must enter again.
 
-    votes: also undo their votes, delete the notes on them and their answers in blind tests.
+    votes: also undo their votes, delete the notes on them and their answers in blind tests and tournaments.
 
     LabelError: nobody here has this name, or an unfinished job names them.
     """
     _check_name_known(db, name)
     placeholder = f"{VISITOR_PREFIX}{secrets.token_hex(6)}"
-    v, b = t.votes.c, t.blind_votes.c
+    v, b, a = t.votes.c, t.blind_votes.c, t.tournament_answers.c
     by_person = v.annotator == name
     with db.write() as conn:
         conn.execute(delete(t.people).where(t.people.c.name == name))
         conn.execute(delete(t.leases).where(t.leases.c.annotator == name))
+        conn.execute(delete(t.tournament_answers).where(a.annotator == name, a.choice.is_(None)))
         if votes:
             conn.execute(update(t.votes).where(by_person, v.undone_at.is_(None)).values(undone_at=time.time()))
             conn.execute(update(t.votes).where(by_person).values(note=""))
             conn.execute(delete(t.blind_votes).where(b.annotator == name))
+            conn.execute(delete(t.tournament_answers).where(a.annotator == name))
         vote_count = conn.execute(update(t.votes).where(by_person).values(annotator=placeholder)).rowcount
         conn.execute(update(t.blind_votes).where(b.annotator == name).values(annotator=placeholder))
+        conn.execute(update(t.tournament_answers).where(a.annotator == name).values(annotator=placeholder))
         conn.execute(update(t.imports).where(t.imports.c.who == name).values(who=""))
         reports = {}
         for model in conn.execute(select(t.reward_models.c.id, t.reward_models.c.path, t.reward_models.c.report)):

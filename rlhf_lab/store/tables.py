@@ -49,7 +49,7 @@ from rlhf_lab.store.column_types import (
     table_without_id_reuse,
 )
 
-SCHEMA_VERSION = "0013"
+SCHEMA_VERSION = "0014"
 
 metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
@@ -326,6 +326,29 @@ blind_votes = Table(
     Column("annotator", String(200), primary_key=True),
     Column("position", Integer, primary_key=True, autoincrement=False),
     required("choice", enum_type(enums.Choice)),
+    required("created_at", Float),
+    sqlite_with_rowid=False,
+)
+
+tournaments = table_without_id_reuse(
+    "tournaments",
+    metadata,
+    id_column(),
+    foreign_key("project_id", "projects", nullable=False, index=True),
+    foreign_key("job_id", "jobs", nullable=False),  # the texts are in its result
+    required("created_at", Float),
+)
+
+# A row without a choice is a pair on a person's screen. first < second: indices of the contestants.
+tournament_answers = Table(
+    "tournament_answers",
+    metadata,
+    foreign_key("tournament_id", "tournaments", primary_key=True, autoincrement=False, ondelete="CASCADE"),
+    Column("annotator", String(200), primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("first", Integer, primary_key=True, autoincrement=False),
+    Column("second", Integer, primary_key=True, autoincrement=False),
+    Column("choice", enum_type(enums.Choice)),
     required("created_at", Float),
     sqlite_with_rowid=False,
 )

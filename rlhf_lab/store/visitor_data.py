@@ -54,6 +54,8 @@ def remove_visitor_data(db: Database, since: float, operators: Collection[str]) 
         data = _find(conn, since, operators)
         b = t.blind_votes.c
         conn.execute(delete(t.blind_votes).where(b.created_at >= since, ~_is_operator(b.annotator, operators)))
+        a = t.tournament_answers.c
+        conn.execute(delete(t.tournament_answers).where(a.created_at >= since, ~_is_operator(a.annotator, operators)))
         _remove_jobs(conn, since, operators, data.run_ids)
         _delete(conn, t.runs.c.id, data.run_ids)  # metrics, samples, records and events go with them
         _delete(conn, t.reward_models.c.id, data.reward_models)

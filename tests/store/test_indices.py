@@ -9,7 +9,7 @@ from sqlalchemy import event
 from support.databases import undo_vote
 
 from rlhf_lab.common.enums import Choice, EventKind, JobKind, RunStatus, Source
-from rlhf_lab.common.records import LabelSnapshot, Project, Sample, StepResult, Vote
+from rlhf_lab.common.records import LabelSnapshot, PairKey, Project, Sample, StepResult, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.store import (
@@ -22,6 +22,7 @@ from rlhf_lab.store import (
     reward_models,
     run_metrics,
     runs,
+    tournaments,
     votes,
 )
 from rlhf_lab.store.database import Database
@@ -29,7 +30,7 @@ from rlhf_lab.store.import_batches import preview_undo, project_imports, undo_im
 from rlhf_lab.store.tables import imports, metadata
 
 pytestmark = pytest.mark.sqlite
-SMALL = {"projects", "engines", "presence", "runs", "reward_models", "imports"}
+SMALL = {"projects", "engines", "presence", "runs", "reward_models", "imports", "blind_tests", "tournaments"}
 #: Used by the database itself, which looks for what points to a row that is deleted (test_removal).
 DELETING = {"ix_pairs_second_id", "ix_scores_completion_id"}
 
@@ -100,6 +101,11 @@ def test_every_query_uses_an_index(db: Database, project: Project, make_pairs: C
     blind_tests.add_answers(db, blind_tests.add_test(db, project.id, job.id, job.id).id, "ann", {0: Choice.TIE})
     blind_tests.blind_tests(db, project.id)
     blind_tests.answers(db, 1)
+    tournament = tournaments.add_tournament(db, project.id, job.id)
+    pair = tournaments.lease_tournament_pair(db, tournament.id, "ann", lambda answers, since: PairKey(0, 0, 1))
+    tournaments.answer_tournament_pair(db, tournament.id, "ann", pair, Choice.TIE)
+    tournaments.tournaments(db, project.id)
+    tournaments.delete_tournament(db, tournament.id)
     engine_id = engine_process.record_heartbeat(db, "idle")
     queue.claim(db, [JobKind.COMPLETE, JobKind.SAMPLE_PAIRS], engine_id)
     queue.update_progress(db, job.id, 0.5)

@@ -213,6 +213,8 @@ def test_an_old_project_has_no_system_prompt_and_features_of_conversations_are_c
             )
             connection.execute("INSERT INTO completions VALUES (?, ?, ?, '[]', 'base', 0, 0)", (i, i, answer))
             connection.execute("INSERT INTO features VALUES (?, 1, 1, x'00')", (i,))
+        connection.execute("DROP TABLE tournament_answers")
+        connection.execute("DROP TABLE tournaments")
         connection.execute("ALTER TABLE projects DROP COLUMN system_prompt")
         connection.execute("ALTER TABLE projects DROP COLUMN template_arguments")
         connection.execute("UPDATE alembic_version SET version_num = '0011'")

@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import select
 
 from rlhf_lab.common.enums import Choice, EventKind, JobKind, RunStatus, Source
-from rlhf_lab.common.records import LabelSnapshot, NewCompletion, Project, Sample, StepResult, Vote
+from rlhf_lab.common.records import LabelSnapshot, NewCompletion, PairKey, Project, Sample, StepResult, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue
-from rlhf_lab.store import blind_tests, pair_leases, projects, reward_models, run_metrics, runs, votes
+from rlhf_lab.store import blind_tests, pair_leases, projects, reward_models, run_metrics, runs, tournaments, votes
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.features import TextFeatures, add_features
@@ -44,6 +44,8 @@ def fill(db: Database, project: Project) -> int:
         values = {"project_id": project.id, "name": "f", "who": "", "use_prompts": False, "created_at": 1.0}
         conn.execute(t.imports.insert().values(**values))
     blind_tests.add_answers(db, blind_tests.add_test(db, project.id, job.id, job.id).id, "ann", {0: Choice.TIE})
+    tournament = tournaments.add_tournament(db, project.id, job.id)
+    tournaments.lease_tournament_pair(db, tournament.id, "ann", lambda answers, since: PairKey(0, 0, 1))
     return run.id
 
 

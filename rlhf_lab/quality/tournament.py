@@ -1,0 +1,132 @@
+"""Tournaments: which pair a person judges next, and the ranking that follows from all answers."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from rlhf_lab.common.enums import Choice
+from rlhf_lab.common.records import PairKey, TournamentAnswer
+from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.quality.bradley_terry import BradleyTerryFit, Matrix, fit_bradley_terry
+
+WIN_SHARE = {Choice.FIRST: 1.0, Choice.SECOND: 0.0, Choice.TIE: 0.5, Choice.BOTH_BAD: 0.5}
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """model: as in the request. texts, rewards and kl by prompt; rewards: None without a reward model. kl: log-ratios to the
+    base, or for best of n its bound."""
+
+    model: str
+    texts: list[str]
+    rewards: list[float] | None
+    kl: list[float]
+
+    @property
+    def name(self) -> str:
+        """ "base model", "base, best of 4", "run 1, step 40"."""
+        parts = self.model.split("/")
+        if parts[0] == "run":
+            return f"run {parts[1]}, step {parts[2]}"
+        return f"base, best of {parts[2]}" if len(parts) == 3 else "base model"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """score: Bradley-Terry, log-odds relative to the first contestant. contestant: its index. answers: about it."""
+
+    contestant: int
+    name: str
+    score: float
+    low: float
+    high: float
+    answers: int
+    kl: float
+    reward: float | None
+    gold: float | None
+
+
+def contestants_of(result: dict[str, Any]) -> list[Contestant]:
+    """From the result of a TOURNAMENT job."""
+    return [Contestant(row["model"], row["texts"], row["scores"], row["kl"]) for row in result["contestants"]]
+
+
+def win_matrix(count: int, answers: Sequence[TournamentAnswer]) -> Matrix:
+    """(n, n) how often the texts of i were preferred to those of j; ties and "both bad" count one half. Skips do not count."""
+    wins = np.zeros((count, count))
+    for answer in answers:
+        if answer.choice in WIN_SHARE:
+            share = WIN_SHARE[answer.choice]
+            wins[answer.first, answer.second] += share
+            wins[answer.second, answer.first] += 1 - share
+    return wins
+
+
+def rank_contestants(
+    contestants: Sequence[Contestant], answers: Sequence[TournamentAnswer], gold: Sequence[Sequence[float]] = ()
+) -> list[Standing]:
+    """Best score first. gold: a judge's score of each text, by contestant."""
+    wins = win_matrix(len(contestants), answers)
+    fit, counts = fit_bradley_terry(wins), (wins + wins.T).sum(1)
+    standings = [
+        Standing(
+            i, contestant.name, float(fit.scores[i]), *fit.interval(i), round(float(counts[i])), fmean(contestant.kl),
+            None if contestant.rewards is None else fmean(contestant.rewards), fmean(gold[i]) if gold else None,
+        )
+        for i, contestant in enumerate(contestants)
+    ]  # fmt: skip
+    return sorted(standings, key=lambda standing: -standing.score)
+
+
+def choose_pair(
+    contestants: Sequence[Contestant], answers: Sequence[TournamentAnswer], annotator: str, leased_since: float
+) -> PairKey | None:
+    """The pair that this person judges next; None where nothing is left for them.
+
+    Its contestants are those about whom one more answer tells most; pairs on other people's screens count as answered. Its prompt
+    is the one that this person has seen least, then the one with the fewest answers. answers: with the pairs on screen, which
+    have no choice yet. leased_since: pairs shown to others after this time are not chosen.
+    """
+    on_screen = [answer for answer in answers if answer.choice is None and answer.created_at > leased_since]
+    excluded = {answer.key for answer in on_screen} | {
+        answer.key for answer in answers if answer.annotator == annotator
+    }
+    shown = Counter(answer.position for answer in answers if answer.annotator == annotator)
+    answer_counts = Counter(answer.key for answer in answers)
+    information = _fit_with_pending(len(contestants), answers, on_screen).expected_information()
+    pairs = [(i, j) for i in range(len(contestants)) for j in range(i + 1, len(contestants))]
+    for i, j in sorted(pairs, key=lambda pair: (-round(float(information[pair]), 9), pair)):
+        keys = [
+            PairKey(position, i, j)
+            for position, (first, second) in enumerate(zip(contestants[i].texts, contestants[j].texts, strict=True))
+            if first.strip() != second.strip() and (position, i, j) not in excluded
+        ]
+        if keys:
+            order = {key: derive_seed(key.position, "tournament", annotator) for key in keys}
+            return min(keys, key=lambda key: (shown[key.position], answer_counts[key], order[key]))
+    return None
+
+
+def _fit_with_pending(
+    count: int, answers: Sequence[TournamentAnswer], on_screen: Sequence[TournamentAnswer]
+) -> BradleyTerryFit:
+    pending = np.zeros((count, count))
+    for answer in on_screen:
+        pending[answer.first, answer.second] += 1
+        pending[answer.second, answer.first] += 1
+    return fit_bradley_terry(win_matrix(count, answers), pending)
+
+
+def pair_count(contestants: Sequence[Contestant]) -> int:
+    """How many pairs a person can judge: every two contestants on every prompt, where their texts differ."""
+    return sum(
+        first.strip() != second.strip()
+        for i, contestant in enumerate(contestants)
+        for other in contestants[i + 1 :]
+        for first, second in zip(contestant.texts, other.texts, strict=True)
+    )

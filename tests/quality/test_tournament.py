@@ -1,0 +1,78 @@
+"""Which pair a person judges next in a tournament, and the ranking."""
+
+from collections import Counter
+
+import pytest
+
+from rlhf_lab.common.enums import Choice
+from rlhf_lab.common.records import PairKey, TournamentAnswer
+from rlhf_lab.quality.tournament import Contestant, choose_pair, pair_count, rank_contestants, win_matrix
+
+MODELS = ["base", "base/best/4", "run/1/40"]
+
+
+def contestants(prompts=4, models=MODELS):
+    return [
+        Contestant(model, [f"{model} {i}" for i in range(prompts)], [float(n)] * prompts, [0.5 * n] * prompts)
+        for n, model in enumerate(models)
+    ]
+
+
+def answer(key, choice=Choice.FIRST, annotator="ann", at=100.0):
+    return TournamentAnswer(annotator, *key, choice, at)
+
+
+def test_ties_count_half_and_skips_nothing():
+    choices = (Choice.FIRST, Choice.SECOND, Choice.TIE, Choice.BOTH_BAD, Choice.SKIP, None)
+    answers = [answer((i, 0, 2), choice) for i, choice in enumerate(choices)]
+    assert win_matrix(3, answers).tolist() == [[0, 0, 2], [0, 0, 0], [2, 0, 0]]
+
+
+def test_ranking_with_what_stands_beside_it():
+    answers = [answer((i, 0, 2), Choice.SECOND) for i in range(4)] + [answer((0, 0, 1), Choice.SECOND)]
+    first, second, last = rank_contestants(contestants(), answers, [[1.0] * 4, [2.0] * 4, [3.0] * 4])
+    assert (first.name, second.name, last.name) == ("run 1, step 40", "base, best of 4", "base model")
+    assert (first.answers, second.answers, last.answers) == (4, 1, 5)
+    assert (first.kl, first.reward, first.gold) == (1.0, 2.0, 3.0)
+    assert (last.score, last.low, last.high) == (0, 0, 0)
+    assert first.low < first.score < first.high
+    assert rank_contestants(contestants(), [])[0].gold is None
+
+
+def test_the_least_known_comparison_comes_first_on_a_new_prompt():
+    answers = [answer((i, 0, 1), Choice.TIE, "bob") for i in range(4)] + [answer((2, 0, 2), Choice.TIE, "ann")]
+    key = choose_pair(contestants(), answers, "ann", 0)
+    assert (key.first, key.second) == (1, 2)
+    assert key.position != 2
+
+
+def test_a_pair_on_anothers_screen_is_left_out_until_its_lease_ends():
+    pair = contestants(1, MODELS[:2])
+    shown = [answer((0, 0, 1), None, "bob", 100.0)]
+    assert choose_pair(pair, shown, "ann", leased_since=99.0) is None
+    assert choose_pair(pair, shown, "ann", leased_since=101.0) == PairKey(0, 0, 1)
+    assert choose_pair(pair, [answer((0, 0, 1))], "ann", 0) is None
+
+
+def test_people_at_once_get_other_contestants():
+    first = choose_pair(contestants(), [], "ann", 0)
+    second = choose_pair(contestants(), [answer(first, None, "ann")], "bob", 0)
+    assert second[1:] != first[1:]
+
+
+def test_a_person_judges_every_pair_once_and_each_prompt_before_a_second_time():
+    own, all_contestants = [], contestants()
+    all_contestants[1].texts[0] = all_contestants[0].texts[0]  # nothing to say about equal texts
+    while (key := choose_pair(all_contestants, own, "ann", 0)) is not None:
+        own.append(answer(key, Choice.TIE))
+        counts = Counter(one.position for one in own)
+        assert len(own) < 4 or max(counts.values()) - min(counts.values()) < 3
+        assert len(own) > 4 or max(counts.values()) == 1
+    assert len(own) == len({one.key for one in own}) == pair_count(all_contestants) == 11
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [("base", "base model"), ("base/best/4", "base, best of 4"), ("run/7/0", "run 7, step 0")]
+)
+def test_names(model, name):
+    assert Contestant(model, [], None, []).name == name
