@@ -97,6 +97,17 @@ def to_transcript(chat: Chat) -> str:
     return "".join(turns) + ASSISTANT_PREFIX
 
 
+def continued_text(chat: Chat) -> str:
+    """The turns as one running text, for a model without a chat template. A space comes before what the user adds to a word."""
+    text = ""
+    for message in chat:
+        content = message["content"]
+        if message["role"] == "user" and text and content and not (text[-1].isspace() or content[0].isspace()):
+            content = f" {content}"
+        text += content
+    return text
+
+
 def is_transcript(text: str) -> bool:
     return text.startswith(tuple(f"{TURN_SEPARATOR}{name}:" for name in ROLE_BY_SPEAKER))
 

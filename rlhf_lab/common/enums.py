@@ -85,6 +85,7 @@ class JobKind(StrEnum):
     COMPLETE = "complete"
     EXPLAIN = "explain"
     TOURNAMENT = "tournament"
+    CHAT = "chat"
 
 
 class JobStatus(StrEnum):

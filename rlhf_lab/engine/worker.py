@@ -19,6 +19,7 @@ import psutil
 from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.common.records import Job
 from rlhf_lab.engine import distributed_launch
+from rlhf_lab.engine.chat import ChatAnswer
 from rlhf_lab.engine.completions import complete, explain
 from rlhf_lab.engine.error_messages import explain_error
 from rlhf_lab.engine.job_handlers import pairs_job, reward_job
@@ -33,7 +34,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import add_event, get_run, pending_events, runs, set_run_status
 
-INTERACTIVE_JOB_KINDS = (JobKind.COMPLETE, JobKind.EXPLAIN)  # somebody waits for them
+INTERACTIVE_JOB_KINDS = (JobKind.COMPLETE, JobKind.EXPLAIN, JobKind.CHAT)  # somebody waits for them
 SHORT_JOB_KINDS = (*INTERACTIVE_JOB_KINDS, JobKind.TOURNAMENT, JobKind.SAMPLE_PAIRS)
 ALL_JOB_KINDS = tuple(JobKind)
 HEARTBEAT_INTERVAL_S = 2.0
@@ -41,6 +42,8 @@ IDLE_POLL_INTERVAL_S = 0.1
 DEFAULT_IDLE_EXIT_S = 600.0
 RETRY_INTERVAL_S = 1.0
 PAIRS_REST_FACTOR = 1.0  # beside a training: pairs are sampled for 10 s, then the training has 10 s
+CHAT_UPDATE_S = 0.1  # the text of a chat's answer is stored so often, and a stop is noticed
+CHAT_SLICE_S = (0.25, 2.0)  # beside a training: the answer gets as long as the training had before, within these bounds
 
 MODEL_SHARDED_MESSAGE = (
     "A training has dealt the model out among its processes, and there is no room to load it whole beside them. Ask again when "
@@ -69,6 +72,8 @@ class Worker:
         self.engine_id = engine_process.record_heartbeat(db, self.state)
         self._short_job_id: int | None = None
         self._next_pairs_at = 0.0
+        self._chat: tuple[Job, ChatAnswer] | None = None  # begun beside a training, and not complete
+        self._chat_slice_ended_at = 0.0
         self._model_is_sharded = False
         self._should_halt: Callable[[], bool] = lambda: False
 
@@ -104,7 +109,7 @@ class Worker:
             log.info("job %d (%s) was interrupted and is taken up again", interrupted.id, interrupted.kind)
         last_active = time.monotonic()
         while not self._exit_requested:
-            job = self._claim_next_job()
+            job = self._chat[0] if self._chat is not None else self._claim_next_job()
             if job is not None:
                 self.run_job(job)
                 last_active = time.monotonic()
@@ -115,6 +120,8 @@ class Worker:
                 break
             else:
                 time.sleep(IDLE_POLL_INTERVAL_S)
+        if self._chat is not None:
+            self._record_with_retry(partial(self._requeue, self._chat[0]), "that an answer is put back")
 
     def _claim_next_job(self) -> Job | None:
         """The next job. A database that cannot be written (a full disk) is tried again later.
@@ -146,7 +153,8 @@ class Worker:
     def run_job(self, job: Job) -> None:
         """Run a job and record how it ended; an error ends the job, never the engine."""
         previous_state, self.state = self.state, f"{job.kind.value.replace('_', ' ')} (job {job.id})"
-        log.info("job %d (%s) begins", job.id, job.kind)
+        if self._chat is None or self._chat[0] is not job:
+            log.info("job %d (%s) begins", job.id, job.kind)
         try:
             result = self._dispatch(job)
             if result is not None:
@@ -225,7 +233,7 @@ class Worker:
         return {"run_id": run_id, "status": status.value, "step": get_run(self.db, run_id).step}
 
     def _dispatch(self, job: Job) -> dict[str, object] | None:
-        """The job's result; None where it was requeued for the next engine, or cancelled."""
+        """The job's result; None where it was requeued for the next engine, was cancelled, or goes on later (an answer)."""
         payload = job.payload
         if job.kind is JobKind.TRAIN_POLICY:
             return self._train_policy(job, int(payload["run_id"]))
@@ -235,10 +243,11 @@ class Worker:
         project = get_project(self.db, job.project_id)
         if job.kind is JobKind.SAMPLE_PAIRS:
             return pairs_job(self.model_cache, project, payload, on_progress=self._raise_if_interrupted)
-        if job.kind is JobKind.COMPLETE:
-            return complete(self.model_cache, project, payload, on_progress=self._raise_if_interrupted)
-        if job.kind is JobKind.EXPLAIN:
-            return explain(self.model_cache, project, payload, on_progress=self._raise_if_interrupted)
+        if job.kind in (JobKind.COMPLETE, JobKind.EXPLAIN):
+            handler = complete if job.kind is JobKind.COMPLETE else explain
+            return handler(self.model_cache, project, payload, on_progress=self._raise_if_interrupted)
+        if job.kind is JobKind.CHAT:
+            return self._answer_chat(job)
         if job.kind is JobKind.TOURNAMENT:
             report_progress = self._progress_reporter(job, self._raise_aborted)
             return sample_contestants(
@@ -246,6 +255,35 @@ class Worker:
                 on_progress=self._raise_if_interrupted,
             )  # fmt: skip
         return self._train_reward(job)
+
+    def _answer_chat(self, job: Job) -> dict[str, object] | None:
+        """Sample an answer to its end or, beside a training, for a slice. None: it goes on later, or was stopped."""
+        assert job.project_id is not None
+        answer = self._chat[1] if self._chat is not None else None
+        self._chat = None
+        answer = answer or ChatAnswer(self.model_cache, get_project(self.db, job.project_id), job.payload)
+        now = time.monotonic()
+        shortest, longest = CHAT_SLICE_S
+        end_time = now + min(max(now - self._chat_slice_ended_at, shortest), longest)
+        is_beside_training = self._short_job_id is not None
+        stored_at, is_stopped = -CHAT_UPDATE_S, False
+
+        def should_pause() -> bool:
+            nonlocal stored_at, is_stopped
+            if self._exit_requested:
+                raise _JobAborted
+            if time.monotonic() - stored_at >= CHAT_UPDATE_S:
+                is_stopped = not queue.update_progress(
+                    self.db, job.id, answer.progress, partial_result=answer.result(is_complete=False)
+                )
+                stored_at = time.monotonic()
+            return is_stopped or (is_beside_training and time.monotonic() >= end_time)
+
+        if answer.advance(should_pause):
+            return answer.result(is_complete=True)
+        if not is_stopped:
+            self._chat = (job, answer)
+        return None
 
     def _train_reward(self, job: Job) -> dict[str, object] | None:
         """Train a reward model, in this process or, with `processes` > 1, in processes of its own."""
@@ -304,14 +342,20 @@ class Worker:
         """Run one queued short job of the same project, if there is one. Short jobs do not interrupt each other.
 
         Pairs are not sampled again before the training had PAIRS_REST_FACTOR times as long: a room that labels faster than the
-        engine writes would otherwise stop it. should_halt: true when the run that it interrupts is asked to pause or stop; the
-        short job is then requeued.
+        engine writes would otherwise stop it. An answer of a chat is sampled in slices, each at most as long as the training had
+        since the last one; other short jobs run in between. should_halt: true when the run that it interrupts is asked to pause
+        or stop; the short job is then requeued.
         """
         if self._short_job_id is not None or should_halt():
             return
-        pairs_wait = self._model_is_sharded or time.monotonic() < self._next_pairs_at
-        kinds = INTERACTIVE_JOB_KINDS if pairs_wait else SHORT_JOB_KINDS
-        job = queue.claim(self.db, kinds, self.engine_id, project_id=project_id)
+        chat_waits = time.monotonic() < self._chat_slice_ended_at + CHAT_SLICE_S[0]
+        if self._chat is not None and not chat_waits:
+            job: Job | None = self._chat[0]
+        else:
+            pairs_wait = self._model_is_sharded or time.monotonic() < self._next_pairs_at
+            waiting = {JobKind.CHAT: chat_waits or self._chat is not None, JobKind.SAMPLE_PAIRS: pairs_wait}
+            kinds = [kind for kind in SHORT_JOB_KINDS if not waiting.get(kind)]
+            job = queue.claim(self.db, kinds, self.engine_id, project_id=project_id)
         if job is None:
             if project_id is not None and not self._model_is_sharded:
                 self._features.run_beside(project_id)
@@ -322,6 +366,8 @@ class Worker:
             self.run_job(job)
         finally:
             self._short_job_id, self._should_halt = None, lambda: False
+            if job.kind is JobKind.CHAT:
+                self._chat_slice_ended_at = time.monotonic()
             if job.kind is JobKind.SAMPLE_PAIRS:
                 end_time = time.monotonic()
                 self._next_pairs_at = end_time + PAIRS_REST_FACTOR * (end_time - start_time)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, false, select, update
+from sqlalchemy import Connection, Row, delete, false, select, update
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.records import Job
@@ -111,6 +111,23 @@ def fail(db: Database, job_id: int, error: str) -> bool:
 def cancel(db: Database, job_id: int) -> bool:
     """A running job learns of it from its next `update_progress`. False: the job had ended."""
     return _update_job(db, job_id, UNFINISHED_JOB_STATUSES, status=JobStatus.CANCELLED, eta_s=None)
+
+
+def remove_chats(db: Database, job_ids: Sequence[int]) -> None:
+    """Delete CHAT jobs with their texts. A running one is stopped: its `update_progress` returns False."""
+    with db.write() as conn:
+        conn.execute(delete(t.jobs).where(t.jobs.c.id.in_(job_ids), t.jobs.c.kind == JobKind.CHAT))
+
+
+def remove_old_chats(db: Database, max_age_s: float) -> None:
+    """Delete ended CHAT jobs, of every project, that have not changed for so long."""
+    ended = [status for status in JobStatus if status not in UNFINISHED_JOB_STATUSES]
+    is_old = t.jobs.c.updated_at < time.time() - max_age_s
+    query = select(t.jobs.c.id).where(t.jobs.c.kind == JobKind.CHAT, t.jobs.c.status.in_(ended), is_old)
+    with db.read() as conn:
+        job_ids = conn.execute(query).scalars().all()
+    if job_ids:
+        remove_chats(db, job_ids)
 
 
 def get_job(db: Database, job_id: int) -> Job:

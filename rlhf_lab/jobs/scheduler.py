@@ -1,4 +1,5 @@
-"""What happens by itself while a page is open: pairs are sampled ahead, judges label, reward models are retrained, demos reset.
+"""What happens by itself while a page is open: pairs are sampled ahead, judges label, reward models are retrained, demos reset,
+and old chats are deleted.
 
 `Scheduler.run_once` reads the store every second and submits jobs; it does no work of its own. All it keeps in memory is what
 judges still have to label.
@@ -38,6 +39,7 @@ PAIR_POOL_SIZE = 24  # unlabelled pairs kept ready
 POLICY_PAIR_POOL_SIZE = 8  # of the newest checkpoint's pairs: the next checkpoint makes them old
 PAIRS_PER_EXTRA_ANNOTATOR = 8  # more pairs for each further person who has one on screen
 MIN_PAIRS_PER_JOB = 16  # a batch is sampled in a few seconds
+CHAT_KEPT_S = 3600.0  # how long the texts of a chat stay that nobody goes on with
 MAX_JUDGE_LABELS = 1000  # labels that a judge can be asked for at once
 
 
@@ -111,6 +113,7 @@ class Scheduler:
         """Mark runs that lost their process, reset a demo, submit the jobs that are due (none while a reset waits), and start an
         engine where something waits for it."""
         run_lock.mark_interrupted_runs(self.db, self.home)
+        queue.remove_old_chats(self.db, CHAT_KEPT_S)
         project = pick_project(self.db, None)
         if self.demo is None or self.demo.reset_if_due() or not self.demo.is_reset_due():
             open_jobs = queue.jobs(self.db, statuses=UNFINISHED_JOB_STATUSES)

@@ -76,6 +76,21 @@ def lease_pairs(
         ]
 
 
+def lease_on_top(
+    db: Database, pair_id: int, annotator: str, config: LabellingConfig = DEFAULT_CONFIG, *, now: float | None = None
+) -> Lease:
+    """Lease this pair to a person, to be shown next. StaleVoteError: they have voted on it."""
+    now = time.time() if now is None else now
+    with db.write() as conn:
+        if live_vote(conn, pair_id, annotator) is not None:
+            raise StaleVoteError(
+                "You have voted on these two answers already. Change it under Label, in your earlier labels."
+            )
+        return _save_lease(
+            conn, pair_id, False, annotator, config, now, _top_of_stack(conn, annotator, now) + STACK_GAP_S
+        )
+
+
 def count_free_pairs(
     db: Database,
     project_id: int,

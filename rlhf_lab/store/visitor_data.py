@@ -114,7 +114,7 @@ def _remove_jobs(conn: Connection, since: float, operators: Collection[str], run
 
 
 def _remove_unlabelled_pairs(conn: Connection, since: float) -> None:
-    """Pairs that the engine has written since, and that no vote is left on, with their texts."""
+    """Pairs that the engine has written since, and that no vote is left on, with their texts, and the prompts of chats."""
     p, c = t.pairs.c, t.completions.c
     has_vote = select(t.votes.c.id).where(t.votes.c.pair_id == p.id).correlate(t.pairs).exists()
     unlabelled = select(p.id, p.first_id, p.second_id).where(
@@ -126,7 +126,12 @@ def _remove_unlabelled_pairs(conn: Connection, since: float) -> None:
     _delete(conn, p.id, pair_ids)
     text_ids = {text_id for row in pairs for text_id in (row.first_id, row.second_id)}
     in_pair = select(p.id).where(or_(p.first_id == c.id, p.second_id == c.id)).correlate(t.completions).exists()
+    prompt_ids: set[int] = set()
+    for chunk in in_chunks(sorted(text_ids)):
+        prompt_ids.update(conn.execute(select(c.prompt_id).where(c.id.in_(chunk))).scalars())
     _delete(conn, c.id, text_ids, c.created_at >= since, ~in_pair)
+    has_text = select(c.id).where(c.prompt_id == t.prompts.c.id).correlate(t.prompts).exists()
+    _delete(conn, t.prompts.c.id, prompt_ids, t.prompts.c.labels_only.is_(True), ~has_text)
 
 
 def _delete(conn: Connection, column: Column[int], ids: Iterable[int], *conditions: ColumnElement[bool]) -> None:

@@ -22,15 +22,15 @@ from rlhf_lab.ui.events import require_role_for_events
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
 from rlhf_lab.ui.middleware import RequestGuard
 from rlhf_lab.ui.request_checks import RequestChecks
-from rlhf_lab.ui.screens import compare, header, label, people, project, reward, runs, train
+from rlhf_lab.ui.screens import chat, compare, header, label, people, project, reward, runs, train
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 OPERATOR_STORAGE_KEY = "rlhf-lab-operator"
 #: Scripts of assets/ui/lib in the order they need: the first defines window.Lab, the others extend and use it.
 LIBRARY_SCRIPTS = ("dom", "format", "session", "poll", "diff", "boot")
 SCREENS = {
-    "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Runs & data": runs,
-    "People": people, "Project": project,
+    "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Chat": chat,
+    "Runs & data": runs, "People": people, "Project": project,
 }  # fmt: skip
 #: Sessions whose components Gradio keeps, 0.3 MB each. A dropped one gets them anew when it comes back.
 MAX_SESSIONS = 40

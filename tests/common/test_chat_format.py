@@ -7,6 +7,7 @@ import pytest
 from rlhf_lab.common.chat_format import (
     UnreadableError,
     chat_of_prompt,
+    continued_text,
     plain_prompt,
     prompt_of_chat,
     split_shared_prefix,
@@ -123,3 +124,8 @@ def test_readers_of_plain_text_get_transcripts():
         assert plain_prompt(text) == text
     chat = [USER("a"), ASSISTANT("b\n\nHuman: c"), USER("d")]
     assert plain_prompt(prompt_of_chat(chat)) == "\n\nHuman: a\n\nAssistant: b\n\nHuman: c\n\nHuman: d\n\nAssistant:"
+
+
+def test_turns_as_one_running_text():
+    turns = [("user", "Once"), ("assistant", " a cat"), ("user", "ran."), ("assistant", ""), ("user", ""), ("user", " It")]
+    assert continued_text([{"role": role, "content": content} for role, content in turns]) == "Once a cat ran. It"

@@ -63,7 +63,9 @@ window.Lab = (() => {
   const SPEAKERS = { user: 'User', assistant: 'Model', system: 'System prompt' };
   const isConversation = (turns) => turns.length > 1 || turns[0].role !== 'user';
   function prompt(turns, classes = '') {
-    if (!isConversation(turns)) return el(`p.lab-text${classes}`, { dir: 'auto' }, turns[0].content);
+    return isConversation(turns) ? conversation(turns, classes) : el(`p.lab-text${classes}`, { dir: 'auto' }, turns[0].content);
+  }
+  function conversation(turns, classes = '') {
     return el(`div.conversation.lab-scroll${classes}`, { role: 'group', 'aria-label': 'conversation', tabindex: '0' },
       el('div.turns', {}, turns.map(({ role, content }) => el(`div.turn.${role}`, {}, el('span.muted', {}, SPEAKERS[role]), el('p.lab-text', { dir: 'auto' }, content)))));
   }
@@ -111,5 +113,5 @@ window.Lab = (() => {
     };
   }
 
-  return { el, svg, sparkline, showNotice, nameField, deleteConfirmation, prompt, promptSection, stackedScreen, fitTexts, isShortcut, palette };
+  return { el, svg, sparkline, showNotice, nameField, deleteConfirmation, prompt, conversation, promptSection, stackedScreen, fitTexts, isShortcut, palette };
 })();

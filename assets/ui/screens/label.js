@@ -442,6 +442,9 @@ Lab.poll(root, async () => {
   publishCounts();
   loadInstant();
 }, 5000);
+// The screen Chat made a pair, which is leased to this person: it comes next.
+function showNewPair() { if (awaitsReply) setTimeout(showNewPair, 200); else send('opened'); }
+window.addEventListener('lab-pair', showNewPair);
 watch('value', applyReply);
 document.addEventListener('keydown', onKey);
 window.addEventListener('resize', fitTexts);

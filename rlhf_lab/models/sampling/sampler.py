@@ -3,10 +3,11 @@
 A token is sampled by inverting the cumulative distribution at one uniform number per row and position. So sampling is a
 pure function of (weights, prompts, uniforms): it uses no generator, rows do not influence each other, and a small
 change of the policy changes few tokens of a sample with the same uniforms ("same seed, before and now").
-Top-k, top-p, repetition penalty and other settings of the model's generation_config are not applied.
+Top-k, repetition penalty and other settings of the model's generation_config are not applied, and top-p only by
+`TokenStream`, on request.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -121,7 +122,12 @@ def _sample(
 
 
 def _prefill(
-    backbone: Backbone, prompts: Sequence[Sequence[int]], uniform: Tensor, temperature: float, extra_tokens: int
+    backbone: Backbone,
+    prompts: Sequence[Sequence[int]],
+    uniform: Tensor,
+    temperature: float,
+    extra_tokens: int,
+    top_p: float = 1.0,
 ) -> tuple[SamplingState, DynamicCache]:
     """Read the prompts, what they begin with in common once, and sample the first token of each row.
 
@@ -157,7 +163,7 @@ def _prefill(
         logprobs=torch.zeros_like(uniform), tokens=torch.full_like(uniform, -1, dtype=torch.int64),
         all_finite=torch.ones((), dtype=torch.bool, device=device),
         temperature=torch.tensor(temperature, dtype=torch.float64, device=device),
-        eos_ids=torch.tensor(backbone.eos_ids, device=device),
+        eos_ids=torch.tensor(backbone.eos_ids, device=device), top_p=top_p,
     )  # fmt: skip
     state.sample_step(logits, 0)
     return state, cache
@@ -185,3 +191,45 @@ def _decode(backbone: Backbone, state: SamplingState, cache: DynamicCache, on_pr
             logits = backbone.logits(step(state.input_ids, state.positions, state.mask, cache))
         state.sample_step(logits, t)
     raise_if_not_finite(state.all_finite)
+
+
+class TokenStream:
+    """One response that is sampled in slices, its KV cache kept in between.
+
+    Each slice needs the adapter that the stream was made with; between slices others may be used. The tokens are those that
+    `sample` gives for the same uniforms, if top_p is 1. Raises NotFiniteError as `sample` does.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self, backbone: Backbone, prompt: Sequence[int], uniform: Tensor, *, temperature: float, top_p: float = 1.0
+    ) -> None:
+        """Reads the prompt and samples the first token. uniform: (1, T)."""
+        self._backbone, self._length = backbone, uniform.shape[1]
+        self._state, self._cache = _prefill(
+            backbone, [prompt], uniform.to(backbone.device), temperature, self._length, top_p
+        )
+        self._count, self._packed_weights = 1, PackedWeights()
+
+    @property
+    def tokens(self) -> list[int]:
+        """The token ids so far; EOS last if it was sampled."""
+        return [int(token) for token in self._state.tokens[0, : self._count].tolist()]
+
+    @torch.no_grad()
+    def advance(self, should_pause: Callable[[], bool]) -> bool:
+        """Sample until the response is complete, or `should_pause`, which is called before each token, returns true.
+
+        Returns whether it is complete.
+        """
+        state, step = self._state, self._backbone.decode_step(has_padding=False)
+        while self._count < self._length and state.count_active():
+            if should_pause():
+                return False
+            state.mask = torch.cat([state.mask, state.mask.new_ones(1, 1)], dim=1)
+            with self._packed_weights:
+                logits = self._backbone.logits(step(state.input_ids, state.positions, state.mask, self._cache))
+            state.sample_step(logits, self._count)
+            self._count += 1
+        raise_if_not_finite(state.all_finite)
+        return True

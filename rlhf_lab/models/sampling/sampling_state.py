@@ -22,6 +22,17 @@ def sample_token(logits: Tensor, uniform: Tensor, temperature: float | Tensor) -
     return index.squeeze(1), probabilities.gather(1, index).double().log().squeeze(1), torch.isfinite(total).all()
 
 
+def nucleus_logits(logits: Tensor, temperature: float | Tensor, top_p: float) -> Tensor:
+    """(B, V) logits, -inf outside of the nucleus: the fewest of the likeliest tokens whose probabilities sum to top_p or more
+    (Holtzman et al. 2020).
+    """
+    scaled_logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).div(temperature)
+    sorted_probabilities, order = torch.softmax(scaled_logits, dim=-1).sort(descending=True, stable=True)
+    before = sorted_probabilities.cumsum(dim=-1, dtype=torch.float64) - sorted_probabilities
+    outside = torch.empty_like(before, dtype=torch.bool).scatter_(1, order, before >= top_p)
+    return logits.masked_fill(outside, float("-inf"))
+
+
 def raise_if_not_finite(all_finite: Tensor) -> None:
     """Raises NotFiniteError unless all_finite, () bool, is true."""
     if not bool(all_finite):
@@ -45,6 +56,7 @@ class SamplingState:
         active: (B,) bool, no stop token yet.
         uniform, logprobs: (N, T) float64. tokens: (N, T) int64, -1 after the end.
         all_finite: () bool, every logit so far. temperature: () float64. eos_ids: (E,) int64, the stop tokens.
+        top_p: below 1, tokens are sampled from the nucleus alone.
     """
 
     response_index: Tensor
@@ -58,9 +70,12 @@ class SamplingState:
     all_finite: Tensor
     temperature: Tensor
     eos_ids: Tensor
+    top_p: float = 1.0
 
     def sample_step(self, logits: Tensor, t: int | Tensor) -> None:
         """Sample response token t, an int or (1,) int64, of every row from (B, V) logits."""
+        if self.top_p < 1:
+            logits = nucleus_logits(logits, self.temperature, self.top_p)
         tokens, logprobs, is_finite = sample_token(logits, self.uniform[self.response_index, t], self.temperature)
         self.tokens[self.response_index, t] = tokens.masked_fill(~self.active, -1)
         self.logprobs[self.response_index, t] = logprobs

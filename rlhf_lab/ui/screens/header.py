@@ -27,6 +27,7 @@ JOB_LABELS = {
     JobKind.TRAIN_POLICY: "PPO",
     JobKind.COMPLETE: "writing",
     JobKind.EXPLAIN: "reading a text",
+    JobKind.CHAT: "answering",
 }
 ENGINE_LABELS = {
     EngineState.ABSENT: ("engine rests", "", "It starts by itself as soon as there is something to do."),

@@ -36,7 +36,9 @@ def check_queue_capacity(ctx: Context) -> None:
     reset."""
     if ctx.demo is not None:
         ctx.demo.check_open()
-    queued = queue.jobs(ctx.db, kinds=[JobKind.COMPLETE, JobKind.EXPLAIN], statuses=UNFINISHED_JOB_STATUSES)
+    queued = queue.jobs(
+        ctx.db, kinds=[JobKind.COMPLETE, JobKind.EXPLAIN, JobKind.CHAT], statuses=UNFINISHED_JOB_STATUSES
+    )
     if len(queued) >= MAX_QUEUED_JOBS:
         raise LabError(f"{MAX_QUEUED_JOBS} texts wait for the engine already. Try again in a moment.")
 

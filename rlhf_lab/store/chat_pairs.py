@@ -1,0 +1,59 @@
+"""Two answers of a chat become a pair: its prompt is the conversation. What the project holds already is not stored again."""
+
+import time
+from typing import NamedTuple
+
+from sqlalchemy import Connection, and_, select
+
+from rlhf_lab.common.records import Pair
+from rlhf_lab.errors import LabelError
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database, insert_row
+from rlhf_lab.store.projects import add_pairs
+
+CHAT_REASON = "chat"
+
+
+class ChatText(NamedTuple):
+    """An answer as a completion stores it."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    checkpoint: str
+    seed: int
+
+
+def add_chat_pair(db: Database, project_id: int, prompt: str, first: ChatText, second: ChatText) -> Pair:
+    """The pair of two answers to a prompt. A new prompt carries labels only: nothing else is sampled for it.
+
+    LabelError: the answers are equal, or the prompt is one of those that nothing is trained on.
+    """
+    if first.text.strip() == second.text.strip():
+        raise LabelError("The two answers are the same, so there is nothing to choose. Ask again with another seed.")
+    with db.write() as conn:
+        prompt_id = _prompt_id(conn, project_id, prompt)
+        first_id, second_id = (_completion_id(conn, prompt_id, text) for text in (first, second))
+    return add_pairs(db, project_id, [(first_id, second_id, CHAT_REASON)])[0]
+
+
+def _prompt_id(conn: Connection, project_id: int, text: str) -> int:
+    p = t.prompts.c
+    row = conn.execute(select(p.id, p.split).where(p.project_id == project_id, p.text == text).order_by(p.id)).first()
+    if row is None:
+        return insert_row(
+            conn, t.prompts, {"project_id": project_id, "text": text, "split": "train", "labels_only": True}
+        )
+    if row.split == "eval":
+        raise LabelError(
+            "This prompt is kept for evaluation: no reward model may learn from it. Word the message in another way."
+        )
+    prompt_id: int = row.id
+    return prompt_id
+
+
+def _completion_id(conn: Connection, prompt_id: int, answer: ChatText) -> int:
+    c = t.completions.c
+    is_same = and_(c.prompt_id == prompt_id, c.text == answer.text, c.token_ids == answer.token_ids)
+    stored_id: int | None = conn.execute(select(c.id).where(is_same).order_by(c.id)).scalars().first()
+    values = {"prompt_id": prompt_id, **answer._asdict(), "created_at": time.time()}
+    return insert_row(conn, t.completions, values) if stored_id is None else stored_id

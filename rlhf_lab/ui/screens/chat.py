@@ -1,0 +1,204 @@
+"""Screen "Chat": a conversation with any checkpoint, the base model's answer beside it on request.
+
+A conversation is stored in its jobs alone: they are deleted with the next message, or an hour after the last one. Two answers
+that somebody labels become a pair of the project.
+"""
+
+import contextlib
+import functools
+from typing import Any, Literal
+
+import gradio as gr
+from pydantic import BaseModel, Field
+
+from rlhf_lab.common.checkpoint_index import best_step, checkpoint_steps
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
+from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.records import REQUESTER_KEY, Job
+from rlhf_lab.errors import LabelError, ModelError, StoreError
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.model_inspection import inspect_model
+from rlhf_lab.store.chat_pairs import ChatText, add_chat_pair
+from rlhf_lab.store.pair_leases import lease_on_top
+from rlhf_lab.store.projects import get_labelling_config
+from rlhf_lab.store.runs import get_run, runs
+from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import (
+    DecimalNumber,
+    FieldError,
+    Payload,
+    if_changed,
+    parse_payload,
+    show_errors,
+    ttl_cache,
+    visitor_action,
+)
+from rlhf_lab.ui.services.generation_requests import SamplingPayload, check_queue_capacity, own_job
+
+MAX_CHAT_CHARS = 40_000
+MAX_ANSWERS = 2  # of the chosen model, and of the base beside it
+
+
+class Turn(BaseModel):
+    role: Literal["user", "assistant"]
+    content: str
+
+
+class AskPayload(SamplingPayload):
+    """turns: the conversation, the last turn by the user. forget: the jobs of the answers before."""
+
+    annotator: str | None = None
+    turns: tuple[Turn, ...]
+    top_p: DecimalNumber = Field(title="top-p", ge=0.05, le=1)
+    forget: tuple[int, ...] = ()
+
+
+class AnswersPayload(Payload):
+    """jobs: of the answers on screen."""
+
+    jobs: tuple[int, ...]
+    annotator: str | None = None
+
+
+class OptionsQuery(Payload):
+    """run: the chosen one."""
+
+    run: int | None = None
+
+
+def build(ctx: Context, operator: gr.BrowserState) -> None:
+    cached_options = ttl_cache(1.0, lambda: chat_options(ctx))
+
+    def options(query: dict[str, Any]) -> dict[str, Any]:
+        return if_changed(cached_options() | run_steps(ctx, parse_payload(OptionsQuery, query).run), query)
+
+    def answers(query: dict[str, Any]) -> dict[str, Any]:
+        payload = parse_payload(AnswersPayload, query)
+        jobs = own_answers(ctx, payload.jobs, ctx.annotator_or_empty(payload.annotator))
+        return {"answers": [answer_view(job) for job in jobs]}
+
+    component = widget("chat", server_functions={"options": options, "answers": answers}, label="Chat with a model")
+
+    @visitor_action(AskPayload)
+    def ask(payload: AskPayload) -> dict[str, Any]:
+        annotator = ctx.require_annotator(payload.annotator)
+        return {"jobs": [job.id for job in submit_chat(ctx, payload, annotator)]}
+
+    @visitor_action(AnswersPayload)
+    def make_pair(payload: AnswersPayload) -> dict[str, Any]:
+        return {"pair_id": label_answers(ctx, payload.jobs, ctx.require_annotator(payload.annotator))}
+
+    def stop_answers(event: gr.EventData) -> None:
+        for job in event_jobs(ctx, event):
+            queue.cancel(ctx.db, job.id)
+
+    def forget(event: gr.EventData) -> None:
+        queue.remove_chats(ctx.db, [job.id for job in event_jobs(ctx, event)])
+
+    component.ask(ask, None, component, **SILENT_EVENT)
+    component.make_pair(make_pair, None, component, **SILENT_EVENT)
+    component.stop_answers(show_errors(stop_answers), None, None, **SILENT_EVENT)
+    component.forget(show_errors(forget), None, None, **SILENT_EVENT)
+
+
+def event_jobs(ctx: Context, event: gr.EventData) -> list[Job]:
+    payload = parse_payload(AnswersPayload, event._data)
+    return own_answers(ctx, payload.jobs, ctx.annotator_or_empty(payload.annotator))
+
+
+def own_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> list[Job]:
+    """The jobs of answers that this person asked for. Raises LabError if one of them is not."""
+    return [own_job(ctx, job_id, JobKind.CHAT, annotator) for job_id in job_ids[:MAX_ANSWERS]]
+
+
+def chat_options(ctx: Context) -> dict[str, Any]:
+    """Whom one can chat with: the base, and every run that has done a step; the same for every page."""
+    project = ctx.project
+    started_runs = [run for run in runs(ctx.db, project.id) if run.step > 0]
+    return {
+        "project": project.id,
+        "temperature": project.temperature,
+        "models": [["base", "base model"], *([f"run/{run.id}", f"run {run.id}: {run.name}"] for run in started_runs)],
+        "system_prompt": project.system_prompt,
+        "has_chat_template": has_chat_template(project.model),
+    }
+
+
+@functools.lru_cache
+def has_chat_template(model: str) -> bool:
+    """Whether the model answers turn by turn; otherwise it continues the text. True for a model that cannot be read."""
+    try:
+        return inspect_model(model).has_chat_template
+    except ModelError:
+        return True
+
+
+def run_steps(ctx: Context, run_id: int | None) -> dict[str, Any]:
+    """The steps with a checkpoint of the chosen run, and the best of them; none if it is gone or another project's."""
+    with contextlib.suppress(StoreError):
+        if run_id is not None and get_run(ctx.db, run_id).project_id == ctx.project.id:
+            folder = run_folder(ctx.home, run_id)
+            return {"run": run_id, "steps": checkpoint_steps(folder), "best": best_step(folder)}
+    return {"run": None, "steps": [], "best": None}
+
+
+def submit_chat(ctx: Context, payload: AskPayload, annotator: str) -> list[Job]:
+    """One CHAT job per model, which belongs to the annotator; the jobs of the answers before are deleted. Raises LabError."""
+    turns = [turn.model_dump() for turn in payload.turns]
+    if not turns or turns[-1]["role"] != "user" or not "".join(turn["content"] for turn in turns).strip():
+        raise FieldError("message", "Message: write something first.")
+    if sum(len(turn["content"]) for turn in turns) > MAX_CHAT_CHARS:
+        raise FieldError(
+            "message", f"The conversation has more than {MAX_CHAT_CHARS:,} characters. Begin a new conversation."
+        )
+    previous_jobs = own_answers(ctx, payload.forget, annotator)
+    check_queue_capacity(ctx)
+    queue.remove_chats(ctx.db, [job.id for job in previous_jobs])
+    common = {
+        "chat": turns, "seed": payload.seed, "temperature": payload.temperature, "top_p": payload.top_p,
+        "max_new_tokens": payload.max_new_tokens, REQUESTER_KEY: annotator,
+    }  # fmt: skip
+    jobs = [
+        queue.submit(ctx.db, JobKind.CHAT, ctx.project.id, common | {"checkpoint": model})
+        for model in payload.models[:MAX_ANSWERS]
+    ]
+    engine_process.ensure_engine(ctx.db, ctx.home)
+    return jobs
+
+
+def answer_view(job: Job) -> dict[str, Any]:
+    """The text so far and how far the answer is: queued, running, done, cancelled (stopped) or failed."""
+    result = job.result or {}
+    error = job.error[:1].upper() + job.error[1:]
+    return {
+        "status": job.status.value,
+        "is_waiting": job.status in UNFINISHED_JOB_STATUSES,
+        "text": result.get("text", ""),
+        "tokens": len(result.get("tokens", ())),
+        "seconds": result.get("seconds", 0),
+        "turns_left_out": result.get("turns_left_out", 0),
+        "note": result.get("note", ""),
+        "error": error if job.status is JobStatus.FAILED else "",
+    }
+
+
+def label_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> int:
+    """Make a pair of two complete answers, to be shown next to this person under Label; returns its id. Raises LabelError."""
+    jobs = own_answers(ctx, job_ids, annotator)
+    if len(jobs) != MAX_ANSWERS or any(job.status is not JobStatus.DONE or not job.result for job in jobs):
+        raise LabelError(
+            "A pair needs two complete answers beside each other. Ask again, and let both come to their end."
+        )
+    if any(job.project_id != ctx.project.id for job in jobs):
+        raise LabelError("Another project was opened meanwhile. Nothing was stored; begin a new conversation.")
+    results = [job.result or {} for job in jobs]
+    if results[0]["prompt"] != results[1]["prompt"]:
+        raise LabelError("The two answers do not answer the same conversation. Ask again.")
+    first, second = (
+        ChatText(result["text"], tuple(result["tokens"]), result["checkpoint"], int(job.payload["seed"]))
+        for job, result in zip(jobs, results, strict=True)
+    )
+    pair = add_chat_pair(ctx.db, ctx.project.id, results[0]["prompt"], first, second)
+    lease_on_top(ctx.db, pair.id, annotator, get_labelling_config(ctx.db, ctx.project.id))
+    return pair.id

@@ -1,0 +1,251 @@
+"""The screen Chat: whose answers are whose, what is deleted when, and how two answers become a pair."""
+
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+from gradio.context import LocalContext
+from sqlalchemy import select
+
+from rlhf_lab.common.enums import JobKind, JobStatus
+from rlhf_lab.common.records import REQUESTER_KEY, Role
+from rlhf_lab.config.demo import DemoConfig
+from rlhf_lab.errors import NotAllowedError, NotFoundError
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.annotators import add_person
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
+from rlhf_lab.store.projects import count_pairs, get_pair, prompts
+from rlhf_lab.ui.auth.visitors import Visitor
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import _require_labeller_for, server_function
+from rlhf_lab.ui.screens import chat, label
+
+NOT_YOURS = "not yours"
+SETTINGS = {
+    "models": ["run/1/4", "base"],
+    "seed": 7,
+    "temperature": "0,7",
+    "top_p": 0.9,
+    "max_new_tokens": 8,
+    "reward_model_id": "",
+}
+TURNS = [
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "Hello."},
+    {"role": "user", "content": "A tale?"},
+]
+CONVERSATION = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: A tale?\n\nAssistant:"
+
+
+@pytest.fixture
+def ctx(tmp_path, monkeypatch):
+    """A multi-user lab with the labellers Ann and Bob."""
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        add_person(db, "Ann")
+        add_person(db, "Bob")
+        yield Context(tmp_path, db).as_multi_user(open_to_all=False)
+
+
+@pytest.fixture
+def act_as(ctx):
+    """act_as(name): from now on that person sends the requests; "" is a viewer."""
+    tokens = []
+
+    def become(name):
+        cookie = ctx.access.cookie_value(Visitor(Role.LABELLER, name))
+        request = SimpleNamespace(
+            cookies={ctx.access.login_cookie_name: cookie} if name else {}, headers={"host": "lab.example"}
+        )
+        tokens.append(LocalContext.request.set(request))
+
+    become("Ann")
+    yield become
+    for token in reversed(tokens):
+        LocalContext.request.reset(token)
+
+
+@pytest.fixture
+def screen(ctx, act_as, monkeypatch):
+    """The screen's server functions and event handlers by name."""
+    functions = {}
+
+    class Widget:
+        def __getattr__(self, event):
+            return lambda handler, *_, **__: functions.__setitem__(event, handler)
+
+    def widget(name, *, server_functions, **_):
+        functions.update({key: server_function(function, key) for key, function in server_functions.items()})
+        return Widget()
+
+    monkeypatch.setattr(chat, "widget", widget)
+    chat.build(ctx, None)
+    return SimpleNamespace(**functions)
+
+
+def event(**data):
+    return SimpleNamespace(_data=data)
+
+
+def ask(screen, **changes):
+    reply = screen.ask(event(**{"request_id": 1, "turns": TURNS} | SETTINGS | changes))
+    return reply.get("jobs", reply)
+
+
+def answered(ctx, screen, texts=("Once a bird sang.", "Once a cat ran."), prompt=CONVERSATION, **changes):
+    """The jobs of two complete answers."""
+    jobs, engine = ask(screen, **changes), engine_process.record_heartbeat(ctx.db, "x")
+    for job_id, text in zip(jobs, texts, strict=True):
+        job = queue.claim(ctx.db, [JobKind.CHAT], engine)
+        result = {"text": text, "tokens": [len(text), 1], "prompt": prompt, "checkpoint": job.payload["checkpoint"]}
+        queue.finish(ctx.db, job_id, result)
+    return jobs
+
+
+def test_the_jobs_of_a_message(ctx, screen):
+    first, second = (queue.get_job(ctx.db, job_id) for job_id in ask(screen))
+    assert (first.kind, first.project_id) == (JobKind.CHAT, ctx.project.id)
+    assert first.payload == {
+        "chat": TURNS, "checkpoint": "run/1/4", "seed": 7, "temperature": 0.7, "top_p": 0.9, "max_new_tokens": 8,
+        REQUESTER_KEY: "Ann",
+    }  # fmt: skip
+    assert second.payload == first.payload | {"checkpoint": "base"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"turns": []}, "message"), ({"turns": [{"role": "user", "content": " "}]}, "message"), ({"turns": TURNS[:2]}, "message"),
+        ({"turns": [{"role": "user", "content": "x" * 40_001}]}, "message"), ({"top_p": 1.01}, "top_p"),
+        ({"max_new_tokens": 513}, "max_new_tokens"), ({"turns": [{"role": "system", "content": "x"}]}, None),
+    ],
+)  # fmt: skip
+def test_a_request_that_cannot_be_used_submits_nothing(ctx, screen, changes, field):
+    reply = ask(screen, **changes)
+    assert reply["error"]
+    assert reply.get("field") == field
+    assert queue.jobs(ctx.db, kinds=[JobKind.CHAT]) == []
+
+
+def test_the_text_is_read_while_it_is_written_and_kept_when_it_is_stopped(ctx, screen):
+    jobs = ask(screen)
+    assert [answer["status"] for answer in screen.answers({"jobs": jobs})["answers"]] == ["queued", "queued"]
+    queue.claim(ctx.db, [JobKind.CHAT], engine_process.record_heartbeat(ctx.db, "x"))
+    queue.update_progress(
+        ctx.db, jobs[0], 0.5, partial_result={"text": "Once a", "tokens": [4, 5], "turns_left_out": 2}
+    )
+    answer = screen.answers({"jobs": jobs})["answers"][0]
+    assert (answer["status"], answer["is_waiting"], answer["text"]) == ("running", True, "Once a")
+    assert (answer["tokens"], answer["turns_left_out"]) == (2, 2)
+    screen.stop_answers(event(jobs=jobs))
+    answers = screen.answers({"jobs": jobs})["answers"]
+    assert [(answer["status"], answer["text"]) for answer in answers] == [("cancelled", "Once a"), ("cancelled", "")]
+    assert not queue.update_progress(ctx.db, jobs[0], 0.6)  # the engine stops
+
+
+def test_an_error_is_shown(ctx, screen):
+    jobs = ask(screen)
+    queue.fail(ctx.db, jobs[0], "your message takes 99 tokens")
+    assert screen.answers({"jobs": jobs})["answers"][0]["error"] == "Your message takes 99 tokens"
+
+
+def test_nobody_else_reads_stops_deletes_or_labels_an_answer(ctx, screen, act_as):
+    jobs = answered(ctx, screen)
+    for name in ("Bob", ""):
+        act_as(name)
+        assert NOT_YOURS in screen.answers({"jobs": jobs, "annotator": "Ann"})["error"]
+        for handler in (screen.stop_answers, screen.forget):
+            with pytest.raises(gr.Error, match=NOT_YOURS):
+                handler(event(jobs=jobs, annotator="Ann"))
+    act_as("Bob")
+    assert NOT_YOURS in screen.make_pair(event(jobs=jobs, annotator="Ann"))["error"]
+    assert NOT_YOURS in ask(screen, forget=jobs)["error"]
+    assert screen.answers({"jobs": jobs}) == screen.answers({"jobs": [9999]})
+    act_as("")
+    for handler in (screen.ask, screen.make_pair, screen.stop_answers, screen.forget):
+        with pytest.raises(gr.Error, match="join code"):
+            _require_labeller_for(handler, ctx)(event(jobs=jobs))
+    act_as("Ann")
+    assert len(screen.answers({"jobs": jobs})["answers"]) == 2
+
+
+def test_nothing_new_is_asked_for_while_a_demo_is_to_be_reset(ctx, screen, monkeypatch):
+    demo = ctx.with_demo(DemoConfig())
+    monkeypatch.setattr(demo.demo, "is_reset_due", lambda: True)
+    payload = chat.AskPayload.model_validate({"turns": TURNS} | SETTINGS)
+    with pytest.raises(chat.LabelError, match="reset"):
+        chat.submit_chat(demo, payload, "Ann")
+
+
+def test_answers_are_deleted_with_the_next_message_on_request_and_when_they_are_old(ctx, screen):
+    first = answered(ctx, screen)
+    second = answered(ctx, screen, forget=first)
+    for job_id in first:
+        with pytest.raises(NotFoundError):
+            queue.get_job(ctx.db, job_id)
+    queue.remove_old_chats(ctx.db, 60)
+    assert queue.get_job(ctx.db, second[0]).status is JobStatus.DONE
+    screen.forget(event(jobs=second))
+    old, unfinished = answered(ctx, screen)[1], ask(screen)[0]
+    other = queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, {})
+    queue.cancel(ctx.db, other.id)
+    queue.remove_old_chats(ctx.db, -1)
+    assert unfinished in [job.id for job in queue.jobs(ctx.db, kinds=[JobKind.CHAT])]
+    assert old not in [job.id for job in queue.jobs(ctx.db, kinds=[JobKind.CHAT])]
+    assert queue.get_job(ctx.db, other.id).status is JobStatus.CANCELLED
+
+
+def test_two_answers_become_the_next_pair_and_their_label_is_trained_on(ctx, screen):
+    before, pairs_before = len(prompts(ctx.db, ctx.project.id, "train")), count_pairs(ctx.db, ctx.project.id)
+    pair_id = screen.make_pair(event(jobs=answered(ctx, screen)))["pair_id"]
+    pair = get_pair(ctx.db, pair_id)
+    assert (pair.prompt.text, pair.prompt.split, pair.reason) == (CONVERSATION, "train", "chat")
+    sides = [(side.text, side.token_ids, side.checkpoint, side.seed) for side in (pair.first, pair.second)]
+    assert sides == [("Once a bird sang.", (17, 1), "run/1/4", 7), ("Once a cat ran.", (15, 1), "base", 7)]
+    assert len(prompts(ctx.db, ctx.project.id, "train")) == before  # nothing else is sampled for it
+    handlers = label.voting_handlers(ctx)
+    shown = handlers["opened"](event())["pair"]
+    assert shown["id"] == pair_id
+    assert shown["turns"] == TURNS
+    side = "left" if shown["left"] == "Once a cat ran." else "right"
+    handlers["vote"](event(uuid="u", pair_id=pair_id, choice=side))
+    (comparison,) = load_comparisons(ctx.db, snapshot_labels(ctx.db, ctx.project.id, "human"))
+    assert (comparison.prompt, comparison.chosen) == (CONVERSATION, "Once a cat ran.")
+    again = screen.make_pair(event(jobs=answered(ctx, screen)))
+    assert "already" in again["error"]
+    assert count_pairs(ctx.db, ctx.project.id) == pairs_before + 1
+
+
+def test_a_text_is_never_stored_twice(ctx, screen):
+    for texts in (("Once a bird sang.", "Once a cat ran."), ("Once a cat ran.", "Once a moon rose.")):
+        screen.make_pair(event(jobs=answered(ctx, screen, texts)))
+    with ctx.db.read() as conn:
+        prompt_id = conn.execute(select(t.prompts.c.id).where(t.prompts.c.text == CONVERSATION)).scalar_one()
+        stored = conn.execute(select(t.completions.c.text).where(t.completions.c.prompt_id == prompt_id)).scalars()
+        assert sorted(stored) == ["Once a bird sang.", "Once a cat ran.", "Once a moon rose."]
+
+
+def test_what_cannot_become_a_pair(ctx, screen):
+    stopped = ask(screen)
+    screen.stop_answers(event(jobs=stopped))
+    assert "two complete answers" in screen.make_pair(event(jobs=stopped))["error"]
+    alone = answered(ctx, screen)[:1]
+    assert "two complete answers" in screen.make_pair(event(jobs=alone))["error"]
+    assert "the same" in screen.make_pair(event(jobs=answered(ctx, screen, ("Once.", "Once. "))))["error"]
+    evaluation = prompts(ctx.db, ctx.project.id, "eval")[0].text
+    assert "evaluation" in screen.make_pair(event(jobs=answered(ctx, screen, prompt=evaluation)))["error"]
+    jobs = answered(ctx, screen)
+    new_project(ctx.db)
+    assert "Another project" in screen.make_pair(event(jobs=jobs))["error"]
+
+
+def test_options_name_the_models_and_how_the_embedded_one_answers(screen):
+    options = screen.options({})
+    assert options["models"] == [["base", "base model"]]
+    assert options["has_chat_template"] is False
+    assert (options["run"], options["steps"]) == (None, [])
+    assert screen.options({"revision": options["revision"]}) == {"unchanged": True}
