@@ -21,6 +21,7 @@ from rlhf_lab.cli.console import (
     print_result,
     progress_reporter,
 )
+from rlhf_lab.cli.demo_tournament import format_tournament, run_tournament
 from rlhf_lab.common.bundled_assets import EVERYDAY
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import NO_CHAT_SETTINGS, Project
@@ -126,6 +127,7 @@ class DemoResult(Evaluation):
     note: str
     cross_validated_accuracy: float | None
     seconds: dict[str, float]
+    tournament: dict[str, Any] | None = None
 
 
 def add_parser(subparsers: Any) -> None:
@@ -141,6 +143,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--prompts", type=Path, default=None, help="a file of your own prompts, a prompt a line")
     parser.add_argument("--pooling", default=None, help="mean or last: what the reward head reads")
     parser.add_argument("--temperature", type=float, default=None, help=f"of all samples ({PROPOSED_TEMPERATURE})")
+    parser.add_argument(
+        "--tournament", action="store_true", help="then rank base, best of 4 and checkpoints by the judge's blind choices"
+    )
     add_chat_arguments(parser, "a system prompt before every prompt (default: none)")
     add_arguments(parser, PolicyConfig, skip=("temperature",))
     parser.set_defaults(run=run, home=None)
@@ -198,7 +203,13 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         timer.finish_phase("policy", 0.75, "evaluating")
         reward_model = model_cache.reward_model(row.id, "reward")
         evaluation = evaluate(model_cache, project, run.trainer.state.policy, reward_model, judge, policy_config)
-        timer.finish_phase("evaluate", 1.0, "done")
+        tournament = None
+        if args.tournament:
+            timer.finish_phase("evaluate", 0.9, "the judge compares checkpoints")
+            tournament = run_tournament(
+                model_cache, project, run_row.id, judge, noise=args.noise, max_new_tokens=policy_config.max_new_tokens
+            )
+        timer.finish_phase("tournament" if args.tournament else "evaluate", 1.0, "done")
     return DemoResult(
         labels=sum(choice_counts.values()),
         label_ties=choice_counts.get(Choice.TIE, 0),
@@ -210,6 +221,7 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         note="".join(skipped_notes),
         cross_validated_accuracy=row.report["accuracy"],
         seconds=timer.seconds(),
+        tournament=tournament,
         **asdict(evaluation),
     )
 
@@ -366,6 +378,8 @@ def format_result(r: DemoResult) -> str:
         f"distinct-2 {r.distinct2_base:.2f} → {r.distinct2_policy:.2f}",
         f"{r.seconds['total']:.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in r.seconds.items() if k != "total"),
     ]
+    if r.tournament is not None:
+        lines += format_tournament(r.tournament)
     for sample in r.samples:
         lines += [
             "",

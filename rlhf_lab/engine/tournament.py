@@ -28,7 +28,7 @@ def sample_contestants(
     and kl (log-ratios of its texts to the base; for best of n the bound of `best_of_n_kl`).
     """
     backbone, _ = model_cache.load_project(project)
-    fitting, max_new_tokens = indices_that_fit(backbone, payload["prompts"], int(payload["max_new_tokens"]))
+    fitting, max_new_tokens = indices_that_fit(backbone, payload["prompts"], payload["max_new_tokens"])
     prompts = [str(payload["prompts"][i]) for i in fitting]
     settings = {
         "seed": payload["seed"], "max_new_tokens": max_new_tokens, "reward_model_id": payload.get("reward_model_id"),

@@ -1,0 +1,48 @@
+"""The tournament of `demo --tournament`, without a model."""
+
+from collections import Counter
+
+import pytest
+
+from rlhf_lab.cli.demo_tournament import MAX_ANSWERS, format_tournament, judge_pairs, spread
+from rlhf_lab.common.enums import Choice
+from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.quality.tournament import Contestant
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"),
+    [([], []), ([5], [5]), ([5, 10, 15, 20], [10, 20]), ([1, 2, 3], [2, 3])],
+)
+def test_checkpoints_are_evenly_spaced_with_the_last(steps, kept):
+    assert spread(steps, 2) == kept
+
+
+def test_the_judge_answers_as_it_prefers():
+    judge = load_judge("concise")
+    contestants = [
+        Contestant(model, [f"{text} {i}" for i in range(30)], None, [0.0] * 30)
+        for model, text in (("base", "many words " * 9), ("run/1/5", "few words"), ("run/1/9", "word"))
+    ]
+    answers = judge_pairs(contestants, ["Say"] * 30, judge, 0.0, 0)
+    assert len(answers) == 90 < MAX_ANSWERS
+    assert all(one.choice is not Choice.FIRST for one in answers if one.first == 0)
+    assert Counter((one.first, one.second) for one in answers) == {(0, 1): 30, (0, 2): 30, (1, 2): 30}
+
+
+def test_ranking_and_matrix_as_text():
+    row = {"low": 0.1, "high": 1.9, "answers": 4, "kl": 0.5, "reward": 1.0, "gold": 2.0}
+    result = {
+        "prompts": 2, "answers": 4, "models": ["base", "run/1/5"], "wins": [[0.0, 1.0], [3.0, 0.0]],
+        "contestants": [
+            row | {"contestant": 1, "name": "run 1, step 5", "score": 1.0},
+            row | {"contestant": 0, "name": "base model", "score": 0.0, "low": 0.0, "high": 0.0},
+        ],
+    }  # fmt: skip
+    lines = format_tournament(result)
+    assert lines[1] == "  1. run 1, step 5 +1.00 (+0.10 to +1.90), KL 0.50, reward +1.00, gold +2.00"
+    assert lines[-3:] == [
+        "  preferred, row over column: 1 base model, 2 run 1, step 5",
+        "  1     –   25%",
+        "  2   75%     –",
+    ]
