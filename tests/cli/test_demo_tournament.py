@@ -19,14 +19,14 @@ def test_checkpoints_are_evenly_spaced_with_the_last(steps, kept):
 
 
 def test_the_judge_answers_as_it_prefers():
-    judge = load_judge("concise")
+    judge = load_judge("cheerful")
     contestants = [
         Contestant(model, [f"{text} {i}" for i in range(30)], None, [0.0] * 30)
-        for model, text in (("base", "many words " * 9), ("run/1/5", "few words"), ("run/1/9", "word"))
+        for model, text in (("base", "a sad cry"), ("run/1/5", "a stone"), ("run/1/9", "a happy smile"))
     ]
     answers = judge_pairs(contestants, ["Say"] * 30, judge, 0.0, 0)
     assert len(answers) == 90 < MAX_ANSWERS
-    assert all(one.choice is not Choice.FIRST for one in answers if one.first == 0)
+    assert {one.choice for one in answers} == {Choice.SECOND}
     assert Counter((one.first, one.second) for one in answers) == {(0, 1): 30, (0, 2): 30, (1, 2): 30}
 
 
