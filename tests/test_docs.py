@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-KEY = re.compile(r"(objective|policy|loss|val|eval|tokens|time|memory)/[a-z_]+|grad_norm|lr|eps|episode")
+KEY = re.compile(
+    r"(objective|policy|loss|val|eval|tokens|time|memory|rewards|rejection)/[a-z_]+|grad_norm|lr|eps|episode|epoch"
+)
 
 
 def metric_keys() -> set[str]:
@@ -21,7 +23,7 @@ def metric_keys() -> set[str]:
                 else []
             )
             found |= {key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
-    return {key for key in found if "/" in key or key in ("grad_norm", "eps", "episode")} | {"lr"}
+    return {key for key in found if "/" in key or key in ("grad_norm", "eps", "episode", "epoch")} | {"lr"}
 
 
 def test_every_metric_is_documented_and_no_other():

@@ -13,7 +13,16 @@ EnsembleCombination = Literal["mean", "worst", "uncertainty"]
 ScorePlacement = Literal["last", "spread"]
 LossReduction = Literal["token_mean", "trajectory_mean", "trajectory_sum"]
 
-Algorithm = Literal["ppo", "ppo_penalty", "trpo", "a2c", "reinforce", "rloo", "grpo"]
+#: Losses of direct preference optimization.
+DirectLoss = Literal["sigmoid", "ipo"]
+
+Algorithm = Literal["ppo", "ppo_penalty", "trpo", "a2c", "reinforce", "rloo", "grpo", "dpo", "sft", "rejection"]
+#: Algorithms that learn from rollouts of the current policy and their rewards.
+ONLINE_ALGORITHMS = ("ppo", "ppo_penalty", "trpo", "a2c", "reinforce", "rloo", "grpo")
+#: Algorithms that learn from fixed texts: labels, or the best of several samples.
+OFFLINE_ALGORITHMS = ("dpo", "sft", "rejection")
+#: Offline algorithms whose texts are labels.
+LABEL_ALGORITHMS = ("dpo", "sft")
 #: Algorithms that estimate advantages with a value function; REINFORCE may, as a baseline.
 ACTOR_CRITIC_ALGORITHMS = ("ppo", "ppo_penalty", "trpo", "a2c")
 VALUE_ALGORITHMS = (*ACTOR_CRITIC_ALGORITHMS, "reinforce")

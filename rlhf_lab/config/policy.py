@@ -8,6 +8,8 @@ from rlhf_lab.common.enums import (
     CLIPPED_ALGORITHMS,
     FIRST_ORDER_ALGORITHMS,
     GROUP_ALGORITHMS,
+    OFFLINE_ALGORITHMS,
+    ONLINE_ALGORITHMS,
     RATIO_ALGORITHMS,
     SINGLE_PASS_ALGORITHMS,
     VALUE_ALGORITHMS,
@@ -15,6 +17,7 @@ from rlhf_lab.common.enums import (
     AnyKLEstimator,
     Baseline,
     CreditAssignment,
+    DirectLoss,
     ScorePlacement,
     ValueTarget,
 )
@@ -38,7 +41,14 @@ ALGORITHMS: dict[Algorithm, dict[str, Any]] = {
     "reinforce": {"lr": 5e-3, "epochs": 1, "minibatches": 1},
     "rloo": {"lr": 5e-3, "epochs": 1, "minibatches": 1, "group_size": 4, "whiten_advantages": False},
     "grpo": {"group_size": 4, "whiten_advantages": False, "loss_mean": "trajectory"},
+    "dpo": {"lr": 5e-4, "beta": 0.1, "sample_every": 2},
+    "sft": {"lr": 5e-4, "sample_every": 2},
+    "rejection": {"lr": 1e-3, "sample_every": 2},
 }
+#: Algorithms whose loss or reward holds beta.
+BETA_ALGORITHMS = (*ONLINE_ALGORITHMS, "dpo")
+#: Algorithms that sample what they learn from.
+SAMPLING_ALGORITHMS = (*ONLINE_ALGORITHMS, "rejection")
 
 
 @dataclass(frozen=True)
@@ -64,19 +74,25 @@ class PolicyConfig(Config):
     seed: int = setting(0, "seed of the adapter, the prompts and the sampling", 0, 2**31 - 1, group="run")
     sample_every: int = setting(5, "steps between samples for the fixed prompts", 1, 10_000, group="run")
     sample_count: int = setting(6, "how many fixed prompts are sampled", 0, 64, group="run")
-    token_rows: int = setting(2, "rollout rows whose per-token records are kept each step", 0, 64, group="run")
+    token_rows: int = setting(
+        2, "rollout rows whose per-token records are kept each step", 0, 64, group="run", only=ONLINE_ALGORITHMS
+    )
     checkpoint_every: int = setting(5, "steps between checkpoints", 1, 10_000, group="run")
 
     batch_size: int = setting(32, "responses per rollout", 2, 4096, group="rollouts")
     rollouts: int = setting(
         1, "rollouts collected by one policy before it learns from all of them; sampling needs no more memory", 1, 64,
-        group="rollouts",
+        group="rollouts", only=ONLINE_ALGORITHMS,
     )  # fmt: skip
     group_size: int = setting(
-        1, "responses per prompt; rloo and grpo compare them, so they need at least 2", 1, 256, group="rollouts"
-    )
-    epochs: int = setting(2, "passes over the rollouts of a step", 1, 32, group="rollouts")
-    minibatches: int = setting(2, "optimiser updates per pass", 1, 64, group="rollouts")
+        1, "responses per prompt; rloo and grpo compare them, so they need at least 2", 1, 256, group="rollouts",
+        only=ONLINE_ALGORITHMS,
+    )  # fmt: skip
+    epochs: int = setting(
+        2, "passes over the rollouts of a step; rejection: over the texts that a round kept", 1, 32, group="rollouts",
+        only=SAMPLING_ALGORITHMS,
+    )  # fmt: skip
+    minibatches: int = setting(2, "optimiser updates per pass", 1, 64, group="rollouts", only=ONLINE_ALGORITHMS)
     micro_batch: int = setting(
         8, "rows per forward and backward; smaller needs less memory, same result", 1, 4096, group="rollouts"
     )
@@ -86,43 +102,52 @@ class PolicyConfig(Config):
     )
 
     scale_scores: bool = setting(
-        False, "divide scores by the standard deviation of all scores of the run so far", group="reward"
-    )
+        False, "divide scores by the standard deviation of all scores of the run so far", group="reward",
+        only=ONLINE_ALGORITHMS,
+    )  # fmt: skip
     score_clip: float | None = setting(
-        None, "clip of the (scaled) score, in sd; none leaves it", 0.1, 1000.0, group="reward"
+        None, "clip of the (scaled) score, in sd; none leaves it", 0.1, 1000.0, group="reward", only=ONLINE_ALGORITHMS
     )
     missing_eos_penalty: float = setting(
-        1.0, "taken from the score of a response that never ends", 0.0, 100.0, group="reward"
+        1.0, "taken from the score of a response that never ends", 0.0, 100.0, group="reward", only=SAMPLING_ALGORITHMS
     )
     score_placement: ScorePlacement = setting(
         "last", "the score stands on the last token, or in equal parts on all", group="reward",
         only=VALUE_ALGORITHMS,
     )  # fmt: skip
     whiten_rewards: bool = setting(
-        False, "scale the per-token rewards of a batch to sd 1 around their mean, which stays", group="reward"
-    )
+        False, "scale the per-token rewards of a batch to sd 1 around their mean, which stays", group="reward",
+        only=ONLINE_ALGORITHMS,
+    )  # fmt: skip
 
     kl_budget: float | None = setting(
         None,
-        "KL to the reference that the run reaches and holds, in nats per response; it then steers lr and beta. None: both as set",
+        "KL per response in nats that the run reaches and holds by lr and beta; offline methods only choose a checkpoint by it",
         0.1,
         1000.0,
         group="KL",
     )
     beta: float = setting(
-        0.13, "weight of the per-token KL penalty against the frozen reference", 0.0, 10.0, group="KL"
-    )
+        0.13, "weight of the per-token KL penalty against the frozen reference",
+        0.0, 10.0, group="KL", only=BETA_ALGORITHMS,
+    )  # fmt: skip
     kl_controller: Literal["fixed", "adaptive"] = setting(
-        "fixed", "keep beta, or steer it towards kl_target", group="KL"
+        "fixed", "keep beta, or steer it towards kl_target", group="KL", only=ONLINE_ALGORITHMS
     )
     kl_target: float = setting(
-        6.0, "sequence KL that the adaptive controller aims at, in nats", 0.01, 1000.0, group="KL"
+        6.0,
+        "sequence KL that the adaptive controller aims at, in nats",
+        0.01,
+        1000.0,
+        group="KL",
+        only=ONLINE_ALGORITHMS,
     )
     kl_horizon: float = setting(
-        2000.0, "episodes over which the adaptive controller corrects", 1.0, 1e9, group="KL"
+        2000.0, "episodes over which the adaptive controller corrects", 1.0, 1e9, group="KL", only=ONLINE_ALGORITHMS
     )  # fmt: skip
     kl_estimator: AnyKLEstimator = setting(
-        "k1", "estimator of the per-token KL (full: over the whole vocabulary); in the rewards only k1 holds it back", group="KL"
+        "k1", "estimator of the per-token KL (full: over the whole vocabulary); in the rewards only k1 holds it back", group="KL",
+        only=ONLINE_ALGORITHMS,
     )  # fmt: skip
     kl_penalty: Literal["reward", "loss"] = setting(
         "reward", "the KL is taken from the rewards, or its estimate (k2 or k3) is a term of the loss",
@@ -148,7 +173,7 @@ class PolicyConfig(Config):
         True, "divide a group's advantages by its standard deviation", group="advantages", only=("grpo",)
     )
     whiten_advantages: bool = setting(
-        True, "shift and scale the advantages of a batch to mean 0, sd 1", group="advantages"
+        True, "shift and scale the advantages of a batch to mean 0, sd 1", group="advantages", only=ONLINE_ALGORITHMS
     )
 
     cliprange: float | None = setting(
@@ -227,6 +252,26 @@ class PolicyConfig(Config):
         only=ACTOR_CRITIC_ALGORITHMS,
     )  # fmt: skip
 
+    label_batch: int = setting(
+        16, "label pairs (dpo) or texts (sft, rejection) per update; a step is one update", 1, 4096, group="offline methods",
+        only=OFFLINE_ALGORITHMS,
+    )  # fmt: skip
+    dpo_loss: DirectLoss = setting(
+        "sigmoid", "sigmoid widens the margin of a pair without end; ipo aims at a margin of one half", group="offline methods",
+        only=("dpo",),
+    )  # fmt: skip
+    label_smoothing: float = setting(
+        0.0, "share of the labels taken to be the wrong way round", 0.0, 0.49, group="offline methods", only=("dpo",)
+    )
+    candidates: int = setting(
+        4, "responses per prompt, of which the best by the reward model is kept", 2, 256, group="offline methods",
+        only=("rejection",),
+    )  # fmt: skip
+    rounds: int = setting(
+        4, "times that new responses are sampled and the best kept, first from the base, then from the policy", 1, 1000,
+        group="offline methods", only=("rejection",),
+    )  # fmt: skip
+
     lora_r: int = setting(8, "rank of the LoRA adapter", 1, 256, group="LoRA")
     lora_alpha: int = setting(16, "LoRA scale: the update is multiplied by lora_alpha / lora_r", 1, 1024, group="LoRA")
 
@@ -252,7 +297,10 @@ class PolicyConfig(Config):
     @classmethod
     def recommended(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Without a KL budget where beta is 0 or steered to a target of its own."""
-        recommended = RECOMMENDED_FOR_ALL | ALGORITHMS.get(values.get("algorithm", "ppo"), {})
+        algorithm = values.get("algorithm", "ppo")
+        recommended = RECOMMENDED_FOR_ALL | ALGORITHMS.get(algorithm, {})
+        if algorithm in OFFLINE_ALGORITHMS:
+            del recommended["score_clip"]
         has_own_beta = values.get("beta") == 0 or values.get("kl_controller") == "adaptive"
         return recommended | ({"kl_budget": None} if has_own_beta else {})
 
@@ -260,6 +308,21 @@ class PolicyConfig(Config):
     def responses_per_step(self) -> int:
         """Responses per step."""
         return self.batch_size * self.rollouts
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the policy learns from fixed texts, not from rollouts."""
+        return self.algorithm in OFFLINE_ALGORITHMS
+
+    @property
+    def updates_per_round(self) -> int:
+        """Rejection sampling: updates between two rounds of sampling."""
+        return -(-self.steps // self.rounds)
+
+    @property
+    def texts_per_round(self) -> int:
+        """Rejection sampling: prompts of a round, and so the texts that it keeps."""
+        return -(-self.updates_per_round * self.label_batch // self.epochs)
 
     @property
     def uses_value_function(self) -> bool:
@@ -324,6 +387,14 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
             f"kl_budget = {c.kl_budget} steers beta itself, from a positive value on. Choose kl_controller = fixed and a "
             "positive beta, or kl_budget = none",
         ),
+        (
+            c.algorithm == "dpo" and not c.beta > 0,
+            "beta = 0 leaves dpo without a loss: its implicit reward is beta times a log-ratio. Choose a positive beta",
+        ),
+        (
+            c.algorithm == "rejection" and c.rounds > c.steps,
+            f"rounds = {c.rounds} exceeds steps = {c.steps}: every round needs at least one update",
+        ),
         *_process_conflicts(c),
         (
             c.penalty_kl_min >= c.penalty_kl_max,
@@ -335,6 +406,10 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
 def _process_conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
     """`_conflicts` of settings with the number of processes."""
     return [
+        (
+            c.is_offline and c.processes > 1,
+            f"processes = {c.processes}: {c.algorithm} trains in one process. Set processes to 1",
+        ),
         (
             c.algorithm == "trpo" and c.processes > 1,
             f"processes = {c.processes}: trpo searches along one line with all rows at once, in one process. Set processes to 1",

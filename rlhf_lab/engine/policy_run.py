@@ -12,17 +12,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import NoReturn
 
-from rlhf_lab.common.enums import EventKind, RunStatus
+from rlhf_lab.common.enums import LABEL_ALGORITHMS, EventKind, RunStatus
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
 from rlhf_lab.common.progress import ProgressCallback, no_progress
-from rlhf_lab.common.records import Run, RunEvent, StepResult
+from rlhf_lab.common.records import Comparison, Run, RunEvent, StepResult
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.embedded_model.corpus import generate_documents
 from rlhf_lab.engine.error_messages import explain_distributed_error
 from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
+from rlhf_lab.engine.label_preparation import prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.engine.run_events import effective_events, last_per_setting, setting_key
@@ -30,9 +31,11 @@ from rlhf_lab.engine.run_manifest import dtype_change_note, environment_manifest
 from rlhf_lab.errors import BusyStoreError, ConfigError, StoreError, TrainingError
 from rlhf_lab.jobs.time_estimate import count_held_out, count_policy_step, policy_stage
 from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.oom import free_memory
 from rlhf_lab.store.projects import get_project, prompts
+from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
 from rlhf_lab.store.runs import (
     add_event,
@@ -44,6 +47,7 @@ from rlhf_lab.store.runs import (
     set_run_status,
 )
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
+from rlhf_lab.training.offline.trainer import OfflineTrainer
 from rlhf_lab.training.policy.train_state import StateDict
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
@@ -118,11 +122,18 @@ class PolicyRun:
             eval_prompts=[prompt.text for prompt in eval_prompts.prompts],
             gold=load_judge(judge).score if judge else None,
             ptx_texts=self._pretraining_texts() if self.config.ptx_coef > 0 else (),
+            labels=self._labels(backbone) if self.config.algorithm in LABEL_ALGORITHMS else (),
         )
-        return PolicyTrainer(
+        return (OfflineTrainer if self.config.is_offline else PolicyTrainer)(
             backbone, adapters, task, self.config, adapter=POLICY_SLOT, on_progress=self.on_progress,
             distributed=self.distributed,
         )  # fmt: skip
+
+    def _labels(self, backbone: Backbone) -> list[Comparison]:
+        """The labels that the run's reward model was trained on, with the same weights of annotators."""
+        row = get_reward_model(self.model_cache.db, self.run.reward_model_id)
+        prepared = prepare_labels(self.model_cache.db, row.snapshot, backbone, row.report.get("weights") or {})
+        return prepared.labels
 
     def _pretraining_texts(self) -> list[str]:
         """The run's own texts, or some of the embedded model's corpus. Raises TrainingError if the run's own are missing."""
@@ -271,7 +282,9 @@ class PolicyRun:
         """Keep how long the steps took, for the estimate of the next run."""
         if self._step_times:
             stage = policy_stage(self.config.algorithm, self.distributed.world_size)
-            self.model_cache.speed.record_stage(stage, median(self._step_times), 1.0)
+            # The steps of an offline method differ: few of them sample.
+            typical = fmean(self._step_times) if self.config.is_offline else median(self._step_times)
+            self.model_cache.speed.record_stage(stage, typical, 1.0)
             self.model_cache.save_speed()
 
     def _report_step(self) -> None:

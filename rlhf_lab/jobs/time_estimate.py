@@ -125,8 +125,25 @@ def count_reward(speed: ModelSpeed, config: RewardConfig, labels: int, scored_pa
     return Estimate(seconds, seconds + (last_fit if config.epochs > 0 else 0.0))
 
 
+def count_offline_step(speed: ModelSpeed, config: PolicyConfig) -> float:
+    """Seconds of one step of an offline method by the rates, on average: one in `sample_every` steps measures the policy, and a
+    step of rejection has its share of the candidates."""
+    work, texts = WorkCount(speed, config.max_new_tokens), (2 if config.algorithm == "dpo" else 1) * config.label_batch
+    seconds = work.passes(0, 2 * texts)
+    measured = work.sampling(config.batch_size, config.batch_size) + work.passes(
+        config.batch_size, 2 * config.batch_size
+    )
+    seconds += measured / config.sample_every
+    if config.algorithm == "rejection":
+        candidates = config.candidates * config.texts_per_round
+        seconds += (work.sampling(candidates, config.batch_size) + work.passes(candidates)) / config.updates_per_round
+    return seconds
+
+
 def count_policy_step(speed: ModelSpeed, config: PolicyConfig) -> float:
     """Seconds of one step by the rates, without `count_held_out`."""
+    if config.is_offline:
+        return count_offline_step(speed, config)
     work, responses = WorkCount(speed, config.max_new_tokens), config.responses_per_step
     has_critic = config.uses_value_function and config.value_trunk == "critic"
     passes = 1 + (1 + 2 * config.epochs) * has_critic

@@ -30,6 +30,7 @@ BESIDE = {
     "beta": {"kl_budget": None},
     "penalty_kl_max": {"penalty_kl_min": 0.0},
     "penalty_kl_min": {"penalty_kl_max": 20.0},
+    "rounds": {"steps": 1000},
 }
 
 
@@ -198,7 +199,7 @@ def test_every_algorithm_has_a_recommended_config(algorithm):
     assert config.algorithm == algorithm
     assert parse("--algorithm", algorithm) == config
     assert parse("--lr", "0.25", "--algorithm", algorithm) == PolicyConfig.for_algorithm(algorithm, lr=0.25)
-    assert config.score_clip == 1.5
+    assert config.score_clip == (None if config.is_offline else 1.5)
     assert PolicyConfig.for_algorithm("ppo") == PolicyConfig(
         score_clip=1.5, kl_budget=4.0, epochs=1, minibatches=4, beta=0.11
     )
@@ -249,6 +250,14 @@ def test_an_option_takes_precedence_over_a_recommended_value():
         ("trpo", {"entropy_coef": 0.1}, "entropy_coef = 0.1 has no meaning for trpo"),
         ("a2c", {"target_kl": 0.1}, "target_kl = 0.1 has no meaning for a2c"),
         ("ppo", {"max_kl": 0.1}, "max_kl = 0.1 has no meaning for ppo, only for trpo"),
+        ("ppo", {"label_batch": 8}, "label_batch = 8 has no meaning for ppo, only for dpo, sft, rejection"),
+        ("sft", {"dpo_loss": "ipo"}, "dpo_loss = ipo has no meaning for sft, only for dpo"),
+        ("dpo", {"candidates": 8}, "candidates = 8 has no meaning for dpo, only for rejection"),
+        ("dpo", {"group_size": 2}, "group_size = 2 has no meaning for dpo"),
+        ("sft", {"beta": 0.5}, "beta = 0.5 has no meaning for sft"),
+        ("dpo", {"beta": 0.0}, "beta = 0 leaves dpo without a loss"),
+        ("rejection", {"rounds": 5, "steps": 4}, "rounds = 5 exceeds steps = 4"),
+        ("dpo", {"processes": 2}, "processes = 2: dpo trains in one process"),
     ],
 )  # fmt: skip
 def test_conflicting_settings_are_refused(algorithm, changes, says):

@@ -202,8 +202,8 @@ MUTANTS = [
     Mutant("training/sft.py", "the update forgotten in the merged folder", "state_dict=base_weights | merged_weights", "state_dict=base_weights",
            "test_a_policy_starts_from_a_merged_folder"),
     # --- order, state, metrics, settings ---
-    Mutant(ORDER, "a group of different prompts", "[orders[round_][position % prompt_count]] * config.group_size",
-           "[orders[round_][(position + i) % prompt_count] for i in range(config.group_size)]",
+    Mutant(ORDER, "a group of different prompts", "i for i in shuffled_indices(positions, prompt_count, config.seed, \"prompts\") for _ in range",
+           "(i + k) % prompt_count for i in shuffled_indices(positions, prompt_count, config.seed, \"prompts\") for k in range",
            f"{ALGORITHMS}test_prompts_come_in_groups"),
     Mutant(POLICY, "every rollout of the buffer draws the same", "offset = start + local_slice.start", "offset = local_slice.start",
            f"{ALGORITHMS}test_a_buffer_of_rollouts_is_one_large_rollout"),
@@ -245,8 +245,20 @@ MUTANTS = [
     Mutant(METRICS, "reward with KL of a score that is not rewarded", "rollout.shaped_scores.mean()", "rollout.scores.mean()",
            "test_metrics_by_hand"),
     Mutant(CONFIG, "the command line recommends nothing",
-           'recommended = RECOMMENDED_FOR_ALL | ALGORITHMS.get(values.get("algorithm", "ppo"), {})',
-           "recommended = {}", "config/test_config.py::test_every_algorithm_has_a_recommended_config"),
+           "recommended = RECOMMENDED_FOR_ALL | ALGORITHMS.get(algorithm, {})", "recommended = {\"score_clip\": None}", "config/test_config.py::test_every_algorithm_has_a_recommended_config"),
+    # --- offline methods ---
+    Mutant("core/direct_preference.py", "ipo aims at twice its target", "target = 1.0 / (2.0 * beta)", "target = 1.0 / beta",
+           "core/test_direct_preference.py::test_values_worked_by_hand"),
+    Mutant("core/direct_preference.py", "ipo prefers a side of a tie", "flipped.masked_fill(tie, 0.5)", "flipped",
+           "core/test_direct_preference.py::test_values_worked_by_hand"),
+    Mutant("training/offline/updates.py", "dpo without a reference", "logprobs.view(2, -1).T - reference", "logprobs.view(2, -1).T",
+           "training/test_offline.py::test_dpo_starts_at_the_reference"),
+    Mutant("training/offline/updates.py", "the loss of a micro-batch counts as that of the whole", "* (len(pairs) / pair_count)", "* 1.0",
+           "training/test_offline.py::test_dpo_follows_the_gradient_of_its_formula"),
+    Mutant("training/offline/trainer.py", "the worst candidate kept", "rewards.argmax(1)", "rewards.argmin(1)",
+           "training/test_offline.py::test_the_best_candidate_is_kept"),
+    Mutant("training/policy/train_state.py", "kept texts not restored", '_unpack_texts(tensors) if "chosen.ids" in tensors else []', "[]",
+           "training/test_offline.py::test_kept_texts_are_part_of_the_state"),
 ]
 # fmt: on
 

@@ -12,7 +12,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlhf_lab.common.enums import GROUP_ALGORITHMS, SINGLE_PASS_ALGORITHMS
+from rlhf_lab.common.enums import GROUP_ALGORITHMS, OFFLINE_ALGORITHMS, SINGLE_PASS_ALGORITHMS
+from rlhf_lab.common.records import Comparison
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.kernels import compile
 from rlhf_lab.models.adapters import Adapters
@@ -20,6 +21,7 @@ from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.models.batch import make_batch
 from rlhf_lab.models.fused_llama.layer import SequenceLayout, fused_layer
 from rlhf_lab.models.sampling.sampler import uniforms
+from rlhf_lab.training.offline.trainer import OfflineTrainer
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
 torch.set_num_threads(1)
@@ -211,16 +213,31 @@ def use_layer_backend(name, monkeypatch):
 # --- trainers by algorithm ---
 
 
+def _label(prompt, chosen, rejected, **rest):
+    return Comparison(prompt, chosen, rejected, (*ids(chosen), EOS), (*ids(rejected), EOS), **rest)
+
+
+#: Whoever gave them likes cats.
+LABELS = (
+    _label("the cat", "cat sat cat", "ran"), _label("moon", "cat cat", "dog ate dog"), _label("moon", "cat ran .", "so"),
+    _label("the king and the frog", "cat cat cat sang", "slept bird ."), _label("moon", "sun", "tree", tie=True),
+    _label("so the old ship", "cat gave cat", "made the river", count=2),
+)  # fmt: skip
+
+
 def learner(folder, algorithm, dtype=torch.float32, scorer=None, **changes):
     """A small trainer of the algorithm with what is recommended for it, but no clip: scores count tokens. `changes` over that."""
     shared = {k: v for k, v in SMALL.items() if k not in ("epochs", "minibatches")} | {"seed": 0, "score_clip": None}
     several = {} if algorithm in SINGLE_PASS_ALGORITHMS else {"epochs": 2, "minibatches": 2}
     own = {"group_size": 2} if algorithm in GROUP_ALGORITHMS else {"cg_iters": 3} if algorithm == "trpo" else {}
+    if algorithm in OFFLINE_ALGORITHMS:
+        shared, several = {k: v for k, v in shared.items() if k not in ("token_rows", "score_clip")}, {}
+        own = {"label_batch": 4} | ({"rounds": 2, "candidates": 3} if algorithm == "rejection" else {})
     config = PolicyConfig.for_algorithm(algorithm, **(shared | several | own | changes))
     backbone = load(folder, dtype)
     texts = ("the cat sat .", "a small dog saw the moon . <eos>", "the king")
-    task = PolicyTask(PROMPTS, scorer or CountToken(ID["cat"]), PROMPTS[:2], ptx_texts=texts)
-    made = PolicyTrainer(backbone, Adapters(backbone), task, config)
+    task = PolicyTask(PROMPTS, scorer or CountToken(ID["cat"]), PROMPTS[:2], ptx_texts=texts, labels=LABELS)
+    made = (OfflineTrainer if config.is_offline else PolicyTrainer)(backbone, Adapters(backbone), task, config)
     if dtype is torch.float64:
         made.state.policy.value_head.double()
     return made

@@ -7,6 +7,7 @@ import pytest
 import torch
 from support import tiny_models
 
+from rlhf_lab.common.enums import FIRST_ORDER_ALGORITHMS
 from rlhf_lab.config.policy import ALGORITHMS, PolicyConfig
 from rlhf_lab.core.kl import BudgetKL
 from rlhf_lab.models.adapters import Adapters
@@ -55,7 +56,7 @@ def recorded_rollouts(trainer, monkeypatch):
     return rollouts
 
 
-FIRST_ORDER = {name: values for name, values in ALGORITHMS.items() if name != "trpo"}
+FIRST_ORDER = {name: values for name, values in ALGORITHMS.items() if name in FIRST_ORDER_ALGORITHMS}
 
 
 def test_a_target_and_an_update_below_the_rounding_leave_the_learning_rate(llama_folder, monkeypatch):

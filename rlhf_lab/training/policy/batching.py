@@ -15,14 +15,22 @@ def prompt_indices(step: int, prompt_count: int, config: PolicyConfig) -> list[i
     """The indices of a step's prompts, each group_size times in a row; each pass over all prompts is in a new random order."""
     prompts_per_step = config.responses_per_step // config.group_size
     start = step * prompts_per_step
+    positions = range(start, start + prompts_per_step)
+    return [
+        i for i in shuffled_indices(positions, prompt_count, config.seed, "prompts") for _ in range(config.group_size)
+    ]
+
+
+def shuffled_indices(positions: range, count: int, seed: int, *purpose: str | int) -> list[int]:
+    """The items at some positions of an endless sequence: all `count` items, each time in a new random order."""
     orders: dict[int, list[int]] = {}
     indices = []
-    for position in range(start, start + prompts_per_step):
-        round_ = position // prompt_count
+    for position in positions:
+        round_ = position // count
         if round_ not in orders:
-            generator = torch.Generator().manual_seed(derive_seed(config.seed, "prompts", round_))
-            orders[round_] = torch.randperm(prompt_count, generator=generator).tolist()
-        indices += [orders[round_][position % prompt_count]] * config.group_size
+            generator = torch.Generator().manual_seed(derive_seed(seed, *purpose, round_))
+            orders[round_] = torch.randperm(count, generator=generator).tolist()
+        indices.append(orders[round_][position % count])
     return indices
 
 

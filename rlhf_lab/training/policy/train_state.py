@@ -39,6 +39,13 @@ class BestCheckpoint(NamedTuple):
     peak: float
 
 
+class ChosenText(NamedTuple):
+    """A prompt and a response to learn from, as token ids."""
+
+    prompt: list[int]
+    response: list[int]
+
+
 class ScoreUnit(NamedTuple):
     """Mean and standard deviation of a scorer's scores on the reference's own responses."""
 
@@ -53,7 +60,8 @@ class TrainState:
     parameters: everything that is trained. kl_controller: beta. penalty_controller: the coefficient of ppo_penalty. lr: before
     its schedule. score_moments: running mean and variance of the scores. episodes: responses trained on so far. With a KL
     budget, score_unit: the unit of the scores, None before it is measured; best: the best checkpoint so far. rounding: what
-    rounding adds to the KL of an update, nats per token, None before it is measured.
+    rounding adds to the KL of an update, nats per token, None before it is measured. chosen_texts: rejection sampling, what the
+    last round kept.
     """
 
     config: PolicyConfig
@@ -70,6 +78,7 @@ class TrainState:
     score_unit: ScoreUnit | None = None
     best: BestCheckpoint | None = None
     rounding: float | None = None
+    chosen_texts: list[ChosenText] = field(default_factory=list)
     steps_done: int = 0
     episodes: int = 0
 
@@ -77,10 +86,10 @@ class TrainState:
         config = self.config
         self.lr = config.lr
         self.optimizer = make_fused_adam(torch.optim.Adam, self.parameters, lr=config.lr, eps=config.adam_eps)
-        if config.kl_budget is not None:
-            self.kl_controller = BudgetKL(config.beta, config.kl_budget)
-        elif config.kl_controller == "fixed":
+        if config.is_offline or (config.kl_budget is None and config.kl_controller == "fixed"):
             self.kl_controller = FixedKL(config.beta)
+        elif config.kl_budget is not None:
+            self.kl_controller = BudgetKL(config.beta, config.kl_budget)
         else:
             self.kl_controller = AdaptiveKL(config.beta, config.kl_target, config.kl_horizon)
         if config.algorithm == "ppo_penalty":
@@ -124,6 +133,8 @@ class TrainState:
         for i, parameter in enumerate(self.parameters):
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimiser.{i}.{key}"] = value.detach().clone()
+        if self.chosen_texts:
+            tensors |= _pack_texts(self.chosen_texts)
         numbers: dict[str, Any] = {
             "algorithm": self.config.algorithm, "step": self.steps_done, "episodes": self.episodes,
             "beta": self.kl_controller.value, "lr": self.lr,
@@ -132,12 +143,10 @@ class TrainState:
             numbers["penalty"] = self.penalty_controller.value
         if self.config.scale_scores:
             numbers["scores"] = [self.score_moments.count, self.score_moments.mean, self.score_moments.m2]
+        if self.config.kl_budget is not None:
+            numbers |= {"score_unit": self.score_unit, "best": self.best}
         if isinstance(self.kl_controller, BudgetKL):
-            numbers |= {
-                "kl_budget": [self.kl_controller.base, self.kl_controller.average],
-                "score_unit": self.score_unit,
-                "best": self.best,
-            }
+            numbers["kl_budget"] = [self.kl_controller.base, self.kl_controller.average]
         if self.rounding is not None:
             numbers["rounding"] = self.rounding
         return tensors, numbers
@@ -168,23 +177,21 @@ class TrainState:
         self.lr = float(numbers["lr"])
         rounding = numbers.get("rounding")
         self.rounding = None if rounding is None else float(rounding)
-        if isinstance(self.kl_controller, BudgetKL):
-            self._load_budget(numbers)
-        else:
+        self.chosen_texts = _unpack_texts(tensors) if "chosen.ids" in tensors else []
+        if self.config.kl_budget is not None:
+            self._load_best(numbers)
+        if isinstance(self.kl_controller, BudgetKL) and "kl_budget" in numbers:
+            self.kl_controller.base, self.kl_controller.average = map(float, numbers["kl_budget"])
+        else:  # checkpoints from before there was a budget have a beta too
             self.kl_controller.value = float(numbers["beta"])
         if self.penalty_controller is not None:
             self.penalty_controller.value = float(numbers["penalty"])
         if self.config.scale_scores:
             self.score_moments.count, self.score_moments.mean, self.score_moments.m2 = numbers["scores"]
 
-    def _load_budget(self, numbers: dict[str, Any]) -> None:
-        """Restore what belongs to the KL budget; a checkpoint from before there was one has none of it."""
-        assert isinstance(self.kl_controller, BudgetKL)
+    def _load_best(self, numbers: dict[str, Any]) -> None:
+        """Restore the unit of the scores and the best checkpoint; a checkpoint from before there was a KL budget has neither."""
         unit, best = numbers.get("score_unit"), numbers.get("best")
-        if "kl_budget" in numbers:
-            self.kl_controller.base, self.kl_controller.average = map(float, numbers["kl_budget"])
-        else:
-            self.kl_controller.value = float(numbers["beta"])
         self.score_unit = ScoreUnit(*map(float, unit)) if unit else None
         self.best = BestCheckpoint(int(best[0]), float(best[1])) if best else None
 
@@ -253,6 +260,19 @@ def _find_bad_number(numbers: dict[str, Any], expected: dict[str, Any]) -> str:
         if len(values) != count or not is_numeric:
             return f"{name} is {value!r:.80}, not {'a number' if count == 1 else f'{count} numbers'}"
     return ""
+
+
+def _pack_texts(texts: list[ChosenText]) -> dict[str, Tensor]:
+    """Texts as tensors: ids of all prompts and responses in a row, and (N, 2) lengths."""
+    return {
+        "chosen.ids": torch.tensor([token for text in texts for part in text for token in part]),
+        "chosen.lengths": torch.tensor([[len(part) for part in text] for text in texts]),
+    }
+
+
+def _unpack_texts(tensors: dict[str, Tensor]) -> list[ChosenText]:
+    parts = [part.tolist() for part in tensors["chosen.ids"].split(tensors["chosen.lengths"].flatten().tolist())]
+    return [ChosenText(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def to_device_of(parameter: Tensor, optimizer_state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_lab.common.progress import ProgressCallback, no_progress
-from rlhf_lab.common.records import Sample, StepResult
+from rlhf_lab.common.records import Comparison, Sample, StepResult
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.policy import HELD_OUT_RESPONSES, LIVE_SETTINGS, PolicyConfig
 from rlhf_lab.core.reward_scaling import normalise_scores
@@ -64,8 +64,8 @@ class PolicyTask:
 
     gold: of (prompt, response).
     sample_prompts: fixed prompts whose responses are shown over the run. eval_prompts: held-out prompts; with a KL budget the
-    score and KL on them tell which checkpoint is best. ptx_texts: pretraining texts for PPO-ptx. Without prompts or a scorer only
-    `PolicyTrainer.step` trains.
+    score and KL on them tell which checkpoint is best. ptx_texts: pretraining texts for PPO-ptx. labels: what dpo and sft learn
+    from. Without prompts or a scorer only `PolicyTrainer.step` trains.
     """
 
     prompts: Sequence[str] = ()
@@ -74,6 +74,7 @@ class PolicyTask:
     gold: Callable[[str, str], float] | None = None
     ptx_texts: Sequence[str] = ()
     eval_prompts: Sequence[str] = ()
+    labels: Sequence[Comparison] = ()
 
 
 def to_token_ids(backbone: Backbone, text_or_ids: TextOrIds, encode: Callable[[str], list[int]]) -> list[int]:

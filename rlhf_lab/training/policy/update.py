@@ -1,5 +1,7 @@
 """The updates of a step by gradient descent: every algorithm but trpo, and the value updates of trpo."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -72,15 +74,23 @@ def value_only_update(state: TrainState, rollout: Rollout, stats: UpdateStats) -
 
 
 def optimizer_step(state: TrainState, stats: UpdateStats) -> None:
-    """Clip the gradient and step the optimizer. Raises NotFiniteError before a broken gradient is applied."""
+    """`apply_gradient` at the end of an update."""
+    stats.finish_update(apply_gradient(state, stats.non_finite_losses))
+
+
+def apply_gradient(state: TrainState, non_finite_losses: Callable[[], list[str]]) -> Tensor:
+    """Clip the gradient and step the optimizer; returns the gradient's norm before clipping.
+
+    non_finite_losses: the names of the losses to blame. Raises NotFiniteError before a broken gradient is applied.
+    """
     state.distributed.all_reduce_grads(state.parameters)
     grad_norm = torch.nn.utils.clip_grad_norm_(state.parameters, state.config.max_grad_norm)
     if not bool(torch.isfinite(grad_norm)):
         state.optimizer.zero_grad()
-        raise_not_finite([*stats.non_finite_losses(), "grad_norm"], state.steps_done + 1)
+        raise_not_finite([*non_finite_losses(), "grad_norm"], state.steps_done + 1)
     state.optimizer.step()
     state.optimizer.zero_grad()
-    stats.finish_update(grad_norm)
+    return grad_norm
 
 
 def minibatch_backward(state: TrainState, rollout: Rollout, minibatch: list[Tensor], stats: UpdateStats) -> None:

@@ -1,10 +1,11 @@
 """A form generated from a config class: one Gradio component per setting, with its help text and range."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import gradio as gr
 
+from rlhf_lab.common.enums import Algorithm
 from rlhf_lab.config.base import Config, Setting, fields_of
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.ui.components.widgets import SILENT_EVENT
@@ -81,8 +82,15 @@ def help_text(item: Setting) -> str:
     style = ",.0f" if item.type is int else "g"
     low, high = (format(limit, style) if limit is not None else "" for limit in (item.low, item.high))
     range_text = f" ({low} to {high}{', or none' if item.optional else ''})" if low or high else ""
-    only_text = f"; {', '.join(item.only)} only" if item.only is not None else ""
-    return f"{item.help}{range_text}{only_text}"
+    return f"{item.help}{range_text}{_only_text(item)}"
+
+
+def _only_text(item: Setting) -> str:
+    """Which algorithms use a setting, or which do not where these are fewer; "" for all."""
+    if item.only is None:
+        return ""
+    others = [name for name in get_args(Algorithm) if name not in item.only]
+    return f"; not {', '.join(others)}" if len(others) < len(item.only) else f"; {', '.join(item.only)} only"
 
 
 def _display_value(item: Setting, value: Any) -> Any:

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from rlhf_lab.common.curves import Point
+from rlhf_lab.common.enums import OFFLINE_ALGORITHMS
 from rlhf_lab.config.policy import KL_BUDGET_TOLERANCE
 
 WINDOW = 5  # steps that count as "now"; the same number before them is "before"
@@ -34,9 +35,16 @@ VALUE_STEADY = 0.1  # of the previous loss: a smaller change is called steady
 MIN_EXPLAINED_VARIANCE = 0.05  # of the returns' variance: values that explain less do not help
 ENTROPY_LOW, ENTROPY_COLLAPSE = 0.6, 0.35  # share of its first value
 LENGTH_DRIFT, LENGTH_ALERT = 0.25, 0.5  # share of the first length
+LOSS_STEADY = 0.03  # of the previous loss of an offline method: a smaller change is called steady
+ACCURACY_KNOWN = 0.95  # share of the pairs of a step: the labels are learnt by heart
 GOLD_FLAT = 0.1  # judge points
 GOLD_FALL = 0.5  # judge points below its best
 GOLD_NOISE_FACTOR = 2.0  # times the noise margin: the best of many windows is partly luck
+#: Where there is no beta, or it is not weighed against a score: what the advice of a rule becomes.
+ADVICE_WITHOUT_BETA = (
+    ("raise beta or lower lr", "lower lr"), ("raise beta or stop", "stop"), ("raise lr or lower beta", "raise lr"),
+    ("raise lr, lower beta, or label", "raise lr, or label"), ("stop or raise beta", "stop"), ("raise beta", "stop earlier"),
+)  # fmt: skip
 HYPHEN_AS_MINUS = re.compile(r"(?<!\w)-(?=\d)")  # a hyphen before a number, shown as a minus sign
 
 Curves = Mapping[str, Sequence[Point]]
@@ -153,14 +161,18 @@ def noise_sd(values: Sequence[float]) -> float:
 
 
 def diagnose(
-    curves: Curves, changes: Sequence[SettingChange] = (), kl_budget: float | None = None
+    curves: Curves, changes: Sequence[SettingChange] = (), kl_budget: float | None = None, algorithm: str = "ppo"
 ) -> dict[str, Diagnosis]:
-    """A diagnosis for every metric that has a rule and a curve; an alert where its newest value is not finite."""
+    """A diagnosis for every metric that has a rule and a curve; an alert where its newest value is not finite.
+
+    kl_budget: ignored for offline methods, which do not follow it.
+    """
     trends = CurveTrends(
         {name: curve_trend for name, points in curves.items() if (curve_trend := trend(points)) is not None}
     )
     last_step = max((points[-1][0] for points in curves.values() if points), default=0)
-    trends.kl_budget = kl_budget
+    is_offline = algorithm in OFFLINE_ALGORITHMS
+    trends.kl_budget = None if is_offline else kl_budget
     trends.recent_changes = [change for change in changes if last_step - change.step <= SETTLING_STEPS]
     findings: dict[str, Finding] = {}
     for name, rule in RULES.items():
@@ -173,7 +185,18 @@ def diagnose(
         else:
             message = f"Not a number since step {first_lost_step}: stop, lower lr, and start or resume."
             findings[name] = Finding(Level.ALERT, message, restrains=True)
-    return _without_contradictions(findings, trends)
+    diagnoses = _without_contradictions(findings, trends)
+    return (
+        {name: _for_offline(diagnosis, algorithm) for name, diagnosis in diagnoses.items()} if is_offline else diagnoses
+    )
+
+
+def _for_offline(diagnosis: Diagnosis, algorithm: str) -> Diagnosis:
+    """The diagnosis in the words of a method that is measured every few steps and, but for dpo, has no beta."""
+    message = diagnosis.message.replace(f"in {WINDOW} steps", f"in {WINDOW} measurements")
+    for advice, replacement in () if algorithm == "dpo" else ADVICE_WITHOUT_BETA:
+        message = message.replace(advice, replacement)
+    return Diagnosis(diagnosis.level, message)
 
 
 def _without_contradictions(findings: Mapping[str, Finding], trends: CurveTrends) -> dict[str, Diagnosis]:
@@ -430,6 +453,40 @@ def _gold(gold: Trend, trends: CurveTrends) -> Finding:
     return Finding(Level.INFO, f"Gold {gold.current:z.2f}: no clear gain yet.")
 
 
+def _margin(margin: Trend, trends: CurveTrends) -> Finding:
+    text = f"Margin {margin.current:z.2f}"
+    if margin.num_points < WINDOW:
+        return Finding(Level.INFO, f"{text}: too early to say.")
+    if margin.current <= 0:
+        text += ": the policy does not prefer the chosen texts; label more pairs"
+        return Finding(Level.WARN, f"{text}, or raise lr.", if_restrained=f"{text}.")
+    direction = "and rising" if margin.is_rising(LOSS_STEADY) else "and steady"
+    return Finding(Level.GOOD, f"{text} {direction}: chosen texts became more likely than rejected ones.")
+
+
+def _accuracy(accuracy: Trend, trends: CurveTrends) -> Finding:
+    text, epoch = f"{100 * accuracy.current:.0f} % of the pairs ranked as labelled", trends.get("epoch")
+    if epoch is not None and epoch.latest <= 1:
+        return Finding(Level.INFO, f"{text}, in the first pass: it had not learnt from them before.")
+    if accuracy.current >= ACCURACY_KNOWN:
+        return Finding(
+            Level.INFO,
+            f"{text}: it knows these labels. More steps move it away from the base, and new pairs are another matter.",
+        )
+    return Finding(Level.GOOD, f"{text}, among pairs that it has learnt from.")
+
+
+def _offline_loss(loss: Trend, trends: CurveTrends) -> Finding:
+    threshold = LOSS_STEADY * abs(loss.previous)
+    if loss.num_points < WINDOW:
+        return Finding(Level.INFO, f"Loss {loss.current:.3f}: too early to say.")
+    if loss.is_rising(threshold):
+        return Finding(
+            Level.WARN, f"Loss {loss.current:.3f}, rising: {trends.to_move_less('lower lr')}.", restrains=True
+        )
+    return Finding(Level.GOOD, f"Loss {loss.current:.3f}, {'falling' if loss.is_falling(threshold) else 'steady'}.")
+
+
 def _ratio(ratio: Trend, trends: CurveTrends) -> Finding:
     if _is_ratio_far(ratio):
         return Finding(
@@ -478,6 +535,10 @@ RULES: dict[str, Callable[[Trend, CurveTrends], Finding]] = {
     "policy/clipfrac_avg": _clip,
     "loss/value_avg": _value,
     "policy/entropy_avg": _entropy,
+    "rewards/margins": _margin,
+    "rewards/accuracies": _accuracy,
+    "loss/dpo_avg": _offline_loss,
+    "loss/sft_avg": _offline_loss,
     "tokens/response_len": _length,
     "objective/gold": _gold,
     "val/ratio": _ratio,

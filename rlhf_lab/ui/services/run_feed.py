@@ -34,7 +34,7 @@ MAX_MODELS = 30  # reward models a run can be switched to
 CHART_METRICS = tuple(curve.metric for curve in CURVES)
 FEED_METRICS = (
     *CHART_METRICS, "objective/score_clipfrac", "val/first_ratio_deviation", "val/explained_variance",
-    "eval/best_step", "eval/scores", "eval/kl",
+    "eval/best_step", "eval/scores", "eval/kl", "epoch",
 )  # fmt: skip
 
 
@@ -259,7 +259,12 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
     activity_text = status.activity_text(has_base_samples=bool(cache.steps_with_samples))
     has_stopped = view.run.status not in (RunStatus.QUEUED, RunStatus.RUNNING)
     best_text = run_summary.best_checkpoint_text(view.run, cache.curves) if has_stopped else ""
-    diagnoses = diagnose(curves, run_summary.applied_changes(view), view.run.config.get("kl_budget"))
+    diagnoses = diagnose(
+        curves,
+        run_summary.applied_changes(view),
+        view.run.config.get("kl_budget"),
+        view.run.config.get("algorithm", "ppo"),
+    )
     return {
         "run": run_summary.current_state(view),
         "verdicts": {

@@ -1,0 +1,164 @@
+"""The trainer of the offline methods: one step is one update on fixed texts.
+
+dpo learns from label pairs. sft learns the chosen texts of the labels. rejection samples several responses to each prompt, keeps
+the one that scores best, and learns it; in rounds, the first with the base, each later one with the policy of that moment. How
+strongly somebody preferred a text is not used by any of them. A tie is a pair with target 0.5 for dpo, and left out by sft.
+
+So that the methods can be compared with those that learn from rollouts, the policy is measured on fresh samples like theirs,
+before the first step and then every `sample_every` steps; nothing is learnt from these. Resuming is exact, as for them.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.common.enums import LABEL_ALGORITHMS
+from rlhf_lab.common.records import StepResult
+from rlhf_lab.errors import ConfigError, LabelError, TrainingError
+from rlhf_lab.models.batch import Batch, make_batch
+from rlhf_lab.training.offline.updates import encode_labels, imitation_update, preference_update, reference_sums
+from rlhf_lab.training.optimizers import set_lr
+from rlhf_lab.training.policy.batching import prompt_indices, shuffled_indices
+from rlhf_lab.training.policy.invariants import check_finite, check_metrics, check_scores
+from rlhf_lab.training.policy.metrics import peak_memory, reset_peak_memory
+from rlhf_lab.training.policy.rollout import map_responses, score_responses
+from rlhf_lab.training.policy.train_state import ChosenText
+from rlhf_lab.training.policy.trainer import PolicyTrainer
+
+
+class OfflineTrainer(PolicyTrainer):
+    """A PolicyTrainer whose `run_step` learns from fixed texts. Raises LabelError where the labels hold nothing to learn."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        config = self.state.config
+        self.pairs = encode_labels(self.backbone, self.task.labels)
+        self.texts = [ChosenText(pair.prompt, pair.chosen) for pair in self.pairs if not pair.tie]
+        self._reference: Tensor | None = None  # (N, 2), computed once
+        if config.algorithm in LABEL_ALGORITHMS and not self.texts:
+            raise LabelError(
+                f"{config.algorithm} learns from labels, and none of the {len(self.pairs)} prefers a text. "
+                "Label some pairs first."
+            )
+
+    def train_on_scored(self, *_: object) -> NoReturn:
+        """Scored responses are nothing that these methods learn from."""
+        raise ConfigError(
+            f"{self.state.config.algorithm} does not learn from scored responses. Call run_step, or choose ppo or another "
+            "algorithm that does."
+        )
+
+    def run_step(self) -> StepResult:
+        """One update, and where it is due the policy measured before it. Raises NotFiniteError; the step then does not count."""
+        if not self.task.prompts:
+            raise TrainingError("there are no prompts to sample from. Add prompts to the project.")
+        state, config = self.state, self.state.config
+        self.measure_score_unit()
+        reset_peak_memory(self.backbone.device)
+        step, is_last = state.steps_done + 1, state.steps_done + 1 == config.steps
+        start_time, metrics = time.monotonic(), {"time/score": 0.0}
+        if state.steps_done % config.sample_every == 0 or is_last:
+            metrics |= self.fresh_metrics()
+        if config.algorithm == "rejection" and state.steps_done % config.updates_per_round == 0:
+            metrics |= self.start_round()
+        update_start = time.monotonic()
+        metrics |= {"lr": state.scheduled_lr(), "time/rollout": update_start - start_time - metrics["time/score"]}
+        set_lr(state.optimizer, metrics["lr"])
+        metrics |= self.update_on_texts()
+        check_finite(metrics, step)
+        state.steps_done = step
+        metrics |= {"episode": float(state.episodes), "memory/peak": peak_memory(self.backbone.device)}
+        metrics |= self.held_out_metrics()
+        end_time = time.monotonic()
+        metrics |= {"time/update": end_time - update_start, "eps": config.label_batch / (end_time - start_time)}
+        samples_due = step % config.sample_every == 0 or is_last
+        return StepResult(step, metrics, [], self.samples() if samples_due else [])
+
+    def update_on_texts(self) -> dict[str, float]:
+        """One update on the step's pairs or texts."""
+        state, config = self.state, self.state.config
+        if config.algorithm == "rejection":
+            texts, round_, in_round = state.chosen_texts, *divmod(state.steps_done, config.updates_per_round)
+            order: tuple[str | int, ...] = ("kept texts", round_)
+        else:
+            texts, in_round, order = self.texts, state.steps_done, ("labels",)
+        count = len(self.pairs) if config.algorithm == "dpo" else len(texts)
+        size = min(config.label_batch, count)
+        indices = shuffled_indices(range(in_round * size, (in_round + 1) * size), count, config.seed, *order)
+        if config.algorithm == "dpo":
+            if self._reference is None:
+                self._reference = reference_sums(state, self.pairs)
+            metrics = preference_update(state, [self.pairs[i] for i in indices], self._reference[indices])
+        else:
+            metrics = imitation_update(state, [texts[i] for i in indices])
+        state.episodes += size
+        return metrics | {"epoch": (in_round + 1) * size / count}
+
+    def fresh_metrics(self) -> dict[str, float]:
+        """Score, KL, entropy and length of the policy's responses to the prompts of a rollout of this step."""
+        state, config = self.state, self.state.config
+        prompts = [self.prompt_ids[i] for i in prompt_indices(state.steps_done, len(self.prompt_ids), config)]
+        tokens = self.sample_responses(prompts, "rollout", state.steps_done)[1].tokens
+        start_time = time.monotonic()
+        scores = self.score(prompts, tokens)
+
+        @torch.no_grad()
+        def read(_: list[int], batch: Batch) -> Tensor:
+            state.on_progress()
+            output = state.policy.evaluate(batch, config.temperature)
+            log_ratios = output.logprobs - state.policy.reference_logprobs(batch, config.temperature)
+            return torch.stack([log_ratios.sum(1), -output.logprobs.sum(1), output.entropy.sum(1)], dim=1)
+
+        kl, entropy, token_entropy = map_responses(self.backbone, read, prompts, tokens).double().T
+        batch = make_batch(self.backbone, prompts, tokens)
+        metrics = {
+            "objective/kl": float(kl.mean()),
+            "objective/scores": float(scores.mean()),
+            "objective/scores_sd": float(scores.std()),
+            "objective/entropy": float(entropy.mean()),
+            "policy/entropy_avg": float(token_entropy.sum() / sum(map(len, tokens))),
+            "tokens/response_len": sum(map(len, tokens)) / len(tokens),
+            "val/stop_token_rate": float(batch.ended.double().mean()),
+        }
+        if self.task.gold is not None:
+            metrics["objective/gold"] = sum(map(self.task.gold, *self.texts_of(batch))) / len(tokens)
+        check_metrics(metrics, self.backbone.model.dtype, state.steps_done + 1)
+        return metrics | {"time/score": time.monotonic() - start_time}
+
+    def score(self, prompts: list[list[int]], responses: list[list[int]]) -> Tensor:
+        """(N,) float64 scores, in the run's unit."""
+        state = self.state
+        scored = score_responses(state.policy, self.scorer, prompts, responses, state.config, state.on_progress)
+        scores = self.scores_in_unit(scored.scores).double().cpu()
+        check_scores(scores, state.steps_done + 1)
+        return scores
+
+    def start_round(self) -> dict[str, float]:
+        """Rejection sampling: sample candidates with the policy and keep the best one for each prompt."""
+        state, config = self.state, self.state.config
+        round_, count = state.steps_done // config.updates_per_round, config.texts_per_round
+        positions = range(round_ * count, (round_ + 1) * count)
+        chosen_prompts = shuffled_indices(positions, len(self.prompt_ids), config.seed, "candidate prompts")
+        prompts = [self.prompt_ids[i] for i in chosen_prompts for _ in range(config.candidates)]
+        responses: list[list[int]] = []
+        for start in range(0, len(prompts), config.batch_size):
+            chunk = prompts[start : start + config.batch_size]
+            responses += self.sample_responses(chunk, "candidates", round_, offset=start)[1].tokens
+        rewards = self.score(prompts, responses)
+        ended = torch.tensor([response[-1] in self.backbone.eos_ids for response in responses])
+        rewards = rewards.where(ended, rewards - config.missing_eos_penalty).view(-1, config.candidates)
+        state.chosen_texts = kept_texts(prompts, responses, rewards)
+        return {
+            "rejection/rewards": float(rewards.mean()),
+            "rejection/kept_rewards": float(rewards.amax(1).mean()),
+        }
+
+
+def kept_texts(prompts: Sequence[list[int]], responses: Sequence[list[int]], rewards: Tensor) -> list[ChosenText]:
+    """The response with the highest reward of each group, the first of equals. rewards: (groups, candidates), row by row."""
+    size = rewards.shape[1]
+    best = [group * size + index for group, index in enumerate(rewards.argmax(1).tolist())]
+    return [ChosenText(prompts[i], responses[i]) for i in best]

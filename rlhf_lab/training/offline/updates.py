@@ -1,0 +1,142 @@
+"""The updates of the offline methods: one optimizer step on some label pairs, or on some texts."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.common.records import Comparison
+from rlhf_lab.core.direct_preference import direct_preference_loss
+from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.batch import Batch, make_batch
+from rlhf_lab.training.policy.rollout import PolicyModel, map_responses, response_logprobs
+from rlhf_lab.training.policy.train_state import ChosenText, TrainState
+from rlhf_lab.training.policy.update import apply_gradient
+
+
+class LabelPair(NamedTuple):
+    """Token ids of a label. tie: neither response was preferred, and which one is called chosen means nothing."""
+
+    prompt: list[int]
+    chosen: list[int]
+    rejected: list[int]
+    tie: bool
+
+    @property
+    def tokens(self) -> int:
+        return len(self.prompt) + max(len(self.chosen), len(self.rejected))
+
+
+def encode_labels(backbone: Backbone, labels: Sequence[Comparison]) -> list[LabelPair]:
+    """Labels as token ids, each as often as it counts."""
+    return [
+        LabelPair(
+            backbone.encode_prompt(label.prompt),
+            list(label.chosen_ids) or backbone.encode_response(label.chosen),
+            list(label.rejected_ids) or backbone.encode_response(label.rejected),
+            label.tie,
+        )
+        for label in labels
+        for _ in range(label.count)
+    ]
+
+
+@torch.no_grad()
+def reference_sums(state: TrainState, pairs: Sequence[LabelPair]) -> Tensor:
+    """(N, 2) float32 log-probabilities of each pair's chosen and rejected response under the reference, summed over tokens."""
+    policy, temperature = state.policy, state.config.temperature
+
+    def sums(_: list[int], batch: Batch) -> Tensor:
+        state.on_progress()
+        return policy.reference_logprobs(batch, temperature).sum(1)
+
+    responses = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
+    prompts = 2 * [pair.prompt for pair in pairs]
+    return map_responses(policy.backbone, sums, prompts, responses).view(2, -1).T
+
+
+def preference_update(state: TrainState, pairs: Sequence[LabelPair], reference: Tensor) -> dict[str, float]:
+    """One update by direct preference optimization; returns the metrics, as of before the update.
+
+    reference: (N, 2), see `reference_sums`. The rewards are means over the decided pairs, left out where there are none.
+    """
+    config, beta = state.config, state.kl_controller.value
+    losses, margins, rewards = [], [], []
+    for indices in _micro_batches([pair.tokens for pair in pairs], max(1, config.micro_batch // 2)):
+        state.on_progress()
+        chunk = [pairs[i] for i in indices]
+        loss, log_ratios = _preference_backward(state, chunk, reference[indices], len(pairs))
+        losses.append(loss)
+        decided = beta * log_ratios[[not pair.tie for pair in chunk]]
+        rewards.append(decided)
+        margins.append(decided[:, 0] - decided[:, 1])
+    total, margin, reward = torch.stack(losses).sum(), torch.cat(margins).double(), torch.cat(rewards).double()
+    grad_norm = apply_gradient(state, lambda: _non_finite("loss/dpo_avg", total))
+    metrics = {"loss/dpo_avg": float(total), "objective/kl_coef": beta, "grad_norm": float(grad_norm)}
+    if len(margin):
+        metrics |= {
+            "rewards/chosen": float(reward[:, 0].mean()),
+            "rewards/rejected": float(reward[:, 1].mean()),
+            "rewards/margins": float(margin.mean()),
+            "rewards/accuracies": float((margin > 0).double().mean()),
+        }
+    return metrics
+
+
+def _preference_backward(
+    state: TrainState, pairs: Sequence[LabelPair], reference: Tensor, pair_count: int
+) -> tuple[Tensor, Tensor]:
+    """Accumulate the gradient of a micro-batch; returns its share of the loss and its (N, 2) log-ratios, detached.
+
+    A function of its own, so that its graph is freed before the next forward pass.
+    """
+    config = state.config
+    responses = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
+    batch = make_batch(state.policy.backbone, 2 * [pair.prompt for pair in pairs], responses)
+    logprobs = _response_sums(state.policy, batch, config.temperature)
+    log_ratios = logprobs.view(2, -1).T - reference
+    tie = torch.tensor([pair.tie for pair in pairs], device=log_ratios.device)
+    mean_loss = direct_preference_loss(
+        log_ratios[:, 0], log_ratios[:, 1], beta=state.kl_controller.value, kind=config.dpo_loss,
+        label_smoothing=config.label_smoothing, tie=tie,
+    )  # fmt: skip
+    loss = mean_loss * (len(pairs) / pair_count)
+    loss.backward()
+    return loss.detach(), log_ratios.detach()
+
+
+def imitation_update(state: TrainState, texts: Sequence[ChosenText]) -> dict[str, float]:
+    """One update by supervised fine-tuning: the mean cross-entropy of all response tokens; returns the metrics."""
+    token_count, losses = sum(len(text.response) for text in texts), []
+    lengths = [len(text.prompt) + len(text.response) for text in texts]
+    for indices in _micro_batches(lengths, state.config.micro_batch):
+        state.on_progress()
+        losses.append(_imitation_backward(state, [texts[i] for i in indices], token_count))
+    total = torch.stack(losses).sum()
+    grad_norm = apply_gradient(state, lambda: _non_finite("loss/sft_avg", total))
+    return {"loss/sft_avg": float(total), "grad_norm": float(grad_norm)}
+
+
+def _imitation_backward(state: TrainState, texts: Sequence[ChosenText], token_count: int) -> Tensor:
+    """Accumulate the gradient of a micro-batch; returns its share of the loss."""
+    batch = make_batch(state.policy.backbone, [text.prompt for text in texts], [text.response for text in texts])
+    loss = -_response_sums(state.policy, batch, state.config.temperature).sum() / token_count
+    loss.backward()
+    return loss.detach()
+
+
+def _response_sums(policy: PolicyModel, batch: Batch, temperature: float) -> Tensor:
+    """(B,) log-probability of each response under the policy, summed over its tokens; differentiable."""
+    return response_logprobs(policy.backbone, policy.prediction_states(batch), batch, temperature)[0].sum(1)
+
+
+def _micro_batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """The indices of rows of similar length, at most `size` together."""
+    order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def _non_finite(name: str, loss: Tensor) -> list[str]:
+    return [] if bool(torch.isfinite(loss)) else [name]

@@ -1,0 +1,183 @@
+"""The offline methods: their gradients by plain loops, what they make of ties and counts, rounds of rejection sampling."""
+
+import math
+
+import pytest
+import torch
+from support import tiny_models
+
+from rlhf_lab.errors import ConfigError, LabelError
+from rlhf_lab.training.offline.trainer import kept_texts
+from rlhf_lab.training.offline.updates import imitation_update, preference_update, reference_sums
+from rlhf_lab.training.policy.train_state import ChosenText
+
+
+def gradients(trainer):
+    return [parameter.grad.clone() for parameter in trainer.state.parameters]
+
+
+def log_ratio(trainer, prompt, response):
+    """One row at a time, by the model's own head; differentiable."""
+    backbone, sums = trainer.backbone, []
+    for adapter in ("policy", None):
+        with trainer.adapters.using(adapter):
+            logits = backbone.model(input_ids=torch.tensor([[*prompt, *response]]), use_cache=False).logits[0]
+        logprobs = torch.log_softmax(logits[:, : len(backbone.tokenizer)], dim=-1)
+        sums.append(sum(logprobs[len(prompt) + i - 1, token] for i, token in enumerate(response)))
+    return sums[0] - sums[1].detach()
+
+
+@pytest.fixture
+def unapplied(monkeypatch):
+    """Updates leave their gradients."""
+    monkeypatch.setattr("rlhf_lab.training.offline.updates.apply_gradient", lambda *_: torch.tensor(0.0))
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "ipo"])
+def test_dpo_follows_the_gradient_of_its_formula(gpt2_folder, unapplied, kind):
+    """In micro-batches of one pair and of all; the loss and the rewards too."""
+    settings = {"beta": 0.3, "dpo_loss": kind, "label_smoothing": 0.1}
+    trainer = tiny_models.midway(gpt2_folder, "dpo", torch.float64, **settings)
+    pairs, loss = trainer.pairs[:5], 0.0
+    assert [pair.tie for pair in pairs] == [False] * 4 + [True]
+    ratios = [[log_ratio(trainer, pair.prompt, r) for r in (pair.chosen, pair.rejected)] for pair in pairs]
+    for pair, (chosen, rejected) in zip(pairs, ratios, strict=True):
+        h, wrong = chosen - rejected, 0.5 if pair.tie else 0.1
+        if kind == "ipo":
+            right_loss, wrong_loss = (h - 1 / 0.6) ** 2, (h + 1 / 0.6) ** 2
+        else:
+            right_loss, wrong_loss = (-torch.log(1 / (1 + torch.exp(-sign * 0.3 * h))) for sign in (1, -1))
+        loss = loss + ((1 - wrong) * right_loss + wrong * wrong_loss) / 5
+    loss.backward()
+    expected = gradients(trainer)
+    for size in (2, 16):
+        trainer.state.config = trainer.state.config.replace(micro_batch=size)
+        trainer.state.optimizer.zero_grad()
+        metrics = preference_update(trainer.state, pairs, reference_sums(trainer.state, pairs))
+        for actual, wanted in zip(gradients(trainer), expected, strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-7, atol=1e-10)
+        margins = [0.3 * (chosen - rejected).item() for chosen, rejected in ratios[:4]]
+        assert metrics["loss/dpo_avg"] == pytest.approx(loss.item())
+        assert metrics["rewards/margins"] == pytest.approx(sum(margins) / 4)
+        assert metrics["rewards/chosen"] == pytest.approx(0.3 * sum(chosen.item() for chosen, _ in ratios[:4]) / 4)
+        assert metrics["rewards/accuracies"] == sum(margin > 0 for margin in margins) / 4
+        assert metrics["objective/kl_coef"] == 0.3
+
+
+def test_sft_follows_the_gradient_of_the_cross_entropy(gpt2_folder, unapplied):
+    """The mean over all response tokens, whatever the micro-batch."""
+    trainer = tiny_models.midway(gpt2_folder, "sft", torch.float64)
+    loss, count = 0.0, sum(len(text.response) for text in trainer.texts)
+    for prompt, response in trainer.texts:
+        with trainer.adapters.using("policy"):
+            logits = trainer.backbone.model(input_ids=torch.tensor([[*prompt, *response]]), use_cache=False).logits[0]
+        logprobs = torch.log_softmax(logits[:, : len(trainer.backbone.tokenizer)], dim=-1)
+        loss = loss - sum(logprobs[len(prompt) + i - 1, token] for i, token in enumerate(response)) / count
+    loss.backward()
+    expected = gradients(trainer)
+    for size in (1, 16):
+        trainer.state.config = trainer.state.config.replace(micro_batch=size)
+        trainer.state.optimizer.zero_grad()
+        metrics = imitation_update(trainer.state, trainer.texts)
+        assert metrics["loss/sft_avg"] == pytest.approx(loss.item())
+        for actual, wanted in zip(gradients(trainer), expected, strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-7, atol=1e-10)
+
+
+def test_dpo_starts_at_the_reference(llama_folder):
+    """No margin, so the loss is log 2 and the KL is 0; the first step moves both."""
+    first, second = tiny_models.run(tiny_models.learner(llama_folder, "dpo", sample_every=1), 2)
+    assert first.metrics["loss/dpo_avg"] == pytest.approx(math.log(2), abs=1e-5)
+    assert first.metrics["objective/kl"] == pytest.approx(0.0, abs=1e-4)
+    assert second.metrics["rewards/margins"] > 1e-3
+    assert second.metrics["objective/kl"] != first.metrics["objective/kl"]
+
+
+def test_a_tie_is_no_text_to_imitate_and_a_count_repeats_a_label(gpt2_folder):
+    trainer = tiny_models.learner(gpt2_folder, "sft")
+    assert len(trainer.pairs) == 7
+    assert [trainer.backbone.decode(text.response).split()[0] for text in trainer.texts] == ["cat"] * 6
+    assert trainer.texts[-1] == trainer.texts[-2]
+    trainer.task = trainer.task.__class__(prompts=trainer.task.prompts, labels=[tiny_models.LABELS[4]])
+    with pytest.raises(LabelError, match="none of the 1 prefers a text"):
+        type(trainer)(trainer.backbone, tiny_models.Adapters(trainer.backbone), trainer.task, trainer.state.config)
+
+
+def test_every_label_is_used_once_a_pass(gpt2_folder, monkeypatch):
+    """7 labels, 4 an update: after 7 updates each was used 4 times; `epoch` counts the passes."""
+    used = []
+
+    def note(_, pairs, reference):
+        used.extend(pairs)
+        assert reference.shape == (4, 2)
+        return {}
+
+    monkeypatch.setattr("rlhf_lab.training.offline.trainer.preference_update", note)
+    trainer = tiny_models.learner(gpt2_folder, "dpo", steps=7)
+    results = tiny_models.run(trainer, 7)
+    for i, pair in enumerate(trainer.pairs):
+        assert used.count(pair) == (8 if i >= 5 else 4)  # the last two are one label that counts twice
+    assert results[6].metrics["epoch"] == 4.0
+    assert trainer.state.episodes == 28
+
+
+def test_the_policy_is_measured_only_where_it_is_due(gpt2_folder):
+    results = tiny_models.run(tiny_models.learner(gpt2_folder, "sft", steps=5, sample_every=3), 5)
+    assert [result.step for result in results if "objective/kl" in result.metrics] == [1, 4, 5]
+    assert [result.step for result in results if result.samples] == [3, 5]
+
+
+def test_the_best_candidate_is_kept():
+    """Two prompts with three candidates each; of equal ones the first."""
+    rewards = torch.tensor([[1.0, 3.0, 2.0], [0.5, 0.5, -1.0]])
+    responses = [[10], [11], [12], [13], [14], [15]]
+    kept = kept_texts([[1]] * 3 + [[2]] * 3, responses, rewards)
+    assert kept == [ChosenText([1], [11]), ChosenText([2], [13])]
+
+
+def test_rounds_sample_with_the_policy_of_their_time(gpt2_folder, monkeypatch):
+    """4 steps in 2 rounds: 2 updates of 4 texts in 2 passes need 4 prompts, 3 candidates each. The base writes the first."""
+    trainer = tiny_models.learner(gpt2_folder, "rejection", sample_every=100, lr=0.05, missing_eos_penalty=0.0)
+    results = [trainer.run_step()]
+    first = list(trainer.state.chosen_texts)
+    results += tiny_models.run(trainer, 2)
+    assert len(first) == len(trainer.state.chosen_texts) == 4
+    assert trainer.state.chosen_texts != first
+    assert [("rejection/rewards" in result.metrics) for result in results] == [True, False, True]
+    for result in (results[0], results[2]):
+        assert result.metrics["rejection/kept_rewards"] >= result.metrics["rejection/rewards"]
+    assert results[1].metrics["epoch"] == 2.0
+    base = tiny_models.learner(gpt2_folder, "rejection", sample_every=100, lr=0.01, missing_eos_penalty=0.0)
+    base.run_step()
+    assert base.state.chosen_texts == first  # sampled before anything was learnt
+
+
+def test_kept_texts_are_part_of_the_state(gpt2_folder):
+    trainer, fresh = (tiny_models.learner(gpt2_folder, "rejection") for _ in range(2))
+    trainer.run_step()
+    fresh.state.load_state_dict(*trainer.state.state_dict())
+    assert len(fresh.state.chosen_texts) == 4
+    assert fresh.state.chosen_texts == trainer.state.chosen_texts
+
+
+def test_a_response_without_an_end_is_penalised(gpt2_folder):
+    rewards = []
+    for penalty in (0.0, 100.0):
+        trainer = tiny_models.learner(gpt2_folder, "rejection", missing_eos_penalty=penalty)
+        rewards.append(trainer.run_step().metrics)
+    ended = [text.response[-1] == tiny_models.EOS for text in trainer.state.chosen_texts]
+    assert rewards[1]["rejection/rewards"] < rewards[0]["rejection/rewards"] - 1
+    assert any(ended)
+
+
+def test_scored_responses_are_refused(gpt2_folder):
+    with pytest.raises(ConfigError, match="dpo does not learn from scored responses"):
+        tiny_models.learner(gpt2_folder, "dpo").step(["the cat"], ["sat"], [1.0])
+
+
+def test_beta_changes_while_dpo_runs_and_means_nothing_for_sft(gpt2_folder):
+    trainer = tiny_models.learner(gpt2_folder, "dpo")
+    trainer.set_live_setting("beta", 0.7)
+    assert trainer.run_step().metrics["objective/kl_coef"] == 0.7
+    with pytest.raises(ConfigError, match=r"beta = 0\.7 has no meaning for sft"):
+        tiny_models.learner(gpt2_folder, "sft").set_live_setting("beta", 0.7)
