@@ -10,7 +10,7 @@ from sqlalchemy import select
 from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.common.records import REQUESTER_KEY, Role
 from rlhf_lab.config.demo import DemoConfig
-from rlhf_lab.errors import NotAllowedError, NotFoundError
+from rlhf_lab.errors import NotFoundError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import tables as t
