@@ -190,7 +190,7 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
 
   document.addEventListener('keydown', (event) => {
     const side = { 1: 'left', ArrowLeft: 'left', 2: 'right', ArrowRight: 'right', 0: 'tie', '=': 'tie' }[event.key];
-    if (!side || !state?.pair || stage.offsetParent === null || !Lab.isShortcut(event)) return;
+    if (!side || !state?.pair || root.querySelector('.tournament[open] .sides') || stage.offsetParent === null || !Lab.isShortcut(event)) return;
     event.preventDefault();
     answer(side);
   });

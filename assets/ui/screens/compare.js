@@ -9,7 +9,7 @@ let options = null;
 let pending = null;   // the request being sampled: {id, labels, jobs, turns, …, columns}
 const finished = [];  // the last finished ones, newest first
 const results = el('div.results');
-let blindTest = null;
+let blindTest = null, tournament = null;
 const narrowScreen = matchMedia('(max-width: 640px)');
 let optionsRequestedAt = 0;
 let revision = '';  // of the options on screen
@@ -77,6 +77,8 @@ function buildForm() {
     results);
   // Gradio looks for the names of a widget's events in its own script: blind_test.js triggers 'start_test', 'edit_test' and 'answer'.
   blindTest = LabBlindTest({ root, fetchState: (query) => server.blind_test(query), trigger, getRequest });
+  // And 'start_tournament', 'delete_tournament' and 'judge' by tournament.js.
+  tournament = LabTournament({ root, fetchState: (query) => server.tournament(query), trigger, getRequest, chosenModels: () => COLUMNS.map(selectedModel).filter(Boolean) });
   fields.fold.open = !narrowScreen.matches;  // on a phone the texts come first
   narrowScreen.addEventListener('change', () => { fields.fold.open = !narrowScreen.matches; });
   drawResults();
@@ -269,6 +271,7 @@ function updateWaitingTimes() {
 
 watch('value', () => {
   const reply = props.value;
+  if (tournament?.handleReply(reply)) return;
   if (blindTest?.handleReply(reply)) { optionsRequestedAt = Date.now(); return; }  // its list of tests is newer than the cached options
   if (!reply || !pending || reply.request_id !== pending.id) return;
   if (reply.error) { pending = null; drawResults(); showError(reply.error, reply.field); return; }
@@ -283,7 +286,7 @@ async function loadOptions() {
   const isFirst = !options, runs = isFirst ? [] : selectedRuns();
   if (!isFirst) updateButtons();
   const reply = await Lab.unwrap(server.options({ revision, runs }));
-  if (reply.unchanged) { blindTest.setTests(); return; }
+  if (reply.unchanged) { blindTest.setTests(); tournament.update(options.reward_models.length > 0); return; }
   // Do not show results of another project.
   const projectChanged = !isFirst && options.project !== reply.project;
   if (projectChanged) { finished.length = 0; pending = null; }
@@ -293,11 +296,12 @@ async function loadOptions() {
   else if (projectChanged) drawResults();
   blindTest.setTests(reply.tests, projectChanged);
   refillForm();
+  if (areRunsLoaded()) tournament.update(options.reward_models.length > 0, projectChanged);
 }
 
 root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for models …'));
 Lab.poll(root, async () => {
-  if (options) { blindTest.refreshIfWaiting(); await updateEstimates(); await pollResults(); }
+  if (options) { blindTest.refreshIfWaiting(); tournament.refreshIfWaiting(); await updateEstimates(); await pollResults(); }
   if (options && Date.now() - optionsRequestedAt < 4000 && areRunsLoaded()) return;
   await loadOptions();
   if (!areRunsLoaded()) await loadOptions();

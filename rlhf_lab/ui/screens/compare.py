@@ -31,7 +31,7 @@ from rlhf_lab.ui.events import (
     ttl_cache,
     visitor_action,
 )
-from rlhf_lab.ui.screens import blind_test
+from rlhf_lab.ui.screens import blind_test, tournament
 from rlhf_lab.ui.services.generation_requests import (
     BEST_OF_CHOICES,
     MAX_COLUMNS,
@@ -102,15 +102,20 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         payload = parse_payload(TestQuery, query)
         return blind_test.state(ctx, payload.test_id, ctx.annotator_or_empty(payload.annotator))
 
+    def tournament_state(query: dict[str, Any]) -> dict[str, Any]:
+        payload = parse_payload(tournament.TournamentPayload, query)
+        return tournament.state(ctx, payload.tournament_id, ctx.annotator_or_empty(payload.annotator))
+
     component = widget(
         "compare",
         server_functions={
             "options": options,
             "completions": completions,
             "blind_test": test_state,
+            "tournament": tournament_state,
             "estimates": lambda query: estimates(ctx, parse_payload(EstimateQuery, query)),
         },
-        scripts=["blind_test"],
+        scripts=["blind_test", "tournament"],
         data={"judges": [[judge.name, judge.description] for judge in JUDGES.values()]},
         label="Compare models",
     )
@@ -141,6 +146,22 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def answer(payload: blind_test.AnswerPayload) -> dict[str, Any]:
         return {"test": blind_test.record_answer(ctx, payload, ctx.require_annotator(payload.annotator))}
 
+    @operator_action(ctx, tournament.StartPayload)
+    def start_tournament(payload: tournament.StartPayload) -> dict[str, Any]:
+        annotator = ctx.require_annotator(payload.annotator)
+        return {"tournament": tournament.state(ctx, tournament.start(ctx, payload).id, annotator)}
+
+    @operator_action(ctx, tournament.TournamentPayload)
+    def delete_tournament(payload: tournament.TournamentPayload) -> dict[str, Any]:
+        return {"tournament": tournament.delete(ctx, payload, ctx.require_annotator(payload.annotator))}
+
+    @visitor_action(tournament.JudgePayload)
+    def judge(payload: tournament.JudgePayload) -> dict[str, Any]:
+        return {"tournament": tournament.judge(ctx, payload, ctx.require_annotator(payload.annotator))}
+
+    component.start_tournament(start_tournament, operator, component, **SILENT_EVENT)
+    component.delete_tournament(delete_tournament, operator, component, **SILENT_EVENT)
+    component.judge(judge, None, component, **SILENT_EVENT)
     component.sample(sample, None, component, **SILENT_EVENT)
     component.start_test(start_test, operator, component, **SILENT_EVENT)
     component.edit_test(edit_test, operator, component, **SILENT_EVENT)
