@@ -13,6 +13,7 @@ no cycle exists inside a package.
     store                     database tables and queries. No torch
     embedded_model            grammar, corpus and pretraining recipe of the bundled model
     training                  reward model, rollouts, policy optimization. Knows no database
+    rewards                   reward functions and the process that evaluates them. No torch
     judges                    simulated annotators: text -> score. No torch
     models                    backbone, LoRA adapters, heads, sampling
     core                      losses, advantages, KL, log-probabilities: pure functions on tensors

@@ -13,6 +13,7 @@ LabError
 │   └── LostStoreError        the database file was deleted or replaced while it was open
 ├── TrainingError             training cannot continue
 │   ├── NotFiniteError        a NaN or infinity appeared
+│   ├── RewardTermError       a reward function failed, gave no number or took too long
 │   └── SelfCheckError        an invariant of the algorithm does not hold on this machine
 ├── EngineError               the engine is missing, dead, or a second one was started
 │   └── ClaimedError          another process writes the run
@@ -73,6 +74,10 @@ class NotFiniteError(TrainingError):
 
 
 class SelfCheckError(TrainingError):
+    pass
+
+
+class RewardTermError(TrainingError):
     pass
 
 

@@ -30,8 +30,9 @@ from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.project_setup import change_temperature, checked_temperature, new_project, pick_project
 from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.rewards.terms import check_terms, parse_term
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.reward_models import get_reward_model, reward_model_of
 from rlhf_lab.store.run_metrics import metrics_since
 from rlhf_lab.store.runs import runs
 
@@ -93,6 +94,11 @@ def _add_policy_parser(subparsers: Any) -> None:
         subparsers, "train-policy", "train a policy with PPO on a reward model, or resume a run", run_policy
     )
     parser.add_argument("--reward-model", type=int, default=None, help="id of the reward model (default: the newest)")
+    parser.add_argument(
+        "--reward", metavar="[WEIGHT*]TERM[:OPTION]", action="append", default=None,
+        help="a term of the reward, may be given several times: reward_model, length:MIN-MAX words, regex:PATTERN, json, "
+        "repetition, arithmetic, or FILE.py[:FUNCTION]; without it the reward model alone (docs/REWARDS.md)",
+    )  # fmt: skip
     parser.add_argument("--judge", default=None, help="also record this judge's score as objective/gold")
     parser.add_argument("--name", default="", help="a name for the run")
     parser.add_argument(
@@ -258,7 +264,14 @@ def run_policy(args: argparse.Namespace) -> int:
 def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int:
     """Submit a new run or resume one; returns its id. Raises ConfigError for options that a resumed run cannot take."""
     if args.resume is not None:
-        names = [*(item.name for item in fields_of(PolicyConfig)), "reward_model", "judge", "name", "ptx_texts"]
+        names = [
+            *(item.name for item in fields_of(PolicyConfig)),
+            "reward_model",
+            "reward",
+            "judge",
+            "name",
+            "ptx_texts",
+        ]
         names.remove("processes")  # does not change the results
         rejected_options = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, "")]
         if rejected_options:
@@ -271,8 +284,12 @@ def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int
     project = pick_project(db, args.project)
     config: PolicyConfig = from_args(PolicyConfig, args, temperature=project.temperature)
     ptx_texts = None if args.ptx_texts is None else load_texts(args.ptx_texts)
-    run = run_control.start_run(db, home, project.id, config, args.reward_model, args.judge, args.name, ptx_texts)
-    if warning := run_control.accuracy_warning(get_reward_model(db, run.reward_model_id)):
+    terms = check_terms([parse_term(text) for text in args.reward or []])
+    run = run_control.start_run(
+        db, home, project.id, config, args.reward_model, args.judge, args.name, ptx_texts, reward_terms=terms
+    )
+    reward_model = reward_model_of(db, run.reward_model_id)
+    if reward_model is not None and (warning := run_control.accuracy_warning(reward_model)):
         print(f"reward model {run.reward_model_id}: {warning}", file=sys.stderr)
     return run.id
 

@@ -13,7 +13,8 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 EMBEDDED_MODEL = "embedded"
 EMBEDDED_PROMPT_SETS = ("tales", "support", "reviews")  # beginnings of the texts that the embedded model writes
 EVERYDAY = "everyday"  # instructions, for models with a chat template
-PROMPT_SETS = (*EMBEDDED_PROMPT_SETS, EVERYDAY)
+ARITHMETIC = "arithmetic"  # sums and differences of one-digit numbers, for the reward term of this name
+PROMPT_SETS = (*EMBEDDED_PROMPT_SETS, EVERYDAY, ARITHMETIC)
 MAX_EVAL_PROMPTS = 256
 SHIPPED_PAIRS_TEMPERATURE = 1.0
 

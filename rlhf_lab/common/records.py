@@ -217,7 +217,7 @@ class RewardPredictionStats:
 class Run:
     id: int
     project_id: int
-    reward_model_id: int
+    reward_model_id: int | None
     name: str
     status: RunStatus
     config: dict[str, Any]

@@ -28,12 +28,14 @@ from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.engine.run_events import effective_events, last_per_setting, setting_key
 from rlhf_lab.engine.run_manifest import dtype_change_note, environment_manifest
-from rlhf_lab.errors import BusyStoreError, ConfigError, StoreError, TrainingError
+from rlhf_lab.errors import BusyStoreError, ConfigError, LabelError, RewardTermError, StoreError, TrainingError
 from rlhf_lab.jobs.time_estimate import count_held_out, count_policy_step, policy_stage
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.oom import free_memory
+from rlhf_lab.rewards.evaluator import FunctionTerms
+from rlhf_lab.rewards.terms import REWARD_MODEL, TERMS_KEY, read_terms
 from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
@@ -48,8 +50,10 @@ from rlhf_lab.store.runs import (
 )
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.offline.trainer import OfflineTrainer
+from rlhf_lab.training.policy.rollout import Scorer
 from rlhf_lab.training.policy.train_state import StateDict
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
+from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
 POLL_INTERVAL_S = 0.1
 RECORD_RETRY_S = 300.0  # how long storing a step is retried while another process writes
@@ -60,6 +64,10 @@ HALT_EVENT_KINDS = (EventKind.PAUSE, EventKind.STOP)  # applied at once, also wi
 RUN_PROCESS_DIED = (
     "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). The last "
     "checkpoint is kept: resume the run."
+)
+NO_LABELS = (
+    "dpo and sft learn from the labels of the run's reward model, and this run has none. Start a run with a reward model, or "
+    "choose another algorithm."
 )
 ENGINE_EXIT_MESSAGE = "the engine was asked to leave; the run goes on when it is back"
 
@@ -98,6 +106,7 @@ class PolicyRun:
         if self.distributed.is_main_process:
             self.folder.mkdir(parents=True, exist_ok=True)
         self._applied_events: list[RunEvent] = []
+        self._functions: FunctionTerms | None = None  # of the reward terms
         self.trainer = self._make_trainer()
         self.events_to_replay = self._resume()
         self._polled_at = 0.0
@@ -117,7 +126,7 @@ class PolicyRun:
             self._note(train_prompts.message, 0)
         task = PolicyTask(
             prompts=[prompt.text for prompt in train_prompts.prompts],
-            scorer=self.model_cache.reward_model(self.run.reward_model_id, "reward"),
+            scorer=self._scorer(backbone, self.run.reward_model_id),
             sample_prompts=[prompt.text for prompt in eval_prompts.prompts][: self.config.sample_count],
             eval_prompts=[prompt.text for prompt in eval_prompts.prompts],
             gold=load_judge(judge).score if judge else None,
@@ -131,9 +140,28 @@ class PolicyRun:
 
     def _labels(self, backbone: Backbone) -> list[Comparison]:
         """The labels that the run's reward model was trained on, with the same weights of annotators."""
+        if self.run.reward_model_id is None:
+            raise LabelError(NO_LABELS)
         row = get_reward_model(self.model_cache.db, self.run.reward_model_id)
         prepared = prepare_labels(self.model_cache.db, row.snapshot, backbone, row.report.get("weights") or {})
         return prepared.labels
+
+    def _scorer(self, backbone: Backbone, reward_model_id: int | None) -> Scorer:
+        """The reward model, or the weighted sum of the run's reward terms."""
+        model = None if reward_model_id is None else self.model_cache.reward_model(reward_model_id, "reward")
+        terms = read_terms(self.run.manifest.get(TERMS_KEY) or [])
+        if not terms:
+            assert model is not None
+            return model
+        terms.sort(key=lambda term: term.name != REWARD_MODEL)
+        if self._functions is None:
+            self._functions = FunctionTerms(
+                [term for term in terms if term.name != REWARD_MODEL], self.model_cache.home
+            )
+        db, project_id = self.model_cache.db, self.run.project_id
+        prompt_texts = [prompt.text for split in ("train", "eval") for prompt in prompts(db, project_id, split)]
+        texts = {tuple(backbone.encode_prompt(text)): text for text in prompt_texts}
+        return WeightedReward(backbone, model, self._functions, {term.label: term.weight for term in terms}, texts)
 
     def _pretraining_texts(self) -> list[str]:
         """The run's own texts, or some of the embedded model's corpus. Raises TrainingError if the run's own are missing."""
@@ -214,10 +242,15 @@ class PolicyRun:
             self._broadcast_changes(None)
             return stop.status
         except Exception as error:
+            if isinstance(error, RewardTermError) and self.distributed.is_main_process:
+                self._save_checkpoint(last_state)  # training is intact: no step is lost
             message = explain_distributed_error(error, self.distributed, RUN_PROCESS_DIED)
             with suppress(StoreError):  # the first error matters more; the worker retries recording it
                 set_run_status(db, run_id, RunStatus.FAILED, message)
             raise
+        finally:
+            if self._functions is not None:
+                self._functions.close()
         self._save_speed()
         set_run_status(db, run_id, RunStatus.DONE)
         self._broadcast_changes(None)
@@ -340,8 +373,7 @@ class PolicyRun:
             if event.kind is EventKind.SET:
                 self.trainer.set_live_setting(str(event.payload["name"]), float(event.payload["value"]))
             elif event.kind is EventKind.SWITCH_REWARD:
-                scorer = self.model_cache.reward_model(int(event.payload["reward_model_id"]), "reward")
-                self.trainer.set_scorer(scorer)
+                self.trainer.set_scorer(self._scorer(self.trainer.backbone, int(event.payload["reward_model_id"])))
             elif event.kind is EventKind.NOTE and "micro_batch" in event.payload:
                 self.trainer.state.config = self.trainer.state.config.replace(
                     micro_batch=int(event.payload["micro_batch"])

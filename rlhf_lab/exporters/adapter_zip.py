@@ -20,7 +20,7 @@ from rlhf_lab.exporters.json_io import portable_name
 from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
-from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.reward_models import get_reward_model, reward_model_of
 from rlhf_lab.store.runs import get_run
 
 BEST: Literal["best"] = "best"
@@ -95,7 +95,7 @@ def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir:
 def add_adapter(output: AtomicOutput, db: Database, home: Path, run: Run, step: int | None) -> None:
     """Add the zip of `export_adapter` to an export."""
     step, folder = find_checkpoint(home, run, step)
-    project, row = get_project(db, run.project_id), get_reward_model(db, run.reward_model_id)
+    project, row = get_project(db, run.project_id), reward_model_of(db, run.reward_model_id)
     digest = str(run.manifest.get("machine", {}).get("backbone_sha256") or project.model_hash)
     overrides: dict[str, str | bytes] = {
         ADAPTER_CONFIG: _portable_json(folder / ADAPTER_CONFIG, "base_model_name_or_path"),

@@ -28,7 +28,7 @@ from rlhf_lab.exporters.json_io import write_json
 from rlhf_lab.exporters.output_folder import atomic_output
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
-from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.reward_models import reward_model_of
 from rlhf_lab.store.run_metrics import metric_at
 from rlhf_lab.store.runs import get_run
 
@@ -51,7 +51,7 @@ def export_model(
     if its files do not have the weights that the adapter changes.
     """
     run = get_run(db, run_id)
-    project, row = get_project(db, run.project_id), get_reward_model(db, run.reward_model_id)
+    project, row = get_project(db, run.project_id), reward_model_of(db, run.reward_model_id)
     step, checkpoint = find_checkpoint(home, run, resolve_step(home, run, step))
     base = _base_folder(project)
     digest = str(run.manifest.get("machine", {}).get("backbone_sha256") or project.model_hash)

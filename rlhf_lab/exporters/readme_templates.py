@@ -13,20 +13,18 @@ from rlhf_lab.exporters.json_io import portable_name, to_strict_json
 from rlhf_lab.exporters.label_export import LabelExportOptions
 
 
-def policy_card(run: Run, step: int, row: RewardModelRow, base: str, digest: str) -> str:
+def policy_card(run: Run, step: int, row: RewardModelRow | None, base: str, digest: str) -> str:
     algorithm = str(run.config.get("algorithm", "ppo")).upper()
     return f"""# {run.name}: step {step} of {run.total_steps}
 
-A LoRA adapter in PEFT's format, trained with {algorithm} by RLHF Lab against reward model {row.id}.
+A LoRA adapter in PEFT's format, trained with {algorithm} by RLHF Lab against {_reward_text(run, row)}.
 
 | | |
 |---|---|
 | base model | `{base}`{_embedded_note(base)} |
 | SHA-256 of the base's weights | `{digest or "not recorded"}` |
 | run, step | {run.id}, {step} |
-| reward model | {row.id}, from {_label_summary(row)} |
-| SHA-256 of the labels | `{row.snapshot.digest}` |
-
+{_reward_rows(row)}
 ```python
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -49,7 +47,7 @@ it learnt. Config:
 def model_card(
     run: Run,
     step: int,
-    row: RewardModelRow,
+    row: RewardModelRow | None,
     base: str,
     digest: str,
     project: Project,
@@ -57,7 +55,6 @@ def model_card(
 ) -> str:
     """Card of a merged model. figures: metrics of the step, None where it has none."""
     algorithm = str(run.config.get("algorithm", "ppo")).upper()
-    accuracy = row.report.get("accuracy")
     measured = "\n".join(
         f"| {title} | {figures[name]:.2f} {unit} |"
         for name, (title, unit) in MODEL_CARD_FIGURES.items()
@@ -76,17 +73,14 @@ tags:
 
 # {run.name}: step {step} of {run.total_steps}
 
-`{base}`{_embedded_note(base)}, trained with {algorithm} by RLHF Lab {__version__} against reward model {row.id}. The LoRA
+`{base}`{_embedded_note(base)}, trained with {algorithm} by RLHF Lab {__version__} against {_reward_text(run, row)}. The LoRA
 adapter of the run is merged into the weights.
 
 | | |
 |---|---|
-| reward model | {row.id}, from {_label_summary(row)} |
-| its accuracy on unseen pairs | {"not measured" if accuracy is None else f"{accuracy:.1%} (cross-validated)"} |
-{measured}
+{_reward_rows(row, with_accuracy=True)}{measured}
 | temperature that it learnt at | {run.config.get("temperature", 1.0)} |
 | SHA-256 of the base's weights | `{digest or "not recorded"}` |
-| SHA-256 of the labels | `{row.snapshot.digest}` |
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -112,7 +106,7 @@ printf 'FROM ./model.gguf\\n' > Modelfile && ollama create my-model -f Modelfile
 
 ## Limits
 
-It answers in the way that the reward model scores highly, which is not always what people prefer: compare it with the base
+It answers in the way that its reward scores highly, which is not always what people prefer: compare it with the base
 before you use it. It learnt on prompts like those of the project, and nobody trained it for truth or safety. The licence of the
 base model applies.
 """
@@ -227,6 +221,27 @@ def _scoring_code(head_config: dict[str, Any]) -> str:
     scores = torch.cat(scores)
     return (({combine_expr} - head["shift"]) / head["scale"]).item()
 """
+
+
+def _reward_text(run: Run, row: RewardModelRow | None) -> str:
+    """What the policy was trained against."""
+    terms = ", ".join(f"{item['weight']:g} · {item['name']}" for item in run.manifest.get("reward_terms") or [])
+    if row is None:
+        return f"a reward without a model of preferences ({terms})"
+    return f"reward model {row.id}" + (f" and other terms ({terms})" if terms else "")
+
+
+def _reward_rows(row: RewardModelRow | None, *, with_accuracy: bool = False) -> str:
+    """Rows of a card's table."""
+    if row is None:
+        return ""
+    rows = [f"| reward model | {row.id}, from {_label_summary(row)} |"]
+    if with_accuracy:
+        accuracy = row.report.get("accuracy")
+        rows.append(
+            f"| its accuracy on unseen pairs | {'not measured' if accuracy is None else f'{accuracy:.1%} (cross-validated)'} |"
+        )
+    return "\n".join([*rows, f"| SHA-256 of the labels | `{row.snapshot.digest}` |", ""])
 
 
 def _label_summary(row: RewardModelRow) -> str:

@@ -18,7 +18,7 @@ from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
 from rlhf_lab.exporters.tensorboard import EventFile
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
-from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.reward_models import reward_model_of
 from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at
 from rlhf_lab.store.runs import events, get_run
 
@@ -73,7 +73,7 @@ def _add_manifest(output: AtomicOutput, db: Database, run: Run) -> None:
         "manifest": _portable_manifest(run.manifest),
         "events": [dataclasses.asdict(event) for event in events(db, run.id)],
         "project": project | {"model": portable_name(project["model"])},
-        "reward_model": _reward_model_summary(get_reward_model(db, run.reward_model_id)),
+        "reward_model": _reward_model_summary(reward_model_of(db, run.reward_model_id)),
     }
     write_json(output.add(f"run-{run.id}-manifest.json"), document)
 
@@ -88,18 +88,22 @@ def _portable_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _reward_model_summary(row: RewardModelRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "created_at": row.created_at,
-        "config": row.config,
-        "report": row.report,
-        "labels": {
-            "count": len(row.snapshot.vote_ids),
-            "source": row.snapshot.source,
-            "digest": row.snapshot.digest,
-        },
-    }
+def _reward_model_summary(row: RewardModelRow | None) -> dict[str, Any] | None:
+    return (
+        None
+        if row is None
+        else {
+            "id": row.id,
+            "created_at": row.created_at,
+            "config": row.config,
+            "report": row.report,
+            "labels": {
+                "count": len(row.snapshot.vote_ids),
+                "source": row.snapshot.source,
+                "digest": row.snapshot.digest,
+            },
+        }
+    )
 
 
 def _add_tensorboard(output: AtomicOutput, db: Database, run: Run) -> None:

@@ -31,9 +31,11 @@ from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_lock
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.judges.builtin import JUDGES, load_judge
+from rlhf_lab.rewards.builtin import EXERCISE
+from rlhf_lab.rewards.terms import OWN, REWARD_MODEL, TERMS_KEY, RewardTerm, check_terms, own_file, term_records
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import snapshot_annotators
-from rlhf_lab.store.projects import get_project
+from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.reward_models import get_reward_model, latest_reward_model
 from rlhf_lab.store.runs import (
     add_event,
@@ -52,7 +54,7 @@ HALTED_RUN_STATUSES = (RunStatus.STOPPED, RunStatus.FAILED, RunStatus.INTERRUPTE
 MAX_RUN_NAME_CHARS = 80
 
 
-def start_run(
+def start_run(  # noqa: PLR0913  one argument for each choice of the form
     db: Database,
     home: Path,
     project_id: int,
@@ -61,43 +63,43 @@ def start_run(
     judge: str | None = None,
     name: str = "",
     ptx_texts: tuple[Sequence[str], str] | None = None,
+    *,
+    reward_terms: Sequence[RewardTerm] = (),
 ) -> Run:
     """Queue a new run with a reward model (default: the project's newest).
 
     judge: its score is recorded as objective/gold; None: the judge that the reward model's labels are from, if there is one.
     ptx_texts: the texts of PPO-ptx and their source; None: the embedded model's corpus.
-    Raises LabelError without a reward model, ConfigError for an unknown judge, a long name, texts that have no weight, or a
-    critic that cannot start as this reward model.
+    reward_terms: their weighted sum is the reward; none: the reward model alone.
+    Raises LabelError without a reward model that is needed, ConfigError for an unknown judge, a long name, texts that have no
+    weight, reward terms that cannot be used, or a critic that cannot start as this reward model.
     """
-    reward_model = (
-        latest_reward_model(db, project_id) if reward_model_id is None else get_reward_model(db, reward_model_id)
-    )
-    if reward_model is None or reward_model.project_id != project_id:
-        problem = "no reward model yet" if reward_model_id is None else f"no reward model {reward_model_id}"
-        raise LabelError(
-            f"project {project_id} has {problem}, and PPO needs one. Label pairs (or let a judge label some), then "
-            "train a reward model (on the command line: `label`, `train-reward`)."
-        )
-    judge = judge or judge_of_reward_model(db, reward_model)
+    uses_model = not reward_terms or any(term.name == REWARD_MODEL for term in reward_terms)
+    check_reward(db, home, project_id, config, reward_terms)
+    reward_model = pick_reward_model(db, project_id, reward_model_id) if uses_model else None
+    if judge is None and reward_model is not None:
+        judge = judge_of_reward_model(db, reward_model)
     if judge is not None:
         load_judge(judge)
     if ptx_texts is not None and config.ptx_coef == 0:
         raise ConfigError(
             "pretraining texts are given, but ptx_coef is 0, so they would do nothing. Set ptx_coef, for example 0.1."
         )
-    if config.critic_init == "reward":
+    if config.critic_init == "reward" and reward_model is not None:
         _check_critic_source(home / reward_model.path)
     texts, source = ptx_texts or ((), "")
+    model_id = reward_model.id if reward_model else None
     run = create_run(
         db,
         project_id,
-        reward_model.id,
-        check_name(name) if name.strip() else default_run_name(db, project_id, config, reward_model.id),
+        model_id,
+        check_name(name) if name.strip() else default_run_name(db, project_id, config, model_id, reward_terms),
         config=config.to_dict(),
         total_steps=config.steps,
         manifest={
             "judge": judge,
-            "labels": dataclasses.asdict(reward_model.snapshot),
+            **({"labels": dataclasses.asdict(reward_model.snapshot)} if reward_model else {}),
+            **({TERMS_KEY: term_records(reward_terms)} if reward_terms else {}),
             **({"ptx_texts": {"source": source, "count": len(texts)}} if texts else {}),
         },
     )
@@ -106,6 +108,47 @@ def start_run(
             _save_ptx_texts(home, run.id, texts)
         submit_run(db, home, run)
     return run
+
+
+def pick_reward_model(db: Database, project_id: int, reward_model_id: int | None) -> RewardModelRow:
+    """The reward model of this id in the project; None: its newest. Raises LabelError where there is none."""
+    reward_model = (
+        latest_reward_model(db, project_id) if reward_model_id is None else get_reward_model(db, reward_model_id)
+    )
+    if reward_model is None or reward_model.project_id != project_id:
+        problem = "no reward model yet" if reward_model_id is None else f"no reward model {reward_model_id}"
+        raise LabelError(
+            f"project {project_id} has {problem}, and PPO needs one. Label pairs (or let a judge label some), then "
+            "train a reward model (on the command line: `label`, `train-reward`), or choose other reward terms."
+        )
+    return reward_model
+
+
+def check_reward(
+    db: Database, home: Path, project_id: int, config: PolicyConfig, reward_terms: Sequence[RewardTerm]
+) -> None:
+    """Raises ConfigError for reward terms that a run of this project cannot use."""
+    check_terms(list(reward_terms))
+    if reward_terms and config.critic_init == "reward":
+        raise ConfigError(
+            "critic_init = reward copies a reward model, and this reward has terms. Choose critic_init = fresh."
+        )
+    if reward_terms and str(config.algorithm) in ("dpo", "sft"):
+        raise ConfigError(
+            f"{config.algorithm} learns from labels and has no reward. Choose another algorithm, or no terms."
+        )
+    for term in reward_terms:
+        if term.name == OWN and not own_file(term, home).is_file():
+            raise ConfigError(
+                f"there is no file {own_file(term, home)}. Put your reward function there, or choose another."
+            )
+        if term.name == "arithmetic" and any(
+            not EXERCISE.search(prompt.text) for prompt in prompts(db, project_id, "train")
+        ):
+            raise ConfigError(
+                "the reward term arithmetic needs exercises like 3 + 4 in every prompt. Make a project with the prompt set "
+                "arithmetic."
+            )
 
 
 def start_visitor_run(db: Database, home: Path, project_id: int, config: PolicyConfig, visitor: str) -> Run:
@@ -165,8 +208,11 @@ def _check_critic_source(folder: Path) -> None:
         )
 
 
-def default_run_name(db: Database, project_id: int, config: PolicyConfig, reward_model_id: int) -> str:
-    """The name of a run that nobody named: algorithm, reward model, preset unless it is "lab", the settings that differ from the
+def default_run_name(
+    db: Database, project_id: int, config: PolicyConfig, reward_model_id: int | None,
+    reward_terms: Sequence[RewardTerm] = (),
+) -> str:  # fmt: skip
+    """The name of a run that nobody named: algorithm, reward, preset unless it is "lab", the settings that differ from the
     preset as far as they fit, and a number if the project has a run of that name. A preset has the project's temperature."""
     temperature = get_project(db, project_id).temperature
     differences_by_preset = {
@@ -177,7 +223,9 @@ def default_run_name(db: Database, project_id: int, config: PolicyConfig, reward
     }
     preset, differences = min(differences_by_preset.items(), key=lambda item: len(item[1]))
     parts = (
-        [f"{config.algorithm} on reward model {reward_model_id}"] + ([preset] if preset != "lab" else []) + differences
+        [f"{config.algorithm} on {reward_text(reward_model_id, reward_terms)}"]
+        + ([preset] if preset != "lab" else [])
+        + differences
     )
     name, max_chars = ", ".join(parts), MAX_RUN_NAME_CHARS - len(" (999)")
     kept = len(parts)
@@ -187,6 +235,17 @@ def default_run_name(db: Database, project_id: int, config: PolicyConfig, reward
     names = {run.name for run in runs(db, project_id)}
     numbered_names = (f"{name} ({number})" for number in itertools.count(2))
     return name if name not in names else next(candidate for candidate in numbered_names if candidate not in names)
+
+
+def reward_text(reward_model_id: int | None, reward_terms: Sequence[RewardTerm]) -> str:
+    """What makes the reward: "reward model 3 + 0.5 length"."""
+    if not reward_terms:
+        return f"reward model {reward_model_id}"
+    parts = []
+    for term in reward_terms:
+        name = f"reward model {reward_model_id}" if term.name == REWARD_MODEL else term.label
+        parts.append(name if term.weight == 1 else f"{term.weight:g} {name}")
+    return " + ".join(parts)
 
 
 def _setting_differences(config: PolicyConfig, preset: PolicyConfig) -> list[str]:
@@ -336,6 +395,10 @@ def set_live_setting(db: Database, run_id: int, name: str, value: float) -> None
 def switch_reward_model(db: Database, run_id: int, reward_model_id: int) -> None:
     """Use another reward model of the project from the next step on."""
     run = _active_run(db, run_id, "changed", also_allowed=HALTED_RUN_STATUSES)
+    if run.reward_model_id is None:
+        raise ConfigError(
+            f"the reward of run {run_id} has no reward model that another one could replace. Start a new run."
+        )
     if get_reward_model(db, reward_model_id).project_id != run.project_id:
         raise ConfigError(f"reward model {reward_model_id} belongs to another project than run {run_id}.")
     add_event(db, run_id, EventKind.SWITCH_REWARD, {"reward_model_id": reward_model_id})

@@ -20,48 +20,63 @@ def load_score_function(file: str, name: str) -> Callable[[str, str], float]:
     Raises ConfigError for a file or function that is missing or unusable. The returned function raises ConfigError when the
     custom one raises or returns anything but a finite number; True and False count as 1 and 0.
     """
-    function = getattr(_load_module(Path(file)), name, None)
+    function = load_function(file, name, "judge")
+    return partial(_checked_score, function, required_parameters(function) == 2, f"{file}:{name}")
+
+
+def load_function(file: str, name: str, kind: str) -> Callable[..., object]:
+    """The function `name` of a Python file, which is imported again at each call. kind: what messages call it.
+
+    Raises ConfigError for one that is missing, or cannot be called with a response, or a prompt and a response.
+    """
+    function = getattr(_load_module(Path(file), kind), name, None)
     if function is None:
         raise ConfigError(f"The file {file} has no function {name!r}. Write {_signatures(name)}.")
     if not callable(function):
         raise ConfigError(f"{name!r} in {file} is no function. Write {_signatures(name)}.")
-    reads_prompt = _required_parameters(function) == 2
+    reads_prompt = required_parameters(function) == 2
     try:
         inspect.signature(function).bind(*[""] * (1 + reads_prompt))
     except (TypeError, ValueError) as error:
         message = (
-            f"The judge {name!r} in {file} cannot be called with a response, or a prompt and a response ({error})."
+            f"The {kind} {name!r} in {file} cannot be called with a response, or a prompt and a response ({error})."
         )
         raise ConfigError(f"{message} Write {_signatures(name)}.") from error
-    return partial(_checked_score, function, reads_prompt, f"{file}:{name}")
+    result: Callable[..., object] = function
+    return result
+
+
+def is_batch_function(function: Callable[..., object]) -> bool:
+    """Whether a function takes lists: its parameters are called prompts and responses."""
+    return list(inspect.signature(function).parameters)[:2] == ["prompts", "responses"]
 
 
 def _signatures(name: str) -> str:
     return f"`def {name}(response: str) -> float:` or `def {name}(prompt: str, response: str) -> float:`"
 
 
-def _required_parameters(function: Callable[..., object]) -> int:
+def required_parameters(function: Callable[..., object]) -> int:
     """How many positional parameters without default a function has."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return sum(item.kind in positional and item.default is inspect.Parameter.empty for item in parameters)
 
 
-def _load_module(path: Path) -> ModuleType:
+def _load_module(path: Path, kind: str) -> ModuleType:
     """Import a file by its path. Raises ConfigError."""
     if not path.is_file():
-        raise ConfigError(f"The judge's file {path} does not exist. Check the path, or say FILE.py:NAME.")
+        raise ConfigError(f"The {kind}'s file {path} does not exist. Check the path, or say FILE.py:NAME.")
     name = f"rlhf_lab_outside_judge_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"The judge's file {path} is no Python file. Its name must end in .py.")
+        raise ConfigError(f"The {kind}'s file {path} is no Python file. Its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a module up by its name
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ConfigError(f"The judge's file {path} cannot be imported: {error!r}. Correct it.") from error
+        raise ConfigError(f"The {kind}'s file {path} cannot be imported: {error!r}. Correct it.") from error
     return module
 
 

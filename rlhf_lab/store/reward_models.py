@@ -52,6 +52,11 @@ def get_reward_model(db: Database, reward_model_id: int) -> RewardModelRow:
     return _reward_model_from_row(row)
 
 
+def reward_model_of(db: Database, reward_model_id: int | None) -> RewardModelRow | None:
+    """The reward model of a run; None for a run whose reward has other terms alone."""
+    return None if reward_model_id is None else get_reward_model(db, reward_model_id)
+
+
 def latest_reward_model(db: Database, project_id: int, source: Source | None = None) -> RewardModelRow | None:
     """The newest one of a project. source: of its labels; None: any."""
     query = _newest_reward_models(project_id).limit(1)

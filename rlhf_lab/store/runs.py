@@ -15,7 +15,7 @@ from rlhf_lab.store.database import Database, insert_row
 def create_run(
     db: Database,
     project_id: int,
-    reward_model_id: int,
+    reward_model_id: int | None,
     name: str,
     *,
     config: dict[str, Any],

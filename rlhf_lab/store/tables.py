@@ -49,7 +49,7 @@ from rlhf_lab.store.column_types import (
     table_without_id_reuse,
 )
 
-SCHEMA_VERSION = "0014"
+SCHEMA_VERSION = "0015"
 
 metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
@@ -212,7 +212,7 @@ runs = table_without_id_reuse(
     metadata,
     id_column(),  # also in its folder's name and in its completions' checkpoint, "run/<id>/<step>"
     foreign_key("project_id", "projects", nullable=False, index=True),
-    foreign_key("reward_model_id", "reward_models", nullable=False),
+    foreign_key("reward_model_id", "reward_models"),  # none where other terms make the reward
     required("name", Text),
     required("status", enum_type(enums.RunStatus)),
     required("config", Json),

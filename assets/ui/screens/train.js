@@ -4,6 +4,7 @@ const root = element.querySelector('.lab-train');
 const CURVES = props.data.curves;
 const ACTIVE = ['queued', 'running', 'paused'];
 const STATUS_STYLES = { running: 'accent', paused: 'warn', failed: 'bad', done: 'good', interrupted: 'warn' };
+const TERM_PREFIX = 'objective/reward/';
 const MAX_POINTS = 2500;  // of a curve in the page; then it is requested again, thinned
 const initialState = () => ({ run: null, static: null, staticId: null, epoch: null, lastStep: -1, revision: null, pending: [], charts: {}, extraCharts: {}, samples: null });
 let state = initialState();
@@ -203,6 +204,12 @@ function drawCurves(reply) {
   }
   if (nodes.moreSelect.options.length !== state.static.other_metrics.length + 1) {
     nodes.moreSelect.replaceChildren(el('option', { value: '' }, 'choose a metric …'), ...state.static.other_metrics.map((name) => el('option', { value: name }, name)));
+  }
+  for (const metric of state.static.other_metrics) {  // each reward term has a curve beside the others
+    if (!metric.startsWith(TERM_PREFIX) || state.extraCharts[metric]) continue;
+    const description = props.data.descriptions[`${TERM_PREFIX}<term>`] || '';
+    state.extraCharts[metric] = LabCharts.make(nodes.grid, { metric, title: `Reward term: ${metric.slice(TERM_PREFIX.length)}`, unit: '', description }, props.data, goToStep);
+    state.extraCharts[metric].showVerdict('info', 'The value of this term before its weight, mean of the rollouts.');
   }
   for (const metric of Object.keys(state.extraCharts)) refreshMetric(metric).catch(() => {});
 }

@@ -1,7 +1,8 @@
 """The policy model, its log-probabilities, entropies and values on a batch of responses, and the records of a rollout."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from rlhf_lab.models.batch import Batch, forward, make_batch, map_by_length
 from rlhf_lab.models.heads import ValueHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
+from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
 
 class Scorer(Protocol):
@@ -109,11 +111,12 @@ class PolicyOutput(NamedTuple):
 
 class ScoredResponses(NamedTuple):
     """(N,) float32 scores of N responses, and (N, R) float32 log-probabilities under the reference, 0 on padding; None if
-    they were not computed with the scores.
+    they were not computed with the scores. terms: (N,) values of each term of a WeightedReward by label; empty otherwise.
     """
 
     scores: Tensor
     ref_logprobs: Tensor | None = None
+    terms: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class EvaluatedBatch(NamedTuple):
@@ -211,6 +214,17 @@ def score_responses(
 
     Each process scores its share. On the CPU.
     """
+    if isinstance(scorer, WeightedReward):
+        model = ScoredResponses(torch.zeros(len(prompts)))
+        if scorer.reward_model is not None:
+            model = score_responses(
+                policy, scorer.reward_model, prompts, responses, config, on_progress, distributed
+            )  # fmt: skip
+        function_scores = distributed.map_rows(
+            len(prompts), lambda rows: scorer.function_scores(prompts[rows], responses[rows], on_progress), dim=0
+        )
+        scores, terms = scorer.combine(model.scores if scorer.reward_model else None, function_scores)
+        return ScoredResponses(scores, model.ref_logprobs, terms)
     reward_model, width = reference_reader(policy, scorer), max(map(len, responses))
     if reward_model is None or config.kl_estimator == "full":  # that one needs the reference's states
         return ScoredResponses(

@@ -15,6 +15,8 @@ from rlhf_lab.models.sampling.sampler import sample, uniforms
 from rlhf_lab.training.policy.rollout import Scorer, score_responses, sequence_log_ratios
 from rlhf_lab.training.policy.train_state import BestCheckpoint, ScoreUnit, TrainState
 
+CONSTANT_SD = 1e-6  # scores of a smaller standard deviation differ by rounding alone
+
 
 def measure_score_unit(state: TrainState, prompt_ids: Sequence[list[int]], scorer: Scorer) -> ScoreUnit:
     """Mean and sd of the reference's scores on the training prompts, at the run's own length and temperature."""
@@ -26,7 +28,9 @@ def measure_score_unit(state: TrainState, prompt_ids: Sequence[list[int]], score
 
     moments = RunningMoments()
     scores = state.distributed.map_rows(len(prompts), local_scores).double().cpu()
-    return ScoreUnit(sd=moments.update(scores), mean=moments.mean)
+    sd = moments.update(scores)
+    is_constant = sd <= CONSTANT_SD * max(1.0, abs(moments.mean))  # a reward function may give every text the same
+    return ScoreUnit(sd=1.0 if is_constant else sd, mean=moments.mean)
 
 
 def evaluate_held_out(state: TrainState, prompt_ids: Sequence[list[int]], scorer: Scorer) -> dict[str, float]:

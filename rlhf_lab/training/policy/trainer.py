@@ -263,6 +263,7 @@ class PolicyTrainer:
         beta, lr = state.kl_controller.value, state.scheduled_lr()
         stats = self.update(rollout, lr)
         metrics = step_metrics(rollout, stats, beta=beta, lr=lr, episode=state.episodes + response_count)
+        metrics |= {f"objective/reward/{label}": float(values.mean()) for label, values in scored.terms.items()}
         if self.task.gold is not None:
             metrics["objective/gold"] = sum(map(self.task.gold, *self.texts_of(batch))) / response_count
         check_metrics(metrics, self.backbone.model.dtype, state.steps_done + 1)

@@ -17,7 +17,7 @@ from rlhf_lab.jobs import queue, run_control
 from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.projects import prompts
-from rlhf_lab.store.reward_models import get_reward_model, reward_models
+from rlhf_lab.store.reward_models import reward_model_of, reward_models
 from rlhf_lab.store.runs import get_run, runs
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
@@ -218,10 +218,11 @@ def run_details(ctx: Context, run_ids: Sequence[int]) -> dict[str, Any]:
         with contextlib.suppress(StoreError):
             run = get_run(ctx.db, run_id)
             if run.project_id == ctx.project.id:
-                row = get_reward_model(ctx.db, current_reward_model_id(RunView.load(ctx.db, run)))
+                row = reward_model_of(ctx.db, current_reward_model_id(RunView.load(ctx.db, run)))
                 steps_by_run[str(run.id)] = checkpoint_steps(run_folder(ctx.home, run.id))
                 best_by_run[str(run.id)] = best_step(run_folder(ctx.home, run.id))
-                scorer_by_run[str(run.id)] = reward_model_and_judge(ctx, row)
+                if row is not None:
+                    scorer_by_run[str(run.id)] = reward_model_and_judge(ctx, row)
     return {"steps_by_run": steps_by_run, "best_by_run": best_by_run, "scorer_by_run": scorer_by_run}
 
 

@@ -61,6 +61,7 @@ PROMPT_SET_LABELS = {
     "support": "support: a customer writes",
     "reviews": "reviews: the beginning of a review",
     "everyday": "everyday: explain, rewrite, advise, plan …",
+    "arithmetic": "arithmetic: What is 3 + 4?",
 }
 CUSTOM_PROMPT_SET = "own"
 MAX_SEED = 2**31 - 1

@@ -6,11 +6,13 @@ from typing import Any, TypedDict
 
 from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import Source
-from rlhf_lab.common.records import Run
+from rlhf_lab.common.records import RewardModelRow, Run
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.jobs import run_control
+from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.reward_models import reward_model_of
 from rlhf_lab.store.run_metrics import metric_names, metric_series
 from rlhf_lab.ui.services import run_summary
 from rlhf_lab.ui.services.run_summary import JsonPoint, RunView
@@ -114,13 +116,12 @@ def setting_differences(db: Database, selected_runs: Sequence[Run]) -> list[Sett
 
 def run_settings(db: Database, run: Run) -> dict[str, str]:
     """Everything that determines what a run does, as text; a setting missing from its config has the default."""
-    row = get_reward_model(db, run.reward_model_id)
-    label_source = "simulated" if row.snapshot.source is Source.SIMULATED else "people's"
+    row, terms = reward_model_of(db, run.reward_model_id), read_terms(run.manifest.get(TERMS_KEY) or [])
     machine = run.manifest.get("machine") or {}
     settings_text = {
-        "reward model": str(row.id),
-        "labels": f"{len(row.snapshot.vote_ids)} {label_source}",
-        "labels, digest": row.snapshot.digest[:8],
+        "reward model": str(row.id) if row else "none",
+        **({"reward": run_control.reward_text(run.reward_model_id, terms)} if terms else {}),
+        **(_label_settings(row) if row else {}),
         "gold by": str(run.manifest.get("judge") or "nobody"),
     }
     config = {item.name: item.default for item in fields_of(PolicyConfig)} | run.config
@@ -133,6 +134,11 @@ def run_settings(db: Database, run: Run) -> dict[str, str]:
         settings_text |= {f"version of {name}": str(version) for name, version in packages.items()}
         settings_text["model's weights"] = str(machine.get("backbone_sha256", "–"))[:8]
     return settings_text
+
+
+def _label_settings(row: RewardModelRow) -> dict[str, str]:
+    label_source = "simulated" if row.snapshot.source is Source.SIMULATED else "people's"
+    return {"labels": f"{len(row.snapshot.vote_ids)} {label_source}", "labels, digest": row.snapshot.digest[:8]}
 
 
 def changes_text(view: RunView) -> str:

@@ -11,8 +11,9 @@ from rlhf_lab.common.enums import EngineState, EventKind, RunStatus, Source
 from rlhf_lab.common.records import Job, RewardModelRow, Run, RunEvent
 from rlhf_lab.config.policy import LIVE_SETTINGS
 from rlhf_lab.jobs import run_control
+from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.reward_models import reward_model_of
 from rlhf_lab.store.run_metrics import samples_at
 from rlhf_lab.store.runs import events, get_run
 from rlhf_lab.ui.services.curve_diagnosis import SettingChange
@@ -92,16 +93,20 @@ def current_state(view: RunView) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def current_reward_model_id(view: RunView) -> int:
-    """The reward model that a run learns from: the first one, or the one last switched to."""
+def current_reward_model_id(view: RunView) -> int | None:
+    """The reward model that a run learns from: the first one, or the one last switched to. None for other reward terms."""
     switches = [event for event in view.events if event.kind is EventKind.SWITCH_REWARD]
     return int(switches[-1].payload["reward_model_id"]) if switches else view.run.reward_model_id
 
 
 def label_source_text(db: Database, run: Run, reward_model_id: int | None = None) -> str:
     """What the run learns from, by its first reward model or the one it was switched to."""
-    row, judge = get_reward_model(db, reward_model_id or run.reward_model_id), run.manifest.get("judge")
+    row, judge = reward_model_of(db, reward_model_id or run.reward_model_id), run.manifest.get("judge")
     algorithm = str(run.config["algorithm"]).upper()
+    terms = read_terms(run.manifest.get(TERMS_KEY) or [])
+    if terms:
+        return f"{algorithm} learns from {run_control.reward_text(row.id if row else None, terms)}"
+    assert row is not None
     if row.snapshot.source is Source.SIMULATED:
         if row.id != run.reward_model_id:
             judge = run_control.judge_of_reward_model(db, row)

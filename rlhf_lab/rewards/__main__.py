@@ -1,0 +1,102 @@
+"""The process of the reward terms: `python -m rlhf_lab.rewards`. JSON lines on standard input and output.
+
+First line in: a list of terms, [name, options, path of an own file]. Then requests {"prompts", "responses"}. Before each text
+a line {"term", "index"} goes out, so that a text that takes too long has a name; at the end {"scores": a list per term} or
+{"error"}.
+What functions print goes to standard error.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any
+
+from rlhf_lab.errors import LabError
+from rlhf_lab.judges.custom import is_batch_function, required_parameters
+from rlhf_lab.rewards.terms import OWN, RewardTerm, load_own_function, shipped_function
+
+EXCERPT_CHARS = 60
+Report = Callable[[str, int], None]
+
+
+class RewardFunctionError(LabError):
+    """A function raised, or gave something else than a finite number."""
+
+
+def excerpt(prompt: str, response: str) -> str:
+    """How messages name a text."""
+    return f"the response {response[:EXCERPT_CHARS]!r} to the prompt {prompt[-EXCERPT_CHARS:]!r}"
+
+
+def load_functions(items: Sequence[tuple[str, dict[str, Any], str]]) -> list[tuple[str, Callable[..., object]]]:
+    """(label, function) of each term. Raises ConfigError."""
+    functions: list[tuple[str, Callable[..., object]]] = []
+    for name, options, path in items:
+        term = RewardTerm(name, 1.0, options)
+        is_own = name == OWN
+        function = load_own_function(path, options["function"]) if is_own else shipped_function(term)
+        functions.append((term.label, function))
+    return functions
+
+
+def evaluate(
+    label: str, function: Callable[..., object], prompts: list[str], responses: list[str], report: Report
+) -> list[float]:
+    """The values of a function, which may be a batch function. Raises RewardFunctionError that names the text."""
+    if is_batch_function(function):
+        report(label, 0)
+        try:
+            values = list(function(prompts, responses))  # type: ignore[call-overload]
+        except Exception as error:
+            raise RewardFunctionError(f"{label} failed on a batch of {len(responses)} texts: {error!r}") from error
+        if len(values) != len(responses):
+            raise RewardFunctionError(f"{label} gave {len(values)} values for {len(responses)} texts")
+        return [_checked_value(label, *row) for row in zip(values, prompts, responses, strict=True)]
+    reads_prompt = required_parameters(function) == 2
+    scores = []
+    for index, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        report(label, index)
+        try:
+            value = function(prompt, response) if reads_prompt else function(response)
+        except Exception as error:
+            raise RewardFunctionError(f"{label} failed on {excerpt(prompt, response)}: {error!r}") from error
+        scores.append(_checked_value(label, value, prompt, response))
+    return scores
+
+
+def _checked_value(label: str, value: object, prompt: str, response: str) -> float:
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise RewardFunctionError(f"{label} gave {value!r:.40} for {excerpt(prompt, response)}, not a finite number")
+    return float(value)
+
+
+def main() -> None:
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+
+    def send(reply: dict[str, Any]) -> None:
+        print(json.dumps(reply), file=replies, flush=True)
+
+    def report(label: str, index: int) -> None:
+        send({"term": label, "index": index})
+
+    try:
+        functions = load_functions(json.loads(requests.readline()))
+    except LabError as error:
+        send({"error": str(error)})
+        return
+    for line in requests:
+        request = json.loads(line)
+        try:
+            texts = request["prompts"], request["responses"]
+            send({"scores": [evaluate(label, function, *texts, report) for label, function in functions]})
+        except RewardFunctionError as error:
+            send({"error": str(error)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The process of the reward terms: values, errors that name the text, time limits, its environment, and a new start."""
+
+import os
+import time
+
+import pytest
+
+from rlhf_lab.errors import RewardTermError
+from rlhf_lab.rewards.evaluator import FunctionTerms
+from rlhf_lab.rewards.terms import RewardTerm
+
+SOURCE = """
+import math, os, time
+print("functions may print")
+def both(prompt, response): return len(prompt) + 10 * len(response)
+def alone(response): print("hello"); return len(response)
+def batch(prompts, responses): return [len(p) + len(r) for p, r in zip(prompts, responses)]
+def short_batch(prompts, responses): return [0.0]
+def raises(response): return 1 / (len(response) - 3)
+def gives_nan(response): return math.nan if response == "bad text" else 1.0
+def gives_text(response): return "good"
+def sleeps(response): return time.sleep(60 if response == "slow text" else 0) or 1.0
+def ends(response): os._exit(1)
+def secret(response): return float("LAB_SECRET" in os.environ)
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "rewards").mkdir()
+    (folder / "rewards" / "mine.py").write_text(SOURCE)
+    return folder
+
+
+@pytest.fixture
+def own(home):
+    """own(names…): the evaluator of functions of the file."""
+    started = []
+
+    def make(*names, **options):
+        terms = [RewardTerm("own", 1.0, {"file": "mine.py", "function": name}) for name in names]
+        started.append(FunctionTerms(terms, home, **options))
+        return started[-1]
+
+    yield make
+    for evaluator in started:
+        evaluator.close()
+
+
+def test_values_of_each_form(own, monkeypatch):
+    monkeypatch.setenv("LAB_SECRET", "x")
+    evaluator = own("both", "alone", "batch", "secret")
+    expected = [[21.0, 33.0], [2.0, 3.0], [3.0, 6.0], [0.0, 0.0]]
+    assert evaluator.scores(["p", "ppp"], ["rr", "rrr"]) == expected
+    process = evaluator._process
+    assert evaluator.scores(["p", "ppp"], ["rr", "rrr"]) == expected
+    assert evaluator._process is process  # one process for the whole run
+
+
+def test_shipped_terms(home):
+    evaluator = FunctionTerms([RewardTerm("json"), RewardTerm("regex", 1.0, {"pattern": "1"})], home)
+    assert evaluator.scores(["", ""], ["[1]", "no"]) == [[1.0, 0.0], [1.0, 0.0]]
+    evaluator.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "message"),
+    [
+        ("raises", "abc", r"mine\.raises failed on the response 'abc' to the prompt 'why'.*ZeroDivisionError"),
+        ("gives_nan", "bad text", r"gave nan for the response 'bad text'"),
+        ("gives_text", "a", r"gave 'good' for the response 'fine'"),
+        ("short_batch", "a", r"gave 1 values for 2 texts"),
+        ("ends", "a", r"process of the reward terms ended in mine\.ends, at the response 'fine'"),
+        ("missing", "a", r"no function 'missing'"),
+    ],
+)
+def test_errors_name_the_text(own, name, response, message):
+    with pytest.raises(RewardTermError, match=message + r"(.|\n)*nothing was lost\. Correct the function, then resume"):
+        own(name).scores(["why", "why"], ["fine", response])
+
+
+def test_a_batch_that_takes_too_long_ends_and_the_next_starts_anew(own):
+    evaluator = own("sleeps", time_limit_s=3.0)
+    assert evaluator.scores(["p"], ["quick"]) == [[1.0]]
+    pid, evaluator.time_limit_s = evaluator._process.pid, 0.5
+    with pytest.raises(
+        RewardTermError, match=r"longer than 0\.5 s for 2 texts in mine\.sleeps, at the response 'slow text'"
+    ):
+        evaluator.scores(["p", "p"], ["quick", "slow text"])
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    evaluator.time_limit_s = 30.0
+    assert evaluator.scores(["p"], ["quick"]) == [[1.0]]
+
+
+def test_a_stop_while_it_waits_ends_the_process(own):
+    evaluator = own("sleeps")
+    start = time.monotonic()
+
+    def stop():
+        if time.monotonic() - start > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluator.scores(["p"], ["slow text"], stop)
+    assert evaluator._process is None
