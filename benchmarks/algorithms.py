@@ -30,9 +30,9 @@ set_training_env()
 import algorithm_figures
 import torch
 
-from rlhf_lab.common.enums import Source
+from rlhf_lab.common.enums import ONLINE_ALGORITHMS, Source
 from rlhf_lab.config.base import fields_of
-from rlhf_lab.config.policy import ALGORITHMS, PolicyConfig
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.embedded_model.corpus import generate_documents
 from rlhf_lab.engine.job_handlers import RewardRequest, train_reward_model
@@ -260,7 +260,7 @@ def main() -> None:
     mode = parser.add_mutually_exclusive_group()
     for name in ("frontier", "overoptimise"):
         mode.add_argument(f"--{name}", dest="mode", action="store_const", const=name, default="algorithms")
-    parser.add_argument("--algorithms", type=lambda text: text.split(","), default=list(ALGORITHMS))
+    parser.add_argument("--algorithms", type=lambda text: text.split(","), default=list(ONLINE_ALGORITHMS))
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=PolicyConfig().steps)

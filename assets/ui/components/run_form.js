@@ -49,7 +49,8 @@ function updateNote() {
   const { id: newestId } = drawnState.models[0];
   const newerNote = selected && selected.id === drawnState.default_id && newestId !== drawnState.default_id ? ` Reward model ${newestId} is newer, but a simulated judge taught it.` : '';
   const trainingNote = drawnState.training_text && selected ? ` ${drawnState.training_text} A run started now learns from reward model ${selected.id} and can be switched to that one later.` : '';
-  control('start-note').textContent = `${selected ? selected.note : ''}${newerNote}${trainingNote}${schedule}`;
+  const algorithmNote = props.data.algorithm_notes[algorithm] ? `${props.data.algorithm_notes[algorithm]} ` : '';
+  control('start-note').textContent = `${algorithmNote}${selected ? selected.note : ''}${newerNote}${trainingNote}${schedule}`;
 }
 
 function buildForm(state) {
@@ -123,7 +124,7 @@ watch('value', () => {
   if (reply.filled_preset) {
     awaitsPreset = false;
     algorithm = reply.algorithm;
-    if (control('start')) { control('start').textContent = startLabel(); control('start-algorithm').value = algorithm; }
+    if (control('start')) { control('start').textContent = startLabel(); control('start-algorithm').value = algorithm; updateNote(); }
     return;
   }
   const notice = control('start-error');

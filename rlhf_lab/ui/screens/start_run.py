@@ -32,6 +32,17 @@ PRESET_LABELS = {
 }
 
 
+#: What an algorithm learns from, where it is not rollouts and their rewards.
+ALGORITHM_NOTES = {
+    "dpo": "dpo learns from the labels of this reward model. A tie counts half for each text; how much better a text was is "
+    "ignored. The reward model only draws the curves.",
+    "sft": "sft imitates the preferred texts of this reward model's labels. Ties, and how much better a text was, are ignored. "
+    "The reward model only draws the curves.",
+    "rejection": "rejection writes several texts for each prompt, keeps the one with the best score, and imitates it. It does "
+    "not read the labels themselves.",
+}
+
+
 class PresetChoice(Payload):
     preset: str
 
@@ -58,6 +69,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     data = {
         "presets": [{"name": name, "label": label} for name, label in PRESET_LABELS.items()],
         "algorithms": list(ALGORITHMS),
+        "algorithm_notes": ALGORITHM_NOTES,
         "is_demo": ctx.demo is not None,
         "algorithms_by_setting": {item.name: item.only for item in fields_of(PolicyConfig) if item.only is not None},
     }
