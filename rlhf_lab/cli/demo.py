@@ -144,7 +144,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--pooling", default=None, help="mean or last: what the reward head reads")
     parser.add_argument("--temperature", type=float, default=None, help=f"of all samples ({PROPOSED_TEMPERATURE})")
     parser.add_argument(
-        "--tournament", action="store_true", help="then rank base, best of 4 and checkpoints by the judge's blind choices"
+        "--tournament",
+        action="store_true",
+        help="then rank base, best of 4 and checkpoints by the judge's blind choices",
     )
     add_chat_arguments(parser, "a system prompt before every prompt (default: none)")
     add_arguments(parser, PolicyConfig, skip=("temperature",))
