@@ -134,7 +134,11 @@ def run_clients(page: "Page", args: argparse.Namespace) -> tuple[list["Client"],
 
 
 def vote_in_browser(url: str, end: float) -> list[float]:
-    """Votes every few seconds with the keyboard; ms from each key press to the reward model's figures that know the vote."""
+    """Votes every few seconds with the keyboard; ms from each key press to the reward model's figures that know the vote.
+
+    Infinite where they did not come within a minute.
+    """
+    from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
     from playwright.sync_api import sync_playwright
 
     waits = []
@@ -144,16 +148,23 @@ def vote_in_browser(url: str, end: float) -> list[float]:
         page.goto(url)
         page.wait_for_selector(".lab-label .side", timeout=60_000)
         time.sleep(2.0)
+        page.set_default_timeout(60_000)
         while time.monotonic() < end:
-            start_time = time.perf_counter()
-            page.keyboard.press("1")
-            page.wait_for_function(
-                "document.querySelector('.instant .guess').innerText.includes('learns from your answer')"
-            )
-            page.wait_for_function(
-                "!document.querySelector('.instant .guess').innerText.includes('learns from your answer')", polling=20
-            )
-            waits.append(1000 * (time.perf_counter() - start_time))
+            try:
+                page.wait_for_selector(".lab-label[data-pair]:not([data-pair=''])")
+                start_time = time.perf_counter()
+                page.keyboard.press("1")
+                page.wait_for_function(
+                    "document.querySelector('.instant .guess').innerText.includes('learns from your answer')"
+                )
+                page.wait_for_function(
+                    "!document.querySelector('.instant .guess').innerText.includes('learns from your answer')",
+                    polling=20,
+                )
+                waits.append(1000 * (time.perf_counter() - start_time))
+            except PlaywrightTimeoutError:
+                print("no figures within a minute; the page shows:", page.inner_text("body")[:2000], file=sys.stderr)
+                waits.append(float("inf"))
             time.sleep(2.0)
     return waits
 
