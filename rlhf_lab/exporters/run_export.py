@@ -16,6 +16,7 @@ from rlhf_lab.exporters.adapter_zip import add_adapter
 from rlhf_lab.exporters.json_io import portable_name, write_json, write_json_lines
 from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
 from rlhf_lab.exporters.tensorboard import EventFile
+from rlhf_lab.rewards.terms import TERMS_KEY
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import reward_model_of
@@ -82,10 +83,17 @@ def _portable_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     result = dict(manifest)
     if result.get("judge"):
         result["judge"] = portable_name(str(result["judge"]))
+    if result.get(TERMS_KEY):
+        result[TERMS_KEY] = [_portable_term(term) for term in result[TERMS_KEY]]
     machine = result.get("machine")
     if isinstance(machine, dict) and "backbone" in machine:
         result["machine"] = machine | {"backbone": portable_name(str(machine["backbone"]))}
     return result
+
+
+def _portable_term(term: dict[str, Any]) -> dict[str, Any]:
+    file = term["options"].get("file")
+    return term if file is None else term | {"options": term["options"] | {"file": portable_name(str(file))}}
 
 
 def _reward_model_summary(row: RewardModelRow | None) -> dict[str, Any] | None:

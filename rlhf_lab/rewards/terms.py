@@ -164,11 +164,6 @@ def own_file(term: RewardTerm, home: Path) -> Path:
     return home / REWARDS_FOLDER / str(term.options["file"])
 
 
-def own_files(home: Path) -> list[str]:
-    """The names of the Python files in HOME/rewards."""
-    return sorted(path.name for path in (home / REWARDS_FOLDER).glob("*.py"))
-
-
 def load_own_function(path: str, name: str) -> Callable[..., object]:
     """Import the file; only the process of the reward terms does. Raises ConfigError."""
     return load_function(path, name, "reward function")

@@ -4,7 +4,7 @@ import pytest
 
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.rewards import builtin
-from rlhf_lab.rewards.terms import RewardTerm, check_terms, own_files, parse_term, read_terms, term_records
+from rlhf_lab.rewards.terms import RewardTerm, check_terms, parse_term, read_terms, term_records
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,3 @@ def test_terms_that_cannot_be(text, message):
 def test_a_term_twice():
     with pytest.raises(ConfigError, match="occurs twice"):
         check_terms([parse_term("json"), parse_term("2*json")])
-
-
-def test_own_files_are_those_of_the_home(tmp_path):
-    (tmp_path / "rewards").mkdir()
-    for name in ("b.py", "a.py", "notes.txt"):
-        (tmp_path / "rewards" / name).touch()
-    assert own_files(tmp_path) == ["a.py", "b.py"]

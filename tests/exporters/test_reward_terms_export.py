@@ -1,0 +1,24 @@
+"""Exports of a run whose reward has terms: no path of this machine, and a card without a reward model."""
+
+from rlhf_lab.common.enums import RunStatus
+from rlhf_lab.common.records import Run
+from rlhf_lab.exporters.readme_templates import policy_card
+from rlhf_lab.exporters.run_export import _portable_manifest
+
+TERMS = [
+    {"name": "own", "weight": 2.0, "options": {"file": "/home/ann/mine.py", "function": "reward"}},
+    {"name": "json", "weight": 1.0, "options": {}},
+]
+
+
+def test_the_manifest_names_no_folder_of_this_machine():
+    own, shipped = _portable_manifest({"reward_terms": TERMS})["reward_terms"]
+    assert own == {"name": "own", "weight": 2.0, "options": {"file": "mine.py", "function": "reward"}}
+    assert shipped == TERMS[1]
+
+
+def test_a_card_without_a_reward_model():
+    run = Run(1, 1, None, "r", RunStatus.DONE, {"algorithm": "grpo"}, {"reward_terms": TERMS}, 2, 2, "", 0.0, 0.0)
+    card = policy_card(run, 2, None, "assets/model", "")
+    assert "against a reward without a model of preferences (2 · own, 1 · json)." in card
+    assert "| reward model |" not in card
