@@ -1,0 +1,61 @@
+"""The screen Chat beside a training: an answer appears while it is sampled, is stopped, and two answers become a label."""
+
+import pytest
+from helpers import control, open_screen, wait_for_engine, wait_until
+from playwright.sync_api import expect
+from prepared_labs import FAST_CONFIG, lab_with_reward_models, running_run
+
+from rlhf_lab.common.enums import Source
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import current_project
+from rlhf_lab.store.votes import label_count, vote_counts
+
+STATUSES = "[...document.querySelectorAll('.lab-chat .reply')].map((reply) => reply.dataset.status)"
+LENGTHS = """() => {
+    window.lengths = [];
+    new MutationObserver(() => window.lengths.push(document.querySelector('.lab-chat .reply .lab-text')?.innerText.length ?? 0))
+        .observe(document.querySelector('.lab-chat'), { subtree: true, childList: true }); }"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with lab_with_reward_models(tmp_path_factory.mktemp("chat") / "home", Source.SIMULATED, FAST_CONFIG) as lab:
+        yield lab
+
+
+def ask(page, text):
+    control(page, "chat-message").fill(text)
+    control(page, "chat-send").click()
+
+
+def test_a_chat_while_a_run_trains(lab, open_page):
+    with Database.open(lab.home) as db, running_run(db, lab.home, batch_size=8, max_new_tokens=8, checkpoint_every=1):
+        page = open_screen(lab, open_page, "Chat")
+        page.wait_for_function("document.querySelector('[data-do=chat-model]')?.options.length > 1")
+        control(page, "chat-model").select_option(index=1)
+        control(page, "chat-beside").check()
+        page.locator(".lab-chat summary").click()
+        control(page, "chat-max_new_tokens").fill("230")
+        control(page, "chat-temperature").fill("5")  # such texts hardly end
+        page.evaluate(LENGTHS)
+        ask(page, "Once upon a time")
+        wait_for_engine(page, "() => new Set(window.lengths.filter((length) => length > 20)).size >= 2")
+        control(page, "chat-stop").click()
+        wait_for_engine(page, f"() => {STATUSES}.join() === 'cancelled,cancelled'")
+        kept = page.locator(".lab-chat .reply .lab-text").first.inner_text()
+        assert len(kept) > 20
+        expect(control(page, "chat-label")).to_be_disabled()
+
+        control(page, "chat-max_new_tokens").fill("12")
+        ask(page, "The end.")
+        expect(page.locator(".lab-chat .turn.assistant .lab-text")).to_have_text(kept)
+        wait_for_engine(page, f"() => {STATUSES}.join() === 'done,done'")
+        answers = sorted(page.locator(".lab-chat .reply .lab-text").all_inner_texts())
+        control(page, "chat-label").click()
+        sides = page.locator(".lab-label .side .lab-text")
+        wait_until(lambda: page.url.endswith("#label") and sorted(sides.all_inner_texts()) == answers, "the pair", page)
+        project = current_project(db)
+        before = label_count(vote_counts(db, project.id)[Source.HUMAN])
+        page.wait_for_timeout(400)  # an answer within 300 ms is the second half of a double click
+        page.keyboard.press("1")
+        wait_until(lambda: label_count(vote_counts(db, project.id)[Source.HUMAN]) == before + 1, "the vote", page)
