@@ -9,6 +9,7 @@ from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.jobs import engine_process
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.judges.builtin import JUDGES
+from rlhf_lab.training.offline import updates as offline_updates
 from rlhf_lab.training.policy import update
 
 
@@ -42,16 +43,22 @@ def at(monkeypatch):
     """at(2, what): call `what` in the middle of the step after step 2, once."""
 
     def plan(step, what):
-        accumulate, done = update.minibatch_backward, []
+        done = []
 
-        def disturbed(state, *args):
-            if state.steps_done == step and not done:
-                done.append(True)
-                what()
-                state.on_progress.__self__._polled_at = 0.0
-            return accumulate(state, *args)
+        def disturb(module, name):
+            accumulate = getattr(module, name)
 
-        monkeypatch.setattr(update, "minibatch_backward", disturbed)
+            def disturbed(state, *args):
+                if state.steps_done == step and not done:
+                    done.append(True)
+                    what()
+                    state.on_progress.__self__._polled_at = 0.0
+                return accumulate(state, *args)
+
+            monkeypatch.setattr(module, name, disturbed)
+
+        disturb(update, "minibatch_backward")
+        disturb(offline_updates, "_preference_backward")
 
     return plan
 

@@ -18,6 +18,7 @@ CHANGES = {
     "ppo_penalty": {},
     "grpo": {"group_size": 2},
     "reinforce": {},
+    "dpo": {"label_batch": 4},
 }
 
 
