@@ -77,7 +77,7 @@ function buildForm() {
     results);
   // Gradio looks for the names of a widget's events in its own script: blind_test.js triggers 'start_test', 'edit_test' and 'answer'.
   blindTest = LabBlindTest({ root, fetchState: (query) => server.blind_test(query), trigger, getRequest });
-  // And 'start_tournament', 'delete_tournament' and 'judge' by tournament.js.
+  // And 'start_tournament', 'delete_tournament' and 'judge_pair' by tournament.js.
   tournament = LabTournament({ root, fetchState: (query) => server.tournament(query), trigger, getRequest, chosenModels: () => COLUMNS.map(selectedModel).filter(Boolean) });
   fields.fold.open = !narrowScreen.matches;  // on a phone the texts come first
   narrowScreen.addEventListener('change', () => { fields.fold.open = !narrowScreen.matches; });

@@ -40,8 +40,8 @@ window.LabTournament = window.LabTournament || (({ root, fetchState, trigger, ge
     const { seed, max_new_tokens, reward_model_id } = getRequest();
     send('start_tournament', { contestants: contestants.map(([model]) => model), prompts: promptCount.value, seed, max_new_tokens, reward_model_id });
   }
-  const answer = (choice) => { if (state?.pair) send('judge', { tournament_id: state.id, token: state.pair.token, choice }); };
-  const next = () => send('judge', { tournament_id: state.id });
+  const answer = (choice) => { if (state?.pair) send('judge_pair', { tournament_id: state.id, token: state.pair.token, choice }); };
+  const next = () => send('judge_pair', { tournament_id: state.id });
 
   function updateButtons() {
     for (const button of fold.querySelectorAll('button')) button.disabled = Boolean(pendingId);

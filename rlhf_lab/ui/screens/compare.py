@@ -156,12 +156,12 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         return {"tournament": tournament.delete(ctx, payload, ctx.require_annotator(payload.annotator))}
 
     @visitor_action(tournament.JudgePayload)
-    def judge(payload: tournament.JudgePayload) -> dict[str, Any]:
+    def judge_pair(payload: tournament.JudgePayload) -> dict[str, Any]:
         return {"tournament": tournament.judge(ctx, payload, ctx.require_annotator(payload.annotator))}
 
     component.start_tournament(start_tournament, operator, component, **SILENT_EVENT)
     component.delete_tournament(delete_tournament, operator, component, **SILENT_EVENT)
-    component.judge(judge, None, component, **SILENT_EVENT)
+    component.judge_pair(judge_pair, None, component, **SILENT_EVENT)
     component.sample(sample, None, component, **SILENT_EVENT)
     component.start_test(start_test, operator, component, **SILENT_EVENT)
     component.edit_test(edit_test, operator, component, **SILENT_EVENT)
