@@ -127,5 +127,12 @@ def test_readers_of_plain_text_get_transcripts():
 
 
 def test_turns_as_one_running_text():
-    turns = [("user", "Once"), ("assistant", " a cat"), ("user", "ran."), ("assistant", ""), ("user", ""), ("user", " It")]
+    turns = [
+        ("user", "Once"),
+        ("assistant", " a cat"),
+        ("user", "ran."),
+        ("assistant", ""),
+        ("user", ""),
+        ("user", " It"),
+    ]
     assert continued_text([{"role": role, "content": content} for role, content in turns]) == "Once a cat ran. It"

@@ -147,7 +147,17 @@ def test_a_preset_overrides_the_recommended_settings_of_the_algorithm(algorithm)
 
 def test_every_setting_of_the_form_belongs_to_a_group():
     groups = {item.group for item in fields_of(PolicyConfig)}
-    assert groups == {"run", "rollouts", "reward", "KL", "advantages", "policy loss", "value", "offline methods", "LoRA"}
+    assert groups == {
+        "run",
+        "rollouts",
+        "reward",
+        "KL",
+        "advantages",
+        "policy loss",
+        "value",
+        "offline methods",
+        "LoRA",
+    }
     assert all(len(help_text(item)) < 160 for item in fields_of(PolicyConfig))
 
 
