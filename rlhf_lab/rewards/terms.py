@@ -124,12 +124,13 @@ def _length_window(min_words: Any, max_words: Any) -> RewardFunction:
     return builtin.length_window(min_words, max_words)
 
 
-def parse_term(text: str) -> RewardTerm:
-    """A term of the command line: [WEIGHT*]NAME[:OPTION] or [WEIGHT*]FILE.py[:FUNCTION]. Raises ConfigError.
+def parse_term(text: str, folder: Path | None = None) -> RewardTerm:
+    """A term as people write it: [WEIGHT*]NAME[:OPTION] or [WEIGHT*]FILE.py[:FUNCTION]. Raises ConfigError.
 
-    The option of length is MIN-MAX, that of regex the pattern: "0.5*length:5-20", "regex:^Yes".
+    The option of length is MIN-MAX, that of regex the pattern: "0.5*length:5-20", "regex:^Yes". folder: where files of own
+    functions must be; None: any path.
     """
-    match = re.fullmatch(r"(?:([-+]?[0-9.]+(?:e[-+]?\d+)?)\*)?([^:]+)(?::(.*))?", text.strip(), re.DOTALL)
+    match = re.fullmatch(r"(?:([-+]?[0-9.]+(?:e[-+]?\d+)?)\s*\*\s*)?([^:]+)(?::(.*))?", text.strip(), re.DOTALL)
     if match is None:
         raise ConfigError(f'"{text}" is no reward term. Write [WEIGHT*]NAME[:OPTION] or [WEIGHT*]FILE.py[:FUNCTION].')
     weight_text, name, option = match[1] or "1", match[2].strip(), match[3]
@@ -138,9 +139,32 @@ def parse_term(text: str) -> RewardTerm:
     except ValueError:
         raise ConfigError(f'the weight {weight_text} of "{text}" is no number.') from None
     if name.endswith(".py"):
-        path = str(Path(name).expanduser().resolve())
+        path = str(Path(name).expanduser().resolve()) if folder is None else _file_in(folder, name)
         return _checked(RewardTerm(OWN, weight, {"file": path, "function": option or DEFAULT_FUNCTION}))
     return _checked(RewardTerm(name, weight, parse_option(name, option or "")))
+
+
+def parse_lines(text: str, home: Path, *, with_model: bool) -> list[RewardTerm]:
+    """The terms of a form, one a line; own functions are in HOME/rewards. No line: none, which is the reward model alone.
+
+    with_model: a reward model was chosen; it has weight 1 unless a line says otherwise. Raises ConfigError.
+    """
+    terms = [parse_term(line, home / REWARDS_FOLDER) for line in text.splitlines() if line.strip()]
+    names = [term.name for term in terms]
+    if not with_model and (not terms or REWARD_MODEL in names):
+        raise ConfigError("no reward model is chosen. Choose one, or write reward terms without reward_model.")
+    if with_model and terms and REWARD_MODEL not in names:
+        terms.insert(0, RewardTerm(REWARD_MODEL))
+    return check_terms(terms)
+
+
+def _file_in(folder: Path, name: str) -> str:
+    """The name of a file in the folder. Raises ConfigError with the names of those that are there."""
+    names = sorted(path.name for path in folder.glob("*.py"))
+    if name not in names:
+        found = f"It has {', '.join(names)}." if names else "It has none yet."
+        raise ConfigError(f'there is no file "{name}" in the folder of own reward functions, {folder}. {found}')
+    return name
 
 
 def parse_option(name: str, text: str) -> dict[str, Any]:
@@ -150,7 +174,7 @@ def parse_option(name: str, text: str) -> dict[str, Any]:
         return {"min_words": int(window[1]), "max_words": int(window[2])} if window else {}
     if name == "regex":
         return {"pattern": text}
-    if text:
+    if text and name in (REWARD_MODEL, *_WITHOUT_OPTIONS):
         raise ConfigError(f'the reward term {name} has no option, so "{text}" means nothing. Leave it out.')
     return {}
 

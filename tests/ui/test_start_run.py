@@ -217,8 +217,8 @@ def form(monkeypatch):
     return bare
 
 
-def start(ctx, form, payload, values, ptx_source=None):
-    return start_run.start_run(ctx, form, parse_payload(start_run.StartRun, payload), values, ptx_source)
+def start(ctx, form, payload, values, ptx_source=None, **terms):
+    return start_run.start_run(ctx, form, parse_payload(start_run.StartRun, payload), values, ptx_source, **terms)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -243,6 +243,48 @@ def test_texts_for_ptx_come_from_a_file_and_its_column(ctx, form, tmp_path):
         start(ctx, form, payload, values, PtxSource(str(file), "sung"))
     without_ptx = start(ctx, form, payload, form.values(PolicyConfig()), PtxSource(str(file), "said"))
     assert "ptx_texts" not in get_run(ctx.db, without_ptx.id).manifest
+
+
+@pytest.mark.parametrize(
+    ("lines", "with_model", "expected"),
+    [
+        ("", True, None),
+        ("0.5*length:5-20\n\n  json\n", True,
+         [("reward_model", 1.0, {}), ("length", 0.5, {"min_words": 5, "max_words": 20}), ("json", 1.0, {})]),
+        ("json\n2 * reward_model", True, [("json", 1.0, {}), ("reward_model", 2.0, {})]),
+        ("-1 * mine.py:loud", False, [("own", -1.0, {"file": "mine.py", "function": "loud"})]),
+    ],
+)  # fmt: skip
+def test_a_run_has_the_reward_terms_of_the_form(ctx, form, lines, with_model, expected):
+    row = reward_model(ctx)
+    (ctx.home / "rewards").mkdir()
+    (ctx.home / "rewards" / "mine.py").write_text("def loud(response): return 1.0\n")
+    payload = {"reward_model": str(row.id if with_model else 0)}
+    run = get_run(ctx.db, start(ctx, form, payload, form.values(PolicyConfig()), reward_terms=lines).id)
+    terms = run.manifest.get("reward_terms")
+    assert (terms and [(term["name"], term["weight"], term["options"]) for term in terms]) == expected
+    assert run.reward_model_id == (row.id if with_model else None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "with_model", "message"),
+    [
+        ("", False, "no reward model is chosen"),
+        ("reward_model", False, "no reward model is chosen"),
+        ("lenght:1-2", True, 'no reward term "lenght"'),
+        ("json\njson", True, '"json" occurs twice'),
+        ("../mine.py:loud", True, r'no file "\.\./mine.py" in the folder of own reward functions.*It has other.py'),
+    ],
+)
+def test_reward_terms_that_cannot_be_start_nothing(ctx, form, lines, with_model, message):
+    row = reward_model(ctx)
+    (ctx.home / "rewards").mkdir()
+    for path in (ctx.home / "mine.py", ctx.home / "rewards" / "other.py"):
+        path.write_text("def loud(response): return 1.0\n")
+    payload = {"reward_model": str(row.id if with_model else 0)}
+    with pytest.raises(ConfigError, match=message):
+        start(ctx, form, payload, form.values(PolicyConfig()), reward_terms=lines)
+    assert runs(ctx.db) == []
 
 
 def test_a_bad_setting_is_refused_by_its_name_and_nothing_starts(ctx, form):

@@ -5,6 +5,7 @@ const container = el('div', {}, el('div.lab-card.lab-empty', {}, 'Looking for re
 let drawnKey = '';               // the state on screen, as JSON
 let drawnState = null;           // the same, as an object
 let wasOpened = false;           // a person opened the form
+let usesTermsAlone = false;      // a person wants a run without a reward model, and there is none
 let hasChosenModel = false;      // a person chose the reward model; otherwise the server's default counts
 let hasRequestedPreset = false;  // the settings of a preset were requested
 let awaitsPreset = false;        // they have not arrived yet
@@ -39,23 +40,26 @@ function noModelCard(state) {
     : state.labels_missing > 0
       ? [`Label ${Lab.plural(state.labels_missing, 'more pair')} under Label`, Lab.judgeHint(), '; the reward model then trains by itself.']
       : 'There are enough labels; the reward model is about to be trained.';
-  return el('div.lab-card.lab-empty', { role: 'status' }, el('p', {}, 'PPO needs a reward model, and a reward model needs labels.'), el('p', {}, text));
+  return el('div.lab-card.lab-empty', { role: 'status' }, el('p', {}, 'PPO needs a reward model, and a reward model needs labels.'), el('p', {}, text),
+    Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'start-terms', onclick: () => { usesTermsAlone = true; draw(state); } },
+      'Start with reward terms instead …')));
 }
 
 function updateNote() {
   const selected = drawnState.models.find(({ id }) => String(id) === control('start-reward').value);
   const schedule = drawnState.active_runs.length ? ` Run ${drawnState.active_runs.join(', ')} is going on; this one waits for its turn.`
     : ' It trains in the background: close this page, come back, it is all there.';
-  const { id: newestId } = drawnState.models[0];
+  const newestId = drawnState.models[0]?.id;
   const newerNote = selected && selected.id === drawnState.default_id && newestId !== drawnState.default_id ? ` Reward model ${newestId} is newer, but a simulated judge taught it.` : '';
   const trainingNote = drawnState.training_text && selected ? ` ${drawnState.training_text} A run started now learns from reward model ${selected.id} and can be switched to that one later.` : '';
   const algorithmNote = props.data.algorithm_notes[algorithm] ? `${props.data.algorithm_notes[algorithm]} ` : '';
-  control('start-note').textContent = `${algorithmNote}${selected ? selected.note : ''}${newerNote}${trainingNote}${schedule}`;
+  control('start-note').textContent = `${algorithmNote}${selected ? selected.note : 'The reward is the sum of the reward terms: write them under "All settings of the new run".'}${newerNote}${trainingNote}${schedule}`;
 }
 
 function buildForm(state) {
   const reward = el('select.lab-input', { 'aria-label': 'reward model', 'data-do': 'start-reward', onchange: () => { hasChosenModel = true; updateNote(); } },
-    state.models.map(({ id, label }) => el('option', { value: id }, `reward model ${label}`)));
+    [...state.models.map(({ id, label }) => el('option', { value: id }, `reward model ${label}`)),
+      el('option', { value: 0 }, 'reward terms alone')]);
   const preset = el('select.lab-input', { 'aria-label': 'preset', 'data-do': 'start-preset', onchange: (e) => requestPreset(e.target.value) },
     props.data.presets.map((item) => el('option', { value: item.name, selected: item.name === state.default_preset }, item.label)));
   const algorithmSelect = el('select.lab-input', { 'aria-label': 'algorithm', 'data-do': 'start-algorithm', onchange: (e) => { setReady(false); trigger('algorithm', { algorithm: e.target.value }); } },
@@ -84,7 +88,8 @@ const collapsedForm = (state) => el('div.lab-row', {}, Lab.operatorOnly(el('butt
 
 function draw(state) {
   // training progress is shown only while there is no reward model
-  const key = JSON.stringify([{ ...state, measured_at: 0, training_progress: state.models.length ? null : state.training_progress }, wasOpened, Lab.isOperator()]);
+  const hasForm = state.models.length > 0 || usesTermsAlone;
+  const key = JSON.stringify([{ ...state, measured_at: 0, training_progress: hasForm ? null : state.training_progress }, wasOpened, usesTermsAlone, Lab.isOperator()]);
   const hasNewSpeed = drawnState !== null && drawnState.measured_at !== state.measured_at;
   if (hasNewSpeed && Lab.isOperator() && !awaitsPreset) trigger('estimate', {});
   if (key === drawnKey) { drawnState = state; return; }
@@ -92,10 +97,10 @@ function draw(state) {
   drawnKey = key;
   drawnState = state;
   const isOpen = wasOpened || state.run_count === 0;
-  document.body.classList.toggle('lab-run-form-open', isOpen && state.models.length > 0);
+  document.body.classList.toggle('lab-run-form-open', isOpen && hasForm);
   if (!isOpen || projectChanged) hasChosenModel = false;
   if (!isOpen) { container.replaceChildren(collapsedForm(state)); return; }
-  if (!state.models.length) { container.replaceChildren(noModelCard(state)); return; }
+  if (!hasForm) { container.replaceChildren(noModelCard(state)); return; }
   rebuildForm(state, projectChanged);
 }
 
@@ -107,7 +112,7 @@ function rebuildForm(state, projectChanged) {
   const error = control('start-error')?.textContent || '';
   container.replaceChildren(buildForm(state));
   for (const [name, value] of Object.entries(entered)) if (value !== undefined) control(name).value = value;
-  if (!hasChosenModel || !control('start-reward').value) control('start-reward').value = state.default_id;
+  if (!hasChosenModel || !control('start-reward').value) control('start-reward').value = state.default_id ?? 0;
   if (error) { control('start-error').hidden = false; control('start-error').textContent = error; }
   if (focus) control(focus)?.focus();
   updateNote();

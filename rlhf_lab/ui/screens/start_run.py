@@ -13,6 +13,7 @@ from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue, retraining, run_control
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.jobs.model_speed import speed_changed_at
+from rlhf_lab.rewards.terms import parse_lines
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import snapshot_annotators
 from rlhf_lab.store.reward_models import reward_models
@@ -52,7 +53,7 @@ class AlgorithmChoice(Payload):
 
 
 class StartRun(Payload):
-    reward_model: int
+    reward_model: int  # 0: none
     name: str = ""
 
 
@@ -82,6 +83,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     with gr.Accordion("All settings of the new run", open=False, elem_id="start-settings"):
         form = Form(preset_config("lab"), "start")
         ptx_components = ptx_inputs(form.component("ptx_coef"))
+        terms_input = reward_terms_input()
         preset_state, algorithm_state = gr.State("lab"), gr.State("ppo")
     algorithm_input = form.component("algorithm")
 
@@ -106,9 +108,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     @operator_action(ctx, StartRun)
     def start(payload: StartRun, *values: Any) -> dict[str, Any]:
-        *settings, file, column = values
+        *settings, file, column, terms = values
         ptx_source = PtxSource(file, str(column or "").strip()) if file else None
-        return {"run": start_run(ctx, form, payload, settings, ptx_source).id}
+        return {"run": start_run(ctx, form, payload, settings, ptx_source, reward_terms=str(terms or "")).id}
 
     component.preset(
         show_errors(fill),
@@ -130,7 +132,21 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     )
     component.estimate(estimate, form.components, component, **SILENT_MULTIPLE_EVENT)
     form.on_change(estimate, component)
-    component.start(start, [operator, *form.components, *ptx_components], component, **SILENT_MULTIPLE_EVENT)
+    component.start(
+        start, [operator, *form.components, *ptx_components, terms_input], component, **SILENT_MULTIPLE_EVENT
+    )
+
+
+def reward_terms_input() -> Any:
+    return gr.Textbox(
+        label="Reward terms, one a line",
+        lines=2,
+        elem_id="start-reward-terms",
+        placeholder="0.5 * length:5-20",
+        info="Empty: the reward model alone. Otherwise each line is a term, or a weight times a term, that is added to the "
+        "reward model's score: length:5-20 (words), regex:^Yes, json, repetition, arithmetic, or FILE.py:FUNCTION from the folder "
+        "rewards of the lab. The line 0.5 * reward_model halves the reward model's own weight.",
+    )
 
 
 def ptx_inputs(coefficient: Any) -> tuple[Any, Any]:
@@ -218,11 +234,23 @@ def reward_note(db: Database, row: RewardModelRow) -> str:
 
 def start_run(
     ctx: Context, form: Form, payload: StartRun, values: Sequence[Any], ptx_source: PtxSource | None = None,
-    runner: ImportRunner = run_in_subprocess,
+    runner: ImportRunner = run_in_subprocess, *, reward_terms: str = "",
 ) -> Run:  # fmt: skip
-    """Start a run with the values of the form. ptx_source is read where ptx_coef is above 0. Raises LabError."""
+    """Start a run with the values of the form. ptx_source is read where ptx_coef is above 0; reward_terms: one a line.
+
+    Raises LabError.
+    """
     config = PolicyConfig.from_dict(form.parse(values))
+    reward_model = payload.reward_model or None
+    terms = parse_lines(reward_terms, ctx.home, with_model=reward_model is not None)
     ptx_texts = read_text_column(*ptx_source, runner) if ptx_source and config.ptx_coef > 0 else None
     return run_control.start_run(
-        ctx.db, ctx.home, ctx.project.id, config, payload.reward_model, name=payload.name, ptx_texts=ptx_texts
+        ctx.db,
+        ctx.home,
+        ctx.project.id,
+        config,
+        reward_model,
+        name=payload.name,
+        ptx_texts=ptx_texts,
+        reward_terms=terms,
     )
