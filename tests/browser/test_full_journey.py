@@ -22,11 +22,12 @@ from rlhf_lab.store.run_metrics import token_records_at
 from rlhf_lab.store.runs import events, get_run, pending_events
 
 CURVES = ("objective/scores", "objective/kl", "policy/clipfrac_avg", "loss/value_avg")
-#: The charts of Train in order; gold is shown only if a judge labelled.
+#: The charts of Train in order, and those that PPO on people's labels has no figures for.
 CHART_ORDER = [
     "objective/scores", "objective/rlhf_reward", "objective/kl", "objective/gold", "policy/clipfrac_avg", "loss/value_avg",
-    "policy/entropy_avg", "tokens/response_len",
+    "rewards/margins", "rewards/accuracies", "loss/dpo_avg", "loss/sft_avg", "policy/entropy_avg", "tokens/response_len",
 ]  # fmt: skip
+NOT_SHOWN = {"objective/gold", "rewards/margins", "rewards/accuracies", "loss/dpo_avg", "loss/sft_avg"}
 #: JavaScript: the position of a step's point on the score curve in window pixels; null before it is drawn.
 POINT_POSITION = """(step) => {
     const plot = document.querySelector("[data-metric='objective/scores'] .js-plotly-plot");
@@ -143,7 +144,7 @@ def check_curves_and_samples(lab, project, page):
     shown = "figures => figures.filter(one => one.offsetParent).map(one => one.dataset.metric)"
     figures = page.locator(".lab-train .grid > [data-metric]")
     assert figures.evaluate_all("figures => figures.map(one => one.dataset.metric)") == CHART_ORDER
-    assert figures.evaluate_all(shown) == [metric for metric in CHART_ORDER if metric != "objective/gold"]
+    assert figures.evaluate_all(shown) == [metric for metric in CHART_ORDER if metric not in NOT_SHOWN]
     for metric in CURVES:
         verdict = page.locator(f"[data-metric='{metric}'] .verdict")
         expect(verdict).to_have_attribute("data-level", re.compile("^(info|good|warn|alert)$"))

@@ -29,7 +29,7 @@ def test_choosing_an_algorithm_fills_in_its_settings(lab, open_page):
     groups.first.wait_for()
     assert [groups.nth(i).get_attribute("id") for i in range(groups.count())] == [
         f"start-group-{name}"
-        for name in ("run", "rollouts", "reward", "kl", "advantages", "policy-loss", "value", "lora")
+        for name in ("run", "rollouts", "reward", "kl", "advantages", "policy-loss", "value", "offline-methods", "lora")
     ]
     for name in ("Run", "Rollouts"):
         page.locator(f"#start-group-{name.lower()} button", has_text=re.compile(f"^{name}")).first.click()
@@ -246,7 +246,7 @@ def test_job_without_remaining_time_is_finishing(lab, open_page):
 
 def test_every_tab_can_be_reached_on_a_phone(lab, open_page):
     page = open_page(lab, viewport={"width": 390, "height": 800})
-    expect(page.get_by_role("tab")).to_have_count(7)
+    expect(page.get_by_role("tab")).to_have_count(8)
     page.get_by_role("tab", name="Project", exact=True).click()
     expect(page.locator(".lab-project")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

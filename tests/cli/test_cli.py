@@ -188,7 +188,7 @@ def test_demo_locks_its_run(tmp_path, monkeypatch):
 def test_ptx_texts_of_a_file_are_passed_to_the_run(tmp_path, monkeypatch, capsys):
     passed = []
 
-    def start(_db, _home, _project, config, _reward, _judge, _name, texts):
+    def start(_db, _home, _project, config, _reward, _judge, _name, texts, *, reward_terms):
         passed.append((config.ptx_coef, texts))
         raise LabelError("far enough")
 

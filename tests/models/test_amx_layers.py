@@ -5,7 +5,7 @@ import torch
 from support import tiny_models
 from support.model_families import WHOLE
 
-from rlhf_lab.config.policy import ALGORITHMS
+from rlhf_lab.common.enums import ONLINE_ALGORITHMS
 from rlhf_lab.kernels import amx_layer, c_ops, matmul
 from rlhf_lab.models.batch import forward, make_batch
 from rlhf_lab.models.fused_llama import patch
@@ -182,7 +182,7 @@ def trainer(folder, algorithm="ppo", dtype=HALF, **changes):
 
 
 @UNITS
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ONLINE_ALGORITHMS)
 def test_every_algorithm_takes_the_step_of_float32(units, algorithm, tiled_folders, monkeypatch):
     """But for roundings."""
     tiny_models.use_layer_backend(units, monkeypatch)

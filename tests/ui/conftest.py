@@ -10,6 +10,7 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import server_function
+from rlhf_lab.ui.services.presence import PRESENCE
 
 
 @pytest.fixture
@@ -18,6 +19,7 @@ def ctx(tmp_path, monkeypatch):
     with Database.open(tmp_path) as db:
         new_project(db)
         yield Context(tmp_path, db)
+    PRESENCE._last_seen.clear()  # of this process: the next test has visitors of its own
 
 
 @pytest.fixture

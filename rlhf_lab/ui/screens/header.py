@@ -28,6 +28,7 @@ JOB_LABELS = {
     JobKind.COMPLETE: "writing",
     JobKind.EXPLAIN: "reading a text",
     JobKind.CHAT: "answering",
+    JobKind.TOURNAMENT: "writing for a tournament",
 }
 ENGINE_LABELS = {
     EngineState.ABSENT: ("engine rests", "", "It starts by itself as soon as there is something to do."),
