@@ -92,7 +92,7 @@ def test_run_form_says_why_nothing_can_be_started(lab, open_page):
     start = page.locator(".lab-run-form")
     expect(start).to_contain_text("PPO needs a reward model, and a reward model needs labels.")
     expect(start).to_contain_text("Label 10 more pairs under Label, or let a simulated judge label 40 there;")
-    expect(start.locator("button")).to_have_count(0)
+    expect(start.locator("button")).to_have_text(["Start with reward terms instead …"])
     with Database.open(lab.home) as db:
         job = add_running_job(db, JobKind.TRAIN_REWARD, source="human")
         expect(start).to_contain_text("A reward model learns from people's labels. 25 % done.")
