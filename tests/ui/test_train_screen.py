@@ -99,7 +99,7 @@ def test_only_the_operator_starts_and_controls_runs(ctx):
     control_handler, start_handler = handlers["lab-train", "control"], handlers["lab-run-form", "start"]
     pause = gr.EventData(None, {"action": "pause", "run": run.id})
     start = gr.EventData(None, {"reward_model": run.reward_model_id})
-    values = [*PolicyConfig().to_dict().values(), None, ""]
+    values = [*PolicyConfig().to_dict().values(), None, "", "json"]
     for wrong in ("", None, "Sesame"):
         assert "Only the operator" in control_handler(wrong, pause)["error"]
         assert "Only the operator" in start_handler(wrong, start, *values)["error"]
@@ -107,6 +107,7 @@ def test_only_the_operator_starts_and_controls_runs(ctx):
     assert "error" not in control_handler("sesame", pause)
     assert "error" not in start_handler("sesame", start, *values)
     assert ([event.kind for event in events(ctx.db, run.id)], len(runs(ctx.db))) == ([EventKind.PAUSE], 2)
+    assert [term["name"] for term in runs(ctx.db)[0].manifest["reward_terms"]] == ["reward_model", "json"]
 
 
 # ---- the page
