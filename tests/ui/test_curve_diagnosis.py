@@ -292,6 +292,13 @@ def test_no_two_verdicts_give_opposite_advice(curves, changes, kl_budget):
         assert not more
 
 
+def test_within_a_large_budget_a_run_that_exploits_the_reward_model_is_to_stop():
+    """KL 9 of 12: beta and lr belong to the budget."""
+    curves = {"objective/kl": [(1, 0.0), (2, 9.0)], "objective/gold": [(1, 0.0), (2, 0.0)]}
+    message = diagnose(curves, [], 12.0)["objective/kl"].message
+    assert message.endswith("exploits the reward model; stop, or start with a lower kl_budget.")
+
+
 BUDGET_CASES = {
     "far below": (curve((1.0, 10)), Level.GOOD, "and steady: below the budget of 4."),
     "just below": (curve((3.0, 10)), Level.GOOD, "below the budget of 4."),

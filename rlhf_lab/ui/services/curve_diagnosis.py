@@ -313,8 +313,8 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
         gold_direction = "falls" if gold.is_falling(GOLD_FLAT) else "is flat"
         return Finding(
             Level.ALERT,
-            f"KL {kl.current:.1f} {direction} while gold {gold_direction}: the policy probably exploits the reward model; raise "
-            "beta or stop.",
+            f"KL {kl.current:.1f} {direction} while gold {gold_direction}: the policy probably exploits the reward model; "
+            f"{'raise beta or stop' if trends.kl_budget is None else 'stop, or start with a lower kl_budget'}.",
             restrains=True,
         )
     if kl.current > KL_HIGH:
