@@ -18,8 +18,8 @@ def ctx(tmp_path, monkeypatch):
     monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
     with Database.open(tmp_path) as db:
         new_project(db)
+        PRESENCE._last_seen.clear()  # of this process: visitors of an earlier test
         yield Context(tmp_path, db)
-    PRESENCE._last_seen.clear()  # of this process: the next test has visitors of its own
 
 
 @pytest.fixture
@@ -34,14 +34,16 @@ def in_loop():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """calls(module, ctx, *events): build a screen; returns its first server function as `read`, its event handlers by name."""
+    """calls(module, ctx, *events): build a screen; returns its server functions and event handlers by name, the first
+    server function as `read` too."""
 
     def build(module, ctx, *events):
         screen = SimpleNamespace(read=None)
 
         def widget(name, *, server_functions=None, **_):
-            for function_name, function in list((server_functions or {}).items())[:1]:
-                screen.read = server_function(function, function_name)
+            for function_name, function in (server_functions or {}).items():
+                setattr(screen, function_name, server_function(function, function_name))
+                screen.read = screen.read or getattr(screen, function_name)
 
             def register(event):
                 return lambda handler, *_, **__: setattr(screen, event, handler)

@@ -20,7 +20,7 @@ from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
 from rlhf_lab.store.projects import count_pairs, get_pair, prompts
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import _require_labeller_for, server_function
+from rlhf_lab.ui.events import _require_labeller_for
 from rlhf_lab.ui.screens import chat, label
 
 NOT_YOURS = "not yours"
@@ -70,21 +70,8 @@ def act_as(ctx):
 
 
 @pytest.fixture
-def screen(ctx, act_as, monkeypatch):
-    """The screen's server functions and event handlers by name."""
-    functions = {}
-
-    class Widget:
-        def __getattr__(self, event):
-            return lambda handler, *_, **__: functions.__setitem__(event, handler)
-
-    def widget(name, *, server_functions, **_):
-        functions.update({key: server_function(function, key) for key, function in server_functions.items()})
-        return Widget()
-
-    monkeypatch.setattr(chat, "widget", widget)
-    chat.build(ctx, None)
-    return SimpleNamespace(**functions)
+def screen(ctx, act_as, calls):
+    return calls(chat, ctx, "ask", "forget", "make_pair", "stop_answers")
 
 
 def event(**data):
