@@ -301,7 +301,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="embedded", help='"embedded", a model folder, or a Hub id')
     parser.add_argument("--human-pairs", type=Path, help="JSON lines of prompt, chosen and rejected")
-    parser.add_argument("--prompts", default="", help="a prompt set; default: that of each judge")
+    parser.add_argument(
+        "--prompts", default="", help="a prompt set or a file with a prompt on each line; default: that of each judge"
+    )
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--labels", default="30,60,200", help="numbers of labels, ties among them")
     parser.add_argument("--seeds", type=int, default=10, help="draws of the labels")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -43,7 +44,10 @@ class SamplingSettings:
 
 
 def sample_pairs(backbone: Backbone, prompt_set: str, settings: SamplingSettings) -> SampledPairs:
-    split_prompts = train_eval_split(shipped_prompts(prompt_set))
+    """prompt_set: the name of a shipped one, or a file with a prompt on each line."""
+    is_file = Path(prompt_set).is_file()
+    all_prompts = Path(prompt_set).read_text("utf-8").splitlines() if is_file else shipped_prompts(prompt_set)
+    split_prompts = train_eval_split(all_prompts)
     train_prompts, eval_prompts = (
         [text for text, split_name in split_prompts if split_name == target_split] for target_split in ("train", "eval")
     )

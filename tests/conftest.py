@@ -1,8 +1,8 @@
 """Fixtures that several folders of tests share. Torch is imported only where a test asks for a model.
 
-Three processes run the tests (-n 3 in pyproject.toml; -n 0 for one, as a debugger wants): the browser's one after the other in
-one of them, the rest file by file. Each, and the engines it starts, uses one thread. Tests of the browser mostly wait, and fail
-when they wait too long: the other tests yield to them and use what they leave.
+Four processes run the tests (-n 4 in pyproject.toml; -n 0 for one, as a debugger wants): those of the browser in two of them,
+the rest file by file. Each, and the engines it starts, uses one thread. Tests of the browser mostly wait, and fail when they
+wait too long: the other tests yield to them and use what they leave.
 """
 
 import os
@@ -16,15 +16,22 @@ for own in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE", "RLHF_LAB_QUANTIZE"):  # somebod
     os.environ.pop(own, None)
 
 
+#: Files of tests/browser that train with an engine, about half of the time of all. No two of them run at once.
+BROWSER_AND_ENGINE = ("test_chat.py", "test_crash_recovery.py", "test_demo_mode.py", "test_full_journey.py")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadFileScheduling
 
-    class BrowserTogether(LoadFileScheduling):
+    class TwoBrowsers(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            return "browser" if "browser/" in nodeid else super()._split_scope(nodeid)
+            file = super()._split_scope(nodeid)
+            if "browser/" not in file:
+                return file
+            return "browser and engine" if file.endswith(BROWSER_AND_ENGINE) else "browser"
 
-    return BrowserTogether(config, log)
+    return TwoBrowsers(config, log)
 
 
 def pytest_runtest_setup(item):

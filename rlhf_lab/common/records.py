@@ -387,7 +387,10 @@ class TokenRecord:
 
 @dataclass(frozen=True)
 class Sample:
-    """A response to a fixed prompt and seed, so that steps can be compared. score: of the reward model; gold: of a judge."""
+    """A response to a fixed prompt and seed, so that steps can be compared.
+
+    score: of the run's reward; NaN for a run that has none. gold: of a judge.
+    """
 
     prompt: str
     seed: int

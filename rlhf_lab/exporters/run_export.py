@@ -142,8 +142,9 @@ def _add_tensorboard(output: AtomicOutput, db: Database, run: Run) -> None:
 
 def _sample_markdown(sample: Sample) -> str:
     """Prompt and text as indented blocks, so that neither is rendered as Markdown or HTML."""
-    gold = "" if sample.gold is None else f", gold {sample.gold:.3f}"
-    return f"{_indent(sample.prompt)}\n\n→ score {sample.score:.3f}{gold}, seed {sample.seed}\n\n{_indent(sample.text)}"
+    score = "" if math.isnan(sample.score) else f"score {sample.score:.3f}, "
+    gold = "" if sample.gold is None else f"gold {sample.gold:.3f}, "
+    return f"{_indent(sample.prompt)}\n\n→ {score}{gold}seed {sample.seed}\n\n{_indent(sample.text)}"
 
 
 def _indent(text: str) -> str:

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.importers.parsed_rows import MAX_LISTED_ERRORS, ParsedFile, ParsedVote
 from rlhf_lab.importers.writer import ImportResult
 from rlhf_lab.store.import_batches import ImportUndo
 
 PREVIEW_VOTES = 5  # votes in a preview
+PREVIEW_CHARS = 600  # of each of their texts
 
 
 def build_preview(parsed_file: ParsedFile, duplicate_counts: dict[str, int] | None = None) -> dict[str, Any]:
@@ -57,8 +59,11 @@ def _warning_text(payload: dict[str, Any]) -> str:
 
 
 def _preview_row(vote: ParsedVote) -> dict[str, Any]:
+    """turns: the prompt's messages, each cut like the texts."""
+    prompt, first, second = (text[:PREVIEW_CHARS] for text in (vote.prompt, vote.first.text, vote.second.text))
+    turns = [turn | {"content": turn["content"][:PREVIEW_CHARS]} for turn in turns_of_prompt(vote.prompt)]
     return {
-        "row": vote.row_number, "prompt": vote.prompt[:600], "first": vote.first.text[:600], "second": vote.second.text[:600],
+        "row": vote.row_number, "prompt": prompt, "turns": turns, "first": first, "second": second,
         "choice": vote.choice.value, "annotator": vote.annotator,
     }  # fmt: skip
 

@@ -1,15 +1,17 @@
 """The offline methods: their gradients by plain loops, what they make of ties and counts, rounds of rejection sampling."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 from support import tiny_models
 
-from rlhf_lab.errors import ConfigError, LabelError
+from rlhf_lab.errors import ConfigError, LabelError, TrainingError
 from rlhf_lab.training.offline.trainer import kept_texts
 from rlhf_lab.training.offline.updates import imitation_update, preference_update, reference_sums
 from rlhf_lab.training.policy.train_state import ChosenText
+from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
 
 def gradients(trainer):
@@ -168,6 +170,50 @@ def test_a_response_without_an_end_is_penalised(gpt2_folder):
     ended = [text.response[-1] == tiny_models.EOS for text in trainer.state.chosen_texts]
     assert rewards[1]["rejection/rewards"] < rewards[0]["rejection/rewards"] - 1
     assert any(ended)
+
+
+class WordsAndTwo:
+    """Two reward functions: the number of words, and 2. Keeps the responses of each call."""
+
+    def __init__(self):
+        self.calls = []
+
+    def scores(self, prompts, responses, on_progress=None):
+        self.calls.append(responses)
+        return [[float(len(text.split())) for text in responses], [2.0] * len(responses)]
+
+
+def test_each_reward_term_is_measured(gpt2_folder):
+    functions = WordsAndTwo()
+    trainer = tiny_models.learner(gpt2_folder, "sft", kl_budget=None)
+    trainer.set_scorer(WeightedReward(trainer.backbone, None, functions, {"words": 3.0, "two": -1.0}, {}))
+    metrics = trainer.run_step().metrics
+    counts = [len(text.split()) for text in functions.calls[0]]
+    assert metrics["objective/reward/words"] == pytest.approx(sum(counts) / len(counts))
+    assert metrics["objective/reward/two"] == 2.0
+    assert metrics["objective/scores"] == pytest.approx(3 * metrics["objective/reward/words"] - 2)
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "sft"])
+def test_labels_need_no_scorer(gpt2_folder, algorithm):
+    """The same is learnt and measured; only what tells of scores is left out."""
+    scored, unscored = (tiny_models.learner(gpt2_folder, algorithm, sample_every=1) for _ in range(2))
+    unscored.task = dataclasses.replace(unscored.task, scorer=None)
+    for with_scores, without in zip(tiny_models.run(scored, 2), tiny_models.run(unscored, 2), strict=True):
+        expected = {name for name in with_scores.metrics if not name.startswith("objective/scores")}
+        assert set(without.metrics) == expected
+        assert without.metrics["objective/kl"] == with_scores.metrics["objective/kl"]
+        assert [sample.text for sample in without.samples] == [sample.text for sample in with_scores.samples]
+        assert all(math.isnan(sample.score) for sample in without.samples)
+    for name, weight in tiny_models.weights(scored).items():
+        assert torch.equal(tiny_models.weights(unscored)[name], weight)
+
+
+def test_rejection_needs_a_scorer(gpt2_folder):
+    trainer = tiny_models.learner(gpt2_folder, "rejection")
+    trainer.task = dataclasses.replace(trainer.task, scorer=None)
+    with pytest.raises(TrainingError, match="nothing scores the responses"):
+        trainer.run_step()
 
 
 def test_scored_responses_are_refused(gpt2_folder):

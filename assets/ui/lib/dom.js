@@ -70,6 +70,22 @@ window.Lab = (() => {
       el('div.turns', {}, turns.map(({ role, content }) => el(`div.turn.${role}`, {}, el('span.muted', {}, SPEAKERS[role]), el('p.lab-text', { dir: 'auto' }, content)))));
   }
 
+  // A conversation instead of the text field that holds its prompt, until somebody presses `edit`. show(turns): those of the field's
+  // prompt; null where it is none of the page's own.
+  function conversationField(field, action) {
+    let editedText = null;
+    const shown = el('div', { hidden: true });
+    const edit = el('button.lab-button.small', { type: 'button', 'data-do': action, hidden: true,
+      onclick: () => { editedText = field.value; show(null); field.focus(); } }, 'Edit as text');
+    function show(turns) {
+      if (field.value !== editedText) editedText = null;
+      field.hidden = Boolean(turns) && isConversation(turns) && editedText === null;
+      shown.hidden = edit.hidden = !field.hidden;
+      shown.replaceChildren(...(field.hidden ? [prompt(turns, '.asked')] : []));
+    }
+    return { shown, edit, show };
+  }
+
   // What a pair's texts answer.
   function promptSection(turns) {
     if (isConversation(turns)) return prompt(turns, '.prompt');
@@ -113,5 +129,5 @@ window.Lab = (() => {
     };
   }
 
-  return { el, svg, sparkline, showNotice, nameField, deleteConfirmation, prompt, conversation, promptSection, stackedScreen, fitTexts, isShortcut, palette };
+  return { el, svg, sparkline, showNotice, nameField, deleteConfirmation, prompt, conversation, conversationField, promptSection, stackedScreen, fitTexts, isShortcut, palette };
 })();

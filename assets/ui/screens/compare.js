@@ -49,7 +49,7 @@ function fillSteps(column) {
 
 function buildForm() {
   fields.prompt = el('textarea.lab-input', { rows: 2, dir: 'auto', 'aria-label': 'prompt', 'data-do': 'prompt' });
-  fields.turns = el('div', { hidden: true });
+  fields.conversation = Lab.conversationField(fields.prompt, 'edit-prompt');
   const pickers = COLUMNS.map((column) => {
     return labelled(['first column', 'second column', 'third column'][column - 1], el('div.models', {}, select(`model-${column}`, `model ${column}`, () => { fillSteps(column); setDefaultScorers(); loadOptions(); }), select(`step-${column}`, `step of model ${column}`)));
   });
@@ -58,10 +58,10 @@ function buildForm() {
   const judge = labelled('gold: a judge’s own score', select('judge', 'judge'));
   root.replaceChildren(
     el('div.lab-card.form', {},
-      labelled('Prompt', fields.turns, fields.prompt),
+      labelled('Prompt', fields.conversation.shown, fields.prompt),
       el('div.lab-row', {},
         fields.another = el('button.lab-button.small', { type: 'button', 'data-do': 'another', onclick: suggestPrompt }, 'Another prompt'),
-        fields.edit = el('button.lab-button.small', { type: 'button', 'data-do': 'edit-prompt', hidden: true, onclick: editPrompt }, 'Edit as text'),
+        fields.conversation.edit,
         fields.source = el('span.muted', {}, 'from those that nothing was trained on')),
       fields.fold = el('details.fold', { oninput: updateSummary, ontoggle: updateSummary }, fields.chosen = el('summary'), el('div.inside', {},
         el('div.fields.wide', {}, pickers),
@@ -143,24 +143,12 @@ function otherScorersNote(reward) {
 
 function suggestPrompt() {
   const others = options.prompts.filter((prompt) => prompt !== fields.prompt.value);
-  editedPrompt = null;
   fillPrompt(others[Math.floor(Math.random() * others.length)] ?? fields.prompt.value);
 }
 
-// A conversation is shown turn by turn, until somebody edits it.
-let editedPrompt = null;
 function fillPrompt(text) {
   suggestedPrompt = fields.prompt.value = text;
-  const turns = text === editedPrompt ? null : options.conversations[text];
-  fields.turns.replaceChildren(...(turns ? [Lab.prompt(turns, '.asked.lab-scroll')] : []));
-  fields.turns.hidden = fields.edit.hidden = !turns;
-  fields.prompt.hidden = Boolean(turns);
-}
-
-function editPrompt() {
-  editedPrompt = fields.prompt.value;
-  fillPrompt(editedPrompt);
-  fields.prompt.focus();
+  fields.conversation.show(options.conversations[text]);
 }
 
 // ---- sampling

@@ -124,7 +124,7 @@ function drawDoubts() {
     `Labels that reward model ${doubts.reward_model_id} finds least likely, trained without them. Some are slips; some are what it has not learnt yet.`)),
   el('ol', {}, doubts.labels.map((label) => {
     const side = (text, isChosen) => el('div.text.lab-scroll', { 'data-chosen': isChosen ? '1' : null }, isChosen ? el('span.lab-badge.accent', {}, 'chosen') : null, el('p.lab-text', { dir: 'auto' }, text.trim()));
-    return el('li', { 'data-vote': label.vote_id }, el('p.lab-text.asked.lab-scroll', { dir: 'auto' }, label.prompt),
+    return el('li', { 'data-vote': label.vote_id }, Lab.prompt(label.turns, '.asked.lab-scroll'),
       el('div.two', {}, side(label.first, label.choice === 'first'), side(label.second, label.choice === 'second')),
       el('div.lab-row', {}, el('span.muted.lab-grow', {}, `${Lab.displayName(label.annotator)}; the model gives this label ${Lab.percent(label.probability)}`),
         label.is_set_aside ? el('span.muted', {}, 'set aside') : state.source === 'simulated' ? null  // a judge would give the same answer

@@ -6,7 +6,7 @@ let state = null;        // models, training job, labels
 let chosenId = null;     // the selected model; null: the newest
 let report = null;       // of the shown model; it never changes
 let source = null;       // the chosen label source; null: the one with more labels
-let draft = null;        // {prompt, text} as typed
+let draft = null;        // {prompt, turns, text} as typed; turns: of a prompt that was not typed
 let pendingText = null;  // {id, job, running} of the text being explained
 let explanation = null;  // the result: {score, tokens, token_scores} or {failure}
 let trainError = '';     // why the last training did not start
@@ -195,10 +195,11 @@ function modelTable() {
 
 function wordScores() {
   const texts = report.example_texts;
-  draft = draft || (texts[0] ? { ...texts[0] } : { prompt: '', text: '' });
+  draft = draft || (texts[0] ? { ...texts[0] } : { prompt: '', turns: null, text: '' });
   const textField = (name) => el('textarea.lab-input', { rows: 4, dir: 'auto', 'data-do': `explain-${name}`, oninput: (e) => { draft[name] = e.target.value; picker.value = ''; } });
-  const prompt = textField('prompt'), text = textField('text');
-  const fill = () => { prompt.value = draft.prompt; text.value = draft.text; };
+  const prompt = textField('prompt'), text = textField('text'), conversation = Lab.conversationField(prompt, 'explain-edit');
+  prompt.addEventListener('input', () => { draft.turns = null; });
+  const fill = () => { prompt.value = draft.prompt; text.value = draft.text; conversation.show(draft.turns); };
   const shorten = (words) => (words.length > 60 ? `${words.slice(0, 60)}…` : words);
   const picker = el('select.lab-input.pick', { 'aria-label': 'text to look into', 'data-do': 'explain-pick', onchange: () => { if (picker.value !== '') { draft = { ...texts[Number(picker.value)] }; fill(); explain(); } } },
     el('option', { value: '' }, 'a text of my own'), texts.map((item, i) => el('option', { value: i }, `${item.tag}: ${shorten(item.text)}`)));
@@ -207,8 +208,8 @@ function wordScores() {
   fill();
   return el('div.lab-card.words', {},
     el('div.lab-row', {}, el('h3', {}, 'Which words raise or lower the score?'), picker),
-    el('div.twice', {}, el('label', {}, el('span.muted', {}, 'prompt'), prompt), el('label', {}, el('span.muted', {}, 'text; change a word and see'), text)),
-    el('div.lab-row', {}, el('button.lab-button.small', { type: 'button', 'data-do': 'explain', onclick: explain }, 'Show words')),
+    el('div.twice', {}, el('label', {}, el('span.muted', {}, 'prompt'), conversation.shown, prompt), el('label', {}, el('span.muted', {}, 'text; change a word and see'), text)),
+    el('div.lab-row', {}, el('button.lab-button.small', { type: 'button', 'data-do': 'explain', onclick: explain }, 'Show words'), conversation.edit),
     el('div.tokens', { 'data-do': 'tokens' }));
 }
 

@@ -5,7 +5,8 @@ the one that scores best, and learns it; in rounds, the first with the base, eac
 strongly somebody preferred a text is not used by any of them. A tie is a pair with target 0.5 for dpo, and left out by sft.
 
 So that the methods can be compared with those that learn from rollouts, the policy is measured on fresh samples like theirs,
-before the first step and then every `sample_every` steps; nothing is learnt from these. Resuming is exact, as for them.
+before the first step and then every `sample_every` steps; nothing is learnt from these. dpo and sft need no scorer: without one
+the metrics of the score are left out. Resuming is exact, as for them.
 """
 
 import time
@@ -24,7 +25,7 @@ from rlhf_lab.training.optimizers import set_lr
 from rlhf_lab.training.policy.batching import prompt_indices, shuffled_indices
 from rlhf_lab.training.policy.invariants import check_finite, check_metrics, check_scores
 from rlhf_lab.training.policy.metrics import peak_memory, reset_peak_memory
-from rlhf_lab.training.policy.rollout import map_responses, score_responses
+from rlhf_lab.training.policy.rollout import ScoredResponses, map_responses, score_responses
 from rlhf_lab.training.policy.train_state import ChosenText
 from rlhf_lab.training.policy.trainer import PolicyTrainer
 
@@ -103,7 +104,7 @@ class OfflineTrainer(PolicyTrainer):
         prompts = [self.prompt_ids[i] for i in prompt_indices(state.steps_done, len(self.prompt_ids), config)]
         tokens = self.sample_responses(prompts, "rollout", state.steps_done)[1].tokens
         start_time = time.monotonic()
-        scores = self.score(prompts, tokens)
+        score_metrics = {} if self.task.scorer is None else self.score_metrics(prompts, tokens)
 
         @torch.no_grad()
         def read(_: list[int], batch: Batch) -> Tensor:
@@ -116,8 +117,7 @@ class OfflineTrainer(PolicyTrainer):
         batch = make_batch(self.backbone, prompts, tokens)
         metrics = {
             "objective/kl": float(kl.mean()),
-            "objective/scores": float(scores.mean()),
-            "objective/scores_sd": float(scores.std()),
+            **score_metrics,
             "objective/entropy": float(entropy.mean()),
             "policy/entropy_avg": float(token_entropy.sum() / sum(map(len, tokens))),
             "tokens/response_len": sum(map(len, tokens)) / len(tokens),
@@ -128,13 +128,19 @@ class OfflineTrainer(PolicyTrainer):
         check_metrics(metrics, self.backbone.model.dtype, state.steps_done + 1)
         return metrics | {"time/score": time.monotonic() - start_time}
 
-    def score(self, prompts: list[list[int]], responses: list[list[int]]) -> Tensor:
-        """(N,) float64 scores, in the run's unit."""
+    def score_metrics(self, prompts: list[list[int]], responses: list[list[int]]) -> dict[str, float]:
+        """Mean and standard deviation of the scores, and the mean of each reward term."""
+        scored = self.score(prompts, responses)
+        means = {"objective/scores": float(scored.scores.mean()), "objective/scores_sd": float(scored.scores.std())}
+        return means | scored.term_metrics()
+
+    def score(self, prompts: list[list[int]], responses: list[list[int]]) -> ScoredResponses:
+        """The scores (N,) are float64, in the run's unit."""
         state = self.state
         scored = score_responses(state.policy, self.scorer, prompts, responses, state.config, state.on_progress)
         scores = self.scores_in_unit(scored.scores).double().cpu()
         check_scores(scores, state.steps_done + 1)
-        return scores
+        return scored._replace(scores=scores)
 
     def start_round(self) -> dict[str, float]:
         """Rejection sampling: sample candidates with the policy and keep the best one for each prompt."""
@@ -147,7 +153,7 @@ class OfflineTrainer(PolicyTrainer):
         for start in range(0, len(prompts), config.batch_size):
             chunk = prompts[start : start + config.batch_size]
             responses += self.sample_responses(chunk, "candidates", round_, offset=start)[1].tokens
-        rewards = self.score(prompts, responses)
+        rewards = self.score(prompts, responses).scores
         ended = torch.tensor([response[-1] in self.backbone.eos_ids for response in responses])
         rewards = rewards.where(ended, rewards - config.missing_eos_penalty).view(-1, config.candidates)
         state.chosen_texts = kept_texts(prompts, responses, rewards)

@@ -118,6 +118,10 @@ class ScoredResponses(NamedTuple):
     ref_logprobs: Tensor | None = None
     terms: Mapping[str, Tensor] = MappingProxyType({})
 
+    def term_metrics(self) -> dict[str, float]:
+        """The mean of each term, by the name of its curve."""
+        return {f"objective/reward/{label}": float(values.mean()) for label, values in self.terms.items()}
+
 
 class EvaluatedBatch(NamedTuple):
     """Model outputs for B responses of at most R tokens. (B, R) float32 unless said otherwise; 0 on padding.

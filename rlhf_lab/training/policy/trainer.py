@@ -9,6 +9,7 @@ trainer knows no database: it returns results, and calls `on_progress` between p
 """
 
 import dataclasses
+import math
 import operator
 import time
 from collections.abc import Callable, Sequence
@@ -65,7 +66,7 @@ class PolicyTask:
     gold: of (prompt, response).
     sample_prompts: fixed prompts whose responses are shown over the run. eval_prompts: held-out prompts; with a KL budget the
     score and KL on them tell which checkpoint is best. ptx_texts: pretraining texts for PPO-ptx. labels: what dpo and sft learn
-    from. Without prompts or a scorer only `PolicyTrainer.step` trains.
+    from; they need no scorer, which only measures them. Otherwise, without prompts or a scorer only `PolicyTrainer.step` trains.
     """
 
     prompts: Sequence[str] = ()
@@ -174,7 +175,7 @@ class PolicyTrainer:
 
     def measure_score_unit(self) -> None:
         """With a KL budget: measure the unit of the scores before the first step that uses the scorer. Collective."""
-        if self.state.config.kl_budget is not None and self.state.score_unit is None:
+        if self.state.config.kl_budget is not None and self.state.score_unit is None and self.task.scorer is not None:
             self.state.score_unit = run_evaluation.measure_score_unit(self.state, self.prompt_ids, self.scorer)
 
     def scores_in_unit(self, scores: Tensor) -> Tensor:
@@ -263,7 +264,7 @@ class PolicyTrainer:
         beta, lr = state.kl_controller.value, state.scheduled_lr()
         stats = self.update(rollout, lr)
         metrics = step_metrics(rollout, stats, beta=beta, lr=lr, episode=state.episodes + response_count)
-        metrics |= {f"objective/reward/{label}": float(values.mean()) for label, values in scored.terms.items()}
+        metrics |= scored.term_metrics()
         if self.task.gold is not None:
             metrics["objective/gold"] = sum(map(self.task.gold, *self.texts_of(batch))) / response_count
         check_metrics(metrics, self.backbone.model.dtype, state.steps_done + 1)
@@ -336,7 +337,9 @@ class PolicyTrainer:
             return []
         prompt_ids = [self.backbone.encode_prompt(prompt) for prompt in prompts]
         seeds, sampled = self.sample_responses(prompt_ids, "sample")
-        scores = self.scores_in_unit(self.scorer.scores(prompt_ids, sampled.tokens, self.state.on_progress))
+        scores = torch.full((len(prompts),), math.nan)
+        if self.task.scorer is not None:
+            scores = self.scores_in_unit(self.scorer.scores(prompt_ids, sampled.tokens, self.state.on_progress))
         texts = [
             self.backbone.decode(response, after=prompt_tokens)
             for prompt_tokens, response in zip(prompt_ids, sampled.tokens, strict=True)

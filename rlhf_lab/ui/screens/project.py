@@ -14,6 +14,7 @@ import gradio as gr
 from pydantic import BeforeValidator, Field
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, PROMPT_SETS, train_eval_split
+from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import EngineState, Source
 from rlhf_lab.common.records import ChatSettings, Project
 from rlhf_lab.errors import ConfigError, LabError
@@ -255,7 +256,8 @@ class ProjectController:
         """The person's own prompts as they were parsed."""
         texts = payload.prompts()
         eval_count = sum(split_name == "eval" for _, split_name in train_eval_split(texts))
-        return {"preview": {"count": len(texts), "eval_count": eval_count, "first_prompts": texts[:5]}}
+        first_prompts = [turns_of_prompt(text) for text in texts[:5]]
+        return {"preview": {"count": len(texts), "eval_count": eval_count, "first_prompts": first_prompts}}
 
     def create(self, payload: ProjectPayload) -> dict[str, Any]:
         """Create a project, at once or when its model has been downloaded. A model that does not fit needs a confirmation."""

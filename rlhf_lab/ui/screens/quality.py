@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 import gradio as gr
 from pydantic import StrictFloat, StrictInt
 
+from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, Source
 from rlhf_lab.common.records import RewardModelRow
 from rlhf_lab.errors import ConfigError
@@ -148,7 +149,7 @@ class QualityController:
         return {"reward_model_id": row.id, "labels": [
             {
                 "vote_id": label.vote.id, "annotator": label.vote.annotator, "choice": label.vote.choice.value,
-                "probability": round(label.probability, 3), "prompt": label.pair.prompt.text,
+                "probability": round(label.probability, 3), "turns": turns_of_prompt(label.pair.prompt.text),
                 "first": label.pair.first.text, "second": label.pair.second.text,
                 "is_set_aside": label.current_choice is None,
             }

@@ -5,6 +5,7 @@ from typing import Any
 
 import gradio as gr
 
+from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardModelRow
@@ -275,7 +276,7 @@ def disagreement_rows(reported: Sequence[dict[str, float]], labels: Sequence[Com
     """The report's {"index", "probability"} of labels that the model would have decided otherwise, with their texts."""
     return [
         {
-            "prompt": label.prompt,
+            "turns": turns_of_prompt(label.prompt),
             "chosen": label.chosen.strip(),
             "rejected": label.rejected.strip(),
             "probability": item["probability"],
@@ -286,7 +287,7 @@ def disagreement_rows(reported: Sequence[dict[str, float]], labels: Sequence[Com
     ]
 
 
-def example_texts(ctx: Context, row: RewardModelRow, labels: Sequence[Comparison]) -> list[dict[str, str]]:
+def example_texts(ctx: Context, row: RewardModelRow, labels: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Texts to explain: a pair without a vote, and the last decided pairs that the model was trained on."""
     texts = []
     pair = next_unvoted_pair(ctx.db, row.project_id, "reward screen")
@@ -295,4 +296,7 @@ def example_texts(ctx: Context, row: RewardModelRow, labels: Sequence[Comparison
     decided = [label for label in labels if not label.tie]
     for label in reversed(decided[-MAX_EXAMPLES:]):
         texts += [(label.prompt, label.chosen, "preferred"), (label.prompt, label.rejected, "not preferred")]
-    return [{"prompt": prompt, "text": text.strip(), "tag": tag} for prompt, text, tag in texts]
+    return [
+        {"prompt": prompt, "turns": turns_of_prompt(prompt), "text": text.strip(), "tag": tag}
+        for prompt, text, tag in texts
+    ]

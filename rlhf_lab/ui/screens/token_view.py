@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
+from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import CLIPPED_ALGORITHMS, SINGLE_PASS_ALGORITHMS
 from rlhf_lab.common.records import TokenRecord
 from rlhf_lab.config.policy import PolicyConfig
@@ -288,7 +289,7 @@ def _round_significant(value: float) -> float:
 def _token_row(record: TokenRecord, columns: TokenColumns) -> dict[str, Any]:
     """Numbers that are not finite become null: JSON has none."""
     return {
-        "prompt": record.prompt,
+        "turns": turns_of_prompt(record.prompt),
         "tokens": record.tokens,
         "score": record.score,
         "shaped_score": record.earned,

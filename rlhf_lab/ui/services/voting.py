@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any, Literal
 
-from rlhf_lab.common.chat_format import plain_prompt, turns_of_prompt
+from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Pair, Vote
 from rlhf_lab.config.labelling import LabellingConfig
@@ -104,10 +104,9 @@ def recent_votes(ctx: Context, annotator: str) -> list[dict[str, Any]]:
     rows = []
     for vote, pair in vote_history(ctx.db, ctx.project.id, annotator):
         left, right = texts_by_side(pair, vote.first_on_left)
-        prompt = plain_prompt(pair.prompt.text).strip()
         rows.append({
-            "id": vote.id, "prompt": prompt, "left": left, "right": right, "choice": choice_name_of(vote),
-            "strength": vote.strength or "", "note": vote.note,
+            "id": vote.id, "turns": turns_of_prompt(pair.prompt.text), "left": left, "right": right,
+            "choice": choice_name_of(vote), "strength": vote.strength or "", "note": vote.note,
         })  # fmt: skip
     return rows
 
