@@ -1,16 +1,20 @@
-"""Comparison of the seven algorithms on the same labels; of ppo and best-of-n; and overoptimisation without a KL penalty.
+"""Comparison of all algorithms on the same labels; of ppo and best-of-n; and overoptimisation without a KL penalty.
 
     python benchmarks/algorithms.py --seeds 5                         gold, KL and seconds of each, with its recommended settings
+    python benchmarks/algorithms.py --model FOLDER --judge concise --set batch_size=16        the same on a model of a folder
     python benchmarks/algorithms.py --frontier --seeds 5              gold over sqrt(KL): ppo along its run, best-of-n of the base
     python benchmarks/algorithms.py --overoptimise --steps 400        proxy and gold with KL (and clip) off, beside the preset
     python benchmarks/algorithms.py --algorithms ppo --dtype bfloat16 --seeds 5     the same labels in half precision
     python benchmarks/algorithms.py --algorithms trpo --set max_kl=0.02 --set cg_iters=5
 
 Each mode prints a table, and writes a JSON file with --out. A simulated judge labels the pairs; its score is the gold, in
-standard deviations of the base above the base. Evaluation samples are fresh, on prompts that were not trained on.
+standard deviations of the base above the base. Evaluation samples are fresh, on prompts that were not trained on. Gold at a KL
+is interpolated between the evaluations, --every steps apart, before and after the run first reaches that KL. Seconds are those
+of the training alone, in CPU time.
 """
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -30,12 +34,14 @@ set_training_env()
 import algorithm_figures
 import torch
 
-from rlhf_lab.common.enums import ONLINE_ALGORITHMS, Source
+from rlhf_lab.common.enums import OFFLINE_ALGORITHMS, Source
+from rlhf_lab.common.records import Comparison
 from rlhf_lab.config.base import fields_of
-from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.config.policy import ALGORITHMS, PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.embedded_model.corpus import generate_documents
 from rlhf_lab.engine.job_handlers import RewardRequest, train_reward_model
+from rlhf_lab.engine.label_preparation import prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.jobs.judge_labelling import label_with_judge
@@ -47,10 +53,14 @@ from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.training.evaluation import Mean, best_of_n, best_of_n_kl, mean, sample_responses, sequence_kl
+from rlhf_lab.training.offline.trainer import OfflineTrainer
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
 EVAL_PROMPTS = 128
 SAMPLES_PER_PROMPT = 16  # base samples
+COMPARED_KLS = (2.0, 4.0)  # nats per response
+#: 97.5 % quantiles of Student's t with 1, 2, … degrees of freedom.
+STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 class Experiment(NamedTuple):
@@ -66,6 +76,8 @@ class Experiment(NamedTuple):
     adapters: Adapters
     reward_model: RewardModel
     judge: Judge
+    temperature: float
+    labels: list[Comparison]
     train_prompts: list[str]
     eval_prompts: list[str]
     base_scores: list[list[float]]
@@ -109,6 +121,8 @@ def prepare_experiment(args: argparse.Namespace, model_cache: ModelCache, db: Da
         adapters,
         reward_model,
         judge,
+        project.temperature,
+        prepare_labels(db, row.snapshot, backbone, {}).labels,
         train_prompts,
         eval_prompts,
         [scores[i] for i in prompt_slices],
@@ -120,15 +134,20 @@ def prepare_experiment(args: argparse.Namespace, model_cache: ModelCache, db: Da
 def make_config(args: argparse.Namespace, experiment: Experiment, algorithm: str, **changes: Any) -> PolicyConfig:
     """The recommended config of the algorithm with `changes`, then those of the command line."""
     shared: dict[str, Any] = {
-        "steps": args.steps, "max_new_tokens": args.length, "seed": experiment.seed, "token_rows": 0, "sample_every": 10_000,
-    }  # fmt: skip
+        "steps": args.steps, "max_new_tokens": args.length, "temperature": experiment.temperature, "seed": experiment.seed,
+        "sample_every": 10_000,
+    } | ({} if algorithm in OFFLINE_ALGORITHMS else {"token_rows": 0})  # fmt: skip
     return PolicyConfig.for_algorithm(algorithm, **(shared | changes | args.changes))
 
 
 def make_trainer(experiment: Experiment, config: PolicyConfig) -> PolicyTrainer:
     texts = generate_documents(experiment.seed, 512, 0) if config.ptx_coef > 0 else []
-    task = PolicyTask(experiment.train_prompts, experiment.reward_model, gold=experiment.judge.score, ptx_texts=texts)
-    return PolicyTrainer(experiment.backbone, experiment.adapters, task, config)
+    task = PolicyTask(
+        experiment.train_prompts, experiment.reward_model, gold=experiment.judge.score, ptx_texts=texts,
+        labels=experiment.labels,
+    )  # fmt: skip
+    trainer = OfflineTrainer if config.is_offline else PolicyTrainer
+    return trainer(experiment.backbone, experiment.adapters, task, config)
 
 
 def evaluate_policy(experiment: Experiment, trainer: PolicyTrainer) -> tuple[Mean, Mean]:
@@ -145,23 +164,34 @@ def evaluate_policy(experiment: Experiment, trainer: PolicyTrainer) -> tuple[Mea
 
 
 def run_algorithms(args: argparse.Namespace, experiment: Experiment) -> list[dict[str, Any]]:
-    """One run of each algorithm."""
+    """One run of each algorithm, evaluated along the way."""
     rows = []
     for name in args.algorithms:
-        trainer, start_time = make_trainer(experiment, make_config(args, experiment, name)), time.monotonic()
-        steps = [trainer.run_step().metrics for _ in range(args.steps)]
-        seconds = time.monotonic() - start_time
-        gold, kl = evaluate_policy(experiment, trainer)
+        trainer, seconds = make_trainer(experiment, make_config(args, experiment, name)), 0.0
+        evaluations = [(0, 0.0, 0.0)]  # step, KL, gold
+        while trainer.steps_done < args.steps:
+            start_time = time.process_time()
+            result = trainer.run_step()
+            seconds += time.process_time() - start_time
+            if result.step % args.every == 0 or result.step == args.steps:
+                gold, kl = evaluate_policy(experiment, trainer)
+                evaluations.append((result.step, round(kl.value, 4), round(gold.value, 4)))
         row = {
             "algorithm": name, "seed": experiment.seed, "gold": gold.value, "gold_se": gold.standard_error, "kl": kl.value,
-            "proxy": steps[-1]["objective/scores"], "seconds": seconds, "seconds_a_step": seconds / args.steps,
-            "gold_curve": [round(step["objective/gold"], 4) for step in steps],
-            "kl_curve": [round(step["objective/kl"], 4) for step in steps],
-        }  # fmt: skip
+            "proxy": result.metrics["objective/scores"], "seconds": seconds, "evaluations": evaluations,
+        } | {f"gold at KL {target:g}": gold_at(evaluations, target) for target in COMPARED_KLS}  # fmt: skip
         rows.append(row)
         log(f"seed {experiment.seed} {name:<12} gold {gold.value:+.2f} ± {gold.standard_error:.2f}  KL {kl.value:6.2f}  "
-            f"{seconds:6.1f} s")  # fmt: skip
+            f"{seconds:6.1f} s  " + " ".join(f"{kl:.1f}:{gold:+.2f}" for _, kl, gold in evaluations))  # fmt: skip
     return rows
+
+
+def gold_at(evaluations: list[tuple[int, float, float]], kl: float) -> float | None:
+    """Gold where a run first reaches the KL, linear between two evaluations (step, KL, gold); none where it does not."""
+    for (_, kl_before, gold_before), (_, kl_after, gold_after) in itertools.pairwise(evaluations):
+        if kl_before < kl <= kl_after:
+            return gold_before + (gold_after - gold_before) * (kl - kl_before) / (kl_after - kl_before)
+    return None
 
 
 def frontier(args: argparse.Namespace, experiment: Experiment) -> list[dict[str, Any]]:
@@ -225,20 +255,26 @@ def log(text: str) -> None:
 
 
 def table(rows: list[dict[str, Any]], key: str, columns: list[str]) -> str:
-    """A Markdown table of mean ± sd over the seeds, one row for each value of `key`."""
+    """A Markdown table of the mean over the seeds and half of its 95 % interval, one row for each value of `key`."""
     lines = [f"| {key} | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for name in dict.fromkeys(row[key] for row in rows):
-        cells = []
-        for column in columns:
-            values = [float(row[column]) for row in rows if row[key] == name]
-            sd = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-            cells.append(f"{statistics.fmean(values):.2f}{sd}")
+        cells = [cell([row[column] for row in rows if row[key] == name]) for column in columns]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
+def cell(values: list[float | None]) -> str:
+    """Mean ± half of its 95 % interval, and of how many seeds where not all have a value."""
+    known = [float(value) for value in values if value is not None]
+    if not known:
+        return "not reached"
+    half = STUDENT_T[len(known) - 2] * statistics.stdev(known) / math.sqrt(len(known)) if len(known) > 1 else None
+    share = f" ({len(known)} of {len(values)})" if len(known) < len(values) else ""
+    return f"{statistics.fmean(known):.2f}{'' if half is None else f' ± {half:.2f}'}{share}"
+
+
 MODES: dict[str, tuple[Callable[[argparse.Namespace, Experiment], list[dict[str, Any]]], str, list[str]]] = {
-    "algorithms": (run_algorithms, "algorithm", ["gold", "kl", "proxy", "seconds"]),
+    "algorithms": (run_algorithms, "algorithm", ["gold at KL 2", "gold at KL 4", "gold", "kl", "proxy", "seconds"]),
     "frontier": (frontier, "what", ["sqrt_kl", "kl", "gold"]),
     "overoptimise": (overoptimise, "what", ["proxy", "gold", "kl"]),
 }
@@ -260,7 +296,7 @@ def main() -> None:
     mode = parser.add_mutually_exclusive_group()
     for name in ("frontier", "overoptimise"):
         mode.add_argument(f"--{name}", dest="mode", action="store_const", const=name, default="algorithms")
-    parser.add_argument("--algorithms", type=lambda text: text.split(","), default=list(ONLINE_ALGORITHMS))
+    parser.add_argument("--algorithms", type=lambda text: text.split(","), default=list(ALGORITHMS))
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=PolicyConfig().steps)

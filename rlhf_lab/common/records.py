@@ -180,11 +180,16 @@ class Comparison:
 
 @dataclass(frozen=True)
 class LabelSnapshot:
-    """The labels that a reward model was trained on: vote ids in order, and a hash of their choices and texts."""
+    """Pinned labels, of a reward model or of a run: vote ids in order, and a hash of their choices and texts."""
 
     vote_ids: tuple[int, ...]
     digest: str
     source: Source
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> "LabelSnapshot":
+        """As `dataclasses.asdict` gave it, through JSON or not."""
+        return cls(tuple(record["vote_ids"]), str(record["digest"]), Source(record["source"]))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.progress import ProgressCallback, no_progress
-from rlhf_lab.common.records import Completion, LabelSnapshot, NewCompletion, Pair, Project, Prompt, RewardModelRow
+from rlhf_lab.common.records import Completion, NewCompletion, Pair, Project, Prompt, RewardModelRow
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.completions import JOB_POLICY_SLOT, JOB_REWARD_SLOT, reference_samples
@@ -22,7 +22,7 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.sampling.sampler import sample, uniforms
-from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
+from rlhf_lab.store.label_snapshots import current_labels, load_comparisons
 from rlhf_lab.store.projects import add_completions, add_pairs, count_pairs, newest_pairs, prompts
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.reward_scores import add_scores
@@ -104,7 +104,7 @@ def sample_pairs(
     reward_model = newest_reward_model(model_cache, project) if sampling == "uncertainty" else None
     if sampling == "uncertainty" and reward_model is None:
         sampling = "random"
-    if sampling == "information" and not current_label_snapshot(model_cache, project).vote_ids:
+    if sampling == "information" and not current_labels(model_cache.db, project.id).vote_ids:
         sampling = "random"
     reason = sampling if reward_model is None else f"{sampling}: {uncertainty_kind(reward_model)}"
     stored_first = min(request.stored_first, count) if sampling == "random" else 0
@@ -173,7 +173,7 @@ def _select_pairs(
         config = RewardConfig() if reward_model_row is None else RewardConfig.from_dict(reward_model_row.config)
         selected = select_most_informative(
             adapters,
-            load_comparisons(model_cache.db, current_label_snapshot(model_cache, project)),
+            load_comparisons(model_cache.db, current_labels(model_cache.db, project.id)),
             reference_samples(model_cache, project, on_progress),
             [Candidate(*sides) for sides in zip(prompt_ids, firsts, seconds, strict=True)],
             count,
@@ -248,12 +248,6 @@ def _prompt_index(seed: int, n: int, attempt: int, count: int) -> int:
         return derive_seed(seed, "pair prompts again", n, attempt) % count
     generator = torch.Generator().manual_seed(derive_seed(seed, "pair prompts", n // count))
     return int(torch.randperm(count, generator=generator)[n % count])
-
-
-def current_label_snapshot(model_cache: ModelCache, project: Project) -> LabelSnapshot:
-    """The human labels, or the simulated ones where there are none."""
-    human_labels = snapshot_labels(model_cache.db, project.id, Source.HUMAN)
-    return human_labels if human_labels.vote_ids else snapshot_labels(model_cache.db, project.id, Source.SIMULATED)
 
 
 def newest_reward_model(model_cache: ModelCache, project: Project) -> RewardModel | None:

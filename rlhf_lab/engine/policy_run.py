@@ -18,7 +18,7 @@ from typing import NoReturn
 from rlhf_lab.common.enums import LABEL_ALGORITHMS, EventKind, RunStatus
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
 from rlhf_lab.common.progress import ProgressCallback, no_progress
-from rlhf_lab.common.records import Comparison, Run, RunEvent, StepResult
+from rlhf_lab.common.records import Comparison, LabelSnapshot, Run, RunEvent, StepResult
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.embedded_model.corpus import generate_documents
 from rlhf_lab.engine.error_messages import explain_distributed_error
@@ -28,7 +28,7 @@ from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.engine.run_events import effective_events, last_per_setting, setting_key
 from rlhf_lab.engine.run_manifest import dtype_change_note, environment_manifest
-from rlhf_lab.errors import BusyStoreError, ConfigError, LabelError, RewardTermError, StoreError, TrainingError
+from rlhf_lab.errors import BusyStoreError, ConfigError, RewardTermError, StoreError, TrainingError
 from rlhf_lab.jobs.time_estimate import count_held_out, count_policy_step, policy_stage
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.models.backbone import Backbone
@@ -64,10 +64,6 @@ HALT_EVENT_KINDS = (EventKind.PAUSE, EventKind.STOP)  # applied at once, also wi
 RUN_PROCESS_DIED = (
     "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). The last "
     "checkpoint is kept: resume the run."
-)
-NO_LABELS = (
-    "dpo and sft learn from the labels of the run's reward model, and this run has none. Start a run with a reward model, or "
-    "choose another algorithm."
 )
 ENGINE_EXIT_MESSAGE = "the engine was asked to leave; the run goes on when it is back"
 
@@ -139,19 +135,20 @@ class PolicyRun:
         )  # fmt: skip
 
     def _labels(self, backbone: Backbone) -> list[Comparison]:
-        """The labels that the run's reward model was trained on, with the same weights of annotators."""
+        """The labels that the run's reward model was trained on, with the same weights of annotators; else the run's own."""
+        db, weights = self.model_cache.db, {}
         if self.run.reward_model_id is None:
-            raise LabelError(NO_LABELS)
-        row = get_reward_model(self.model_cache.db, self.run.reward_model_id)
-        prepared = prepare_labels(self.model_cache.db, row.snapshot, backbone, row.report.get("weights") or {})
-        return prepared.labels
+            snapshot = LabelSnapshot.from_record(self.run.manifest["labels"])
+        else:
+            row = get_reward_model(db, self.run.reward_model_id)
+            snapshot, weights = row.snapshot, row.report.get("weights") or {}
+        return prepare_labels(db, snapshot, backbone, weights).labels
 
-    def _scorer(self, backbone: Backbone, reward_model_id: int | None) -> Scorer:
-        """The reward model, or the weighted sum of the run's reward terms."""
+    def _scorer(self, backbone: Backbone, reward_model_id: int | None) -> Scorer | None:
+        """The reward model, or the weighted sum of the run's reward terms; None for a run of dpo or sft that has neither."""
         model = None if reward_model_id is None else self.model_cache.reward_model(reward_model_id, "reward")
         terms = read_terms(self.run.manifest.get(TERMS_KEY) or [])
         if not terms:
-            assert model is not None
             return model
         terms.sort(key=lambda term: term.name != REWARD_MODEL)
         if self._functions is None:
@@ -373,7 +370,9 @@ class PolicyRun:
             if event.kind is EventKind.SET:
                 self.trainer.set_live_setting(str(event.payload["name"]), float(event.payload["value"]))
             elif event.kind is EventKind.SWITCH_REWARD:
-                self.trainer.set_scorer(self._scorer(self.trainer.backbone, int(event.payload["reward_model_id"])))
+                scorer = self._scorer(self.trainer.backbone, int(event.payload["reward_model_id"]))
+                assert scorer is not None
+                self.trainer.set_scorer(scorer)
             elif event.kind is EventKind.NOTE and "micro_batch" in event.payload:
                 self.trainer.state.config = self.trainer.state.config.replace(
                     micro_batch=int(event.payload["micro_batch"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf_lab import __version__
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
-from rlhf_lab.common.enums import Source
+from rlhf_lab.common.enums import LABEL_ALGORITHMS, Source
 from rlhf_lab.common.records import Project, RewardModelRow, Run
 from rlhf_lab.exporters.json_io import portable_name, to_strict_json
 from rlhf_lab.exporters.label_export import LabelExportOptions
@@ -17,7 +17,7 @@ def policy_card(run: Run, step: int, row: RewardModelRow | None, base: str, dige
     algorithm = str(run.config.get("algorithm", "ppo")).upper()
     return f"""# {run.name}: step {step} of {run.total_steps}
 
-A LoRA adapter in PEFT's format, trained with {algorithm} by RLHF Lab against {_reward_text(run, row)}.
+A LoRA adapter in PEFT's format, trained with {algorithm} by RLHF Lab {_reward_text(run, row)}.
 
 | | |
 |---|---|
@@ -73,7 +73,7 @@ tags:
 
 # {run.name}: step {step} of {run.total_steps}
 
-`{base}`{_embedded_note(base)}, trained with {algorithm} by RLHF Lab {__version__} against {_reward_text(run, row)}. The LoRA
+`{base}`{_embedded_note(base)}, trained with {algorithm} by RLHF Lab {__version__} {_reward_text(run, row)}. The LoRA
 adapter of the run is merged into the weights.
 
 | | |
@@ -224,11 +224,13 @@ def _scoring_code(head_config: dict[str, Any]) -> str:
 
 
 def _reward_text(run: Run, row: RewardModelRow | None) -> str:
-    """What the policy was trained against."""
+    """What the policy was trained against or, where it learnt from labels, on."""
+    if run.config.get("algorithm") in LABEL_ALGORITHMS:
+        return "on labels, without a reward model" if row is None else f"on the labels of reward model {row.id}"
     terms = ", ".join(f"{item['weight']:g} · {item['name']}" for item in run.manifest.get("reward_terms") or [])
     if row is None:
-        return f"a reward without a model of preferences ({terms})"
-    return f"reward model {row.id}" + (f" and other terms ({terms})" if terms else "")
+        return f"against a reward without a model of preferences ({terms})"
+    return f"against reward model {row.id}" + (f" and other terms ({terms})" if terms else "")
 
 
 def _reward_rows(row: RewardModelRow | None, *, with_accuracy: bool = False) -> str:

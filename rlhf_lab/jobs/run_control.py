@@ -16,6 +16,7 @@ from pathlib import Path
 from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.common.enums import (
     ACTIVE_RUN_STATUSES,
+    LABEL_ALGORITHMS,
     UNFINISHED_JOB_STATUSES,
     EventKind,
     JobKind,
@@ -25,7 +26,7 @@ from rlhf_lab.common.enums import (
 )
 from rlhf_lab.common.model_files import HEAD_CONFIG
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
-from rlhf_lab.common.records import REQUESTER_KEY, VISITOR_RUN, Job, RewardModelRow, Run
+from rlhf_lab.common.records import REQUESTER_KEY, VISITOR_RUN, Job, LabelSnapshot, RewardModelRow, Run
 from rlhf_lab.config.policy import LIVE_SETTINGS, PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_lock
@@ -34,7 +35,7 @@ from rlhf_lab.judges.builtin import JUDGES, load_judge
 from rlhf_lab.rewards.builtin import EXERCISE
 from rlhf_lab.rewards.terms import OWN, REWARD_MODEL, TERMS_KEY, RewardTerm, check_terms, own_file, term_records
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.label_snapshots import snapshot_annotators
+from rlhf_lab.store.label_snapshots import current_labels, load_comparisons, snapshot_annotators
 from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.reward_models import get_reward_model, latest_reward_model
 from rlhf_lab.store.runs import (
@@ -52,6 +53,7 @@ from rlhf_lab.store.runs import (
 
 HALTED_RUN_STATUSES = (RunStatus.STOPPED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 MAX_RUN_NAME_CHARS = 80
+NO_REWARD_MODEL = 0  # as the id of a new run's reward model
 
 
 def start_run(  # noqa: PLR0913  one argument for each choice of the form
@@ -66,19 +68,22 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
     *,
     reward_terms: Sequence[RewardTerm] = (),
 ) -> Run:
-    """Queue a new run with a reward model (default: the project's newest).
+    """Queue a new run with a reward model (default: the project's newest; NO_REWARD_MODEL: dpo and sft need none).
 
-    judge: its score is recorded as objective/gold; None: the judge that the reward model's labels are from, if there is one.
+    judge: its score is recorded as objective/gold; None: the judge that the labels are from, if there is one.
     ptx_texts: the texts of PPO-ptx and their source; None: the embedded model's corpus.
     reward_terms: their weighted sum is the reward; none: the reward model alone.
-    Raises LabelError without a reward model that is needed, ConfigError for an unknown judge, a long name, texts that have no
-    weight, reward terms that cannot be used, or a critic that cannot start as this reward model.
+    Raises LabelError without a reward model or labels that are needed, ConfigError for an unknown judge, a long name, texts that
+    have no weight, reward terms that cannot be used, or a critic that cannot start as this reward model.
     """
-    uses_model = not reward_terms or any(term.name == REWARD_MODEL for term in reward_terms)
     check_reward(db, home, project_id, config, reward_terms)
-    reward_model = pick_reward_model(db, project_id, reward_model_id) if uses_model else None
-    if judge is None and reward_model is not None:
-        judge = judge_of_reward_model(db, reward_model)
+    reward_model = _reward_model_of_new_run(db, project_id, config, reward_model_id, reward_terms)
+    if reward_model is not None:
+        labels: LabelSnapshot | None = reward_model.snapshot
+    else:
+        labels = labels_to_learn_from(db, project_id, config) if config.algorithm in LABEL_ALGORITHMS else None
+    if judge is None and labels is not None:
+        judge = judge_of_labels(db, labels)
     if judge is not None:
         load_judge(judge)
     if ptx_texts is not None and config.ptx_coef == 0:
@@ -98,7 +103,7 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
         total_steps=config.steps,
         manifest={
             "judge": judge,
-            **({"labels": dataclasses.asdict(reward_model.snapshot)} if reward_model else {}),
+            **({"labels": dataclasses.asdict(labels)} if labels else {}),
             **({TERMS_KEY: term_records(reward_terms)} if reward_terms else {}),
             **({"ptx_texts": {"source": source, "count": len(texts)}} if texts else {}),
         },
@@ -108,6 +113,31 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
             _save_ptx_texts(home, run.id, texts)
         submit_run(db, home, run)
     return run
+
+
+def _reward_model_of_new_run(
+    db: Database, project_id: int, config: PolicyConfig, reward_model_id: int | None, reward_terms: Sequence[RewardTerm]
+) -> RewardModelRow | None:
+    """None for a run that has none: with other terms alone, and of dpo and sft where none was chosen or none exists."""
+    if reward_terms and all(term.name != REWARD_MODEL for term in reward_terms):
+        return None
+    if config.algorithm in LABEL_ALGORITHMS and not reward_terms:
+        if reward_model_id is None:
+            return latest_reward_model(db, project_id)
+        if reward_model_id == NO_REWARD_MODEL:
+            return None
+    return pick_reward_model(db, project_id, reward_model_id)
+
+
+def labels_to_learn_from(db: Database, project_id: int, config: PolicyConfig) -> LabelSnapshot:
+    """The labels of a run of dpo or sft that has no reward model. Raises LabelError where none prefers a text."""
+    labels = current_labels(db, project_id)
+    if all(comparison.tie for comparison in load_comparisons(db, labels)):
+        raise LabelError(
+            f"{config.algorithm} learns from labels, and in project {project_id} none prefers a text. Label some pairs first, or "
+            "let a judge label some."
+        )
+    return labels
 
 
 def pick_reward_model(db: Database, project_id: int, reward_model_id: int | None) -> RewardModelRow:
@@ -132,10 +162,6 @@ def check_reward(
     if reward_terms and config.critic_init == "reward":
         raise ConfigError(
             "critic_init = reward copies a reward model, and this reward has terms. Choose critic_init = fresh."
-        )
-    if reward_terms and str(config.algorithm) in ("dpo", "sft"):
-        raise ConfigError(
-            f"{config.algorithm} learns from labels and has no reward. Choose another algorithm, or no terms."
         )
     for term in reward_terms:
         if term.name == OWN and not own_file(term, home).is_file():
@@ -167,7 +193,7 @@ def start_visitor_run(db: Database, home: Path, project_id: int, config: PolicyC
         config=config.to_dict(),
         total_steps=config.steps,
         manifest={
-            "judge": judge_of_reward_model(db, reward_model),
+            "judge": judge_of_labels(db, reward_model.snapshot),
             "labels": dataclasses.asdict(reward_model.snapshot),
             VISITOR_RUN: True,
         },
@@ -238,9 +264,9 @@ def default_run_name(
 
 
 def reward_text(reward_model_id: int | None, reward_terms: Sequence[RewardTerm]) -> str:
-    """What makes the reward: "reward model 3 + 0.5 length"."""
+    """What makes the reward: "reward model 3 + 0.5 length"; "labels alone" where there is none."""
     if not reward_terms:
-        return f"reward model {reward_model_id}"
+        return f"reward model {reward_model_id}" if reward_model_id else "labels alone"
     parts = []
     for term in reward_terms:
         name = f"reward model {reward_model_id}" if term.name == REWARD_MODEL else term.label
@@ -271,14 +297,14 @@ def _save_ptx_texts(home: Path, run_id: int, texts: Sequence[str]) -> None:
         ) from error
 
 
-def judge_of_reward_model(db: Database, reward_model: RewardModelRow) -> str | None:
-    """The built-in judge that gave all labels of a reward model; None: people, several judges, or a judge from a file.
+def judge_of_labels(db: Database, labels: LabelSnapshot) -> str | None:
+    """The built-in judge that gave all these labels; None: people, several judges, or a judge from a file.
 
     The labels of a judge from a file have its name but not its path.
     """
-    if reward_model.snapshot.source is not Source.SIMULATED:
+    if labels.source is not Source.SIMULATED:
         return None
-    names = {judge_name_of(annotator) for annotator in snapshot_annotators(db, reward_model.snapshot)}
+    names = {judge_name_of(annotator) for annotator in snapshot_annotators(db, labels)}
     return names.pop() if len(names) == 1 and names <= set(JUDGES) else None
 
 

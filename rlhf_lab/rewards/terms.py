@@ -144,14 +144,15 @@ def parse_term(text: str, folder: Path | None = None) -> RewardTerm:
     return _checked(RewardTerm(name, weight, parse_option(name, option or "")))
 
 
-def parse_lines(text: str, home: Path, *, with_model: bool) -> list[RewardTerm]:
+def parse_lines(text: str, home: Path, *, with_model: bool, needs_reward: bool = True) -> list[RewardTerm]:
     """The terms of a form, one a line; own functions are in HOME/rewards. No line: none, which is the reward model alone.
 
-    with_model: a reward model was chosen; it has weight 1 unless a line says otherwise. Raises ConfigError.
+    with_model: a reward model was chosen; it has weight 1 unless a line says otherwise. needs_reward: the algorithm learns from
+    a reward, so one of the two is needed. Raises ConfigError.
     """
     terms = [parse_term(line, home / REWARDS_FOLDER) for line in text.splitlines() if line.strip()]
     names = [term.name for term in terms]
-    if not with_model and (not terms or REWARD_MODEL in names):
+    if not with_model and ((needs_reward and not terms) or REWARD_MODEL in names):
         raise ConfigError("no reward model is chosen. Choose one, or write reward terms without reward_model.")
     if with_model and terms and REWARD_MODEL not in names:
         terms.insert(0, RewardTerm(REWARD_MODEL))

@@ -31,6 +31,12 @@ def snapshot_labels(
         return LabelSnapshot(vote_ids, _labels_digest(_label_rows(conn, vote_ids)), source)
 
 
+def current_labels(db: Database, project_id: int) -> LabelSnapshot:
+    """Pin the labels of people, or the simulated ones where there are none."""
+    human_labels = snapshot_labels(db, project_id, Source.HUMAN)
+    return human_labels if human_labels.vote_ids else snapshot_labels(db, project_id, Source.SIMULATED)
+
+
 def count_live_labels(db: Database, project_id: int, snapshot: LabelSnapshot) -> int:
     """How many labels up to the newest one of a snapshot are live; at most as many as it pinned."""
     query = _live_labels_query(project_id, snapshot.source, func.count())

@@ -5,7 +5,7 @@ const container = el('div', {}, el('div.lab-card.lab-empty', {}, 'Looking for re
 let drawnKey = '';               // the state on screen, as JSON
 let drawnState = null;           // the same, as an object
 let wasOpened = false;           // a person opened the form
-let usesTermsAlone = false;      // a person wants a run without a reward model, and there is none
+let needsNoModel = false;        // a person wants a run without a reward model, and there is none
 let hasChosenModel = false;      // a person chose the reward model; otherwise the server's default counts
 let hasRequestedPreset = false;  // the settings of a preset were requested
 let awaitsPreset = false;        // they have not arrived yet
@@ -41,8 +41,19 @@ function noModelCard(state) {
       ? [`Label ${Lab.plural(state.labels_missing, 'more pair')} under Label`, Lab.judgeHint(), '; the reward model then trains by itself.']
       : 'There are enough labels; the reward model is about to be trained.';
   return el('div.lab-card.lab-empty', { role: 'status' }, el('p', {}, 'PPO needs a reward model, and a reward model needs labels.'), el('p', {}, text),
-    Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'start-terms', onclick: () => { usesTermsAlone = true; draw(state); } },
-      'Start with reward terms instead …')));
+    Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'start-terms', onclick: () => { needsNoModel = true; draw(state); } },
+      'Start without a reward model …')));
+}
+
+// What the run learns from, by the algorithm and the chosen reward model.
+function sourceNote(selected) {
+  if (!props.data.label_algorithms.includes(algorithm)) {
+    return selected ? selected.note : 'Without a reward model the reward is the sum of the reward terms: write them under "All settings of the new run". Or choose dpo or sft, which learn from labels.';
+  }
+  if (selected) return `${algorithm} learns from the labels of this reward model, which itself only draws the curve of the score.`;
+  const labels = drawnState.labels_text;
+  return labels ? `${algorithm} learns from the project's ${labels}. Without a reward model or reward terms there is no curve of the score.`
+    : `${algorithm} learns from labels, and no label here prefers a text yet. Label some pairs first.`;
 }
 
 function updateNote() {
@@ -52,14 +63,14 @@ function updateNote() {
   const newestId = drawnState.models[0]?.id;
   const newerNote = selected && selected.id === drawnState.default_id && newestId !== drawnState.default_id ? ` Reward model ${newestId} is newer, but a simulated judge taught it.` : '';
   const trainingNote = drawnState.training_text && selected ? ` ${drawnState.training_text} A run started now learns from reward model ${selected.id} and can be switched to that one later.` : '';
-  const algorithmNote = props.data.algorithm_notes[algorithm] ? `${props.data.algorithm_notes[algorithm]} ` : '';
-  control('start-note').textContent = `${algorithmNote}${selected ? selected.note : 'The reward is the sum of the reward terms: write them under "All settings of the new run".'}${newerNote}${trainingNote}${schedule}`;
+  const algorithmNote = props.data.algorithm_notes[algorithm] ? ` ${props.data.algorithm_notes[algorithm]}` : '';
+  control('start-note').textContent = `${sourceNote(selected)}${algorithmNote}${newerNote}${trainingNote}${schedule}`;
 }
 
 function buildForm(state) {
   const reward = el('select.lab-input', { 'aria-label': 'reward model', 'data-do': 'start-reward', onchange: () => { hasChosenModel = true; updateNote(); } },
     [...state.models.map(({ id, label }) => el('option', { value: id }, `reward model ${label}`)),
-      el('option', { value: 0 }, 'reward terms alone')]);
+      el('option', { value: 0 }, 'no reward model')]);
   const preset = el('select.lab-input', { 'aria-label': 'preset', 'data-do': 'start-preset', onchange: (e) => requestPreset(e.target.value) },
     props.data.presets.map((item) => el('option', { value: item.name, selected: item.name === state.default_preset }, item.label)));
   const algorithmSelect = el('select.lab-input', { 'aria-label': 'algorithm', 'data-do': 'start-algorithm', onchange: (e) => { setReady(false); trigger('algorithm', { algorithm: e.target.value }); } },
@@ -88,8 +99,8 @@ const collapsedForm = (state) => el('div.lab-row', {}, Lab.operatorOnly(el('butt
 
 function draw(state) {
   // training progress is shown only while there is no reward model
-  const hasForm = state.models.length > 0 || usesTermsAlone;
-  const key = JSON.stringify([{ ...state, measured_at: 0, training_progress: hasForm ? null : state.training_progress }, wasOpened, usesTermsAlone, Lab.isOperator()]);
+  const hasForm = state.models.length > 0 || needsNoModel;
+  const key = JSON.stringify([{ ...state, measured_at: 0, training_progress: hasForm ? null : state.training_progress }, wasOpened, needsNoModel, Lab.isOperator()]);
   const hasNewSpeed = drawnState !== null && drawnState.measured_at !== state.measured_at;
   if (hasNewSpeed && Lab.isOperator() && !awaitsPreset) trigger('estimate', {});
   if (key === drawnKey) { drawnState = state; return; }

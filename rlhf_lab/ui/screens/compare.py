@@ -228,7 +228,7 @@ def run_details(ctx: Context, run_ids: Sequence[int]) -> dict[str, Any]:
 
 def reward_model_and_judge(ctx: Context, row: RewardModelRow) -> list[Any]:
     """[id, judge whose labels it was trained on]; the judge is "" for people and several judges."""
-    return [row.id, run_control.judge_of_reward_model(ctx.db, row) or ""]
+    return [row.id, run_control.judge_of_labels(ctx.db, row.snapshot) or ""]
 
 
 def submit_comparison(ctx: Context, payload: ComparePayload, annotator: str) -> list[Job]:

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
-from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, JobKind, JobStatus, Source
+from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, LABEL_ALGORITHMS, Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.records import RewardModelRow, Run
+from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import ALGORITHMS, PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError
@@ -18,6 +19,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import snapshot_annotators
 from rlhf_lab.store.reward_models import reward_models
 from rlhf_lab.store.runs import runs
+from rlhf_lab.store.votes import label_count, vote_counts
 from rlhf_lab.ui.components.forms import Form
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
@@ -33,12 +35,10 @@ PRESET_LABELS = {
 }
 
 
-#: What an algorithm learns from, where it is not rollouts and their rewards.
+#: How an algorithm learns, where it is not from rollouts and their rewards.
 ALGORITHM_NOTES = {
-    "dpo": "dpo learns from the labels of this reward model. A tie counts half for each text; how much better a text was is "
-    "ignored. The reward model only draws the curves.",
-    "sft": "sft imitates the preferred texts of this reward model's labels. Ties, and how much better a text was, are ignored. "
-    "The reward model only draws the curves.",
+    "dpo": "A tie counts half for each text; how much better a text was is ignored.",
+    "sft": "It imitates the preferred texts. Ties, and how much better a text was, are ignored.",
     "rejection": "rejection writes several texts for each prompt, keeps the one with the best score, and imitates it. It does "
     "not read the labels themselves.",
 }
@@ -53,7 +53,7 @@ class AlgorithmChoice(Payload):
 
 
 class StartRun(Payload):
-    reward_model: int  # 0: none
+    reward_model: int  # NO_REWARD_MODEL: none
     name: str = ""
 
 
@@ -71,6 +71,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         "presets": [{"name": name, "label": label} for name, label in PRESET_LABELS.items()],
         "algorithms": list(ALGORITHMS),
         "algorithm_notes": ALGORITHM_NOTES,
+        "label_algorithms": LABEL_ALGORITHMS,
         "is_demo": ctx.demo is not None,
         "algorithms_by_setting": {item.name: item.only for item in fields_of(PolicyConfig) if item.only is not None},
     }
@@ -179,7 +180,7 @@ def preset_config(name: str, algorithm: str = "ppo", temperature: float = 1.0) -
 
 
 def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
-    """The reward models to start on, newest first, the default among them, and the state of the labels where there is none.
+    """The reward models to start on, newest first, the default among them, and the state of the labels.
 
     note_cache: `reward_note` by the id of the reward model, which never changes.
     """
@@ -200,6 +201,7 @@ def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
         ],
         "default_id": default_id,
         "default_preset": "lab",
+        "labels_text": labels_text(ctx.db, project.id),
         "labels_missing": retraining.get_label_progress(ctx.db, project.id).remaining,
         "training_progress": round(training[-1].progress, 2) if training else None,
         "training_text": retraining.training_status(ctx.db, project.id),
@@ -207,6 +209,15 @@ def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
         "measured_at": speed_changed_at(ctx.home),
         "active_runs": [run.id for run in project_runs if run.status in ACTIVE_RUN_STATUSES],
     }
+
+
+def labels_text(db: Database, project_id: int) -> str:
+    """The labels that dpo and sft learn from without a reward model: "24 labels of people"; "" where none prefers a text."""
+    counts = vote_counts(db, project_id)
+    source = Source.HUMAN if label_count(counts[Source.HUMAN]) else Source.SIMULATED
+    has_preference = counts[source][Choice.FIRST] + counts[source][Choice.SECOND] > 0
+    whose = "of people" if source is Source.HUMAN else "of simulated judges"
+    return f"{pluralize(label_count(counts[source]), 'label')} {whose}" if has_preference else ""
 
 
 def run_estimate(ctx: Context, form: Form, values: Sequence[Any]) -> str:
@@ -222,7 +233,7 @@ def reward_note(db: Database, row: RewardModelRow) -> str:
     """What a run on a reward model learns from, and a warning where the reward model may be guessing."""
     if row.snapshot.source is Source.HUMAN:
         note = "It learns from people's labels."
-    elif judge := run_control.judge_of_reward_model(db, row):
+    elif judge := run_control.judge_of_labels(db, row.snapshot):
         note = f"It learns from simulated labels by the judge {judge}, whose own score is drawn as gold."
     else:
         judges = {judge_name_of(name) for name in snapshot_annotators(db, row.snapshot)}
@@ -241,15 +252,19 @@ def start_run(
     Raises LabError.
     """
     config = PolicyConfig.from_dict(form.parse(values))
-    reward_model = payload.reward_model or None
-    terms = parse_lines(reward_terms, ctx.home, with_model=reward_model is not None)
+    terms = parse_lines(
+        reward_terms,
+        ctx.home,
+        with_model=payload.reward_model != run_control.NO_REWARD_MODEL,
+        needs_reward=config.algorithm not in LABEL_ALGORITHMS,
+    )
     ptx_texts = read_text_column(*ptx_source, runner) if ptx_source and config.ptx_coef > 0 else None
     return run_control.start_run(
         ctx.db,
         ctx.home,
         ctx.project.id,
         config,
-        reward_model,
+        payload.reward_model,
         name=payload.name,
         ptx_texts=ptx_texts,
         reward_terms=terms,

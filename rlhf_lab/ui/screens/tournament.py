@@ -171,7 +171,7 @@ def _ranking(ctx: Context, job: Job, contestants: list[Contestant], answers: lis
     gold: list[list[float]] = []
     with contextlib.suppress(StoreError):
         row = get_reward_model(ctx.db, int(job.payload.get("reward_model_id") or 0))
-        if judge_name := run_control.judge_of_reward_model(ctx.db, row):
+        if judge_name := run_control.judge_of_labels(ctx.db, row.snapshot):
             score = JUDGES[judge_name].score
             gold = [list(map(score, job.result["prompts"], contestant.texts)) for contestant in contestants]
     standings = rank_contestants(contestants, answers, gold)

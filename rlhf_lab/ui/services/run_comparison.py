@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import Source
-from rlhf_lab.common.records import RewardModelRow, Run
+from rlhf_lab.common.records import LabelSnapshot, RewardModelRow, Run
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.jobs import run_control
@@ -121,7 +121,7 @@ def run_settings(db: Database, run: Run) -> dict[str, str]:
     settings_text = {
         "reward model": str(row.id) if row else "none",
         **({"reward": run_control.reward_text(run.reward_model_id, terms)} if terms else {}),
-        **(_label_settings(row) if row else {}),
+        **_label_settings(run, row),
         "gold by": str(run.manifest.get("judge") or "nobody"),
     }
     config = {item.name: item.default for item in fields_of(PolicyConfig)} | run.config
@@ -136,9 +136,13 @@ def run_settings(db: Database, run: Run) -> dict[str, str]:
     return settings_text
 
 
-def _label_settings(row: RewardModelRow) -> dict[str, str]:
-    label_source = "simulated" if row.snapshot.source is Source.SIMULATED else "people's"
-    return {"labels": f"{len(row.snapshot.vote_ids)} {label_source}", "labels, digest": row.snapshot.digest[:8]}
+def _label_settings(run: Run, row: RewardModelRow | None) -> dict[str, str]:
+    """Of its reward model's labels, or of its own; none of a run that reads no labels."""
+    if row is None and "labels" not in run.manifest:
+        return {}
+    labels = row.snapshot if row else LabelSnapshot.from_record(run.manifest["labels"])
+    label_source = "simulated" if labels.source is Source.SIMULATED else "people's"
+    return {"labels": f"{len(labels.vote_ids)} {label_source}", "labels, digest": labels.digest[:8]}
 
 
 def changes_text(view: RunView) -> str:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import Point
-from rlhf_lab.common.enums import EngineState, EventKind, RunStatus, Source
-from rlhf_lab.common.records import Job, RewardModelRow, Run, RunEvent
+from rlhf_lab.common.enums import LABEL_ALGORITHMS, EngineState, EventKind, RunStatus, Source
+from rlhf_lab.common.records import Job, LabelSnapshot, RewardModelRow, Run, RunEvent
 from rlhf_lab.config.policy import LIVE_SETTINGS
 from rlhf_lab.jobs import run_control
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
@@ -100,20 +100,23 @@ def current_reward_model_id(view: RunView) -> int | None:
 
 
 def label_source_text(db: Database, run: Run, reward_model_id: int | None = None) -> str:
-    """What the run learns from, by its first reward model or the one it was switched to."""
-    row, judge = reward_model_of(db, reward_model_id or run.reward_model_id), run.manifest.get("judge")
-    algorithm = str(run.config["algorithm"]).upper()
+    """What the run learns from, by its first reward model or the one it was switched to; dpo and sft keep to their labels."""
+    algorithm, judge = str(run.config["algorithm"]), run.manifest.get("judge")
     terms = read_terms(run.manifest.get(TERMS_KEY) or [])
-    if terms:
-        return f"{algorithm} learns from {run_control.reward_text(row.id if row else None, terms)}"
-    assert row is not None
-    if row.snapshot.source is Source.SIMULATED:
-        if row.id != run.reward_model_id:
-            judge = run_control.judge_of_reward_model(db, row)
+    learns_from_labels = algorithm in LABEL_ALGORITHMS
+    row = reward_model_of(db, run.reward_model_id if learns_from_labels else reward_model_id or run.reward_model_id)
+    beginning = f"{algorithm.upper()} learns from"
+    if terms and not learns_from_labels:
+        return f"{beginning} {run_control.reward_text(row.id if row else None, terms)}"
+    labels = row.snapshot if row else LabelSnapshot.from_record(run.manifest["labels"])
+    model_text = f" (reward model {row.id})" if row else ""
+    if labels.source is Source.SIMULATED:
+        if row is not None and row.id != run.reward_model_id:
+            judge = run_control.judge_of_labels(db, labels)
         judge_text = f" by the judge {judge}" if judge else ""
-        return f"{algorithm} learns from simulated labels{judge_text} (reward model {row.id})"
+        return f"{beginning} simulated labels{judge_text}{model_text}"
     gold_text = f"; gold is the judge {judge}'s score" if judge else ""
-    return f"{algorithm} learns from people's labels (reward model {row.id}){gold_text}"
+    return f"{beginning} people's labels{model_text}{gold_text}"
 
 
 def reward_model_label(row: RewardModelRow) -> str:
@@ -278,7 +281,7 @@ def activity_text(
     if engine_restarted or (engine_lost and run.status in (RunStatus.QUEUED, RunStatus.RUNNING)):
         return ENGINE_LOST_TEXT if engine_lost else ENGINE_RESTARTED_TEXT
     if run.status is RunStatus.QUEUED:
-        return "Loading the model and the reward model …"
+        return f"Loading the model{' and the reward model' if run.reward_model_id else ''} …"
     if run.status is not RunStatus.RUNNING:
         return _stopped_text(run)
     if run.step == 0:
