@@ -92,7 +92,7 @@ def test_run_form_says_why_nothing_can_be_started(lab, open_page):
     start = page.locator(".lab-run-form")
     expect(start).to_contain_text("PPO needs a reward model, and a reward model needs labels.")
     expect(start).to_contain_text("Label 10 more pairs under Label, or let a simulated judge label 40 there;")
-    expect(start.locator("button")).to_have_text(["Start with reward terms instead …"])
+    expect(start.locator("button")).to_have_text(["Start without a reward model …"])
     with Database.open(lab.home) as db:
         job = add_running_job(db, JobKind.TRAIN_REWARD, source="human")
         expect(start).to_contain_text("A reward model learns from people's labels. 25 % done.")
@@ -127,6 +127,9 @@ def test_remaining_time_and_axis_titles_from_the_first_step_on(lab, fresh_projec
         queue.update_progress(db, job, 0.5, 7.0)
         expect(step).to_have_text("step 2 of 4 · about 7 s left")
         expect(header).to_have_text(f"run {run.id}, step 2 of 4 · 7 s left")
+        assert page.evaluate("[599, 3155, 5430].map((seconds) => Lab.timeLeft(seconds, 0.5))") == [
+            " · 9 min 59 s left", " · 53 min left", " · 1 h 31 min left",
+        ]  # fmt: skip
         mark_event_applied(db, add_event(db, run.id, EventKind.SET, {"name": "lr", "value": 1e-4}).id, 1)
         wait_for_engine(page, MARKER_SIDE, "right")  # the label of a marker stays inside the figure
         record_step(db, run.id, StepResult(3, values))
@@ -137,14 +140,14 @@ def test_remaining_time_and_axis_titles_from_the_first_step_on(lab, fresh_projec
     figures = page.locator(".lab-train .grid > [data-metric]")
     expect(figures.filter(visible=True)).to_have_count(4)
     assert figures.evaluate_all(CHART_TEXTS) == [
-        ["Reward model's score", "sd", "Reward model's score over the steps", "step %{x}"],
+        ["Score", "sd", "Score over the steps", "step %{x}"],
         ["KL to the reference", "nats", "KL to the reference over the steps", "step %{x}"],
         ["Clip fraction", "share", "Clip fraction over the steps", "step %{x}"],
         ["Value loss", "", "Value loss over the steps", "step %{x}"],
     ]
     page.get_by_role("tab", name="Runs & data", exact=True).click()
     page.wait_for_function("() => document.querySelector('.lab-runs .plot.score')?.data?.length === 1")
-    assert page.locator(".lab-runs .plot.wide").evaluate(AXIS_TITLES) == ["step", "Reward model's score (sd)"]
+    assert page.locator(".lab-runs .plot.wide").evaluate(AXIS_TITLES) == ["step", "Score (sd)"]
     assert page.locator(".lab-runs .plot.score").evaluate(AXIS_TITLES) == ["√KL (√nats)", "score (sd)"]
     widths = page.locator(".lab-runs .plot.score").evaluate("plot => [plot._fullLayout.width, plot.clientWidth]")
     assert widths[0] == pytest.approx(widths[1], abs=2), "without gold scores it takes the full width"

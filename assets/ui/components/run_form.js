@@ -9,17 +9,26 @@ let needsNoModel = false;        // a person wants a run without a reward model,
 let hasChosenModel = false;      // a person chose the reward model; otherwise the server's default counts
 let hasRequestedPreset = false;  // the settings of a preset were requested
 let awaitsPreset = false;        // they have not arrived yet
+let isReady = false;             // no reply is awaited
 let timer = null;
 let algorithm = 'ppo';  // of the settings below
 let estimate = '';      // how long a run with these settings takes
 const startLabel = () => `Start ${algorithm.replace('_', ' ').toUpperCase()}`;
 const control = (name) => root.querySelector(`[data-do=${name}]`);
 
-function setReady(isReady) {
-  const button = control('start');
+function setReady(ready) {
+  isReady = ready;
   clearTimeout(timer);
-  if (button) button.disabled = !isReady;
+  updateStart();
   if (!isReady) timer = setTimeout(() => setReady(true), 4000);  // the reply got lost: let the person try again
+}
+
+const selectedModel = () => drawnState.models.find(({ id }) => String(id) === control('start-reward').value);
+const learnsFromLabels = () => props.data.label_algorithms.includes(algorithm);
+
+function updateStart() {
+  const button = control('start');
+  if (button) button.disabled = !isReady || (learnsFromLabels() && !selectedModel() && !drawnState.labels_text);
 }
 
 function start() {
@@ -47,17 +56,17 @@ function noModelCard(state) {
 
 // What the run learns from, by the algorithm and the chosen reward model.
 function sourceNote(selected) {
-  if (!props.data.label_algorithms.includes(algorithm)) {
+  if (!learnsFromLabels()) {
     return selected ? selected.note : 'Without a reward model the reward is the sum of the reward terms: write them under "All settings of the new run". Or choose dpo or sft, which learn from labels.';
   }
-  if (selected) return `${algorithm} learns from the labels of this reward model, which itself only draws the curve of the score.`;
+  if (selected) return `${selected.note} ${algorithm} reads these labels itself; the reward model only draws the curve of the score.`;
   const labels = drawnState.labels_text;
   return labels ? `${algorithm} learns from the project's ${labels}. Without a reward model or reward terms there is no curve of the score.`
     : `${algorithm} learns from labels, and no label here prefers a text yet. Label some pairs first.`;
 }
 
 function updateNote() {
-  const selected = drawnState.models.find(({ id }) => String(id) === control('start-reward').value);
+  const selected = selectedModel();
   const schedule = drawnState.active_runs.length ? ` Run ${drawnState.active_runs.join(', ')} is going on; this one waits for its turn.`
     : ' It trains in the background: close this page, come back, it is all there.';
   const newestId = drawnState.models[0]?.id;
@@ -65,6 +74,7 @@ function updateNote() {
   const trainingNote = drawnState.training_text && selected ? ` ${drawnState.training_text} A run started now learns from reward model ${selected.id} and can be switched to that one later.` : '';
   const algorithmNote = props.data.algorithm_notes[algorithm] ? ` ${props.data.algorithm_notes[algorithm]}` : '';
   control('start-note').textContent = `${sourceNote(selected)}${algorithmNote}${newerNote}${trainingNote}${schedule}`;
+  updateStart();
 }
 
 function buildForm(state) {

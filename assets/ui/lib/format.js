@@ -32,7 +32,9 @@ Object.assign(window.Lab, (() => {
   // The remaining time of a job, if known. A job with nothing left to count still writes its result.
   function timeLeft(seconds, share, prefix = '') {
     if (share >= 1 || (seconds !== null && Math.round(seconds) <= 0)) return ' · finishing';
-    return seconds === null ? '' : ` · ${prefix}${duration(seconds)} left`;
+    if (seconds === null) return '';
+    const text = seconds < 600 ? duration(seconds) : duration(60 * Math.round(seconds / 60)).replace(' 0 s', '');
+    return ` · ${prefix}${text} left`;
   }
 
   // When a demo is reset, as a sentence. reset_at: seconds since 1970.

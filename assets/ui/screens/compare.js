@@ -91,7 +91,7 @@ const getRequest = () => ({ models: COLUMNS.map(selectedModel).filter(Boolean).m
 // How long it takes, while the form can be sent.
 let estimatedKey = '';
 async function updateEstimates() {
-  const { models, max_new_tokens, reward_model_id } = getRequest(), query = { models, max_new_tokens, reward_model_id, samples: fields.samples.value, pairs: blindTest.pairs() };
+  const { models, max_new_tokens, reward_model_id } = getRequest(), query = { models, max_new_tokens, reward_model_id, samples: fields.samples.value, pairs: blindTest.pairs(), ...tournament.settings() };
   const key = JSON.stringify([query, options.project, options.measured_at]);
   if (key === estimatedKey) return;
   estimatedKey = key;
@@ -99,6 +99,7 @@ async function updateEstimates() {
   if (key !== estimatedKey) return;
   fields.estimate.textContent = reply?.comparison || '';
   blindTest.setEstimate(reply?.blind_test || '');
+  tournament.setEstimate(reply?.tournament || '');
 }
 
 // The form's settings as one line, shown when it is collapsed.

@@ -88,6 +88,7 @@ function drawBar(run, reply) {
     nodes.reward.replaceChildren(...state.static.reward_models.map(([id, label]) => el('option', { value: id }, label)));
     nodes.rewardRow.hidden = state.static.reward_models.length < 2;
     nodes.labelSource.textContent = state.static.label_source;
+    for (const name of ['beta', 'lr']) nodes[name].label.hidden = !state.static.live_settings.includes(name);
   }
   if (document.activeElement !== nodes.picker) nodes.picker.value = run.id;
   nodes.picker.title = nodes.picker.selectedOptions[0]?.textContent ?? '';  // long names are truncated
@@ -205,11 +206,11 @@ function drawCurves(reply) {
   if (nodes.moreSelect.options.length !== state.static.other_metrics.length + 1) {
     nodes.moreSelect.replaceChildren(el('option', { value: '' }, 'choose a metric …'), ...state.static.other_metrics.map((name) => el('option', { value: name }, name)));
   }
-  for (const metric of state.static.other_metrics) {  // each reward term has a curve beside the others
-    if (!metric.startsWith(TERM_PREFIX) || state.extraCharts[metric]) continue;
+  for (const metric of state.static.term_metrics) {
+    if (state.extraCharts[metric]) continue;
     const description = props.data.descriptions[`${TERM_PREFIX}<term>`] || '';
     state.extraCharts[metric] = LabCharts.make(nodes.grid, { metric, title: `Reward term: ${metric.slice(TERM_PREFIX.length)}`, unit: '', description }, props.data, goToStep);
-    state.extraCharts[metric].showVerdict('info', 'The value of this term before its weight, mean of the rollouts.');
+    state.extraCharts[metric].showVerdict('info', 'This term before its weight, mean of the sampled texts.');
   }
   for (const metric of Object.keys(state.extraCharts)) refreshMetric(metric).catch(() => {});
 }
