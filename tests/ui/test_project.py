@@ -194,7 +194,11 @@ def test_a_model_that_does_not_fit_needs_a_confirmation(ctx, controller, tmp_pat
 def test_custom_prompts_are_previewed_and_used(ctx, controller):
     own = {"text": "\n".join(f'{{"prompt": "p {i}"}}' for i in range(9)), "file": "a/mine.jsonl"}
     shown = act(controller, {"action": "preview", **own})["preview"]
-    assert shown == {"count": 9, "eval_count": 2, "first_prompts": [f"p {i}" for i in range(5)]}
+    assert shown == {
+        "count": 9,
+        "eval_count": 2,
+        "first_prompts": [[{"role": "user", "content": f"p {i}"}] for i in range(5)],
+    }
     act(controller, new(prompt_set="own", **own))
     assert ctx.project.prompt_set == "mine.jsonl"
     assert [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")] == ["p 7", "p 8"]

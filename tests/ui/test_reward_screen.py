@@ -94,12 +94,10 @@ def test_example_texts_are_the_training_labels_newest_first(ctx):
     trained_on = [item for item in load_comparisons(ctx.db, row.snapshot) if not item.tie]
     texts = [item for item in reward.model_detail(ctx, row.id)["example_texts"] if item["tag"] != "waits for a label"]
     assert len(texts) == 8
-    assert texts[0] == {"prompt": trained_on[-1].prompt, "text": trained_on[-1].chosen.strip(), "tag": "preferred"}
-    assert texts[1] == {
-        "prompt": trained_on[-1].prompt,
-        "text": trained_on[-1].rejected.strip(),
-        "tag": "not preferred",
-    }
+    newest = trained_on[-1]
+    prompt = {"prompt": newest.prompt, "turns": [{"role": "user", "content": newest.prompt}]}
+    assert texts[0] == prompt | {"text": newest.chosen.strip(), "tag": "preferred"}
+    assert texts[1] == prompt | {"text": newest.rejected.strip(), "tag": "not preferred"}
 
 
 def test_a_model_whose_labels_were_changed_can_still_be_shown(ctx):

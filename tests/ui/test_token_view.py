@@ -96,7 +96,8 @@ def test_numbers_by_hand(ctx):
     reply = token_view(ctx.db, run.id, 1)
     assert reply["constants"] == {"beta": 0.25, "gamma": 1.0, "lam": 0.95, "low": 0.8, "high": 1.2}
     (row,) = reply["rows"]
-    assert (row["prompt"], row["tokens"], row["score"], row["shaped_score"]) == ("Once", OLD.tokens, 3.0, 1.0)
+    assert row["turns"] == [{"role": "user", "content": "Once"}]
+    assert (row["tokens"], row["score"], row["shaped_score"]) == (OLD.tokens, 3.0, 1.0)
     assert row["clipped"] == [False, True]
     columns = row["columns"]
     assert columns["shaped_score"] == [0.0, 1.0]
