@@ -1,14 +1,19 @@
-"""The process of the reward terms: `python -m rlhf_lab.rewards`. JSON lines on standard input and output.
+"""The process of the reward terms: `python -m rlhf_lab.rewards SECONDS`. JSON lines on standard input and output.
 
 First line in: a list of terms, [name, options, path of an own file]. Then requests {"prompts", "responses"}. Before each text
 a line {"term", "index"} goes out, so that a text that takes too long has a name; at the end {"scores": a list per term} or
 {"error"}.
 What functions print goes to standard error.
+
+Nobody stops a function that never returns once the lab's engine was killed. So the process ends by itself where a batch takes
+longer than SECONDS: by a timer of faulthandler, a thread in C, because matching a regular expression holds Python's lock.
 """
 
+import faulthandler
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
@@ -72,7 +77,8 @@ def _checked_value(label: str, value: object, prompt: str, response: str) -> flo
     return float(value)
 
 
-def main() -> None:
+def main(time_limit_s: float) -> None:
+    faulthandler.dump_traceback_later(time_limit_s, exit=True)
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -89,14 +95,17 @@ def main() -> None:
     except LabError as error:
         send({"error": str(error)})
         return
+    faulthandler.cancel_dump_traceback_later()
     for line in requests:
+        faulthandler.dump_traceback_later(time_limit_s, exit=True)
         request = json.loads(line)
         try:
             texts = request["prompts"], request["responses"]
             send({"scores": [evaluate(label, function, *texts, report) for label, function in functions]})
         except RewardFunctionError as error:
             send({"error": str(error)})
+        faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":
-    main()
+    main(float(sys.argv[1]))

@@ -1,4 +1,5 @@
-"""Evaluates function terms in a process of their own, which ends with the run or when a batch takes too long.
+"""Evaluates function terms in a process of their own, which ends with the run or when a batch takes too long: this process
+kills it then, or it ends by itself, OWN_END_S later, where this one was killed meanwhile.
 
 The process has none of the lab's environment variables but a few (KEPT_VARIABLES), so that it sees no tokens or passwords there.
 It is no sandbox: an own function may read files and use the network.
@@ -23,6 +24,7 @@ from rlhf_lab.rewards.terms import OWN, RewardTerm, own_file
 
 REPOSITORY_ROOT = Path(rlhf_lab.__file__).parents[1]
 TIME_LIMIT_S = 60.0  # of a batch, the start of the process included
+OWN_END_S = 5.0
 POLL_S = 0.05
 KEPT_VARIABLES = (
     "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
@@ -82,8 +84,9 @@ class FunctionTerms:
 
     def _start(self) -> subprocess.Popen[str]:
         environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+        own_limit = str(self.time_limit_s + OWN_END_S)
         self._process = process = subprocess.Popen(
-            [sys.executable, "-m", "rlhf_lab.rewards"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "rlhf_lab.rewards", own_limit], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, encoding="utf-8", env=environment, cwd=REPOSITORY_ROOT, start_new_session=True,
         )  # fmt: skip
         assert process.stdin is not None

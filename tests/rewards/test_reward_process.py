@@ -1,12 +1,15 @@
 """The process of the reward terms: values, errors that name the text, time limits, its environment, and a new start."""
 
+import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
 
 from rlhf_lab.errors import RewardTermError
-from rlhf_lab.rewards.evaluator import FunctionTerms
+from rlhf_lab.rewards.evaluator import REPOSITORY_ROOT, FunctionTerms
 from rlhf_lab.rewards.terms import RewardTerm
 
 SOURCE = """
@@ -56,6 +59,21 @@ def test_values_of_each_form(own, monkeypatch):
     process = evaluator._process
     assert evaluator.scores(["p", "ppp"], ["rr", "rrr"]) == expected
     assert evaluator._process is process  # one process for the whole run
+
+
+def test_a_function_that_never_returns_ends_without_the_lab(home):
+    """Here nobody ends the process from outside, as after the engine was killed."""
+    terms = [("own", {"file": "mine.py", "function": "sleeps"}, str(home / "rewards" / "mine.py"))]
+    lines = [json.dumps(terms), json.dumps({"prompts": ["p"], "responses": ["slow text"]})]
+    for limit_s in ("2", "8", "32"):  # a busy machine may not start a process in two seconds
+        ended = subprocess.run(
+            [sys.executable, "-m", "rlhf_lab.rewards", limit_s], input="\n".join(lines) + "\n", capture_output=True,
+            text=True, timeout=50, cwd=REPOSITORY_ROOT, check=False,
+        )  # fmt: skip
+        if ended.stdout:
+            break
+    assert json.loads(ended.stdout) == {"term": "mine.sleeps", "index": 0}
+    assert ended.returncode == 1
 
 
 def test_shipped_terms(home):
