@@ -27,7 +27,12 @@ from rlhf_lab.engine.label_preparation import prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.engine.run_events import effective_events, last_per_setting, setting_key
-from rlhf_lab.engine.run_manifest import dtype_change_note, environment_manifest
+from rlhf_lab.engine.run_manifest import (
+    dtype_change_note,
+    environment_manifest,
+    function_change_note,
+    own_function_hashes,
+)
 from rlhf_lab.errors import BusyStoreError, ConfigError, RewardTermError, StoreError, TrainingError
 from rlhf_lab.jobs.time_estimate import count_held_out, count_policy_step, policy_stage
 from rlhf_lab.judges.builtin import load_judge
@@ -35,7 +40,7 @@ from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.oom import free_memory
 from rlhf_lab.rewards.evaluator import FunctionTerms
-from rlhf_lab.rewards.terms import REWARD_MODEL, TERMS_KEY, read_terms
+from rlhf_lab.rewards.terms import FUNCTIONS_KEY, REWARD_MODEL, TERMS_KEY, read_terms
 from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
@@ -136,7 +141,7 @@ class PolicyRun:
 
     def _labels(self, backbone: Backbone) -> list[Comparison]:
         """The labels that the run's reward model was trained on, with the same weights of annotators; else the run's own."""
-        db, weights = self.model_cache.db, {}
+        db, weights = self.model_cache.db, dict[str, int]()
         if self.run.reward_model_id is None:
             snapshot = LabelSnapshot.from_record(self.run.manifest["labels"])
         else:
@@ -207,13 +212,23 @@ class PolicyRun:
         mark_event_applied(self.model_cache.db, note.id, step)
         return note
 
+    def _record_environment(self) -> None:
+        """Record what the numbers depend on besides the config, and note what changed since the last training."""
+        manifest, machine = self.run.manifest, environment_manifest(self.trainer)
+        functions = own_function_hashes(read_terms(manifest.get(TERMS_KEY) or []), self.model_cache.home)
+        for message in (
+            dtype_change_note(manifest.get("machine") or {}, machine),
+            function_change_note(manifest.get(FUNCTIONS_KEY) or {}, functions),
+        ):
+            if message:
+                self._note(message, self.trainer.steps_done)
+        recorded = {"machine": machine} | ({FUNCTIONS_KEY: functions} if functions else {})
+        set_manifest(self.model_cache.db, self.run.id, manifest | recorded)
+
     def execute(self) -> RunStatus:
         """Train until the run ends or is stopped. Sets the run's status; raises the error that made it fail."""
         db, run_id = self.model_cache.db, self.run.id
-        previous, current = self.run.manifest.get("machine") or {}, environment_manifest(self.trainer)
-        if message := dtype_change_note(previous, current):
-            self._note(message, self.trainer.steps_done)
-        set_manifest(db, run_id, self.run.manifest | {"machine": current})
+        self._record_environment()
         set_run_status(db, run_id, RunStatus.RUNNING)
         last_state = self.trainer.state.state_dict()
         try:

@@ -1,13 +1,18 @@
-"""The part of a run's manifest that describes the environment it is trained in."""
+"""The parts of a run's manifest that describe the environment it is trained in, and what changed since its last training."""
 
 import platform
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from rlhf_lab.common.hashing import file_sha256
 from rlhf_lab.kernels import matmul
 from rlhf_lab.kernels.compile import describe
+from rlhf_lab.rewards.terms import OWN, RewardTerm, own_file
 from rlhf_lab.training.policy.trainer import PolicyTrainer
 
 RECORDED_PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
@@ -29,6 +34,25 @@ def environment_manifest(trainer: PolicyTrainer) -> dict[str, Any]:
         "backbone": backbone.name,
         "backbone_sha256": backbone.digest,
     }
+
+
+def own_function_hashes(terms: Sequence[RewardTerm], home: Path) -> dict[str, str]:
+    """SHA-256 of the file of each own reward function, by its label; none of a file that cannot be read."""
+    hashes = {}
+    for term in terms:
+        if term.name == OWN:
+            with suppress(OSError):  # the process of the functions reports it
+                hashes[term.label] = file_sha256(own_file(term, home))
+    return hashes
+
+
+def function_change_note(previous: dict[str, str], current: dict[str, str]) -> str:
+    """A line for the run's history if files of own reward functions changed since its last training; else "".
+
+    Args: as `own_function_hashes`; previous is empty at the start of a run.
+    """
+    changed = [label for label, digest in current.items() if previous.get(label, digest) != digest]
+    return f"another version of the reward function {', '.join(changed)} from here on" if changed else ""
 
 
 def dtype_change_note(previous: dict[str, Any], current: dict[str, Any]) -> str:

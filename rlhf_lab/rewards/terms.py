@@ -22,6 +22,7 @@ REWARDS_FOLDER = "rewards"
 MAX_WEIGHT = 1000.0
 MAX_LABEL_CHARS = 60  # part of a metric's name
 TERMS_KEY = "reward_terms"  # in the manifest of a run
+FUNCTIONS_KEY = "reward_functions"  # there too: SHA-256 of the file of each own function, by label
 
 #: Description and function of each shipped term; those with options are made from them.
 DESCRIPTIONS = {

@@ -8,7 +8,7 @@ from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import run_control
 from rlhf_lab.rewards.terms import RewardTerm, parse_term
 from rlhf_lab.store.run_metrics import samples_at
-from rlhf_lab.store.runs import get_run
+from rlhf_lab.store.runs import events, get_run
 
 SMALL = {
     "steps": 2, "batch_size": 4, "group_size": 2, "micro_batch": 2, "max_new_tokens": 5, "lora_r": 2, "sample_count": 1,
@@ -54,6 +54,10 @@ def test_a_run_without_a_reward_model_goes_on_after_its_function_was_mended(lab,
     file.write_text(GOOD)
     lab.next_engine()
     assert lab.train(failing).status is JobStatus.DONE
+    notes = [
+        [(event.payload["words"], event.applied_step) for event in events(lab.db, run)] for run in (whole, failing)
+    ]
+    assert notes == [[], [("another version of the reward function mine from here on", 1)]]
     curve = lab.curve(whole)
     assert lab.curve(failing) == curve
     assert [step for step, _ in curve] == [1, 2]
