@@ -59,6 +59,7 @@ def at(monkeypatch):
 
         disturb(update, "minibatch_backward")
         disturb(offline_updates, "_preference_backward")
+        disturb(offline_updates, "_imitation_backward")
 
     return plan
 

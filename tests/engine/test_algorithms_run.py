@@ -1,6 +1,7 @@
 """Other algorithms as runs of the engine: stopped, resumed, with the reward model as critic and pretraining text."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -9,6 +10,7 @@ from rlhf_lab.common.paths import ptx_texts_file
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.engine.policy_run import PTX_CORPUS_TEXTS
 from rlhf_lab.jobs import run_control
+from rlhf_lab.store.label_snapshots import current_labels
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.runs import create_run, get_run
 from rlhf_lab.training.policy.ptx import PtxObjective
@@ -19,7 +21,10 @@ CHANGES = {
     "grpo": {"group_size": 2},
     "reinforce": {},
     "dpo": {"label_batch": 4},
+    "sft": {"label_batch": 4},
+    "rejection": {"label_batch": 4, "candidates": 2, "rounds": 1},
 }
+LABELS_ALONE = "sft"  # runs without a reward model
 
 
 @pytest.mark.parametrize("algorithm", CHANGES)
@@ -36,9 +41,12 @@ def test_a_stopped_run_resumes_exactly(lab, at, algorithm):
     config = PolicyConfig.for_algorithm(algorithm, **(small | {"checkpoint_every": 1} | CHANGES[algorithm])).to_dict()
     if "critic_init" in CHANGES[algorithm]:  # it copies a head that reads the last layer
         assert lab.train_reward(layers="last").status is JobStatus.DONE
-    model = latest_reward_model(lab.db, lab.project.id)
+    if algorithm == LABELS_ALONE:
+        model_id, manifest = None, {"labels": asdict(current_labels(lab.db, lab.project.id))}
+    else:
+        model_id, manifest = latest_reward_model(lab.db, lab.project.id).id, {}
     whole, stopped = (
-        create_run(lab.db, lab.project.id, model.id, "r", config=config, manifest={}, total_steps=4).id
+        create_run(lab.db, lab.project.id, model_id, "r", config=config, manifest=manifest, total_steps=4).id
         for _ in range(2)
     )
     assert lab.train(whole).status is JobStatus.DONE
@@ -51,6 +59,8 @@ def test_a_stopped_run_resumes_exactly(lab, at, algorithm):
     assert lab.curve(stopped) == lab.curve(whole)
     assert [step for step, _ in lab.curve(whole)] == [1, 2, 3, 4]
     assert get_run(lab.db, whole).config["algorithm"] == algorithm
+    last = lab.curve(whole)[-1][1]
+    assert ("objective/kl" in last, "objective/scores" in last) == (True, algorithm != LABELS_ALONE)
 
 
 def test_a_runs_own_pretraining_texts_are_used(lab, monkeypatch):
