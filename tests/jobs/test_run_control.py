@@ -10,10 +10,11 @@ import pytest
 from rlhf_lab.common.enums import Choice, EventKind, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.common.model_files import HEAD_CONFIG
 from rlhf_lab.common.paths import ptx_texts_file
-from rlhf_lab.common.records import NewCompletion, Run, Vote
+from rlhf_lab.common.records import LabelSnapshot, NewCompletion, Run, Vote
 from rlhf_lab.config.policy import PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
+from rlhf_lab.rewards.terms import RewardTerm
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import snapshot_labels
@@ -37,13 +38,18 @@ def project(db: Database) -> int:
     return projects.create_project(db, "tales", "assets/model", "abc", "tales", 7, texts).id
 
 
+def label(db: Database, project_id: int, annotator: str, source: Source, choice: Choice = Choice.FIRST) -> None:
+    """A vote on a new pair."""
+    prompt = projects.prompts(db, project_id, "train")[0]
+    a, b = projects.add_completions(db, [NewCompletion(prompt.id, text, (1, 2), "base", 0) for text in "ab"])
+    (pair,) = projects.add_pairs(db, project_id, [(a.id, b.id, "random")])
+    cast_vote(db, Vote(str(uuid.uuid4()), pair.id, annotator, source, choice, True))
+
+
 def reward_model(db: Database, project_id: int, *annotators: str, source: Source = Source.SIMULATED) -> int:
     """A reward model of a label by each of these annotators."""
-    prompt = projects.prompts(db, project_id, "train")[0]
     for annotator in annotators:
-        a, b = projects.add_completions(db, [NewCompletion(prompt.id, text, (1, 2), "base", 0) for text in "ab"])
-        (pair,) = projects.add_pairs(db, project_id, [(a.id, b.id, "random")])
-        cast_vote(db, Vote(str(uuid.uuid4()), pair.id, annotator, source, Choice.FIRST, True))
+        label(db, project_id, annotator, source)
     pinned = snapshot_labels(db, project_id, source)
     return add_reward_model(db, project_id, "reward_models/x", config={}, report={}, snapshot=pinned).id
 
@@ -186,6 +192,44 @@ def test_a_run_that_cannot_start_leaves_no_row(db: Database, home: Path, started
     with pytest.raises(StoreError, match="was not started"):
         run_control.start_run(db, home, project_id, CONFIG.replace(ptx_coef=0.1), ptx_texts=(["a text"], "mine.txt"))
     assert (runs(db), queue.jobs(db), started) == ([], [], [])
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "sft"])
+def test_labels_alone_are_enough_for_dpo_and_sft(db: Database, home: Path, started: list[Path], algorithm: str) -> None:
+    """A tie is no preference; a reward model is used where there is one, unless none was chosen."""
+    project_id, config = project(db), PolicyConfig.for_algorithm(algorithm, steps=8)
+    refusal = f"{algorithm} learns from labels, and in project {project_id} none prefers a text. Label some pairs first"
+    with pytest.raises(LabelError, match=refusal):
+        run_control.start_run(db, home, project_id, config)
+    label(db, project_id, "ann", Source.HUMAN, Choice.TIE)
+    with pytest.raises(LabelError, match=refusal):
+        run_control.start_run(db, home, project_id, config)
+    label(db, project_id, "ann", Source.HUMAN)
+    label(db, project_id, "judge:polite", Source.SIMULATED)
+    run = run_control.start_run(db, home, project_id, config)
+    assert (run.reward_model_id, run.manifest["judge"]) == (None, None)
+    assert LabelSnapshot.from_record(get_run(db, run.id).manifest["labels"]) == LabelSnapshot(
+        (1, 2), snapshot_labels(db, project_id, Source.HUMAN).digest, Source.HUMAN
+    )
+    assert run.name == f"{algorithm} on labels alone, steps 8"
+    term = RewardTerm("json", 0.5)
+    measured = run_control.start_run(db, home, project_id, config, reward_terms=[term])
+    assert (measured.reward_model_id, "labels" in measured.manifest) == (None, True)
+    model = reward_model(db, project_id, "judge:polite")
+    assert run_control.start_run(db, home, project_id, config).reward_model_id == model
+    none = run_control.NO_REWARD_MODEL
+    assert run_control.start_run(db, home, project_id, config, none).reward_model_id is None
+    with pytest.raises(StoreError, match="no reward model 0"):
+        run_control.start_run(db, home, project_id, CONFIG, none)
+
+
+def test_the_judge_of_simulated_labels_gives_the_gold_score_without_a_reward_model(
+    db: Database, home: Path, started: list[Path]
+) -> None:
+    project_id = project(db)
+    label(db, project_id, "judge:polite", Source.SIMULATED)
+    run = run_control.start_run(db, home, project_id, PolicyConfig.for_algorithm("dpo"))
+    assert (run.reward_model_id, run.manifest["judge"]) == (None, "polite")
 
 
 def test_custom_pretraining_texts_are_stored_in_the_run_folder(db: Database, home: Path, started: list[Path]) -> None:

@@ -21,6 +21,7 @@ from rlhf_lab.ui.components.forms import Form, help_text
 from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.screens import start_run
 from rlhf_lab.ui.screens.start_run import PtxSource
+from rlhf_lab.ui.services import run_summary
 
 
 def test_without_a_reward_model_it_says_how_many_labels_are_missing(ctx):
@@ -264,6 +265,20 @@ def test_a_run_has_the_reward_terms_of_the_form(ctx, form, lines, with_model, ex
     terms = run.manifest.get("reward_terms")
     assert (terms and [(term["name"], term["weight"], term["options"]) for term in terms]) == expected
     assert run.reward_model_id == (row.id if with_model else None)
+
+
+@pytest.mark.parametrize("lines", ["", "json"])
+def test_dpo_starts_on_labels_alone(ctx, form, lines):
+    """The form says beforehand which labels these are, and without any that nothing can start."""
+    assert start_run.start_options(ctx, {})["labels_text"] == ""
+    label_with_judge(ctx.db, ctx.project.id, Judge("cheerful", "", "tales", lambda _, text: float(len(text))), 3)
+    assert start_run.start_options(ctx, {})["labels_text"] == "3 labels of simulated judges"
+    values = form.values(start_run.preset_config("lab", "dpo"))
+    run = get_run(ctx.db, start(ctx, form, {"reward_model": "0"}, values, reward_terms=lines).id)
+    assert run.reward_model_id is None
+    assert len(run.manifest["labels"]["vote_ids"]) == 3
+    assert [term["name"] for term in run.manifest.get("reward_terms", [])] == lines.split()
+    assert run_summary.label_source_text(ctx.db, run) == "DPO learns from simulated labels by the judge cheerful"
 
 
 @pytest.mark.parametrize(
