@@ -245,6 +245,19 @@ def test_a_flat_score_far_from_the_base_model_does_not_advise_to_raise_lr_or_low
     assert diagnoses[SCORE].message == "Score 0.00 sd, flat since the start: label more pairs."
 
 
+@pytest.mark.parametrize(
+    ("score", "budget", "algorithm", "message"),
+    [
+        (curve((0.0, 20)), 4.0, "ppo", "Score 0.00 sd, flat since the start."),
+        (curve((0.0, 20)), None, "ppo", "Score 0.00, flat since the start: raise lr or lower beta."),
+        (curve((0.0, 20)), None, "sft", "Score 0.00, flat since the start: raise lr."),
+        (ramp(0, 2, 20), None, "grpo", "Score 1.79, rising: the policy learns what is rewarded."),
+    ],
+)
+def test_terms_alone_have_nothing_to_label_and_a_unit_only_with_a_budget(score, budget, algorithm, message):
+    assert diagnose({SCORE: score}, (), budget, algorithm, has_reward_model=False)[SCORE].message == message
+
+
 def test_a_clipped_score_far_from_the_base_model_does_not_advise_a_higher_clip():
     curves = {SCORE: ramp(0, 2, 20), CLIPPED: curve((0.96, 20))}
     assert diagnose(curves)[SCORE].message.endswith("stop here, or start with a higher score_clip.")

@@ -9,15 +9,17 @@ import time
 
 import psutil
 import pytest
-from fake_runs import SCORE, a_run, step
+from fake_runs import SCORE, a_run, reward_model, step
 
 from rlhf_lab.common.enums import JobKind, RunStatus
 from rlhf_lab.common.records import Sample, StepResult
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.rewards.terms import TERMS_KEY, RewardTerm, term_records
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import insert_row
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
-from rlhf_lab.store.runs import delete_run, get_run, set_run_status
+from rlhf_lab.store.runs import create_run, delete_run, get_run, set_run_status
 from rlhf_lab.ui.components import charts
 from rlhf_lab.ui.services import run_feed
 
@@ -164,6 +166,25 @@ def test_static_state_is_sent_when_it_changed(ctx):
     assert "static" not in feed.poll(page["query"])
     a_run(ctx, "another")
     assert [name for _, name, _ in feed.poll(page["query"])["static"]["runs"]] == ["another", "a run"]
+
+
+def test_what_a_run_has_besides_the_usual_curves(ctx):
+    """Reward terms in the order of the run, also before they have a value; settings that its algorithm reads."""
+    terms = term_records([RewardTerm("json"), RewardTerm("reward_model", 0.5)])
+    ids = {}
+    for algorithm, manifest in (("ppo", {TERMS_KEY: terms}), ("dpo", {}), ("sft", {})):
+        config = PolicyConfig.for_algorithm(algorithm).to_dict()
+        row = reward_model(ctx)
+        ids[algorithm] = create_run(
+            ctx.db, ctx.project.id, row.id, algorithm, config=config, manifest=manifest, total_steps=4
+        ).id
+    record_step(ctx.db, ids["ppo"], StepResult(1, {"objective/reward/json": 1.0, "grad_norm": 1.0}))
+    static = {name: run_feed.RunFeed(ctx).poll({"run": run_id})["static"] for name, run_id in ids.items()}
+    assert static["ppo"]["term_metrics"] == ["objective/reward/json", "objective/reward/reward_model"]
+    assert static["ppo"]["other_metrics"] == ["grad_norm"]
+    assert {name: state["live_settings"] for name, state in static.items()} == {
+        "ppo": ["beta", "lr"], "dpo": ["beta", "lr"], "sft": ["lr"],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("requested_id", [None, "", 999, "x"])

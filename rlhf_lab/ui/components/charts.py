@@ -18,7 +18,7 @@ class Curve(NamedTuple):
 
 
 CURVES = (
-    Curve("objective/scores", "Reward model's score", "sd", "What the reward model gives the rollouts, in sd of base samples."),
+    Curve("objective/scores", "Score", "sd", "The reward model's, or the sum of the reward terms, in sd of base samples."),
     Curve("objective/rlhf_reward", "Reward with KL", "sd", "Score as it is rewarded, less beta times the KL: what is maximised."),
     Curve("objective/kl", "KL to the reference", "nats", "Distance from the base model, summed over a response."),
     Curve("objective/gold", "Gold: judge's score", "points", "What the simulated judge says itself. PPO never sees it."),

@@ -45,6 +45,12 @@ ADVICE_WITHOUT_BETA = (
     ("raise beta or lower lr", "lower lr"), ("raise beta or stop", "stop"), ("raise lr or lower beta", "raise lr"),
     ("raise lr, lower beta, or label", "raise lr, or label"), ("stop or raise beta", "stop"), ("raise beta", "stop earlier"),
 )  # fmt: skip
+#: What a verdict says of a reward model, and what it says where the reward has none.
+WORDS_WITHOUT_REWARD_MODEL = (
+    ("the policy learns what the reward model likes", "the policy learns what is rewarded"),
+    ("raise lr, lower beta, or label more pairs", "raise lr or lower beta"), ("raise lr, or label more pairs", "raise lr"),
+    (": label more pairs", ""),
+)  # fmt: skip
 HYPHEN_AS_MINUS = re.compile(r"(?<!\w)-(?=\d)")  # a hyphen before a number, shown as a minus sign
 
 Curves = Mapping[str, Sequence[Point]]
@@ -161,11 +167,12 @@ def noise_sd(values: Sequence[float]) -> float:
 
 
 def diagnose(
-    curves: Curves, changes: Sequence[SettingChange] = (), kl_budget: float | None = None, algorithm: str = "ppo"
-) -> dict[str, Diagnosis]:
+    curves: Curves, changes: Sequence[SettingChange] = (), kl_budget: float | None = None, algorithm: str = "ppo",
+    *, has_reward_model: bool = True,
+) -> dict[str, Diagnosis]:  # fmt: skip
     """A diagnosis for every metric that has a rule and a curve; an alert where its newest value is not finite.
 
-    kl_budget: ignored for offline methods, which do not follow it.
+    kl_budget: ignored for offline methods, which do not follow it. has_reward_model: else the score is a sum of reward terms.
     """
     trends = CurveTrends(
         {name: curve_trend for name, points in curves.items() if (curve_trend := trend(points)) is not None}
@@ -185,17 +192,29 @@ def diagnose(
         else:
             message = f"Not a number since step {first_lost_step}: stop, lower lr, and start or resume."
             findings[name] = Finding(Level.ALERT, message, restrains=True)
-    diagnoses = _without_contradictions(findings, trends)
-    return (
-        {name: _for_offline(diagnosis, algorithm) for name, diagnosis in diagnoses.items()} if is_offline else diagnoses
-    )
+    replacements = _replacements(algorithm, has_reward_model=has_reward_model, has_unit=kl_budget is not None)
+    return {
+        name: _reworded(diagnosis, replacements)
+        for name, diagnosis in _without_contradictions(findings, trends).items()
+    }
 
 
-def _for_offline(diagnosis: Diagnosis, algorithm: str) -> Diagnosis:
-    """The diagnosis in the words of a method that is measured every few steps and, but for dpo, has no beta."""
-    message = diagnosis.message.replace(f"in {WINDOW} steps", f"in {WINDOW} measurements")
-    for advice, replacement in () if algorithm == "dpo" else ADVICE_WITHOUT_BETA:
-        message = message.replace(advice, replacement)
+def _replacements(algorithm: str, *, has_reward_model: bool, has_unit: bool) -> list[tuple[str, str]]:
+    """What the diagnoses of a run say in other words: an offline method is measured every few steps and, but for dpo, has no
+    beta; reward terms alone have nothing to label, and are in sd only where their unit was measured."""
+    pairs: list[tuple[str, str]] = []
+    if algorithm in OFFLINE_ALGORITHMS:
+        pairs.append((f"in {WINDOW} steps", f"in {WINDOW} measurements"))
+        pairs += () if algorithm == "dpo" else ADVICE_WITHOUT_BETA
+    if not has_reward_model:
+        pairs += WORDS_WITHOUT_REWARD_MODEL if has_unit else (*WORDS_WITHOUT_REWARD_MODEL, (" sd", ""))
+    return pairs
+
+
+def _reworded(diagnosis: Diagnosis, replacements: Sequence[tuple[str, str]]) -> Diagnosis:
+    message = diagnosis.message
+    for words, replacement in replacements:
+        message = message.replace(words, replacement)
     return Diagnosis(diagnosis.level, message)
 
 

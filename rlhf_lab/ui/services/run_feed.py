@@ -16,6 +16,7 @@ from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, EngineState, JobStatus, R
 from rlhf_lab.common.records import EngineStatus, Job, Run
 from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.engine_process import engine_state
+from rlhf_lab.rewards.terms import manifest_labels
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import reward_models
 from rlhf_lab.store.run_metrics import metric_names, metric_series, sample_steps
@@ -65,12 +66,14 @@ class LiveState(TypedDict):
 
 
 class StaticState(TypedDict):
-    """What hardly ever changes. runs: (id, name, status); reward_models: (id, label)."""
+    """What hardly ever changes. runs: (id, name, status); reward_models: (id, label); term_metrics: of the reward terms."""
 
     label_source: str
     runs: list[tuple[int, str, RunStatus]]
     events: list[ChangeMarker]
+    term_metrics: list[str]
     other_metrics: list[str]
+    live_settings: list[str]
     reward_models: list[tuple[int, str]]
 
 
@@ -244,11 +247,15 @@ class RunFeed:
         reward_model_id = run_summary.current_reward_model_id(view)
         listed_runs = run_summary.newest_rows(status.project_runs, MAX_LISTED, run.id)
         models = run_summary.newest_rows(reward_models(db, run.project_id), MAX_MODELS, reward_model_id)
+        term_metrics = [f"objective/reward/{label}" for label in manifest_labels(run.manifest)]
+        drawn = {*CHART_METRICS, *term_metrics}
         return {
             "label_source": run_summary.label_source_text(db, run, reward_model_id),
             "runs": [(other.id, other.name, other.status) for other in listed_runs],
             "events": run_summary.change_markers(view),
-            "other_metrics": [name for name in metric_names(db, run.id) if name not in CHART_METRICS],
+            "term_metrics": term_metrics,
+            "other_metrics": [name for name in metric_names(db, run.id) if name not in drawn],
+            "live_settings": run_summary.live_settings(run),
             "reward_models": [(row.id, run_summary.reward_model_label(row)) for row in models],
         }
 
@@ -264,6 +271,7 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
         run_summary.applied_changes(view),
         view.run.config.get("kl_budget"),
         view.run.config.get("algorithm", "ppo"),
+        has_reward_model=view.run.reward_model_id is not None,
     )
     return {
         "run": run_summary.current_state(view),

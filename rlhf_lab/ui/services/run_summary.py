@@ -9,7 +9,8 @@ from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import LABEL_ALGORITHMS, EngineState, EventKind, RunStatus, Source
 from rlhf_lab.common.records import Job, LabelSnapshot, RewardModelRow, Run, RunEvent
-from rlhf_lab.config.policy import LIVE_SETTINGS
+from rlhf_lab.config.base import fields_of
+from rlhf_lab.config.policy import LIVE_SETTINGS, PolicyConfig
 from rlhf_lab.jobs import run_control
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
@@ -80,16 +81,22 @@ def newest_rows(rows: Sequence[_Row], max_count: int, shown_id: int | None) -> l
     return [row for index, row in enumerate(rows) if index < max_count or row.id == shown_id]
 
 
+def live_settings(run: Run) -> list[str]:
+    """The settings that can be changed while the run goes on: those of LIVE_SETTINGS that its algorithm reads."""
+    settings = {item.name: item for item in fields_of(PolicyConfig)}
+    return [name for name in LIVE_SETTINGS if settings[name].applies_to(str(run.config.get("algorithm", "ppo")))]
+
+
 def current_state(view: RunView) -> dict[str, Any]:
     """What changes from step to step. Live settings have the value last requested, in force or not."""
     run = view.run
-    live_settings: dict[str, Any] = {name: run.config[name] for name in LIVE_SETTINGS}
+    values: dict[str, Any] = {name: run.config[name] for name in LIVE_SETTINGS}
     for event in view.events:
         if event.kind is EventKind.SET:
-            live_settings[str(event.payload["name"])] = event.payload["value"]
+            values[str(event.payload["name"])] = event.payload["value"]
     return {
         "id": run.id, "status": run.status, "step": run.step, "total_steps": run.total_steps,
-        "reward_model": current_reward_model_id(view), **live_settings,
+        "reward_model": current_reward_model_id(view), **values,
     }  # fmt: skip
 
 
@@ -303,7 +310,7 @@ def _queued_text(engine: EngineState, waits_for: Sequence[int]) -> str:
 def _stopped_text(run: Run) -> str:
     position = f"after step {run.step} of {run.total_steps}"
     texts = {
-        RunStatus.PAUSED: "Paused. Change beta or lr if you like, then resume.",
+        RunStatus.PAUSED: f"Paused. Change {' or '.join(live_settings(run))} if you like, then resume.",
         RunStatus.FAILED: f"It failed {position}. {run.message} Resume goes on from the last checkpoint; lower lr first if "
         "numbers went wild.",
         RunStatus.INTERRUPTED: f"It was interrupted {position}; nothing is lost. Resume goes on from the last checkpoint.",
