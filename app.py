@@ -15,8 +15,8 @@ from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus
 from rlhf_lab.common.paths import default_home
 from rlhf_lab.common.records import Role
-from rlhf_lab.config.demo import DemoConfig, demo_config
-from rlhf_lab.errors import LabError
+from rlhf_lab.config.demo import DEMO_MODE_ENV_VAR, DemoConfig, demo_config
+from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.demo import end_demo
 from rlhf_lab.jobs.project_setup import pick_project
@@ -30,7 +30,6 @@ from rlhf_lab.ui.page import build_page, launch_options
 
 #: Characters. Attempts are not limited, so that nobody can lock the operator out; a shorter secret could be guessed.
 MIN_SECRET_LENGTH = 16
-DEMO_MODE_ENV_VAR = "RLHF_LAB_DEMO_MODE"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -95,11 +94,12 @@ def main(argv: list[str] | None = None) -> int:
 def open_context(args: argparse.Namespace, on_space: bool) -> Context:
     """The context of the page for these arguments, with an open project. Raises LabError."""
     people = read_password_file(args.auth_file.expanduser()) if args.auth_file is not None else {}
-    demo = demo_config(args.demo_mode, os.environ.get(DEMO_MODE_ENV_VAR))
+    demo, demo_problem = _demo_mode(args.demo_mode, on_space)
     proxy_address = parse_proxy_url(args.url) if args.url is not None else ""
     with contextlib.ExitStack() as cleanup:
         ctx = Context.open((args.home or default_home()).expanduser().resolve())
         cleanup.enter_context(ctx.db)
+        ctx = replace(ctx, settings_problem=demo_problem)
         if not on_space:
             ctx = replace(
                 ctx, public_url=proxy_address or network_url(args.host, args.port), behind_proxy=bool(proxy_address)
@@ -115,12 +115,30 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
         elif not settings.is_empty and (notes := startup.open()):
             print(notes, file=sys.stderr)
         pick_project(ctx.db, None)  # created before the first visitor comes
-        if demo is None:
-            end_demo(ctx.home)
-        else:
+        if demo is not None:
             ctx = ctx.with_demo(demo)
+        elif not demo_problem:
+            end_demo(ctx.home)
         cleanup.pop_all()
     return ctx
+
+
+def _demo_mode(option: list[str] | None, on_space: bool) -> tuple[DemoConfig | None, str]:
+    """The demo mode (None: it is off), and why a Space's variable cannot be used ("": it can). Raises ConfigError.
+
+    On a Space a mistake in the variable is shown on the page: an error would restart the Space again and again.
+    """
+    try:
+        return demo_config(option, os.environ.get(DEMO_MODE_ENV_VAR)), ""
+    except ConfigError as error:
+        if option is not None or not on_space:
+            raise
+        problem = (
+            f"Demo mode is off. {str(error).rstrip('.')}. The operator can correct this in the settings of the Space; "
+            f"{DEMO_MODE_ENV_VAR}=1 switches demo mode on with its default limits."
+        )
+        print(f"error: {problem}", file=sys.stderr)
+        return None, problem
 
 
 def serve(ctx: Context, host: str, port: int) -> int:

@@ -31,6 +31,7 @@ from rlhf_lab.store.projects import projects
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.network import is_loopback
 from rlhf_lab.ui.page import launch_options
+from rlhf_lab.ui.screens import header
 from rlhf_lab.ui.screens.people import invitation
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -371,10 +372,33 @@ def test_demo_mode_by_option_and_variable(tmp_path, served, monkeypatch, capsys)
     assert state.read_text() == began
     monkeypatch.setenv(app.DEMO_MODE_ENV_VAR, "yes")
     assert app.main(home) == 1
-    assert capsys.readouterr().err == 'error: Demo mode: "yes" is no setting. Write NAME=VALUE, such as max_steps=20.\n'
+    assert capsys.readouterr().err == (
+        'error: RLHF_LAB_DEMO_MODE: "yes" is no setting. Write NAME=VALUE, such as max_steps=20.\n'
+    )
     monkeypatch.setenv(app.DEMO_MODE_ENV_VAR, "")
     assert app.main(home) == 0
     assert (served[3].demo, state.exists()) == (None, False)
+
+
+def test_a_space_opens_without_demo_mode_where_its_variable_cannot_be_used(tmp_path, served, monkeypatch, capsys):
+    home, state = ["--home", str(tmp_path / "home")], tmp_path / "home" / "demo.json"
+    monkeypatch.setenv("SPACE_ID", "somebody/lab")
+    monkeypatch.setenv(app.DEMO_MODE_ENV_VAR, "1")
+    assert app.main(home) == 0
+    began = state.read_text()
+    monkeypatch.setenv(app.DEMO_MODE_ENV_VAR, "max_stepz=3")
+    capsys.readouterr()
+    assert app.main(home) == 0
+    ctx = served[-1]
+    assert (ctx.demo, state.read_text()) == (None, began)
+    warning = header.state(ctx)["warning"]
+    assert warning.startswith("Demo mode is off. RLHF_LAB_DEMO_MODE: unknown setting(s) max_stepz; known: ")
+    assert warning.endswith(
+        ". The operator can correct this in the settings of the Space; RLHF_LAB_DEMO_MODE=1 switches demo mode on with its "
+        "default limits."
+    )
+    assert capsys.readouterr().err == f"error: {warning}\n"
+    assert app.main([*home, "--demo-mode", "max_stepz=3"]) == 1
 
 
 @pytest.mark.parametrize(

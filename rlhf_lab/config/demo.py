@@ -6,6 +6,8 @@ from typing import Any, Self
 from rlhf_lab.config.base import Config, fields_of, setting
 from rlhf_lab.errors import ConfigError
 
+DEMO_MODE_ENV_VAR = "RLHF_LAB_DEMO_MODE"
+
 
 @dataclass(frozen=True)
 class DemoConfig(Config):
@@ -30,11 +32,11 @@ class DemoConfig(Config):
         for item in text.replace(",", " ").split():
             name, has_value, value = item.partition("=")
             if not has_value:
-                raise ConfigError(f'Demo mode: "{item}" is no setting. Write NAME=VALUE, such as max_steps=20.')
+                raise ConfigError(f'"{item}" is no setting. Write NAME=VALUE, such as max_steps=20.')
             try:
                 values[name] = types.get(name, str)(value)
             except ValueError:
-                raise ConfigError(f'Demo mode: {name} = "{value}" is not a number.') from None
+                raise ConfigError(f'{name} = "{value}" is not a number.') from None
         return cls.from_dict(values)
 
 
@@ -42,11 +44,16 @@ def demo_config(option: list[str] | None, variable: str | None) -> DemoConfig | 
     """The demo mode of a lab; None: it is off.
 
     option: the words after --demo-mode, None without it. variable: RLHF_LAB_DEMO_MODE: "1" for the defaults, or settings; empty
-    or "0" is off. The option comes first. Raises ConfigError.
+    or "0" is off. The option comes first. Raises ConfigError, which names the option or the variable.
     """
+    source, text = DEMO_MODE_ENV_VAR, (variable or "").strip()
     if option is not None:
-        return DemoConfig.parse(" ".join(option))
-    text = (variable or "").strip()
-    if text in ("", "0"):
+        source, text = "--demo-mode", " ".join(option)
+    elif text in ("", "0"):
         return None
-    return DemoConfig() if text == "1" else DemoConfig.parse(text)
+    elif text == "1":
+        return DemoConfig()
+    try:
+        return DemoConfig.parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error

@@ -41,6 +41,7 @@ class Context:
     operator_secret: None where every visitor is the operator (a laptop). public_url: how others reach the lab; "" where they do
     not, and on a Space. behind_proxy: public_url is that of a proxy in front of the lab. demo: None without demo mode.
     downloads: of models, one at a time. startup: opens the project that a Space's variables name; None elsewhere.
+    settings_problem: what is wrong with the other variables of a Space, for the page; "" for nothing.
     """
 
     home: Path
@@ -53,6 +54,7 @@ class Context:
     demo: Demo | None = None
     downloads: ModelDownloader = field(default_factory=ModelDownloader)
     startup: StartupProject | None = None
+    settings_problem: str = ""
 
     @classmethod
     def open(cls, home: Path) -> "Context":

@@ -120,8 +120,9 @@ def test_settings_of_the_option_and_the_variable():
     ],
 )
 def test_settings_that_cannot_be_used(text, message):
-    with pytest.raises(ConfigError, match=message):
-        demo_config(None, text)
+    for option, variable, source in ((None, text, "RLHF_LAB_DEMO_MODE"), ([text], None, "--demo-mode")):
+        with pytest.raises(ConfigError, match=f"{source}: {message}"):
+            demo_config(option, variable)
 
 
 # ---- runs of visitors

@@ -90,7 +90,7 @@ def state(ctx: Context) -> dict[str, Any]:
         "job": job and _job_view(ctx, job),
         "demo": ctx.demo and {"reset_at": ctx.demo.reset_at, "is_reset_due": ctx.demo.is_reset_due()},
         "startup": _startup_view(ctx),
-        "warning": engine_process.start_failure(engine, ctx.home) or _warning(ctx),
+        "warning": engine_process.start_failure(engine, ctx.home) or ctx.settings_problem or _warning(ctx),
     }  # fmt: skip
 
 
