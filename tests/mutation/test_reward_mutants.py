@@ -7,6 +7,7 @@ REWARD_FIT, REPORT = "training/reward/task.py", "training/reward/report.py"
 VALIDATION = "training/reward/validation.py"
 LOOP = "training/test_reward_loop.py::"
 CLASSIFIER, CHOICE = "exporters/sequence_classifier.py", "training/reward/active_selection.py"
+TERM_SUM, TERM_PROCESS, TERM_LIMIT = "training/policy/weighted_reward.py", "rewards/__main__.py", "rewards/evaluator.py"
 
 # fmt: off
 MUTANTS = [
@@ -121,6 +122,20 @@ MUTANTS = [
            "exporters/test_adapter_zip.py::test_the_code_in_the_reward_model_readme_gives_the_same_scores"),
     Mutant(CLASSIFIER, "head not saved with the adapter", " | {HEAD_KEY: weight}", "",
            "test_classifier_logit_plus_offset_is_the_score"),
+    # --- reward terms ---
+    Mutant(TERM_SUM, "weights ignored", "(self.weights[label] * value for label", "(value for label",
+           "training/test_weighted_reward.py::test_the_sum_weighs_each_term"),
+    Mutant(TERM_SUM, "values of another function", "function_scores.cpu().unbind(1)", "function_scores.cpu().flip(1).unbind(1)",
+           "training/test_weighted_reward.py::test_the_sum_weighs_each_term"),
+    Mutant(TERM_SUM, "prompts with their chat template", "self.prompt_texts.get(tuple(ids)) or ", "",
+           "training/test_weighted_reward.py::test_functions_get_the_prompts_as_they_were_given"),
+    Mutant(TERM_PROCESS, "a value that is not finite is taken", " or not math.isfinite(value)", "",
+           "rewards/test_reward_functions.py::test_a_value_that_is_not_finite_names_its_text"),
+    Mutant(TERM_PROCESS, "another text is named", "the response {response[:EXCERPT_CHARS]!r}", "the response {prompt[:EXCERPT_CHARS]!r}",
+           "rewards/test_reward_functions.py::test_a_value_that_is_not_finite_names_its_text"),
+    Mutant(TERM_LIMIT, "a batch that is late leaves its process", "        is_late = thread.is_alive()\n        self.close()\n",
+           "        is_late = thread.is_alive()\n",
+           "rewards/test_reward_process.py::test_a_batch_that_takes_too_long_ends_and_the_next_starts_anew"),
 ]
 # fmt: on
 

@@ -1,9 +1,12 @@
 """Shipped reward functions against values worked by hand, and the terms of manifest and command line."""
 
+import math
+
 import pytest
 
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.rewards import builtin
+from rlhf_lab.rewards.__main__ import RewardFunctionError, evaluate
 from rlhf_lab.rewards.terms import RewardTerm, check_terms, parse_term, read_terms, term_records
 
 
@@ -21,6 +24,20 @@ from rlhf_lab.rewards.terms import RewardTerm, check_terms, parse_term, read_ter
 )
 def test_length_window(response, value):
     assert builtin.length_window(4, 5)("", response) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("function", "where"),
+    [
+        (lambda prompt, response: math.nan if response == "bad" else 1.0, "the response 'bad' to the prompt 'why'"),
+        (lambda prompts, responses: [1.0, math.inf], "the response 'bad' to the prompt 'why'"),
+    ],
+)
+def test_a_value_that_is_not_finite_names_its_text(function, where):
+    reports = []
+    with pytest.raises(RewardFunctionError, match=f"mine gave (nan|inf) for {where}, not a finite number"):
+        evaluate("mine", function, ["who", "why"], ["fine", "bad"], lambda label, index: reports.append((label, index)))
+    assert reports[0] == ("mine", 0)
 
 
 @pytest.mark.parametrize(("response", "value"), [("Yes, sir", 1.0), ("Oh yes", 0.0), ("", 0.0)])
