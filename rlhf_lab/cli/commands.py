@@ -93,7 +93,12 @@ def _add_policy_parser(subparsers: Any) -> None:
     parser = _add_command(
         subparsers, "train-policy", "train a policy with PPO on a reward model, or resume a run", run_policy
     )
-    parser.add_argument("--reward-model", type=int, default=None, help="id of the reward model (default: the newest)")
+    parser.add_argument(
+        "--reward-model",
+        type=int,
+        default=None,
+        help="id of the reward model (default: the newest; 0: none, for dpo and sft, which learn from labels)",
+    )
     parser.add_argument(
         "--reward", metavar="[WEIGHT*]TERM[:OPTION]", action="append", default=None,
         help="a term of the reward, may be given several times: reward_model, length:MIN-MAX words, regex:PATTERN, json, "
