@@ -10,6 +10,7 @@ PROMPTS = "models/chat_prompts.py"
 CELLS, INDEX = "importers/cell_parsers.py", "importers/project_index.py"
 HERE = "quality/test_agreement.py::"
 UNCLEAR = "importers/test_unclear_files.py::"
+DEMO, VISITORS, RESET = "jobs/demo.py", "store/visitor_data.py", "jobs/test_demo.py::"
 
 # fmt: off
 MUTANTS = [
@@ -104,6 +105,22 @@ MUTANTS = [
            UNCLEAR + "test_a_number_that_is_no_time_of_this_century_is_an_error"),
     Mutant(INDEX, "a prompt may have another split in the file", "splits.get(vote.prompt, vote.split) != vote.split", "False",
            "importers/test_writer.py::test_a_prompt_that_the_project_has_in_another_split_is_an_error"),
+    Mutant(DEMO, "a run may be as large as the visitor likes", "if not low <= value <= high:", "if not low <= value:",
+           "test_a_setting_beyond_its_limit_is_refused"),
+    Mutant(DEMO, "one more run than the queue may hold", "if unfinished_runs >= self.config.max_queue:",
+           "if unfinished_runs > self.config.max_queue:", "test_one_unfinished_run_for_each_visitor_and_places_in_the_queue"),
+    Mutant(DEMO, "the newest run is the next", "return jobs[::-1]", "return jobs",
+           "test_one_unfinished_run_for_each_visitor_and_places_in_the_queue"),
+    Mutant(DEMO, "a visitor stops anybody's run", "if job.payload.get(REQUESTER_KEY) == visitor), None)", "if visitor), None)",
+           "test_a_visitor_stops_their_own_run_and_no_other"),
+    Mutant(DEMO, "a reset needs enough labels and enough runs", "labels >= self.config.reset_labels or runs",
+           "labels >= self.config.reset_labels and runs", "test_a_reset_is_due_after_enough_labels_of_visitors"),
+    Mutant(DEMO, "runs start while a reset is due", "        if self.is_reset_due():\n            return RESET_DUE_MESSAGE\n", "",
+           "test_a_reset_waits_until_nothing_goes_on_and_nothing_new_starts"),
+    Mutant(VISITORS, "a reset removes the operator's labels", "v.import_id.is_(None), ~_is_operator(v.annotator, operators)",
+           "v.import_id.is_(None)", RESET + "test_a_reset_keeps_what_the_operator_made"),
+    Mutant(VISITORS, "a reset removes the operator's runs", "row.created_at >= since and VISITOR_RUN in row.manifest",
+           "row.created_at >= since", RESET + "test_a_reset_keeps_what_the_operator_made"),
 ]
 # fmt: on
 
