@@ -41,9 +41,9 @@ ALGORITHMS: dict[Algorithm, dict[str, Any]] = {
     "reinforce": {"lr": 5e-3, "epochs": 1, "minibatches": 1},
     "rloo": {"lr": 5e-3, "epochs": 1, "minibatches": 1, "group_size": 4, "whiten_advantages": False},
     "grpo": {"group_size": 4, "whiten_advantages": False, "loss_mean": "trajectory"},
-    "dpo": {"lr": 5e-4, "beta": 0.1, "sample_every": 2},
-    "sft": {"lr": 5e-4, "sample_every": 2},
-    "rejection": {"lr": 1e-3, "sample_every": 2},
+    "dpo": {"lr": 2e-3, "beta": 0.3, "sample_every": 2},
+    "sft": {"lr": 3e-3, "sample_every": 2},
+    "rejection": {"lr": 3e-3, "sample_every": 2},
 }
 #: Algorithms whose loss or reward holds beta.
 BETA_ALGORITHMS = (*ONLINE_ALGORITHMS, "dpo")
