@@ -56,7 +56,6 @@ from rlhf_lab.training.evaluation import Mean, best_of_n, best_of_n_kl, mean, sa
 from rlhf_lab.training.offline.trainer import OfflineTrainer
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
-EVAL_PROMPTS = 128
 SAMPLES_PER_PROMPT = 16  # base samples
 COMPARED_KLS = (2.0, 4.0)  # nats per response
 #: 97.5 % quantiles of Student's t with 1, 2, … degrees of freedom.
@@ -100,7 +99,7 @@ def prepare_experiment(args: argparse.Namespace, model_cache: ModelCache, db: Da
     backbone, adapters = model_cache.load_project(project)
     reward_model = model_cache.reward_model(row.id, "reward")
     unique_prompts = [prompt.text for prompt in prompts(db, project.id, "eval")]
-    eval_prompts = [unique_prompts[i % len(unique_prompts)] for i in range(EVAL_PROMPTS)]
+    eval_prompts = [unique_prompts[i % len(unique_prompts)] for i in range(args.eval_prompts)]
     repeated_prompts = [text for text in eval_prompts for _ in range(SAMPLES_PER_PROMPT)]
     with adapters.using(None):
         base_samples = sample_responses(
@@ -308,6 +307,7 @@ def main() -> None:
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default=None, help="of the frozen weights (default: as usual)"
     )
+    parser.add_argument("--eval-prompts", type=int, default=128, help="prompts to evaluate on, twice each")
     parser.add_argument("--length", type=int, default=PolicyConfig().max_new_tokens, help="longest response, in tokens")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--out", type=Path, default=None)
