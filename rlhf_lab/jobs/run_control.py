@@ -78,10 +78,7 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
     """
     check_reward(db, home, project_id, config, reward_terms)
     reward_model = _reward_model_of_new_run(db, project_id, config, reward_model_id, reward_terms)
-    if reward_model is not None:
-        labels: LabelSnapshot | None = reward_model.snapshot
-    else:
-        labels = labels_to_learn_from(db, project_id, config) if config.algorithm in LABEL_ALGORITHMS else None
+    labels = _labels_of_new_run(db, project_id, config, reward_model)
     if judge is None and labels is not None:
         judge = judge_of_labels(db, labels)
     if judge is not None:
@@ -129,8 +126,15 @@ def _reward_model_of_new_run(
     return pick_reward_model(db, project_id, reward_model_id)
 
 
-def labels_to_learn_from(db: Database, project_id: int, config: PolicyConfig) -> LabelSnapshot:
-    """The labels of a run of dpo or sft that has no reward model. Raises LabelError where none prefers a text."""
+def _labels_of_new_run(
+    db: Database, project_id: int, config: PolicyConfig, reward_model: RewardModelRow | None
+) -> LabelSnapshot | None:
+    """Those of its reward model; without one, the project's for dpo and sft. Raises LabelError where none of these prefers a
+    text."""
+    if reward_model is not None:
+        return reward_model.snapshot
+    if config.algorithm not in LABEL_ALGORITHMS:
+        return None
     labels = current_labels(db, project_id)
     if all(comparison.tie for comparison in load_comparisons(db, labels)):
         raise LabelError(

@@ -79,7 +79,7 @@ def load_comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
     if _labels_digest(labels) != snapshot.digest:
         raise StoreError(
             "The labels in the database are not those that were pinned: votes or texts were changed by hand, or "
-            "this is another database. Train a new reward model on the labels as they are."
+            "this is another database. Train a new reward model, or start a new run, on the labels as they are."
         )
     return [_comparison_from_row(row) for row in labels]
 

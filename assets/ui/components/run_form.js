@@ -5,7 +5,7 @@ const container = el('div', {}, el('div.lab-card.lab-empty', {}, 'Looking for re
 let drawnKey = '';               // the state on screen, as JSON
 let drawnState = null;           // the same, as an object
 let wasOpened = false;           // a person opened the form
-let needsNoModel = false;        // a person wants a run without a reward model, and there is none
+let startsWithoutModel = false;  // a person wants a run without a reward model, and there is none
 let hasChosenModel = false;      // a person chose the reward model; otherwise the server's default counts
 let hasRequestedPreset = false;  // the settings of a preset were requested
 let awaitsPreset = false;        // they have not arrived yet
@@ -50,8 +50,8 @@ function noModelCard(state) {
       ? [`Label ${Lab.plural(state.labels_missing, 'more pair')} under Label`, Lab.judgeHint(), '; the reward model then trains by itself.']
       : 'There are enough labels; the reward model is about to be trained.';
   return el('div.lab-card.lab-empty', { role: 'status' }, el('p', {}, 'PPO needs a reward model, and a reward model needs labels.'), el('p', {}, text),
-    Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'start-terms', onclick: () => { needsNoModel = true; draw(state); } },
-      'Start without a reward model …')));
+    Lab.operatorOnly(el('p', {}, el('button.lab-button.small', { type: 'button', 'data-do': 'start-terms', onclick: () => { startsWithoutModel = hasChosenModel = true; draw(state); } },
+      'Start without a reward model …'))));
 }
 
 // What the run learns from, by the algorithm and the chosen reward model.
@@ -109,8 +109,8 @@ const collapsedForm = (state) => el('div.lab-row', {}, Lab.operatorOnly(el('butt
 
 function draw(state) {
   // training progress is shown only while there is no reward model
-  const hasForm = state.models.length > 0 || needsNoModel;
-  const key = JSON.stringify([{ ...state, measured_at: 0, training_progress: hasForm ? null : state.training_progress }, wasOpened, needsNoModel, Lab.isOperator()]);
+  const hasForm = state.models.length > 0 || startsWithoutModel;
+  const key = JSON.stringify([{ ...state, measured_at: 0, training_progress: hasForm ? null : state.training_progress }, wasOpened, startsWithoutModel, Lab.isOperator()]);
   const hasNewSpeed = drawnState !== null && drawnState.measured_at !== state.measured_at;
   if (hasNewSpeed && Lab.isOperator() && !awaitsPreset) trigger('estimate', {});
   if (key === drawnKey) { drawnState = state; return; }

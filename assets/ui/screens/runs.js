@@ -105,7 +105,7 @@ function row(run) {
   return el('tr', { 'data-run': run.id }, checkboxCell, nameCell(run), el('td.figure', { 'data-words': 'algorithm' }, run.algorithm),
     el('td', {}, el(`span.lab-badge${STATUS_STYLES[run.status] ? `.${STATUS_STYLES[run.status]}` : ''}`, { title: run.message || null }, run.status)),
     el('td.step', {}, el('div', {}, `${run.step} of ${run.total_steps}`), el('div.lab-bar', { role: 'progressbar', 'aria-label': `steps of run ${run.id}`, 'aria-valuemin': 0, 'aria-valuemax': run.total_steps, 'aria-valuenow': run.step }, bar)),
-    el('td.curve', { title: 'the reward model\'s score over the steps' }, scoreSparkline(run.sparkline)),
+    el('td.curve', { title: 'the score over the steps' }, scoreSparkline(run.sparkline)),
     figure('score', run.score), figure('KL', run.kl), figure('gold', run.gold),
     el('td.muted.when', { title: new Date(1000 * run.created_at).toLocaleString() }, timeText(run.created_at)), el('td.actions', {}, actions(run)));
 }
@@ -143,7 +143,7 @@ function drawCompare() {
       el('div.drawn', {},
         el('div.plot.wide', { role: 'img', 'aria-label': 'metric over the steps' }),
         el('div.two', {},
-          el('figure', {}, heading('Score against √KL', 'what the run is paid for'), el('div.plot.score', { role: 'img', 'aria-label': 'reward model\'s score over the square root of KL' })),
+          el('figure', {}, heading('Score against √KL', 'what the run is paid for'), el('div.plot.score', { role: 'img', 'aria-label': 'score over the square root of KL' })),
           el('figure.gold', {}, heading('Gold against √KL', 'what it stands for'), el('div.plot.gold', { role: 'img', 'aria-label': 'gold score over the square root of KL' }))),
         el('p.muted.how', {}, `Distance from the base grows to the right; the large dot is the end. A dot is the mean of a few steps in a row (point at it to see which), at most ${props.data.buckets} a run. Where the score still rises and gold falls, the policy exploits the reward model (over-optimisation, Gao et al. 2022).`)),
       el('div.differs', {}));

@@ -86,7 +86,7 @@ function drawBar(run, reply) {
   if (reply.static) {
     nodes.picker.replaceChildren(...state.static.runs.map(([id, name, status]) => el('option', { value: id }, `${id} · ${name} (${status})`)));
     nodes.reward.replaceChildren(...state.static.reward_models.map(([id, label]) => el('option', { value: id }, label)));
-    nodes.rewardRow.hidden = state.static.reward_models.length < 2;
+    nodes.rewardRow.hidden = state.static.reward_models.length < 2 || run.reward_model === null;
     nodes.labelSource.textContent = state.static.label_source;
     for (const name of ['beta', 'lr']) nodes[name].label.hidden = !state.static.live_settings.includes(name);
   }
@@ -106,6 +106,7 @@ function drawBar(run, reply) {
     if (document.activeElement !== input && !input.dataset.dirty) input.value = String(run[name]);
   }
   drawCheck(nodes.ratio, 'first ratio = 1', reply.checks.max_first_ratio_deviation, 1e-5, 'The first update of every step starts from the policy that wrote the texts: all ratios must be 1.');
+  nodes.ratio.hidden = run.step > 0 && reply.checks.max_first_ratio_deviation === null;  // an offline method has no ratio
   drawCheck(nodes.kl, 'KL at the first step = 0', reply.checks.first_step_kl, 1e-3, 'The policy begins as the reference: its first texts must have KL 0.');
 }
 
