@@ -53,7 +53,7 @@ window.LabRewardCharts = window.LabRewardCharts || (() => {
 
   function disagreements(report) {
     const side = (label, text) => el('div', {}, el('span.muted', {}, label), el('p.lab-text', { dir: 'auto' }, text));
-    const listItem = (item) => el('li', {}, Lab.prompt(item.turns, '.muted'),
+    const listItem = (item) => el('li', {}, Lab.prompt(item.turns, '.muted.brief'),
       el('div.sides', {}, side('the label prefers', item.chosen), side('it would have preferred', item.rejected)),
       el('p', {}, el('span.lab-badge.warn', {}, `gave this label ${percent(item.probability)}`)));
     return el('details.lab-card.disagreements', { 'data-do': 'disagreements' },

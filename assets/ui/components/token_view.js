@@ -63,7 +63,7 @@ window.LabTokenView = window.LabTokenView || ((fetchTokens) => {
     row.tokens.forEach((token, i) => line.append(el(`span.token${row.clipped[i] ? '.clipped' : ''}`, { role: 'button', tabindex: -1, 'data-token': i, 'aria-label': `token ${token.trim() || i + 1}`,
       onmouseenter: () => { if (!isPinned) select(rowIndex, i); }, onclick: () => { const isSelected = isPinned && selected[0] === rowIndex && selected[1] === i; select(rowIndex, i, !isSelected); } }, token || '·')));
     const scoreText = row.score === null ? null : row.shaped_score === row.score || row.shaped_score === null ? `score ${number(row.score)}` : `score ${number(row.score)}, counted as ${number(row.shaped_score)}`;
-    return el('article', {}, Lab.prompt(row.turns, '.muted'), line,
+    return el('article', {}, Lab.prompt(row.turns, '.muted.brief'), line,
       el('div.lab-row', {}, scoreText ? el('span.lab-badge', {}, scoreText) : null, el('span.lab-badge', {}, Lab.plural(row.tokens.length, 'token'))));
   }
 

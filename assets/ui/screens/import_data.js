@@ -114,7 +114,7 @@ function drawPreview() {
     el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'the first rows' }, el('table', {},
       el('thead', {}, el('tr', {}, ['row', 'prompt', 'first', 'second', 'vote', 'annotator'].map((name) => el('th', { scope: 'col' }, name)))),
       el('tbody', {}, preview.first_rows.map((row) => el('tr', {}, el('td', {}, String(row.row)),
-        el('td', {}, Lab.prompt(row.turns)), ...[row.first, row.second].map((text) => el('td', {}, el('p.lab-text', { dir: 'auto' }, text))), el('td', {}, row.choice.replace('_', ' ')), el('td', {}, row.annotator)))))),
+        el('td', {}, Lab.prompt(row.turns, '.brief')), ...[row.first, row.second].map((text) => el('td', {}, el('p.lab-text', { dir: 'auto' }, text))), el('td', {}, row.choice.replace('_', ' ')), el('td', {}, row.annotator)))))),
     el('div.lab-row', {}, checkbox('use_prompts', 'sample from new prompts too'), checkbox('drop_duplicates', 'leave out other answers of the same person about the same two texts'), checkbox('skip_broken', 'leave out rows that cannot be used')),
     el('div.lab-row', {}, el('button.lab-button.lab-main', { type: 'button', 'data-do': 'data-import', disabled: !preview.votes, onclick: () => sendWithInput('import', {
       use_prompts: isChecked('use_prompts'), drop_duplicates: isChecked('drop_duplicates'), skip_broken: isChecked('skip_broken') }) }, 'Import into this project'),

@@ -199,7 +199,7 @@ function historyRow(vote) {
   }
   update();
   const text = (which) => el(`p.lab-text.lab-scroll${vote.choice === which ? '.picked' : ''}`, { dir: 'auto' }, vote[which]);
-  return el('article', { 'data-vote': vote.id }, Lab.prompt(vote.turns, '.muted'), el('div.two', {}, text('left'), text('right')),
+  return el('article', { 'data-vote': vote.id }, Lab.prompt(vote.turns, '.muted.brief'), el('div.two', {}, text('left'), text('right')),
     el('div.lab-row', {}, choice, strengthSelect, noteInput, changeButton));
 }
 

@@ -197,7 +197,7 @@ function preview() {
     if (reply.error) { container.replaceChildren(el('p.lab-notice.bad', {}, reply.error)); return; }
     const { count, eval_count: evalCount, first_prompts: firstPrompts } = reply.preview;
     container.replaceChildren(el('p.muted', {}, `${count} prompts: ${count - evalCount} to train on, ${evalCount} kept for evaluation. The first:`),
-      el('ol.first', {}, firstPrompts.map((turns) => el('li', {}, Lab.prompt(turns.map(({ role, content }) => ({ role, content: content.length > 160 ? `${content.slice(0, 160)} …` : content })))))));
+      el('ol.first', {}, firstPrompts.map((turns) => el('li', {}, Lab.prompt(turns.map(({ role, content }) => ({ role, content: content.length > 160 ? `${content.slice(0, 160)} …` : content })), '.brief')))));
   });
 }
 async function loadFile(file) {
