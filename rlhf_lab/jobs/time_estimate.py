@@ -14,6 +14,7 @@ log-probabilities are needed, the vocabulary head adds h = (its weights / those 
     PPO run       steps · PPO step, and with a KL budget s(128, batch_size) + 128·f·T for the unit of the scores and, at every
                   checkpoint, s(32, batch_size) + 32·f·T·(1 + 2·(1 + h)); the samples on screen
     comparison    for each model s(texts, all) + f·T·texts if they are scored
+    tournament    the same for each contestant, and 2·f·T·(1 + h)·texts for the KL of a checkpoint
 
 Times c: the median of measured over counted seconds of the last times that the stage took place here, 1 before. So the first
 estimate of a stage knows the number of operations, and later ones also what they really cost. No rates, no estimate; and none
@@ -219,13 +220,14 @@ def estimate_pairs(speed: ModelSpeed | None, count: int, sampling: str) -> Estim
 
 
 def estimate_completions(
-    speed: ModelSpeed | None, text_counts: Sequence[int], max_new_tokens: int, *, scored: bool
+    speed: ModelSpeed | None, text_counts: Sequence[int], max_new_tokens: int, *, scored: bool, kl_texts: int = 0
 ) -> Estimate | None:
-    """Texts of several models, one after the other. text_counts: of each model."""
+    """Texts of several models, one after the other. text_counts: of each model. kl_texts: whose KL to the base is computed."""
     if speed is None or not speed.is_measured or not sum(text_counts):
         return None
     work = WorkCount(speed, max_new_tokens)
     seconds = sum(work.sampling(count, count) + work.passes(count if scored else 0) for count in text_counts if count)
+    seconds += work.passes(0, 2 * kl_texts)
     return Estimate(seconds, seconds)
 
 

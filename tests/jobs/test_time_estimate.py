@@ -99,6 +99,7 @@ def test_pairs_and_completions():
     assert estimate_completions(SPEED, [4, 128], 64, scored=False) == pytest.approx((3, 3))
     assert estimate_completions(SPEED, [4, 128], 64, scored=True) == pytest.approx((3 + 2.64, 3 + 2.64))
     assert estimate_completions(SPEED, [4], 5, scored=True) == pytest.approx((0.5 + 4 * 0.015, 0.5 + 4 * 0.015))
+    assert estimate_completions(SPEED, [4], 64, scored=False, kl_texts=8) == pytest.approx((1 + 16 * 0.025,) * 2)
     assert estimate_completions(SPEED, [], 64, scored=True) is None
 
 

@@ -50,7 +50,11 @@ def test_nothing_is_promised_before_anything_was_measured(ctx):
     assert stage_estimates.policy_sentence(ctx, PolicyConfig()) == ""
     assert stage_estimates.next_pair_sentence(ctx) == ""
     query = {"models": ["base"], "samples": "2", "pairs": "20", "max_new_tokens": "64"}
-    assert compare.estimates(ctx, compare.EstimateQuery(**query)) == {"comparison": "", "blind_test": ""}
+    assert compare.estimates(ctx, compare.EstimateQuery(**query)) == {
+        "comparison": "",
+        "blind_test": "",
+        "tournament": "",
+    }
 
 
 def test_a_training_of_the_labels_of_each_source(ctx):
@@ -111,7 +115,24 @@ def test_a_comparison_and_a_blind_test(ctx, changes, comparison, blind_test):
         "reward_model_id": "1",
     }
     reply = compare.estimates(ctx, parse_payload(compare.EstimateQuery, query | changes))
-    assert reply == {"comparison": comparison, "blind_test": blind_test}
+    assert reply == {"comparison": comparison, "blind_test": blind_test, "tournament": ""}
+
+
+@pytest.mark.parametrize(
+    ("reward_model_id", "sentence"), [("1", "About 8 s on this machine."), ("", "About 2 s on this machine.")]
+)
+def test_a_tournament(ctx, reward_model_id, sentence):
+    """Ten prompts: 60 texts are scored, and ten read by the policy and the base."""
+    measured(ctx)
+    query = {
+        "contestants": ["base", "base/best/4", "run/1/5"],
+        "prompts": "10",
+        "samples": "1",
+        "pairs": "1",
+        "max_new_tokens": "64",
+        "reward_model_id": reward_model_id,
+    }
+    assert compare.estimates(ctx, parse_payload(compare.EstimateQuery, query))["tournament"] == sentence
 
 
 def test_who_waits_for_a_pair_reads_how_long(tmp_path, monkeypatch):

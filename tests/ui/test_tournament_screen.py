@@ -47,7 +47,7 @@ def test_the_base_comes_first_and_prompts_are_those_that_nothing_was_trained_on(
     assert payload["contestants"] == ["base", "base/best/4"]
     assert (len(set(payload["prompts"])), payload["seed"], payload["reward_model_id"]) == (3, 7, 1)
     state = tournament.state(ctx, None, "ann")
-    assert state == {"id": begun.id, "ids": [begun.id], "is_waiting": True, "progress": 0}
+    assert state == {"id": begun.id, "ids": [begun.id], "annotator": "ann", "is_waiting": True, "progress": 0}
     with pytest.raises(StaleVoteError, match="not written yet"):
         judge(ctx, "ann", tournament_id=begun.id)
 
@@ -77,7 +77,7 @@ def test_a_person_judges_blind_pairs_until_none_is_left(ctx, written):
         state = judge(ctx, "ann", tournament_id=written.id, token=pair["token"], choice=better)
     assert sorted(seen) == ["0", "1", "2"]
     assert [answer.choice for answer in tournament_answers(ctx.db, written.id)] == [Choice.SECOND] * 3
-    assert (state["own_count"], state["answers_note"]) == (3, "3 answers of 1 person")
+    assert (state["own_count"], state["answers_note"]) == (3, "3 answers from 1 person")
     first, last = state["ranking"]["rows"]
     assert (first["name"], first["kl"], first["reward"], first["gold"]) == ("base, best of 4", 1.0, 1.0, None)
     assert (last["name"], last["is_reference"], last["score"]) == ("base model", True, 0.0)
@@ -92,7 +92,7 @@ def test_only_the_pair_on_screen_is_answered_once(ctx, written):
         with pytest.raises(StaleVoteError, match="judged already"):
             judge(ctx, "ann", tournament_id=written.id, token=stale, choice="left")
     state = tournament.state(ctx, written.id, "")
-    assert (state["can_judge"], state["pair"], state["answers_note"]) == (False, None, "0 answers of 0 people")
+    assert (state["can_judge"], state["pair"], state["answers_note"]) == (False, None, "")
     assert state["ranking"]["rows"][0]["score"] == 0
 
 

@@ -15,12 +15,12 @@ window.LabTournament = window.LabTournament || (({ root, fetchState, trigger, ge
   const notice = el('p.lab-notice', { hidden: true, 'data-do': 'tournament-notice' });
   const stage = el('div.stage'), ranking = el('div.ranking'), controls = el('div.lab-row.controls');
   const note = el('span.muted', { 'data-do': 'tournament-note' });
-  const fold = el('details.lab-card.tournament.blind-pairs', { ontoggle: () => { drawnKey = ''; refresh(); } },
+  const fold = el('details.lab-card.tournament.blind-pairs', { open: Lab.getItem('tournament-open') === 'true', ontoggle: () => { Lab.setItem('tournament-open', fold.open); drawnKey = ''; refresh(); } },
     el('summary', {}, el('strong', {}, 'Tournament'), el('span.muted', {}, ' ranks several models by blind choices')),
     el('div.inside', {}, controls, notice, stage, ranking,
       el('p.muted.about', {}, 'Up to eight models answer the same prompts. You say which of two texts is better and do not see whose they are; the next pair is the one that tells most about the ranking. Several people can judge at once. Nothing learns from these answers.'),
       Lab.operatorNotice('Only the operator begins and deletes tournaments here; you can judge their pairs.'),
-      Lab.operatorOnly(el('div.new', {}, chips, el('div.lab-row', {}, addButton, el('label.lab-row', {}, el('span.muted', {}, 'prompts'), promptCount), beginButton, estimate)))));
+      Lab.operatorOnly(el('div.new', {}, el('strong', {}, 'New tournament'), chips, el('div.lab-row', {}, addButton, el('label.lab-row', {}, el('span.muted', {}, 'prompts'), promptCount), beginButton, estimate)))));
 
   const pairs = LabBlindPairs({ name: 'tournament', idName: 'tournament_id', pairName: 'token', answerEvent: 'judge_pair', card: fold, stage, notice, trigger, fetchState, show,
     choiceByKey: { x: 'both_bad', s: 'skip' }, updateButtons, isShown: () => fold.open });
@@ -109,7 +109,8 @@ window.LabTournament = window.LabTournament || (({ root, fetchState, trigger, ge
   const tables = el('div.tables');
   rankingFold.append(tables);
   const cell = (text, title = null) => el('td', { title }, text);
-  const signed = (value) => (value === null ? '–' : Lab.number(value));
+  const fixed = (value) => (value === null ? '–' : value.toFixed(2).replace('-', '−'));
+  const signed = (value) => (value > 0 ? `+${fixed(value)}` : fixed(value));
   function drawRanking(standings) {
     if (!standings) { ranking.replaceChildren(); return; }
     if (!ranking.contains(rankingFold)) ranking.replaceChildren(rankingFold);
@@ -118,8 +119,8 @@ window.LabTournament = window.LabTournament || (({ root, fetchState, trigger, ge
     tables.dataset.key = key;
     const head = (...names) => el('thead', {}, el('tr', {}, ...names.map((name) => el('th', { scope: 'col' }, name))));
     const hasGold = rows.some((row) => row.gold !== null);
-    const scoreText = (row) => (row.is_reference ? '0 (what the others are measured from)' : `${signed(row.score)} (${signed(row.low)} to ${signed(row.high)})`);
-    const scores = rows.map((row, i) => el('tr', {}, el('th', { scope: 'row' }, `${i + 1}. ${row.name}`), cell(scoreText(row)), cell(signed(row.kl)), cell(signed(row.reward)), hasGold ? cell(signed(row.gold)) : null));
+    const scoreText = (row) => (row.is_reference ? '0 (reference)' : `${signed(row.score)} (${signed(row.low)} to ${signed(row.high)})`);
+    const scores = rows.map((row, i) => el('tr', {}, el('th', { scope: 'row' }, `${i + 1}. ${row.name}`), el('td.score', {}, scoreText(row)), cell(fixed(row.kl)), cell(fixed(row.reward)), hasGold ? cell(fixed(row.gold)) : null));
     const share = (i, j) => { const total = wins[i][j] + wins[j][i]; return i === j ? cell('') : total ? cell(`${Math.round(100 * wins[i][j] / total)} %`, `${wins[i][j]} of ${total} answers, ties count half`) : cell('–', 'no answer yet'); };
     const matrix = rows.map((row, i) => el('tr', {}, el('th', { scope: 'row' }, row.name), ...rows.map((_, j) => share(i, j))));
     tables.replaceChildren(

@@ -45,7 +45,7 @@ from rlhf_lab.ui.services.generation_requests import (
     texts_per_sample,
 )
 from rlhf_lab.ui.services.run_summary import RunView, current_reward_model_id, reward_model_label
-from rlhf_lab.ui.services.stage_estimates import completions_sentence
+from rlhf_lab.ui.services.stage_estimates import completions_sentence, tournament_sentence
 
 MAX_PROMPT_CHARS = 4000
 
@@ -78,9 +78,11 @@ class ComparePayload(SamplingPayload):
 
 
 class EstimateQuery(Payload):
-    """Of a comparison, and of a blind test with so many `pairs` by the first two models."""
+    """Of a comparison, of a blind test with so many `pairs` by the first two models, and of a tournament of `contestants`."""
 
     models: tuple[str, ...] = ()
+    contestants: tuple[str, ...] = ()
+    prompts: int = Field(default=1, ge=1, le=tournament.MAX_PROMPTS)
     samples: int = Field(ge=1, le=MAX_SAMPLES)
     pairs: int = Field(ge=1, le=MAX_TEXTS_PER_COLUMN)
     max_new_tokens: int = Field(ge=1, le=MAX_TOKENS)
@@ -115,7 +117,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
             "tournament": tournament_state,
             "estimates": lambda query: estimates(ctx, parse_payload(EstimateQuery, query)),
         },
-        scripts=["blind_test", "tournament"],
+        scripts=["blind_pairs", "blind_test", "tournament"],
         data={"judges": [[judge.name, judge.description] for judge in JUDGES.values()]},
         label="Compare models",
     )
@@ -170,13 +172,16 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
 
 def estimates(ctx: Context, query: EstimateQuery) -> dict[str, str]:
-    """How long a comparison and a blind test take."""
+    """How long a comparison, a blind test and a tournament take."""
     models, scored = query.models[:MAX_COLUMNS], query.reward_model_id != ""
     counts = [query.samples * texts_per_sample(model) for model in models]
     test_counts = [query.pairs * texts_per_sample(model) for model in models[:2]] if len(models) > 1 else []
     return {
         "comparison": completions_sentence(ctx, counts, query.max_new_tokens, scored=scored),
         "blind_test": completions_sentence(ctx, test_counts, query.max_new_tokens, scored=scored),
+        "tournament": tournament_sentence(
+            ctx, query.contestants[: tournament.MAX_CONTESTANTS], query.prompts, query.max_new_tokens, scored=scored
+        ),
     }
 
 

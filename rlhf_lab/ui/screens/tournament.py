@@ -147,7 +147,7 @@ def state(ctx: Context, tournament_id: int | None, annotator: str) -> dict[str, 
     if tournament is None:
         return {"id": None, "ids": all_ids}
     job = queue.get_job(ctx.db, tournament.job_id)
-    reply: dict[str, Any] = {"id": tournament.id, "ids": all_ids}
+    reply: dict[str, Any] = {"id": tournament.id, "ids": all_ids, "annotator": annotator}
     if job.status in UNFINISHED_JOB_STATUSES:
         return reply | {"is_waiting": True, "progress": job.progress}
     if job.status is not JobStatus.DONE or not job.result:
@@ -155,14 +155,21 @@ def state(ctx: Context, tournament_id: int | None, annotator: str) -> dict[str, 
     contestants, answers = contestants_of(job.result), tournament_answers(ctx.db, tournament.id)
     given = [answer for answer in answers if answer.choice not in (None, Choice.SKIP)]
     shown = _shown_pair(answers, annotator)
-    people = len({answer.annotator for answer in given})
     return reply | {
         "can_judge": bool(annotator),
         "pair": None if shown is None else _pair_view(ctx, tournament.id, shown, contestants, job, annotator),
         "own_count": sum(answer.annotator == annotator for answer in given),
-        "answers_note": f"{pluralize(len(given), 'answer')} of {people} {'person' if people == 1 else 'people'}",
+        "answers_note": answers_note(given),
         "ranking": _ranking(ctx, job, contestants, given),
     }
+
+
+def answers_note(answers: list[TournamentAnswer]) -> str:
+    """ "5 answers from 2 people"; "" for none."""
+    people = len({answer.annotator for answer in answers})
+    return (
+        f"{pluralize(len(answers), 'answer')} from {people} {'person' if people == 1 else 'people'}" if people else ""
+    )
 
 
 def _ranking(ctx: Context, job: Job, contestants: list[Contestant], answers: list[TournamentAnswer]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from rlhf_lab.store.projects import count_pairs
 from rlhf_lab.store.reward_scores import unjudged_pairs
 from rlhf_lab.store.votes import label_count, vote_counts
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.services.generation_requests import texts_per_sample
 
 
 def reward_sentences(ctx: Context, config: RewardConfig) -> dict[str, str]:
@@ -42,6 +43,16 @@ def completions_sentence(ctx: Context, text_counts: Sequence[int], max_new_token
     """text_counts: the texts of each model."""
     speed = project_speed(ctx.home, ctx.db, ctx.project)
     return _sentence(estimate_completions(speed, text_counts, max_new_tokens, scored=scored))
+
+
+def tournament_sentence(
+    ctx: Context, contestants: Sequence[str], prompt_count: int, max_new_tokens: int, *, scored: bool
+) -> str:
+    """contestants: as in the request of a tournament."""
+    speed = project_speed(ctx.home, ctx.db, ctx.project)
+    counts = [prompt_count * texts_per_sample(model) for model in contestants]
+    kl_texts = prompt_count * sum(model.startswith("run/") for model in contestants)
+    return _sentence(estimate_completions(speed, counts, max_new_tokens, scored=scored, kl_texts=kl_texts))
 
 
 def next_pair_sentence(ctx: Context) -> str:

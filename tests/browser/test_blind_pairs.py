@@ -1,0 +1,182 @@
+"""Blind tests and tournaments: answers that the lab has not confirmed are kept, and sent again only while the lab asks for the
+same pair; two people judge a tournament, and its ranking."""
+
+import json
+
+import pytest
+from accessibility import inspect_screen
+from browser_lab import Lab
+from helpers import control, expect_text, open_screen, open_tab
+from playwright.sync_api import expect
+
+from rlhf_lab.common.enums import Choice, JobKind
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store.blind_tests import add_test, answers
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import prompts
+from rlhf_lab.store.tournaments import add_tournament, tournament_answers
+
+CONTESTANTS = {"base": "a", "base/best/4": "b", "run/1/5": "c"}  # "a 0" is what the base wrote to the first prompt
+TEXTS = "[...document.querySelectorAll('.tournament .side .lab-text')].map((text) => text.innerText)"
+KEPT = "localStorage.getItem('rlhf-lab-blind-answer')"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A lab with a blind test of 6 pairs and a tournament of 3 contestants, whose texts are there already."""
+    home = tmp_path_factory.mktemp("blind") / "home"
+    with Database.open(home) as db:
+        project, jobs = new_project(db), []
+        engine = engine_process.record_heartbeat(db, "idle")
+        for checkpoint, letter in (("base", "a"), ("run/1/5", "b")):
+            payload = {"checkpoint": checkpoint, "prompts": [one.text for one in prompts(db, project.id, "eval")[:6]]}
+            jobs.append(queue.submit(db, JobKind.COMPLETE, project.id, payload))
+            queue.claim(db, [JobKind.COMPLETE], engine)
+            queue.finish(db, jobs[-1].id, {"texts": [f"{letter} {i}" for i in range(6)], "scores": [0.0] * 6})
+        add_test(db, project.id, jobs[0].id, jobs[1].id)
+        job = queue.submit(db, JobKind.TOURNAMENT, project.id, {})
+        queue.claim(db, [JobKind.TOURNAMENT], engine)
+        rows = [
+            {"model": model, "texts": [f"{letter} {i}" for i in range(6)], "scores": [0.5] * 6, "kl": [1.5] * 6}
+            for model, letter in CONTESTANTS.items()
+        ]
+        prompt_texts = [one.text for one in prompts(db, project.id, "eval")[:6]]
+        queue.finish(db, job.id, {"prompts": prompt_texts, "contestants": rows})
+        add_tournament(db, project.id, job.id)
+        engine_process.mark_engine_stopped(db, engine)
+    lab = Lab(home).start()
+    yield lab
+    lab.stop()
+
+
+def answer_count(lab) -> int:
+    with Database.open(lab.home) as db:
+        return sum(len(given) for given in answers(db, 1).values())
+
+
+def open_test(lab, open_page):
+    page = open_screen(lab, open_page, "Compare")
+    page.wait_for_selector("[data-judged='0']")
+    return page
+
+
+def lose_answer(page):
+    page.locator(".blind h2").click()
+    page.context.set_offline(True)
+    page.keyboard.press("1")
+    expect_text(page, "blind-notice", "Your last answer is not stored yet")
+
+
+def test_an_unanswered_answer_is_sent_again_when_the_lab_replies(lab, open_page):
+    page, before = open_test(lab, open_page), answer_count(lab)
+    lose_answer(page)
+    assert answer_count(lab) == before
+    page.context.set_offline(False)
+    page.wait_for_selector("[data-judged='1']")
+    assert answer_count(lab) == before + 1
+    assert page.evaluate(KEPT) is None
+    open_page.console_messages.clear()
+
+
+def test_a_kept_answer_is_not_sent_for_another_person_or_other_texts(lab, open_page):
+    page, before = open_test(lab, open_page), answer_count(lab)
+    lose_answer(page)
+    kept = json.loads(page.evaluate(KEPT))
+    page.context.set_offline(False)
+    page.evaluate(
+        "kept => localStorage.setItem('rlhf-lab-blind-answer', JSON.stringify(kept))", kept | {"by": "another"}
+    )
+    page.reload()
+    open_tab(page, "Compare")
+    page.wait_for_selector("[data-judged]")
+    page.wait_for_timeout(3000)
+    assert json.loads(page.evaluate(KEPT))["by"] == "another"
+    other_texts = kept | {"pair": kept["pair"] | {"left": "of another lab"}}
+    page.evaluate("kept => localStorage.setItem('rlhf-lab-blind-answer', JSON.stringify(kept))", other_texts)
+    expect_text(page, "blind-notice", "stored now")
+    assert page.evaluate(KEPT) is None
+    assert answer_count(lab) <= before + 1
+    open_page.console_messages.clear()
+
+
+def test_a_kept_answer_can_be_discarded(lab, open_page):
+    page, before = open_test(lab, open_page), answer_count(lab)
+    lose_answer(page)
+    page.click("[data-do=blind-discard]")
+    expect_text(page, "blind-notice", "no longer sent")
+    assert page.evaluate(KEPT) is None
+    page.context.set_offline(False)
+    page.wait_for_timeout(3000)
+    assert answer_count(lab) == before
+    expect(page.locator("[data-judged='0']")).to_be_visible()
+    open_page.console_messages.clear()
+
+
+def open_tournament(lab, open_page):
+    """A page whose visitor judges the tournament."""
+    page = open_screen(lab, open_page, "Compare")
+    page.locator(".tournament > summary").click()
+    control(page, "tournament-next").click()
+    page.wait_for_selector(".tournament [data-judged='0']")
+    page.locator(".tournament .about").click()  # the focus is on no control
+    return page
+
+
+def press_and_wait(page, key) -> list[str]:
+    """Answer a pair of the tournament; returns its texts."""
+    texts = page.evaluate(TEXTS)
+    page.keyboard.press(key)
+    page.wait_for_function(
+        f"before => JSON.stringify({TEXTS}) !== before", arg=json.dumps(texts, separators=(",", ":"))
+    )
+    return texts
+
+
+def given_answers(lab) -> list[tuple[str, Choice, set[str], str | None]]:
+    """Annotator, choice, both texts and the preferred one of each answer, in order."""
+    letters = list(CONTESTANTS.values())
+    with Database.open(lab.home) as db:
+        answers = [answer for answer in tournament_answers(db, 1) if answer.choice is not None]
+    found = []
+    for answer in answers:
+        first, second = (f"{letters[i]} {answer.position}" for i in (answer.first, answer.second))
+        found.append(
+            (answer.annotator, answer.choice, {first, second}, {"first": first, "second": second}.get(answer.choice))
+        )
+    return found
+
+
+def test_two_people_judge_a_tournament(lab, open_page):
+    page, another = open_tournament(lab, open_page), open_tournament(lab, open_page)
+    assert set(page.evaluate(TEXTS)) != set(another.evaluate(TEXTS))
+    seen = {key: press_and_wait(page, key) for key in "120xs"}
+    answers = given_answers(lab)
+    assert [texts for _, _, texts, _ in answers] == [set(texts) for texts in seen.values()]
+    assert [preferred for *_, preferred in answers] == [seen["1"][0], seen["2"][1], None, None, None]
+    assert [choice for _, choice, *_ in answers[2:]] == [Choice.TIE, Choice.BOTH_BAD, Choice.SKIP]
+    assert page.get_attribute(".tournament [data-judged]", "data-judged") == "4"  # a skip is no answer
+
+    control(another, "tournament-right").click()
+    another.wait_for_selector(".tournament [data-judged='1']")
+    expect_text(another, "tournament-note", "5 answers from 2 people")
+    expect_text(page, "tournament-note", "5 answers from 2 people")
+
+    page.context.set_offline(True)
+    lost = page.evaluate(TEXTS)
+    page.keyboard.press("1")
+    expect_text(page, "tournament-notice", "Your last answer is not stored yet")
+    assert len(given_answers(lab)) == 6
+    page.context.set_offline(False)
+    page.wait_for_selector(".tournament [data-judged='5']")  # the fold is open, also if Gradio has reloaded the page
+    assert given_answers(lab)[6:] == [(answers[0][0], *given_answers(lab)[6][1:3], lost[0])]
+    assert page.evaluate("localStorage.getItem('rlhf-lab-tournament-answer')") is None
+    expect_text(page, "tournament-notice", "stored now")
+
+    light = inspect_screen(page, "Compare")  # opens the ranking
+    names = control(page, "tournament-ranking").locator("tbody th").all_inner_texts()
+    assert sorted(name.partition(". ")[2] for name in names) == ["base model", "base, best of 4", "run 1, step 5"]
+    expect(control(page, "tournament-matrix").locator("tbody tr")).to_have_count(3)
+    page.get_by_role("button", name="Dark").click()
+    assert [text for text in light + inspect_screen(page, "Compare") if text.contrast < 4.5] == []
+    open_page.console_messages.clear()
