@@ -83,10 +83,12 @@ def ask(screen, **changes):
     return reply.get("jobs", reply)
 
 
-def answered(ctx, screen, texts=("Once a bird sang.", "Once a cat ran."), prompt=CONVERSATION, **changes):
-    """The jobs of two complete answers."""
+def answered(
+    ctx, screen, texts=("Once a bird sang.", "Once a cat ran."), prompts=(CONVERSATION, CONVERSATION), **changes
+):
+    """The jobs of two complete answers. prompts: as the two models read the conversation."""
     jobs, engine = ask(screen, **changes), engine_process.record_heartbeat(ctx.db, "x")
-    for job_id, text in zip(jobs, texts, strict=True):
+    for job_id, text, prompt in zip(jobs, texts, prompts, strict=True):
         job = queue.claim(ctx.db, [JobKind.CHAT], engine)
         result = {"text": text, "tokens": [len(text), 1], "prompt": prompt, "checkpoint": job.payload["checkpoint"]}
         queue.finish(ctx.db, job_id, result)
@@ -224,7 +226,9 @@ def test_what_cannot_become_a_pair(ctx, screen):
     assert "two complete answers" in screen.make_pair(event(jobs=alone))["error"]
     assert "the same" in screen.make_pair(event(jobs=answered(ctx, screen, ("Once.", "Once. "))))["error"]
     evaluation = prompts(ctx.db, ctx.project.id, "eval")[0].text
-    assert "evaluation" in screen.make_pair(event(jobs=answered(ctx, screen, prompt=evaluation)))["error"]
+    assert "evaluation" in screen.make_pair(event(jobs=answered(ctx, screen, prompts=(evaluation,) * 2)))["error"]
+    different = answered(ctx, screen, prompts=(CONVERSATION, "A tale?"))
+    assert "not answer the same conversation" in screen.make_pair(event(jobs=different))["error"]
     jobs = answered(ctx, screen)
     new_project(ctx.db)
     assert "Another project" in screen.make_pair(event(jobs=jobs))["error"]

@@ -1,0 +1,25 @@
+"""Mutants of tournaments and of the pairs made in a chat: each must make the tests named beside it fail."""
+
+from mutation_runner import Mutant, mutant_tests
+
+FIT, RANKING, SCREEN = "quality/bradley_terry.py", "quality/tournament.py", "ui/screens/tournament.py"
+CHAT, CHAT_PAIRS = "ui/screens/chat.py", "store/chat_pairs.py"
+NOT_A_PAIR = "ui/test_chat_screen.py::test_what_cannot_become_a_pair"
+
+# fmt: off
+MUTANTS = [
+    Mutant(FIT, "who loses comes first", "gradient = wins.sum(1) -", "gradient = wins.sum(0) -", "test_unequal_wins_by_hand"),
+    Mutant(FIT, "an interval of the score alone, not of its distance to the base", "to_base @ covariance @ to_base.T", "covariance",
+           "test_equal_wins_by_hand"),
+    Mutant(RANKING, "a tie is a win of the first", "Choice.TIE: 0.5", "Choice.TIE: 1.0", "test_ties_count_half_and_skips_nothing"),
+    Mutant(RANKING, "the best known comparison comes first", "-round(float(information[pair]), 9)", "round(float(information[pair]), 9)",
+           "test_the_least_known_comparison_comes_first_on_a_new_prompt"),
+    Mutant(SCREEN, "the first text is always on the left", "else texts[::-1]", "else texts", "test_sides_are_chosen_for_each_person"),
+    Mutant(SCREEN, "the left text is the first contestant's", "not _is_first_on_left(tournament.id, key, annotator)", "False",
+           "test_a_person_judges_blind_pairs_until_none_is_left"),
+    Mutant(CHAT, "answers to different conversations are a pair", 'results[0]["prompt"] != results[1]["prompt"]', "False", NOT_A_PAIR),
+    Mutant(CHAT_PAIRS, "labels of a prompt that is kept for evaluation", 'row.split == "eval"', "False", NOT_A_PAIR),
+]
+# fmt: on
+
+test_mutant_is_killed, test_without_a_mutant_it_passes = mutant_tests(MUTANTS)
