@@ -216,13 +216,14 @@ class PolicyRun:
         """Record what the numbers depend on besides the config, and note what changed since the last training."""
         manifest, machine = self.run.manifest, environment_manifest(self.trainer)
         functions = own_function_hashes(read_terms(manifest.get(TERMS_KEY) or []), self.model_cache.home)
+        previous_functions = manifest.get(FUNCTIONS_KEY) or {}
         for message in (
             dtype_change_note(manifest.get("machine") or {}, machine),
-            function_change_note(manifest.get(FUNCTIONS_KEY) or {}, functions),
+            function_change_note(previous_functions, functions),
         ):
             if message:
                 self._note(message, self.trainer.steps_done)
-        recorded = {"machine": machine} | ({FUNCTIONS_KEY: functions} if functions else {})
+        recorded = {"machine": machine} | ({FUNCTIONS_KEY: previous_functions | functions} if functions else {})
         set_manifest(self.model_cache.db, self.run.id, manifest | recorded)
 
     def execute(self) -> RunStatus:

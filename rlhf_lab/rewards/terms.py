@@ -66,11 +66,6 @@ def read_terms(records: Iterable[dict[str, Any]]) -> list[RewardTerm]:
     return check_terms([RewardTerm(item["name"], item["weight"], dict(item["options"])) for item in records])
 
 
-def manifest_labels(manifest: dict[str, Any]) -> list[str]:
-    """The labels of the terms that have curves; none where the reward is a reward model's score alone."""
-    return [term.label for term in read_terms(manifest.get(TERMS_KEY) or [])]
-
-
 def check_terms(terms: list[RewardTerm]) -> list[RewardTerm]:
     """The same terms. Raises ConfigError for a weight or an option that cannot be, or two terms of one name."""
     labels = set()

@@ -180,11 +180,12 @@ def test_what_a_run_has_besides_the_usual_curves(ctx):
         ).id
     record_step(ctx.db, ids["ppo"], StepResult(1, {"objective/reward/json": 1.0, "grad_norm": 1.0}))
     static = {name: run_feed.RunFeed(ctx).poll({"run": run_id})["static"] for name, run_id in ids.items()}
-    assert static["ppo"]["term_metrics"] == ["objective/reward/json", "objective/reward/reward_model"]
+    assert static["ppo"]["reward_terms"] == [("objective/reward/json", 1.0), ("objective/reward/reward_model", 0.5)]
     assert static["ppo"]["other_metrics"] == ["grad_norm"]
     assert {name: state["live_settings"] for name, state in static.items()} == {
         "ppo": ["beta", "lr"], "dpo": ["beta", "lr"], "sft": ["lr"],
     }  # fmt: skip
+    assert [state["has_rollouts"] for state in static.values()] == [True, False, False]
 
 
 @pytest.mark.parametrize("requested_id", [None, "", 999, "x"])

@@ -89,6 +89,7 @@ function drawBar(run, reply) {
     nodes.rewardRow.hidden = state.static.reward_models.length < 2 || run.reward_model === null;
     nodes.labelSource.textContent = state.static.label_source;
     for (const name of ['beta', 'lr']) nodes[name].label.hidden = !state.static.live_settings.includes(name);
+    for (const node of [tokenView.node, state.samples.node.querySelector('[data-do=to-tokens]')]) node.hidden = !state.static.has_rollouts;
   }
   if (document.activeElement !== nodes.picker) nodes.picker.value = run.id;
   nodes.picker.title = nodes.picker.selectedOptions[0]?.textContent ?? '';  // long names are truncated
@@ -207,13 +208,18 @@ function drawCurves(reply) {
   if (nodes.moreSelect.options.length !== state.static.other_metrics.length + 1) {
     nodes.moreSelect.replaceChildren(el('option', { value: '' }, 'choose a metric …'), ...state.static.other_metrics.map((name) => el('option', { value: name }, name)));
   }
-  for (const metric of state.static.term_metrics) {
-    if (state.extraCharts[metric]) continue;
-    const description = props.data.descriptions[`${TERM_PREFIX}<term>`] || '';
-    state.extraCharts[metric] = LabCharts.make(nodes.grid, { metric, title: `Reward term: ${metric.slice(TERM_PREFIX.length)}`, unit: '', description }, props.data, goToStep);
-    state.extraCharts[metric].showVerdict('info', 'This term before its weight, mean of the sampled texts.');
-  }
+  let previous = state.charts['objective/scores'];
+  for (const [metric, weight] of state.static.reward_terms) previous = state.extraCharts[metric] ??= makeTermChart(metric, weight, previous);
   for (const metric of Object.keys(state.extraCharts)) refreshMetric(metric).catch(() => {});
+}
+
+// The curve of a reward term stands with the score, whose part it is.
+function makeTermChart(metric, weight, previous) {
+  const description = props.data.descriptions[`${TERM_PREFIX}<term>`] || '';
+  const chart = LabCharts.make(nodes.grid, { metric, title: `Reward term: ${metric.slice(TERM_PREFIX.length)}`, unit: '', description }, props.data, goToStep);
+  previous.figure.after(chart.figure);
+  chart.showVerdict('info', `Mean of the sampled texts. Its weight in the score is ${Lab.number(weight)}.`);
+  return chart;
 }
 
 let pollNow = () => {};

@@ -24,7 +24,7 @@ CURVES = (
     Curve("objective/gold", "Gold: judge's score", "points", "What the simulated judge says itself. PPO never sees it."),
     Curve("policy/clipfrac_avg", "Clip fraction", "share", "Share of tokens whose probability ratio was clipped."),
     Curve("loss/value_avg", "Value loss", "", "How wrong the value head's predictions of the return are."),
-    Curve("rewards/margins", "Implicit reward margin", "sd", "DPO: beta times how far chosen texts rose above rejected ones."),
+    Curve("rewards/margins", "Implicit reward margin", "", "DPO: beta times how far chosen texts rose above rejected ones."),
     Curve("rewards/accuracies", "Implicit reward accuracy", "share", "DPO: pairs of the step ranked as they were labelled."),
     Curve("loss/dpo_avg", "DPO loss", "", "How far the policy is from ranking the pairs as labelled."),
     Curve("loss/sft_avg", "Cross-entropy of the texts", "nats", "How unlikely the policy finds the texts it learns."),

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from rlhf_lab.common.curves import Point, downsample
-from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, EngineState, JobStatus, RunStatus
+from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, OFFLINE_ALGORITHMS, EngineState, JobStatus, RunStatus
 from rlhf_lab.common.records import EngineStatus, Job, Run
 from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.engine_process import engine_state
-from rlhf_lab.rewards.terms import manifest_labels
+from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import reward_models
 from rlhf_lab.store.run_metrics import metric_names, metric_series, sample_steps
@@ -66,14 +66,15 @@ class LiveState(TypedDict):
 
 
 class StaticState(TypedDict):
-    """What hardly ever changes. runs: (id, name, status); reward_models: (id, label); term_metrics: of the reward terms."""
+    """What hardly ever changes. runs: (id, name, status); reward_models: (id, label); reward_terms: (metric, weight)."""
 
     label_source: str
     runs: list[tuple[int, str, RunStatus]]
     events: list[ChangeMarker]
-    term_metrics: list[str]
+    reward_terms: list[tuple[str, float]]
     other_metrics: list[str]
     live_settings: list[str]
+    has_rollouts: bool
     reward_models: list[tuple[int, str]]
 
 
@@ -247,15 +248,17 @@ class RunFeed:
         reward_model_id = run_summary.current_reward_model_id(view)
         listed_runs = run_summary.newest_rows(status.project_runs, MAX_LISTED, run.id)
         models = run_summary.newest_rows(reward_models(db, run.project_id), MAX_MODELS, reward_model_id)
-        term_metrics = [f"objective/reward/{label}" for label in manifest_labels(run.manifest)]
-        drawn = {*CHART_METRICS, *term_metrics}
+        terms = read_terms(run.manifest.get(TERMS_KEY) or [])
+        reward_terms = [(f"objective/reward/{term.label}", term.weight) for term in terms]
+        drawn = {*CHART_METRICS, *(metric for metric, _ in reward_terms)}
         return {
             "label_source": run_summary.label_source_text(db, run, reward_model_id),
             "runs": [(other.id, other.name, other.status) for other in listed_runs],
             "events": run_summary.change_markers(view),
-            "term_metrics": term_metrics,
+            "reward_terms": reward_terms,
             "other_metrics": [name for name in metric_names(db, run.id) if name not in drawn],
             "live_settings": run_summary.live_settings(run),
+            "has_rollouts": run.config.get("algorithm") not in OFFLINE_ALGORITHMS,
             "reward_models": [(row.id, run_summary.reward_model_label(row)) for row in models],
         }
 
