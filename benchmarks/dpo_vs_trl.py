@@ -2,8 +2,8 @@
 
     python benchmarks/dpo_vs_trl.py --peer-python peer/bin/python
 
-A random Llama with a LoRA adapter that is not 0, pairs of different lengths, the sigmoid loss, float32. Prints both sides of each
-number, and the largest difference of a gradient relative to the largest gradient of its tensor. Not compared: ipo, where TRL takes
+A random Llama with a LoRA adapter that is not 0, pairs of different lengths, the sigmoid loss, float32. Prints each number twice,
+and the largest difference of a gradient relative to the largest gradient of its tensor. Not compared: ipo, where TRL takes
 means per token instead of sums (see `core.direct_preference`), label smoothing, which its sigmoid loss ignores, and ties.
 """
 

@@ -1,4 +1,4 @@
-"""TRL 1.12.0's DPO loss and gradients of one batch, for dpo_vs_trl.py, which runs this with the Python of trl_ppo.py's environment.
+"""TRL 1.12.0's DPO loss and gradients of one batch, for dpo_vs_trl.py, in the environment that trl_ppo.py describes.
 
 The folder holds a model, `adapter.safetensors` with the policy's LoRA weights, and `batch.json` with pairs of token ids. Writes
 `trl.json` and `trl.safetensors`, the gradients under PEFT's names.
