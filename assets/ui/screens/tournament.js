@@ -121,7 +121,7 @@ window.LabTournament = window.LabTournament || (({ root, fetchState, trigger, ge
     const hasGold = rows.some((row) => row.gold !== null);
     const scoreText = (row) => (row.is_reference ? '0 (reference)' : `${signed(row.score)} (${signed(row.low)} to ${signed(row.high)})`);
     const scores = rows.map((row, i) => el('tr', {}, el('th', { scope: 'row' }, `${i + 1}. ${row.name}`), el('td.score', {}, scoreText(row)), cell(fixed(row.kl)), cell(fixed(row.reward)), hasGold ? cell(fixed(row.gold)) : null));
-    const share = (i, j) => { const total = wins[i][j] + wins[j][i]; return i === j ? cell('') : total ? cell(`${Math.round(100 * wins[i][j] / total)} %`, `${wins[i][j]} of ${total} answers, ties count half`) : cell('–', 'no answer yet'); };
+    const share = (i, j) => { const total = wins[i][j] + wins[j][i]; return i === j ? cell('') : total ? cell(`${Math.round(100 * wins[i][j] / total)}\u00a0%`, `${wins[i][j]} of ${total} answers, ties count half`) : cell('–', 'no answer yet'); };
     const matrix = rows.map((row, i) => el('tr', {}, el('th', { scope: 'row' }, row.name), ...rows.map((_, j) => share(i, j))));
     tables.replaceChildren(
       el('div.lab-scroll', { tabindex: '0', role: 'group', 'aria-label': 'ranking' }, el('table', { 'data-do': 'tournament-ranking' }, head('model', 'score (95 % interval)', 'KL', 'reward', ...(hasGold ? ['gold'] : [])), el('tbody', {}, ...scores))),
