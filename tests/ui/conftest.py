@@ -34,21 +34,21 @@ def in_loop():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """calls(module, ctx, *events): build a screen; returns its server functions and event handlers by name, the first
-    server function as `read` too."""
+    """calls(module, ctx): build a screen; returns its server functions and event handlers by name, the first server function as
+    `read` too."""
 
-    def build(module, ctx, *events):
+    def build(module, ctx):
         screen = SimpleNamespace(read=None)
+
+        class Component:
+            def __getattr__(self, event):
+                return lambda handler, *_, **__: setattr(screen, event, handler)
 
         def widget(name, *, server_functions=None, **_):
             for function_name, function in (server_functions or {}).items():
                 setattr(screen, function_name, server_function(function, function_name))
                 screen.read = screen.read or getattr(screen, function_name)
-
-            def register(event):
-                return lambda handler, *_, **__: setattr(screen, event, handler)
-
-            return SimpleNamespace(**{event: register(event) for event in events})
+            return Component()
 
         monkeypatch.setattr(module, "widget", widget)
         module.build(ctx, None)

@@ -71,7 +71,7 @@ def act_as(ctx):
 
 @pytest.fixture
 def screen(ctx, act_as, calls):
-    return calls(chat, ctx, "ask", "forget", "make_pair", "stop_answers")
+    return calls(chat, ctx)
 
 
 def event(**data):

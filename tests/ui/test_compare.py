@@ -97,17 +97,7 @@ def test_malformed_run_ids_are_refused_and_missing_or_foreign_runs_left_out(ctx,
     run = create_run(ctx.db, ctx.project.id, model(ctx).id, "mine", config={}, manifest={}, total_steps=9)
     new_project(ctx.db)
     assert compare.run_details(ctx, [run.id]) == nothing
-    events = (
-        "sample",
-        "start_test",
-        "edit_test",
-        "answer",
-        "cancel",
-        "start_tournament",
-        "delete_tournament",
-        "judge_pair",
-    )
-    read = calls(compare, ctx, *events).read
+    read = calls(compare, ctx).read
     assert read({})["steps_by_run"] == read({"runs": [str(run.id)]})["steps_by_run"] == {}
     for wrong in ("x", {"1": 1}, [None], [{}], 7, [float("inf")]):
         assert read({"runs": wrong}) == {"error": "The page sent no usable runs. Reload it and try again."}

@@ -140,7 +140,7 @@ def operator_checks(calls):
     """operator_checks(ctx): whether the header takes its visitor for the operator, and its reply to a secret."""
 
     def build(ctx):
-        screen = calls(header, ctx, "verify_operator")
+        screen = calls(header, ctx)
         event = SimpleNamespace(_data={"request_id": 7})
         return lambda: screen.read({})["is_operator"], lambda secret: screen.verify_operator(event, secret)
 

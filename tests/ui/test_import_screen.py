@@ -109,7 +109,7 @@ def test_only_the_operator_undoes_imports(ctx, controller, calls):
     mapped = {"column_mapping": {"prompt": "question", "chosen": "good", "rejected": "bad"}, "source": "human"}
     act(controller, {"action": "import", **upload(controller, ROWS), **mapped})
     record = list_imports(ctx)["imports"][0]
-    handler = calls(import_data, dataclasses.replace(ctx, operator_secret="secret"), "action").action
+    handler = calls(import_data, dataclasses.replace(ctx, operator_secret="secret")).action
     for action in ("ask", "back"):
         event = gr.EventData(
             None, {"action": action, "project": ctx.project.id, "import": record["id"], "request_id": 1}

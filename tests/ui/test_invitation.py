@@ -55,7 +55,7 @@ INVITE_EVENT = SimpleNamespace(_data={"request_id": 7, "origin": "http://192.168
 def screen(room, calls, monkeypatch):
     """The screen People of the room, for somebody called Ann."""
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(Role.LABELLER, "Ann"))
-    return calls(people, room, "rules", "invite", "list_names", "erase")
+    return calls(people, room)
 
 
 def test_whoever_has_the_secret_is_shown_the_way_in_and_nobody_else(room, screen):
@@ -83,10 +83,10 @@ def test_what_the_screen_reads_by_itself_tells_nobody_the_code(room, screen, mon
 
 
 def test_a_lab_that_nobody_else_reaches_says_so_to_whoever_operates_it(ctx, calls, monkeypatch):
-    assert calls(people, ctx, "rules", "invite", "list_names", "erase").invite("", INVITE_EVENT) == {
+    assert calls(people, ctx).invite("", INVITE_EVENT) == {
         "request_id": 7,
         "invite": None,
     }
-    guarded = calls(people, replace(ctx, operator_secret="sesame"), "rules", "invite", "list_names", "erase")
+    guarded = calls(people, replace(ctx, operator_secret="sesame"))
     assert "Only the operator" in guarded.invite("", INVITE_EVENT)["error"]
     assert guarded.invite("sesame", INVITE_EVENT) == {"request_id": 7, "invite": None}

@@ -18,7 +18,7 @@ from rlhf_lab.store.erasure import erase_person_rows
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import parse_payload, server_function
+from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.screens import blind_test, compare, reward
 from rlhf_lab.ui.services import generation_requests
 
@@ -55,29 +55,9 @@ def act_as(ctx):
         LocalContext.request.reset(token)
 
 
-def build_screen(module, ctx, monkeypatch):
-    """The screen's server functions and event handlers by name."""
-    functions = {}
-
-    class Widget:
-        def __getattr__(self, event):
-            return lambda handler, *_, **__: functions.__setitem__(event, handler)
-
-    def widget(name, *, server_functions, **_):
-        functions.update({key: server_function(function, key) for key, function in server_functions.items()})
-        return Widget()
-
-    monkeypatch.setattr(module, "widget", widget)
-    if module is reward:
-        monkeypatch.setattr(reward, "Form", lambda *_: SimpleNamespace(components=[], on_change=lambda *_: None))
-        monkeypatch.setattr(reward.gr, "Accordion", lambda *_, **__: contextlib.nullcontext())
-    module.build(ctx, None)
-    return SimpleNamespace(**functions)
-
-
 @pytest.fixture
-def screen(ctx, monkeypatch):
-    return build_screen(compare, ctx, monkeypatch)
+def screen(ctx, calls):
+    return calls(compare, ctx)
 
 
 def event(**data):
@@ -156,8 +136,10 @@ def test_jobs_without_a_requester_are_nobodys(ctx, screen, act_as):
         assert NOT_YOURS in screen.completions({"jobs": [job.id]})["error"]
 
 
-def test_an_explanation_is_read_by_its_requester_alone(ctx, monkeypatch, act_as):
-    screen = build_screen(reward, ctx, monkeypatch)
+def test_an_explanation_is_read_by_its_requester_alone(ctx, calls, monkeypatch, act_as):
+    monkeypatch.setattr(reward, "Form", lambda *_: SimpleNamespace(components=[], on_change=lambda *_: None))
+    monkeypatch.setattr(reward.gr, "Accordion", lambda *_, **__: contextlib.nullcontext())
+    screen = calls(reward, ctx)
     act_as("Ann")
     job_id = screen.explain(event(model=1, prompt="p", text="Ann's secret", request_id=1))["job"]
     assert screen.explanation({"job": job_id}) == {"is_waiting": True, "running": False}

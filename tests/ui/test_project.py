@@ -346,7 +346,7 @@ def test_stopping_an_engine_that_is_not_there(controller):
 
 
 def test_only_the_operator_creates_a_project(ctx, calls):
-    page = calls(screen, replace(ctx, operator_secret="sesame"), "action", "operator_secret")
+    page = calls(screen, replace(ctx, operator_secret="sesame"))
     event = gr.EventData(None, {"request_id": 1} | new())
     for wrong in (None, "", "Sesame"):
         assert "Only the operator" in page.action(wrong, event)["error"]
@@ -359,9 +359,7 @@ def test_only_the_operator_creates_a_project(ctx, calls):
 def test_the_browser_keeps_a_right_secret_and_a_viewer_is_sent_to_the_operators_link(ctx, calls, monkeypatch, role):
     """A secret makes no labeller of a viewer, and events end before it is looked at: the link's cookie makes them operator."""
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role))
-    page = calls(
-        screen, replace(ctx, operator_secret="sesame").as_multi_user(open_to_all=False), "action", "operator_secret"
-    )
+    page = calls(screen, replace(ctx, operator_secret="sesame").as_multi_user(open_to_all=False))
     assert page.operator_secret.for_viewers
     for wrong in ("", "Sesame"):
         stored, reply = page.operator_secret(gr.EventData(None, {"request_id": 1, "secret": wrong}))

@@ -159,7 +159,7 @@ def test_reward_models_name_the_annotators_they_were_trained_on(ctx, three):
 
 
 def test_only_the_operator_acts(ctx, three, calls):
-    action = calls(quality, dataclasses.replace(ctx, operator_secret="s"), "action").action
+    action = calls(quality, dataclasses.replace(ctx, operator_secret="s")).action
     payload = {"request_id": 5, "action": "train", "source": "human", "weights": {}}
     reply = action("wrong", gr.EventData(None, payload))
     assert reply["request_id"] == 5
