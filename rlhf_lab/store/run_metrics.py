@@ -94,11 +94,11 @@ def metric_series(
 
 
 def metric_names(db: Database, run_id: int) -> list[str]:
-    """Every metric the run has recorded at its newest step, by name."""
+    """Every metric the run has recorded at its first or its newest step, by name: offline methods measure some now and then."""
     m = t.metrics.c
-    newest = select(func.max(m.step)).where(m.run_id == run_id).scalar_subquery()
+    first, newest = (select(end(m.step)).where(m.run_id == run_id).scalar_subquery() for end in (func.min, func.max))
     with db.read() as conn:
-        query = select(m.name).where(m.run_id == run_id, m.step == newest).order_by(m.name)
+        query = select(m.name).where(m.run_id == run_id, m.step.in_((first, newest))).distinct().order_by(m.name)
         return list(conn.execute(query).scalars())
 
 

@@ -54,6 +54,13 @@ def test_a_step_comes_back_whole(db: Database, run_id: int) -> None:
     assert run_metrics.sample_steps(db, run_id - 1) == []
 
 
+def test_the_names_of_a_runs_metrics_are_those_of_its_first_and_newest_step(db: Database, run_id: int) -> None:
+    for step, names in ((1, "cb"), (2, "d"), (10, "ab")):
+        run_metrics.record_step(db, run_id, StepResult(step, dict.fromkeys(names, 0.5)))
+    assert run_metrics.metric_names(db, run_id) == ["a", "b", "c"]
+    assert run_metrics.metric_names(db, run_id - 1) == []
+
+
 def test_metrics_after_a_step(db: Database, run_id: int) -> None:
     for step in (0, 1, 2, 10):
         run_metrics.record_step(db, run_id, StepResult(step, {"a": step / 2}))

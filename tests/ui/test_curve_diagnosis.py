@@ -118,6 +118,10 @@ CASES = {
     "reward: the KL eats the score": (
         {REWARD: curve((-1.0, 3)), SCORE: curve((0.8, 3))}, REWARD, Level.WARN, "costs more than the score brings",
     ),
+    "reward: no KL to pay for": (
+        {REWARD: curve((-1.0, 3)), SCORE: curve((0.8, 3)), KL: curve((0.02, 3))}, REWARD, Level.WARN,
+        "−1.00, though the KL is near 0: probably responses that do not end lose missing_eos_penalty",
+    ),
     "reward: rising": ({REWARD: ramp(0, 1, 10)}, REWARD, Level.GOOD, "since the start"),
     "reward: falling": ({REWARD: curve((1.0, 5), (0.7, 5))}, REWARD, Level.WARN, "KL costs more"),
     "reward: below its start": ({REWARD: curve((1.0, 5), (0.7, 10))}, REWARD, Level.WARN, "beta is too high"),
@@ -310,6 +314,11 @@ def test_within_a_large_budget_a_run_that_exploits_the_reward_model_is_to_stop()
     curves = {"objective/kl": [(1, 0.0), (2, 9.0)], "objective/gold": [(1, 0.0), (2, 0.0)]}
     message = diagnose(curves, [], 12.0)["objective/kl"].message
     assert message.endswith("exploits the reward model; stop, or start with a lower kl_budget.")
+
+
+def test_far_from_the_base_within_a_large_budget_the_budget_is_to_be_lowered():
+    message = diagnose({KL: curve((15.0, 10))}, [], 20.0)[KL].message
+    assert message == "KL 15.0 and steady: far from the base model; stop, or start with a lower kl_budget."
 
 
 BUDGET_CASES = {

@@ -28,6 +28,7 @@ SCORE_LEARNT = 0.3  # sd above the start: something was learnt
 SCORES_CLIPPED = 0.9  # share of the scores: nearly nothing is left to gain
 KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
 KL_BUDGET_FAR = 2.0  # times the budget: the policy is far beyond it
+KL_FREE = 0.1  # nats a response: a smaller KL costs next to nothing
 KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
 CLIP_HIGH, CLIP_ALERT = 0.25, 0.4  # share of tokens
 VALUE_GROWTH = 2.0  # times the previous loss
@@ -299,9 +300,15 @@ def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
     )
 
 
-def _reward(reward: Trend, trends: CurveTrends) -> Finding:
-    score = trends.get("objective/scores")
+def _reward(reward: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return a rule
+    score, kl = trends.get("objective/scores"), trends.get("objective/kl")
     if score is not None and score.current > 0 and reward.current < -SCORE_FLAT:
+        if kl is not None and kl.current < KL_FREE:
+            return Finding(
+                Level.WARN,
+                f"{reward.current:z.2f}, though the KL is near 0: probably responses that do not end lose missing_eos_penalty; "
+                "a larger max_new_tokens lets them end.",
+            )
         return Finding(
             Level.WARN,
             f"{reward.current:z.2f}: the KL costs more than the score brings; give it some steps, or lower beta.",
@@ -339,7 +346,8 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
     if kl.current > KL_HIGH:
         return Finding(
             Level.ALERT,
-            f"KL {kl.current:.1f} {direction}: far from the base model; raise beta or lower lr.",
+            f"KL {kl.current:.1f} {direction}: far from the base model; "
+            f"{'raise beta or lower lr' if trends.kl_budget is None else 'stop, or start with a lower kl_budget'}.",
             restrains=True,
         )
     if rising and kl.change > KL_FAST:
