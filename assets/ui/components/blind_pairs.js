@@ -11,12 +11,12 @@ window.LabBlindPairs = window.LabBlindPairs || (({
   const keptAnswer = () => JSON.parse(localStorage.getItem(KEPT) || 'null');
   const forgetAnswer = () => localStorage.removeItem(KEPT);
   const pairs = { state: null, selectedId: keptAnswer()?.[idName] ?? null, send, answer, handleReply, refresh, reset, showNoReply, view, choiceButton, drawButtons };
-  let pending = null, isResend = false, replyCount = 0, isFetching = false;  // pending: {id, event} of the request that waits for its reply
+  let pending = null, replyCount = 0, isFetching = false;  // pending: {id, isAnswer, isResend} of the request that waits for its reply
 
   // onNoReply(): says what became of it. Gradio may reload the page when the connection is lost, so the words are kept for the tab.
-  function send(event, fields, onNoReply) {
+  function send(event, fields, onNoReply, isResend = false) {
     if (pending) return;
-    const sent = pending = { id: Date.now(), event };
+    const sent = pending = { id: Date.now(), isAnswer: Boolean(fields.choice), isResend };
     showNoReply('');
     drawButtons();
     trigger(event, { request_id: sent.id, annotator: Lab.annotator(), ...fields });
@@ -35,12 +35,9 @@ window.LabBlindPairs = window.LabBlindPairs || (({
     const { id, annotator, pair } = pairs.state || {};
     if (!pair || pending) return;
     localStorage.setItem(KEPT, JSON.stringify({ by: annotator, [idName]: id, pair, choice }));
-    sendAnswer(choice, false);
+    sendAnswer(choice);
   }
-  function sendAnswer(choice, isAgain) {
-    isResend = isAgain;
-    send(answerEvent, { [idName]: pairs.state.id, [pairName]: pairs.state.pair[pairName], choice }, showKept);
-  }
+  function sendAnswer(choice, isResend) { send(answerEvent, { [idName]: pairs.state.id, [pairName]: pairs.state.pair[pairName], choice }, showKept, isResend); }
 
   function showKept() {
     if (!keptAnswer()) return;
@@ -67,14 +64,14 @@ window.LabBlindPairs = window.LabBlindPairs || (({
   // Returns whether the reply belongs to a request that was sent here. It holds the new state, or an error.
   function handleReply(reply) {
     if (!pending || reply?.request_id !== pending.id) return false;
-    const isAnswer = pending.event === answerEvent, state = reply[idName.replace('_id', '')];
+    const { isAnswer, isResend } = pending, state = reply[idName.replace('_id', '')];
     pending = null;
     replyCount += 1;
     if (isAnswer) forgetAnswer();
     if (reply.error) { Lab.showNotice(notice, reply.error, true); refresh(); } else {
       pairs.selectedId = state.id;
       setState(state);
-      Lab.showNotice(notice, reply.message || (isAnswer && isResend ? STORED : ''));
+      Lab.showNotice(notice, reply.message || (isResend ? STORED : ''));
     }
     drawButtons();
     return true;
