@@ -57,11 +57,11 @@ def test_the_best_checkpoint_in_a_sentence(ctx):
     run = dataclasses.replace(get_run(ctx.db, a_run(ctx).id), config={"kl_budget": 4.0})
     curves = {
         "eval/best_step": [(5, 5.0), (10, 10.0), (15, 10.0)],
-        "eval/scores": [(5, 0.5), (10, 1.25), (15, 0.25)],
+        "eval/scores": [(5, 0.5), (10, -1.25), (15, 0.25)],
         "eval/kl": [(5, 1.0), (10, 3.75), (15, 4.5)],
     }
     assert run_summary.best_checkpoint_text(run, curves) == (
-        "Best checkpoint within or near the KL budget of 4: step 10. On prompts that were not trained on its score is 1.25 sd "
+        "Best checkpoint within or near the KL budget of 4: step 10. On prompts that were not trained on its score is −1.25 sd "
         "and its KL 3.8."
     )
     assert run_summary.best_checkpoint_text(run, {}) == ""

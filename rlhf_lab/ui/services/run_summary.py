@@ -17,7 +17,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import reward_model_of
 from rlhf_lab.store.run_metrics import samples_at
 from rlhf_lab.store.runs import events, get_run
-from rlhf_lab.ui.services.curve_diagnosis import SettingChange
+from rlhf_lab.ui.services.curve_diagnosis import HYPHEN_AS_MINUS, SettingChange
 
 _Row = TypeVar("_Row", Run, RewardModelRow)
 JsonPoint = list[float | None]  # [step, value]; None for a value that is not finite
@@ -263,10 +263,11 @@ def best_checkpoint_text(run: Run, curves: Mapping[str, list[Point]]) -> str:
     score, kl = (dict(curves.get(name, [])).get(step) for name in ("eval/scores", "eval/kl"))
     if score is None or kl is None:
         return ""
-    return (
+    text = (
         f"Best checkpoint within or near the KL budget of {run.config['kl_budget']:g}: step {step}. On prompts that were not "
         f"trained on its score is {score:z.2f} sd and its KL {kl:.1f}."
     )
+    return HYPHEN_AS_MINUS.sub("−", text)
 
 
 def activity_text(
