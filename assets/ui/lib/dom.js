@@ -70,8 +70,8 @@ window.Lab = (() => {
       el('div.turns', {}, turns.map(({ role, content }) => el(`div.turn.${role}`, {}, el('span.muted', {}, SPEAKERS[role]), el('p.lab-text', { dir: 'auto' }, content)))));
   }
 
-  // A conversation instead of the text field that holds its prompt, until somebody presses `edit`. show(turns): those of the field's
-  // prompt; null where it is none of the page's own.
+  // Shows a conversation in place of the text field that holds it, until somebody presses `edit`. show(turns): the turns of the
+  // field's text; null or undefined for a text that somebody typed.
   function conversationField(field, action) {
     let editedText = null;
     const shown = el('div', { hidden: true });
