@@ -45,6 +45,7 @@ log = logging.getLogger("rlhf_lab.instant_reward")
 MIN_DECIDED = 6  # labels that prefer one text; fewer say nothing
 REFERENCE_TEXTS = 128  # whose scores have mean 0 and standard deviation 1
 MIN_REFERENCE_TEXTS = 8
+MIN_SPREAD = 1e-6  # of their scores before that: where labels cancel out, rounding is all that is left
 MAX_QUICK_LABELS = 100  # the ridge is chosen at every fit; with more labels after the figures are shown,
 RIDGE_INTERVAL = 25  # when there are so many more, and a quarter more
 LOADED_PAIRS = 64  # at a time
@@ -137,7 +138,8 @@ class InstantModel:
         return True
 
     def predict(self, pair: Pair) -> Prediction | None:
-        """The scores of a pair by a head that knows no label of it; None without features or enough other labels."""
+        """The scores of a pair by a head that knows no label of it; None without features or enough other labels, or where these
+        cancel out."""
         texts = load_features(self.db, [pair.first.id, pair.second.id])
         if self._fit is None or len(texts) < 2 or not all(self._is_usable(text) for text in texts.values()):
             return None
@@ -145,8 +147,11 @@ class InstantModel:
         if weights is None:
             return None
         reference = self._reference @ weights
+        spread = reference.std()
+        if spread < MIN_SPREAD:
+            return None
         first, second = (
-            (self._scaler(texts[side.id].vector - self._scaler.mean) @ weights - reference.mean()) / reference.std()
+            (self._scaler(texts[side.id].vector - self._scaler.mean) @ weights - reference.mean()) / spread
             for side in (pair.first, pair.second)
         )
         return Prediction(float(first), float(second))

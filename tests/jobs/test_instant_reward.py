@@ -195,6 +195,16 @@ def test_a_pair_that_has_labels_is_predicted_without_them(db, project, texts, on
     assert (again.first, again.second) == pytest.approx((before.first, before.second), abs=2e-3)
 
 
+def test_labels_that_cancel_out_predict_nothing(db, project, texts):
+    """As many people prefer one text of a pair as the other."""
+    model, p = InstantModel(db, project.id), texts.pairs(20)
+    for i in range(6):
+        texts.vote(p[0], Choice.FIRST if i % 2 else Choice.SECOND, f"person {i}")
+    model.update()
+    assert model.figures.decided == 6
+    assert model.predict(p[1]) is None
+
+
 def test_a_stronger_label_moves_scores_further_apart(db, project, texts, one_ridge):
     p, distances = texts.pairs(20), []
     for strength in (None, Strength.MUCH):
