@@ -42,7 +42,7 @@ function settingField(name) {
 function buildScreen() {
   state.samples = LabSampleViewer(state.run.id, (question) => server.samples(question), (step) => { markAll(); tokenView.show(state.run.id, step); }, tokenView.open);
   nodes = { activity: el('p.lab-notice', { role: 'status', hidden: true }), grid: el('div.grid', { role: 'group', 'aria-label': 'curves' }), more: el('div.more'),
-    explanation: el('p.muted', {}, 'The sentence under a curve speaks of the mean of its last 5 steps (fewer before step 10), so that the noise of one step does not count; rising or falling it calls a curve whose newest step says so too.'),
+    explanation: el('p.muted', {}, 'The sentence under each curve describes the mean of its last 5 steps (fewer before step 10), because single steps are noisy. A curve counts as rising or falling only if its newest step confirms it.'),
     none: el('div.lab-card.lab-empty', {}, 'The curves begin with the first step.') };
   const barNode = buildBar();
   root.replaceChildren(barNode, nodes.activity, el('div.columns', {}, el('div.curves', {}, nodes.none, nodes.grid, nodes.explanation, nodes.more), state.samples.node), tokenView.node);
