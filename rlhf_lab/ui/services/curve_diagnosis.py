@@ -498,7 +498,7 @@ def _accuracy(accuracy: Trend, trends: CurveTrends) -> Finding:
     if accuracy.current >= ACCURACY_KNOWN:
         return Finding(
             Level.INFO,
-            f"{text}: it has learnt these labels. More steps move it further from the base; how it ranks new pairs is not measured.",
+            f"{text}: it has learnt these labels. More steps move it further from the base; new pairs are not measured.",
         )
     return Finding(Level.GOOD, f"{text}, among pairs that it has learnt from.")
 
