@@ -71,7 +71,9 @@ def turns(root) -> list[tuple[str, str]]:
     root.locator(".turn").last.wait_for()
     speakers = root.locator(".turn > .muted").all_inner_texts()
     contents = [text.strip() for text in root.locator(".turn > .lab-text").all_inner_texts()]
-    root.locator(".conversation").scroll_into_view_if_needed()
+    root.locator(".conversation").evaluate(
+        "(node) => node.scrollIntoView({ block: 'center' })"
+    )  # it may be drawn again
     expect(root.locator(".turn").last.locator(".lab-text")).to_be_in_viewport(ratio=0.95)  # scrolled to whole pixels
     return list(zip(speakers, contents, strict=True))
 

@@ -251,8 +251,9 @@ def test_calibration_and_disagreements_of_a_model(ctx):
     )
     detail, label = reward.model_detail(ctx, row.id), load_comparisons(ctx.db, row.snapshot)[2]
     assert (detail["calibration"], detail["calibration_error"]) == ([[0.6, 0.5, 4], [0.9, 1.0, 3]], 0.1)
+    turns = [{"role": "user", "content": label.prompt}]
     assert detail["disagreements"] == [
-        {"prompt": label.prompt, "chosen": label.chosen.strip(), "rejected": label.rejected.strip(), "probability": 0.1}
+        {"turns": turns, "chosen": label.chosen.strip(), "rejected": label.rejected.strip(), "probability": 0.1}
     ]
 
 
