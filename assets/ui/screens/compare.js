@@ -235,7 +235,7 @@ function resultCard(item) {
 
 function drawResults() {
   const resultCards = [pending, ...finished].filter(Boolean).map(resultCard);
-  results.replaceChildren(...(resultCards.length ? resultCards : [el('div.lab-card.lab-empty', {}, 'Press Write: what the models make of the prompt stands here, side by side. The last five answers stay while the page is open.')]));
+  results.replaceChildren(...(resultCards.length ? resultCards : [el('div.lab-card.lab-empty', {}, 'Press Write to see the texts of the models here, side by side. The last five results stay while the page is open.')]));
   fields.sample.textContent = pending ? 'Writing …' : 'Write';
   updateButtons();
 }
