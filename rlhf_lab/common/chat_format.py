@@ -50,10 +50,19 @@ def validate_chat(value: Sequence[Any]) -> Chat:
             raise UnreadableError(
                 f"has a message {number} of role {str(role)[:40]!r}; roles are {', '.join(SPEAKER_BY_ROLE)}"
             )
+        content = _join_parts(content)
         if not isinstance(content, str):
             raise UnreadableError(f"has a message {number} whose content is {_type_name(content)}, not a text")
         chat.append({"role": role, "content": content})
     return chat
+
+
+def _join_parts(content: Any) -> Any:
+    """A content of parts, [{"type": "text", "text": …}, …], as one text if all of them are text; any other content unchanged."""
+    is_text = isinstance(content, list) and all(
+        isinstance(part, dict) and part.get("type") == "text" for part in content
+    )
+    return "".join(str(part.get("text") or "") for part in content) if is_text and content else content
 
 
 def is_message(value: Any) -> bool:
@@ -159,9 +168,17 @@ def _split_chats(chosen: Chat, rejected: Chat) -> tuple[str, str, str]:
         raise UnreadableError("share no message that could be the prompt")
     return (
         prompt_of_chat(chosen[:shared_count]),
-        parse_response(chosen[shared_count:]),
-        parse_response(rejected[shared_count:]),
+        _continuation_text(chosen[shared_count:]),
+        _continuation_text(rejected[shared_count:]),
     )
+
+
+def _continuation_text(turns: Chat) -> str:
+    """What follows a prompt: an answer, or a conversation from one answer to another as a transcript."""
+    roles = [message["role"] for message in turns]
+    if len(turns) % 2 == 1 and roles == (["assistant", "user"] * len(turns))[: len(turns)]:
+        return to_transcript(turns).removeprefix(f"{ASSISTANT_PREFIX} ").removesuffix(ASSISTANT_PREFIX)
+    return parse_response(turns)
 
 
 def _split_texts(chosen: str, rejected: str) -> tuple[str, str, str]:

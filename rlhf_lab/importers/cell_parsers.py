@@ -56,8 +56,8 @@ class UniqueNameDecoder(json.JSONDecoder):
         return f'"{name[:40]}" is in an object twice. Keep one of them, or rename one' if name else ""
 
 
-def parse_choice(value: Any, custom_words: Mapping[str, Choice]) -> Choice:
-    """A vote by `custom_words` (--choices), or if that is empty by CHOICE_BY_WORD.
+def parse_choice(value: Any, custom_words: Mapping[str, Choice], text_names: Mapping[str, Choice] = {}) -> Choice:
+    """A vote by `custom_words` (--choices), or if that is empty by `text_names` (keys of the texts' columns) or CHOICE_BY_WORD.
 
     "none" is not among the known words: it can mean "neither text", and it is how Python writes a missing value.
     """
@@ -65,7 +65,8 @@ def parse_choice(value: Any, custom_words: Mapping[str, Choice]) -> Choice:
     if is_blank(value) and word not in custom_words:
         raise UnreadableError("is missing. Write the vote, or take the row out")
     choices = custom_words or CHOICE_BY_WORD
-    choice = choices.get(word) or choices.get(word.lower())
+    named = None if custom_words else text_names.get(name_key(word))
+    choice = named or choices.get(word) or choices.get(word.lower())
     if choice is None:
         allowed = (
             ", ".join(custom_words)
@@ -74,6 +75,11 @@ def parse_choice(value: Any, custom_words: Mapping[str, Choice]) -> Choice:
         )
         raise UnreadableError(f"is {word[:40]!r}; it can be {allowed}. Say what other words mean with --choices")
     return choice
+
+
+def name_key(name: str) -> str:
+    """A name without case and punctuation: "response-1", "Response 1" and "response1" are the same."""
+    return re.sub(r"[\W_]+", "", name.lower())
 
 
 def parse_choice_words(text: str) -> dict[str, Choice]:
@@ -182,6 +188,20 @@ def parse_message_list(value: Any) -> Any:
             if isinstance(parsed, list) and all(map(is_message, parsed)):
                 return parsed
     return value
+
+
+def is_message_list(value: Any) -> bool:
+    """Whether a cell is a list of chat messages, or its text in JSON."""
+    try:
+        value = parse_message_list(value)
+    except UnreadableError:
+        return False
+    return isinstance(value, list) and all(map(is_message, value))
+
+
+def is_text_list(value: Any) -> bool:
+    """Whether a cell is a list of texts, as of the user's turns of a conversation; missing ones are null."""
+    return isinstance(value, list) and value != [] and all(item is None or isinstance(item, str) for item in value)
 
 
 def parse_token_ids(value: Any) -> tuple[int, ...]:

@@ -6,26 +6,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.errors import DataError
+from rlhf_lab.importers.cell_parsers import name_key
 
-#: meaning -> usual column names, the most specific first. The column names of our own export are the meanings themselves.
+#: meaning -> usual column names, the most specific first, compared by `name_key`. The column names of our own export are the
+#: meanings themselves.
 MEANINGS: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "instruction", "query", "context", "post"),
     "input": ("input",),  # context of an instruction, appended to it after an empty line
-    "chosen": ("chosen", "preferred", "response_chosen", "better"),
-    "rejected": ("rejected", "dispreferred", "response_rejected", "worse"),
-    "first": ("first", "response_a", "answer_a", "completion_a", "response1", "response_1", "answer1", "output_1",
-              "text_a", "left_text", "response_j", "result_x"),
-    "second": ("second", "response_b", "answer_b", "completion_b", "response2", "response_2", "answer2", "output_2",
-               "text_b", "right_text", "response_k", "result_y"),
+    "system": ("system", "system_prompt"),  # a message of the system before the prompt
+    "history": (),  # earlier rounds of the conversation, [[question, answer], …]; known by what its cells hold
+    "chosen": ("chosen", "preferred", "response_chosen", "chosen_response", "better"),
+    "rejected": ("rejected", "dispreferred", "response_rejected", "rejected_response", "worse"),
+    "first": ("first", "response_a", "answer_a", "completion_a", "response_1", "answer_1", "output_1", "text_a", "left_text",
+              "response_j", "result_x", "conversation_a"),
+    "second": ("second", "response_b", "answer_b", "completion_b", "response_2", "answer_2", "output_2", "text_b", "right_text",
+               "response_k", "result_y", "conversation_b"),
     "choice": ("choice", "winner", "preference", "label", "vote", "verdict"),
     "annotators": (),  # one column per annotator: annotator1, annotator2 …
     "annotator": ("annotator", "worker", "rater", "labeler", "labeller", "judge", "user", "annotator_id", "worker_id"),
-    "score_chosen": ("score_chosen", "chosen_score", "chosen_rating"),
-    "score_rejected": ("score_rejected", "rejected_score", "rejected_rating"),
-    "score_first": ("score_first", "score_a", "score1", "score_1", "rating_a", "score_x"),
-    "score_second": ("score_second", "score_b", "score2", "score_2", "rating_b", "score_y"),
-    "tie": ("tie", "is_tie"),
-    "both_bad": ("both_bad",),
+    "score_chosen": ("score_chosen", "chosen_score", "chosen_rating", "rating_chosen", "chosen_avg_rating"),
+    "score_rejected": ("score_rejected", "rejected_score", "rejected_rating", "rating_rejected", "rejected_avg_rating"),
+    "score_first": ("score_first", "score_a", "score_1", "rating_a", "score_x", "overall_score_a", "fine_grained_score_a"),
+    "score_second": ("score_second", "score_b", "score_2", "rating_b", "score_y", "overall_score_b", "fine_grained_score_b"),
+    "first_wins": ("winner_model_a", "winner_a"),  # true or false, as tie and both_bad
+    "second_wins": ("winner_model_b", "winner_b"),
+    "tie": ("tie", "is_tie", "winner_tie"),
+    "both_bad": ("both_bad", "winner_both_bad", "winner_tie_bothbad"),
     "source": ("source",),
     "strength": ("strength",),
     "note": ("note",),
@@ -99,7 +105,7 @@ class ColumnMapping:
     def value(self, row: Mapping[str, Any], meaning: str) -> Any:
         """The cell of a meaning; None if no column has it."""
         column = self.by_meaning.get(meaning)
-        return None if column is None else row.get(column)
+        return None if column is None else cell_at(row, column)
 
     @property
     def vote_columns(self) -> tuple[str, ...]:
@@ -108,15 +114,8 @@ class ColumnMapping:
 
     @property
     def used_columns(self) -> set[str]:
-        return {*self.by_meaning.values(), *self.annotator_columns}
-
-    @property
-    def is_pandalm(self) -> bool:
-        """Whether the columns are those of PandaLM's test set, where 0, 1 and 2 are a tie, the first and the second text."""
-        columns = {"instruction": "prompt", "response1": "first", "response2": "second"}
-        return "annotator1" in self.annotator_columns and all(
-            self.by_meaning.get(meaning) == column for column, meaning in columns.items()
-        )
+        paths = {*self.by_meaning.values(), *self.annotator_columns}
+        return paths | {path.split(".")[0] for path in paths}
 
     @property
     def display_mapping(self) -> dict[str, str]:
@@ -146,8 +145,8 @@ def map_columns(column_names: Iterable[str], overrides: Mapping[str, str] | None
     available = list(dict.fromkeys(column_names))
     overrides = dict(overrides or {})
     by_meaning: dict[str, str] = {}
-    by_lowercase = {name.lower(): name for name in reversed(available)}
-    is_own_export = {"first_on_left", "annotator", "source", "chosen"} <= set(available)
+    by_key = {name_key(name): name for name in reversed(available)}
+    own_export = is_own_export(available)
     annotator_columns = _find_annotator_columns(available, overrides.pop("annotators", None))
     for meaning, aliases in MEANINGS.items():
         if meaning in overrides:
@@ -155,8 +154,8 @@ def map_columns(column_names: Iterable[str], overrides: Mapping[str, str] | None
                 by_meaning[meaning] = _require_column(overrides[meaning], available)
         elif meaning == "input" and by_meaning.get("prompt", "").lower() != "instruction":
             continue
-        elif meaning not in OWN_EXPORT_MEANINGS or is_own_export:
-            match = next((by_lowercase[name] for name in aliases if name in by_lowercase), None)
+        elif meaning not in OWN_EXPORT_MEANINGS or own_export:
+            match = next((by_key[name_key(name)] for name in aliases if name_key(name) in by_key), None)
             if match is not None and match not in overrides.values():
                 by_meaning[meaning] = match
     row_format = _detect_row_format(by_meaning, annotator_columns, overrides, available)
@@ -165,6 +164,49 @@ def map_columns(column_names: Iterable[str], overrides: Mapping[str, str] | None
     unread = _unread_meanings(row_format, annotator_columns, by_meaning)
     by_meaning = {meaning: column for meaning, column in by_meaning.items() if meaning not in unread}
     return ColumnMapping(by_meaning, annotator_columns, row_format)
+
+
+def cell_at(row: Mapping[str, Any], path: str) -> Any:
+    """The cell of a column, or a part of it as in "options.0.text"; None if there is none."""
+    if path in row:
+        return row[path]
+    value: Any = row
+    for name in path.split("."):
+        if isinstance(value, list):
+            value = value[int(name)] if name.isdecimal() and int(name) < len(value) else None
+        else:
+            value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def is_own_export(column_names: Iterable[str]) -> bool:
+    """Whether the columns are those of a lab's export of votes."""
+    return {"first_on_left", "annotator", "source", "chosen"} <= set(column_names)
+
+
+def is_annotator_name(name: str) -> bool:
+    """Whether a column has the votes of one of several annotators: annotator1, annotator2 …"""
+    return re.fullmatch(r"(annotator|rater|worker)_*[0-9]+", name.lower()) is not None
+
+
+def is_prompt_name(name: str) -> bool:
+    return name_key(name) in map(name_key, MEANINGS["prompt"])
+
+
+def has_text_pair(column_names: Iterable[str], overrides: Mapping[str, str]) -> bool:
+    """Whether two columns have names of the two texts, or the user says which they are."""
+    keys = set(map(name_key, column_names))
+    named = {
+        name for name, aliases in MEANINGS.items() if name in overrides or not keys.isdisjoint(map(name_key, aliases))
+    }
+    return {"chosen", "rejected"} <= named or {"first", "second"} <= named
+
+
+def with_second_score(overrides: Mapping[str, str], available: Iterable[str]) -> dict[str, str]:
+    """What the user says, and where that names the first score the second one too: "…_b" beside "…_a", "…_2" beside "…_1"."""
+    column = overrides.get("score_first", "")
+    successor = column[:-1] + {"a": "b", "A": "B", "0": "1", "1": "2"}.get(column[-1:], "")
+    return ({"score_second": successor} if column and successor in available else {}) | dict(overrides)
 
 
 def reject_rival_columns(mapping: ColumnMapping, overrides: Mapping[str, str], filled_columns: Iterable[str]) -> None:
@@ -177,8 +219,8 @@ def reject_rival_columns(mapping: ColumnMapping, overrides: Mapping[str, str], f
         column = mapping.by_meaning.get(meaning)
         if column is None or meaning in overrides:
             continue
-        names = MEANINGS[meaning] + (FURTHER_PROMPT_NAMES if meaning == "prompt" else ())
-        rivals = [column, *(name for name in unused if name.lower() in names)]
+        names = [name_key(name) for name in MEANINGS[meaning] + (FURTHER_PROMPT_NAMES if meaning == "prompt" else ())]
+        rivals = [column, *(name for name in unused if name_key(name) in names)]
         if len(rivals) > 1:
             both = f", or --map prompt={rivals[0]} --map input={rivals[1]} for both" if meaning == "prompt" else ""
             raise ColumnMappingError(
@@ -193,7 +235,9 @@ def _unread_meanings(row_format: str, annotator_columns: tuple[str, ...], column
     sides = ("first", "second") if row_format == CHOSEN_REJECTED else ("chosen", "rejected")
     unread = {meaning for meaning in MEANINGS if any(side in meaning.split("_") for side in sides)} - {"first_on_left"}
     if annotator_columns:
-        unread |= {"choice", "tie", "both_bad", "annotator", "score_first", "score_second"}
+        unread |= {"choice", "first_wins", "second_wins", "tie", "both_bad", "annotator", "score_first", "score_second"}
+    if "choice" in columns:
+        unread |= {"first_wins", "second_wins"}
     for pair in (("score_chosen", "score_rejected"), ("score_first", "score_second")):
         if not set(pair) <= set(columns):
             unread |= set(pair)
@@ -201,7 +245,7 @@ def _unread_meanings(row_format: str, annotator_columns: tuple[str, ...], column
 
 
 def _require_column(column: str, available: list[str]) -> str:
-    if column not in available:
+    if column not in available and column.split(".", 1)[0] not in available:
         raise ColumnMappingError(
             f'There is no column "{column}" in row 1. The columns are {_join_names(available)}.',
             "Choose one of them with --map.",
@@ -214,7 +258,7 @@ def _find_annotator_columns(available: list[str], override: str | None) -> tuple
     """Columns with the votes of one annotator each: the override ("A+B"), or annotator1, annotator2 …"""
     if override is not None:
         return tuple(_require_column(name.strip(), available) for name in override.split("+") if name.strip())
-    matches = tuple(name for name in available if re.fullmatch(r"(annotator|rater|worker)_*[0-9]+", name.lower()))
+    matches = tuple(filter(is_annotator_name, available))
     return matches if len(matches) > 1 else ()
 
 
@@ -235,7 +279,7 @@ def _detect_row_format(
     if ("chosen", "rejected") in pairs:
         return CHOSEN_REJECTED
     if pairs:
-        if "choice" in columns or annotator_columns:
+        if "choice" in columns or annotator_columns or {"first_wins", "second_wins"} <= set(columns):
             return TWO_TEXTS_AND_VOTE
         if "score_first" in columns and "score_second" in columns:
             return TWO_TEXTS_AND_SCORES

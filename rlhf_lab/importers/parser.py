@@ -4,12 +4,24 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers.cell_parsers import is_blank, normalize_cell
-from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, ColumnMappingError, map_columns, reject_rival_columns
+from rlhf_lab.importers.cell_parsers import is_blank, is_message_list, normalize_cell, parse_choice_words
+from rlhf_lab.importers.column_mapping import (
+    CHOSEN_REJECTED,
+    ColumnMapping,
+    ColumnMappingError,
+    cell_at,
+    is_annotator_name,
+    map_columns,
+    reject_rival_columns,
+    with_second_score,
+)
+from rlhf_lab.importers.comparisons import limit_rows
 from rlhf_lab.importers.hub_reader import is_hub_id, read_hub_rows
+from rlhf_lab.importers.layouts import unfold_rows
 from rlhf_lab.importers.parsed_rows import (
     DEFAULT_LIMITS,
     MAX_LISTED_ERRORS,
@@ -25,6 +37,7 @@ from rlhf_lab.importers.row_parser import ParseOptions, parse_votes
 from rlhf_lab.importers.vote_readings import fitting_readings, has_unclear_numbers
 
 UNNAMED_COLUMN = "unnamed_column"
+MAX_NESTED_PATHS = 40
 
 
 @dataclass(frozen=True)
@@ -43,23 +56,28 @@ class ImportRequest:
 def parse_file(request: ImportRequest) -> ParsedFile:
     """Parse a file. Raises DataError if no row can be read or mapped; other problems are in `errors`, by row."""
     digest, row_stream = _open_rows(request)
-    rows = list(map(_name_columns, itertools.islice(row_stream, request.limits.max_rows + 1)))
-    readable_rows = [row for row in rows if isinstance(row, SourceRow)]
+    file_rows = limit_rows(map(_name_columns, row_stream), request.limits.max_rows, "rows")
+    unfolded = unfold_rows(file_rows, request.mapping, request.limits.max_rows)
+    readable_rows = [row for row in unfolded.rows if isinstance(row, SourceRow)]
     name = request.name or Path(request.path_or_hub_id).name
     if not readable_rows:
-        error = next((row for row in rows if isinstance(row, RowError)), None)
-        raise DataError(f"{name}: {error}." if error else f"{name} has a header and no row 1. Choose a file with rows.")
+        error = next((row for row in unfolded.rows if isinstance(row, RowError)), None)
+        reason = "compares no two texts" if file_rows else "has a header and no row 1"
+        raise DataError(f"{name}: {error}." if error else f"{name} {reason}. Choose a file with rows.")
     column_names = list(dict.fromkeys(column for row in readable_rows for column in row.cells))
     filled_columns = _list_filled_columns(readable_rows)
-    mapping = map_columns(column_names, request.mapping)
-    reject_rival_columns(mapping, request.mapping, filled_columns)
-    mapping = map_prompt(mapping, request.mapping, readable_rows, filled_columns)
-    options = ParseOptions(mapping, request.choices, request.limits)
+    overrides = with_second_score(unfolded.mapping | dict(request.mapping), column_names)
+    mapping = map_columns([*column_names, *_nested_paths(readable_rows[0].cells)], overrides)
+    reject_rival_columns(mapping, overrides, filled_columns)
+    _reject_unread_ties(mapping, overrides, readable_rows)
+    mapping = map_prompt(mapping, overrides, readable_rows, filled_columns)
+    choices = request.choices or (parse_choice_words(unfolded.choices) if unfolded.choices else {})
+    options = ParseOptions(mapping, choices, request.limits, _may_hold_messages(mapping, readable_rows))
     _reject_unclear_votes(readable_rows, column_names, options, name)
-    votes, errors, row_count = _parse_rows(rows, options)
+    votes, errors = _parse_rows(unfolded.rows, options)
     unused_columns = tuple(column for column in filled_columns if column not in mapping.used_columns)
     return ParsedFile(
-        name, digest, mapping.row_format, mapping.display_mapping, unused_columns, row_count, votes, errors
+        name, digest, mapping.row_format, mapping.display_mapping, unused_columns, len(file_rows), votes, errors
     )
 
 
@@ -68,6 +86,48 @@ def _name_columns(row: SourceRow | RowError) -> SourceRow | RowError:
     if isinstance(row, RowError) or "" not in row.cells:
         return row
     return replace(row, cells={name or UNNAMED_COLUMN: value for name, value in row.cells.items()})
+
+
+def _nested_paths(cells: Mapping[str, Any]) -> list[str]:
+    """Paths of the texts and numbers in lists and objects of a row, which --map can name: "options.0.text"."""
+    paths: list[str] = []
+    stack = [(name, value) for name, value in cells.items() if isinstance(value, dict | list)]
+    while stack and len(paths) < MAX_NESTED_PATHS:
+        path, value = stack.pop(0)
+        if isinstance(value, dict | list) and not is_message_list(value):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            stack.extend((f"{path}.{name}", item) for name, item in itertools.islice(items, MAX_NESTED_PATHS))
+        elif not isinstance(value, dict | list):
+            paths.append(path)
+    return paths
+
+
+def _may_hold_messages(mapping: ColumnMapping, rows: Iterable[SourceRow]) -> bool:
+    """Whether texts in CSV can be lists of messages: in an export of a lab all of them are, or none."""
+    names = ("prompt", "chosen", "rejected")
+    return "first_on_left" not in mapping.by_meaning or all(
+        is_message_list(mapping.value(row.cells, name)) for row in rows for name in names
+    )
+
+
+def _reject_unread_ties(mapping: ColumnMapping, overrides: Mapping[str, str], rows: Iterable[SourceRow]) -> None:
+    """Raise if a column beside chosen and rejected holds the word "tie", and no column is known to hold votes."""
+    if mapping.row_format != CHOSEN_REJECTED or "choice" in mapping.by_meaning or "choice" in overrides:
+        return
+    used = mapping.used_columns
+    for row in rows:
+        for column, value in row.cells.items():
+            if (
+                column not in used
+                and not is_annotator_name(column)
+                and isinstance(value, str)
+                and value.strip().lower() == "tie"
+            ):
+                raise ColumnMappingError(
+                    f'"{column}" is "tie" in {row.location}, although that has a chosen and a rejected text.',
+                    f"Say whether such rows are ties: --map choice={column}, with --choices for its words, or --map choice=.",
+                    row.cells,
+                )
 
 
 def _list_filled_columns(rows: Iterable[SourceRow]) -> list[str]:
@@ -89,22 +149,11 @@ def _open_rows(request: ImportRequest) -> tuple[str, RowStream]:
     return read_rows(path, request.limits)
 
 
-def _parse_rows(
-    rows: Iterable[SourceRow | RowError], options: ParseOptions
-) -> tuple[list[ParsedVote], list[RowError], int]:
+def _parse_rows(rows: Iterable[SourceRow | RowError], options: ParseOptions) -> tuple[list[ParsedVote], list[RowError]]:
     votes: list[ParsedVote] = []
     errors: list[RowError] = []
-    row_count = 0
     splits: dict[str, tuple[str, int]] = {}  # prompt -> its split and the row that gives it
     for row in rows:
-        row_count += 1
-        if row_count > options.limits.max_rows:
-            errors.append(
-                RowError(
-                    0, f"row {row_count}", f"more than {options.limits.max_rows:,} rows. Import the file in parts."
-                )
-            )
-            break
         result = row if isinstance(row, RowError) else parse_votes(options, row)
         if not isinstance(result, RowError):
             result = _find_split_conflict(row, result, splits, options) or result
@@ -112,7 +161,7 @@ def _parse_rows(
             errors.append(result)
         else:
             votes.extend(result)
-    return votes, errors, row_count
+    return votes, errors
 
 
 def _find_split_conflict(
@@ -132,13 +181,13 @@ def _find_split_conflict(
 
 def _reject_unclear_votes(rows: list[SourceRow], available: list[str], options: ParseOptions, name: str) -> None:
     """Raise if votes are numbers that several readings fit: only the user knows which one the file means."""
-    if options.choices or options.mapping.is_pandalm:
+    if options.choices:
         return
     locations: dict[str, str] = {}  # vote -> where it is first
     for row in rows:
         for column in options.mapping.vote_columns:
-            if not is_blank(row.cells.get(column)):
-                locations.setdefault(normalize_cell(row.cells[column]), row.location)
+            if not is_blank(value := cell_at(row.cells, column)):
+                locations.setdefault(normalize_cell(value), row.location)
     if not has_unclear_numbers(locations):
         return
     readings = [f'"{reading}"' for reading in fitting_readings(locations)]

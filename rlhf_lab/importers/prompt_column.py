@@ -27,7 +27,8 @@ def map_prompt(
         return mapping
     rows = list(rows)
     may_be_shared = mapping.row_format == CHOSEN_REJECTED
-    if may_be_shared and all(_is_whole_conversation(mapping.value(row.cells, "chosen")) for row in rows):
+    text = "chosen" if may_be_shared else "first"
+    if all(_is_whole_conversation(mapping.value(row.cells, text)) for row in rows):
         return mapping
     used = mapping.used_columns
     if "annotator" not in overrides:  # "user" can be the annotator as well as what the user of a chat wrote

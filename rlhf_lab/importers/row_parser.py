@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from rlhf_lab.common import chat_format
@@ -13,6 +12,9 @@ from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.importers.cell_parsers import (
     EMPTY_VALUES,
     is_blank,
+    is_text_list,
+    name_key,
+    normalize_cell,
     parse_bool,
     parse_choice,
     parse_int,
@@ -21,20 +23,45 @@ from rlhf_lab.importers.cell_parsers import (
     parse_timestamp,
     parse_token_ids,
 )
-from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, TWO_TEXTS_AND_SCORES, TWO_TEXTS_AND_VOTE, ColumnMapping
+from rlhf_lab.importers.column_mapping import (
+    CHOSEN_REJECTED,
+    TWO_TEXTS_AND_SCORES,
+    TWO_TEXTS_AND_VOTE,
+    ColumnMapping,
+    cell_at,
+)
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, ParsedCompletion, ParsedVote, RowError, SourceRow
 
 RESPONSE_MEANINGS = ("chosen", "rejected", "first", "second")
+STRENGTH_BY_GRADE = {"1": Strength.SLIGHTLY, "2": Strength.CLEARLY, "3": Strength.MUCH}
 MAX_LENGTHS = {"note": 1000, "uuid": 64, "via": 20}  # what a lab stores of a vote
 
 
 @dataclass(frozen=True)
 class ParseOptions:
-    """How rows are parsed. choices: meanings of the file's vote words; empty: CHOICE_BY_WORD."""
+    """How rows are parsed.
+
+    Attributes:
+        choices: meanings of the file's vote words; empty: the names of the texts' columns, and CHOICE_BY_WORD.
+        may_hold_messages: whether texts in CSV can be lists of messages.
+    """
 
     mapping: ColumnMapping
     choices: Mapping[str, Choice] = field(default_factory=dict)
     limits: Limits = DEFAULT_LIMITS
+    may_hold_messages: bool = True
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether votes are on a scale from -3 to 3, whose numbers say how much better the text is."""
+        return {"-3", "3"} <= set(self.choices)
+
+    @property
+    def text_names(self) -> dict[str, Choice]:
+        """The names of the columns with the two texts, which votes can use."""
+        return {
+            name_key(self.mapping.by_meaning.get(choice.value, "")): choice for choice in (Choice.FIRST, Choice.SECOND)
+        }
 
 
 class _RowParser:
@@ -47,13 +74,10 @@ class _RowParser:
 
     def value(self, meaning: str) -> Any:
         value = self.options.mapping.value(self.row.cells, meaning)
-        return parse_message_list(value) if self.row.strings_only and self._may_hold_messages else value
-
-    @cached_property
-    def _may_hold_messages(self) -> bool:
-        """Whether texts of this row can be lists of messages: in an export of a lab all of them are, or none."""
-        cells = (self.options.mapping.value(self.row.cells, name) for name in ("prompt", "chosen", "rejected"))
-        return not self.is_own_export or all(isinstance(parse_message_list(cell), list) for cell in cells)
+        is_text = meaning in ("prompt", *RESPONSE_MEANINGS)
+        return (
+            parse_message_list(value) if is_text and self.row.strings_only and self.options.may_hold_messages else value
+        )
 
     def response(self, meaning: str) -> Any:
         """One of the two texts; None if it is missing. CSV has no null: only in an export of a lab is an empty cell a text."""
@@ -113,19 +137,71 @@ class _RowParser:
             self._check_text(column_a, prompt), self._check_text(column_a, text_a), self._check_text(column_b, text_b),
         )  # fmt: skip
 
+    def _join_turns(self, meaning_a: str, meaning_b: str) -> tuple[str, str, str]:
+        """(prompt, text a, text b) of a list with the user's turns and two lists with answers to them."""
+        turns, *sides = (self.value(meaning) for meaning in ("prompt", meaning_a, meaning_b))
+        if any(len(side) != len(turns) for side in sides):
+            raise UnreadableError(
+                f"{self.column('prompt')}, {self.column(meaning_a)} and {self.column(meaning_b)} have different numbers of turns"
+            )
+        chats = [
+            [{"role": role, "content": text} for pair in zip(turns, side, strict=True)
+             for role, text in zip(("user", "assistant"), pair, strict=True)]
+            for side in sides
+        ]  # fmt: skip
+        return chat_format.split_shared_prefix(*chats)
+
     def prompt_and_texts(self, meaning_a: str, meaning_b: str) -> tuple[str, str, str]:
         """(prompt, text a, text b)."""
-        mapping = self.options.mapping
-        if "prompt" not in mapping.by_meaning and mapping.row_format == CHOSEN_REJECTED:
+        by_meaning = self.options.mapping.by_meaning
+        if all(is_text_list(self.value(meaning)) for meaning in ("prompt", meaning_a, meaning_b)):
+            texts = zip((meaning_a, meaning_a, meaning_b), self._join_turns(meaning_a, meaning_b), strict=True)
+            prompt, text_a, text_b = (self._check_text(self.column(meaning), text) for meaning, text in texts)
+        elif "prompt" not in by_meaning and self._may_begin_with_prompt(meaning_a):
             prompt, text_a, text_b = self._split_shared_prefix(meaning_a, meaning_b)
         else:
-            prompt = self.text("prompt", chat_format.parse_prompt)
+            prompt = self.text("prompt", _parse_prompt)
             if input_text := self.short_text("input"):
                 prompt = f"{prompt}\n\n{input_text}" if prompt.strip() else input_text
-            text_a, text_b = (self.text(name, chat_format.parse_response, prompt) for name in (meaning_a, meaning_b))
+            text_a, text_b = (self.text(name, _parse_response, prompt) for name in (meaning_a, meaning_b))
         if not prompt.strip():
             raise UnreadableError(f"{self.column('prompt')} is empty. Write it, or take the row out")
-        return prompt, text_a, text_b
+        return self._with_earlier_turns(prompt), text_a, text_b
+
+    def _may_begin_with_prompt(self, meaning: str) -> bool:
+        value = self.value(meaning)
+        is_chat = isinstance(value, list) or (isinstance(value, str) and chat_format.is_transcript(value))
+        return is_chat or self.options.mapping.row_format == CHOSEN_REJECTED
+
+    def _with_earlier_turns(self, prompt: str) -> str:
+        """The prompt after the system's message and earlier rounds that other columns hold."""
+        system, rounds = self.text("system", _parse_optional_text), self.value("history") or []
+        if not system.strip() and not rounds:
+            return prompt
+        turns = [
+            {"role": role, "content": text}
+            for pair in rounds
+            for role, text in zip(("user", "assistant"), pair, strict=True)
+        ]
+        chat = turns + chat_format.chat_of_prompt(prompt)
+        return self._check_text("prompt", chat_format.prompt_of_chat(chat_format.with_system_prompt(chat, system)))
+
+
+def _parse_prompt(value: Any) -> str:
+    """A prompt from a text, a chat, or a list of one text."""
+    return chat_format.parse_prompt(_only_text(value))
+
+
+def _parse_response(value: Any, prompt: str) -> str:
+    return chat_format.parse_response(_only_text(value), prompt)
+
+
+def _only_text(value: Any) -> Any:
+    return value[0] if is_text_list(value) and len(value) == 1 else value
+
+
+def _parse_optional_text(value: Any) -> str:
+    return "" if is_blank(value) else chat_format.require_text(value)
 
 
 def parse_votes(options: ParseOptions, row: SourceRow) -> list[ParsedVote] | RowError:
@@ -212,25 +288,27 @@ def _choice_from_scores(parser: _RowParser, first_meaning: str, second_meaning: 
 def _parse_two_texts(parser: _RowParser) -> list[ParsedVote]:
     prompt, first, second = parser.prompt_and_texts("first", "second")
     completions = ParsedCompletion(first), ParsedCompletion(second)
-    mapping = parser.options.mapping
+    mapping, by_meaning = parser.options.mapping, parser.options.mapping.by_meaning
     if mapping.row_format == TWO_TEXTS_AND_SCORES:
         for name in ("score_first", "score_second"):
             if parser.value(name) in EMPTY_VALUES:
                 raise UnreadableError(f"{mapping.by_meaning[name]} is missing. Write the score, or take the row out")
     if not mapping.annotator_columns:
-        vote = None
-        if mapping.row_format == TWO_TEXTS_AND_VOTE:
-            vote = parser.parse("choice", parse_choice, parser.options.choices)
+        vote = _parse_winner(parser) if mapping.row_format == TWO_TEXTS_AND_VOTE else None
         choice = _combine(parser, vote, _choice_from_scores(parser, "score_first", "score_second"))
-        assert choice is not None  # these formats have a vote, or both scores
+        if choice is None:
+            flags = [
+                by_meaning[name] for name in ("first_wins", "second_wins", "tie", "both_bad") if name in by_meaning
+            ]
+            raise UnreadableError(f"none of {', '.join(flags)} is true. Write the vote, or take the row out")
         return [_make_vote(parser, prompt, *completions, choice)]
     votes = []
     for name in mapping.annotator_columns:
-        value = parser.row.cells.get(name)
+        value = cell_at(parser.row.cells, name)
         if is_blank(value):
             continue
         try:
-            choice = parse_choice(value, parser.options.choices)
+            choice = parse_choice(value, parser.options.choices, parser.options.text_names)
         except UnreadableError as error:
             raise UnreadableError(f"{name} {error}") from None
         votes.append(_make_vote(parser, prompt, *completions, choice, annotator=name))
@@ -239,6 +317,20 @@ def _parse_two_texts(parser: _RowParser) -> list[ParsedVote]:
             f"none of {', '.join(mapping.annotator_columns)} says anything. Write a vote, or take the row out"
         )
     return votes
+
+
+def _parse_winner(parser: _RowParser) -> Choice | None:
+    """The vote of a row with two texts: a word, or columns of which one is true. None if only a tie can be true."""
+    if "choice" in parser.options.mapping.by_meaning:
+        choice: Choice = parser.parse("choice", parse_choice, parser.options.choices, parser.options.text_names)
+        return choice
+    winners = {Choice.FIRST: "first_wins", Choice.SECOND: "second_wins"}
+    true = [choice for choice, meaning in winners.items() if parser.parse(meaning, parse_bool)]
+    if len(true) > 1:
+        raise UnreadableError(
+            f"{parser.column('first_wins')} and {parser.column('second_wins')} are both true. Mend one of them"
+        )
+    return true[0] if true else None
 
 
 def _parse_completion(parser: _RowParser, role: str, text: str) -> ParsedCompletion:
@@ -298,6 +390,8 @@ def _parse_split(parser: _RowParser) -> str:
 
 
 def _parse_strength(parser: _RowParser) -> Strength | None:
+    if parser.options.is_graded:
+        return STRENGTH_BY_GRADE.get(normalize_cell(parser.value("choice")).lstrip("-"))
     text = parser.short_text("strength")
     if text and text not in tuple(Strength):
         raise UnreadableError(f"{parser.column('strength')} is {text[:40]!r}; it can be {', '.join(Strength)}")

@@ -15,6 +15,9 @@ KNOWN_READINGS = (
     "-1=first,0=tie,1=second", "0=first,1=second,2=tie,3=both_bad", "0=tie,1=first,2=second,3=both_bad",
     "1=first,2=second,3=tie,4=both_bad",
 )  # fmt: skip
+#: Scales with a sign; from 1 to 3 slightly, clearly and much better. SIGNED_SCALE is that of HelpSteer.
+SIGNED_SCALE = "-3=first,-2=first,-1=first,0=tie,1=second,2=second,3=second"
+SIGNED_READINGS = (SIGNED_SCALE, "-3=second,-2=second,-1=second,0=tie,1=first,2=first,3=first")
 
 
 def is_number_or_bool(word: str) -> bool:
@@ -32,7 +35,7 @@ def fitting_readings(words: Iterable[str]) -> list[str]:
     known_words = sorted(word for word in words if word.lower() not in numbers and word.lower() in CHOICE_BY_WORD)
     has_tie_word = any(CHOICE_BY_WORD[word.lower()] is Choice.TIE for word in known_words)
     by_meaning: dict[frozenset[tuple[str, str]], str] = {}  # readings that differ in absent numbers are the same
-    for reading in KNOWN_READINGS:
+    for reading in KNOWN_READINGS + (SIGNED_READINGS if any(word.startswith("-") for word in numbers) else ()):
         meanings = dict(item.split("=") for item in reading.split(","))
         used = {number: meanings[number] for number in numbers if number in meanings}
         if len(used) == len(numbers) and not (has_tie_word and Choice.TIE in used.values()):

@@ -164,7 +164,7 @@ def test_a_column_whose_name_means_a_prompt_is_the_prompt(files, decided_texts, 
     [
         {"user": QUESTION},
         {"topic": QUESTION},
-        {"input": QUESTION, "system": "Be brief."},
+        {"input": QUESTION, "tone": "Be brief."},
         {"problem": QUESTION, "history": "Hello."},
         {"conversation": [{"role": "user", "content": QUESTION}]},
     ],
@@ -214,9 +214,9 @@ def test_a_column_of_numbers_in_csv_is_no_prompt(files):
 
 
 def test_a_column_that_is_mapped_is_not_asked_about(files):
-    path = files.rows("v.jsonl", [{"topic": QUESTION, "system": "Be brief."} | EGG])
+    path = files.rows("v.jsonl", [{"topic": QUESTION, "tone": "Be brief."} | EGG])
     assert files.read(path, mapping={"prompt": "topic"}).mapping["prompt"] == "topic"
-    assert files.read(path, mapping={"prompt": ""}).unused_columns == ("topic", "system")
+    assert files.read(path, mapping={"prompt": ""}).unused_columns == ("topic", "tone")
 
 
 def test_a_prompt_that_only_one_row_lacks_is_an_error_of_that_row(files):
@@ -523,7 +523,7 @@ def test_two_pairs_of_texts_are_asked_about(files):
         (BIRD, {"output_1": "An owl."}, "response_a, output_1"),
         (WIN, {"question": "Why?"}, "prompt, question"),
         (WIN, {"input": "Why?"}, "prompt, input"),
-        (WIN, {"history": [["Hi.", "Hello."]]}, "prompt, history"),
+        (WIN, {"history": "Hi."}, "prompt, history"),
         ({"question": "Why?"} | EGG, {"context": "Physics."}, "question, context"),
         ({"instruction": "Answer.", "input": "Briefly."} | EGG, {"question": "Why?"}, "question, instruction, input"),
     ],
@@ -572,7 +572,7 @@ def test_a_prompt_may_be_a_number(files, decided_texts, column, value):
         assert decided_texts(vote)[0] == value
 
 
-@pytest.mark.parametrize("value", [42, [QUESTION], {"text": QUESTION}, [["How long?", "Ask."]]])
+@pytest.mark.parametrize("value", [42, [QUESTION, QUESTION], {"text": QUESTION}, [["How long?", "Ask."]]])
 def test_a_prompt_that_is_no_text_is_an_error_of_its_row(files, value):
     ((row_number, message),) = problems(files.parse("v.jsonl", [{"input": value} | EGG]))
     assert row_number == 1

@@ -1,0 +1,290 @@
+"""Rows of other shapes as rows of two texts: scored answers, rated rows, message trees, votes of several people.
+
+The functions for one row take its cells and give those of new rows, whose columns have names that `column_mapping` knows.
+They raise UnreadableError.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rlhf_lab.common.chat_format import ROLE_KEYS, UnreadableError
+from rlhf_lab.importers.cell_parsers import is_blank, parse_bool, parse_int, parse_message_list, parse_number
+from rlhf_lab.importers.parsed_rows import RowError, SourceRow
+
+Cells = dict[str, Any]
+Rows = Iterable[SourceRow | RowError]
+CellExpansion = Callable[[Cells], Iterable[Cells]]  # of one row
+RowExpansion = Callable[[Rows], Iterator[SourceRow | RowError]]
+
+MAX_ANSWERS = 16  # to one prompt; they make 120 comparisons
+MAX_TURNS = 200
+ANSWER_KEYS = ("response", "answer", "completion", "text", "output", "generation")
+SCORE_KEYS = ("overall_score", "fine-grained_score", "score", "rating")
+RANK_KEY = "rank"  # 1, or 0, is the best
+
+
+def limit_rows(rows: Rows, max_rows: int, noun: str) -> list[SourceRow | RowError]:
+    """The rows, and an error where there are more than max_rows."""
+    limited = list(itertools.islice(rows, max_rows + 1))
+    if len(limited) > max_rows and not (isinstance(limited[-1], RowError) and limited[-1].row_number == 0):
+        location = f"row {limited[-1].row_number}"
+        limited[-1] = RowError(0, location, f"more than {max_rows:,} {noun}. Import the file in parts.")
+    return limited
+
+
+def expand_each(expand: CellExpansion) -> RowExpansion:
+    """An expansion of all rows that expands each for itself."""
+
+    def expand_all(rows: Rows) -> Iterator[SourceRow | RowError]:
+        for row in rows:
+            if isinstance(row, RowError):
+                yield row
+                continue
+            try:
+                yield from (replace(row, cells=cells) for cells in expand(row.cells))
+            except UnreadableError as error:
+                yield _row_error(row, str(error))
+            except (AttributeError, KeyError, TypeError, ValueError):  # a list where an object belongs, and the like
+                yield _row_error(row, "the row has not the form of the other rows")
+
+    return expand_all
+
+
+def _row_error(row: SourceRow, message: str) -> RowError:
+    return RowError(row.row_number, row.location, f"{message}. Mend the row or take it out.")
+
+
+def pair_answers(shared: Cells, answers: Sequence[Cells]) -> Iterator[Cells]:
+    """Each two of the answers: their cells with _a and _b behind the names, beside what they share."""
+    if len(answers) > MAX_ANSWERS:
+        raise UnreadableError(f"there are {len(answers)} answers to one prompt, more than {MAX_ANSWERS}")
+    for sides in itertools.combinations(answers, 2):
+        named = [
+            {f"{name}_{side}": value for name, value in cells.items()} for side, cells in zip("ab", sides, strict=True)
+        ]
+        yield shared | named[0] | named[1]
+
+
+def is_answer_list(value: Any) -> bool:
+    """Whether a cell is a list of answers with scores or ranks."""
+    return (
+        isinstance(value, list)
+        and all(
+            isinstance(item, dict) and "role" not in item and any(key in item for key in ANSWER_KEYS) for item in value
+        )
+        and any(key in item for item in value for key in (*SCORE_KEYS, RANK_KEY))
+    )
+
+
+def split_answer_list(column: str, cells: Cells) -> Iterator[Cells]:
+    """Comparisons of the answers in one cell."""
+    answers = []
+    for item in _require_answers(cells, column):
+        answer = {"response": next(item[key] for key in ANSWER_KEYS if key in item)}
+        scores = {key: item[key] for key in SCORE_KEYS if key in item}
+        answers.append(answer | (scores or {"score": _score_of_rank(item.get(RANK_KEY))}))
+    return pair_answers(_without(cells, column), answers)
+
+
+def split_parallel_lists(texts: str, scores: str, cells: Cells) -> Iterator[Cells]:
+    """Comparisons of the answers in one cell, whose scores are in another."""
+    answers, ratings = _require_answers(cells, texts), cells.get(scores) or []
+    if len(answers) != len(ratings):
+        raise UnreadableError(f"{texts} has {len(answers)} answers and {scores} has {len(ratings)} numbers")
+    pairs = zip(answers, ratings, strict=True)
+    return pair_answers(_without(cells, texts, scores), [{"response": text, "score": score} for text, score in pairs])
+
+
+def _require_answers(cells: Cells, column: str) -> list[Any]:
+    answers = cells.get(column) or []
+    if len(answers) < 2:
+        raise UnreadableError(f"{column} has fewer than two answers")
+    return list(answers)
+
+
+def _score_of_rank(rank: Any) -> float | None:
+    return None if is_blank(rank) else -parse_number(rank)
+
+
+def _without(cells: Cells, *columns: str) -> Cells:
+    return {name: value for name, value in cells.items() if name not in columns}
+
+
+def pair_rated_rows(prompt: str, text: str, score: str) -> RowExpansion:
+    """Comparisons of the rows that have the same prompt and one rated answer each."""
+
+    def expand_all(rows: Rows) -> Iterator[SourceRow | RowError]:
+        earlier: dict[str, list[SourceRow]] = defaultdict(list)
+        for row in rows:
+            if isinstance(row, RowError):
+                yield row
+                continue
+            others = earlier[str(row.cells.get(prompt))]
+            if len(others) >= MAX_ANSWERS:
+                yield _row_error(row, f"more than {MAX_ANSWERS} rows have this prompt")
+                continue
+            shared = _without(row.cells, text, score)
+            for other in others:
+                answers = [{"response": cells.get(text), score: cells.get(score)} for cells in (other.cells, row.cells)]
+                yield from (replace(row, cells=cells) for cells in pair_answers(shared, answers))
+            others.append(row)
+        yield from (
+            _row_error(others[0], "no other row has this prompt") for others in earlier.values() if len(others) == 1
+        )
+
+    return expand_all
+
+
+def split_tree(cells: Cells) -> Iterator[Cells]:
+    """Comparisons of the ranked replies of an OpenAssistant tree; messages without a rank are not compared."""
+    stack: list[tuple[Any, tuple[Any, ...]]] = [(cells["prompt"], ())]
+    while stack:
+        message, path = stack.pop()
+        if len(path) >= MAX_TURNS:
+            raise UnreadableError(f"the tree has more than {MAX_TURNS} turns")
+        path = (*path, {"role": message.get("role"), "text": message.get("text")})
+        replies = message.get("replies") or []
+        stack.extend((reply, path) for reply in reversed(replies))
+        yield from pair_answers(
+            {"prompt": list(path)}, [_ranked_answer(reply) for reply in replies if _is_ranked(reply)]
+        )
+
+
+def _is_ranked(message: Mapping[str, Any]) -> bool:
+    return (
+        message.get("role") == "assistant"
+        and not is_blank(message.get(RANK_KEY))
+        and not parse_bool(message.get("deleted"))
+    )
+
+
+def _ranked_answer(message: Mapping[str, Any]) -> Cells:
+    return {"response": message.get("text"), "score": _score_of_rank(message.get(RANK_KEY))}
+
+
+def pair_ranked_messages(rows: Rows) -> Iterator[SourceRow | RowError]:
+    """Comparisons of ranked replies to the same message, where each row of the file is a message and names its parent."""
+    messages: dict[Any, Cells] = {}
+    replies: dict[Any, list[SourceRow]] = defaultdict(list)
+    for row in rows:
+        if isinstance(row, RowError):
+            yield row
+            continue
+        messages[row.cells.get("message_id")] = row.cells
+        try:
+            if _is_ranked(row.cells):
+                replies[row.cells.get("parent_id")].append(row)
+        except UnreadableError as error:
+            yield _row_error(row, f"deleted {error}")
+    for parent, ranked in replies.items():
+        if len(ranked) < 2:
+            continue
+        try:
+            shared = {"prompt": _thread(messages, parent)}
+            for sides in pair_answers(shared, [_ranked_answer(row.cells) for row in ranked]):
+                yield replace(ranked[-1], cells=sides)
+        except UnreadableError as error:
+            yield _row_error(ranked[-1], str(error))
+
+
+def _thread(messages: Mapping[Any, Cells], last: Any) -> list[Cells]:
+    """The messages from the first one to `last`."""
+    thread: list[Cells] = []
+    while not is_blank(last):
+        if last not in messages:
+            raise UnreadableError(f"parent_id is {str(last)[:40]!r}, and no row has that message_id")
+        if len(thread) >= MAX_TURNS:
+            raise UnreadableError(f"the message has more than {MAX_TURNS} turns before it")
+        thread.append({"role": messages[last].get("role"), "text": messages[last].get("text")})
+        last = messages[last].get("parent_id")
+    return thread[::-1]
+
+
+def cut_conversations(cells: Cells) -> Iterator[Cells]:
+    """Two conversations up to the answer of the turn that the vote is about; the column "turn" counts from 1."""
+    turn = parse_int(cells.get("turn"))
+    yield cells | {
+        column: _cut(parse_message_list(cells.get(column)), turn) for column in ("conversation_a", "conversation_b")
+    }
+
+
+def _cut(chat: Any, turn: int | None) -> Any:
+    if not isinstance(chat, list) or turn is None:
+        return chat
+    starts = [i for i, message in enumerate(chat) if any(message.get(key) in ("user", "human") for key in ROLE_KEYS)]
+    return chat[: starts[turn]] if 0 < turn < len(starts) else chat
+
+
+def split_annotations(cells: Cells) -> Iterator[Cells]:
+    """A row for each annotation of a Label Studio task. A task that the annotator left is a skip."""
+    if not cells["annotations"]:
+        raise UnreadableError("annotations is empty")
+    for annotation in cells["annotations"]:
+        person = annotation.get("completed_by")
+        if isinstance(person, dict):
+            person = person.get("email") or person.get("id")
+        choice = "skip" if annotation.get("was_cancelled") else _choice_of_results(annotation.get("result") or [])
+        yield cells["data"] | {"choice": choice, "annotator": person, "created_at": annotation.get("created_at")}
+
+
+def _choice_of_results(results: Sequence[Mapping[str, Any]]) -> Any:
+    """The one answer of an annotation; None if there is none."""
+    values = [result.get("value") or {} for result in results]
+    answers = [value["selected"] for value in values if "selected" in value] or [
+        word for value in values for word in value.get("choices", ())
+    ]
+    if len(answers) > 1:
+        raise UnreadableError(f"an annotation has {len(answers)} answers, where one says which text is better")
+    return answers[0] if answers else None
+
+
+def join_responses(cells: Cells) -> Iterator[Cells]:
+    """The cells of an Argilla record, each question with a list of its responses: {"value", "user_id", "status"}."""
+    if isinstance(cells.get("fields"), dict) and isinstance(cells.get("responses"), dict):
+        yield cells["fields"] | cells["responses"]
+        return
+    joined = {name: value for name, value in cells.items() if ".responses" not in name and ".suggestion" not in name}
+    for name in [name for name in cells if name.endswith(".responses")]:
+        values, users, states = (cells.get(key) or [] for key in (name, f"{name}.users", f"{name}.status"))
+        parts = itertools.zip_longest(values, users, states)
+        joined[name.removesuffix(".responses")] = [
+            {"value": value, "user_id": user, "status": status} for value, user, status in parts
+        ]
+    yield joined
+
+
+def is_response_list(value: Any) -> bool:
+    """Whether a cell holds the responses of several people to a question."""
+    return isinstance(value, list) and all(
+        isinstance(item, dict) and {"value", "user_id"} <= set(item) for item in value
+    )
+
+
+def split_responses(column: str, cells: Cells) -> Iterator[Cells]:
+    """A row for each submitted response to a question, or for each comparison of one that ranks the texts."""
+    responses = [item for item in cells.get(column) or [] if item.get("status") in (None, "submitted")]
+    if not responses:
+        raise UnreadableError(f"{column} holds no submitted response")
+    for response in responses:
+        vote = {"annotator": response["user_id"]}
+        if not isinstance(response["value"], list | dict):
+            yield cells | vote | {column: response["value"]}
+            continue
+        ranks = _parse_ranking(response["value"], column)
+        if missing := [name for name in ranks if name not in cells]:
+            raise UnreadableError(f"{column} ranks {missing[0][:40]!r}, and no column is called so")
+        answers = [{"response": cells[name], "score": _score_of_rank(rank)} for name, rank in ranks.items()]
+        yield from pair_answers(_without(cells, column, *ranks) | vote, answers)
+
+
+def _parse_ranking(value: Any, column: str) -> dict[str, Any]:
+    """Name of a text -> its rank, from a list of {"value", "rank"} or {"value": […], "rank": […]}."""
+    try:
+        if isinstance(value, dict):
+            return dict(zip(map(str, value["value"]), value["rank"], strict=True))
+        return {str(item["value"]): item["rank"] for item in value}
+    except (KeyError, TypeError, ValueError):
+        raise UnreadableError(f"{column} is no ranking of texts") from None
