@@ -134,8 +134,7 @@ def make_config(args: argparse.Namespace, experiment: Experiment, algorithm: str
     """The recommended config of the algorithm with `changes`, then those of the command line."""
     shared: dict[str, Any] = {
         "steps": args.steps, "max_new_tokens": args.length, "temperature": experiment.temperature, "seed": experiment.seed,
-        "sample_every": 10_000,
-    } | ({} if algorithm in OFFLINE_ALGORITHMS else {"token_rows": 0})  # fmt: skip
+    } | ({} if algorithm in OFFLINE_ALGORITHMS else {"token_rows": 0, "sample_every": 10_000})  # fmt: skip
     return PolicyConfig.for_algorithm(algorithm, **(shared | changes | args.changes))
 
 

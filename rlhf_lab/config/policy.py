@@ -122,7 +122,7 @@ class PolicyConfig(Config):
 
     kl_budget: float | None = setting(
         None,
-        "KL per response in nats that the run reaches and holds by lr and beta; offline methods only choose a checkpoint by it",
+        "KL per response in nats that the run reaches and holds by lr and beta; offline methods hold it by lr alone",
         0.1,
         1000.0,
         group="KL",

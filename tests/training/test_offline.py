@@ -10,6 +10,7 @@ from support import tiny_models
 from rlhf_lab.errors import ConfigError, LabelError, TrainingError
 from rlhf_lab.training.offline.trainer import kept_texts
 from rlhf_lab.training.offline.updates import imitation_update, preference_update, reference_sums
+from rlhf_lab.training.policy.kl_budget import OldPolicy
 from rlhf_lab.training.policy.train_state import ChosenText
 from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
@@ -127,6 +128,62 @@ def test_the_policy_is_measured_only_where_it_is_due(gpt2_folder):
     results = tiny_models.run(tiny_models.learner(gpt2_folder, "sft", steps=5, sample_every=3), 5)
     assert [result.step for result in results if "objective/kl" in result.metrics] == [1, 4, 5]
     assert [result.step for result in results if result.samples] == [3, 5]
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "sft", "rejection"])
+def test_with_a_kl_budget_an_update_is_measured_on_old_responses_and_limited(gpt2_folder, monkeypatch, algorithm):
+    """A hundredfold learning rate: the KL of the whole update is far above a tenth of the budget of 2, that of the rest is below.
+
+    k3 of the responses sampled before the update, one row at a time, in float64.
+    """
+    trainer = tiny_models.learner(gpt2_folder, algorithm, torch.float64, kl_budget=2.0, lr=0.5, steps=50)
+    measure_policy, measured = trainer.measure_policy, []
+
+    def recording():
+        metrics, old = measure_policy()
+        measured.append(OldPolicy(old.batch, old.logprobs.clone()))
+        return metrics, old
+
+    monkeypatch.setattr(trainer, "measure_policy", recording)
+    metrics, (batch, logprobs) = trainer.run_step().metrics, measured[0]
+    total = 0.0
+    for i in range(len(logprobs)):
+        prompt, response = (
+            batch.prompts[i][batch.prompt_mask[i].bool()].tolist(),
+            batch.responses[i][batch.mask[i]].tolist(),
+        )
+        with trainer.adapters.using(None):
+            old = tiny_models.teacher_forced(trainer.backbone, prompt, response)
+        with trainer.adapters.using("policy"):
+            new = tiny_models.teacher_forced(trainer.backbone, prompt, response)
+        torch.testing.assert_close(logprobs[i][: len(response)].double(), old.double(), rtol=1e-5, atol=1e-5)
+        total += float((torch.exp(new - old) - 1.0 - (new - old)).sum())
+    assert metrics["policy/update_kl"] == pytest.approx(total / len(logprobs), rel=1e-3)
+    assert 0.0 < metrics["policy/update_kl"] <= 0.2
+    assert metrics["policy/update_fraction"] < 1.0
+    assert trainer.state.lr < 0.5
+
+
+def test_at_the_kl_budget_an_offline_method_stands_still(gpt2_folder, monkeypatch):
+    """Step 5 of 9: the linear schedule is at 5/9 and the warm-up is over. At three quarters of the budget a quarter is left."""
+    trainer = tiny_models.learner(gpt2_folder, "sft", kl_budget=4.0, steps=9, sample_every=3, lr=0.01)
+    trainer.state.steps_done, trainer.state.measured_kl = 4, 3.0
+    assert trainer.state.scheduled_lr() == pytest.approx(0.01 * math.sqrt(5 / 9) * 0.25)
+    resumed = tiny_models.learner(gpt2_folder, "sft", kl_budget=4.0, steps=9, sample_every=3, lr=0.01)
+    tensors, numbers = trainer.state.state_dict()
+    resumed.state.load_state_dict(tensors, numbers)
+    assert resumed.state.measured_kl == 3.0
+    del numbers["measured_kl"]
+    resumed.state.load_state_dict(tensors, numbers)  # a checkpoint of an earlier version
+    assert resumed.state.measured_kl == 0.0
+    trainer.state.measured_kl = 5.0
+    before = tiny_models.weights(trainer)
+    monkeypatch.setattr(
+        "rlhf_lab.training.policy.kl_budget.update_kl", lambda *_: 1e-9
+    )  # what rounding leaves of no update
+    assert trainer.run_step().metrics["lr"] == 0.0
+    assert trainer.state.lr == 0.01
+    assert all(torch.equal(before[name], weight) for name, weight in tiny_models.weights(trainer).items())
 
 
 def test_the_best_candidate_is_kept():

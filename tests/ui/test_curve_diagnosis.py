@@ -262,6 +262,11 @@ def test_terms_alone_have_nothing_to_label_and_a_unit_only_with_a_budget(score, 
     assert diagnose({SCORE: score}, (), budget, algorithm, has_reward_model=False)[SCORE].message == message
 
 
+def test_offline_methods_hold_the_budget_by_lr_alone():
+    message = diagnose({KL: curve((5.5, 20))}, (), 4.0, "dpo")[KL].message
+    assert message == "KL 5.5: above the budget of 4; it learns nothing more while it is there."
+
+
 def test_a_clipped_score_far_from_the_base_model_does_not_advise_a_higher_clip():
     curves = {SCORE: ramp(0, 2, 20), CLIPPED: curve((0.96, 20))}
     assert diagnose(curves)[SCORE].message.endswith("stop here, or start with a higher score_clip.")

@@ -24,6 +24,7 @@ from rlhf_lab.training.offline.updates import encode_labels, imitation_update, p
 from rlhf_lab.training.optimizers import set_lr
 from rlhf_lab.training.policy.batching import prompt_indices, shuffled_indices
 from rlhf_lab.training.policy.invariants import check_finite, check_metrics, check_scores
+from rlhf_lab.training.policy.kl_budget import OldPolicy, limit_update, rounding_kl
 from rlhf_lab.training.policy.metrics import peak_memory, reset_peak_memory
 from rlhf_lab.training.policy.rollout import ScoredResponses, map_responses, score_responses
 from rlhf_lab.training.policy.train_state import ChosenText
@@ -61,14 +62,16 @@ class OfflineTrainer(PolicyTrainer):
         reset_peak_memory(self.backbone.device)
         step, is_last = state.steps_done + 1, state.steps_done + 1 == config.steps
         start_time, metrics = time.monotonic(), {"time/score": 0.0}
+        measured: OldPolicy | None = None
         if state.steps_done % config.sample_every == 0 or is_last:
-            metrics |= self.fresh_metrics()
+            fresh_metrics, measured = self.measure_policy()
+            metrics |= fresh_metrics
         if config.algorithm == "rejection" and state.steps_done % config.updates_per_round == 0:
             metrics |= self.start_round()
         update_start = time.monotonic()
         metrics |= {"lr": state.scheduled_lr(), "time/rollout": update_start - start_time - metrics["time/score"]}
         set_lr(state.optimizer, metrics["lr"])
-        metrics |= self.update_on_texts()
+        metrics |= self.update_on_texts() if measured is None else self.limited_update(measured)
         check_finite(metrics, step)
         state.steps_done = step
         metrics |= {"episode": float(state.episodes), "memory/peak": peak_memory(self.backbone.device)}
@@ -77,6 +80,16 @@ class OfflineTrainer(PolicyTrainer):
         metrics |= {"time/update": end_time - update_start, "eps": config.label_batch / (end_time - start_time)}
         samples_due = step % config.sample_every == 0 or is_last
         return StepResult(step, metrics, [], self.samples() if samples_due else [])
+
+    def limited_update(self, old: OldPolicy) -> dict[str, float]:
+        """`update_on_texts`; with a KL budget its size is measured on the responses of the policy before it, and limited."""
+        state = self.state
+        if state.config.kl_budget is None:
+            return self.update_on_texts()
+        start = [parameter.detach().clone() for parameter in self.adapters.parameters(state.policy.adapter)]
+        metrics = self.update_on_texts()
+        size = limit_update(state, old, start, rounding_kl(state, old, start))
+        return metrics | {"policy/update_kl": size.kl, "policy/update_fraction": size.fraction}
 
     def update_on_texts(self) -> dict[str, float]:
         """One update on the step's pairs or texts."""
@@ -98,23 +111,24 @@ class OfflineTrainer(PolicyTrainer):
         state.episodes += size
         return metrics | {"epoch": (in_round + 1) * size / count}
 
-    def fresh_metrics(self) -> dict[str, float]:
-        """Score, KL, entropy and length of the policy's responses to the prompts of a rollout of this step."""
+    def measure_policy(self) -> tuple[dict[str, float], OldPolicy]:
+        """Score, KL, entropy and length of the policy's responses to a step's prompts, and the responses."""
         state, config = self.state, self.state.config
         prompts = [self.prompt_ids[i] for i in prompt_indices(state.steps_done, len(self.prompt_ids), config)]
         tokens = self.sample_responses(prompts, "rollout", state.steps_done)[1].tokens
-        start_time = time.monotonic()
+        batch, start_time = make_batch(self.backbone, prompts, tokens), time.monotonic()
+        logprobs = torch.zeros(batch.mask.shape, device=batch.mask.device)
         score_metrics = {} if self.task.scorer is None else self.score_metrics(prompts, tokens)
 
         @torch.no_grad()
-        def read(_: list[int], batch: Batch) -> Tensor:
+        def read(indices: list[int], rows: Batch) -> Tensor:
             state.on_progress()
-            output = state.policy.evaluate(batch, config.temperature)
-            log_ratios = output.logprobs - state.policy.reference_logprobs(batch, config.temperature)
+            output = state.policy.evaluate(rows, config.temperature)
+            logprobs[indices, : rows.mask.shape[1]] = output.logprobs.to(logprobs)
+            log_ratios = output.logprobs - state.policy.reference_logprobs(rows, config.temperature)
             return torch.stack([log_ratios.sum(1), -output.logprobs.sum(1), output.entropy.sum(1)], dim=1)
 
         kl, entropy, token_entropy = map_responses(self.backbone, read, prompts, tokens).double().T
-        batch = make_batch(self.backbone, prompts, tokens)
         metrics = {
             "objective/kl": float(kl.mean()),
             **score_metrics,
@@ -126,7 +140,8 @@ class OfflineTrainer(PolicyTrainer):
         if self.task.gold is not None:
             metrics["objective/gold"] = sum(map(self.task.gold, *self.texts_of(batch))) / len(tokens)
         check_metrics(metrics, self.backbone.model.dtype, state.steps_done + 1)
-        return metrics | {"time/score": time.monotonic() - start_time}
+        state.measured_kl = metrics["objective/kl"]
+        return metrics | {"time/score": time.monotonic() - start_time}, OldPolicy(batch, logprobs)
 
     def score_metrics(self, prompts: list[list[int]], responses: list[list[int]]) -> dict[str, float]:
         """Mean and standard deviation of the scores, and the mean of each reward term."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rlhf_lab.core.kl import kl_estimate, lr_factor
 from rlhf_lab.kernels.ops import HALF_DTYPES
-from rlhf_lab.training.policy.rollout import Rollout
+from rlhf_lab.models.batch import Batch
 from rlhf_lab.training.policy.train_state import TrainState
 
 #: Of the budget: the KL that the updates of a step aim at, before the schedule of the learning rate, and the limit.
@@ -30,6 +30,13 @@ ROUNDING_EVERY = 5  # steps between two measurements of the rounding
 ROUNDING_ERROR = 0.05  # of the rounding: what cannot be told from 0 beside it counts as so much
 
 
+class OldPolicy(NamedTuple):
+    """Responses of the policy before the updates of a step, and their (B, R) log-probabilities under it; 0 on padding."""
+
+    batch: Batch
+    logprobs: Tensor
+
+
 class UpdateSize(NamedTuple):
     """KL(old || new) of a step in nats per response, and the fraction of the parameters' change that was kept."""
 
@@ -37,7 +44,7 @@ class UpdateSize(NamedTuple):
     fraction: float
 
 
-def limit_update(state: TrainState, rollout: Rollout, start: Sequence[Tensor], rounding: float) -> UpdateSize:
+def limit_update(state: TrainState, old: OldPolicy, start: Sequence[Tensor], rounding: float) -> UpdateSize:
     """Scale the policy's change since `start` back until its KL is within the limit, and adapt the learning rate.
 
     start: the policy adapter's parameters before the updates of the step. rounding: `rounding_kl` of these updates.
@@ -46,7 +53,7 @@ def limit_update(state: TrainState, rollout: Rollout, start: Sequence[Tensor], r
     assert budget is not None
     parameters = state.policy.adapters.parameters(state.policy.adapter)
     end = [parameter.detach().clone() for parameter in parameters]
-    kl = first_kl = without_rounding(update_kl(state, rollout), rounding)
+    kl = first_kl = without_rounding(update_kl(state, old), rounding)
     limit, fraction = LIMIT_SHARE * budget, 1.0
     for attempt in range(MAX_ATTEMPTS + 1):
         if kl <= limit:
@@ -54,10 +61,12 @@ def limit_update(state: TrainState, rollout: Rollout, start: Sequence[Tensor], r
         shrink = 0.9 * math.sqrt(limit / kl) if math.isfinite(kl) else 0.0
         fraction = fraction * min(0.9, max(0.1, shrink)) if attempt < MAX_ATTEMPTS else 0.0
         set_between(parameters, start, end, fraction)
-        kl = without_rounding(update_kl(state, rollout), rounding) if fraction else 0.0
+        kl = without_rounding(update_kl(state, old), rounding) if fraction else 0.0
     target, measurable = TARGET_SHARE * budget * state.lr_multiplier() ** 2, ROUNDING_ERROR * rounding
-    # where neither can be told from 0 the measurement says nothing
-    factor = 1.0 if max(first_kl, target) <= measurable else lr_factor(max(first_kl, measurable), target)
+    # where the policy should not move, or neither can be told from 0, the measurement says nothing
+    factor = (
+        1.0 if target == 0.0 or max(first_kl, target) <= measurable else lr_factor(max(first_kl, measurable), target)
+    )
     low, high = (state.config.lr * factor for factor in LR_RANGE)
     state.lr = min(max(state.lr * factor, low), high)
     return UpdateSize(kl, fraction)
@@ -68,19 +77,19 @@ def without_rounding(kl: float, rounding: float) -> float:
     return kl if math.isnan(kl) else max(0.0, kl - rounding)
 
 
-def rounding_kl(state: TrainState, rollout: Rollout, start: Sequence[Tensor]) -> float:
+def rounding_kl(state: TrainState, old: OldPolicy, start: Sequence[Tensor]) -> float:
     """What rounding alone adds to `update_kl`, nats per response; 0 in full precision. Measured every ROUNDING_EVERY steps.
 
     start: the policy adapter's parameters before the updates of the step.
     """
     if state.policy.backbone.model.dtype not in HALF_DTYPES:
         return 0.0
-    tokens = int(rollout.batch.lengths[:, 1].sum()) / len(rollout.scores)
+    tokens = int(old.batch.lengths[:, 1].sum()) / len(old.logprobs)
     if state.rounding is None or state.steps_done % ROUNDING_EVERY == 0:
         parameters = state.policy.adapters.parameters(state.policy.adapter)
         end = [parameter.detach().clone() for parameter in parameters]
         set_between(parameters, start, end, ROUNDING_SHARE)
-        kl = update_kl(state, rollout)
+        kl = update_kl(state, old)
         set_between(parameters, end, end, 0.0)
         if math.isfinite(kl):  # that of a policy that the update broke says nothing
             state.rounding = kl / tokens
@@ -95,15 +104,16 @@ def set_between(parameters: Sequence[Tensor], start: Sequence[Tensor], end: Sequ
 
 
 @torch.no_grad()
-def update_kl(state: TrainState, rollout: Rollout) -> float:
-    """KL(old || new) of the policy since the rollout: k3 on the sampled tokens, summed per response, mean over them, nats."""
-    micro_batches = [indices for minibatch in state.minibatches(0, rollout.batch) for indices in minibatch]
-    total = torch.zeros((), dtype=torch.float64, device=rollout.scores.device)
+def update_kl(state: TrainState, old: OldPolicy) -> float:
+    """KL(old || new) of the policy: k3 on the tokens of its old responses, summed per response, mean over them, nats."""
+    micro_batches = [indices for minibatch in state.minibatches(0, old.batch) for indices in minibatch]
+    total = torch.zeros((), dtype=torch.float64, device=old.logprobs.device)
     for indices in state.distributed.shard(micro_batches):
         state.on_progress()
-        micro_batch = rollout.select(indices)
-        new_logprobs = state.policy.evaluate(micro_batch.batch, state.config.temperature).logprobs
-        kl = kl_estimate(micro_batch.old_logprobs.to(new_logprobs), new_logprobs, "k3").double()
-        total += kl.masked_fill(~micro_batch.batch.mask, 0.0).sum()
+        batch = old.batch.select(indices)
+        new_logprobs = state.policy.evaluate(batch, state.config.temperature).logprobs
+        old_logprobs = old.logprobs[indices.to(old.logprobs.device, non_blocking=True), : batch.mask.shape[1]]
+        kl = kl_estimate(old_logprobs.to(new_logprobs), new_logprobs, "k3").double()
+        total += kl.masked_fill(~batch.mask, 0.0).sum()
     state.distributed.all_reduce_([total])
-    return float(total) / len(rollout.scores)
+    return float(total) / len(old.logprobs)

@@ -27,9 +27,10 @@ WARMUP_STEPS = 4  # over which the learning rate rises, with a KL budget: Adam's
 #: The numbers of a state, and of how many each consists.
 NUMBER_COUNTS = {
     "step": 1, "episodes": 1, "beta": 1, "lr": 1, "penalty": 1, "scores": 3, "kl_budget": 2, "score_unit": 2, "best": 2,
-    "rounding": 1,
+    "rounding": 1, "measured_kl": 1,
 }  # fmt: skip
-OPTIONAL_NUMBERS = ("episodes", "kl_budget", "score_unit", "best", "rounding")  # not in checkpoints of earlier versions
+#: Not in checkpoints of earlier versions.
+OPTIONAL_NUMBERS = ("episodes", "kl_budget", "score_unit", "best", "rounding", "measured_kl")
 
 
 class BestCheckpoint(NamedTuple):
@@ -60,8 +61,8 @@ class TrainState:
     parameters: everything that is trained. kl_controller: beta. penalty_controller: the coefficient of ppo_penalty. lr: before
     its schedule. score_moments: running mean and variance of the scores. episodes: responses trained on so far. With a KL
     budget, score_unit: the unit of the scores, None before it is measured; best: the best checkpoint so far. rounding: what
-    rounding adds to the KL of an update, nats per token, None before it is measured. chosen_texts: rejection sampling, what the
-    last round kept.
+    rounding adds to the KL of an update, nats per token, None before it is measured. measured_kl: offline methods, the KL to the
+    reference when it was last measured. chosen_texts: rejection sampling, what the last round chose.
     """
 
     config: PolicyConfig
@@ -78,6 +79,7 @@ class TrainState:
     score_unit: ScoreUnit | None = None
     best: BestCheckpoint | None = None
     rounding: float | None = None
+    measured_kl: float = 0.0
     chosen_texts: list[ChosenText] = field(default_factory=list)
     steps_done: int = 0
     episodes: int = 0
@@ -111,16 +113,20 @@ class TrainState:
 
     def lr_multiplier(self) -> float:
         """The share of the learning rate in the next step: the schedule's and, with a KL budget, that of the warm-up and of an
-        update's length near the budget."""
+        update's length near the budget. Offline methods have no coefficient that stops them: at the budget it is 0."""
         fraction_done = min(1.0, self.steps_done / self.config.steps)
         multiplier = 1.0
         if self.config.lr_schedule == "linear":
             multiplier = 1 - fraction_done
         elif self.config.lr_schedule == "cosine":
             multiplier = 0.5 * (1 + math.cos(math.pi * fraction_done))
-        if isinstance(self.kl_controller, BudgetKL):
+        if self.config.kl_budget is not None:
             multiplier = math.sqrt(multiplier)  # the KL of an update follows the schedule, and lr is its square root
-            multiplier *= min(1.0, (self.steps_done + 1) / WARMUP_STEPS) * self.kl_controller.update_length
+            multiplier *= min(1.0, (self.steps_done + 1) / WARMUP_STEPS)
+            if isinstance(self.kl_controller, BudgetKL):
+                multiplier *= self.kl_controller.update_length
+            else:
+                multiplier *= max(0.0, 1.0 - self.measured_kl / self.config.kl_budget)
         return multiplier
 
     def state_dict(self) -> StateDict:
@@ -149,6 +155,8 @@ class TrainState:
             numbers["kl_budget"] = [self.kl_controller.base, self.kl_controller.average]
         if self.rounding is not None:
             numbers["rounding"] = self.rounding
+        if self.config.is_offline and self.config.kl_budget is not None:
+            numbers["measured_kl"] = self.measured_kl
         return tensors, numbers
 
     def load_state_dict(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -177,6 +185,7 @@ class TrainState:
         self.lr = float(numbers["lr"])
         rounding = numbers.get("rounding")
         self.rounding = None if rounding is None else float(rounding)
+        self.measured_kl = float(numbers.get("measured_kl", 0.0))
         self.chosen_texts = _unpack_texts(tensors) if "chosen.ids" in tensors else []
         if self.config.kl_budget is not None:
             self._load_best(numbers)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rlhf_lab.core.policy_losses import token_mean, total_loss
 from rlhf_lab.training.policy.invariants import check_first_ratio, raise_not_finite
-from rlhf_lab.training.policy.kl_budget import limit_update, rounding_kl, update_kl, without_rounding
+from rlhf_lab.training.policy.kl_budget import OldPolicy, limit_update, rounding_kl, update_kl, without_rounding
 from rlhf_lab.training.policy.metrics import UpdateStats
 from rlhf_lab.training.policy.objectives import (
     LossDenominators,
@@ -45,15 +45,16 @@ def gradient_update(state: TrainState, rollout: Rollout) -> UpdateStats:
             optimizer_step(state, stats)
         if config.target_kl is not None and stats.approx_kl_since(first_update) > config.target_kl:
             break
+    old = OldPolicy(rollout.batch, rollout.old_logprobs)
     is_measured = config.kl_budget is not None or state.penalty_controller is not None
-    rounding = rounding_kl(state, rollout, start) if is_measured else 0.0
+    rounding = rounding_kl(state, old, start) if is_measured else 0.0
     if config.kl_budget is not None:
-        size = limit_update(state, rollout, start, rounding)
+        size = limit_update(state, old, start, rounding)
         stats.extra_metrics |= {"policy/update_kl": size.kl, "policy/update_fraction": size.fraction}
     if state.penalty_controller is not None:
         responses, tokens = len(rollout.scores), int(rollout.batch.lengths[:, 1].sum())
         stats.extra_metrics |= {
-            "policy/step_kl": without_rounding(update_kl(state, rollout), rounding) * responses / tokens,
+            "policy/step_kl": without_rounding(update_kl(state, old), rounding) * responses / tokens,
             "policy/penalty_coef": state.penalty_controller.value,
         }
         state.penalty_controller.update(stats.extra_metrics["policy/step_kl"])

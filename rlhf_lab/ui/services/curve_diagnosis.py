@@ -46,6 +46,11 @@ ADVICE_WITHOUT_BETA = (
     ("raise beta or lower lr", "lower lr"), ("raise beta or stop", "stop"), ("raise lr or lower beta", "raise lr"),
     ("raise lr, lower beta, or label", "raise lr, or label"), ("stop or raise beta", "stop"), ("raise beta", "stop earlier"),
 )  # fmt: skip
+#: Offline methods hold the KL budget by the learning rate alone.
+OFFLINE_BUDGET_WORDS = (
+    ("beta rises until it is back", "it learns nothing more while it is there"),
+    ("the KL budget lowers lr and raises beta by itself", "the KL budget lowers lr by itself"),
+)
 #: What a verdict says of a reward model, and what it says where the reward has none.
 WORDS_WITHOUT_REWARD_MODEL = (
     ("the policy learns what the reward model likes", "the policy learns what is rewarded"),
@@ -173,14 +178,13 @@ def diagnose(
 ) -> dict[str, Diagnosis]:  # fmt: skip
     """A diagnosis for every metric that has a rule and a curve; an alert where its newest value is not finite.
 
-    kl_budget: ignored for offline methods, which do not follow it. has_reward_model: else the score is a sum of reward terms.
+    has_reward_model: else the score is a sum of reward terms.
     """
     trends = CurveTrends(
         {name: curve_trend for name, points in curves.items() if (curve_trend := trend(points)) is not None}
     )
     last_step = max((points[-1][0] for points in curves.values() if points), default=0)
-    is_offline = algorithm in OFFLINE_ALGORITHMS
-    trends.kl_budget = None if is_offline else kl_budget
+    trends.kl_budget = kl_budget
     trends.recent_changes = [change for change in changes if last_step - change.step <= SETTLING_STEPS]
     findings: dict[str, Finding] = {}
     for name, rule in RULES.items():
@@ -206,6 +210,7 @@ def _replacements(algorithm: str, *, has_reward_model: bool, has_unit: bool) -> 
     pairs: list[tuple[str, str]] = []
     if algorithm in OFFLINE_ALGORITHMS:
         pairs.append((f"in {WINDOW} steps", f"in {WINDOW} measurements"))
+        pairs += OFFLINE_BUDGET_WORDS
         pairs += () if algorithm == "dpo" else ADVICE_WITHOUT_BETA
     if not has_reward_model:
         pairs += WORDS_WITHOUT_REWARD_MODEL if has_unit else (*WORDS_WITHOUT_REWARD_MODEL, (" sd", ""))
