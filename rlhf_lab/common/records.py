@@ -91,7 +91,7 @@ class Vote:
 
     uuid: made by the client, so that a repeated request is recorded once. first_on_left: whether the first completion was on the
     left. response_ms: None for judges. repeat: a second vote on a pair by the same person, which measures consistency and is no
-    label. via: "page", "api" … import_id: None for votes cast in this lab.
+    label. via: "page", "api" … import_id: None for votes cast in this lab. adjudication: an expert's decision on a disputed pair.
     """
 
     uuid: str
@@ -109,6 +109,7 @@ class Vote:
     repeat: bool = False
     via: str = "page"
     import_id: int | None = None
+    adjudication: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,12 +123,16 @@ class Person:
 
 @dataclass(frozen=True)
 class Lease:
-    """A pair reserved for one person until expires_at. repeat: they voted on it before and see its sides swapped."""
+    """A pair reserved for one person until expires_at.
+
+    repeat: they voted on it before and see its sides swapped. adjudication: they decide it as an expert.
+    """
 
     pair: Pair
     annotator: str
     repeat: bool
     expires_at: float
+    adjudication: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,7 +168,8 @@ class Comparison:
     """One label for the reward trainer.
 
     group: the prompt id; cross-validation folds never split a group. margin: wanted difference of the two scores; strength adds
-    RewardConfig.margin for each level above "slightly". count: how often the label counts, its annotator's weight.
+    RewardConfig.margin for each level above "slightly". count: how often the label counts, its annotator's weight. weight: the
+    share of it that counts.
     """
 
     prompt: str
@@ -176,20 +182,26 @@ class Comparison:
     group: int = 0
     strength: float = 0.0
     count: int = 1
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
 class LabelSnapshot:
-    """Pinned labels, of a reward model or of a run: vote ids in order, and a hash of their choices and texts."""
+    """Pinned labels, of a reward model or of a run: vote ids in order, and a hash of their choices, texts and weights.
+
+    weights: of the votes, in their order; empty where all are 1.
+    """
 
     vote_ids: tuple[int, ...]
     digest: str
     source: Source
+    weights: tuple[float, ...] = ()
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "LabelSnapshot":
         """As `dataclasses.asdict` gave it, through JSON or not."""
-        return cls(tuple(record["vote_ids"]), str(record["digest"]), Source(record["source"]))
+        weights = tuple(map(float, record.get("weights", ())))
+        return cls(tuple(record["vote_ids"]), str(record["digest"]), Source(record["source"]), weights)
 
 
 @dataclass(frozen=True)

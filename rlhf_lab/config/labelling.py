@@ -10,6 +10,8 @@ MAX_GUIDELINE_LENGTH = 4000
 #: How a pair is selected among sampled ones; its `reason` begins with the method.
 SamplingMethod = Literal["random", "information", "uncertainty", "diversity"]
 SAMPLING_METHODS: tuple[SamplingMethod, ...] = get_args(SamplingMethod)
+#: What happens to people whose answers on gold pairs are below the bound.
+GoldRule = Literal["none", "inform", "down_weight", "pause"]
 
 
 def is_actively_selected(reason: str) -> bool:
@@ -36,6 +38,25 @@ class LabellingConfig(Config):
     )
     texts: Literal["base", "policy"] = setting(
         "base", "who writes the texts: the base model, or the newest checkpoint of a run"
+    )
+    gold_rate: float = setting(
+        0.0, "share of pairs with a known answer among those shown; 0: none. Nobody can tell them from the others",
+        0.0, 0.5, group="gold",
+    )  # fmt: skip
+    gold_rule: GoldRule = setting(
+        "none", "what happens to a person whose accuracy on gold pairs is below the bound", group="gold"
+    )
+    gold_bound: float = setting(0.7, "the bound: the least accuracy on gold pairs", 0.0, 1.0, group="gold")
+    gold_answers: int = setting(10, "gold pairs a person answers before the rule looks at them", 5, 1000, group="gold")
+    gold_weight: float = setting(
+        0.5,
+        "how much the votes of a person below the bound count, where the rule counts them less",
+        0.05,
+        1.0,
+        group="gold",
+    )
+    gold_training: bool = setting(
+        False, "reward models also learn from votes on gold pairs; otherwise these only measure people", group="gold"
     )
     markdown: bool = setting(False, "show **bold**, lists and `code` of the texts as such (no links, no pictures)")
     guideline: str = setting("", "what labellers are asked to look at; stands above the pair")

@@ -58,7 +58,8 @@ def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
     by_person = v.annotator == name
     with db.write() as conn:
         conn.execute(delete(t.people).where(t.people.c.name == name))
-        conn.execute(delete(t.leases).where(t.leases.c.annotator == name))
+        for table in (t.leases, t.project_people):
+            conn.execute(delete(table).where(table.c.annotator == name))
         conn.execute(delete(t.tournament_answers).where(a.annotator == name, a.choice.is_(None)))
         if votes:
             conn.execute(update(t.votes).where(by_person, v.undone_at.is_(None)).values(undone_at=time.time()))

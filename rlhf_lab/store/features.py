@@ -16,7 +16,7 @@ from rlhf_lab.common.records import Completion, Prompt
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import live_pair_of, load_pairs
-from rlhf_lab.store.votes import NOT_A_REPEAT, has_live_vote, live_votes_query
+from rlhf_lab.store.votes import NOT_A_REPEAT, has_live_vote, is_final_label, live_votes_query
 
 #: Of what the engine computes (engine/text_features.py). Features of another version are computed again.
 FEATURE_VERSION = 1
@@ -97,11 +97,14 @@ def oldest_features(db: Database, project_id: int, limit: int) -> list[TextFeatu
 
 
 def newest_labels(db: Database, project_id: int, source: Source, limit: int = MAX_INSTANT_LABELS) -> list[PairLabel]:
-    """The newest live labels of a source, oldest first; skips and hidden repeats are no labels."""
+    """The newest live labels of a source, oldest first; skips, hidden repeats and what an expert overruled are no labels.
+
+    Votes on gold pairs are among them: a count that stood still would tell which pairs these are.
+    """
     v, p = t.votes.c, t.pairs.c
     columns = (v.id, v.pair_id, t.completions.c.prompt_id, p.first_id, p.second_id, v.choice, v.strength)
     query = live_votes_query(project_id, source, *columns).join(t.completions, t.completions.c.id == p.first_id)
-    query = query.where(NOT_A_REPEAT, v.choice != Choice.SKIP).order_by(v.id.desc()).limit(limit)
+    query = query.where(is_final_label(), v.choice != Choice.SKIP).order_by(v.id.desc()).limit(limit)
     with db.read() as conn:
         rows = conn.execute(query).all()
     return [

@@ -5,30 +5,42 @@ A snapshot holds the votes of one source: human and simulated labels never mix.
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, func, select
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Comparison, LabelSnapshot
+from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import AnyRow, Database, in_chunks
-from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION
-from rlhf_lab.store.votes import NOT_A_REPEAT, live_votes_query
+from rlhf_lab.store.gold_pairs import annotator_weights
+from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION, get_labelling_config
+from rlhf_lab.store.votes import NOT_A_REPEAT, NOT_AN_ADJUDICATION, is_final_label, live_votes_query
 
 
 def snapshot_labels(
     db: Database, project_id: int, source: Source, annotators: list[str] | None = None
 ) -> LabelSnapshot:
-    """Pin the live labels of one source (and of these annotators), in the order they were cast; skips are no labels."""
-    query = _live_labels_query(project_id, source, t.votes.c.id).order_by(t.votes.c.id)
+    """Pin the live labels of one source (and of these annotators), in the order they were cast; skips are no labels.
+
+    An expert's decision takes the place of the votes on its pair (where the expert is one of these annotators). Votes on gold
+    pairs are left out unless the labelling settings use them. The weights of the votes are pinned too: the settings may count
+    people below the bound less.
+    """
+    v, rules = t.votes.c, get_labelling_config(db, project_id)
+    query = _training_labels_query(project_id, source, rules, v.id, v.annotator, annotators=annotators).order_by(v.id)
     if annotators is not None:
-        query = query.where(t.votes.c.annotator.in_(annotators))
+        query = query.where(v.annotator.in_(annotators))
     with db.read() as conn:
-        vote_ids = tuple(conn.execute(query).scalars())
-        return LabelSnapshot(vote_ids, _labels_digest(_label_rows(conn, vote_ids)), source)
+        votes = conn.execute(query).all()
+        reduced = annotator_weights(conn, project_id, rules) if source is Source.HUMAN else {}
+        vote_ids = tuple(vote.id for vote in votes)
+        weights = tuple(reduced.get(vote.annotator, 1.0) for vote in votes)
+        weights = () if all(weight == 1.0 for weight in weights) else weights
+        return LabelSnapshot(vote_ids, _labels_digest(_label_rows(conn, vote_ids), weights), source, weights)
 
 
 def current_labels(db: Database, project_id: int) -> LabelSnapshot:
@@ -38,15 +50,35 @@ def current_labels(db: Database, project_id: int) -> LabelSnapshot:
 
 
 def count_live_labels(db: Database, project_id: int, snapshot: LabelSnapshot) -> int:
-    """How many labels up to the newest one of a snapshot are live; at most as many as it pinned."""
-    query = _live_labels_query(project_id, snapshot.source, func.count())
+    """How many labels up to the newest one of a snapshot are live; at most as many as it pinned.
+
+    As `vote_counts` counts them: votes that no reward model learns from (gold pairs, pairs that an expert decided) come on top.
+    """
+    rules, is_pinned_or_older = get_labelling_config(db, project_id), t.votes.c.id <= max(snapshot.vote_ids, default=0)
+    counted = _live_labels_query(project_id, snapshot.source, func.count()).where(NOT_AN_ADJUDICATION)
+    usable = _training_labels_query(project_id, snapshot.source, rules, func.count())
     with db.read() as conn:
-        live_count: int = conn.execute(query.where(t.votes.c.id <= max(snapshot.vote_ids, default=0))).scalar_one()
-    return min(live_count, len(snapshot.vote_ids))
+        counted_count, usable_count = (
+            conn.execute(query.where(is_pinned_or_older)).scalar_one() for query in (counted, usable)
+        )
+    return int(min(usable_count, len(snapshot.vote_ids)) + counted_count - usable_count)
 
 
-def _live_labels_query(project_id: int, source: Source, column: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
-    return live_votes_query(project_id, source, column).where(NOT_A_REPEAT, t.votes.c.choice != Choice.SKIP)
+def _training_labels_query(
+    project_id: int,
+    source: Source,
+    rules: LabellingConfig,
+    *columns: ColumnElement[Any],
+    annotators: list[str] | None = None,
+) -> Select[*tuple[Any, ...]]:
+    query = _live_labels_query(project_id, source, *columns)
+    if source is Source.HUMAN:
+        query = query.where(is_final_label(annotators))
+    return query if rules.gold_training else query.where(t.pairs.c.gold.is_(None))
+
+
+def _live_labels_query(project_id: int, source: Source, *columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
+    return live_votes_query(project_id, source, *columns).where(NOT_A_REPEAT, t.votes.c.choice != Choice.SKIP)
 
 
 def snapshot_annotators(db: Database, snapshot: LabelSnapshot) -> list[str]:
@@ -70,18 +102,19 @@ def _annotator_by_vote(db: Database, snapshot: LabelSnapshot) -> dict[int, str]:
 
 
 def load_comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
-    """One comparison per vote of the snapshot, in its order, whether or not the vote was undone since.
+    """One comparison per vote of the snapshot with its weight, in its order, whether or not the vote was undone since.
 
     tie and both_bad are ties; chosen is then the first completion. StoreError: the rows are not those that were pinned.
     """
     with db.read() as conn:
         labels = _label_rows(conn, snapshot.vote_ids)
-    if _labels_digest(labels) != snapshot.digest:
+    if _labels_digest(labels, snapshot.weights) != snapshot.digest:
         raise StoreError(
             "The labels in the database are not those that were pinned: votes or texts were changed by hand, or "
             "this is another database. Train a new reward model, or start a new run, on the labels as they are."
         )
-    return [_comparison_from_row(row) for row in labels]
+    weights = snapshot.weights or (1.0,) * len(labels)
+    return [_comparison_from_row(row, weight) for row, weight in zip(labels, weights, strict=True)]
 
 
 def _label_rows(conn: Connection, vote_ids: Sequence[int]) -> list[AnyRow]:
@@ -106,17 +139,18 @@ def _label_rows(conn: Connection, vote_ids: Sequence[int]) -> list[AnyRow]:
     return [row for ids in in_chunks(vote_ids) for row in conn.execute(query.where(t.votes.c.id.in_(ids)))]
 
 
-def _labels_digest(labels: Iterable[AnyRow]) -> str:
-    """Over choices and texts, not over ids: an exported and imported set of labels has the same digest."""
+def _labels_digest(labels: Sequence[AnyRow], weights: Sequence[float]) -> str:
+    """Over choices, texts and weights, not over ids: an exported and imported set of labels has the same digest."""
     digest = hashlib.sha256()
-    for row in labels:
+    for row, weight in zip(labels, weights or (1.0,) * len(labels), strict=True):
         fields = [row.choice.value, row.prompt, row.first, row.first_ids, row.second, row.second_ids]
         fields += [] if row.strength is None else [row.strength.value]  # older snapshots keep their digests
+        fields += [] if weight == 1.0 else [weight]
         digest.update(json.dumps(fields).encode() + b"\n")
     return digest.hexdigest()
 
 
-def _comparison_from_row(row: AnyRow) -> Comparison:
+def _comparison_from_row(row: AnyRow, weight: float) -> Comparison:
     first, second = (row.first, tuple(row.first_ids)), (row.second, tuple(row.second_ids))
     chosen, rejected = (second, first) if row.choice is Choice.SECOND else (first, second)
     return Comparison(
@@ -128,4 +162,5 @@ def _comparison_from_row(row: AnyRow) -> Comparison:
         tie=row.choice in (Choice.TIE, Choice.BOTH_BAD),
         group=row.prompt_id,
         strength=0.0 if row.strength is None else float(row.strength.level),
+        weight=weight,
     )

@@ -9,6 +9,7 @@ A person's leases are a stack: the newest one is on screen. Every function that 
 
 import time
 from dataclasses import replace
+from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
@@ -17,12 +18,20 @@ from rlhf_lab.common.records import Lease, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import StaleVoteError
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.database import Database
-from rlhf_lab.store.pair_selection import has_enough_votes, next_hidden_repeat, next_open_pair, votes_and_leases
+from rlhf_lab.store.adjudication import next_disputed_pair
+from rlhf_lab.store.database import AnyRow, Database
+from rlhf_lab.store.pair_selection import (
+    draw_gold_pair,
+    has_enough_votes,
+    next_hidden_repeat,
+    next_open_pair,
+    votes_and_leases,
+)
 from rlhf_lab.store.projects import FIRST_COMPLETION, live_pair_of, load_pairs
 from rlhf_lab.store.votes import (
     check_vote,
     insert_vote,
+    is_decided,
     live_vote,
     live_votes_query,
     mark_last_vote_undone,
@@ -36,13 +45,23 @@ STACK_GAP_S = 0.001  # a prefetched pair's lease is older by this than that of t
 PURGE_EXPIRED_AFTER_S = 86_400.0  # leases expired for so long are deleted; a vote on such a pair is refused
 
 
+class _Selected(NamedTuple):
+    """A pair to lease, and how: see `Lease`."""
+
+    pair_id: int
+    repeat: bool = False
+    adjudication: bool = False
+
+
 def lease_pair(
     db: Database, project_id: int, annotator: str, config: LabellingConfig = DEFAULT_CONFIG, *, now: float | None = None
 ) -> Lease | None:
-    """Lease the next pair to this person: their newest lease again, else a hidden repeat that is due, else an unvoted pair.
+    """Lease the next pair to this person: their newest lease again, else a hidden repeat that is due, else an unvoted pair, or at
+    the rate of the settings a gold pair in its place.
 
     Of the pairs this person has no vote on come first those that need votes: those that nobody skipped, then those that miss
-    the fewest votes, then the oldest (the newest where the policy writes the texts). None: there is no pair left.
+    the fewest votes, then the oldest (the newest where the policy writes the texts). None: there is no pair left. An expert who
+    has begun to decide disputed pairs (`start_adjudicating`) gets one after the other until none is left.
     """
     return next(iter(lease_pairs(db, project_id, annotator, config, prefetch=0, now=now)), None)
 
@@ -58,22 +77,65 @@ def lease_pairs(
 ) -> list[Lease]:
     """`lease_pair`, and up to `prefetch` pairs to show after it: only pairs that need votes, and none from a small pool."""
     now = time.time() if now is None else now
-    own = t.leases.c.annotator == annotator
     with db.write() as conn:
-        conn.execute(delete(t.leases).where(own, t.leases.c.expires_at < now - PURGE_EXPIRED_AFTER_S))
-        selected = _open_leases(conn, project_id, annotator, config, now)[: 1 + prefetch]
+        _purge_expired(conn, annotator, now)
+        selected = _open_leases(conn, project_id, annotator, config, now)
+        if selected and selected[0].adjudication:
+            selected = [item for item in selected if item.adjudication]
+        selected = selected[: 1 + prefetch]
         while len(selected) <= prefetch:
-            selected_ids = [pair_id for pair_id, _ in selected]
-            repeat = next_hidden_repeat(conn, project_id, annotator, config, selected_ids)
-            pair_id = repeat or next_open_pair(conn, project_id, annotator, config, selected_ids, now)
-            if pair_id is None:
+            next_pair = _next_pair(conn, project_id, annotator, config, selected, now)
+            if next_pair is None:
                 break
-            selected.append((pair_id, repeat is not None))
+            selected.append(next_pair)
         top = _top_of_stack(conn, annotator, now)
         return [
-            _save_lease(conn, *item, annotator, config, now, top - depth * STACK_GAP_S)
+            _save_lease(conn, item, annotator, config, now, top - depth * STACK_GAP_S)
             for depth, item in enumerate(selected)
         ]
+
+
+def _purge_expired(conn: Connection, annotator: str, now: float) -> None:
+    """Gold pairs stay on the person's stack, because nobody is shown one twice."""
+    gold = select(t.pairs.c.id).where(t.pairs.c.id == t.leases.c.pair_id, t.pairs.c.gold.is_not(None)).exists()
+    has_expired = t.leases.c.expires_at < now - PURGE_EXPIRED_AFTER_S
+    conn.execute(delete(t.leases).where(t.leases.c.annotator == annotator, has_expired, ~gold))
+
+
+def _next_pair(
+    conn: Connection,
+    project_id: int,
+    annotator: str,
+    config: LabellingConfig,
+    selected: list[_Selected],
+    now: float,
+) -> _Selected | None:
+    """The pair to show after those selected; None: there is none."""
+    selected_ids = [item.pair_id for item in selected]
+    if selected and selected[0].adjudication:
+        disputed = next_disputed_pair(conn, project_id, annotator, selected_ids, now)
+        if disputed is not None:
+            return _Selected(disputed, adjudication=True)
+    repeat = next_hidden_repeat(conn, project_id, annotator, config, selected_ids)
+    if repeat is not None:
+        return _Selected(repeat, repeat=True)
+    open_pair = next_open_pair(conn, project_id, annotator, config, selected_ids, now)
+    if open_pair is None:
+        return None
+    return _Selected(draw_gold_pair(conn, project_id, annotator, config) or open_pair)
+
+
+def start_adjudicating(
+    db: Database, project_id: int, annotator: str, config: LabellingConfig = DEFAULT_CONFIG, *, now: float | None = None
+) -> Lease | None:
+    """Lease the first disputed pair to an expert, to be shown next; None: no pair waits for a decision."""
+    now = time.time() if now is None else now
+    with db.write() as conn:
+        pair_id = next_disputed_pair(conn, project_id, annotator, [], now)
+        if pair_id is None:
+            return None
+        leased_at = _top_of_stack(conn, annotator, now) + STACK_GAP_S
+        return _save_lease(conn, _Selected(pair_id, adjudication=True), annotator, config, now, leased_at)
 
 
 def lease_on_top(
@@ -87,7 +149,7 @@ def lease_on_top(
                 "You have voted on these two answers already. Change it under Label, in your earlier labels."
             )
         return _save_lease(
-            conn, pair_id, False, annotator, config, now, _top_of_stack(conn, annotator, now) + STACK_GAP_S
+            conn, _Selected(pair_id), annotator, config, now, _top_of_stack(conn, annotator, now) + STACK_GAP_S
         )
 
 
@@ -132,8 +194,9 @@ def vote_on_lease(
 ) -> Vote:
     """Store a person's vote on a pair that was leased to them, and end the lease. The same uuid again changes nothing.
 
-    The lease says whether the vote is a hidden repeat. StaleVoteError: they voted on the pair before, it was never leased to
-    them, or the lease expired and others gave it all the votes it needs. LabelError: no uuid or no annotator.
+    The lease says whether the vote is a hidden repeat or an expert's decision. StaleVoteError: they voted on the pair before, it
+    was never leased to them, the lease expired and others gave it all the votes it needs, or another expert has decided it.
+    LabelError: no uuid or no annotator.
     """
     check_vote(vote)
     now = time.time() if now is None else now
@@ -144,14 +207,15 @@ def vote_on_lease(
         lease = conn.execute(select(t.leases).where(lease_condition)).one_or_none()
         if lease is None:
             raise StaleVoteError(_not_leased_message(conn, vote))
-        has_expired = lease.expires_at <= now and not lease.repeat
-        if has_expired and has_enough_votes(conn, vote.pair_id, vote.annotator, config, now):
+        if lease.adjudication and not _is_usable(conn, lease, config, now):
+            raise StaleVoteError("Another expert has decided this pair meanwhile. Your answer was not counted.")
+        if not _is_usable(conn, lease, config, now):
             raise StaleVoteError(
                 "The pair was kept for you for a while; meanwhile others have judged it. Your vote was not counted; "
                 "here is the next pair."
             )
         conn.execute(delete(t.leases).where(lease_condition))
-        return insert_vote(conn, replace(vote, repeat=lease.repeat))
+        return insert_vote(conn, replace(vote, repeat=lease.repeat, adjudication=lease.adjudication))
 
 
 def undo_last_vote(
@@ -164,7 +228,8 @@ def undo_last_vote(
         if undone is None:
             return None
         leased_at = _top_of_stack(conn, annotator, now) + STACK_GAP_S
-        return _save_lease(conn, undone.pair_id, undone.repeat, annotator, config, now, leased_at)
+        selected = _Selected(undone.pair_id, undone.repeat, undone.adjudication)
+        return _save_lease(conn, selected, annotator, config, now, leased_at)
 
 
 def redo_last_vote(db: Database, project_id: int, annotator: str) -> Vote | None:
@@ -185,7 +250,7 @@ def redo_last_vote(db: Database, project_id: int, annotator: str) -> Vote | None
         latest = conn.execute(own_votes.with_only_columns(func.max(v.created_at)).where(v.undone_at.is_(None))).scalar()
         if undone is None or (latest is not None and latest >= undone.undone_at):
             return None
-        if live_vote(conn, undone.pair_id, annotator, undone.repeat) is not None:
+        if live_vote(conn, undone.pair_id, annotator, undone.repeat, undone.adjudication) is not None:
             return None
         conn.execute(delete(t.leases).where(t.leases.c.pair_id == undone.pair_id, t.leases.c.annotator == annotator))
         return update_vote(conn, undone.id, undone_at=None)
@@ -208,7 +273,14 @@ def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote) -> 
             )
         old = update_vote(conn, vote_id, undone_at=time.time())
         return insert_vote(
-            conn, replace(new_vote, pair_id=old.pair_id, first_on_left=old.first_on_left, repeat=old.repeat)
+            conn,
+            replace(
+                new_vote,
+                pair_id=old.pair_id,
+                first_on_left=old.first_on_left,
+                repeat=old.repeat,
+                adjudication=old.adjudication,
+            ),
         )
 
 
@@ -222,20 +294,35 @@ def is_repeat(db: Database, pair_id: int, annotator: str) -> bool:
 
 def _open_leases(
     conn: Connection, project_id: int, annotator: str, config: LabellingConfig, now: float
-) -> list[tuple[int, bool]]:
-    """(pair, repeat) of this person's leases, newest first: those that run, and expired ones whose pair still needs votes."""
+) -> list[_Selected]:
+    """This person's leases, newest first: those that can still be voted on."""
     lease = t.leases.c
     query = (
-        select(lease.pair_id, lease.repeat, lease.expires_at)
+        select(t.leases)
         .join(t.pairs, t.pairs.c.id == lease.pair_id)
         .where(lease.annotator == annotator, t.pairs.c.project_id == project_id)
         .order_by(lease.leased_at.desc(), lease.pair_id)
     )
     return [
-        (row.pair_id, row.repeat)
+        _Selected(row.pair_id, row.repeat, row.adjudication)
         for row in conn.execute(query).all()
-        if row.expires_at > now or row.repeat or not has_enough_votes(conn, row.pair_id, annotator, config, now)
+        if _is_usable(conn, row, config, now)
     ]
+
+
+def _is_usable(conn: Connection, lease: AnyRow, config: LabellingConfig, now: float) -> bool:
+    """Whether a vote on a leased pair counts: while the lease runs, and later while the pair needs votes. Repeats and gold pairs
+    never end, and a decision is needed until an expert made it."""
+    if lease.adjudication:
+        query = select(t.leases.c.pair_id).where(t.leases.c.pair_id == lease.pair_id, is_decided(t.leases))
+        return conn.execute(query).first() is None
+    if (
+        lease.expires_at > now
+        or lease.repeat
+        or not has_enough_votes(conn, lease.pair_id, lease.annotator, config, now)
+    ):
+        return True
+    return conn.execute(select(t.pairs.c.gold).where(t.pairs.c.id == lease.pair_id)).scalar() is not None
 
 
 def _top_of_stack(conn: Connection, annotator: str, now: float) -> float:
@@ -245,15 +332,15 @@ def _top_of_stack(conn: Connection, annotator: str, now: float) -> float:
 
 
 def _save_lease(
-    conn: Connection, pair_id: int, repeat: bool, annotator: str, config: LabellingConfig, now: float, leased_at: float
+    conn: Connection, selected: _Selected, annotator: str, config: LabellingConfig, now: float, leased_at: float
 ) -> Lease:
     """Start a lease, or start it again. leased_at: its position in the stack."""
-    expires_at = now + config.hold_s
-    values = {"repeat": repeat, "leased_at": leased_at, "expires_at": expires_at}
+    expires_at, (pair_id, repeat, adjudication) = now + config.hold_s, selected
+    values = {"repeat": repeat, "leased_at": leased_at, "expires_at": expires_at, "adjudication": adjudication}
     condition = and_(t.leases.c.pair_id == pair_id, t.leases.c.annotator == annotator)
     if conn.execute(update(t.leases).where(condition).values(**values)).rowcount == 0:
         conn.execute(insert(t.leases).values(pair_id=pair_id, annotator=annotator, **values))
-    return Lease(load_pairs(conn, [pair_id])[0], annotator, repeat, expires_at)
+    return Lease(load_pairs(conn, [pair_id])[0], annotator, repeat, expires_at, adjudication)
 
 
 def _not_leased_message(conn: Connection, vote: Vote) -> str:

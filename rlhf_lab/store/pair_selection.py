@@ -1,4 +1,6 @@
-"""Which pair a person sees next: a hidden repeat, or one that still needs votes. Queries for `pair_leases`."""
+"""Which pair a person sees next: a hidden repeat, one that still needs votes, or a gold pair. Queries for `pair_leases`."""
+
+import secrets
 
 from sqlalchemy import ColumnElement, Connection, and_, case, func, select
 
@@ -6,7 +8,8 @@ from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.votes import NOT_A_REPEAT, count_live_votes, live_votes_query, unvoted_by
+from rlhf_lab.store.projects import live_pair_of
+from rlhf_lab.store.votes import NOT_A_REPEAT, NOT_AN_ADJUDICATION, count_live_votes, live_votes_query, unvoted_by
 
 PAIRS_LEFT_FOR_OTHERS = 4  # pairs that stay free when one is prefetched for somebody who has a pair on screen
 REPEAT_AFTER_VOTES = 8  # own votes between the first vote on a pair and its hidden repeat
@@ -33,6 +36,8 @@ def next_hidden_repeat(
     query = live_votes_query(project_id, Source.HUMAN, v.pair_id).where(
         v.annotator == annotator,
         NOT_A_REPEAT,
+        NOT_AN_ADJUDICATION,
+        t.pairs.c.gold.is_(None),
         v.choice != Choice.SKIP,
         v.pair_id.not_in(queued_ids),
         v.id.not_in(vote_ids.order_by(v.id.desc()).limit(REPEAT_AFTER_VOTES)),
@@ -66,6 +71,22 @@ def next_open_pair(
         query = query.where(t.pairs.c.id.not_in(queued_ids), ~has_enough)
     pair_ids = conn.execute(query.limit(1 + reserve)).scalars().all()
     return pair_ids[0] if len(pair_ids) > reserve else None
+
+
+def draw_gold_pair(conn: Connection, project_id: int, annotator: str, config: LabellingConfig) -> int | None:
+    """A gold pair to show instead of another one, at the rate of the labelling settings; None: not this time.
+
+    Random order and draws without a seed: nobody can know which pairs are gold. Never one that this person has seen.
+    """
+    if config.gold_rate <= 0 or secrets.randbelow(10_000) >= round(10_000 * config.gold_rate):
+        return None
+    seen = [
+        select(table.c.pair_id).where(table.c.pair_id == t.pairs.c.id, table.c.annotator == annotator).exists()
+        for table in (t.votes, t.leases)
+    ]
+    query = select(t.pairs.c.id).where(live_pair_of(project_id), t.pairs.c.gold.is_not(None), *(~one for one in seen))
+    pair_id: int | None = conn.execute(query.order_by(func.random()).limit(1)).scalar()
+    return pair_id
 
 
 def votes_and_leases(annotator: str, now: float) -> ColumnElement[int]:

@@ -309,7 +309,8 @@ def delete_project(db: Database, project_id: int) -> RemovedProjectFiles:
                 conn.execute(select(t.reward_models.c.path).where(t.reward_models.c.project_id == project_id)).scalars()
             ),
         )
-        for table in (t.blind_tests, t.tournaments, t.jobs, t.runs, t.reward_models, t.labelling, t.imports):
+        settings = (t.labelling, t.project_people)
+        for table in (t.blind_tests, t.tournaments, t.jobs, t.runs, t.reward_models, *settings, t.imports):
             conn.execute(delete(table).where(table.c.project_id == project_id))
         for table in (t.votes, t.leases):
             conn.execute(delete(table).where(table.c.pair_id.in_(pair_ids)))

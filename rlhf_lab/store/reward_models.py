@@ -31,6 +31,7 @@ def add_reward_model(
         "vote_ids": list(snapshot.vote_ids),
         "labels_digest": snapshot.digest,
         "source": snapshot.source,
+        "vote_weights": list(snapshot.weights),
         "created_at": created_at,
     }
     with db.write() as conn:
@@ -79,6 +80,6 @@ def _reward_model_from_row(row: AnyRow) -> RewardModelRow:
         path=row.path,
         config=row.config,
         report=row.report,
-        snapshot=LabelSnapshot(tuple(row.vote_ids), row.labels_digest, row.source),
+        snapshot=LabelSnapshot(tuple(row.vote_ids), row.labels_digest, row.source, tuple(row.vote_weights)),
         created_at=row.created_at,
     )

@@ -4,6 +4,7 @@
               │                          │         └─ leases                   who has which pair on screen
               │                          └─ features                           what the instant reward model reads of a text
               ├─ labelling                                                     the project's labelling settings
+              ├─ project_people                                                its experts, and since when gold answers count
               ├─ imports                                                       files that prompts, pairs and votes came from
               ├─ reward_models ── scores                                       of completions, before people voted
               │       └────────── runs ─┬─ metrics, samples, token_records     per step
@@ -49,7 +50,7 @@ from rlhf_lab.store.column_types import (
     table_without_id_reuse,
 )
 
-SCHEMA_VERSION = "0015"
+SCHEMA_VERSION = "0016"
 
 metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
@@ -130,7 +131,12 @@ pairs = table_without_id_reuse(
     CheckConstraint("first_id <> second_id", name="distinct"),
     Column("import_id", Integer, index=True),
     Column("taken_back_at", Float),  # when its import was undone: nobody is shown it
+    Column("gold", enum_type(enums.Choice)),  # the known answer of a gold pair, which measures people
+    Column("gold_at", Float),  # since when
 )
+
+_GOLD = text("gold IS NOT NULL")
+Index("ix_pairs_gold", pairs.c.project_id, sqlite_where=_GOLD, postgresql_where=_GOLD)
 
 votes = table_without_id_reuse(
     "votes",
@@ -150,20 +156,36 @@ votes = table_without_id_reuse(
     required("repeat", Boolean, server_default=false()),
     required("via", String(20), server_default=text("'page'")),
     Column("import_id", Integer, index=True),
+    required("adjudication", Boolean, server_default=false()),  # an expert's decision: the label of a disputed pair
     Index(None, "annotator", "id"),
 )
 
 _LIVE = text("undone_at IS NULL")
 Index(
-    "uq_votes_live", votes.c.pair_id, votes.c.annotator, votes.c.repeat,
+    "uq_votes_live", votes.c.pair_id, votes.c.annotator, votes.c.repeat, votes.c.adjudication,
     unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE,
-)  # fmt: skip  # one live vote per pair and annotator, and one more as a hidden repeat
+)  # fmt: skip  # one live vote per pair and annotator, one more as a hidden repeat, and one as an expert
+Index(
+    "ix_votes_adjudication", votes.c.pair_id,
+    sqlite_where=text("adjudication IS 1"), postgresql_where=text("adjudication IS true"),
+)  # fmt: skip
 
 labelling = Table(
     "labelling",
     metadata,
     foreign_key("project_id", "projects", primary_key=True, autoincrement=False),
     required("settings", Json),
+)
+
+# gold_since: when the operator let this person go on; their gold answers before that do not count.
+project_people = Table(
+    "project_people",
+    metadata,
+    foreign_key("project_id", "projects", primary_key=True, autoincrement=False),
+    Column("annotator", String(200), primary_key=True),
+    required("is_expert", Boolean, server_default=false()),
+    required("gold_since", Float, server_default=text("0")),
+    sqlite_with_rowid=False,
 )
 
 # Who has which pair on screen. One row per pair and person, deleted by the vote.
@@ -175,6 +197,7 @@ leases = Table(
     required("repeat", Boolean),
     required("leased_at", Float),
     required("expires_at", Float),
+    required("adjudication", Boolean, server_default=false()),
     Index(None, "annotator"),
     sqlite_with_rowid=False,
 )
@@ -195,6 +218,7 @@ reward_models = table_without_id_reuse(
     required("labels_digest", String(64)),
     required("source", enum_type(enums.Source)),
     required("created_at", Float),
+    required("vote_weights", Json, server_default=text("'[]'")),  # of vote_ids, in order; empty: all 1
 )
 
 # Without row ids: clustered by reward model, as they are read.

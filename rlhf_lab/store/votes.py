@@ -5,10 +5,11 @@ mix: every query names the source.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, update
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, func, or_, select, update
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Pair, Vote
@@ -20,6 +21,9 @@ from rlhf_lab.store.projects import live_pair_of, load_pairs
 LIVE_VOTE = t.votes.c.undone_at.is_(None)
 #: Not a hidden repeat: repeats measure consistency and are no labels.
 NOT_A_REPEAT = t.votes.c.repeat.is_(False)
+#: An expert's decision on a disputed pair, which is the pair's label; the votes that it decides on stay.
+IS_ADJUDICATION = t.votes.c.adjudication.is_(True)
+NOT_AN_ADJUDICATION = t.votes.c.adjudication.is_(False)
 
 
 def live_votes_query(project_id: int, source: Source, *columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
@@ -42,8 +46,28 @@ def count_live_votes(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
 
 
 def unvoted_by(project_id: int, annotator: str) -> ColumnElement[bool]:
-    """A live pair that this annotator has no live vote on."""
-    return and_(live_pair_of(project_id), ~has_live_vote(t.votes.c.annotator == annotator))
+    """A live pair that is no gold pair and that this annotator has no live vote on."""
+    return and_(live_pair_of(project_id), t.pairs.c.gold.is_(None), ~has_live_vote(t.votes.c.annotator == annotator))
+
+
+def is_final_label(annotators: Sequence[str] | None = None) -> ColumnElement[bool]:
+    """Whether a live vote is the label that counts for its pair: no hidden repeat, and not overruled by an expert (of these
+    annotators)."""
+    return and_(NOT_A_REPEAT, or_(IS_ADJUDICATION, ~is_decided(t.votes, annotators)))
+
+
+def is_decided(votes_or_leases: FromClause, annotators: Sequence[str] | None = None) -> ColumnElement[bool]:
+    """Whether an expert (of these annotators) has decided the pair of the enclosing query's row."""
+    decision = t.votes.alias("decision").c
+    query = select(decision.id).where(
+        decision.pair_id == votes_or_leases.c.pair_id,
+        decision.adjudication.is_(True),
+        decision.undone_at.is_(None),
+        decision.choice != Choice.SKIP,
+    )
+    if annotators is not None:
+        query = query.where(decision.annotator.in_(annotators))
+    return query.correlate(votes_or_leases).exists()
 
 
 def next_unvoted_pair(db: Database, project_id: int, annotator: str, source: Source = Source.HUMAN) -> Pair | None:
@@ -100,10 +124,13 @@ def find_vote(db: Database, uuid: str) -> Vote | None:
         return vote_by_uuid(conn, uuid)
 
 
-def live_vote(conn: Connection, pair_id: int, annotator: str, repeat: bool = False) -> Vote | None:
-    """This annotator's live vote on a pair: the first one, or the one on its hidden repeat."""
+def live_vote(
+    conn: Connection, pair_id: int, annotator: str, repeat: bool = False, adjudication: bool = False
+) -> Vote | None:
+    """This annotator's live vote on a pair: the first one, the one on its hidden repeat, or their decision as an expert."""
     v = t.votes.c
-    return _vote_or_none(conn, v.pair_id == pair_id, v.annotator == annotator, LIVE_VOTE, v.repeat.is_(repeat))
+    own_vote = and_(v.pair_id == pair_id, v.annotator == annotator, LIVE_VOTE)
+    return _vote_or_none(conn, own_vote, v.repeat.is_(repeat), v.adjudication.is_(adjudication))
 
 
 def _vote_or_none(conn: Connection, *conditions: ColumnElement[bool]) -> Vote | None:
@@ -143,13 +170,13 @@ def vote_history(db: Database, project_id: int, annotator: str, limit: int = 30)
 
 
 def vote_counts(db: Database, project_id: int) -> dict[Source, dict[Choice, int]]:
-    """Live votes by source and choice, without hidden repeats; every source and choice is a key."""
+    """Live votes by source and choice, without hidden repeats and experts' decisions; every source and choice is a key."""
     counts = {source: dict.fromkeys(Choice, 0) for source in Source}
     v = t.votes.c
     query = (
         select(v.source, v.choice, func.count())
         .join(t.pairs, t.pairs.c.id == v.pair_id)
-        .where(t.pairs.c.project_id == project_id, LIVE_VOTE, NOT_A_REPEAT)
+        .where(t.pairs.c.project_id == project_id, LIVE_VOTE, NOT_A_REPEAT, NOT_AN_ADJUDICATION)
         .group_by(v.source, v.choice)
     )
     with db.read() as conn:

@@ -13,11 +13,14 @@ from rlhf_lab.common.records import LabelSnapshot, PairKey, Project, Sample, Ste
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.store import (
+    adjudication,
     annotators,
     blind_tests,
     features,
+    gold_pairs,
     label_snapshots,
     pair_leases,
+    project_people,
     projects,
     reward_models,
     run_metrics,
@@ -73,6 +76,18 @@ def test_every_query_uses_an_index(db: Database, project: Project, make_pairs: C
     votes.vote_history(db, project.id, "bob")
     annotators.annotator_stats(db, project.id)
     projects.get_labelling_config(db, project.id)
+    projects.set_labelling_config(db, project.id, LabellingConfig(gold_rate=0.5, gold_rule="down_weight"))
+    label_snapshots.snapshot_labels(db, project.id, human)
+    for rules in (LabellingConfig(gold_rate=0.5, gold_rule="pause"),) * 9:  # with one of these a gold pair may come
+        pair_leases.lease_pairs(db, project.id, "bob", rules)
+    gold_pairs.count_gold_pairs(db, project.id)
+    gold_pairs.known_answers(db, [pair.id])
+    gold_pairs.result_at_last_look(db, project.id, "bob", LabellingConfig())
+    adjudication.disputed_pairs(db, project.id, "bob")
+    pair_leases.start_adjudicating(db, project.id, "bob")
+    adjudication.stop_adjudicating(db, project.id, "bob")
+    project_people.set_expert(db, project.id, "bob", True)
+    project_people.experts(db, project.id)
     with db.write() as conn:
         values = {"project_id": project.id, "name": "f", "who": "", "use_prompts": True, "created_at": 1.0}
         conn.execute(imports.insert().values(**values))

@@ -201,8 +201,10 @@ def test_texts_of_an_old_project_are_still_sampled_at_temperature_1(old: Path) -
 
 @pytest.mark.sqlite
 def test_an_old_project_has_no_system_prompt_and_features_of_conversations_are_computed_again(old: Path) -> None:
-    with Database.open(old) as db:
-        assert [(p.system_prompt, p.template_arguments) for p in projects.projects(db)] == [("", {}), ("", {})]
+    engine = sqlite.create_sqlite_engine(old / "lab.db", 5.0, foreign_keys=False)
+    with engine.begin() as conn:
+        migrations.upgrade(conn, "0011")
+    engine.dispose()
     texts = ("Once", "\n\nHuman: Hi\n\nAssistant:", "Say <|im_end|>", "Again")
     with closing(sqlite3.connect(old / "lab.db")) as connection, connection:
         connection.execute("DELETE FROM features")
@@ -213,12 +215,8 @@ def test_an_old_project_has_no_system_prompt_and_features_of_conversations_are_c
             )
             connection.execute("INSERT INTO completions VALUES (?, ?, ?, '[]', 'base', 0, 0)", (i, i, answer))
             connection.execute("INSERT INTO features VALUES (?, 1, 1, x'00')", (i,))
-        connection.execute("DROP TABLE tournament_answers")
-        connection.execute("DROP TABLE tournaments")
-        connection.execute("ALTER TABLE projects DROP COLUMN system_prompt")
-        connection.execute("ALTER TABLE projects DROP COLUMN template_arguments")
-        connection.execute("UPDATE alembic_version SET version_num = '0011'")
-    Database.open(old).close()
+    with Database.open(old) as db:
+        assert [(p.system_prompt, p.template_arguments) for p in projects.projects(db)] == [("", {}), ("", {})]
     with closing(sqlite3.connect(old / "lab.db")) as connection:
         assert connection.execute("SELECT completion_id FROM features").fetchall() == [(100,)]
 

@@ -11,7 +11,17 @@ from rlhf_lab.common.records import LabelSnapshot, NewCompletion, PairKey, Proje
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue
-from rlhf_lab.store import blind_tests, pair_leases, projects, reward_models, run_metrics, runs, tournaments, votes
+from rlhf_lab.store import (
+    blind_tests,
+    pair_leases,
+    project_people,
+    projects,
+    reward_models,
+    run_metrics,
+    runs,
+    tournaments,
+    votes,
+)
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.features import TextFeatures, add_features
@@ -32,6 +42,7 @@ def fill(db: Database, project: Project) -> int:
     votes.cast_vote(db, Vote(f"{project.id}", one.id, "ann", Source.HUMAN, Choice.FIRST, True))
     pair_leases.lease_pair(db, project.id, "ann")
     projects.set_labelling_config(db, project.id, LabellingConfig(overlap=2))
+    project_people.set_expert(db, project.id, "ann", True)
     snapshot = LabelSnapshot((1,), "", Source.HUMAN)
     model = reward_models.add_reward_model(db, project.id, f"rm/{project.id}", config={}, report={}, snapshot=snapshot)
     add_scores(db, model.id, {created[0].id: 0.5})

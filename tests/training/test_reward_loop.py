@@ -24,7 +24,8 @@ SETTINGS = {
 
 
 def mixed():
-    """A tie with a strength, a margin, a strength, a label that counts three times, plain ones; of uneven lengths."""
+    """A tie with a strength, a margin, a strength, a label that counts three times, one that counts less, plain ones; of
+    uneven lengths."""
     labels = comparisons(7, seed=3)
     labels[0] = dataclasses.replace(labels[0], tie=True, strength=2.0)
     labels[1] = dataclasses.replace(labels[1], margin=0.7)
@@ -32,6 +33,7 @@ def mixed():
     labels[3] = dataclasses.replace(
         labels[3], count=3, chosen_ids=(*tiny_models.ids("the old dog"), *labels[3].chosen_ids)
     )
+    labels[4] = dataclasses.replace(labels[4], weight=0.25)
     return labels
 
 
@@ -87,8 +89,8 @@ def test_a_whole_training_equals_a_plain_loop(llama_folder, pooling, layers):
     for _ in range(3):
         order = torch.randperm(7, generator=generator).tolist()
         for batch in (order[:3], order[3:6], order[6:]):
-            loss = sum(labels[i].count * nats(model, labels[i], config) for i in batch)
-            loss = loss / sum(labels[i].count for i in batch)
+            loss = sum(labels[i].count * labels[i].weight * nats(model, labels[i], config) for i in batch)
+            loss = loss / sum(labels[i].count * labels[i].weight for i in batch)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 0.2)
             optimiser.param_groups[0]["lr"] = 3e-3 * (9 - len(losses)) / 9
@@ -119,7 +121,9 @@ def test_a_fitted_head_is_the_optimum_of_the_explicit_loss(llama_folder, pooling
         prompt = backbone.encode_prompt(label.prompt)
         difference = pooled(model, prompt, label.chosen_ids) - pooled(model, prompt, label.rejected_ids)
         logit = float(difference @ weight) - (0.0 if label.tie else label.margin + 0.4 * label.strength)
-        derivative += label.count * (1 / (1 + math.exp(-logit)) - (0.5 if label.tie else 0.9)) * difference
+        derivative += (
+            label.count * label.weight * (1 / (1 + math.exp(-logit)) - (0.5 if label.tie else 0.9)) * difference
+        )
     parts = (base - base.mean(0)).split(32, dim=1)
     scale = torch.cat(
         [(len(parts) * part.square().mean(0).sum()).rsqrt().nan_to_num(posinf=0.0).expand(32) for part in parts]

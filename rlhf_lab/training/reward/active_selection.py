@@ -45,8 +45,8 @@ def select_most_informative(
     first = task.features(prompts, [candidate.first for candidate in candidates])
     second = task.features(prompts, [candidate.second for candidate in candidates])
     differences = torch.from_numpy(fitter.scaler((first - second).numpy()))
-    fit = fitter.fit(range(len(comparisons)), task.counts)
-    targets = LabelTargets(task.ties[fit.indices], task.margins[fit.indices], task.counts[fit.indices].double())
+    fit = fitter.fit(range(len(comparisons)), task.counts * task.weights)
+    targets = LabelTargets(task.ties[fit.indices], task.margins[fit.indices], (task.counts * task.weights)[fit.indices])
     labelled = fitter.differences[fit.indices]
     return greedy_selection(labelled.double(), differences.double(), fit.scaled_weights, fit.ridge, count, targets)
 

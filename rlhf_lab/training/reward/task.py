@@ -85,6 +85,7 @@ class RewardTask:
         pairs = zip(self.chosen, self.rejected, strict=True)
         self.distinguishable = [i for i, (chosen, rejected) in enumerate(pairs) if chosen != rejected]
         self.counts = torch.tensor([c.count for c in comparisons], dtype=torch.int64)
+        self.weights = torch.tensor([c.weight for c in comparisons], dtype=torch.float64)
         self.ties = torch.tensor([c.tie for c in comparisons])
         strength = torch.tensor([c.strength for c in comparisons], dtype=torch.float64)
         self.margins = torch.tensor([c.margin for c in comparisons]) + margin_from_strength(strength, config.margin)
@@ -164,7 +165,10 @@ class RewardTask:
     def fit_heads(self, subset: list[int]) -> list[HeadFit]:
         """A head of each member, fitted on frozen features to the comparisons `subset`; needs `warm_start`."""
         assert self.frozen is not None
-        return [self.frozen.fitter.fit(subset, label_counts) for label_counts in self.bootstrap_counts(subset)]
+        return [
+            self.frozen.fitter.fit(subset, label_counts * self.weights)
+            for label_counts in self.bootstrap_counts(subset)
+        ]
 
     def normalise(self, model: RewardModel) -> None:
         """Normalise its scores to mean 0 and sd 1 on the base model's samples. Raises NotFiniteError."""
@@ -260,23 +264,24 @@ class RewardTask:
         return loss.detach().clone()
 
     def batch_loss(self, model: RewardModel, batch: list[int], member_counts: list[Tensor]) -> Tensor:
-        """The mean of the members' losses on a batch, each label counted as often as in the member's bootstrap sample.
+        """The mean of the members' losses on a batch, each label counted as often as in the member's bootstrap sample, times its
+        weight.
 
         With several processes each returns the loss of its rows; the loss of the batch is their sum.
         """
         local_indices = batch[self.distributed.shard_slice(len(batch))]
         if local_indices:
-            batch_counts = [int(label_counts[batch].sum()) for label_counts in member_counts]
+            batch_counts = [float((label_counts * self.weights)[batch].sum()) for label_counts in member_counts]
             return self.partial_loss(model, local_indices, member_counts, batch_counts)
         if self.backbone.shards is None:
             return torch.zeros((), device=self.backbone.device)
         # A sharded backbone needs a forward pass of every process.
-        return 0.0 * self.partial_loss(model, batch[:1], member_counts, [1] * len(member_counts))
+        return 0.0 * self.partial_loss(model, batch[:1], member_counts, [1.0] * len(member_counts))
 
     def partial_loss(
-        self, model: RewardModel, indices: list[int], member_counts: list[Tensor], batch_counts: list[int]
+        self, model: RewardModel, indices: list[int], member_counts: list[Tensor], batch_counts: list[float]
     ) -> Tensor:
-        """The share of some rows in the loss of a batch. batch_counts: each member's number of labels in the whole batch."""
+        """The share of some rows in the loss of a batch. batch_counts: each member's sum of weights in the whole batch."""
         batch = make_batch(
             self.backbone,
             [self.prompts[i] for i in indices] * 2,
@@ -287,10 +292,12 @@ class RewardTask:
         losses, active_members = [], sum(batch_count > 0 for batch_count in batch_counts)
         for member, label_counts, batch_count in zip(scores, member_counts, batch_counts, strict=True):
             repeats = torch.repeat_interleave(torch.arange(len(indices)), label_counts[torch.tensor(indices)])
-            if len(repeats):
-                chosen, rejected = member.chunk(2)
-                member_loss = self.pair_loss(chosen[repeats], rejected[repeats], torch.tensor(indices)[repeats])
-                losses.append(member_loss * (len(repeats) / batch_count / active_members))
+            weights = self.weights[torch.tensor(indices)[repeats]]
+            chosen, rejected = member.chunk(2)
+            for weight in weights.unique().tolist():  # a mean over each group of equal weights
+                rows = repeats[weights == weight]
+                member_loss = self.pair_loss(chosen[rows], rejected[rows], torch.tensor(indices)[rows])
+                losses.append(member_loss * (weight * len(rows) / batch_count / active_members))
         return torch.stack(losses).sum() if losses else scores.sum() * 0.0
 
     def pair_loss(self, chosen: Tensor, rejected: Tensor, indices: Tensor) -> Tensor:

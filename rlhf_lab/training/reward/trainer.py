@@ -81,7 +81,8 @@ def train_reward(
 
 
 def check_labels(comparisons: Sequence[Comparison]) -> None:
-    """Raises LabelError unless at least 2 labels are decided, and their margins, strengths and counts are usable numbers."""
+    """Raises LabelError unless at least 2 labels are decided, and their margins, strengths, counts and weights are usable
+    numbers."""
     decided = sum(not c.tie for c in comparisons)
     if not comparisons:
         raise LabelError(
@@ -95,7 +96,7 @@ def check_labels(comparisons: Sequence[Comparison]) -> None:
         raise LabelError("there is one decided label; a reward model needs at least 2. Label some more pairs.")
     for index, comparison in enumerate(comparisons):
         lowest = -math.inf if comparison.tie else -MAX_MARGIN  # the margin of a tie is not used
-        ranges = {"margin": (lowest, -lowest), "strength": (0, MAX_MARGIN), "count": (0, math.inf)}
+        ranges = {"margin": (lowest, -lowest), "strength": (0, MAX_MARGIN), "count": (0, math.inf), "weight": (0, 1)}
         for name, (low, high) in ranges.items():
             value: Any = getattr(comparison, name)
             is_number = isinstance(value, Integral if name == "count" else Real)

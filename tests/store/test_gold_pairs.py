@@ -1,0 +1,222 @@
+"""Gold pairs: who is shown them and when, what people's answers on them say, and what follows from that."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import update
+
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import LabelSnapshot, Pair, Project, Vote
+from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.errors import LabelError, StaleVoteError
+from rlhf_lab.jobs import retraining
+from rlhf_lab.store import gold_pairs, pair_leases, pair_selection, project_people, projects, votes
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.gold_pairs import GoldResult
+from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
+from rlhf_lab.store.reward_models import add_reward_model, get_reward_model
+
+CLICK = itertools.count()
+HALF_GOLD = LabellingConfig(gold_rate=0.5)
+PAUSE = LabellingConfig(gold_rate=0.5, gold_rule="pause", gold_answers=5, gold_bound=0.7)
+
+
+def cast(db: Database, pair: Pair, who: str, choice: Choice = Choice.FIRST) -> Vote:
+    return votes.cast_vote(db, Vote(f"{who}-{next(CLICK)}", pair.id, who, Source.HUMAN, choice, True))
+
+
+def make_gold(db: Database, project: Project, pairs: list[Pair]) -> None:
+    """The first text is the known answer."""
+    for pair in pairs:
+        gold_pairs.mark_gold(db, project.id, "eve", cast(db, pair, "eve").id, True)
+
+
+def shown(db: Database, project: Project, who: str, count: int, rules: LabellingConfig) -> list[int]:
+    """The pairs that a person gets one after the other, answering each."""
+    ids = []
+    for _ in range(count):
+        lease = pair_leases.lease_pair(db, project.id, who, rules)
+        if lease is None:
+            break
+        ids.append(lease.pair.id)
+        vote = Vote(f"{who}-{next(CLICK)}", lease.pair.id, who, Source.HUMAN, Choice.FIRST, True)
+        pair_leases.vote_on_lease(db, vote, rules)
+    return ids
+
+
+def draws(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
+    """The numbers from 0 to 9,999 that decide whether a gold pair comes, again and again."""
+    cycle = itertools.cycle(numbers)
+    monkeypatch.setattr(pair_selection.secrets, "randbelow", lambda _: next(cycle))
+
+
+def test_gold_pairs_come_at_the_rate_and_never_twice(db, project, make_pairs, monkeypatch):
+    pairs = make_pairs(8)
+    gold, ordinary = {pair.id for pair in pairs[:2]}, [pair.id for pair in pairs[2:]]
+    make_gold(db, project, pairs[:2])
+    draws(monkeypatch, 4999, 5000)  # below half of 10,000: gold
+    ids = shown(db, project, "ann", 20, HALF_GOLD)
+    assert {ids[0], ids[2]} == gold
+    assert [i for i in ids if i not in gold] == ordinary
+    assert len(ids) == 8
+
+
+def test_no_gold_pair_comes_by_default_or_where_nothing_else_is_left(db, project, make_pairs, monkeypatch):
+    pairs = make_pairs(3)
+    make_gold(db, project, pairs[:1])
+    draws(monkeypatch, 0)
+    assert shown(db, project, "ann", 5, LabellingConfig()) == [pairs[1].id, pairs[2].id]
+    assert shown(db, project, "ann", 5, HALF_GOLD) == []
+
+
+def test_a_gold_pair_on_screen_stays_there_however_long_it_takes(db, project, make_pairs, monkeypatch):
+    pairs = make_pairs(4)
+    make_gold(db, project, pairs[:1])
+    cast(db, pairs[0], "bob")
+    draws(monkeypatch, 0)
+    lease = pair_leases.lease_pair(db, project.id, "ann", HALF_GOLD, now=0.0)
+    assert lease is not None
+    assert lease.pair.id == pairs[0].id
+    days_later = 5 * 86_400.0
+    again = pair_leases.lease_pair(db, project.id, "ann", HALF_GOLD, now=days_later)
+    assert again is not None
+    assert again.pair.id == pairs[0].id
+    vote = Vote("late", pairs[0].id, "ann", Source.HUMAN, Choice.FIRST, True)
+    assert pair_leases.vote_on_lease(db, vote, HALF_GOLD, now=2 * days_later).id > 0
+    assert gold_pairs.gold_results(db, project.id) == [GoldResult("ann", 1, 1), GoldResult("bob", 1, 1)]
+
+
+def test_an_undone_answer_does_not_bring_the_gold_pair_to_the_person_again(db, project, make_pairs, monkeypatch):
+    pairs = make_pairs(4)
+    make_gold(db, project, pairs[:1])
+    draws(monkeypatch, 0)
+    assert shown(db, project, "ann", 1, HALF_GOLD) == [pairs[0].id]
+    with db.write() as conn:  # as an operator's "Ask again" does it
+        conn.execute(update(t.votes).where(t.votes.c.annotator == "ann").values(undone_at=1.0))
+    assert shown(db, project, "ann", 9, HALF_GOLD) == [pair.id for pair in pairs[1:]]
+
+
+def test_a_gold_pair_is_no_hidden_repeat(db, project, make_pairs):
+    pairs = make_pairs(20)
+    rules = LabellingConfig(repeats=0.5)
+    first = shown(db, project, "ann", 10, LabellingConfig())
+    own = {vote.pair_id: vote for vote, _ in votes.vote_history(db, project.id, "ann")}
+    for pair_id in first:
+        gold_pairs.mark_gold(db, project.id, "ann", own[pair_id].id, True)
+    assert shown(db, project, "ann", 10, rules) == [pair.id for pair in pairs[10:]]
+
+
+def test_only_the_persons_own_vote_for_one_text_becomes_a_known_answer(db, project, make_pairs):
+    one, two = make_pairs(2)
+    vote, tie = cast(db, one, "ann", Choice.SECOND), cast(db, two, "ann", Choice.TIE)
+    with pytest.raises(StaleVoteError, match="taken back meanwhile"):
+        gold_pairs.mark_gold(db, project.id, "bob", vote.id, True)
+    with pytest.raises(LabelError, match="prefers one of the two texts"):
+        gold_pairs.mark_gold(db, project.id, "ann", tie.id, True)
+    gold_pairs.mark_gold(db, project.id, "ann", vote.id, True)
+    assert gold_pairs.known_answers(db, [one.id, two.id]) == {one.id: Choice.SECOND}
+    assert gold_pairs.count_gold_pairs(db, project.id) == 1
+    gold_pairs.mark_gold(db, project.id, "ann", vote.id, False)
+    assert gold_pairs.known_answers(db, [one.id, two.id]) == {}
+
+
+def test_answers_count_from_when_the_pair_became_gold(db, project, make_pairs):
+    one, two, three = make_pairs(3)
+    cast(db, one, "ann", Choice.SECOND)  # before it is gold
+    make_gold(db, project, [one, two, three])
+    cast(db, two, "ann", Choice.FIRST)
+    cast(db, three, "ann", Choice.BOTH_BAD)  # neither text: not the known answer
+    cast(db, one, "bob", Choice.SKIP)
+    assert gold_pairs.gold_results(db, project.id) == [GoldResult("ann", 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("right", "answers", "bound", "is_below"),
+    [
+        (4, 10, 0.70, True),  # upper end by hand: (0.4 + 0.19208 + 1.96 * sqrt(0.024 + 0.009604)) / 1.38416 = 0.6873
+        (4, 10, 0.68, False),
+        (5, 10, 0.70, False),  # 0.7634
+        (0, 9, 0.70, False),  # too few answers
+        (10, 10, 1.0, False),
+    ],
+)
+def test_the_rule_compares_the_upper_end_of_the_interval_with_the_bound(right, answers, bound, is_below):
+    rules = LabellingConfig(gold_bound=bound, gold_answers=10)
+    assert GoldResult("ann", right, answers).is_below_bound(rules) is is_below
+
+
+def test_the_interval_is_wilsons():
+    low, high = GoldResult("ann", 4, 10).interval
+    assert (low, high) == pytest.approx((0.1682, 0.6873), abs=5e-5)
+
+
+def test_the_rule_looks_after_each_tenth_answer_only(db, project, make_pairs):
+    pairs = make_pairs(11)
+    make_gold(db, project, pairs[:5])
+    for pair in pairs[:5]:
+        cast(db, pair, "ann", Choice.SECOND)  # 0 of 5: upper end 3.8416 / 8.8416 = 0.4345
+    for pair in pairs[5:9]:
+        cast(db, pair, "ann")
+    assert gold_pairs.result_at_last_look(db, project.id, "ann", PAUSE) is None  # nine answers
+    cast(db, pairs[9], "ann")
+    assert gold_pairs.result_at_last_look(db, project.id, "ann", PAUSE) == GoldResult("ann", 0, 5)
+    cast(db, pairs[10], "ann")
+    assert gold_pairs.result_at_last_look(db, project.id, "ann", PAUSE) == GoldResult("ann", 0, 5)
+    assert gold_pairs.result_at_last_look(db, project.id, "bob", PAUSE) is None
+    project_people.let_go_on(db, project.id, "ann")
+    assert gold_pairs.result_at_last_look(db, project.id, "ann", PAUSE) is None
+    assert gold_pairs.gold_results(db, project.id) == []
+
+
+def test_votes_on_gold_pairs_teach_nothing_unless_the_settings_say_so(db, project, make_pairs):
+    one, two = make_pairs(2)
+    make_gold(db, project, [one])
+    cast(db, one, "ann")
+    label = cast(db, two, "ann")
+    assert snapshot_labels(db, project.id, Source.HUMAN).vote_ids == (label.id,)
+    projects.set_labelling_config(db, project.id, LabellingConfig(gold_training=True))
+    assert len(snapshot_labels(db, project.id, Source.HUMAN).vote_ids) == 3
+
+
+def _bad_and_good(db: Database, project: Project, make_pairs: Callable) -> None:
+    """ann is right on no gold pair, bob on all; both label one further pair."""
+    pairs = make_pairs(7)
+    make_gold(db, project, pairs[:5])
+    for pair in pairs[:5]:
+        cast(db, pair, "ann", Choice.SECOND)
+        cast(db, pair, "bob")
+    cast(db, pairs[5], "ann")
+    cast(db, pairs[6], "bob")
+
+
+def test_the_weight_of_a_person_below_the_bound_is_part_of_the_snapshot(db, project, make_pairs):
+    _bad_and_good(db, project, make_pairs)
+    plain = snapshot_labels(db, project.id, Source.HUMAN)
+    assert plain.weights == ()
+    rules = LabellingConfig(gold_rule="down_weight", gold_answers=5, gold_weight=0.25)
+    projects.set_labelling_config(db, project.id, rules)
+    reduced = snapshot_labels(db, project.id, Source.HUMAN)
+    assert reduced.vote_ids == plain.vote_ids
+    assert reduced.weights == (0.25, 1.0)
+    assert reduced.digest != plain.digest
+    stored = add_reward_model(db, project.id, "x", config={}, report={}, snapshot=reduced)
+    projects.set_labelling_config(db, project.id, LabellingConfig())  # later settings change nothing that is pinned
+    assert get_reward_model(db, stored.id).snapshot == reduced
+    assert [label.weight for label in load_comparisons(db, reduced)] == [0.25, 1.0]
+    assert [label.weight for label in load_comparisons(db, plain)] == [1.0, 1.0]
+
+
+def test_a_snapshot_of_an_older_record_has_no_weights():
+    record = {"vote_ids": [3], "digest": "d", "source": "human"}
+    assert LabelSnapshot.from_record(record) == LabelSnapshot((3,), "d", Source.HUMAN, ())
+
+
+def test_votes_that_teach_nothing_do_not_bring_the_next_training_nearer(db, project, make_pairs):
+    _bad_and_good(db, project, make_pairs)  # 17 votes, 15 of them on gold pairs
+    snapshot = snapshot_labels(db, project.id, Source.HUMAN)
+    add_reward_model(db, project.id, "x", config={}, report={}, snapshot=snapshot)
+    progress = retraining.get_label_progress(db, project.id)
+    assert (progress.human, progress.goal, progress.remaining) == (17, 37, 20)
+    assert not retraining.is_retraining_due(db, project.id, Source.HUMAN)
