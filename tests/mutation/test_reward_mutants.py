@@ -73,7 +73,7 @@ MUTANTS = [
     Mutant(REWARD_FIT, "labels of a batch weigh alike", "weight * len(rows) / batch_count / active_members",
            "len(rows) / batch_count / active_members",
            f"{LOOP}test_a_whole_training_equals_a_plain_loop"),
-    Mutant(REWARD_FIT, "the fitted head ignores the weights of labels", "label_counts * self.weights) for", "label_counts) for",
+    Mutant(REWARD_FIT, "the fitted head ignores the weights of labels", "(subset, label_counts * self.weights)", "(subset, label_counts)",
            f"{LOOP}test_a_fitted_head_is_the_optimum_of_the_explicit_loss"),
     Mutant(REWARD_FIT, "the probability of the members' mean", "torch.sigmoid(chosen - rejected).mean(dim=0)",
            "torch.sigmoid((chosen - rejected).mean(dim=0))",
