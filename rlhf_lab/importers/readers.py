@@ -1,4 +1,5 @@
-"""Rows of a local file: JSON Lines, JSON, CSV (also with ; or tabs), Parquet; text formats also gzipped.
+"""Rows of a local file, or of the one data file in a folder: JSON Lines, JSON, CSV (also with ; or tabs), Parquet; text formats
+also gzipped. Which kind of JSON it is, its content says.
 
 Python's own readers are used, because the errors of `datasets` do not name the row.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers.cell_parsers import UniqueNameDecoder
+from rlhf_lab.importers.cell_parsers import UniqueNameDecoder, is_message_list
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, RowError, SourceRow
 
 if TYPE_CHECKING:
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
 
 RowStream = Iterator[SourceRow | RowError]
 CSV_SUFFIXES = (".csv", ".tsv", ".tab")
+JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
+PROVENANCE_FILE = "provenance.json"  # beside the data of an exported folder
+MAX_FOLDER_ENTRIES = 1_000
 DELIMITERS = ",;\t|"
+SEPARATOR_LINE = re.compile(r'[\r\n]*"?sep=([^\r\n"])"?\r?\n', re.IGNORECASE)
 UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 MAX_COLUMNS = 1_000  # different ones of all rows together
 MAX_COLUMN_NAME_CHARS = 200
@@ -41,6 +46,7 @@ PARQUET_VALUE_BYTES = 8  # that a value of a list takes at least when it is deco
 
 def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, RowStream]:
     """(SHA-256 of the file, its rows and row errors in order). Raises DataError if no row can be read."""
+    path = _data_file(path) if path.is_dir() else path
     content = _read_bytes(path, limits)
     digest = hashlib.sha256(content).hexdigest()
     if content[:4] == b"PAR1":
@@ -61,6 +67,18 @@ def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, RowStre
     if not text.strip() and not damage:
         raise DataError(f"{path.name} is empty: there is no row 1. Choose the file that holds the preferences.")
     return digest, _limit_columns(_append_damage_error(_parse_text(name, text), damage))
+
+
+def _data_file(folder: Path) -> Path:
+    """The one data file in a folder or the folders in it, as `export dataset` writes it."""
+    entries = [path for path in itertools.islice(folder.rglob("*"), MAX_FOLDER_ENTRIES) if path.is_file()]
+    suffixes = (*CSV_SUFFIXES, *JSON_SUFFIXES, ".parquet")
+    files = [path for path in entries if uncompressed_name(path).endswith(suffixes) and path.name != PROVENANCE_FILE]
+    if len(files) == 1:
+        return files[0]
+    names = ", ".join(sorted(str(path.relative_to(folder)) for path in files)[:6])
+    found = f"{len(files):,} data files ({names})" if files else "no data file"
+    raise DataError(f"{folder.name} is a folder with {found}. Check the name, or give that of one file.")
 
 
 def _limit_columns(rows: RowStream) -> RowStream:
@@ -165,17 +183,70 @@ def _append_damage_error(rows: RowStream, damage: str) -> RowStream:
 
 
 def _parse_text(name: str, text: str) -> RowStream:
-    first_char = text.lstrip()[:1]
-    if name.endswith(CSV_SUFFIXES) or (
-        first_char not in ("{", "[") and not name.endswith((".json", ".jsonl", ".ndjson"))
-    ):
+    start = _skip_whitespace(text, 0)
+    if name.endswith(CSV_SUFFIXES) or (text[start : start + 1] not in ("{", "[") and not name.endswith(JSON_SUFFIXES)):
         return _parse_csv(text)
-    if first_char == "[" and not name.endswith((".jsonl", ".ndjson")):
+    if _is_json_lines(name, text, start):
+        return _parse_json_lines(text)
+    if text[start] == "[":
         _limit_json(name, text)
-        return _parse_json_array(text, text.index("[") + 1)
-    if name.endswith(".json") and (pos := _find_row_list(name, text)) is not None:
-        return _parse_json_array(text, pos)
-    return _parse_json_lines(text)
+        return _parse_json_values(text, start + 1)
+    return _parse_json_objects(name, text, start)
+
+
+def _is_json_lines(name: str, text: str, start: int) -> bool:
+    """Whether the first line is a JSON value and others follow. start: index of the first character."""
+    line_end = text.find("\n", start)
+    end = len(text) if line_end < 0 else line_end
+    is_long = end - start > MAX_ROW_CHARS
+    if text[start : start + 1] not in ("{", "[") or (is_long and text[start] == "{" and not name.endswith(".json")):
+        return True
+    if is_long or _skip_whitespace(text, end) == len(text):
+        return False
+    try:
+        json.loads(text[start:end])
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _parse_json_objects(name: str, text: str, start: int) -> RowStream:
+    """Rows of a file that is one object, or several that are spread over lines; of any other file its lines.
+
+    One object is a row, or holds the rows: {"data": [row, …]}, or all values of each column: {"prompt": [text, …], …}.
+    """
+    _limit_json(name, text)
+    decoder = UniqueNameDecoder()
+    try:
+        value, end = decoder.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return _parse_json_lines(text)
+    if _skip_whitespace(text, end) < len(text):
+        return _parse_json_values(text, start, is_list=False)
+    if name.endswith(".json") and (pos := _find_row_list(name, text, value, decoder.outer_name)) is not None:
+        return _parse_json_values(text, pos)
+    if error_message := decoder.repetition_error():
+        return iter([RowError(1, "row 1 (line 1)", error_message)])
+    if columns := _columns_of(value):
+        cells = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+        return (SourceRow(number, f"row {number}", row) for number, row in enumerate(cells, 1))
+    return iter([SourceRow(1, "row 1 (line 1)", value)])
+
+
+def _columns_of(value: dict[str, Any]) -> dict[str, list[Any]]:
+    """The columns of an object that holds a list, or an object with numbered keys, for each; {} for an object that is a row."""
+    columns = [
+        list(column.values())
+        if isinstance(column, dict) and list(column) == [*map(str, range(len(column)))]
+        else column
+        for column in value.values()
+    ]
+    if len(columns) < 2 or not all(
+        isinstance(column, list) and len(column) == len(columns[0]) > 0 for column in columns
+    ):
+        return {}
+    is_conversation = all(is_message_list(column) for column in columns)
+    return {} if is_conversation else dict(zip(value, columns, strict=True))
 
 
 def _limit_json(name: str, text: str) -> None:
@@ -235,37 +306,26 @@ def _make_row(row_number: int, location: str, value: Any) -> SourceRow | RowErro
     )
 
 
-def _find_row_list(name: str, text: str) -> int | None:
-    """Index of the first row in {"data": [ … ]}; None for a single object, and for JSON Lines named .json."""
-    _limit_json(name, text)
-    decoder = UniqueNameDecoder()
-    try:
-        value = decoder.decode(text)
-    except (ValueError, RecursionError):
-        return None
-    if isinstance(value, dict):
-        list_keys = [
-            key for key, item in value.items() if isinstance(item, list) and item and isinstance(item[0], dict)
-        ]
-        if list_keys and decoder.outer_name:
-            raise DataError(
-                f'{name}: "{decoder.outer_name[:40]}" is in an object twice. Keep one of them, or rename one.'
-            )
-        if len(list_keys) == 1 and "chosen" not in value:
-            pos = text.find(json.dumps(list_keys[0], ensure_ascii=False))
-            return text.index("[", pos) + 1 if pos >= 0 else None  # keys written with escapes are not found
+def _find_row_list(name: str, text: str, value: dict[str, Any], repeated_name: str) -> int | None:
+    """Index of the first row in {"data": [ … ]}; None if the object has not one such list. value: the decoded text."""
+    list_keys = [key for key, item in value.items() if isinstance(item, list) and item and isinstance(item[0], dict)]
+    if list_keys and repeated_name:
+        raise DataError(f'{name}: "{repeated_name[:40]}" is in an object twice. Keep one of them, or rename one.')
+    if len(list_keys) == 1 and "chosen" not in value:
+        pos = text.find(json.dumps(list_keys[0], ensure_ascii=False))
+        return text.index("[", pos) + 1 if pos >= 0 else None  # keys written with escapes are not found
     return None
 
 
-def _parse_json_array(text: str, pos: int) -> RowStream:
-    """Decode item by item, so that an error has its row. pos: index after the opening bracket."""
+def _parse_json_values(text: str, pos: int, is_list: bool = True) -> RowStream:
+    """Decode value by value, so that an error has its row. pos: index of the first one; is_list: with commas and a ]."""
     decoder, row_number, line_number, counted_to = UniqueNameDecoder(), 0, 1, 0
     while True:
         pos = _skip_whitespace(text, pos)
         line_number, counted_to = line_number + text.count("\n", counted_to, pos), pos
         row_number += 1
         location = f"row {row_number} (line {line_number})"
-        if text[pos : pos + 1] == "]":
+        if text[pos : pos + 1] == ("]" if is_list else ""):
             return
         try:
             value, pos = decoder.raw_decode(text, pos)
@@ -276,9 +336,9 @@ def _parse_json_array(text: str, pos: int) -> RowStream:
         error_message = decoder.repetition_error()
         yield RowError(row_number, location, error_message) if error_message else _make_row(row_number, location, value)
         pos = _skip_whitespace(text, pos)
-        if text[pos : pos + 1] == ",":
+        if text[pos : pos + 1] == "," and is_list:
             pos += 1
-        elif text[pos : pos + 1] != "]":
+        elif text[pos : pos + 1] != "]" and is_list:
             yield RowError(
                 0,
                 f"row {row_number + 1}",
@@ -297,14 +357,17 @@ def _skip_whitespace(text: str, pos: int) -> int:
 
 def _parse_csv(text: str) -> RowStream:
     csv.field_size_limit(2**31 - 1)
+    separator_line = SEPARATOR_LINE.match(text)  # written for Excel
     header_line = text.lstrip("\r\n").split("\n", 1)[0]
-    delimiter = max(DELIMITERS, key=header_line.count)
-    reader = csv.reader(_bounded_lines(text, delimiter), delimiter=delimiter, strict=True)
+    delimiter = separator_line[1] if separator_line else max(DELIMITERS, key=header_line.count)
+    lines = _bounded_lines(text, delimiter)
+    skipped_lines = text.count("\n", 0, separator_line.end()) if separator_line else 0
+    reader = csv.reader(itertools.islice(lines, skipped_lines, None), delimiter=delimiter, strict=True)
     header: list[str] | None = None
-    row_number = line_number = 0
+    row_number, line_number = 0, skipped_lines
     try:
         for cells in reader:
-            line_number, start_line = reader.line_num, line_number + 1
+            line_number, start_line = reader.line_num + skipped_lines, line_number + 1
             if not any(cell.strip() for cell in cells):
                 continue
             if header is None:

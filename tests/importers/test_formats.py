@@ -181,3 +181,76 @@ def test_csv_errors_name_the_line(files):
         "row 2 (line 5): 2 columns for 3 in the header. Put texts with ',' in quotes"
     ]
     assert csv.field_size_limit() > 10**6
+
+
+LINES = "".join(json.dumps(row) + "\n" for row in PLAIN)
+COLUMNS = {name: [row[name] for row in PLAIN] for name in PLAIN[0]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("columns.json", json.dumps(COLUMNS)),
+        ("columns.jsonl", json.dumps(COLUMNS, indent=1)),
+        ("pandas.json", json.dumps({name: {"0": texts[0], "1": texts[1]} for name, texts in COLUMNS.items()})),
+        ("list.jsonl", json.dumps(PLAIN)),
+        ("list_over_lines.jsonl", json.dumps(PLAIN, indent=1)),
+        ("a_row_a_line.jsonl", json.dumps(PLAIN).replace("}, {", "},\n{")),
+        ("pretty.jsonl", "\n".join(json.dumps(row, indent=1) for row in PLAIN)),
+        ("pretty.json", "\n".join(json.dumps(row, indent=1) for row in PLAIN)),
+        ("separator.csv", 'sep=;\nprompt;chosen;rejected\nThe sky is; blue.; green.\n'
+                          '"Say ""hi"",\nplease";"hi\t1;2";no | ä 👩‍👩‍👧\n'),
+        ("excel.csv", '"sep=|"\r\nprompt|chosen|rejected\r\nThe sky is| blue.| green.\r\n'
+                      '"Say ""hi"",\nplease"|hi\t1;2|"no | ä 👩‍👩‍👧"\r\n'),
+    ],
+)  # fmt: skip
+def test_json_and_csv_however_they_are_written(files, decided_texts, name, content):
+    parsed = files.parse(name, content)
+    assert [decided_texts(vote) for vote in parsed.votes] == EXPECTED
+    assert (parsed.row_count, parsed.errors) == (2, [])
+
+
+def test_one_row_is_not_taken_for_columns(files, decided_texts):
+    """All values of a conversational row are lists of one length too."""
+    row = {
+        "prompt": [{"role": "user", "content": "Hi"}],
+        **{name: [{"role": "assistant", "content": name}] for name in ("chosen", "rejected")},
+    }
+    for name in ("one.json", "one.jsonl"):
+        (vote,) = files.parse(name, json.dumps(row, indent=1)).votes
+        assert decided_texts(vote) == ("Hi", "chosen", "rejected")
+
+
+def test_columns_of_conversations(files, decided_texts):
+    columns = {"prompt": [[{"role": "user", "content": "Hi"}]] * 2, "chosen": ["a", "b"], "rejected": ["c", "d"]}
+    votes = files.parse("columns.json", json.dumps(columns)).votes
+    assert [decided_texts(vote) for vote in votes] == [("Hi", "a", "c"), ("Hi", "b", "d")]
+
+
+def test_a_broken_row_among_rows_that_are_spread_over_lines_ends_the_file(files):
+    text = "\n".join(json.dumps(PLAIN[0], indent=1) for _ in range(3))
+    parsed = files.parse("pretty.jsonl", text[:-5])
+    assert len(parsed.votes) == 2
+    assert str(parsed.errors[0]).startswith("row 3 (line 11): not JSON: ")
+
+
+def test_a_broken_first_line_leaves_the_other_lines(files):
+    parsed = files.parse("broken.jsonl", LINES[:30] + "\n" + LINES)
+    assert [vote.row_number for vote in parsed.votes] == [2, 3]
+    assert [error.row_number for error in parsed.errors] == [1]
+
+
+def test_lines_after_a_separator_line_are_counted_from_the_beginning_of_the_file(files):
+    parsed = files.parse("lines.csv", "sep=;\nprompt;chosen;rejected\np;a;b\nq;a\n")
+    assert [str(error)[:16] for error in parsed.errors] == ["row 2 (line 4): "]
+
+
+def test_an_exported_folder_is_read(files, decided_texts):
+    files.folder.joinpath("data").mkdir()
+    files.rows("data/train.parquet", PLAIN)
+    files.raw("README.md", "# Labels")
+    files.raw("provenance.json", '{"rows": 2}')
+    assert [decided_texts(vote) for vote in files.read(files.folder).votes] == EXPECTED
+    files.raw("other.csv", "prompt,chosen,rejected\n")
+    with pytest.raises(DataError, match=r"2 data files \(data/train.parquet, other.csv\)"):
+        files.read(files.folder)
