@@ -11,6 +11,7 @@ from rlhf_lab.store.import_batches import ImportUndo
 
 PREVIEW_VOTES = 5  # votes in a preview
 PREVIEW_CHARS = 600  # of each of their texts
+PREVIEW_TURNS = 4  # of a conversation, in the terminal
 
 
 def build_preview(parsed_file: ParsedFile, duplicate_counts: dict[str, int] | None = None) -> dict[str, Any]:
@@ -81,9 +82,17 @@ def format_preview(payload: dict[str, Any]) -> str:
     for row in payload["first"]:
         lines.append(
             f"row {row['row']}: {row['choice']}: "
-            + " | ".join(_shorten(row[name]) for name in ("prompt", "first", "second"))
+            + " | ".join((_format_turns(row["turns"]), _shorten(row["first"]), _shorten(row["second"])))
         )
     return "\n".join(lines + [payload["doubts"]] * bool(payload["doubts"]) + payload["problems"])
+
+
+def _format_turns(turns: Sequence[dict[str, str]]) -> str:
+    """A prompt: one message of the user as it is, the last turns of a conversation with the name of who speaks."""
+    if [turn["role"] for turn in turns] == ["user"]:
+        return _shorten(turns[0]["content"])
+    shown = [f"{turn['role']}: {_shorten(turn['content'])}" for turn in turns[-PREVIEW_TURNS:]]
+    return " / ".join(["…"] * (len(turns) > PREVIEW_TURNS) + shown)
 
 
 def _unused_text(columns: Sequence[str]) -> str:

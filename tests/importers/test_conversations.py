@@ -10,6 +10,7 @@ from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import NewCompletion, Vote
 from rlhf_lab.exporters.label_export import LabelExportOptions, export_labels
 from rlhf_lab.importers.parser import ImportRequest, parse_file
+from rlhf_lab.importers.summary import build_preview, format_preview
 from rlhf_lab.importers.writer import ImportTarget, save_import
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
@@ -142,3 +143,51 @@ def test_texts_of_an_own_csv_file_that_look_like_messages_stay_texts(tmp_path):
         path = export_labels(db, project.id, tmp_path / "out", LabelExportOptions(format="csv"))
     (vote,) = parse_file(ImportRequest(str(path))).votes
     assert (vote.prompt, vote.first.text, vote.second.text) == (looks, better, BRICK)
+
+
+OWN_COLUMNS = ["prompt", "chosen", "rejected", "annotator", "source", "first_on_left", "choice", "note"]
+
+
+def own_csv(tmp_path, *rows):
+    """The votes of an own CSV export with these prompts, chosen and rejected texts and notes."""
+    path = tmp_path / "own.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [OWN_COLUMNS, *([*row[:3], "ann", "human", "true", "first", row[3]] for row in rows)]
+        )
+    return parse_file(ImportRequest(str(path))).votes
+
+
+def test_own_csv_files_with_texts_that_look_like_messages_in_one_row(tmp_path):
+    """All texts of the first row look like messages; the second row shows that the file holds texts."""
+    texts = (
+        '[{"role": "user", "content": "Hi"}]',
+        *(f'[{{"role": "assistant", "content": "{name}"}}]' for name in "xy"),
+    )
+    votes = own_csv(tmp_path, (*texts, texts[1]), ("Once", "a", "b", ""))
+    assert [(vote.prompt, vote.first.text, vote.second.text) for vote in votes] == [texts, ("Once", "a", "b")]
+    assert votes[0].note == texts[1]
+
+
+def test_a_note_in_an_own_csv_file_with_chats_stays_a_text(tmp_path):
+    note = '[{"role": "user", "content": "Hi"}]'
+    (vote,) = own_csv(tmp_path, (*(json.dumps(chat) for chat in (CHAT, [answer(PLUM)], [answer(BRICK)])), note))
+    assert decided(vote) == (CHAT, PLUM, BRICK)
+    assert vote.note == note
+
+
+def test_a_preview_in_the_terminal_shows_turns(tmp_path):
+    long_chat = [*CHAT, answer("A cherry."), {"role": "user", "content": "And\nmore?"}]
+    like_turns = [{"role": "user", "content": "\n\nHuman: Hi\n\nAssistant:"}, answer("x"), CHAT[0]]  # is stored as JSON
+    rows = [
+        {"prompt": chat, "chosen": PLUM, "rejected": BRICK, "tie": True}
+        for chat in (CHAT[:1], CHAT, long_chat, like_turns)
+    ]
+    path = tmp_path / "talk.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert format_preview(build_preview(parse_file(ImportRequest(str(path))))).splitlines()[3:] == [
+        "row 1: tie: Name a fruit. | A plum. | A brick.",
+        "row 2: tie: user: Name a fruit. / assistant: A pear. / user: Another? | A plum. | A brick.",
+        "row 3: tie: … / assistant: A pear. / user: Another? / assistant: A cherry. / user: And more? | A plum. | A brick.",
+        "row 4: tie: user: Human: Hi Assistant: / assistant: x / user: Name a fruit. | A plum. | A brick.",
+    ]
