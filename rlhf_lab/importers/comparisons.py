@@ -91,18 +91,23 @@ def split_answer_list(column: str, cells: Cells) -> Iterator[Cells]:
 
 def split_parallel_lists(texts: str, scores: str, cells: Cells) -> Iterator[Cells]:
     """Comparisons of the answers in one cell, whose scores are in another."""
-    answers, ratings = _require_answers(cells, texts), cells.get(scores) or []
+    answers, ratings = _require_answers(cells, texts), list_in(cells, scores)
     if len(answers) != len(ratings):
         raise UnreadableError(f"{texts} has {len(answers)} answers and {scores} has {len(ratings)} numbers")
     pairs = zip(answers, ratings, strict=True)
     return pair_answers(_without(cells, texts, scores), [{"response": text, "score": score} for text, score in pairs])
 
 
+def list_in(cells: Cells, column: str) -> list[Any]:
+    """The list in a cell; an empty one for any other cell."""
+    value = cells.get(column)
+    return value if isinstance(value, list) else []
+
+
 def _require_answers(cells: Cells, column: str) -> list[Any]:
-    answers = cells.get(column) or []
-    if len(answers) < 2:
+    if len(answers := list_in(cells, column)) < 2:
         raise UnreadableError(f"{column} has fewer than two answers")
-    return list(answers)
+    return answers
 
 
 def _score_of_rank(rank: Any) -> float | None:
@@ -167,16 +172,16 @@ def _ranked_answer(message: Mapping[str, Any]) -> Cells:
 
 def pair_ranked_messages(rows: Rows) -> Iterator[SourceRow | RowError]:
     """Comparisons of ranked replies to the same message, where each row of the file is a message and names its parent."""
-    messages: dict[Any, Cells] = {}
-    replies: dict[Any, list[SourceRow]] = defaultdict(list)
+    messages: dict[str, Cells] = {}
+    replies: dict[str, list[SourceRow]] = defaultdict(list)
     for row in rows:
         if isinstance(row, RowError):
             yield row
             continue
-        messages[row.cells.get("message_id")] = row.cells
+        messages[_message_id(row.cells, "message_id")] = row.cells
         try:
             if _is_ranked(row.cells):
-                replies[row.cells.get("parent_id")].append(row)
+                replies[_message_id(row.cells, "parent_id")].append(row)
         except UnreadableError as error:
             yield _row_error(row, f"deleted {error}")
     for parent, ranked in replies.items():
@@ -190,16 +195,21 @@ def pair_ranked_messages(rows: Rows) -> Iterator[SourceRow | RowError]:
             yield _row_error(ranked[-1], str(error))
 
 
-def _thread(messages: Mapping[Any, Cells], last: Any) -> list[Cells]:
+def _message_id(cells: Cells, column: str) -> str:
+    """The id in a cell as a text, "" for none."""
+    return "" if is_blank(cells.get(column)) else str(cells[column])
+
+
+def _thread(messages: Mapping[str, Cells], last: str) -> list[Cells]:
     """The messages from the first one to `last`."""
     thread: list[Cells] = []
-    while not is_blank(last):
+    while last:
         if last not in messages:
-            raise UnreadableError(f"parent_id is {str(last)[:40]!r}, and no row has that message_id")
+            raise UnreadableError(f"parent_id is {last[:40]!r}, and no row has that message_id")
         if len(thread) >= MAX_TURNS:
             raise UnreadableError(f"the message has more than {MAX_TURNS} turns before it")
         thread.append({"role": messages[last].get("role"), "text": messages[last].get("text")})
-        last = messages[last].get("parent_id")
+        last = _message_id(messages[last], "parent_id")
     return thread[::-1]
 
 
@@ -248,7 +258,7 @@ def join_responses(cells: Cells) -> Iterator[Cells]:
         return
     joined = {name: value for name, value in cells.items() if ".responses" not in name and ".suggestion" not in name}
     for name in [name for name in cells if name.endswith(".responses")]:
-        values, users, states = (cells.get(key) or [] for key in (name, f"{name}.users", f"{name}.status"))
+        values, users, states = (list_in(cells, key) for key in (name, f"{name}.users", f"{name}.status"))
         parts = itertools.zip_longest(values, users, states)
         joined[name.removesuffix(".responses")] = [
             {"value": value, "user_id": user, "status": status} for value, user, status in parts
@@ -265,7 +275,7 @@ def is_response_list(value: Any) -> bool:
 
 def split_responses(column: str, cells: Cells) -> Iterator[Cells]:
     """A row for each submitted response to a question, or for each comparison of one that ranks the texts."""
-    responses = [item for item in cells.get(column) or [] if item.get("status") in (None, "submitted")]
+    responses = [item for item in list_in(cells, column) if item.get("status") in (None, "submitted")]
     if not responses:
         raise UnreadableError(f"{column} holds no submitted response")
     for response in responses:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.importers.parsed_rows import ParsedCompletion, ParsedVote
 
-Voter = tuple[str, bool]  # annotator, whether the vote is a hidden repeat
+Voter = tuple[str, bool, bool]  # annotator, whether the vote is a hidden repeat, whether it is an expert's decision
 
 
 class PairKey(NamedTuple):

@@ -28,6 +28,7 @@ from rlhf_lab.importers.comparisons import (
     is_response_list,
     join_responses,
     limit_rows,
+    list_in,
     pair_ranked_messages,
     pair_rated_rows,
     split_annotations,
@@ -118,14 +119,14 @@ def unfold_rows(rows: Sequence[SourceRow | RowError], overrides: Mapping[str, st
     return UnfoldedRows(rows, mapping, choices)
 
 
-def _has_layout(layout: Layout, columns: Iterable[str], rows: Iterable[SourceRow | RowError]) -> bool:
+def _has_layout(layout: Layout, columns: Sequence[str], rows: Sequence[SourceRow | RowError]) -> bool:
     """Whether each of the layout's paths holds something in some row. A path that begins with * may have any beginning."""
     for path in layout.columns:
         suffix = path.removeprefix("*")
         names = [name for name in columns if name.endswith(suffix)] if suffix != path else [path]
-        if not any(
-            not is_blank(cell_at(row.cells, name)) for row in rows if isinstance(row, SourceRow) for name in names
-        ):
+        names = [name for name in names if name.split(".", 1)[0] in columns or name in columns]
+        cells = (cell_at(row.cells, name) for name in names for row in rows if isinstance(row, SourceRow))
+        if all(map(is_blank, cells)):
             return False
     return True
 
@@ -146,7 +147,7 @@ def _expansions_of_columns(
     if responses := columns["responses"]:
         if column := _choose_responses(responses, overrides):
             values = [
-                item["value"] for row in rows if isinstance(row, SourceRow) for item in row.cells.get(column) or ()
+                item["value"] for row in rows if isinstance(row, SourceRow) for item in list_in(row.cells, column)
             ]
             mapping |= {} if any(isinstance(value, list | dict) for value in values) else {"choice": column}
             expansions.append(partial(split_responses, column))

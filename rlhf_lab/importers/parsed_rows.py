@@ -94,6 +94,7 @@ class ParsedVote:
     note: str = ""
     repeat: bool = False
     via: str = ""
+    adjudication: bool = False
 
 
 @dataclass(frozen=True)

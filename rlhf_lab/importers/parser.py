@@ -69,7 +69,7 @@ def parse_file(request: ImportRequest) -> ParsedFile:
     overrides = with_second_score(unfolded.mapping | dict(request.mapping), column_names)
     mapping = map_columns([*column_names, *_nested_paths(readable_rows[0].cells)], overrides)
     reject_rival_columns(mapping, overrides, filled_columns)
-    _reject_unread_ties(mapping, overrides, readable_rows)
+    _reject_unread_ties(mapping, overrides, readable_rows, filled_columns)
     mapping = map_prompt(mapping, overrides, readable_rows, filled_columns)
     choices = request.choices or (parse_choice_words(unfolded.choices) if unfolded.choices else {})
     options = ParseOptions(mapping, choices, request.limits, _may_hold_messages(mapping, readable_rows))
@@ -110,19 +110,17 @@ def _may_hold_messages(mapping: ColumnMapping, rows: Iterable[SourceRow]) -> boo
     )
 
 
-def _reject_unread_ties(mapping: ColumnMapping, overrides: Mapping[str, str], rows: Iterable[SourceRow]) -> None:
+def _reject_unread_ties(
+    mapping: ColumnMapping, overrides: Mapping[str, str], rows: Iterable[SourceRow], filled_columns: Iterable[str]
+) -> None:
     """Raise if a column beside chosen and rejected holds the word "tie", and no column is known to hold votes."""
     if mapping.row_format != CHOSEN_REJECTED or "choice" in mapping.by_meaning or "choice" in overrides:
         return
-    used = mapping.used_columns
+    unused = [name for name in filled_columns if name not in mapping.used_columns and not is_annotator_name(name)]
     for row in rows:
-        for column, value in row.cells.items():
-            if (
-                column not in used
-                and not is_annotator_name(column)
-                and isinstance(value, str)
-                and value.strip().lower() == "tie"
-            ):
+        for column in unused:
+            value = row.cells.get(column)
+            if isinstance(value, str) and value.lower() == "tie":
                 raise ColumnMappingError(
                     f'"{column}" is "tie" in {row.location}, although that has a chosen and a rejected text.',
                     f"Say whether such rows are ties: --map choice={column}, with --choices for its words, or --map choice=.",

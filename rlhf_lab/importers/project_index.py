@@ -138,10 +138,11 @@ class ProjectIndex:
 
     def _read_votes(self, conn: Connection, *conditions: ColumnElement[bool]) -> None:
         v = t.votes.c
-        query = select(v.pair_id, v.annotator, v.repeat, v.source, v.choice, v.strength)
+        query = select(v.pair_id, v.annotator, v.repeat, v.adjudication, v.source, v.choice, v.strength)
         for row in conn.execute(query.where(v.undone_at.is_(None), *conditions).order_by(v.id)):
             self.pair_index.add_vote(
-                row.pair_id, Answer((row.annotator, row.repeat), row.source, row.choice, row.strength)
+                row.pair_id,
+                Answer((row.annotator, row.repeat, row.adjudication), row.source, row.choice, row.strength),
             )
 
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from rlhf_lab.common import chat_format
@@ -51,12 +52,12 @@ class ParseOptions:
     limits: Limits = DEFAULT_LIMITS
     may_hold_messages: bool = True
 
-    @property
+    @cached_property
     def is_graded(self) -> bool:
         """Whether votes are on a scale from -3 to 3, whose numbers say how much better the text is."""
         return {"-3", "3"} <= set(self.choices)
 
-    @property
+    @cached_property
     def text_names(self) -> dict[str, Choice]:
         """The names of the columns with the two texts, which votes can use."""
         return {
@@ -375,6 +376,7 @@ def _make_vote(
         strength=_parse_strength(parser),
         note=parser.short_text("note"),
         repeat=bool(parser.parse("repeat", parse_bool)),
+        adjudication=bool(parser.parse("adjudication", parse_bool)),
         via=parser.short_text("via"),
     )
 

@@ -111,7 +111,9 @@ def _assign_slots(pair_index: PairIndex, votes: Sequence[ParsedVote], target: Im
     assigned = []
     for vote in votes:
         annotator = vote.annotator or target.annotator
-        answer = Answer((annotator, vote.repeat), vote.source or target.source, vote.choice, vote.strength)
+        answer = Answer(
+            (annotator, vote.repeat, vote.adjudication), vote.source or target.source, vote.choice, vote.strength
+        )
         slot = pair_index.assign_slot(vote, answer, drop_duplicates=target.drop_duplicates)
         if slot is not None:
             assigned.append(AssignedVote(vote, slot, annotator))
@@ -201,11 +203,15 @@ class _ImportWriter:
         v = t.votes.c
         pair_ids = [entry.slot.pair_id for entry in assigned if entry.slot.pair_id is not None]
         rows = conn.execute(
-            select(v.pair_id, v.annotator, v.repeat).where(v.pair_id.in_(pair_ids), v.undone_at.is_(None))
+            select(v.pair_id, v.annotator, v.repeat, v.adjudication).where(
+                v.pair_id.in_(pair_ids), v.undone_at.is_(None)
+            )
         )
-        already_voted = {(row.pair_id, row.annotator, row.repeat) for row in rows}
+        already_voted = {tuple(row) for row in rows}
         remaining = [
-            entry for entry in assigned if (entry.slot.pair_id, entry.annotator, entry.vote.repeat) not in already_voted
+            entry
+            for entry in assigned
+            if (entry.slot.pair_id, entry.annotator, entry.vote.repeat, entry.vote.adjudication) not in already_voted
         ]
         self.project_index.pair_index.counts.held += len(assigned) - len(remaining)
         return remaining
@@ -261,6 +267,7 @@ class _ImportWriter:
                 "uuid": vote_uuid, "pair_id": slot.pair_id, "annotator": annotator, "source": vote.source or self.target.source,
                 "choice": flip_choice(vote.choice) if is_flipped else vote.choice, "first_on_left": on_left is not is_flipped,
                 "strength": vote.strength, "note": vote.note, "repeat": vote.repeat, "via": _via(vote),
+                "adjudication": vote.adjudication,
                 "response_ms": vote.response_ms, "created_at": slot.created_at if vote.created_at is None else vote.created_at,
                 "import_id": self.import_id,
             })  # fmt: skip

@@ -190,3 +190,59 @@ def test_a_line_of_csv_has_a_limit_of_cells(files, monkeypatch):
     good, error = readers.read_rows(files.raw("v.csv", "prompt,chosen,rejected\np,a,b\n" + "," * 6))[1]
     assert good.cells["chosen"] == "a"
     assert "row 2 (line 3): not CSV (a line has more than 5 cells)" in str(error)
+
+
+ANSWERS = [{"response": f"Answer {number}.", "score": number} for number in range(17)]
+
+
+def test_comparisons_of_a_file_are_limited(files):
+    """Ten rows with three comparisons each."""
+    path = files.rows("v.jsonl", [{"prompt": f"Question {row}?", "completions": ANSWERS[:3]} for row in range(10)])
+    parsed = parse_file(ImportRequest(str(path), limits=Limits(max_rows=10)))
+    assert (len(parsed.votes), parsed.row_count) == (10, 10)
+    assert [str(error) for error in parsed.errors] == ["row 4: more than 10 comparisons. Import the file in parts."]
+
+
+def test_answers_to_one_prompt_are_limited(files):
+    rows = [{"prompt": "Why?", "completions": ANSWERS}, {"prompt": "Who?", "completions": ANSWERS[:16]}]
+    parsed = files.parse("v.jsonl", rows)
+    assert len(parsed.votes) == 120
+    assert "row 1 (line 1): there are 17 answers to one prompt, more than 16" in str(parsed.errors[0])
+    rated = [{"prompt": "Why?", "response": f"Answer {number}.", "helpfulness": number} for number in range(18)]
+    parsed = files.parse("w.jsonl", rated)
+    assert len(parsed.votes) == 120
+    assert [error.row_number for error in parsed.errors] == [17, 18]
+
+
+def reply(key, parent, rank):
+    return {"message_id": key, "parent_id": parent, "role": "assistant", "text": key, "rank": rank}
+
+
+def test_messages_that_answer_each_other_in_a_circle_are_an_error(files):
+    rows = [reply("a", "b", 0), reply("b", "a", 0), reply("c", "a", 1)]
+    with pytest.raises(DataError, match="the message has more than 200 turns before it"):
+        files.parse("v.jsonl", rows)
+
+
+def test_the_turns_of_a_tree_are_limited(files):
+    node = {"role": "prompter", "text": "x"}
+    for _ in range(200):
+        node = {"role": "prompter", "text": "x", "replies": [node]}
+    with pytest.raises(DataError, match="the tree has more than 200 turns"):
+        files.parse("v.jsonl", [{"prompt": node}])
+
+
+@pytest.mark.parametrize("answers", [None, [], ANSWERS[:1]])
+def test_a_row_without_two_answers_is_an_error(files, answers):
+    good = {"prompt": "Why?", "completions": ANSWERS[:2]}
+    parsed = files.parse("v.jsonl", [good, good | {"completions": answers}])
+    assert [str(error).partition(". ")[0] for error in parsed.errors] == [
+        "row 2 (line 2): completions has fewer than two answers"
+    ]
+
+
+@pytest.mark.parametrize("answers", [3, [*ANSWERS[:2], 3]])
+def test_a_column_that_holds_something_else_in_one_row_is_no_list_of_answers(files, answers):
+    good = {"prompt": "Why?", "completions": ANSWERS[:2]}
+    with pytest.raises(DataError, match="no pair of texts that the lab knows by name"):
+        files.parse("v.jsonl", [good, good | {"completions": answers}])

@@ -6,6 +6,8 @@ from mutation_runner import Mutant, mutant_tests
 FIGURES, CHATS, PLACE = "quality/agreement.py", "common/chat_format.py", "importers/deduplication.py"
 READINGS, PROMPT_COLUMN = "importers/vote_readings.py", "importers/prompt_column.py"
 MAPPING, ROWS = "importers/column_mapping.py", "importers/row_parser.py"
+COMPARISONS, LAYOUTS = "importers/comparisons.py", "importers/layouts.py"
+PUBLISHED = "importers/test_published_formats.py::test_votes_of_a_published_format"
 PROMPTS = "models/chat_prompts.py"
 CELLS, INDEX = "importers/cell_parsers.py", "importers/project_index.py"
 HERE = "quality/test_agreement.py::"
@@ -101,6 +103,13 @@ MUTANTS = [
            UNCLEAR + "test_a_vote_against_chosen_is_an_error"),
     Mutant(ROWS, "a tie beside a decided vote is not seen", "vote not in flags if flag else", "False if flag else",
            UNCLEAR + "test_two_texts_with_a_winner_and_a_tie_contradict"),
+    Mutant(COMPARISONS, "a high rank is the better one", "else -parse_number(rank)", "else parse_number(rank)", PUBLISHED),
+    Mutant(COMPARISONS, "a vote about the first turn is about all turns", "if 0 < turn < len(starts)", "if 0 > turn", PUBLISHED),
+    Mutant(COMPARISONS, "drafts count", 'in (None, "submitted")', "!= 0", PUBLISHED),
+    Mutant(LAYOUTS, "1 means the second text in SHP", '"1=first,0=second"', '"0=first,1=second"', PUBLISHED),
+    Mutant(READINGS, "minus means the second text in HelpSteer", 'SIGNED_SCALE = "-3=first,-2=first,-1=first,0=tie,1=second,2=second,3=second"',
+           'SIGNED_SCALE = "-3=second,-2=second,-1=second,0=tie,1=first,2=first,3=first"', PUBLISHED),
+    Mutant(ROWS, "a message of the system is left out", "if not system.strip() and not rounds:", "if not rounds:", PUBLISHED),
     Mutant(CELLS, "any number is a time", "if YEAR_2000 <= number / units_per_second < YEAR_2100:", "if True:",
            UNCLEAR + "test_a_number_that_is_no_time_of_this_century_is_an_error"),
     Mutant(INDEX, "a prompt may have another split in the file", "splits.get(vote.prompt, vote.split) != vote.split", "False",
