@@ -1,13 +1,25 @@
-"""`python -m rlhf_lab people`: list the people a lab knows by name; `--take-out NAME --yes`: erase a person, as the page does."""
+"""`python -m rlhf_lab people`: list the people a lab knows by name, with their accuracy on gold pairs; make them experts, let
+them go on after a pause; `--take-out NAME --yes`: erase a person. All as the page does."""
 
 import argparse
 from typing import Any
 
-from rlhf_lab.cli.console import add_common_arguments, open_existing_database, print_result, resolve_home
+from rlhf_lab.cli.console import (
+    add_common_arguments,
+    add_project_argument,
+    open_existing_database,
+    print_result,
+    resolve_home,
+)
 from rlhf_lab.common.text import pluralize
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.errors import ConfigError, LabelError
 from rlhf_lab.jobs.person_erasure import erase_person_data
+from rlhf_lab.jobs.project_setup import pick_project
+from rlhf_lab.store.database import Database
 from rlhf_lab.store.erasure import count_person_votes, known_names
+from rlhf_lab.store.gold_pairs import gold_results
+from rlhf_lab.store.project_people import experts, let_go_on, set_expert
+from rlhf_lab.store.projects import current_project, get_labelling_config
 
 
 def add_parser(subparsers: Any) -> None:
@@ -17,6 +29,15 @@ def add_parser(subparsers: Any) -> None:
         "--take-out", metavar="NAME", help="in every project, for good; their votes stay without a name"
     )
     parser.add_argument("--votes", action="store_true", help="with --take-out: take their votes and notes back too")
+    add_project_argument(parser)
+    decision = parser.add_mutually_exclusive_group()
+    decision.add_argument(
+        "--expert", metavar="NAME", help="an expert of the project: decides disputed pairs, chooses gold pairs"
+    )
+    decision.add_argument("--no-expert", metavar="NAME", help="no expert any more")
+    decision.add_argument(
+        "--let-go-on", metavar="NAME", help="after a pause: the count of their gold answers starts anew"
+    )
     parser.add_argument("--yes", action="store_true", help="with --take-out: do it")
     parser.set_defaults(run=run)
 
@@ -27,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--votes and --yes belong to --take-out NAME: say whom.")
     with open_existing_database(home) as db:
         if name is None:
-            names = known_names(db)
-            print_result(args, {"people": names}, "\n".join(names) or "this lab knows nobody by name")
+            _decide(db, args)
+            _list(db, args)
             return 0
         count = erase_person_data(db, home, name, votes=args.votes) if args.yes else count_person_votes(db, name)
     votes_outcome = "taken back" if args.votes else "kept without the name"
@@ -36,3 +57,42 @@ def run(args: argparse.Namespace) -> int:
     result = {"name": name, "taken_out": args.yes, "votes": count, "votes_taken_back": args.votes}
     print_result(args, result, message + ("" if args.yes else " Nothing was changed: add --yes to do it."))
     return 0
+
+
+def _decide(db: Database, args: argparse.Namespace) -> None:
+    """What --expert, --no-expert or --let-go-on ask for. Raises LabelError for a name that nobody has."""
+    name = args.expert or args.no_expert or args.let_go_on
+    if name is None:
+        return
+    if name not in known_names(db):
+        raise LabelError(f'Nobody here is called "{name}". `python -m rlhf_lab people` lists the names.')
+    project_id = pick_project(db, args.project).id
+    if args.let_go_on:
+        let_go_on(db, project_id, name)
+    else:
+        set_expert(db, project_id, name, args.expert is not None)
+
+
+def _list(db: Database, args: argparse.Namespace) -> None:
+    names, gold, expert_names = known_names(db), list[dict[str, Any]](), list[str]()
+    if args.project is not None or current_project(db) is not None:
+        project_id = pick_project(db, args.project).id
+        rules, expert_names = get_labelling_config(db, project_id), experts(db, project_id)
+        gold = [
+            {
+                "name": result.annotator, "right": result.right, "answers": result.answers,
+                "low": result.interval[0], "high": result.interval[1], "below_bound": result.is_below_bound(rules),
+            }
+            for result in gold_results(db, project_id)
+        ]  # fmt: skip
+    notes = {row["name"]: _gold_text(row) for row in gold}
+    lines = [f"{name}{' (expert)' if name in expert_names else ''}{notes.get(name, '')}" for name in names]
+    lines += [f"{name}{notes[name]}" for name in notes if name not in names]
+    text = "\n".join(lines) or "this lab knows nobody by name"
+    print_result(args, {"people": names, "experts": expert_names, "gold": gold}, text)
+
+
+def _gold_text(row: dict[str, Any]) -> str:
+    below = ", below the bound" if row["below_bound"] else ""
+    interval = f"95 %: {row['low']:.0%} to {row['high']:.0%}"
+    return f": {row['right']} of {pluralize(row['answers'], 'gold pair')} right ({interval}){below}"

@@ -19,7 +19,7 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.annotators import VISITOR_PREFIX
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION, get_project
-from rlhf_lab.store.votes import vote_counts
+from rlhf_lab.store.votes import is_final_label, vote_counts
 
 TIES = ("keep", "drop")
 #: votes: one row per vote with all its columns; explicit, implicit: exactly TRL's documented columns, without ties.
@@ -128,6 +128,8 @@ def _votes_query(project_id: int, options: LabelExportOptions) -> Select[*tuple[
             v.note,
             v.repeat,
             v.via,
+            v.adjudication,
+            p.gold,
             p.reason,
             t.prompts.c.text.label("prompt"),
             t.prompts.c.split,
@@ -146,7 +148,7 @@ def _votes_query(project_id: int, options: LabelExportOptions) -> Select[*tuple[
         .order_by(v.id)
     )
     if options.layout != "votes":
-        query = query.where(v.repeat.is_(False))  # a hidden repeat measures the annotator
+        query = query.where(is_final_label())  # no hidden repeats, and an expert's decision in place of the votes
     if options.source is not None:
         query = query.where(v.source == options.source)
     if options.annotators:
@@ -191,7 +193,8 @@ def _label_row(
         "choice": row.choice.value, "source": row.source.value, "annotator": annotator,
         "first_on_left": None if row.via == VIA_SIDES_UNKNOWN else row.first_on_left, "response_ms": row.response_ms,
         "created_at": row.created_at, "strength": row.strength.value if row.strength else None, "note": row.note,
-        "repeat": row.repeat, "via": row.via, "uuid": row.uuid, "pair_id": row.pair_id, "reason": row.reason,
+        "repeat": row.repeat, "adjudication": row.adjudication, "gold": row.gold.value if row.gold else None, "via": row.via,
+        "uuid": row.uuid, "pair_id": row.pair_id, "reason": row.reason,
         "split": row.split, "checkpoint_chosen": chosen["checkpoint"], "checkpoint_rejected": rejected["checkpoint"],
         "seed_chosen": chosen["seed"], "seed_rejected": rejected["seed"],
     }  # fmt: skip

@@ -12,9 +12,9 @@ from rlhf_lab.exporters.json_io import to_strict_json, write_json_lines
 
 #: column -> type for Parquet, where a column with nothing but null would have none. All others are text.
 COLUMN_TYPES = {
-    "tie": "bool", "both_bad": "bool", "first_on_left": "bool", "repeat": "bool", "response_ms": "int", "pair_id": "int",
-    "seed_chosen": "int", "seed_rejected": "int", "created_at": "float", "margin": "float", "chosen_ids": "ids",
-    "rejected_ids": "ids",
+    "tie": "bool", "both_bad": "bool", "first_on_left": "bool", "repeat": "bool", "adjudication": "bool", "response_ms": "int",
+    "pair_id": "int", "seed_chosen": "int", "seed_rejected": "int", "created_at": "float", "margin": "float",
+    "chosen_ids": "ids", "rejected_ids": "ids",
 }  # fmt: skip
 TEXT_COLUMNS = ("prompt", "chosen", "rejected")
 

@@ -1,7 +1,8 @@
 """Statistics of votes. The values are first, second and tie ("both are bad" is a tie, as for the reward model).
 
 Agreement between people counts one vote per person and pair. A hidden repeat measures self-consistency; it is also counted in the
-statistics of one person alone: sides, ties and seconds.
+statistics of one person alone: sides, ties and seconds. So is an expert's decision on a disputed pair. In the agreement of one
+person it is the pair's label, with which their vote is compared; alpha and the agreement of all people are those of their votes.
 """
 
 import itertools
@@ -32,6 +33,7 @@ class VoteRecord:
     response_ms: int | None
     created_at: float
     repeat: bool = False
+    adjudication: bool = False
 
     @property
     def value(self) -> Choice:
@@ -80,8 +82,9 @@ class TimeBucket:
 class AnnotatorQuality:
     """The statistics of one annotator.
 
-    agreement_with_others: with every other vote on the same pair. self_consistency: hidden repeats equal to the first vote.
-    left_preference: decided votes for the text on the left. alpha_without: of the other annotators' votes.
+    agreement_with_others: with every other vote on the same pair, or with an expert's decision. self_consistency: hidden repeats
+    equal to the first vote. left_preference: decided votes for the text on the left. alpha_without: of the other annotators'
+    votes.
     """
 
     annotator: str
@@ -123,13 +126,13 @@ def annotator_qualities(votes: Sequence[VoteRecord], *, bucket_count: int = 6) -
     results = []
     for annotator, annotator_votes in votes_by_annotator.items():
         other_counts = table.copy()
-        for vote in _without_repeats(annotator_votes):
+        for vote in _first_votes(annotator_votes):
             other_counts[index[vote.pair_id], VOTE_VALUES.index(vote.value)] -= 1
         overall = _time_bucket(annotator_votes, reference)
         results.append(
             AnnotatorQuality(
                 annotator,
-                len(_without_repeats(annotator_votes)),
+                len(_first_votes(annotator_votes)),
                 overall.agreement_with_others,
                 overall.self_consistency,
                 overall.left_preference,
@@ -153,14 +156,14 @@ def quality_over_time(
     return [_time_bucket(ordered[a:b], reference) for a, b in itertools.pairwise(edges) if b > a]
 
 
-def _without_repeats(votes: Iterable[VoteRecord]) -> list[VoteRecord]:
-    return [vote for vote in votes if not vote.repeat]
+def _first_votes(votes: Iterable[VoteRecord]) -> list[VoteRecord]:
+    return [vote for vote in votes if not vote.repeat and not vote.adjudication]
 
 
 def _value_counts(votes: Iterable[VoteRecord]) -> dict[int, list[int]]:
     """pair id -> number of votes for each of VOTE_VALUES."""
     counts: defaultdict[int, list[int]] = defaultdict(lambda: [0] * len(VOTE_VALUES))
-    for vote in _without_repeats(votes):
+    for vote in _first_votes(votes):
         counts[vote.pair_id][VOTE_VALUES.index(vote.value)] += 1
     return dict(counts)
 
@@ -174,22 +177,30 @@ def _alpha_from_counts(counts: "np.ndarray[tuple[int, int], np.dtype[np.int64]]"
 
 
 class _ReferenceVotes(NamedTuple):
-    """Votes to compare with. counts: see `_value_counts`; first_values: (annotator, pair id) -> value of the first vote."""
+    """Votes to compare with. counts: see `_value_counts`; first_values: (annotator, pair id) -> value of the first vote;
+    decisions: pair id -> value of an expert's decision."""
 
     counts: dict[int, list[int]]
     first_values: dict[tuple[str, int], Choice]
+    decisions: dict[int, Choice]
 
     @classmethod
-    def from_votes(cls, votes: Iterable[VoteRecord]) -> "_ReferenceVotes":
-        first_votes = _without_repeats(votes)
-        return cls(_value_counts(first_votes), {(vote.annotator, vote.pair_id): vote.value for vote in first_votes})
+    def from_votes(cls, votes: Sequence[VoteRecord]) -> "_ReferenceVotes":
+        first_votes = _first_votes(votes)
+        first_values = {(vote.annotator, vote.pair_id): vote.value for vote in first_votes}
+        decisions = {vote.pair_id: vote.value for vote in votes if vote.adjudication}
+        return cls(_value_counts(first_votes), first_values, decisions)
 
 
 def _time_bucket(votes: Sequence[VoteRecord], reference: _ReferenceVotes) -> TimeBucket:
     """votes: of one person or of everybody; reference: of all votes."""
     agreed = compared = 0
-    first_votes = _without_repeats(votes)
+    first_votes = _first_votes(votes)
     for vote in first_votes:
+        if (decision := reference.decisions.get(vote.pair_id)) is not None:
+            agreed += vote.value is decision
+            compared += 1
+            continue
         row = reference.counts[vote.pair_id]
         agreed += row[VOTE_VALUES.index(vote.value)] - 1
         compared += sum(row) - 1

@@ -28,9 +28,20 @@ class DoubtedLabel:
 
 
 def vote_records(db: Database, project_id: int, source: Source) -> list[VoteRecord]:
-    """Live votes of one source, hidden repeats included, skips left out, in the order they were cast."""
+    """Live votes of one source, hidden repeats and experts' decisions included, skips left out, in the order they were cast."""
     v = t.votes.c
-    columns = (v.id, v.pair_id, v.annotator, v.choice, v.first_on_left, v.response_ms, v.created_at, v.repeat, v.via)
+    columns = (
+        v.id,
+        v.pair_id,
+        v.annotator,
+        v.choice,
+        v.first_on_left,
+        v.response_ms,
+        v.created_at,
+        v.repeat,
+        v.via,
+        v.adjudication,
+    )
     query = live_votes_query(project_id, source, *columns).where(v.choice != Choice.SKIP).order_by(v.id)
     with db.read() as conn:
         return [
@@ -43,6 +54,7 @@ def vote_records(db: Database, project_id: int, source: Source) -> list[VoteReco
                 row.response_ms,
                 row.created_at,
                 row.repeat,
+                row.adjudication,
             )
             for row in conn.execute(query)
         ]

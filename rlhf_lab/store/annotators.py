@@ -43,14 +43,21 @@ def latest_annotators(db: Database, project_id: int, count: int) -> list[str]:
 
 
 def annotator_stats(db: Database, project_id: int) -> list[AnnotatorActivity]:
-    """What each person of a project voted, most labels first. Two votes agree when their choices are equal, ties included."""
+    """What each person of a project voted, most labels first. Two votes agree when their choices are equal, ties included.
+
+    A vote on a pair that an expert decided is compared with the decision alone; decisions are no labels of their own.
+    """
     v = t.votes.c
-    query = live_votes_query(project_id, Source.HUMAN, v.annotator, v.pair_id, v.choice, v.repeat)
+    query = live_votes_query(project_id, Source.HUMAN, v.annotator, v.pair_id, v.choice, v.repeat, v.adjudication)
     choices: dict[str, dict[int, Choice]] = defaultdict(dict)
     repeat_choices: dict[str, dict[int, Choice]] = defaultdict(dict)
     choices_by_pair: dict[int, list[Choice]] = defaultdict(list)
+    decisions: dict[int, Choice] = {}
     with db.read() as conn:
         for row in conn.execute(query.where(v.choice != Choice.SKIP)):
+            if row.adjudication:
+                decisions[row.pair_id] = row.choice
+                continue
             (repeat_choices if row.repeat else choices)[row.annotator][row.pair_id] = row.choice
             if not row.repeat:
                 choices_by_pair[row.pair_id].append(row.choice)
@@ -58,8 +65,11 @@ def annotator_stats(db: Database, project_id: int) -> list[AnnotatorActivity]:
     for annotator in choices | repeat_choices:
         own, repeats = choices[annotator], repeat_choices[annotator]
         repeats_agree = [own[pair] is choice for pair, choice in repeats.items() if pair in own]
-        others = sum(len(choices_by_pair[pair]) - 1 for pair in own)
-        others_agree = sum(choices_by_pair[pair].count(choice) - 1 for pair, choice in own.items())
+        others = sum(1 if pair in decisions else len(choices_by_pair[pair]) - 1 for pair in own)
+        others_agree = sum(
+            decisions[pair] is choice if pair in decisions else choices_by_pair[pair].count(choice) - 1
+            for pair, choice in own.items()
+        )
         stats.append(
             AnnotatorActivity(annotator, len(own), len(repeats_agree), sum(repeats_agree), others, others_agree)
         )

@@ -27,6 +27,7 @@ from rlhf_lab.ui.auth.visitors import secrets_equal
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import allow_viewers, parse_payload, show_errors
 from rlhf_lab.ui.services import voting
+from rlhf_lab.ui.services.crowd import refuse_if_paused
 from rlhf_lab.ui.services.presence import PRESENCE
 
 MAX_TOOL_NAME_LENGTH = 50
@@ -63,10 +64,11 @@ def build(ctx: Context) -> None:
     @allow_viewers
     def next_pair(name: str = "", code: str = "") -> PairReply:
         """The pair to judge next: {"id", "prompt", "left", "right"}; {"id": null} while none is ready. It stays yours for a
-        while. name: who judges. code: the join code, where the lab has one."""
+        while. name: who judges. code: the join code, where the lab has one. An error says so where the rules pause you."""
         annotator = caller.annotator_name(name, code)
         PRESENCE.touch(annotator)
         rules = get_labelling_config(ctx.db, ctx.project.id)
+        refuse_if_paused(ctx, annotator)
         lease = lease_pair(ctx.db, ctx.project.id, annotator, rules)
         if lease is None:
             return {"id": None, "prompt": "", "left": "", "right": ""}

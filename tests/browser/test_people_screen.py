@@ -8,9 +8,13 @@ import pytest
 from browser_lab import Lab, current_pair, intercept_votes, kept_requests, press_key, project_created_at
 from playwright.sync_api import expect
 
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Vote
 from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import current_project, set_labelling_config
+from rlhf_lab.store.projects import current_project, newest_pairs, open_project, set_labelling_config
+from rlhf_lab.store.votes import cast_vote
 
 
 @pytest.fixture(scope="module")
@@ -292,3 +296,50 @@ def test_a_wrong_operators_key_does_not_stay_in_the_address(lab, open_page):
     page.wait_for_selector("text=not the operator's link")
     assert page.url == f"{lab.url}enter"
     assert "403" in open_page.console_messages.pop()
+
+
+def test_gold_pairs_and_an_experts_decision(lab, open_page):
+    """The operator makes a gold pair, another person answers it, two people disagree, and the operator decides blind."""
+    with Database.open(lab.home) as db:
+        project = new_project(db)
+        open_project(db, project.id)
+        disputed = newest_pairs(db, project.id, 1)[0]
+        for who, choice in (("Ida", Choice.FIRST), ("Jon", Choice.SECOND)):
+            cast_vote(db, Vote(f"{who}-dispute", disputed.id, who, Source.HUMAN, choice, True))
+    operator = open_page(lab)
+    operator.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
+    gold = press_key(operator, "1")
+    operator.click("summary:has-text('Your earlier labels')")
+    operator.click("[data-do=gold]")
+    operator.wait_for_selector("[data-do=gold][aria-pressed=true]")
+    with Database.open(lab.home) as db:
+        set_labelling_config(db, project.id, LabellingConfig(gold_rate=0.5, overlap=2))
+
+    hal = join_as(lab, open_page, "Hal")
+    answered = set()
+    for _ in range(20):  # each is the gold pair with probability 1/2
+        answered.add(press_key(hal, "1"))
+        if gold in answered:
+            break
+    assert gold in answered
+    assert hal.locator(".disputed:visible, [data-do=gold]").count() == 0
+
+    operator.wait_for_selector("summary:has-text('People disagree about 1 pair')", timeout=20_000)
+    operator.click("summary:has-text('People disagree')")
+    operator.click("[data-do=adjudicate]")
+    operator.wait_for_selector(f".lab-label[data-open='{disputed.id}'] .decision")
+    assert operator.locator("text=Ida").count() == 0
+    press_key(operator, "2")
+    assert operator.locator(".decision").count() == 0
+    ((choice, on_left),) = query_rows(lab, "SELECT choice, first_on_left FROM votes WHERE adjudication")
+    assert choice == ("second" if on_left else "first")
+
+    operator.click("role=tab[name='People']")
+    operator.click("summary:has-text('Gold pairs and experts')")
+    row = operator.locator(".gold tr[data-name=Hal]")
+    expect(row.locator("td").first).to_have_text(re.compile("^[01] of 1$"), timeout=10_000)
+    row.locator("[data-do=expert]").check()
+    operator.wait_for_selector(".gold .result:has-text('Hal is an expert')")
+    hal.reload()
+    hal.click("summary:has-text('Your earlier labels')")
+    hal.wait_for_selector("[data-do=gold]")

@@ -9,7 +9,7 @@ import pytest
 from rlhf_lab.cli.main import main
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import NewCompletion, Vote
-from rlhf_lab.store import projects, votes
+from rlhf_lab.store import gold_pairs, projects, votes
 from rlhf_lab.store.annotators import add_person
 from rlhf_lab.store.database import Database
 
@@ -44,10 +44,10 @@ def test_a_person_is_erased_only_with_yes(call, tmp_path: Path, votes: bool, lef
     options = ["--take-out", "Ann", *(["--votes"] if votes else [])]
     erasure = {"name": "Ann", "votes": 1, "votes_taken_back": votes}
     assert call(*options) == (0, erasure | {"taken_out": False})
-    assert call() == (0, {"people": ["Ann", "Bob"]})
+    assert call() == (0, {"people": ["Ann", "Bob"], "experts": [], "gold": []})
     assert firsts(tmp_path) == 2
     assert call(*options, "--yes") == (0, erasure | {"taken_out": True})
-    assert call() == (0, {"people": ["Bob"]})
+    assert call() == (0, {"people": ["Bob"], "experts": [], "gold": []})
     assert firsts(tmp_path) == left
 
 
@@ -64,4 +64,22 @@ def test_invalid_erasures_are_refused(call, words: list[str], why: str) -> None:
     status, reply = call(*words)
     assert status == 1
     assert why in reply["error"]
-    assert call() == (0, {"people": ["Ann", "Bob"]})
+    assert call() == (0, {"people": ["Ann", "Bob"], "experts": [], "gold": []})
+
+
+def test_accuracy_on_gold_pairs_and_experts_are_listed(call, tmp_path: Path) -> None:
+    with Database.open(tmp_path) as db:
+        (pair,) = projects.newest_pairs(db, 1, 1)
+        vote = votes.live_votes_query(1, Source.HUMAN)
+        with db.read() as conn:
+            known = next(row.id for row in conn.execute(vote) if row.annotator == "Ann")
+        gold_pairs.mark_gold(db, 1, "Ann", known, True)
+        votes.cast_vote(db, Vote("c", pair.id, "Cid", Source.HUMAN, Choice.SECOND, True))
+    status, reply = call("--expert", "Bob")
+    assert (status, reply["experts"]) == (0, ["Bob"])
+    (row,) = reply["gold"]
+    assert (row["name"], row["right"], row["answers"], row["low"], row["below_bound"]) == ("Cid", 0, 1, 0.0, False)
+    assert row["high"] == pytest.approx(3.8416 / 4.8416)  # Wilson's upper end of 0 of 1
+    assert call("--no-expert", "Bob")[1]["experts"] == []
+    assert call("--let-go-on", "Cid")[1]["gold"] == []
+    assert 'Nobody here is called "Zoe"' in call("--expert", "Zoe")[1]["error"]

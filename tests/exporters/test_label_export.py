@@ -16,7 +16,8 @@ from rlhf_lab.exporters.dataset_folder import export_dataset
 from rlhf_lab.exporters.label_export import LabelExportOptions, export_labels
 
 COMMON = {"both_bad": False, "source": "human", "annotator": "ann", "created_at": 100.5, "reason": "random",
-          "split": "train", "prompt": "Once", "strength": None, "note": "", "repeat": False, "via": "page"}  # fmt: skip
+          "split": "train", "prompt": "Once", "strength": None, "note": "", "repeat": False, "via": "page",
+          "adjudication": False, "gold": None}  # fmt: skip
 FIRST_CHOSEN = {"checkpoint_chosen": "base", "checkpoint_rejected": "run/1/5", "seed_chosen": 11, "seed_rejected": 12}
 SECOND_CHOSEN = {"checkpoint_chosen": "run/1/5", "checkpoint_rejected": "base", "seed_chosen": 12, "seed_rejected": 11}
 # fmt: off

@@ -42,6 +42,16 @@ def test_pairwise_agreement_by_hand():
     assert pairwise_agreement([]).share is None
 
 
+def test_an_experts_decision_is_the_label_that_votes_are_compared_with():
+    decided = [*HAND, make_vote(2, "e", S, adjudication=True), make_vote(3, "e", T, adjudication=True)]
+    people = {person.annotator: person for person in annotator_qualities(decided)}
+    assert people["a"].agreement_with_others == Agreement(1, 3)  # pair 1 with b; not the decisions S and T
+    assert people["b"].agreement_with_others == Agreement(2, 3)  # and the decision on pair 2
+    assert people["c"].agreement_with_others == Agreement(1, 1)  # the decision on pair 3: both bad is a tie
+    assert people["e"].votes == 0
+    assert (pairwise_agreement(decided), krippendorff_alpha(decided)) == (Agreement(2, 5), krippendorff_alpha(HAND))
+
+
 def test_alpha_by_hand():
     # Coincidences: F-F 2, F-S 1, S-F 1, S-S 1, S-T 1, T-S 1 (each of pair 3's six ordered pairs counts 1/2); n = 7.
     # n_F = 3, n_S = 3, n_T = 1. Observed disagreement 4/7; expected 2 (9 + 3 + 3) / (7 * 6) = 5/7; alpha = 1 - 4/5.

@@ -7,9 +7,11 @@ import pytest
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Pair, Project, Vote
 from rlhf_lab.errors import StaleVoteError
+from rlhf_lab.exporters.label_export import LabelExportOptions, label_rows
 from rlhf_lab.jobs import retraining
 from rlhf_lab.store import pair_leases, project_people, votes
 from rlhf_lab.store.adjudication import disputed_pairs, stop_adjudicating
+from rlhf_lab.store.annotators import annotator_stats
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.erasure import erase_person_rows
 from rlhf_lab.store.features import newest_labels
@@ -127,6 +129,31 @@ def test_the_decision_is_the_label_and_the_votes_stay(db, project, make_pairs):
     add_reward_model(db, project.id, "x", config={}, report={}, snapshot=snapshot)
     progress = retraining.get_label_progress(db, project.id)
     assert (progress.human, progress.goal, progress.remaining) == (3, 23, 20)
+
+
+def test_the_leaderboard_compares_votes_with_the_decision(db, project, make_pairs):
+    one, two = make_pairs(2)
+    disagree(db, one)
+    cast(db, two, "ann", FIRST)
+    cast(db, two, "bob", FIRST)
+    start(db, project, "eve")
+    answer(db, one.id, "eve", SECOND)
+    figures = {row.annotator: (row.labels, row.shared, row.agreed) for row in annotator_stats(db, project.id)}
+    assert figures == {"ann": (2, 2, 1), "bob": (2, 2, 2)}
+
+
+def test_an_export_holds_the_votes_and_the_decision(db, project, make_pairs):
+    (pair,) = make_pairs(1)
+    disagree(db, pair)
+    start(db, project, "eve")
+    answer(db, pair.id, "eve", SECOND)
+    rows = list(label_rows(db, project, LabelExportOptions()))
+    assert [(row["annotator"], row["choice"], row["adjudication"]) for row in rows] == [
+        ("ann", "first", False), ("bob", "second", False), ("eve", "second", True),
+    ]  # fmt: skip
+    assert list(label_rows(db, project, LabelExportOptions(layout="explicit"))) == [
+        {"prompt": "Once", "chosen": "b0", "rejected": "a0"}
+    ]
 
 
 def test_labels_of_chosen_people_are_overruled_by_chosen_experts_only(db, project, make_pairs):

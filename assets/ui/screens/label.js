@@ -22,6 +22,7 @@ let countedUuid = '';    // the vote of the last of them
 let strength = '';             // how much better, optional
 let marksDifferences = false;  // whether differing words are marked
 let note = '';
+let disputes = { count: 0, pairs: [] };  // the pairs that wait for an expert's decision; for others there are none
 
 const SHORTCUTS = {
   left: ['1', 'ArrowLeft'], right: ['2', 'ArrowRight'], tie: ['0', '='], both_bad: ['x'], skip: ['s'], undo: ['u'], redo: ['r'],
@@ -183,6 +184,14 @@ async function loadHistory(details) {
   } catch (error) { container.replaceChildren(el('p.lab-notice.bad', {}, String(error.message))); }
 }
 
+// For an expert: a pair with this answer as the known one is shown to others to see how often they are right.
+function goldButton(vote) {
+  if (!('gold' in vote) || !['left', 'right'].includes(vote.choice)) return null;
+  return el(`button.lab-more${vote.gold ? '.on' : ''}`, { type: 'button', 'data-do': 'gold', 'aria-pressed': String(vote.gold),
+    title: 'A gold pair has a known answer: yours. It is shown to other people now and then, and they cannot tell it from other pairs.',
+    onclick: () => send('gold', { vote_id: vote.id, is_gold: !vote.gold, ...identity() }) }, 'gold pair');
+}
+
 function historyRow(vote) {
   const select = (label, options, selected) => el('select.lab-input', { 'aria-label': label, onchange: update },
     options.map(([value, label]) => el('option', { value, selected: value === selected }, label)));
@@ -200,7 +209,29 @@ function historyRow(vote) {
   update();
   const text = (which) => el(`p.lab-text.lab-scroll${vote.choice === which ? '.picked' : ''}`, { dir: 'auto' }, vote[which]);
   return el('article', { 'data-vote': vote.id }, Lab.prompt(vote.turns, '.muted.brief'), el('div.two', {}, text('left'), text('right')),
-    el('div.lab-row', {}, choice, strengthSelect, noteInput, changeButton));
+    el('div.lab-row', {}, choice, strengthSelect, noteInput, changeButton, goldButton(vote), vote.adjudication ? el('span.lab-badge', {}, 'decided as an expert') : null));
+}
+
+// Experts decide pairs that people disagree about; how they voted is not shown.
+function disputedSection() {
+  const section = el('details.disputed', { hidden: !disputes.count || current.pair?.adjudication }, el('summary', {}, `People disagree about ${Lab.plural(disputes.count, 'pair')}`),
+    el('p.muted', {}, 'As an expert you decide: your answer becomes the label of the pair. The other answers are kept, and you do not see them.'),
+    el('button.lab-button.small', { type: 'button', 'data-do': 'adjudicate', onclick: () => send('adjudicate', identity()) }, 'Decide them'),
+    el('ul', {}, disputes.pairs.map((pair) => el('li', { 'data-pair': pair.id }, Lab.prompt(pair.turns, '.muted.brief')))));
+  section.open = root.querySelector('.disputed')?.open || false;
+  return section;
+}
+
+function decisionBanner() {
+  return el('p.lab-notice.decision', { role: 'status' }, 'You decide this pair as an expert: your answer becomes its label. ',
+    el('button.lab-button.small', { type: 'button', 'data-do': 'stop-adjudicating', onclick: () => send('adjudicate', { stop: true, ...identity() }) }, 'Back to labelling'));
+}
+
+async function loadDisputes() {
+  const reply = await Lab.unwrap(server.disputed({ annotator })).catch(() => null);
+  if (!reply || JSON.stringify(reply) === JSON.stringify(disputes)) return;
+  disputes = reply;
+  root.querySelector('.disputed')?.replaceWith(disputedSection());
 }
 
 function historySection() {
@@ -341,6 +372,7 @@ function draw(state) {
   if (!isSamePair) { strength = isUnsavedPair ? lastVote.strength : ''; note = isUnsavedPair ? lastVote.note : ''; }
   const sections = [], isViewer = state.you.role === 'viewer';
   if (state.guideline) sections.push(el('p.guideline.lab-scroll.lab-text', { dir: 'auto' }, state.guideline));
+  if (state.pair?.adjudication) sections.push(decisionBanner());
   if (state.pair) {
     sections.push(
       Lab.promptSection(state.pair.turns),
@@ -353,8 +385,10 @@ function draw(state) {
     if (!isViewer) sections.push(el('div.others', {}, button('undo', 'Undo', 'U')));
     sections.push(instantPanel());
   }
-  sections.push(el('div.message'), progress(state));  // a message moves no button
-  if (!isViewer) sections.push(historySection());
+  sections.push(el('div.message'));  // a message moves no button
+  if (state.quality_note) sections.push(el('p.lab-notice', { 'data-do': 'quality-note' }, state.quality_note));
+  sections.push(progress(state));
+  if (!isViewer) sections.push(disputedSection(), historySection());
   if (!isViewer) sections.push(judgeControls());
   root.replaceChildren(...sections);
   showMessage(state.notice);
@@ -445,6 +479,7 @@ Lab.poll(root, async () => {
 // The screen Chat made a pair, which is leased to this person: it comes next.
 function showNewPair() { if (awaitsReply) setTimeout(showNewPair, 200); else send('opened'); }
 window.addEventListener('lab-pair', showNewPair);
+Lab.poll(root, loadDisputes, 5000);
 watch('value', applyReply);
 document.addEventListener('keydown', onKey);
 window.addEventListener('resize', fitTexts);

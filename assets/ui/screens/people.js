@@ -9,9 +9,11 @@ let sortKey = 'labels';
 
 const ROLE_TEXTS = { viewer: 'You may look around, but not label.', labeller: 'You may label.', operator: 'You may do everything here: label, train, change projects and rules.' };
 const RULE_LABELS = { overlap: 'Votes wanted for each pair', repeats: 'Share of pairs shown a second time (0 to 0.5)', hold_s: 'Keep a pair for one person (seconds)', sampling: 'Which pairs are shown',
-  texts: 'Who writes the texts', markdown: 'Show Markdown', guideline: 'Guideline' };
+  texts: 'Who writes the texts', gold_rate: 'Share of gold pairs (0 to 0.5)', gold_rule: 'Below the bound', gold_bound: 'Bound of the accuracy (0 to 1)',
+  gold_answers: 'Gold answers before the rule acts', gold_weight: 'Weight of votes that count less', gold_training: 'Learn from votes on gold pairs', markdown: 'Show Markdown', guideline: 'Guideline' };
 
 const CHOICE_LABELS = { random: 'any', information: 'whose answers would teach the most', uncertainty: 'where the reward model is least sure', diversity: 'least like the pairs there are',
+  none: 'nothing happens', inform: 'the person gets a friendly note', down_weight: 'their votes count less in reward models', pause: 'they pause until you let them go on',
   base: 'the base model', policy: 'the newest checkpoint of a run' };
 
 // The role of this visitor. The operator's secret gives all rights and does not change the name.
@@ -85,6 +87,11 @@ function ruleField(item) {
     el('p.muted', { id: `${id}-help` }, item.help));
 }
 
+function ruleFields(group) { return el('div.rules', {}, props.data.fields.filter((item) => (item.group === 'gold') === (group === 'gold')).map(ruleField)); }
+
+const GOLD_RULE_TEXT = 'Gold pairs have a known answer. Make some first: under Label, in your earlier labels, press "gold pair". So that nobody is punished for bad luck, the rule acts only after enough gold answers, and '
+  + 'only if even the upper end of the 95 % interval of a person\'s accuracy is below the bound. It looks again after each tenth answer, so that no note gives a gold pair away.';
+
 function rulesForm() {
   const form = el('form', { onsubmit: (event) => {
     event.preventDefault();
@@ -94,7 +101,7 @@ function rulesForm() {
     }));
     sent = { id: Date.now(), card: '.rules-form' };
     trigger('rules', { request_id: sent.id, rules: values });
-  } }, Lab.operatorOnly(el('div.rules', {}, props.data.fields.map(ruleField)), el('button.lab-button.lab-main', { type: 'submit' }, 'Use these rules')),
+  } }, Lab.operatorOnly(ruleFields('other'), el('h3', {}, 'Gold pairs'), el('p.muted', {}, GOLD_RULE_TEXT), ruleFields('gold'), el('button.lab-button.lab-main', { type: 'submit' }, 'Use these rules')),
   el('p.result', { role: 'status' }));
   return el('details.lab-card.rules-form', { open: root.querySelector('.rules-form')?.open }, el('summary', {}, 'Labelling rules of this project'), form);
 }
@@ -106,12 +113,50 @@ function draw() {
   drawnRules = key;
   const focusedColumn = document.activeElement?.dataset.sort;
   const form = isOperator ? keptForm || rulesForm() : null;
-  for (const child of [...root.children]) if (child !== keptForm && child !== erasure) child.remove();  // these two keep the focus
+  for (const child of [...root.children]) if (![keptForm, erasure, goldCard].includes(child)) child.remove();  // these keep the focus
   root.prepend(...(invite ? [invitationCard(), presenceCard(), leaderboard()] : [presenceCard(), invitationCard(), leaderboard()]).filter(Boolean));
   if (focusedColumn) root.querySelector(`[data-sort=${focusedColumn}]`)?.focus();
-  if (!erasure.isConnected) root.append(erasure);
-  if (form && form !== keptForm) erasure.before(form);
+  if (!erasure.isConnected) root.append(goldCard, erasure);
+  if (form && form !== keptForm) goldCard.before(form);
 }
+
+// ---- gold pairs and experts: by events for the operator alone, because a figure that moves after an answer gives a gold pair away
+
+let drawnGold = '', goldReply = null;
+const goldContent = el('div');
+const goldCard = el('details.lab-card.gold.lab-operating', { ontoggle: () => requestGold() }, el('summary', {}, 'Gold pairs and experts'), goldContent, el('p.result', { role: 'status' }));
+
+function sendPerson(fields) { sent = { id: Date.now(), card: '.gold' }; trigger('person', { request_id: sent.id, ...fields }); }
+
+function goldRow(name, row) {
+  const isExpert = goldReply.experts.includes(name), effect = { inform: 'gets a note', down_weight: 'votes count less', pause: 'pauses' }[goldReply.rule];
+  const expert = el('input', { type: 'checkbox', checked: isExpert, 'data-do': 'expert', 'aria-label': `${Lab.displayName(name)} is an expert`, onchange: () => sendPerson({ name, is_expert: !isExpert }) });
+  const goOn = () => Lab.operatorOnly(el('span.lab-badge', {}, `below the bound: ${effect}`), ' ',
+    el('button.lab-button.small', { type: 'button', 'data-do': 'go-on', title: 'The count of gold answers starts anew.', onclick: () => sendPerson({ name, go_on: true }) }, 'Let go on'));
+  return el('tr', { 'data-name': name }, el('th', { scope: 'row', dir: 'auto' }, Lab.displayName(name)), el('td', {}, row ? `${row.right} of ${row.answers}` : '–'),
+    el('td', {}, row ? `${Lab.percent(row.right / row.answers)} (${Lab.interval(row.low, row.high)})` : '–'), el('td', {}, Lab.operatorOnly(expert)), el('td', {}, row?.below ? goOn() : null));
+}
+
+function drawGold() {
+  const { gold_pairs, people, experts } = goldReply, rows = new Map(people.map((row) => [row.annotator, row]));
+  const voters = state.leaderboard.map((row) => row.annotator);
+  const names = [...new Set([...rows.keys(), ...experts, ...voters])].filter((name) => !Lab.isVisitor(name) || rows.has(name)).sort();
+  const key = JSON.stringify([goldReply, names]);
+  if (key === drawnGold) return;
+  drawnGold = key;
+  goldContent.replaceChildren(
+    el('p', { 'data-gold': gold_pairs }, gold_pairs ? `${Lab.plural(gold_pairs, 'gold pair')} in this project. Only you see these figures. Reward models learn nothing from votes on gold pairs, unless the rules above say so.`
+      : 'There are no gold pairs yet. Make some under Label: in your earlier labels, press "gold pair" at an answer that is clearly right.'),
+    el('p.muted', {}, 'Experts decide pairs that people disagree about, and choose gold pairs, both under Label. So can you.'),
+    names.length ? el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'accuracy on gold pairs' }, el('table', {},
+      el('thead', {}, el('tr', {}, ['Name', 'Right', 'Accuracy (95 %)', 'Expert', 'Rule'].map((text) => el('th', { scope: 'col' }, text)))),
+      el('tbody', {}, names.map((name) => goldRow(name, rows.get(name)))))) : el('p.muted', {}, 'Nobody has labelled in this project yet.'));
+}
+
+function requestGold() {
+  if (goldCard.open && root.offsetParent !== null && !document.hidden && Lab.isOperator() && !document.body.classList.contains('lab-offline')) trigger('gold', { request_id: Date.now() });
+}
+setInterval(requestGold, 4000);
 
 // ---- erasing a person
 
@@ -153,6 +198,7 @@ watch('value', () => {
   const reply = props.value;
   if (!reply) return;
   if ('invite' in reply && Lab.isOperator()) { invite = reply.invite; draw(); }
+  if (reply.gold && state) { goldReply = reply.gold; drawGold(); }
   if (reply.names) { drawNames(reply.names); return; }
   if (reply.request_id !== sent.id) return;
   const result = root.querySelector(`${sent.card} .result`);

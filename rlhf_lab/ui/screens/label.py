@@ -8,11 +8,13 @@ import gradio as gr
 
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import Lease
-from rlhf_lab.errors import LabelError, StaleVoteError
+from rlhf_lab.errors import LabelError, LabError, NotAllowedError, StaleVoteError
 from rlhf_lab.jobs import retraining, scheduler
 from rlhf_lab.jobs.project_setup import copy_project
 from rlhf_lab.judges.builtin import JUDGES
-from rlhf_lab.store.pair_leases import lease_pairs, redo_last_vote, undo_last_vote
+from rlhf_lab.store.adjudication import stop_adjudicating
+from rlhf_lab.store.gold_pairs import mark_gold
+from rlhf_lab.store.pair_leases import lease_pairs, redo_last_vote, start_adjudicating, undo_last_vote
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
@@ -26,6 +28,14 @@ from rlhf_lab.ui.events import (
     visitor_action,
 )
 from rlhf_lab.ui.services import voting
+from rlhf_lab.ui.services.crowd import (
+    disputed_view,
+    is_expert,
+    pause_text,
+    refuse_if_paused,
+    require_expert,
+    standing,
+)
 from rlhf_lab.ui.services.instant_view import instant_view
 from rlhf_lab.ui.services.presence import PRESENCE
 from rlhf_lab.ui.services.stage_estimates import next_pair_sentence
@@ -33,6 +43,7 @@ from rlhf_lab.ui.services.stage_estimates import next_pair_sentence
 OTHER_PROJECT_NOTICE = (
     "Another project was opened meanwhile; here is its next pair. Nothing was taken back or counted again."
 )
+DISPUTES_CACHED_S = 10.0
 _count_lock = threading.Lock()
 
 
@@ -49,6 +60,19 @@ class InstantQuery(LabelPayload):
     vote_uuid: str = ""
 
 
+class AdjudicationPayload(LabelPayload):
+    """Decide disputed pairs as an expert, or stop doing so."""
+
+    stop: bool = False
+
+
+class GoldPayload(LabelPayload):
+    """Make the pair of one's own vote a gold pair, or an ordinary one again."""
+
+    vote_id: int
+    is_gold: bool
+
+
 class JudgePayload(LabelPayload):
     """Let a simulated judge label `count` pairs."""
 
@@ -59,6 +83,7 @@ class JudgePayload(LabelPayload):
 def build(ctx: Context, operator: gr.BrowserState) -> None:
     """The screen's widget and its events."""
     cached_progress = ttl_cache(1.0, lambda: {"project_created_at": ctx.project.created_at} | label_progress(ctx))
+    cached_disputes = ttl_cache(DISPUTES_CACHED_S, lambda: (ctx.project.id, disputed_view(ctx, ctx.project.id)))
 
     def recent_votes(query: dict[str, Any]) -> dict[str, Any]:
         annotator = ctx.require_annotator(parse_payload(LabelPayload, query).annotator)
@@ -72,13 +97,20 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         payload = parse_payload(InstantQuery, query)
         return instant_view(ctx, ctx.annotator_or_empty(payload.annotator), payload.vote_uuid)
 
+    def disputed(query: dict[str, Any]) -> dict[str, Any]:
+        annotator = ctx.annotator_or_empty(parse_payload(LabelPayload, query).annotator)
+        if not annotator or not is_expert(ctx, annotator):
+            return {"count": 0, "pairs": []}
+        project_id, view = cached_disputes()
+        return view if project_id == ctx.project.id else {"count": 0, "pairs": []}
+
     judges = [
         {"name": judge.name, "description": judge.description, "prompt_set": judge.prompt_set}
         for judge in JUDGES.values()
     ]
     component = widget(
         "label",
-        server_functions={"recent_votes": recent_votes, "presence": presence, "instant": instant},
+        server_functions={"recent_votes": recent_votes, "presence": presence, "instant": instant, "disputed": disputed},
         scripts=["markdown"],
         data={"judges": judges},
         label="Label pairs of texts",
@@ -128,6 +160,8 @@ def voting_handlers(ctx: Context) -> dict[str, Handler]:
         annotator, project = ctx.require_annotator(payload.annotator), ctx.project
         if voting.is_stale_project(ctx, payload.project_created_at):
             return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
+        if pause_text(ctx, annotator):
+            return state(ctx, annotator)
         undone = undo_last_vote(ctx.db, project.id, annotator, get_labelling_config(ctx.db, project.id))
         if undone is not None:
             ctx.instant_reward.forget_votes(annotator, undone.pair.id)
@@ -148,16 +182,50 @@ def voting_handlers(ctx: Context) -> dict[str, Handler]:
     def amend(payload: voting.ChangePayload) -> dict[str, Any]:
         annotator, notice = ctx.require_annotator(payload.annotator), "Your earlier answer is changed."
         try:
+            refuse_if_paused(ctx, annotator)
             voting.change_vote(ctx, payload, annotator)
             ctx.instant_reward.labels_changed()
-        except StaleVoteError as error:
+        except (StaleVoteError, NotAllowedError) as error:
             notice = refusal(error, payload)
         return state(ctx, annotator, notice=notice) | {"vote_uuid": payload.uuid}
 
-    return {"opened": opened, "vote": vote, "undo": undo, "redo": redo, "amend": amend}
+    return {"opened": opened, "vote": vote, "undo": undo, "redo": redo, "amend": amend} | expert_handlers(ctx)
 
 
-def refusal(error: LabelError, answer: voting.Answer) -> str:
+def expert_handlers(ctx: Context) -> dict[str, Handler]:
+    """The handlers of what only experts and the operator may do on this screen, by the event's name."""
+
+    @visitor_action(AdjudicationPayload, toast_errors=True)
+    def adjudicate(payload: AdjudicationPayload) -> dict[str, Any]:
+        annotator, project = ctx.require_annotator(payload.annotator), ctx.project
+        require_expert(ctx, annotator)
+        if voting.is_stale_project(ctx, payload.project_created_at):
+            return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
+        if payload.stop:
+            stop_adjudicating(ctx.db, project.id, annotator)
+            return state(ctx, annotator)
+        lease = start_adjudicating(ctx.db, project.id, annotator, get_labelling_config(ctx.db, project.id))
+        return state(ctx, annotator, notice="" if lease else "No disputed pair waits for you any more.")
+
+    @visitor_action(GoldPayload, toast_errors=True)
+    def gold(payload: GoldPayload) -> dict[str, Any]:
+        annotator = ctx.require_annotator(payload.annotator)
+        require_expert(ctx, annotator)
+        if voting.is_stale_project(ctx, payload.project_created_at):
+            return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
+        notice = "It is an ordinary pair again."
+        if payload.is_gold:
+            notice = "It is a gold pair now; your answer is the known one."
+        try:
+            mark_gold(ctx.db, ctx.project.id, annotator, payload.vote_id, payload.is_gold)
+        except LabelError as error:
+            notice = str(error)
+        return state(ctx, annotator, notice=notice)
+
+    return {"adjudicate": adjudicate, "gold": gold}
+
+
+def refusal(error: LabError, answer: voting.Answer) -> str:
     """Why an answer was not stored, with the note that the person typed."""
     return f'{error} Your note was: "{answer.note}"' if answer.note else str(error)
 
@@ -176,12 +244,19 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
     """
     project = ctx.project
     rules = get_labelling_config(ctx.db, project.id)
-    waiting_text, leases = "", list[Lease]()
+    waiting_text, leases, note = "", list[Lease](), ""
     if ctx.is_labeller():
+        waiting_text, note = standing(ctx, project.id, annotator, rules)
+    if ctx.is_labeller() and not waiting_text:
         leases = lease_pairs(ctx.db, project.id, annotator, rules)
-    else:
+    elif not waiting_text:
         waiting_text = "You may look around. To label, enter with the join code."
-    pairs = [voting.pair_view(lease.pair, annotator, lease.repeat, rules, project.system_prompt) for lease in leases]
+    pairs = [
+        voting.pair_view(
+            lease.pair, annotator, lease.repeat, rules, project.system_prompt, adjudication=lease.adjudication
+        )
+        for lease in leases
+    ]
     pair, next_pair, *_ = [*pairs, None, None]
     return {
         "request_id": time.time_ns(),  # a value equal to the one before would not reach the script
@@ -193,6 +268,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
         "waiting_text": "" if pair else waiting_text or no_pair_text(ctx),
         "you": visitor_info(ctx),
         "guideline": rules.guideline,
+        "quality_note": note,
         "people_here": touch_presence(ctx, annotator),
         "notice": notice,
         "vote_uuid": None,  # of the vote or change that this answers

@@ -1,4 +1,4 @@
-"""Screen "People": who is here, a leaderboard, the invitation, the labelling rules, and erasing a person."""
+"""Screen "People": who is here, a leaderboard, the invitation, the labelling rules, gold pairs, and erasing a person."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -8,15 +8,18 @@ import segno
 
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.errors import LabelError
 from rlhf_lab.jobs.person_erasure import erase_person_data
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, annotator_stats
 from rlhf_lab.store.erasure import known_names
+from rlhf_lab.store.project_people import let_go_on, set_expert
 from rlhf_lab.store.projects import get_labelling_config, set_labelling_config
 from rlhf_lab.ui.components.forms import parse_value
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, operator_action, parse_payload, ttl_cache
 from rlhf_lab.ui.network import is_loopback
+from rlhf_lab.ui.services.crowd import gold_view
 from rlhf_lab.ui.services.presence import PRESENCE
 
 MAX_ROWS = 100
@@ -37,6 +40,14 @@ class InvitePayload(Payload):
     """origin: the page's address as the operator sees it."""
 
     origin: str = ""
+
+
+class PersonPayload(Payload):
+    """What the operator decides about a person: to make them an expert or not, or to let them go on after a pause."""
+
+    name: str
+    is_expert: bool | None = None
+    go_on: bool = False
 
 
 class ErasePayload(Payload):
@@ -66,6 +77,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
             "low": item.low,
             "high": item.high,
             "choices": item.choices,
+            "group": item.group,
         }
         for item in fields_of(LabellingConfig)
     ]
@@ -88,7 +100,15 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def erase(payload: ErasePayload) -> dict[str, Any]:
         return {"message": erase_person(ctx, payload)}
 
-    for handler in (rules, invite, list_names, erase):
+    @operator_action(ctx, Payload)
+    def gold(_: Payload) -> dict[str, Any]:
+        return {"gold": gold_view(ctx)}
+
+    @operator_action(ctx, PersonPayload)
+    def person(payload: PersonPayload) -> dict[str, Any]:
+        return {"message": decide_about_person(ctx, payload), "gold": gold_view(ctx)}
+
+    for handler in (rules, invite, list_names, erase, gold, person):
         getattr(component, handler.__name__)(handler, operator, component, **SILENT_EVENT)
 
 
@@ -101,6 +121,18 @@ def leaderboard(ctx: Context) -> list[dict[str, Any]]:
         }
         for row in annotator_stats(ctx.db, ctx.project.id)[:MAX_ROWS]
     ]  # fmt: skip
+
+
+def decide_about_person(ctx: Context, payload: PersonPayload) -> str:
+    """Returns the message for the operator. Raises LabelError for a name that nobody has."""
+    if payload.name not in known_names(ctx.db):
+        raise LabelError(f'Nobody here is called "{payload.name}" (any more).')
+    project_id = ctx.project.id
+    if payload.go_on:
+        let_go_on(ctx.db, project_id, payload.name)
+        return f"{payload.name} can go on; the count of gold answers starts anew."
+    set_expert(ctx.db, project_id, payload.name, bool(payload.is_expert))
+    return f"{payload.name} is {'an expert' if payload.is_expert else 'no expert'} in this project."
 
 
 def update_labelling_config(ctx: Context, payload: RulesPayload) -> dict[str, Any]:

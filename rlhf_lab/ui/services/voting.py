@@ -9,10 +9,12 @@ from rlhf_lab.common.records import Pair, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, NotFoundError, StaleVoteError
 from rlhf_lab.store import pair_leases
+from rlhf_lab.store.gold_pairs import known_answers
 from rlhf_lab.store.projects import get_labelling_config, get_pair
 from rlhf_lab.store.votes import find_vote, vote_history
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload
+from rlhf_lab.ui.services.crowd import is_expert
 
 CHOICES_BY_SIDE = {"left": (Choice.FIRST, Choice.SECOND), "right": (Choice.SECOND, Choice.FIRST)}
 MAX_NOTE = 1000
@@ -100,26 +102,36 @@ def is_stale_project(ctx: Context, created_at: float | None) -> bool:
 
 
 def recent_votes(ctx: Context, annotator: str) -> list[dict[str, Any]]:
-    """A person's last votes, for the list on the screen."""
+    """A person's last votes, for the list on the screen. Only an expert's say which pairs are gold: key `gold`."""
     rows = []
-    for vote, pair in vote_history(ctx.db, ctx.project.id, annotator):
+    history = vote_history(ctx.db, ctx.project.id, annotator)
+    gold = known_answers(ctx.db, [vote.pair_id for vote, _ in history]) if is_expert(ctx, annotator) else None
+    for vote, pair in history:
         left, right = texts_by_side(pair, vote.first_on_left)
         rows.append({
             "id": vote.id, "turns": turns_of_prompt(pair.prompt.text), "left": left, "right": right,
             "choice": choice_name_of(vote), "strength": vote.strength or "", "note": vote.note,
-        })  # fmt: skip
+            "adjudication": vote.adjudication,
+        } | ({} if gold is None else {"gold": pair.id in gold}))  # fmt: skip
     return rows
 
 
 def pair_view(
-    pair: Pair, annotator: str, repeat: bool, rules: LabellingConfig, system_prompt: str = ""
+    pair: Pair,
+    annotator: str,
+    repeat: bool,
+    rules: LabellingConfig,
+    system_prompt: str = "",
+    *,
+    adjudication: bool = False,
 ) -> dict[str, Any]:
-    """A pair for the screen and the API; does not tell whether it is a repeat. turns: the conversation as the model reads it."""
+    """A pair for the screen and the API; does not tell whether it is a repeat or a gold pair. turns: the conversation as the
+    model reads it. adjudication: the person decides it as an expert."""
     left, right = texts_by_side(pair, is_first_on_left(annotator, pair.id, repeat))
     turns = turns_of_prompt(pair.prompt.text, system_prompt)
     return {
         "id": pair.id, "prompt": pair.prompt.text, "turns": turns, "left": left, "right": right,
-        "markdown": rules.markdown,
+        "markdown": rules.markdown, "adjudication": adjudication,
     }  # fmt: skip
 
 

@@ -1,0 +1,88 @@
+"""Quality of the people who label: experts, what the gold rule means for a person, and the figures for the operator."""
+
+from typing import Any, NamedTuple
+
+from rlhf_lab.common.chat_format import turns_of_prompt
+from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.errors import NotAllowedError
+from rlhf_lab.store.adjudication import disputed_pairs
+from rlhf_lab.store.gold_pairs import GoldResult, count_gold_pairs, gold_results, result_at_last_look
+from rlhf_lab.store.project_people import experts
+from rlhf_lab.store.projects import get_labelling_config
+from rlhf_lab.ui.context import Context
+
+PAUSED_TEXT = (
+    "You have a break from labelling in this project: many of your answers differ from known ones. Please read the guideline "
+    "and talk to the operator of this lab, who can let you go on. Your answers so far are kept."
+)
+NOTE_TEXT = (
+    "A friendly note: some of your answers differ from known ones. Please read the guideline once more and take your time. "
+    "You can go on as before."
+)
+
+
+class Standing(NamedTuple):
+    """What the gold rule means for a person. pause, note: texts for them, "" for none."""
+
+    pause: str = ""
+    note: str = ""
+
+
+def standing(ctx: Context, project_id: int, annotator: str, rules: LabellingConfig) -> Standing:
+    if rules.gold_rule not in ("inform", "pause") or result_at_last_look(ctx.db, project_id, annotator, rules) is None:
+        return Standing()
+    return Standing(pause=PAUSED_TEXT) if rules.gold_rule == "pause" else Standing(note=NOTE_TEXT)
+
+
+def pause_text(ctx: Context, annotator: str) -> str:
+    """What a person reads whom the gold rule has paused; "" for others."""
+    project_id = ctx.project.id
+    return standing(ctx, project_id, annotator, get_labelling_config(ctx.db, project_id)).pause
+
+
+def refuse_if_paused(ctx: Context, annotator: str) -> None:
+    """Raises NotAllowedError for a person whom the gold rule has paused."""
+    if text := pause_text(ctx, annotator):
+        raise NotAllowedError(text)
+
+
+def is_expert(ctx: Context, annotator: str) -> bool:
+    """Whether a person may decide disputed pairs and choose gold pairs: an expert of the project, or the operator."""
+    return ctx.is_operator() or annotator in experts(ctx.db, ctx.project.id)
+
+
+def require_expert(ctx: Context, annotator: str) -> None:
+    """Raises NotAllowedError unless the person `is_expert`."""
+    if not is_expert(ctx, annotator):
+        raise NotAllowedError("Only an expert may do this. The operator chooses the experts under People.")
+
+
+def disputed_view(ctx: Context, project_id: int) -> dict[str, Any]:
+    """How many pairs people disagree about, and the prompts of the first; not how anybody voted."""
+    count, pairs = disputed_pairs(ctx.db, project_id, "")
+    return {"count": count, "pairs": [{"id": pair.id, "turns": turns_of_prompt(pair.prompt.text)} for pair in pairs]}
+
+
+def gold_view(ctx: Context) -> dict[str, Any]:
+    """For the operator: the number of gold pairs, everybody's accuracy on them, and the experts."""
+    project_id = ctx.project.id
+    rules = get_labelling_config(ctx.db, project_id)
+    return {
+        "gold_pairs": count_gold_pairs(ctx.db, project_id),
+        "rule": rules.gold_rule,
+        "people": [gold_row(result, rules) for result in gold_results(ctx.db, project_id)],
+        "experts": experts(ctx.db, project_id),
+    }
+
+
+def gold_row(result: GoldResult, rules: LabellingConfig) -> dict[str, Any]:
+    """A person's accuracy on gold pairs with its 95 % interval; below: whether the rule applies to them."""
+    low, high = result.interval
+    return {
+        "annotator": result.annotator,
+        "right": result.right,
+        "answers": result.answers,
+        "low": round(low, 4),
+        "high": round(high, 4),
+        "below": rules.gold_rule != "none" and result.is_below_bound(rules),
+    }

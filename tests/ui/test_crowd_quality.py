@@ -1,0 +1,157 @@
+"""Gold pairs, the rule for people below the bound, and experts, on the screens and in the API without a browser."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+from page_events import event_handlers
+
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Vote
+from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.errors import LabelError, NotAllowedError
+from rlhf_lab.store import gold_pairs, pair_selection, project_people
+from rlhf_lab.store.adjudication import disputed_pairs
+from rlhf_lab.store.gold_pairs import mark_gold
+from rlhf_lab.store.projects import newest_pairs, set_labelling_config
+from rlhf_lab.store.votes import cast_vote
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.screens import label, people
+from rlhf_lab.ui.services import crowd, voting
+
+CLICK = itertools.count()
+
+
+def cast(ctx, pair, who, choice=Choice.FIRST):
+    return cast_vote(ctx.db, Vote(f"{who}-{next(CLICK)}", pair.id, who, Source.HUMAN, choice, True))
+
+
+def set_rules(ctx, **changes):
+    set_labelling_config(ctx.db, ctx.project.id, LabellingConfig(**changes))
+
+
+def make_gold(ctx, count):
+    """Eve's answers, the first text, become the known ones."""
+    pairs = newest_pairs(ctx.db, ctx.project.id, count)
+    for pair in pairs:
+        mark_gold(ctx.db, ctx.project.id, "Eve", cast(ctx, pair, "Eve").id, True)
+    return pairs
+
+
+def answer_wrongly(ctx, who):
+    """Ten answers, five of them on gold pairs and wrong."""
+    for pair in make_gold(ctx, 5):
+        cast(ctx, pair, who, Choice.SECOND)
+    for pair in newest_pairs(ctx.db, ctx.project.id, 10)[:5]:
+        cast(ctx, pair, who)
+
+
+def send(handlers, event, **payload):
+    return handlers[("lab-label", event)](SimpleNamespace(_data=payload))
+
+
+@pytest.fixture
+def shared(ctx):
+    """The lab with an operator's secret: its visitors are labellers."""
+    return Context(ctx.home, ctx.db, operator_secret="a secret of the operator")
+
+
+def keys_and_types(value):
+    """The shape of a payload: keys and types, without contents."""
+    if isinstance(value, dict):
+        return {key: keys_and_types(item) for key, item in value.items()}
+    return [keys_and_types(item) for item in value[:1]] if isinstance(value, list) else type(value)
+
+
+def test_nothing_in_what_a_labeller_receives_tells_a_gold_pair_from_another(shared, monkeypatch):
+    gold = {pair.id for pair in make_gold(shared, 3)}
+    set_rules(shared, gold_rate=0.5, gold_rule="inform")
+    numbers = itertools.cycle([0, 9_999])  # gold, ordinary, gold …
+    monkeypatch.setattr(pair_selection.secrets, "randbelow", lambda _: next(numbers))
+    states, kinds = [], []
+    for _ in range(4):
+        state = label.state(shared, "Ann")
+        states.append(state)
+        kinds.append(state["pair"]["id"] in gold)
+        payload = voting.VotePayload(uuid=f"u{next(CLICK)}", choice="left", pair_id=state["pair"]["id"])
+        voting.cast_vote(shared, payload, "Ann")
+    assert set(kinds) == {True, False}
+    assert all(keys_and_types(state["pair"]) == keys_and_types(states[0]["pair"]) for state in states)
+    assert [state["labels"] for state in states] == [3, 4, 5, 6]  # counts move after each answer
+    assert len({state["labels_to_next"] for state in states}) == 4
+    history = voting.recent_votes(shared, "Ann")
+    assert len(history) == 4
+    assert all(keys_and_types(row) == keys_and_types(history[0]) for row in history)
+    assert "gold" not in history[0]
+
+
+def test_a_person_below_the_bound_reads_a_note(shared):
+    set_rules(shared, gold_rule="inform", gold_answers=5)
+    answer_wrongly(shared, "Ann")
+    assert label.state(shared, "Ann")["quality_note"] == crowd.NOTE_TEXT
+    assert label.state(shared, "Ann")["pair"] is not None
+    assert label.state(shared, "Bob")["quality_note"] == ""
+
+
+def test_a_paused_person_gets_no_pair_until_the_operator_lets_them_go_on(ctx, shared):
+    set_rules(shared, gold_rule="pause", gold_answers=5)
+    answer_wrongly(shared, "Ann")
+    state = label.state(shared, "Ann")
+    assert (state["pair"], state["waiting_text"]) == (None, crowd.PAUSED_TEXT)
+    assert label.state(shared, "Bob")["pair"] is not None
+    handlers = event_handlers(label, ctx)
+    assert send(handlers, "undo", annotator="Ann")["waiting_text"] == crowd.PAUSED_TEXT
+    assert gold_pairs.gold_results(ctx.db, ctx.project.id)[0].answers == 5  # the wrong answers are still there
+    with pytest.raises(NotAllowedError, match="a break from labelling"):
+        crowd.refuse_if_paused(shared, "Ann")
+    people.decide_about_person(ctx, people.PersonPayload(name="Ann", go_on=True))
+    assert label.state(shared, "Ann")["pair"] is not None
+
+
+def test_only_experts_and_the_operator_decide_and_choose_gold_pairs(ctx, shared):
+    (pair,) = newest_pairs(ctx.db, ctx.project.id, 1)
+    vote = cast(ctx, pair, "Ann")
+    for allowed in (ctx, shared):
+        assert crowd.is_expert(allowed, "Ann") is (allowed is ctx)
+    handlers = event_handlers(label, shared)
+    with pytest.raises(Exception, match="Only an expert"):
+        send(handlers, "gold", annotator="Ann", vote_id=vote.id, is_gold=True)
+    with pytest.raises(Exception, match="Only an expert"):
+        send(handlers, "adjudicate", annotator="Ann")
+    project_people.set_expert(ctx.db, ctx.project.id, "Ann", True)
+    assert "gold pair now" in send(handlers, "gold", annotator="Ann", vote_id=vote.id, is_gold=True)["notice"]
+    assert voting.recent_votes(shared, "Ann")[0]["gold"] is True
+
+
+def test_an_expert_decides_disputed_pairs_blind_and_goes_back(ctx):
+    one, two, *_ = newest_pairs(ctx.db, ctx.project.id, 4)
+    for pair in (one, two):
+        cast(ctx, pair, "Ann", Choice.FIRST)
+        cast(ctx, pair, "Bob", Choice.SECOND)
+    view = crowd.disputed_view(ctx, ctx.project.id)
+    assert (view["count"], set(view["pairs"][0])) == (2, {"id", "turns"})
+    handlers = event_handlers(label, ctx)
+    state = send(handlers, "adjudicate", annotator="Eve")
+    assert (state["pair"]["id"], state["pair"]["adjudication"]) == (one.id, True)
+    state = send(handlers, "vote", annotator="Eve", pair_id=one.id, choice="left", uuid="d")
+    assert (state["pair"]["id"], state["pair"]["adjudication"]) == (two.id, True)
+    assert voting.recent_votes(ctx, "Eve")[0]["adjudication"] is True
+    state = send(handlers, "adjudicate", annotator="Eve", stop=True)
+    assert state["pair"]["adjudication"] is False
+    assert disputed_pairs(ctx.db, ctx.project.id, "Eve")[0] == 1
+
+
+def test_the_operator_sees_accuracies_and_who_is_below_the_bound(ctx):
+    set_rules(ctx, gold_rule="down_weight", gold_answers=5)
+    answer_wrongly(ctx, "Ann")
+    assert crowd.gold_view(ctx) == {
+        "gold_pairs": 5, "rule": "down_weight", "experts": [],
+        # upper end: 3.8416 / (5 + 3.8416) = 0.4345
+        "people": [{"annotator": "Ann", "right": 0, "answers": 5, "low": 0.0, "high": 0.4345, "below": True}],
+    }  # fmt: skip
+    assert people.decide_about_person(ctx, people.PersonPayload(name="Ann", is_expert=True)).startswith(
+        "Ann is an expert"
+    )
+    assert crowd.gold_view(ctx)["experts"] == ["Ann"]
+    with pytest.raises(LabelError, match='Nobody here is called "Zoe"'):
+        people.decide_about_person(ctx, people.PersonPayload(name="Zoe", is_expert=True))
