@@ -11,7 +11,10 @@ def assign(index, texts, choice=Choice.FIRST, annotator="ann", pair="", drop=Fal
     """The slot of a vote. texts: the first text and the second, one letter each."""
     item = ParsedVote(1, "p", ParsedCompletion(texts[0]), ParsedCompletion(texts[1]), choice, pair_name=pair)
     answer = Answer(
-        (annotator, options.get("repeat", False)), options.get("source", Source.HUMAN), choice, options.get("strength")
+        (annotator, options.get("repeat", False), False),
+        options.get("source", Source.HUMAN),
+        choice,
+        options.get("strength"),
     )
     return index.assign_slot(item, answer, drop_duplicates=drop)
 
@@ -24,8 +27,8 @@ def index_with_pair(choice, annotator="ann"):
     """An index with pair 7 of the texts b and a, and a vote on it."""
     index = PairIndex()
     index.add_existing(7, PairKey.from_texts("p", "b", "a"), "b", "a")
-    index.add_vote(7, Answer((annotator, False), Source.HUMAN, choice, None))
-    index.add_vote(8, Answer((annotator, False), Source.HUMAN, choice, None))  # a pair that was not added
+    index.add_vote(7, Answer((annotator, False, False), Source.HUMAN, choice, None))
+    index.add_vote(8, Answer((annotator, False, False), Source.HUMAN, choice, None))  # a pair that was not added
     return index
 
 
@@ -106,7 +109,9 @@ def test_duplicates_take_linear_time(has_names):
         for number in range(count):
             name = Counted(number) if has_names else ""
             item = ParsedVote(number, "p", ParsedCompletion("a"), ParsedCompletion("b"), Choice.FIRST, pair_name=name)
-            index.assign_slot(item, Answer((annotator, False), Source.HUMAN, Choice.FIRST, None), drop_duplicates=False)
+            index.assign_slot(
+                item, Answer((annotator, False, False), Source.HUMAN, Choice.FIRST, None), drop_duplicates=False
+            )
         assert index.counts.duplicates == (0 if has_names else count - 1)
         return Counted.calls
 
