@@ -229,7 +229,7 @@ def _reward_text(run: Run, row: RewardModelRow | None) -> str:
         return "on labels, without a reward model" if row is None else f"on the labels of reward model {row.id}"
     terms = ", ".join(f"{item['weight']:g} · {item['name']}" for item in run.manifest.get("reward_terms") or [])
     if row is None:
-        return f"against a reward without a model of preferences ({terms})"
+        return f"on reward functions, without a reward model ({terms})"
     return f"against reward model {row.id}" + (f" and other terms ({terms})" if terms else "")
 
 
@@ -259,7 +259,7 @@ def _embedded_note(base: str) -> str:
 
 #: Titles and units of the metrics on a merged model's card.
 MODEL_CARD_FIGURES = {
-    "objective/scores": ("reward model's score of the step's responses", "sd of the base's"),
+    "objective/scores": ("score of the step's responses", "sd of the base's"),
     "objective/kl": ("KL to the base, on the step's responses", "nats per response"),
     "eval/scores": ("score on held-out prompts", "sd of the base's"),
     "eval/kl": ("KL to the base on held-out prompts", "nats per response"),

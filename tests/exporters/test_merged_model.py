@@ -162,7 +162,7 @@ def test_the_card_states_data_method_and_kl(db, home, out, tmp_path):
     assert "3 simulated labels (by a program, not by people)" in card
     assert "75.0% (cross-validated)" in card
     assert "| KL to the base, on the step's responses | 3.46 nats per response |" in card
-    assert "| reward model's score of the step's responses | 1.25 sd of the base's |" in card
+    assert "| score of the step's responses | 1.25 sd of the base's |" in card
     assert "held-out" not in card  # what was not measured is not in the table
     assert 'system prompt: "Answer briefly."' in card
 

@@ -20,5 +20,5 @@ def test_the_manifest_names_no_folder_of_this_machine():
 def test_a_card_without_a_reward_model():
     run = Run(1, 1, None, "r", RunStatus.DONE, {"algorithm": "grpo"}, {"reward_terms": TERMS}, 2, 2, "", 0.0, 0.0)
     card = policy_card(run, 2, None, "assets/model", "")
-    assert "against a reward without a model of preferences (2 · own, 1 · json)." in card
+    assert "on reward functions, without a reward model (2 · own, 1 · json)." in card
     assert "| reward model |" not in card
