@@ -38,7 +38,8 @@ def add_parser(subparsers: Any) -> None:
     add("--new-project", metavar="NAME", default=None, help="a new project whose prompts are those of the file")
     add("--model", default="embedded", help="the new project's model: a folder or a Hub id (default: the embedded one)")
     add("--map", action="append", default=[], metavar="MEANING=COLUMN",
-        help=f"what a column means; meanings: {', '.join(MEANINGS)}; annotators=A+B: a vote a column")  # fmt: skip
+        help=f"what a column means; meanings: {', '.join(MEANINGS)}; annotators=A+B: a vote a column; "
+             "a part of a column: first=options.0.text")  # fmt: skip
     add("--choices", default="", metavar="WORD=CHOICE,…", help=f"what the votes' words mean: {', '.join(Choice)}")
     add("--split", default="train", help="of a Hub data set (default train; train[:1000] is a part)")
     add("--config", default=None, help="of a Hub data set with several")

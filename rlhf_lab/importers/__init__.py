@@ -1,6 +1,7 @@
 """Import of preference data that others collected: files, Hub data sets, votes of several annotators.
 
     readers, hub_reader             JSON Lines, JSON, CSV, Parquet (also gzip), OWNER/NAME on the Hub -> rows
+    layouts, comparisons            published layouts (docs/FORMATS.md); rows that are no pairs -> rows of two texts
     column_mapping, prompt_column   which column has which meaning
     cell_parsers, row_parser        a row -> votes; every error names its row
     vote_readings                   what votes written as numbers can mean; the user says which

@@ -15,9 +15,9 @@ from rlhf_lab.importers.cell_parsers import is_blank, parse_bool, parse_int, par
 from rlhf_lab.importers.parsed_rows import RowError, SourceRow
 
 Cells = dict[str, Any]
-Rows = Iterable[SourceRow | RowError]
+SourceRows = Iterable[SourceRow | RowError]
 CellExpansion = Callable[[Cells], Iterable[Cells]]  # of one row
-RowExpansion = Callable[[Rows], Iterator[SourceRow | RowError]]
+RowExpansion = Callable[[SourceRows], Iterator[SourceRow | RowError]]
 
 MAX_ANSWERS = 16  # to one prompt; they make 120 comparisons
 MAX_TURNS = 200
@@ -26,7 +26,7 @@ SCORE_KEYS = ("overall_score", "fine-grained_score", "score", "rating")
 RANK_KEY = "rank"  # 1, or 0, is the best
 
 
-def limit_rows(rows: Rows, max_rows: int, noun: str) -> list[SourceRow | RowError]:
+def limit_rows(rows: SourceRows, max_rows: int, noun: str) -> list[SourceRow | RowError]:
     """The rows, and an error where there are more than max_rows."""
     limited = list(itertools.islice(rows, max_rows + 1))
     if len(limited) > max_rows and not (isinstance(limited[-1], RowError) and limited[-1].row_number == 0):
@@ -38,7 +38,7 @@ def limit_rows(rows: Rows, max_rows: int, noun: str) -> list[SourceRow | RowErro
 def expand_each(expand: CellExpansion) -> RowExpansion:
     """An expansion of all rows that expands each for itself."""
 
-    def expand_all(rows: Rows) -> Iterator[SourceRow | RowError]:
+    def expand_all(rows: SourceRows) -> Iterator[SourceRow | RowError]:
         for row in rows:
             if isinstance(row, RowError):
                 yield row
@@ -121,7 +121,7 @@ def _without(cells: Cells, *columns: str) -> Cells:
 def pair_rated_rows(prompt: str, text: str, score: str) -> RowExpansion:
     """Comparisons of the rows that have the same prompt and one rated answer each."""
 
-    def expand_all(rows: Rows) -> Iterator[SourceRow | RowError]:
+    def expand_all(rows: SourceRows) -> Iterator[SourceRow | RowError]:
         earlier: dict[str, list[SourceRow]] = defaultdict(list)
         for row in rows:
             if isinstance(row, RowError):
@@ -170,7 +170,7 @@ def _ranked_answer(message: Mapping[str, Any]) -> Cells:
     return {"response": message.get("text"), "score": _score_of_rank(message.get(RANK_KEY))}
 
 
-def pair_ranked_messages(rows: Rows) -> Iterator[SourceRow | RowError]:
+def pair_ranked_messages(rows: SourceRows) -> Iterator[SourceRow | RowError]:
     """Comparisons of ranked replies to the same message, where each row of the file is a message and names its parent."""
     messages: dict[str, Cells] = {}
     replies: dict[str, list[SourceRow]] = defaultdict(list)

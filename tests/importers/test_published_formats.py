@@ -5,6 +5,7 @@ Our own short texts; the names of the columns and the values of votes are those 
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -391,3 +392,8 @@ def test_votes_of_a_published_format(files, name):
     messages = {error.row_number: error.message for error in parsed.errors}
     assert set(messages) == set(case.errors)
     assert all(messages[row].startswith(start) for row, start in case.errors.items())
+
+
+def test_every_format_is_in_the_table_of_the_documents():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "FORMATS.md").read_text(encoding="utf-8")
+    assert [name for name in CASES if name.partition(":")[0] not in text and not name.startswith("any ")] == []
