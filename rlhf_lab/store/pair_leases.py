@@ -284,6 +284,12 @@ def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote) -> 
         )
 
 
+def leased_pairs(db: Database, annotator: str) -> list[int]:
+    """The pairs that are leased to this person, or were and can still be voted on."""
+    with db.read() as conn:
+        return list(conn.execute(select(t.leases.c.pair_id).where(t.leases.c.annotator == annotator)).scalars())
+
+
 def is_repeat(db: Database, pair_id: int, annotator: str) -> bool:
     """Whether the pair is leased to this person as a hidden repeat: its sides are then swapped."""
     lease = t.leases.c

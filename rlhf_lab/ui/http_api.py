@@ -72,7 +72,7 @@ def build(ctx: Context) -> None:
         lease = lease_pair(ctx.db, ctx.project.id, annotator, rules)
         if lease is None:
             return {"id": None, "prompt": "", "left": "", "right": ""}
-        view = voting.pair_view(lease.pair, annotator, lease.repeat, rules)
+        view = voting.lease_view(ctx, lease, rules)
         return {"id": view["id"], "prompt": view["prompt"], "left": view["left"], "right": view["right"]}
 
     @allow_viewers
@@ -92,7 +92,7 @@ def build(ctx: Context) -> None:
             vote = voting.cast_vote(ctx, payload, annotator, via="api")
         except StaleVoteError as error:
             return {"vote_id": None, "uuid": payload.uuid, "counted": False, "why": str(error)}
-        if (vote.annotator, vote.pair_id) != (annotator, payload.pair_id):
+        if vote.annotator != annotator or not voting.is_shown_as(ctx, annotator, vote.pair_id, payload.pair_id):
             raise LabelError("Another vote has this uuid already; nothing was counted. Make a new one for each vote.")
         ctx.instant_reward.labels_changed()
         return {"vote_id": vote.id, "uuid": vote.uuid, "counted": True, "why": ""}

@@ -1,6 +1,8 @@
 """Gold pairs, the rule for people below the bound, and experts, on the screens and in the API without a browser."""
 
+import hmac
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +15,9 @@ from rlhf_lab.errors import LabelError, NotAllowedError
 from rlhf_lab.store import gold_pairs, pair_selection, project_people
 from rlhf_lab.store.adjudication import disputed_pairs
 from rlhf_lab.store.gold_pairs import mark_gold
+from rlhf_lab.store.pair_leases import leased_pairs
 from rlhf_lab.store.projects import newest_pairs, set_labelling_config
-from rlhf_lab.store.votes import cast_vote
+from rlhf_lab.store.votes import cast_vote, vote_history
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.screens import label, people
 from rlhf_lab.ui.services import crowd, voting
@@ -83,6 +86,24 @@ def test_nothing_in_what_a_labeller_receives_tells_a_gold_pair_from_another(shar
     assert len(history) == 4
     assert all(keys_and_types(row) == keys_and_types(history[0]) for row in history)
     assert "gold" not in history[0]
+
+
+def test_ids_of_pairs_do_not_tell_a_gold_pair_by_their_order_and_votes_find_their_pair(shared, monkeypatch):
+    ctx = replace(shared, access=replace(shared.access, key=b"k" * 32))
+    monkeypatch.setattr(Context, "is_labeller", lambda _: True)
+    make_gold(ctx, 1)
+    first = label.state(ctx, "Ann")["pair"]["id"]  # the settings have no gold pairs yet
+    set_rules(ctx, gold_rate=0.5)
+    monkeypatch.setattr(pair_selection.secrets, "randbelow", lambda _: 9_999)
+    state = label.state(ctx, "Ann")
+    (pair_id,) = (i for i in leased_pairs(ctx.db, "Ann") if i == first)
+    digest = hmac.new(b"k" * 32, f"pair/Ann/{first}".encode(), "sha256").hexdigest()
+    assert state["pair"]["id"] == int(digest[:8], 16) // 2
+    for shown_id in (first, state["next_pair"]["id"]):  # the page knows the first by its old id
+        payload = voting.VotePayload(uuid=f"u{shown_id}", choice="left", pair_id=shown_id)
+        stored = voting.cast_vote(ctx, payload, "Ann")
+        assert voting.cast_vote(ctx, payload, "Ann") == stored  # sent again
+    assert [vote.pair_id for vote, _ in vote_history(ctx.db, ctx.project.id, "Ann")][1] == pair_id
 
 
 def test_a_person_below_the_bound_reads_a_note(shared):

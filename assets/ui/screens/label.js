@@ -214,9 +214,9 @@ function historyRow(vote) {
 
 // Experts decide pairs that people disagree about; how they voted is not shown.
 function disputedSection() {
-  const section = el('details.disputed', { hidden: !disputes.count || current.pair?.adjudication }, el('summary', {}, `People disagree about ${Lab.plural(disputes.count, 'pair')}`),
+  const section = el('details.disputed', { hidden: !disputes.count || current.pair?.adjudication }, el('summary.muted', {}, `People disagree about ${Lab.plural(disputes.count, 'pair')}`),
     el('p.muted', {}, 'As an expert you decide: your answer becomes the label of the pair. The other answers are kept, and you do not see them.'),
-    el('button.lab-button.small', { type: 'button', 'data-do': 'adjudicate', onclick: () => send('adjudicate', identity()) }, 'Decide them'),
+    el('button.lab-button.small', { type: 'button', 'data-do': 'adjudicate', onclick: () => { send('adjudicate', identity()); element.scrollIntoView(); } }, 'Decide them'),
     el('ul', {}, disputes.pairs.map((pair) => el('li', { 'data-pair': pair.id }, Lab.prompt(pair.turns, '.muted.brief')))));
   section.open = root.querySelector('.disputed')?.open || false;
   return section;

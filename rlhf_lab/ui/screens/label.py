@@ -251,12 +251,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
         leases = lease_pairs(ctx.db, project.id, annotator, rules)
     elif not waiting_text:
         waiting_text = "You may look around. To label, enter with the join code."
-    pairs = [
-        voting.pair_view(
-            lease.pair, annotator, lease.repeat, rules, project.system_prompt, adjudication=lease.adjudication
-        )
-        for lease in leases
-    ]
+    pairs = [voting.lease_view(ctx, lease, rules, project.system_prompt) for lease in leases]
     pair, next_pair, *_ = [*pairs, None, None]
     return {
         "request_id": time.time_ns(),  # a value equal to the one before would not reach the script

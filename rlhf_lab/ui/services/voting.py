@@ -1,11 +1,12 @@
 """Votes: stored, changed, and listed for their annotator; and which text of a pair stands on the left."""
 
 import hashlib
+import hmac
 from typing import Any, Literal
 
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import Choice, Source, Strength
-from rlhf_lab.common.records import Pair, Vote
+from rlhf_lab.common.records import Lease, Pair, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, NotFoundError, StaleVoteError
 from rlhf_lab.store import pair_leases
@@ -70,9 +71,13 @@ class ChangePayload(Answer):
 
 def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "page") -> Vote:
     """Store a vote. Raises LabelError, StaleVoteError for a pair that is not leased to this annotator."""
+    leased = pair_leases.leased_pairs(ctx.db, annotator)
+    leased_id = next((i for i in leased if is_shown_as(ctx, annotator, i, payload.pair_id)), None)
     try:
-        pair = get_pair(ctx.db, payload.pair_id)
+        pair = get_pair(ctx.db, payload.pair_id if leased_id is None else leased_id)
     except NotFoundError as error:
+        if (existing := find_vote(ctx.db, payload.uuid)) is not None:
+            return existing  # sent again, because its answer was lost
         raise StaleVoteError(
             "That pair is not there any more; here is the next one. Your vote was not counted."
         ) from error
@@ -133,6 +138,25 @@ def pair_view(
         "id": pair.id, "prompt": pair.prompt.text, "turns": turns, "left": left, "right": right,
         "markdown": rules.markdown, "adjudication": adjudication,
     }  # fmt: skip
+
+
+def lease_view(ctx: Context, lease: Lease, rules: LabellingConfig, system_prompt: str = "") -> dict[str, Any]:
+    """`pair_view` of a leased pair. In a lab of several people with gold pairs its id tells nothing: pairs come in the order in
+    which they were made, and gold pairs would be out of it."""
+    pair, annotator = lease.pair, lease.annotator
+    view = pair_view(pair, annotator, lease.repeat, rules, system_prompt, adjudication=lease.adjudication)
+    return view | {"id": _opaque_id(ctx, annotator, pair.id)} if rules.gold_rate > 0 and ctx.access.key else view
+
+
+def is_shown_as(ctx: Context, annotator: str, pair_id: int, shown_id: int) -> bool:
+    """Whether a page or a program knows a pair by this id, under the present settings or those of before."""
+    return shown_id in (pair_id, _opaque_id(ctx, annotator, pair_id))
+
+
+def _opaque_id(ctx: Context, annotator: str, pair_id: int) -> int:
+    """31 bits that only the lab can compute, the same after a reload."""
+    digest = hmac.new(ctx.access.key, f"pair/{annotator}/{pair_id}".encode(), hashlib.sha256).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
 
 
 def _vote_of(answer: Answer, pair_id: int, annotator: str, first_on_left: bool, via: str) -> Vote:
