@@ -8,12 +8,13 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from rlhf_lab.common.chat_format import ROLE_KEYS, UnreadableError
 from rlhf_lab.importers.cell_parsers import is_blank, parse_bool, parse_int, parse_message_list, parse_number
 from rlhf_lab.importers.parsed_rows import RowError, SourceRow
 
+T = TypeVar("T")
 Cells = dict[str, Any]
 SourceRows = Iterable[SourceRow | RowError]
 CellExpansion = Callable[[Cells], Iterable[Cells]]  # of one row
@@ -111,7 +112,15 @@ def _require_answers(cells: Cells, column: str) -> list[Any]:
 
 
 def _score_of_rank(rank: Any) -> float | None:
-    return None if is_blank(rank) else -parse_number(rank)
+    return None if is_blank(rank) else -_parse(RANK_KEY, parse_number, rank)
+
+
+def _parse(name: str, parse_cell: Callable[[Any], T], value: Any) -> T:
+    """The parsed cell; an error names it."""
+    try:
+        return parse_cell(value)
+    except UnreadableError as error:
+        raise UnreadableError(f"{name} {error}") from None
 
 
 def _without(cells: Cells, *columns: str) -> Cells:
@@ -162,7 +171,7 @@ def _is_ranked(message: Mapping[str, Any]) -> bool:
     return (
         message.get("role") == "assistant"
         and not is_blank(message.get(RANK_KEY))
-        and not parse_bool(message.get("deleted"))
+        and not _parse("deleted", parse_bool, message.get("deleted"))
     )
 
 
@@ -183,7 +192,7 @@ def pair_ranked_messages(rows: SourceRows) -> Iterator[SourceRow | RowError]:
             if _is_ranked(row.cells):
                 replies[_message_id(row.cells, "parent_id")].append(row)
         except UnreadableError as error:
-            yield _row_error(row, f"deleted {error}")
+            yield _row_error(row, str(error))
     for parent, ranked in replies.items():
         if len(ranked) < 2:
             continue
@@ -215,8 +224,8 @@ def _thread(messages: Mapping[str, Cells], last: str) -> list[Cells]:
 
 def cut_conversations(cells: Cells) -> Iterator[Cells]:
     """Two conversations up to the answer of the turn that the vote is about; the column "turn" counts from 1."""
-    turn = parse_int(cells.get("turn"))
-    yield cells | {
+    turn = _parse("turn", parse_int, cells.get("turn"))
+    yield _without(cells, "turn") | {
         column: _cut(parse_message_list(cells.get(column)), turn) for column in ("conversation_a", "conversation_b")
     }
 

@@ -108,7 +108,9 @@ def unfold_rows(rows: Sequence[SourceRow | RowError], overrides: Mapping[str, st
     columns = list(dict.fromkeys(column for row in rows if isinstance(row, SourceRow) for column in row.cells))
     if is_own_export(columns):
         return UnfoldedRows(rows)
-    layout = next((layout for layout in LAYOUTS if _has_layout(layout, columns, rows)), Layout("", ()))
+    has_pair = has_text_pair(columns, overrides)
+    candidates = [layout for layout in LAYOUTS if not (has_pair and "score_first" in layout.mapping)]
+    layout = next((layout for layout in candidates if _has_layout(layout, columns, rows)), Layout("", ()))
     if layout.expand is not None:
         rows = limit_rows(layout.expand(rows), max_rows, "comparisons")
     expansions, mapping = _expansions_of_columns(_column_kinds(rows), rows, overrides)
@@ -168,7 +170,7 @@ def _choose_responses(columns: Sequence[str], overrides: Mapping[str, str]) -> s
         options = " or ".join(f"--map choice={name}" for name in columns[:6])
         raise ColumnMappingError(
             f"Several columns hold answers of people: {', '.join(columns[:12])}.",
-            f"Say which of them says what text is better: {options}.",
+            f"Say which of them says which text is better: {options}.",
             columns,
         )
     return columns[0]

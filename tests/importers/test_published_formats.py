@@ -394,6 +394,34 @@ def test_votes_of_a_published_format(files, name):
     assert all(messages[row].startswith(start) for row, start in case.errors.items())
 
 
+def test_rated_rows_that_have_two_texts_are_no_lists_of_answers(files):
+    row = {"prompt": FRUIT, "response": PLUM, "helpfulness": 3, "chosen": PEAR, "rejected": BRICK}
+    parsed = files.parse("v.jsonl", [row, row | {"helpfulness": 1}])
+    assert [vote_row(vote, FRUIT)[:5] for vote in parsed.votes] == [WIN[0], (2, *WIN[0][1:])]
+
+
+@pytest.mark.parametrize(
+    ("rows", "start"),
+    [
+        (
+            [{"prompt": FRUIT, "answers": [{"answer": PEAR, "rank": "best"}, {"answer": PLUM, "rank": 2}]}],
+            "rank is 'best'",
+        ),
+        (
+            [
+                ARENA_COLUMNS
+                | {"turn": "last", "winner": "tie", "conversation_a": chat(FRUIT), "conversation_b": chat(FRUIT)}
+            ],
+            "turn is",
+        ),
+        ([M1, M2, M3 | {"deleted": "perhaps"}], "deleted is 'perhaps'"),
+    ],
+)
+def test_an_error_names_the_part_of_the_row(files, rows, start):
+    with pytest.raises(DataError, match=f": {start}"):
+        files.parse("v.jsonl", rows)
+
+
 def test_every_format_is_in_the_table_of_the_documents():
     text = (Path(__file__).resolve().parents[2] / "docs" / "FORMATS.md").read_text(encoding="utf-8")
     assert [name for name in CASES if name.partition(":")[0] not in text and not name.startswith("any ")] == []
