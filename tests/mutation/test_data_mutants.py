@@ -117,7 +117,7 @@ MUTANTS = [
            UNCLEAR + "test_a_vote_against_chosen_is_an_error"),
     Mutant(ROWS, "a tie beside a decided vote is not seen", "vote not in flags if flag else", "False if flag else",
            UNCLEAR + "test_two_texts_with_a_winner_and_a_tie_contradict"),
-    Mutant(COMPARISONS, "a high rank is the better one", "else -parse_number(rank)", "else parse_number(rank)", PUBLISHED),
+    Mutant(COMPARISONS, "a high rank is the better one", "else -_parse(RANK_KEY", "else _parse(RANK_KEY", PUBLISHED),
     Mutant(COMPARISONS, "a vote about the first turn is about all turns", "if 0 < turn < len(starts)", "if 0 > turn", PUBLISHED),
     Mutant(COMPARISONS, "drafts count", 'in (None, "submitted")', "!= 0", PUBLISHED),
     Mutant(LAYOUTS, "1 means the second text in SHP", '"1=first,0=second"', '"0=first,1=second"', PUBLISHED),
