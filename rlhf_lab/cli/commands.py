@@ -294,7 +294,7 @@ def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int
         db, home, project.id, config, args.reward_model, args.judge, args.name, ptx_texts, reward_terms=terms
     )
     reward_model = reward_model_of(db, run.reward_model_id)
-    if reward_model is not None and (warning := run_control.accuracy_warning(reward_model)):
+    if reward_model is not None and (warning := run_control.accuracy_warning(reward_model.report)):
         print(f"reward model {run.reward_model_id}: {warning}", file=sys.stderr)
     return run.id
 

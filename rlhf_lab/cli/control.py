@@ -78,7 +78,7 @@ def _apply_action(db: Database, home: Path, run_id: int, action: str, values: li
 
 def _switch_reward_model(db: Database, run_id: int, reward_model_id: int) -> None:
     run_control.switch_reward_model(db, run_id, reward_model_id)
-    if warning := run_control.accuracy_warning(get_reward_model(db, reward_model_id)):
+    if warning := run_control.accuracy_warning(get_reward_model(db, reward_model_id).report):
         print(f"reward model {reward_model_id}: {warning}", file=sys.stderr)
 
 

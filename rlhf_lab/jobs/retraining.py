@@ -9,7 +9,7 @@ from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import count_live_labels
-from rlhf_lab.store.reward_models import latest_reward_model
+from rlhf_lab.store.reward_model_list import newest_listed
 from rlhf_lab.store.votes import label_count, vote_counts, voters
 
 LABELS_PER_RETRAINING = 20  # labels from one reward model to the next
@@ -31,7 +31,7 @@ def get_label_progress(db: Database, project_id: int) -> LabelProgress:
     counts = vote_counts(db, project_id)
     human, simulated = (label_count(counts[source]) for source in Source)
     goal = training_goal(db, project_id, Source.HUMAN)
-    newest = latest_reward_model(db, project_id, Source.HUMAN)
+    newest = newest_listed(db, project_id, Source.HUMAN)
     return LabelProgress(human, simulated, goal, max(0, goal - human), 0 if newest is None else newest.id)
 
 
@@ -52,10 +52,8 @@ def training_goal(db: Database, project_id: int, source: Source) -> int:
 
     Of the newest model's labels only those that are still live are counted.
     """
-    newest = latest_reward_model(db, project_id, source)
-    return (
-        count_live_labels(db, project_id, newest.snapshot) + LABELS_PER_RETRAINING if newest else LABELS_FOR_FIRST_MODEL
-    )
+    newest = newest_listed(db, project_id, source)
+    return count_live_labels(db, project_id, newest) + LABELS_PER_RETRAINING if newest else LABELS_FOR_FIRST_MODEL
 
 
 def submit_training(

@@ -10,8 +10,9 @@ import json
 import math
 import shutil
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.common.enums import (
@@ -306,18 +307,21 @@ def judge_of_labels(db: Database, labels: LabelSnapshot) -> str | None:
 
     The labels of a judge from a file have its name but not its path.
     """
-    if labels.source is not Source.SIMULATED:
-        return None
-    names = {judge_name_of(annotator) for annotator in snapshot_annotators(db, labels)}
+    return only_judge(snapshot_annotators(db, labels)) if labels.source is Source.SIMULATED else None
+
+
+def only_judge(annotators: Iterable[str]) -> str | None:
+    """The built-in judge that all these simulated annotators are; None: several judges, or a judge from a file."""
+    names = {judge_name_of(annotator) for annotator in annotators}
     return names.pop() if len(names) == 1 and names <= set(JUDGES) else None
 
 
-def accuracy_warning(reward_model: RewardModelRow) -> str:
+def accuracy_warning(report: Mapping[str, Any]) -> str:
     """A warning before a run on a reward model whose accuracy may be that of guessing or is unknown; "" if it is better.
 
-    The lower end of its interval counts, else the accuracy itself.
+    report: the reward model's. The lower end of its interval counts, else the accuracy itself.
     """
-    values = [reward_model.report.get(name) for name in ("accuracy_low", "accuracy")]
+    values = [report.get(name) for name in ("accuracy_low", "accuracy")]
     measured = [value for value in values if value is not None and math.isfinite(value)]
     if measured and measured[0] > 0.5:
         return ""

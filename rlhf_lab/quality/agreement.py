@@ -6,45 +6,50 @@ person it is the pair's label, with which their vote is compared; alpha and the 
 """
 
 import itertools
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import krippendorff
 import numpy as np
+from numpy.typing import NDArray
 
-from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.stats import wilson_interval
 
-VOTE_VALUES = (Choice.FIRST, Choice.SECOND, Choice.TIE)
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+FIRST, SECOND, TIE = range(3)  # values of votes
+VALUES = 3
 
 
 @dataclass(frozen=True)
-class VoteRecord:
-    """One vote. first_on_left: whether the first text was on the left; None: unknown."""
+class VoteColumns:
+    """Votes in the order they were cast, one array per column.
 
-    vote_id: int
-    pair_id: int
-    annotator: str
-    choice: Choice
-    first_on_left: bool | None
-    response_ms: int | None
-    created_at: float
-    repeat: bool = False
-    adjudication: bool = False
+    names: annotators; annotator: positions in it. pair: any numbers from 0 on, the same for the same pair. value: FIRST, SECOND
+    or TIE. left_won: 1 or 0, -1 for ties and where the sides are unknown. response_ms: NaN where unknown.
+    """
+
+    names: tuple[str, ...]
+    annotator: Int
+    pair: Int
+    value: Int
+    left_won: Int
+    response_ms: NDArray[np.float64]
+    created_at: NDArray[np.float64]
+    repeat: Bool
+    adjudication: Bool
 
     @property
-    def value(self) -> Choice:
-        return Choice.TIE if self.choice is Choice.BOTH_BAD else self.choice
+    def is_first(self) -> Bool:
+        """Neither a hidden repeat nor an expert's decision."""
+        return ~self.repeat & ~self.adjudication
 
-    @property
-    def left_won(self) -> bool | None:
-        """Whether the text on the left won; None for ties and where the sides are unknown."""
-        if self.first_on_left is None or self.value is Choice.TIE:
-            return None
-        return (self.value is Choice.FIRST) is self.first_on_left
+    def __len__(self) -> int:
+        return len(self.pair)
+
+    def label_counts(self) -> dict[str, int]:
+        """Votes without hidden repeats and decisions, by annotator; 0 for whoever has only these."""
+        counts = np.bincount(self.annotator[self.is_first], minlength=len(self.names))
+        return {self.names[i]: int(counts[i]) for i in np.unique(self.annotator)}
 
 
 @dataclass(frozen=True)
@@ -98,129 +103,171 @@ class AnnotatorQuality:
     time_buckets: list[TimeBucket]
 
 
-def krippendorff_alpha(votes: Iterable[VoteRecord]) -> float | None:
+def krippendorff_alpha(votes: VoteColumns) -> float | None:
     """Krippendorff's alpha for nominal values: 1 perfect, 0 chance; None: no pair has two votes, or all values are equal."""
-    counts = _value_counts(votes)
-    return _alpha_from_counts(np.array(list(counts.values()), dtype=np.int64).reshape(-1, len(VOTE_VALUES)))
+    return _AlphaSums.of(_value_counts(votes)).alpha()
 
 
-def pairwise_agreement(votes: Iterable[VoteRecord]) -> Agreement:
+def pairwise_agreement(votes: VoteColumns) -> Agreement:
     """Over every two votes of different people on the same pair."""
-    agreed = compared = 0
-    for row in _value_counts(votes).values():
-        n = sum(row)
-        agreed += sum(k * (k - 1) // 2 for k in row)
-        compared += n * (n - 1) // 2
-    return Agreement(agreed, compared)
+    counts = _value_counts(votes)
+    totals = counts.sum(1)
+    return Agreement(int((counts * (counts - 1)).sum()) // 2, int((totals * (totals - 1)).sum()) // 2)
 
 
-def annotator_qualities(votes: Sequence[VoteRecord], *, bucket_count: int = 6) -> list[AnnotatorQuality]:
+def annotator_qualities(votes: VoteColumns, *, bucket_count: int = 6) -> list[AnnotatorQuality]:
     """The statistics of every annotator, most votes first."""
-    reference = _ReferenceVotes.from_votes(votes)
-    counts = reference.counts
-    votes_by_annotator: defaultdict[str, list[VoteRecord]] = defaultdict(list)
-    for vote in votes:
-        votes_by_annotator[vote.annotator].append(vote)
-    index = {pair: i for i, pair in enumerate(counts)}
-    table = np.array(list(counts.values()), dtype=np.int64).reshape(-1, len(VOTE_VALUES))
+    comparison, is_first = _Comparison.of(votes), votes.is_first
+    all_sums = comparison.alpha_sums(np.arange(len(comparison.counts)))
+    by_annotator = np.argsort(votes.annotator, kind="stable")
+    edges = np.searchsorted(votes.annotator[by_annotator], np.arange(len(votes.names) + 1))
     results = []
-    for annotator, annotator_votes in votes_by_annotator.items():
-        other_counts = table.copy()
-        for vote in _first_votes(annotator_votes):
-            other_counts[index[vote.pair_id], VOTE_VALUES.index(vote.value)] -= 1
-        overall = _time_bucket(annotator_votes, reference)
+    for name, (start, end) in zip(votes.names, itertools.pairwise(edges), strict=True):
+        if start == end:
+            continue
+        rows = by_annotator[start:end]
+        first_rows = rows[is_first[rows]]
+        own_pairs = _distinct(votes.pair[first_rows], len(comparison.counts))
+        cells = VALUES * np.searchsorted(own_pairs, votes.pair[first_rows]) + votes.value[first_rows]
+        own_counts = np.bincount(cells, minlength=VALUES * len(own_pairs)).reshape(-1, VALUES)
+        without = _AlphaSums.of(comparison.counts[own_pairs] - own_counts)
+        overall = _time_bucket(votes, rows, comparison)
         results.append(
             AnnotatorQuality(
-                annotator,
-                len(_first_votes(annotator_votes)),
+                name,
+                len(first_rows),
                 overall.agreement_with_others,
                 overall.self_consistency,
                 overall.left_preference,
                 overall.ties,
                 overall.median_seconds,
-                _alpha_from_counts(other_counts),
-                quality_over_time(annotator_votes, bucket_count, reference),
+                (all_sums - comparison.alpha_sums(own_pairs) + without).alpha(),
+                _time_buckets(votes, rows, bucket_count, comparison),
             )
         )
     return sorted(results, key=lambda person: (-person.votes, person.annotator))
 
 
-def quality_over_time(
-    votes: Sequence[VoteRecord], bucket_count: int, reference: "_ReferenceVotes | None" = None
-) -> list[TimeBucket]:
-    """Buckets of equally many votes in the order they were cast. reference: of all votes to compare with (default: `votes`)."""
-    ordered = sorted(votes, key=lambda vote: (vote.created_at, vote.vote_id))
-    reference = _ReferenceVotes.from_votes(votes) if reference is None else reference
-    bucket_count = max(1, min(bucket_count, len(ordered)))
-    edges = [round(i * len(ordered) / bucket_count) for i in range(bucket_count + 1)]
-    return [_time_bucket(ordered[a:b], reference) for a, b in itertools.pairwise(edges) if b > a]
+def quality_over_time(votes: VoteColumns, bucket_count: int) -> list[TimeBucket]:
+    """Buckets of equally many votes in the order they were cast."""
+    return _time_buckets(votes, np.arange(len(votes)), bucket_count, _Comparison.of(votes))
 
 
-def _first_votes(votes: Iterable[VoteRecord]) -> list[VoteRecord]:
-    return [vote for vote in votes if not vote.repeat and not vote.adjudication]
+def _value_counts(votes: VoteColumns) -> Int:
+    """(pairs, VALUES): votes of each value, without hidden repeats and decisions."""
+    first = votes.is_first
+    pair_count = int(votes.pair.max()) + 1 if len(votes) else 0
+    cells = np.bincount(VALUES * votes.pair[first] + votes.value[first], minlength=VALUES * pair_count)
+    return cells.reshape(-1, VALUES)
 
 
-def _value_counts(votes: Iterable[VoteRecord]) -> dict[int, list[int]]:
-    """pair id -> number of votes for each of VOTE_VALUES."""
-    counts: defaultdict[int, list[int]] = defaultdict(lambda: [0] * len(VOTE_VALUES))
-    for vote in _first_votes(votes):
-        counts[vote.pair_id][VOTE_VALUES.index(vote.value)] += 1
-    return dict(counts)
+@dataclass(frozen=True)
+class _AlphaSums:
+    """Sums over pairs with several votes, of which alpha is a function.
 
+    by_value: n_v, how many votes have each value. coincidences: Σ o_vv, Σ k_v (k_v − 1) / (k − 1) over the pairs and values,
+    where a pair has k votes, k_v of them with the value v. Source: Krippendorff, Content Analysis, chapter 11.
+    """
 
-def _alpha_from_counts(counts: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> float | None:
-    """counts: (pairs, values). None where alpha is undefined, which the krippendorff package would refuse."""
-    with_several_votes = counts[counts.sum(1) > 1] if len(counts) else counts
-    if len(with_several_votes) == 0 or (with_several_votes.sum(0) > 0).sum() < 2:
-        return None
-    return float(krippendorff.alpha(value_counts=with_several_votes, level_of_measurement="nominal"))
-
-
-class _ReferenceVotes(NamedTuple):
-    """Votes to compare with. counts: see `_value_counts`; first_values: (annotator, pair id) -> value of the first vote;
-    decisions: pair id -> value of an expert's decision."""
-
-    counts: dict[int, list[int]]
-    first_values: dict[tuple[str, int], Choice]
-    decisions: dict[int, Choice]
+    by_value: Int
+    coincidences: float
 
     @classmethod
-    def from_votes(cls, votes: Sequence[VoteRecord]) -> "_ReferenceVotes":
-        first_votes = _first_votes(votes)
-        first_values = {(vote.annotator, vote.pair_id): vote.value for vote in first_votes}
-        decisions = {vote.pair_id: vote.value for vote in votes if vote.adjudication}
-        return cls(_value_counts(first_votes), first_values, decisions)
+    def of(cls, counts: Int) -> "_AlphaSums":
+        """counts: (pairs, VALUES)."""
+        counts, coincidences = _with_several_votes(counts)
+        return cls(counts.sum(0), float(coincidences.sum()))
+
+    def __add__(self, other: "_AlphaSums") -> "_AlphaSums":
+        return _AlphaSums(self.by_value + other.by_value, self.coincidences + other.coincidences)
+
+    def __sub__(self, other: "_AlphaSums") -> "_AlphaSums":
+        return _AlphaSums(self.by_value - other.by_value, self.coincidences - other.coincidences)
+
+    def alpha(self) -> float | None:
+        """1 − (n − 1) (n − Σ o_vv) / (n² − Σ n_v²); None where fewer than two values occur."""
+        n = int(self.by_value.sum())
+        if (self.by_value > 0).sum() < 2:
+            return None
+        return 1 - (n - 1) * (n - self.coincidences) / float(n**2 - (self.by_value**2).sum())
 
 
-def _time_bucket(votes: Sequence[VoteRecord], reference: _ReferenceVotes) -> TimeBucket:
-    """votes: of one person or of everybody; reference: of all votes."""
-    agreed = compared = 0
-    first_votes = _first_votes(votes)
-    for vote in first_votes:
-        if (decision := reference.decisions.get(vote.pair_id)) is not None:
-            agreed += vote.value is decision
-            compared += 1
-            continue
-        row = reference.counts[vote.pair_id]
-        agreed += row[VOTE_VALUES.index(vote.value)] - 1
-        compared += sum(row) - 1
-    repeat_agrees = [
-        vote.value is first_value
-        for vote in votes
-        if vote.repeat and (first_value := reference.first_values.get((vote.annotator, vote.pair_id))) is not None
-    ]
-    left_won_counts = Counter(vote.left_won for vote in votes)
-    ties = sum(vote.value is Choice.TIE for vote in votes)
-    times = [vote.response_ms for vote in votes if vote.response_ms is not None]
-    pair_counts = [reference.counts[pair] for pair in {vote.pair_id for vote in first_votes}]
+def _with_several_votes(counts: Int) -> tuple[Int, NDArray[np.float64]]:
+    """counts with 0 for pairs that have one vote, and Σ k_v (k_v − 1) / (k − 1) of each pair."""
+    totals = counts.sum(1)
+    counts = counts * (totals > 1)[:, None]
+    return counts, (counts * (counts - 1)).sum(1) / np.maximum(totals - 1, 1)
+
+
+class _Comparison(NamedTuple):
+    """Each vote beside the other votes.
+
+    counts: see `_value_counts`. By pair: comparable and coincidences, see `_with_several_votes`. By vote: first, see
+    `VoteColumns.is_first`; agreed and compared with others on its pair or with an expert's decision, 0 for other votes;
+    known_repeat: a hidden repeat whose first vote is there; same_again: with the value of that one.
+    """
+
+    counts: Int
+    comparable: Int
+    coincidences: NDArray[np.float64]
+    first: Bool
+    agreed: Int
+    compared: Int
+    known_repeat: Bool
+    same_again: Bool
+
+    @classmethod
+    def of(cls, votes: VoteColumns) -> "_Comparison":
+        counts, first = _value_counts(votes), votes.is_first
+        decisions = np.full(len(counts), -1)
+        decisions[votes.pair[votes.adjudication]] = votes.value[votes.adjudication]
+        decision = decisions[votes.pair]
+        agreed = np.where(decision < 0, counts[votes.pair, votes.value] - 1, votes.value == decision) * first
+        compared = np.where(decision < 0, counts.sum(1)[votes.pair] - 1, 1) * first
+        keys = len(counts) * votes.annotator + votes.pair
+        order = np.flatnonzero(first)[np.argsort(keys[first], kind="stable")]
+        first_keys, repeats = keys[order], np.flatnonzero(votes.repeat)
+        known = repeats[np.isin(keys[repeats], first_keys)]
+        first_values = votes.value[order[np.searchsorted(first_keys, keys[known])]]
+        known_repeat, same_again = np.zeros(len(votes), np.bool_), np.zeros(len(votes), np.bool_)
+        known_repeat[known], same_again[known] = True, votes.value[known] == first_values
+        return cls(counts, *_with_several_votes(counts), first, agreed, compared, known_repeat, same_again)
+
+    def alpha_sums(self, pairs: Int) -> _AlphaSums:
+        return _AlphaSums(self.comparable[pairs].sum(0), float(self.coincidences[pairs].sum()))
+
+
+def _distinct(pairs: Int, pair_count: int) -> Int:
+    """Ascending and once each."""
+    seen = np.zeros(pair_count, np.bool_)
+    seen[pairs] = True
+    return np.flatnonzero(seen)
+
+
+def _time_buckets(votes: VoteColumns, rows: Int, bucket_count: int, comparison: _Comparison) -> list[TimeBucket]:
+    ordered = rows[np.argsort(votes.created_at[rows], kind="stable")]
+    bucket_count = max(1, min(bucket_count, len(ordered)))
+    edges = [round(i * len(ordered) / bucket_count) for i in range(bucket_count + 1)]
+    return [_time_bucket(votes, ordered[a:b], comparison) for a, b in itertools.pairwise(edges) if b > a]
+
+
+def _time_bucket(votes: VoteColumns, rows: Int, comparison: _Comparison) -> TimeBucket:
+    """rows: at least one vote, of one person or of everybody."""
+
+    def count(column: NDArray[Any]) -> int:
+        return int(column[rows].sum())
+
+    times, left_won, created_at = votes.response_ms[rows], votes.left_won[rows], votes.created_at[rows]
+    times = times[~np.isnan(times)]
+    pairs = _distinct(votes.pair[rows[comparison.first[rows]]], len(comparison.counts))
     return TimeBucket(
-        min(vote.created_at for vote in votes),
-        max(vote.created_at for vote in votes),
-        len(votes),
-        Agreement(agreed, compared),
-        Agreement(sum(repeat_agrees), len(repeat_agrees)),
-        Agreement(left_won_counts[True], left_won_counts[True] + left_won_counts[False]),
-        Agreement(ties, len(votes)),
-        median(times) / 1000 if times else None,
-        _alpha_from_counts(np.array(pair_counts, dtype=np.int64).reshape(-1, len(VOTE_VALUES))),
+        float(created_at.min()),
+        float(created_at.max()),
+        len(rows),
+        Agreement(count(comparison.agreed), count(comparison.compared)),
+        Agreement(count(comparison.same_again), count(comparison.known_repeat)),
+        Agreement(int((left_won == 1).sum()), int((left_won >= 0).sum())),
+        Agreement(int((votes.value[rows] == TIE).sum()), len(rows)),
+        float(np.median(times)) / 1000 if len(times) else None,
+        comparison.alpha_sums(pairs).alpha(),
     )

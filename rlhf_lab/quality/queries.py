@@ -3,18 +3,19 @@
 import time
 from dataclasses import dataclass
 
+import numpy as np
 from sqlalchemy import and_, select
 
-from rlhf_lab.common.enums import VIA_SIDES_UNKNOWN, Choice, Source
-from rlhf_lab.common.records import Pair, RewardModelRow, Vote
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Pair, Vote
 from rlhf_lab.errors import StaleVoteError
-from rlhf_lab.quality.agreement import VoteRecord
+from rlhf_lab.quality.agreement import FIRST, TIE, VoteColumns
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import load_pairs
-from rlhf_lab.store.votes import LIVE_VOTE, NOT_A_REPEAT, live_votes_query, update_vote, vote_from_row
-
-MAX_DOUBTED_LABELS = 20
+from rlhf_lab.store.reward_model_list import ListedRewardModel
+from rlhf_lab.store.vote_table import VoteTable, code, current_votes
+from rlhf_lab.store.votes import LIVE_VOTE, NOT_A_REPEAT, update_vote, vote_from_row
 
 
 @dataclass(frozen=True)
@@ -27,48 +28,26 @@ class DoubtedLabel:
     current_choice: Choice | None
 
 
-def vote_records(db: Database, project_id: int, source: Source) -> list[VoteRecord]:
-    """Live votes of one source, hidden repeats and experts' decisions included, skips left out, in the order they were cast."""
-    v = t.votes.c
-    columns = (
-        v.id,
-        v.pair_id,
-        v.annotator,
-        v.choice,
-        v.first_on_left,
-        v.response_ms,
-        v.created_at,
-        v.repeat,
-        v.via,
-        v.adjudication,
-    )
-    query = live_votes_query(project_id, source, *columns).where(v.choice != Choice.SKIP).order_by(v.id)
-    with db.read() as conn:
-        return [
-            VoteRecord(
-                row.id,
-                row.pair_id,
-                row.annotator,
-                row.choice,
-                None if row.via == VIA_SIDES_UNKNOWN else row.first_on_left,
-                row.response_ms,
-                row.created_at,
-                row.repeat,
-                row.adjudication,
-            )
-            for row in conn.execute(query)
-        ]
+def vote_columns(db: Database, project_id: int, source: Source) -> VoteColumns:
+    """Live votes of one source, hidden repeats and experts' decisions included, skips left out."""
+    table = current_votes(db, project_id)
+    return table.cached(("columns", source), lambda: columns_of(table, source))
 
 
-def doubted_labels(db: Database, model: RewardModelRow) -> list[DoubtedLabel]:
+def columns_of(table: VoteTable, source: Source) -> VoteColumns:
+    rows = np.flatnonzero(table.live & (table.source == code(source)) & (table.choice != code(Choice.SKIP)))
+    value = np.minimum(table.choice[rows].astype(np.int64), TIE)  # "both are bad" is a tie
+    left_won = np.where(value == FIRST, table.first_on_left[rows], ~table.first_on_left[rows]).astype(np.int64)
+    left_won[(value == TIE) | table.sides_unknown[rows]] = -1
+    return VoteColumns(
+        table.names, table.annotator[rows], table.pair[rows], value, left_won, table.response_ms[rows],
+        table.created_at[rows], table.repeat[rows], table.adjudication[rows],
+    )  # fmt: skip
+
+
+def doubted_labels(db: Database, model: ListedRewardModel) -> list[DoubtedLabel]:
     """The labels that a reward model most disagrees with, by its report, the worst first."""
-    disagreements = model.report.get("disagreements") or []
-    vote_ids = model.snapshot.vote_ids
-    probabilities = {
-        vote_ids[int(item["index"])]: float(item["probability"])
-        for item in disagreements[:MAX_DOUBTED_LABELS]
-        if int(item["index"]) < len(vote_ids)
-    }
+    probabilities = dict(model.disagreements)
     v = t.votes.c
     with db.read() as conn:
         votes = {row.id: vote_from_row(row) for row in conn.execute(select(t.votes).where(v.id.in_(probabilities)))}

@@ -2,9 +2,11 @@
 
 import re
 import time
-from collections import defaultdict
 from collections.abc import Collection
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection, func, select
 
 from rlhf_lab.common.enums import Choice, Source
@@ -13,7 +15,7 @@ from rlhf_lab.common.records import AnnotatorActivity, Person
 from rlhf_lab.errors import LabelError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
-from rlhf_lab.store.votes import live_votes_query
+from rlhf_lab.store.vote_table import CHOICES, VoteTable, code, current_votes
 
 MAX_PERSON_NAME_CHARS = 60
 MAX_LAB_PEOPLE = 5_000
@@ -29,17 +31,11 @@ OPERATOR_NAME = "operator"
 
 def latest_annotators(db: Database, project_id: int, count: int) -> list[str]:
     """The people who voted last in a project, newest first."""
-    v = t.votes.c
-    query = (
-        select(v.annotator)
-        .join(t.pairs, t.pairs.c.id == v.pair_id)
-        .where(t.pairs.c.project_id == project_id, v.source == Source.HUMAN)
-        .group_by(v.annotator)
-        .order_by(func.max(v.id).desc())
-        .limit(count)
-    )
-    with db.read() as conn:
-        return list(conn.execute(query).scalars())
+    votes = current_votes(db, project_id)
+    by_people = votes.source == code(Source.HUMAN)
+    newest = np.zeros(len(votes.names), np.int64)
+    np.maximum.at(newest, votes.annotator[by_people], votes.vote_id[by_people])
+    return [votes.names[i] for i in np.argsort(-newest)[:count] if newest[i]]
 
 
 def annotator_stats(db: Database, project_id: int) -> list[AnnotatorActivity]:
@@ -47,32 +43,38 @@ def annotator_stats(db: Database, project_id: int) -> list[AnnotatorActivity]:
 
     A vote on a pair that an expert decided is compared with the decision alone; decisions are no labels of their own.
     """
-    v = t.votes.c
-    query = live_votes_query(project_id, Source.HUMAN, v.annotator, v.pair_id, v.choice, v.repeat, v.adjudication)
-    choices: dict[str, dict[int, Choice]] = defaultdict(dict)
-    repeat_choices: dict[str, dict[int, Choice]] = defaultdict(dict)
-    choices_by_pair: dict[int, list[Choice]] = defaultdict(list)
-    decisions: dict[int, Choice] = {}
-    with db.read() as conn:
-        for row in conn.execute(query.where(v.choice != Choice.SKIP)):
-            if row.adjudication:
-                decisions[row.pair_id] = row.choice
-                continue
-            (repeat_choices if row.repeat else choices)[row.annotator][row.pair_id] = row.choice
-            if not row.repeat:
-                choices_by_pair[row.pair_id].append(row.choice)
-    stats = []
-    for annotator in choices | repeat_choices:
-        own, repeats = choices[annotator], repeat_choices[annotator]
-        repeats_agree = [own[pair] is choice for pair, choice in repeats.items() if pair in own]
-        others = sum(1 if pair in decisions else len(choices_by_pair[pair]) - 1 for pair in own)
-        others_agree = sum(
-            decisions[pair] is choice if pair in decisions else choices_by_pair[pair].count(choice) - 1
-            for pair, choice in own.items()
-        )
-        stats.append(
-            AnnotatorActivity(annotator, len(own), len(repeats_agree), sum(repeats_agree), others, others_agree)
-        )
+    votes = current_votes(db, project_id)
+    return votes.cached("annotator stats", lambda: _annotator_stats(votes))
+
+
+def _annotator_stats(votes: VoteTable) -> list[AnnotatorActivity]:
+    """Votes are cells of two tables: (pair, choice) and (annotator, pair), each as one number."""
+    labels = np.flatnonzero(votes.labels_of(Source.HUMAN))
+    is_repeat = votes.live & votes.repeat & (votes.source == code(Source.HUMAN)) & (votes.choice != code(Choice.SKIP))
+    choice_cells = len(CHOICES) * votes.pair + votes.choice
+    cell_counts = np.bincount(choice_cells[labels], minlength=len(CHOICES) * len(votes.pair_id))
+    pair_counts = cell_counts.reshape(-1, len(CHOICES)).sum(1)
+    decisions = np.full(len(votes.pair_id), -1)
+    is_decision = votes.answers_of(Source.HUMAN) & votes.adjudication
+    decisions[votes.pair[is_decision]] = votes.choice[is_decision]
+    decision, own_choice = decisions[votes.pair[labels]], votes.choice[labels]
+    own_cells = len(votes.pair_id) * votes.annotator + votes.pair
+    order = labels[np.argsort(own_cells[labels])]
+    repeats = np.flatnonzero(is_repeat)
+    repeats = repeats[np.isin(own_cells[repeats], own_cells[order])]
+    first = order[np.searchsorted(own_cells[order], own_cells[repeats])]
+
+    def per_person(rows: NDArray[np.int64], values: NDArray[Any] | None = None) -> list[int]:
+        sums: list[int] = np.bincount(votes.annotator[rows], values, len(votes.names)).astype(np.int64).tolist()
+        return sums
+
+    columns = (
+        per_person(labels), per_person(repeats), per_person(repeats[votes.choice[repeats] == votes.choice[first]]),
+        per_person(labels, np.where(decision < 0, pair_counts[votes.pair[labels]] - 1, 1)),
+        per_person(labels, np.where(decision < 0, cell_counts[choice_cells[labels]] - 1, own_choice == decision)),
+    )  # fmt: skip
+    active = np.unique(votes.annotator[np.concatenate([labels, np.flatnonzero(is_repeat)])])
+    stats = [AnnotatorActivity(votes.names[i], *(column[i] for column in columns)) for i in active]
     return sorted(stats, key=lambda item: (-item.labels, item.annotator))
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Select, select
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Comparison, LabelSnapshot
@@ -18,7 +18,9 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import AnyRow, Database, in_chunks
 from rlhf_lab.store.gold_pairs import annotator_weights
 from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION, get_labelling_config
-from rlhf_lab.store.votes import NOT_A_REPEAT, NOT_AN_ADJUDICATION, is_final_label, live_votes_query
+from rlhf_lab.store.reward_model_list import ListedRewardModel
+from rlhf_lab.store.vote_table import current_votes
+from rlhf_lab.store.votes import NOT_A_REPEAT, is_final_label, live_votes_query
 
 
 def snapshot_labels(
@@ -49,19 +51,16 @@ def current_labels(db: Database, project_id: int) -> LabelSnapshot:
     return human_labels if human_labels.vote_ids else snapshot_labels(db, project_id, Source.SIMULATED)
 
 
-def count_live_labels(db: Database, project_id: int, snapshot: LabelSnapshot) -> int:
-    """How many labels up to the newest one of a snapshot are live; at most as many as it pinned.
+def count_live_labels(db: Database, project_id: int, model: ListedRewardModel) -> int:
+    """How many labels up to the newest one that a reward model learnt from are live; at most as many as it learnt from.
 
     As `vote_counts` counts them: votes that no reward model learns from (gold pairs, pairs that an expert decided) come on top.
     """
-    rules, is_pinned_or_older = get_labelling_config(db, project_id), t.votes.c.id <= max(snapshot.vote_ids, default=0)
-    counted = _live_labels_query(project_id, snapshot.source, func.count()).where(NOT_AN_ADJUDICATION)
-    usable = _training_labels_query(project_id, snapshot.source, rules, func.count())
-    with db.read() as conn:
-        counted_count, usable_count = (
-            conn.execute(query.where(is_pinned_or_older)).scalar_one() for query in (counted, usable)
-        )
-    return int(min(usable_count, len(snapshot.vote_ids)) + counted_count - usable_count)
+    rules, votes = get_labelling_config(db, project_id), current_votes(db, project_id)
+    known = votes.vote_id <= model.newest_vote_id
+    counted = int((known & votes.labels_of(model.source)).sum())
+    usable = int((known & votes.training_labels(model.source, gold=rules.gold_training)).sum())
+    return min(usable, model.label_count) + counted - usable
 
 
 def _training_labels_query(
@@ -117,9 +116,16 @@ def load_comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
     return [_comparison_from_row(row, weight) for row, weight in zip(labels, weights, strict=True)]
 
 
+def comparisons_by_vote(db: Database, vote_ids: Sequence[int]) -> dict[int, Comparison]:
+    """The labels of these votes as they are now, by vote; those that are not stored (any more) are left out."""
+    with db.read() as conn:
+        return {row.id: _comparison_from_row(row, 1.0) for row in _label_rows(conn, sorted(set(vote_ids)))}
+
+
 def _label_rows(conn: Connection, vote_ids: Sequence[int]) -> list[AnyRow]:
     query = (
         select(
+            t.votes.c.id,
             t.votes.c.choice,
             t.votes.c.strength,
             t.prompts.c.id.label("prompt_id"),

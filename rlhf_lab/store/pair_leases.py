@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
 from rlhf_lab.common.enums import Source
@@ -19,15 +20,16 @@ from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import StaleVoteError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.adjudication import next_disputed_pair
-from rlhf_lab.store.database import AnyRow, Database
+from rlhf_lab.store.database import AnyRow, Database, in_chunks
 from rlhf_lab.store.pair_selection import (
     draw_gold_pair,
     has_enough_votes,
+    label_and_lease_counts,
     next_hidden_repeat,
     next_open_pair,
-    votes_and_leases,
 )
-from rlhf_lab.store.projects import FIRST_COMPLETION, live_pair_of, load_pairs
+from rlhf_lab.store.projects import live_pair_of, load_pairs
+from rlhf_lab.store.vote_table import VoteTable, current_votes
 from rlhf_lab.store.votes import (
     check_vote,
     insert_vote,
@@ -35,7 +37,6 @@ from rlhf_lab.store.votes import (
     live_vote,
     live_votes_query,
     mark_last_vote_undone,
-    unvoted_by,
     update_vote,
     vote_by_uuid,
 )
@@ -78,13 +79,14 @@ def lease_pairs(
     """`lease_pair`, and up to `prefetch` pairs to show after it: only pairs that need votes, and none from a small pool."""
     now = time.time() if now is None else now
     with db.write() as conn:
+        votes = current_votes(db, project_id)  # nothing of them changes before this transaction ends
         _purge_expired(conn, annotator, now)
         selected = _open_leases(conn, project_id, annotator, config, now)
         if selected and selected[0].adjudication:
             selected = [item for item in selected if item.adjudication]
         selected = selected[: 1 + prefetch]
         while len(selected) <= prefetch:
-            next_pair = _next_pair(conn, project_id, annotator, config, selected, now)
+            next_pair = _next_pair(conn, votes, project_id, annotator, config, selected, now)
             if next_pair is None:
                 break
             selected.append(next_pair)
@@ -104,6 +106,7 @@ def _purge_expired(conn: Connection, annotator: str, now: float) -> None:
 
 def _next_pair(
     conn: Connection,
+    votes: VoteTable,
     project_id: int,
     annotator: str,
     config: LabellingConfig,
@@ -116,10 +119,10 @@ def _next_pair(
         disputed = next_disputed_pair(conn, project_id, annotator, selected_ids, now)
         if disputed is not None:
             return _Selected(disputed, adjudication=True)
-    repeat = next_hidden_repeat(conn, project_id, annotator, config, selected_ids)
+    repeat = next_hidden_repeat(votes, project_id, annotator, config, selected_ids)
     if repeat is not None:
         return _Selected(repeat, repeat=True)
-    open_pair = next_open_pair(conn, project_id, annotator, config, selected_ids, now)
+    open_pair = next_open_pair(conn, votes, annotator, config, selected_ids, now)
     if open_pair is None:
         return None
     return _Selected(draw_gold_pair(conn, project_id, annotator, config) or open_pair)
@@ -163,19 +166,19 @@ def count_free_pairs(
     now: float | None = None,
 ) -> int:
     """How many pairs without a vote of this person need votes and are not leased to others. checkpoint: only its texts."""
-    query = (
-        select(func.count())
-        .select_from(t.pairs)
-        .where(
-            unvoted_by(project_id, annotator),
-            votes_and_leases(annotator, time.time() if now is None else now) < config.overlap,
-        )
-    )
-    if checkpoint is not None:
-        query = query.join(FIRST_COMPLETION, FIRST_COMPLETION.c.id == t.pairs.c.first_id)
-        query = query.where(FIRST_COMPLETION.c.checkpoint == checkpoint)
+    votes = current_votes(db, project_id)
     with db.read() as conn:
-        return conn.execute(query).scalar_one()
+        counts = label_and_lease_counts(conn, votes, annotator, time.time() if now is None else now)
+        free = np.flatnonzero(votes.unvoted_by(annotator) & (counts < config.overlap))
+        if checkpoint is None:
+            return len(free)
+        completion = t.completions.c
+        return sum(
+            conn.execute(
+                select(func.count()).where(completion.id.in_(ids), completion.checkpoint == checkpoint)
+            ).scalar_one()
+            for ids in in_chunks(votes.first_id[free].tolist())
+        )
 
 
 def count_active_annotators(db: Database, project_id: int, now: float | None = None) -> int:

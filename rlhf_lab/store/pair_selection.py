@@ -2,75 +2,79 @@
 
 import secrets
 
-from sqlalchemy import ColumnElement, Connection, and_, case, func, select
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.projects import live_pair_of
-from rlhf_lab.store.votes import NOT_A_REPEAT, NOT_AN_ADJUDICATION, count_live_votes, live_votes_query, unvoted_by
+from rlhf_lab.store.vote_table import VoteTable, code
+from rlhf_lab.store.votes import NOT_A_REPEAT, count_live_votes
 
 PAIRS_LEFT_FOR_OTHERS = 4  # pairs that stay free when one is prefetched for somebody who has a pair on screen
 REPEAT_AFTER_VOTES = 8  # own votes between the first vote on a pair and its hidden repeat
 
 
 def next_hidden_repeat(
-    conn: Connection, project_id: int, annotator: str, config: LabellingConfig, queued_ids: list[int]
+    votes: VoteTable, project_id: int, annotator: str, config: LabellingConfig, queued_ids: list[int]
 ) -> int | None:
     """A pair to show a second time after those in `queued_ids`; None: no repeat is due. A reload repeats the draw."""
     if config.repeats <= 0:
         return None
-    v, repeat_vote = t.votes.c, t.votes.alias("again")
-    vote_ids = live_votes_query(project_id, Source.HUMAN, v.id).where(v.annotator == annotator)
-    vote_count = conn.execute(vote_ids.with_only_columns(func.count())).scalar_one()
-    draw = derive_seed(project_id, "hidden repeat", annotator, vote_count + len(queued_ids)) % 10_000
+    own = np.flatnonzero(votes.votes_by(annotator) & (votes.source == code(Source.HUMAN)))
+    draw = derive_seed(project_id, "hidden repeat", annotator, len(own) + len(queued_ids)) % 10_000
     if draw >= round(10_000 * config.repeats):
         return None
-    already_repeated = and_(
-        repeat_vote.c.pair_id == v.pair_id,
-        repeat_vote.c.annotator == annotator,
-        repeat_vote.c.repeat.is_(True),
-        repeat_vote.c.undone_at.is_(None),
-    )
-    query = live_votes_query(project_id, Source.HUMAN, v.pair_id).where(
-        v.annotator == annotator,
-        NOT_A_REPEAT,
-        NOT_AN_ADJUDICATION,
-        t.pairs.c.gold.is_(None),
-        v.choice != Choice.SKIP,
-        v.pair_id.not_in(queued_ids),
-        v.id.not_in(vote_ids.order_by(v.id.desc()).limit(REPEAT_AFTER_VOTES)),
-        ~select(repeat_vote.c.id).where(already_repeated).exists(),
-    )
-    pair_id: int | None = conn.execute(query.order_by(v.id).limit(1)).scalar()
-    return pair_id
+    early = own[: max(0, len(own) - REPEAT_AFTER_VOTES)]
+    labels = early[votes.labels_of(Source.HUMAN)[early] & ~votes.gold[votes.pair[early]]]
+    shown = np.concatenate([votes.pair[own[votes.repeat[own]]], votes.positions_of_pairs(queued_ids)])
+    labels = labels[~np.isin(votes.pair[labels], shown)]
+    return int(votes.pair_id[votes.pair[labels[0]]]) if len(labels) else None
 
 
 def next_open_pair(
-    conn: Connection, project_id: int, annotator: str, config: LabellingConfig, queued_ids: list[int], now: float
+    conn: Connection, votes: VoteTable, annotator: str, config: LabellingConfig, queued_ids: list[int], now: float
 ) -> int | None:
     """The pair to show after those in `queued_ids`: see `lease_pair` for the order. None: there is none.
 
     After other pairs only one that needs votes, and only while PAIRS_LEFT_FOR_OTHERS more stay free.
     """
-    vote_and_lease_count = votes_and_leases(annotator, now)
-    has_enough = vote_and_lease_count >= config.overlap
-    query = (
-        select(t.pairs.c.id)
-        .where(unvoted_by(project_id, annotator))
-        .order_by(
-            case((has_enough, 1), else_=0),
-            count_live_votes(t.votes.c.choice == Choice.SKIP, t.votes.c.source == Source.HUMAN),
-            case((has_enough, vote_and_lease_count), else_=-vote_and_lease_count),
-            t.pairs.c.id.desc() if config.texts == "policy" else t.pairs.c.id,
-        )
-    )
-    reserve = PAIRS_LEFT_FOR_OTHERS if queued_ids else 0
+    counts = label_and_lease_counts(conn, votes, annotator, now)
+    is_open = votes.unvoted_by(annotator)
     if queued_ids:
-        query = query.where(t.pairs.c.id.not_in(queued_ids), ~has_enough)
-    pair_ids = conn.execute(query.limit(1 + reserve)).scalars().all()
-    return pair_ids[0] if len(pair_ids) > reserve else None
+        is_open[votes.positions_of_pairs(queued_ids)] = False
+        is_open &= counts < config.overlap
+    pairs = np.flatnonzero(is_open)
+    if len(pairs) <= (PAIRS_LEFT_FOR_OTHERS if queued_ids else 0):
+        return None
+    if config.texts == "policy":
+        pairs = pairs[::-1]
+    counts, skips = counts[pairs], _human_skips(votes)[pairs]
+    has_enough = counts >= config.overlap
+    first = np.lexsort((np.where(has_enough, counts, -counts), skips, has_enough))[0]
+    return int(votes.pair_id[pairs[first]])
+
+
+def label_and_lease_counts(conn: Connection, votes: VoteTable, annotator: str, now: float) -> NDArray[np.int64]:
+    """`votes_and_leases` of every pair."""
+    lease = t.leases.c
+    query = select(lease.pair_id).where(lease.annotator != annotator, lease.expires_at > now, lease.repeat.is_(False))
+    leased = votes.positions_of_pairs(conn.execute(query).scalars().all())
+    answers = votes.cached("answers by pair", lambda: votes.count_by_pair(votes.answers_of(Source.HUMAN)))
+    return answers + np.bincount(leased, minlength=len(answers))
+
+
+def _human_skips(votes: VoteTable) -> NDArray[np.int64]:
+    """How often people skipped each pair."""
+
+    def count() -> NDArray[np.int64]:
+        is_human = votes.source == code(Source.HUMAN)
+        return votes.count_by_pair(votes.live & is_human & (votes.choice == code(Choice.SKIP)))
+
+    return votes.cached("skips by pair", count)
 
 
 def draw_gold_pair(conn: Connection, project_id: int, annotator: str, config: LabellingConfig) -> int | None:

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, func, select
 
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import LabelSnapshot, RewardModelRow
@@ -43,6 +43,12 @@ def reward_models(db: Database, project_id: int) -> list[RewardModelRow]:
     """Newest first."""
     with db.read() as conn:
         return [_reward_model_from_row(row) for row in conn.execute(_newest_reward_models(project_id))]
+
+
+def count_reward_models(db: Database, project_id: int) -> int:
+    query = select(func.count()).select_from(t.reward_models).where(t.reward_models.c.project_id == project_id)
+    with db.read() as conn:
+        return conn.execute(query).scalar_one()
 
 
 def get_reward_model(db: Database, reward_model_id: int) -> RewardModelRow:

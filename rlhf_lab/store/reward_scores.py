@@ -1,20 +1,21 @@
 """Scores that reward models gave completions before people voted on them, to compare with the votes."""
 
-from bisect import bisect_left
+import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
-from sqlalchemy import Connection, and_, delete, insert, select
+import numpy as np
+from sqlalchemy import Connection, delete, insert, select
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Pair, RewardPredictionStats
 from rlhf_lab.common.stats import wilson_interval
-from rlhf_lab.config.labelling import is_actively_selected
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import newest_pairs
+from rlhf_lab.store.reward_model_list import list_reward_models
 from rlhf_lab.store.run_metrics import nan_to_null, null_to_nan
-from rlhf_lab.store.votes import NOT_A_REPEAT, has_live_vote, live_votes_query
+from rlhf_lab.store.vote_table import code, current_votes
+from rlhf_lab.store.votes import has_live_vote
 
 
 def add_scores(db: Database, reward_model_id: int, scores: Mapping[int, float]) -> None:
@@ -35,14 +36,6 @@ def unjudged_pairs(db: Database, project_id: int, limit: int) -> list[Pair]:
     return newest_pairs(db, project_id, limit, ~has_live_vote(t.votes.c.source == Source.HUMAN))
 
 
-class _DecidedVote(NamedTuple):
-    pair_id: int
-    created_at: float
-    actively_selected: bool
-    chosen_id: int
-    rejected_id: int
-
-
 def prediction_accuracy(db: Database, project_id: int, source: Source) -> RewardPredictionStats:
     """How often reward models predicted a vote.
 
@@ -50,45 +43,29 @@ def prediction_accuracy(db: Database, project_id: int, source: Source) -> Reward
     has scored both sides and was not trained on the pair. Right: it scored the chosen side strictly higher. Votes on actively
     selected pairs are counted apart: such pairs are harder than pairs in general.
     """
-    m = t.reward_models.c
-    models_query = select(m.id, m.created_at, m.vote_ids).where(m.project_id == project_id, m.source == source)
-    hits: dict[bool, list[bool]] = {False: [], True: []}  # by whether the pair was actively selected
+    models = [model for model in reversed(list_reward_models(db, project_id)) if model.source is source]
+    models.sort(key=lambda model: model.created_at)
+    votes = current_votes(db, project_id)
+    first_won = votes.choice == code(Choice.FIRST)
+    decided = np.flatnonzero(votes.labels_of(source) & (first_won | (votes.choice == code(Choice.SECOND))))
+    model_index = np.searchsorted([model.created_at for model in models], votes.created_at[decided]) - 1
+    right, counts = [0, 0], [0, 0]  # by whether the pair was actively selected
     with db.read() as conn:
-        models = conn.execute(models_query.order_by(m.created_at, m.id)).all()
-        created_times = [model.created_at for model in models]
-        votes_by_model: list[list[_DecidedVote]] = [[] for _ in models]
-        for vote in _decided_votes(conn, project_id, source):
-            if model_index := bisect_left(created_times, vote.created_at):
-                votes_by_model[model_index - 1].append(vote)
-        pair_by_vote = _pair_id_by_vote(conn, project_id)
-        for model, votes in zip(models, votes_by_model, strict=True):
-            trained_pairs = {pair_by_vote.get(vote_id) for vote_id in model.vote_ids} if votes else set()
-            unseen = [vote for vote in votes if vote.pair_id not in trained_pairs]
-            completion_ids = {i for vote in unseen for i in (vote.chosen_id, vote.rejected_id)}
-            scores = _scores_of(conn, model.id, sorted(completion_ids))
-            for vote in unseen:
-                if vote.chosen_id in scores and vote.rejected_id in scores:
-                    hits[vote.actively_selected].append(scores[vote.chosen_id] > scores[vote.rejected_id])
-    low, high = wilson_interval(sum(hits[False]), len(hits[False]))
-    return RewardPredictionStats(sum(hits[False]), len(hits[False]), low, high, sum(hits[True]), len(hits[True]))
-
-
-def _decided_votes(conn: Connection, project_id: int, source: Source) -> list[_DecidedVote]:
-    """Every live vote for one of the two sides."""
-    v, p = t.votes.c, t.pairs.c
-    query = live_votes_query(project_id, source, v.pair_id, v.created_at, v.choice, p.reason, p.first_id, p.second_id)
-    votes = []
-    for row in conn.execute(query.where(NOT_A_REPEAT, v.choice.in_([Choice.FIRST, Choice.SECOND]))):
-        sides = (row.first_id, row.second_id) if row.choice is Choice.FIRST else (row.second_id, row.first_id)
-        votes.append(_DecidedVote(row.pair_id, row.created_at, is_actively_selected(row.reason), *sides))
-    return votes
-
-
-def _pair_id_by_vote(conn: Connection, project_id: int) -> dict[int, int]:
-    """vote id -> pair id, whether or not the vote was undone since."""
-    in_project = and_(t.pairs.c.id == t.votes.c.pair_id, t.pairs.c.project_id == project_id)
-    rows = conn.execute(select(t.votes.c.id, t.votes.c.pair_id).join(t.pairs, in_project))
-    return {row.id: row.pair_id for row in rows}
+        for index, model in enumerate(models):
+            rows = decided[model_index == index]
+            rows = rows[~np.isin(votes.pair[rows], model.trained_pairs)]
+            pairs, pair_of_row = np.unique(votes.pair[rows], return_inverse=True)
+            sides = votes.first_id[pairs].tolist(), votes.second_id[pairs].tolist()
+            scores = _scores_of(conn, model.id, sorted({*sides[0], *sides[1]}))
+            first, second = (np.array([scores.get(i, math.nan) for i in side], np.float64) for side in sides)
+            is_scored = np.array([i in scores and j in scores for i, j in zip(*sides, strict=True)], np.bool_)
+            is_right = np.where(first_won[rows], (first > second)[pair_of_row], (second > first)[pair_of_row])
+            for selected in (False, True):
+                counted = is_scored[pair_of_row] & (votes.actively_selected[votes.pair[rows]] == selected)
+                counts[selected] += int(counted.sum())
+                right[selected] += int((counted & is_right).sum())
+    low, high = wilson_interval(right[False], counts[False])
+    return RewardPredictionStats(right[False], counts[False], low, high, right[True], counts[True])
 
 
 def _scores_of(conn: Connection, reward_model_id: int, completion_ids: Sequence[int]) -> dict[int, float]:

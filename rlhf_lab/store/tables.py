@@ -50,7 +50,7 @@ from rlhf_lab.store.column_types import (
     table_without_id_reuse,
 )
 
-SCHEMA_VERSION = "0016"
+SCHEMA_VERSION = "0017"
 
 metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
@@ -136,6 +136,8 @@ pairs = table_without_id_reuse(
 )
 
 _GOLD = text("gold IS NOT NULL")
+_TAKEN_BACK = text("taken_back_at IS NOT NULL")
+Index("ix_pairs_undone", pairs.c.taken_back_at, pairs.c.id, sqlite_where=_TAKEN_BACK, postgresql_where=_TAKEN_BACK)
 Index("ix_pairs_gold", pairs.c.project_id, sqlite_where=_GOLD, postgresql_where=_GOLD)
 
 votes = table_without_id_reuse(
@@ -165,6 +167,10 @@ Index(
     "uq_votes_live", votes.c.pair_id, votes.c.annotator, votes.c.repeat, votes.c.adjudication,
     unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE,
 )  # fmt: skip  # one live vote per pair and annotator, one more as a hidden repeat, and one as an expert
+_UNDONE = text("undone_at IS NOT NULL")
+Index(
+    "ix_votes_undone", votes.c.undone_at, votes.c.id, sqlite_where=_UNDONE, postgresql_where=_UNDONE
+)  # see vote_table
 Index(
     "ix_votes_adjudication", votes.c.pair_id,
     sqlite_where=text("adjudication IS 1"), postgresql_where=text("adjudication IS true"),

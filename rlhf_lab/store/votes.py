@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, func, or_, select, update
 
 from rlhf_lab.common.enums import Choice, Source
@@ -16,7 +17,8 @@ from rlhf_lab.common.records import Pair, Vote
 from rlhf_lab.errors import LabelError, StaleVoteError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import AnyRow, Database, insert_row
-from rlhf_lab.store.projects import live_pair_of, load_pairs
+from rlhf_lab.store.projects import load_pairs
+from rlhf_lab.store.vote_table import CHOICES, SOURCES, VoteTable, code, current_votes
 
 LIVE_VOTE = t.votes.c.undone_at.is_(None)
 #: Not a hidden repeat: repeats measure consistency and are no labels.
@@ -45,11 +47,6 @@ def count_live_votes(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
     return query.correlate(t.pairs).scalar_subquery()
 
 
-def unvoted_by(project_id: int, annotator: str) -> ColumnElement[bool]:
-    """A live pair that is no gold pair and that this annotator has no live vote on."""
-    return and_(live_pair_of(project_id), t.pairs.c.gold.is_(None), ~has_live_vote(t.votes.c.annotator == annotator))
-
-
 def is_final_label(annotators: Sequence[str] | None = None) -> ColumnElement[bool]:
     """Whether a live vote is the label that counts for its pair: no hidden repeat, and not overruled by an expert (of these
     annotators)."""
@@ -75,18 +72,21 @@ def next_unvoted_pair(db: Database, project_id: int, annotator: str, source: Sou
 
     Only votes of `source` count. The pair is not leased: people get theirs through `pair_leases`.
     """
-    vote_count = count_live_votes(t.votes.c.source == source)
-    query = select(t.pairs.c.id).where(unvoted_by(project_id, annotator)).order_by(vote_count, t.pairs.c.id).limit(1)
+    votes = current_votes(db, project_id)
+    unvoted = np.flatnonzero(votes.unvoted_by(annotator))
+    if not len(unvoted):
+        return None
+    counts = votes.cached(
+        ("live votes", source), lambda: votes.count_by_pair(votes.live & (votes.source == code(source)))
+    )
+    pair_id = int(votes.pair_id[unvoted[np.argmin(counts[unvoted])]])
     with db.read() as conn:
-        pair_id = conn.execute(query).scalar()
-        return None if pair_id is None else load_pairs(conn, [pair_id])[0]
+        return load_pairs(conn, [pair_id])[0]
 
 
 def count_unvoted_pairs(db: Database, project_id: int, annotator: str) -> int:
     """How many pairs this annotator could still label."""
-    with db.read() as conn:
-        query = select(func.count()).select_from(t.pairs).where(unvoted_by(project_id, annotator))
-        return conn.execute(query).scalar_one()
+    return int(current_votes(db, project_id).unvoted_by(annotator).sum())
 
 
 def cast_vote(db: Database, vote: Vote) -> Vote:
@@ -171,17 +171,17 @@ def vote_history(db: Database, project_id: int, annotator: str, limit: int = 30)
 
 def vote_counts(db: Database, project_id: int) -> dict[Source, dict[Choice, int]]:
     """Live votes by source and choice, without hidden repeats and experts' decisions; every source and choice is a key."""
-    counts = {source: dict.fromkeys(Choice, 0) for source in Source}
-    v = t.votes.c
-    query = (
-        select(v.source, v.choice, func.count())
-        .join(t.pairs, t.pairs.c.id == v.pair_id)
-        .where(t.pairs.c.project_id == project_id, LIVE_VOTE, NOT_A_REPEAT, NOT_AN_ADJUDICATION)
-        .group_by(v.source, v.choice)
+    votes = current_votes(db, project_id)
+    counts = votes.cached("counts", lambda: _count_votes(votes))
+    return {source: dict(zip(Choice, row, strict=True)) for source, row in zip(Source, counts, strict=True)}
+
+
+def _count_votes(votes: VoteTable) -> list[list[int]]:
+    counted = votes.live & ~votes.repeat & ~votes.adjudication
+    cells = len(CHOICES) * votes.source[counted] + votes.choice[counted]
+    counts: list[list[int]] = (
+        np.bincount(cells, minlength=len(SOURCES) * len(CHOICES)).reshape(len(SOURCES), -1).tolist()
     )
-    with db.read() as conn:
-        for source, choice, n in conn.execute(query):
-            counts[source][choice] = n
     return counts
 
 
@@ -192,9 +192,9 @@ def label_count(counts: dict[Choice, int]) -> int:
 
 def voters(db: Database, project_id: int, source: Source) -> list[str]:
     """Who cast the live votes of a source, by name."""
-    query = live_votes_query(project_id, source, t.votes.c.annotator).where(NOT_A_REPEAT).distinct()
-    with db.read() as conn:
-        return sorted(conn.execute(query).scalars())
+    votes = current_votes(db, project_id)
+    cast = votes.annotator[votes.live & ~votes.repeat & (votes.source == code(source))]
+    return sorted(votes.names[i] for i in np.unique(cast))
 
 
 def vote_from_row(row: AnyRow) -> Vote:

@@ -18,6 +18,7 @@ from rlhf_lab.store import import_batches, label_snapshots, pair_leases, project
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.features import TextFeatures, add_features, load_features, texts_without_features
 from rlhf_lab.store.import_batches import ImportUndo, preview_undo, project_imports, undo_import
+from rlhf_lab.store.reward_model_list import newest_listed
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.reward_scores import unjudged_pairs
 from rlhf_lab.store.votes import vote_history
@@ -291,7 +292,7 @@ def test_undo_does_not_change_reward_models(db, project, bring):
     assert label_snapshots.load_comparisons(db, pinned) == labels
     assert label_snapshots.annotator_per_vote(db, pinned) == people
     assert label_snapshots.snapshot_labels(db, project.id, Source.HUMAN).vote_ids == ()
-    assert label_snapshots.count_live_labels(db, project.id, pinned) == 0
+    assert label_snapshots.count_live_labels(db, project.id, newest_listed(db, project.id)) == 0
 
 
 def test_undo_disables_imported_prompts_unless_another_import_uses_them(db, project, bring):

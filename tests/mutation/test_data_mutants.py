@@ -11,20 +11,20 @@ PUBLISHED = "importers/test_published_formats.py::test_votes_of_a_published_form
 PROMPTS = "models/chat_prompts.py"
 CELLS, INDEX = "importers/cell_parsers.py", "importers/project_index.py"
 HERE = "quality/test_agreement.py::"
+COLUMNS, TABLE = "quality/queries.py", "store/test_vote_table.py::"
 UNCLEAR = "importers/test_unclear_files.py::"
 DEMO, VISITORS, RESET = "jobs/demo.py", "store/visitor_data.py", "jobs/test_demo.py::"
 
 # fmt: off
 MUTANTS = [
-    Mutant(FIGURES, "both bad is a value of its own", "Choice.TIE if self.choice is Choice.BOTH_BAD else self.choice",
-           "Choice.TIE if self.choice is Choice.SKIP else Choice.FIRST if self.choice is Choice.BOTH_BAD else self.choice",
-           HERE + "test_alpha_by_hand"),
-    Mutant(FIGURES, "the side is the choice", "(self.value is Choice.FIRST) is self.first_on_left", "self.value is Choice.FIRST",
-           HERE + "test_left_preference_ties_and_seconds_by_hand"),
-    Mutant(FIGURES, "unknown sides are right sides", "if self.first_on_left is None or self.value", "if self.value",
-           HERE + "test_left_preference_ties_and_seconds_by_hand"),
-    Mutant(FIGURES, "repeats are votes", "[vote for vote in votes if not vote.repeat and not vote.adjudication]", "list(votes)",
-           HERE + "test_repeats_count_for_consistency_alone"),
+    Mutant(COLUMNS, "both bad is a value of its own", "np.minimum(table.choice[rows].astype(np.int64), TIE)",
+           "table.choice[rows].astype(np.int64) % 3", TABLE + "test_quality_reads_the_votes_as_they_are"),
+    Mutant(COLUMNS, "the side is the choice", "np.where(value == FIRST, table.first_on_left[rows], ~table.first_on_left[rows])",
+           "(value == FIRST)", TABLE + "test_quality_reads_the_votes_as_they_are"),
+    Mutant(COLUMNS, "unknown sides are right sides", "(value == TIE) | table.sides_unknown[rows]", "value == TIE",
+           TABLE + "test_quality_reads_the_votes_as_they_are"),
+    Mutant(FIGURES, "repeats are votes", "counts, first = _value_counts(votes), votes.is_first",
+           "counts, first = _value_counts(votes), votes.pair >= 0", HERE + "test_repeats_count_for_consistency_alone"),
     Mutant("store/gold_pairs.py", "bad luck counts against a person", "self.interval[1] < rules.gold_bound", "self.interval[0] < rules.gold_bound",
            "store/test_gold_pairs.py::test_the_rule_compares_the_upper_end_of_the_interval_with_the_bound"),
     Mutant("store/gold_pairs.py", "a note comes right after the wrong answer", ".offset(count % ANSWERS_BETWEEN_LOOKS)", ".offset(0)",
@@ -39,11 +39,11 @@ MUTANTS = [
            "store/test_gold_pairs.py::test_the_weight_of_a_person_below_the_bound_is_part_of_the_snapshot"),
     Mutant("ui/screens/label.py", "everybody chooses gold pairs", "        require_expert(ctx, annotator)\n        if voting.is_stale_project(ctx, payload.project_created_at):\n            return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)\n        notice", "        if voting.is_stale_project(ctx, payload.project_created_at):\n            return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)\n        notice",
            "ui/test_crowd_quality.py::test_only_experts_and_the_operator_decide_and_choose_gold_pairs"),
-    Mutant(FIGURES, "a vote agrees with itself", "agreed += row[VOTE_VALUES.index(vote.value)] - 1",
-           "agreed += row[VOTE_VALUES.index(vote.value)]", HERE + "test_left_preference_ties_and_seconds_by_hand"),
-    Mutant(FIGURES, "alpha without somebody has them in", "other_counts[index[vote.pair_id], VOTE_VALUES.index(vote.value)] -= 1", "pass",
+    Mutant(FIGURES, "a vote agrees with itself", "counts[votes.pair, votes.value] - 1, votes", "counts[votes.pair, votes.value], votes",
            HERE + "test_alpha_and_agreement_equal_their_definitions"),
-    Mutant(FIGURES, "time is the order of the rows", "sorted(votes, key=lambda vote: (vote.created_at, vote.vote_id))", "list(votes)",
+    Mutant(FIGURES, "alpha without somebody has them in", "comparison.counts[own_pairs] - own_counts", "comparison.counts[own_pairs]",
+           HERE + "test_alpha_and_agreement_equal_their_definitions"),
+    Mutant(FIGURES, "time is the order of the rows", 'rows[np.argsort(votes.created_at[rows], kind="stable")]', "rows",
            HERE + "test_time_buckets_have_equal_lengths"),
     Mutant(CHATS, "the first turn is the whole prompt", "prefix_start = chosen.rfind(ASSISTANT_PREFIX", "prefix_start = chosen.find(ASSISTANT_PREFIX",
            "test_transcripts_are_split_at_the_last_shared_assistant_turn"),

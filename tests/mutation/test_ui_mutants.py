@@ -103,7 +103,7 @@ MUTANTS = [
            "ui/test_blind_test.py::test_several_people_and_one_who_stops"),
     Mutant(OUTCOME, "the reward model likes the lower score", "if first > second else Choice.SECOND",
            "if first < second else Choice.SECOND", "test_the_higher_score_is_the_reward_models_choice"),
-    Mutant(QUALITY, "repeats are labels", "+= not vote.repeat", "+= 1", SCREEN + "test_repeats_are_not_counted_as_training_labels"),
+    Mutant("quality/agreement.py", "repeats are labels", "self.annotator[self.is_first]", "self.annotator", SCREEN + "test_repeats_are_not_counted_as_training_labels"),
     Mutant(QUALITY, "the heaviest weight is too heavy", "0 <= weight <= MAX_WEIGHT", "0 <= weight < MAX_WEIGHT",
            SCREEN + "test_the_largest_weight_is_accepted"),
     Mutant(QUALITY, "left out is half in", "weights.get(name, 1) > 0", "weights.get(name, 1) >= 0",

@@ -1,27 +1,75 @@
 """Figures worked by hand, and against a second computation that goes over every two votes one by one."""
 
+import math
 import random
 from fractions import Fraction
 from itertools import combinations
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from rlhf_lab.common.enums import Choice
-from rlhf_lab.quality.agreement import (
-    Agreement,
-    VoteRecord,
-    annotator_qualities,
-    krippendorff_alpha,
-    pairwise_agreement,
-    quality_over_time,
-)
+from rlhf_lab.quality import agreement
+from rlhf_lab.quality.agreement import Agreement, VoteColumns
 
 F, S, T, B = Choice.FIRST, Choice.SECOND, Choice.TIE, Choice.BOTH_BAD
+VALUE = {F: agreement.FIRST, S: agreement.SECOND, T: agreement.TIE, B: agreement.TIE}
+
+
+class Ballot(NamedTuple):
+    pair_id: int
+    annotator: str
+    choice: Choice
+    created_at: float
+    first_on_left: bool | None = True
+    response_ms: int | None = None
+    repeat: bool = False
+    adjudication: bool = False
+
+    @property
+    def value(self):
+        return VALUE[self.choice]
+
+    @property
+    def left_won(self):
+        unknown = self.first_on_left is None or self.value == agreement.TIE
+        return -1 if unknown else int((self.choice is F) == self.first_on_left)
 
 
 def make_vote(pair, annotator, choice, **more):
-    values = {"vote_id": pair, "first_on_left": True, "response_ms": None, "created_at": float(pair)} | more
-    return VoteRecord(pair_id=pair, annotator=annotator, choice=choice, **values)
+    return Ballot(pair, annotator, choice, **({"created_at": float(pair)} | more))
+
+
+def columns(votes):
+    names = tuple(sorted({vote.annotator for vote in votes}))
+    return VoteColumns(
+        names,
+        np.array([names.index(vote.annotator) for vote in votes], np.int64),
+        np.array([vote.pair_id for vote in votes], np.int64),
+        np.array([vote.value for vote in votes], np.int64),
+        np.array([vote.left_won for vote in votes], np.int64),
+        np.array([math.nan if vote.response_ms is None else vote.response_ms for vote in votes], np.float64),
+        np.array([vote.created_at for vote in votes], np.float64),
+        np.array([vote.repeat for vote in votes], np.bool_),
+        np.array([vote.adjudication for vote in votes], np.bool_),
+    )
+
+
+def krippendorff_alpha(votes):
+    return agreement.krippendorff_alpha(columns(votes))
+
+
+def pairwise_agreement(votes):
+    return agreement.pairwise_agreement(columns(votes))
+
+
+def annotator_qualities(votes):
+    return agreement.annotator_qualities(columns(votes))
+
+
+def quality_over_time(votes, bucket_count):
+    return agreement.quality_over_time(columns(votes), bucket_count)
 
 
 #: Pair 1: F F; pair 2: F S; pair 3: S S T; pair 4: one vote only.
@@ -132,9 +180,7 @@ def test_repeats_count_for_consistency_alone():
 
 
 def test_time_buckets_have_equal_lengths():
-    votes = [
-        make_vote(i, "a", F if i < 5 else S, first_on_left=True, created_at=100.0 - i, vote_id=i) for i in range(10)
-    ]
+    votes = [make_vote(i, "a", F if i < 5 else S, first_on_left=True, created_at=100.0 - i) for i in range(10)]
     late, early = quality_over_time(votes, 2)[::-1]
     assert (early.start, early.end, early.votes, early.left_preference) == (91.0, 95.0, 5, Agreement(0, 5))
     assert (late.start, late.end, late.votes, late.left_preference) == (96.0, 100.0, 5, Agreement(5, 5))

@@ -14,7 +14,7 @@ from rlhf_lab.importers.column_mapping import parse_map
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.writer import ImportTarget, save_import
 from rlhf_lab.quality.agreement import annotator_qualities, krippendorff_alpha, pairwise_agreement
-from rlhf_lab.quality.queries import vote_records
+from rlhf_lab.quality.queries import vote_columns
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
 
@@ -31,7 +31,7 @@ def db(tmp_path):
 def taken_in(db, path, **asked):
     project = projects.create_project(db, "real", "embedded", "", "own", 0, [("Once", "train")])
     save_import(db, parse_file(ImportRequest(str(path), **asked)), ImportTarget(project.id, skip_broken=True))
-    return vote_records(db, project.id, Source.HUMAN)
+    return vote_columns(db, project.id, Source.HUMAN)
 
 
 def definition(units):
@@ -79,7 +79,7 @@ def test_llmfao_124_workers_with_ties(db, tmp_path):
         "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows), encoding="utf-8"
     )
     votes = taken_in(db, joined, mapping=parse_map(["pair=pair_id"]))
-    assert (len(votes), len({vote.annotator for vote in votes}), len({vote.pair_id for vote in votes})) == (
+    assert (len(votes), len(set(votes.annotator)), len(set(votes.pair))) == (
         8931,
         124,
         2139,

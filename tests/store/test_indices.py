@@ -1,4 +1,5 @@
-"""Every query finds its rows by an index, and no index is idle: SQLite's plans say so. Small tables may be scanned."""
+"""Every query finds its rows by an index, and no index is idle: SQLite's plans say so. Small tables may be scanned, all rows of a
+table counted, and the columns in memory read a table once."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -33,7 +34,21 @@ from rlhf_lab.store.import_batches import preview_undo, project_imports, undo_im
 from rlhf_lab.store.tables import imports, metadata
 
 pytestmark = pytest.mark.sqlite
-SMALL = {"projects", "engines", "presence", "runs", "reward_models", "imports", "blind_tests", "tournaments"}
+COUNTED = re.compile(
+    r"SELECT count\(\*\) AS count_1 \nFROM (votes|pairs)"
+)  # 200,000 votes: 0.8 ms, by the smallest index
+SMALL = {
+    "voter",
+    "leases",
+    "projects",
+    "engines",
+    "presence",
+    "runs",
+    "reward_models",
+    "imports",
+    "blind_tests",
+    "tournaments",
+}
 #: Used by the database itself, which looks for what points to a row that is deleted (test_removal).
 DELETING = {"ix_pairs_second_id", "ix_scores_completion_id"}
 
@@ -135,7 +150,7 @@ def test_every_query_uses_an_index(db: Database, project: Project, make_pairs: C
                 scanned = re.match(r"SCAN (?!CONSTANT)(\w+)", row[3])
                 whole_run = row[3].endswith("metrics USING PRIMARY KEY (run_id=?)")
                 whole_run = whole_run and not sql.startswith("DELETE FROM runs")  # which takes all of the run's
-                if whole_run or (scanned and scanned[1] not in SMALL):
+                if whole_run or (scanned and scanned[1] not in SMALL and not COUNTED.fullmatch(sql)):
                     scans.append((row[3], sql))
     assert scans == []
     # Newer SQLite (3.46) goes by the key for an equal step and reads the whole run; this one may not.

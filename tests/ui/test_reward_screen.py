@@ -73,7 +73,7 @@ def test_each_model_has_its_own_report(ctx):
     first, second = add(ctx), add(ctx, REPORT | {"train_accuracy": 0.99, "length_correlation": None})
     detail = reward.model_detail(ctx, first.id)
     assert (detail["train_accuracy"], detail["length_correlation"], detail["ties"]) == (0.95, 0.4, 1)
-    assert (detail["chosen_scores"], detail["rejected_scores"], detail["loss"]) == ([1.0], [-1.0], [0.7, 0.5])
+    assert (detail["chosen_scores"], detail["rejected_scores"], detail["loss"]) == ([(1.0, 1)], [(-1.0, 1)], [0.7, 0.5])
     assert reward.model_detail(ctx, second.id)["length_correlation"] is None
     with pytest.raises(LabError):
         reward.model_detail(ctx, 99)
@@ -100,8 +100,8 @@ def test_example_texts_are_the_training_labels_newest_first(ctx):
     assert texts[1] == prompt | {"text": newest.rejected.strip(), "tag": "not preferred"}
 
 
-def test_a_model_whose_labels_were_changed_can_still_be_shown(ctx):
-    snapshot = LabelSnapshot((1, 2), "another digest", Source.SIMULATED)
+def test_a_model_whose_labels_are_gone_can_still_be_shown(ctx):
+    snapshot = LabelSnapshot((98, 99), "another digest", Source.SIMULATED)
     row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=REPORT, snapshot=snapshot)
     assert all(item["tag"] == "waits for a label" for item in reward.model_detail(ctx, row.id)["example_texts"])
 

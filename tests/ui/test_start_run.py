@@ -15,6 +15,7 @@ from rlhf_lab.jobs import engine_process, queue, run_control
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.judges.builtin import Judge
 from rlhf_lab.store.label_snapshots import snapshot_labels
+from rlhf_lab.store.reward_model_list import listed_model
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import get_run, runs
 from rlhf_lab.ui.components.forms import Form, help_text
@@ -125,7 +126,7 @@ def test_the_note_names_the_judge_even_one_from_a_file(ctx, names, text):
         )
     pinned = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
     row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=pinned)
-    assert text in start_run.reward_note(ctx.db, row)
+    assert text in start_run.reward_note(listed_model(ctx.db, ctx.project.id, row.id))
 
 
 def test_the_form_opens_with_the_preset_for_any_model(ctx):

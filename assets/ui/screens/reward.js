@@ -173,10 +173,10 @@ function learningCurve() {
 function scoreHistogram() {
   const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'Scores of the labelled texts'),
     el('span.lab-badge', {}, el('i.swatch.up'), 'preferred'), el('span.lab-badge', {}, el('i.swatch.down'), 'not preferred')));
-  const scores = [...report.chosen_scores, ...report.rejected_scores], binSize = Math.max(0.1, Math.round((Math.max(...scores) - Math.min(...scores)) / 1.6) / 10);
-  const trace = (x, color, name) => ({ type: 'histogram', x, marker: { color }, opacity: 0.6, xbins: { start: -50, end: 50, size: binSize }, autobinx: false, hovertemplate: `${name}: %{y} between %{x}<extra></extra>` });
+  const scores = [...report.chosen_scores, ...report.rejected_scores].map(([score]) => score), binSize = Math.max(0.1, Math.round((Math.max(...scores) - Math.min(...scores)) / 1.6) / 10);
+  const trace = (counts, color, name) => ({ type: 'histogram', x: counts.map(([score]) => score), y: counts.map(([, texts]) => texts), histfunc: 'sum', marker: { color }, opacity: 0.6, xbins: { start: -50, end: 50, size: binSize }, autobinx: false, hovertemplate: `${name}: %{y} between %{x}<extra></extra>` });
   card.append(chart('histogram', 'histogram of the scores of preferred and of other texts', (c) => ({
-    traces: [trace(report.chosen_scores, c.left, 'preferred'), trace(report.rejected_scores, c.right, 'not preferred')], layout: { xTitle: 'score, in sd of base samples', yTitle: 'texts', y: { dtick: report.chosen_scores.length <= 12 ? 1 : null } } })));
+    traces: [trace(report.chosen_scores, c.left, 'preferred'), trace(report.rejected_scores, c.right, 'not preferred')], layout: { xTitle: 'score, in sd of base samples', yTitle: 'texts', y: { dtick: report.chosen_scores.reduce((sum, [, texts]) => sum + texts, 0) <= 12 ? 1 : null } } })));
   return card;
 }
 

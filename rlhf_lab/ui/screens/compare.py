@@ -9,15 +9,15 @@ from pydantic import Field
 
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.checkpoint_index import best_step, checkpoint_steps
-from rlhf_lab.common.enums import JobKind
+from rlhf_lab.common.enums import JobKind, Source
 from rlhf_lab.common.paths import run_folder
-from rlhf_lab.common.records import Job, RewardModelRow
+from rlhf_lab.common.records import Job
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue, run_control
 from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.projects import prompts
-from rlhf_lab.store.reward_models import reward_model_of, reward_models
+from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models
 from rlhf_lab.store.runs import get_run, runs
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
@@ -193,7 +193,7 @@ def own_jobs(ctx: Context, job_ids: Sequence[int], annotator: str) -> list[Job]:
 def comparison_options(ctx: Context) -> dict[str, Any]:
     """What can be compared: the base, its best of n, and every run that has done a step; the same for every page."""
     project = ctx.project
-    reward_rows = reward_models(ctx.db, project.id)
+    reward_rows = list_reward_models(ctx.db, project.id)
     started_runs = [run for run in runs(ctx.db, project.id) if run.step > 0]
     prompt_texts = [prompt.text for prompt in prompts(ctx.db, project.id, "eval")[:64]]
     return {
@@ -205,7 +205,7 @@ def comparison_options(ctx: Context) -> dict[str, Any]:
             *([f"base/best/{n}", f"base, best of {n}"] for n in BEST_OF_CHOICES if reward_rows),
         ],
         "reward_models": [[row.id, reward_model_label(row)] for row in reward_rows],
-        "default_scorer": reward_model_and_judge(ctx, reward_rows[0]) if reward_rows else None,
+        "default_scorer": reward_model_and_judge(reward_rows[0]) if reward_rows else None,
         "prompts": prompt_texts,
         "conversations": {text: turns for text in prompt_texts if len(turns := turns_of_prompt(text)) > 1},
         "tests": blind_test.list_tests(ctx),
@@ -219,21 +219,22 @@ def run_details(ctx: Context, run_ids: Sequence[int]) -> dict[str, Any]:
     Only of chosen runs, because there may be a thousand. Runs that are gone, or another project's, are left out.
     """
     steps_by_run, best_by_run, scorer_by_run = {}, {}, {}
+    models: dict[int | None, ListedRewardModel] = {row.id: row for row in list_reward_models(ctx.db, ctx.project.id)}
     for run_id in run_ids[:MAX_COLUMNS]:
         with contextlib.suppress(StoreError):
             run = get_run(ctx.db, run_id)
             if run.project_id == ctx.project.id:
-                row = reward_model_of(ctx.db, current_reward_model_id(RunView.load(ctx.db, run)))
+                row = models.get(current_reward_model_id(RunView.load(ctx.db, run)))
                 steps_by_run[str(run.id)] = checkpoint_steps(run_folder(ctx.home, run.id))
                 best_by_run[str(run.id)] = best_step(run_folder(ctx.home, run.id))
                 if row is not None:
-                    scorer_by_run[str(run.id)] = reward_model_and_judge(ctx, row)
+                    scorer_by_run[str(run.id)] = reward_model_and_judge(row)
     return {"steps_by_run": steps_by_run, "best_by_run": best_by_run, "scorer_by_run": scorer_by_run}
 
 
-def reward_model_and_judge(ctx: Context, row: RewardModelRow) -> list[Any]:
+def reward_model_and_judge(row: ListedRewardModel) -> list[Any]:
     """[id, judge whose labels it was trained on]; the judge is "" for people and several judges."""
-    return [row.id, run_control.judge_of_labels(ctx.db, row.snapshot) or ""]
+    return [row.id, (row.source is Source.SIMULATED and run_control.only_judge(row.annotators)) or ""]
 
 
 def submit_comparison(ctx: Context, payload: ComparePayload, annotator: str) -> list[Job]:

@@ -14,7 +14,7 @@ from rlhf_lab.jobs import engine_process, queue, retraining
 from rlhf_lab.jobs.startup_project import StartupPhase
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.store.projects import get_project
-from rlhf_lab.store.reward_models import latest_reward_model
+from rlhf_lab.store.reward_model_list import newest_listed
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
@@ -68,7 +68,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 def state(ctx: Context) -> dict[str, Any]:
     project, counted_at = ctx.project, time.time_ns() // 1000
     label_counts = retraining.get_label_progress(ctx.db, project.id)
-    row = latest_reward_model(ctx.db, project.id, Source.HUMAN) or latest_reward_model(ctx.db, project.id)
+    row = newest_listed(ctx.db, project.id, Source.HUMAN) or newest_listed(ctx.db, project.id)
     running = queue.jobs(ctx.db, statuses=[JobStatus.RUNNING])
     job = min(running, key=lambda job: job.id) if running else None
     engine = engine_process.engine_state(ctx.db)
@@ -84,7 +84,7 @@ def state(ctx: Context) -> dict[str, Any]:
             "accuracy": row.report["accuracy"],
             "low": row.report["accuracy_low"] if row.report["accuracy"] is not None else None,
             "high": row.report["accuracy_high"],
-            "simulated": row.snapshot.source is Source.SIMULATED,
+            "simulated": row.source is Source.SIMULATED,
         },
         "engine": _engine_view(engine, job is not None),
         "job": job and _job_view(ctx, job),

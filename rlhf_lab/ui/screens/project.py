@@ -33,7 +33,7 @@ from rlhf_lab.jobs.prompt_files import MAX_BYTES, PROMPT_FILE_SUFFIXES, parse_pr
 from rlhf_lab.jobs.run_control import check_name
 from rlhf_lab.jobs.startup_project import StartupPhase
 from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts, rename_project
-from rlhf_lab.store.reward_models import reward_models
+from rlhf_lab.store.reward_models import count_reward_models
 from rlhf_lab.store.runs import runs
 from rlhf_lab.store.votes import label_count, vote_counts
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
@@ -345,7 +345,7 @@ def project_row(ctx: Context, project: Project) -> dict[str, Any]:
         "pair_count": count_pairs(db, project.id),
         "human_labels": human,
         "simulated_labels": simulated,
-        "model_count": len(reward_models(db, project.id)),
+        "model_count": count_reward_models(db, project.id),
         "run_count": len(runs(db, project.id)),
     }
 

@@ -1,6 +1,5 @@
 """Part "Quality of the labels": agreement and consistency of annotators, training on a selection of them, doubtful labels."""
 
-from collections import Counter
 from typing import Any, TypedDict
 
 import gradio as gr
@@ -8,21 +7,21 @@ from pydantic import StrictFloat, StrictInt
 
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, Source
-from rlhf_lab.common.records import RewardModelRow
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.quality.agreement import (
     Agreement,
     AnnotatorQuality,
     TimeBucket,
+    VoteColumns,
     annotator_qualities,
     krippendorff_alpha,
     pairwise_agreement,
     quality_over_time,
 )
-from rlhf_lab.quality.queries import doubted_labels, request_new_vote, vote_records
-from rlhf_lab.store.label_snapshots import snapshot_annotators
-from rlhf_lab.store.reward_models import get_reward_model, reward_models
+from rlhf_lab.quality.queries import columns_of, doubted_labels, request_new_vote, vote_columns
+from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models, newest_listed
+from rlhf_lab.store.vote_table import current_votes
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, if_changed, operator_action, parse_payload, unusable
@@ -80,7 +79,6 @@ class QualityController:
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
-        self._cached_stats: tuple[Any, dict[str, Any]] | None = None
 
     def get_state(self, query: dict[str, Any]) -> dict[str, Any]:
         """The reply to a QualityQuery; {"unchanged": True} to a page that shows it already."""
@@ -96,7 +94,7 @@ class QualityController:
 
     def _default_source(self) -> Source:
         """People's votes, unless there are only simulated ones."""
-        human, simulated = (vote_records(self.ctx.db, self.ctx.project.id, source) for source in Source)
+        human, simulated = (len(vote_columns(self.ctx.db, self.ctx.project.id, source)) for source in Source)
         return Source.SIMULATED if simulated and not human else Source.HUMAN
 
     def _is_training(self) -> bool:
@@ -110,30 +108,19 @@ class QualityController:
         )
 
     def _agreement_stats(self, source: Source) -> dict[str, Any]:
-        votes = vote_records(self.ctx.db, self.ctx.project.id, source)
-        key = (self.ctx.project.id, source, hash(tuple(votes)))
-        if self._cached_stats is None or self._cached_stats[0] != key:
-            annotators = annotator_qualities(votes)
-            time_buckets = quality_over_time(votes, TIME_BUCKETS) if votes else []
-            stats = {
-                "votes": len(votes),
-                "alpha": rounded(krippendorff_alpha(votes)),
-                "agreement": share_row(pairwise_agreement(votes)),
-                "people": [annotator_row(annotator) for annotator in annotators[:MAX_PEOPLE]],
-                "unlisted_count": max(0, len(annotators) - MAX_PEOPLE),
-                "time_buckets": [time_bucket_row(bucket) for bucket in time_buckets],
-            }
-            self._cached_stats = (key, stats)
-        return self._cached_stats[1]
+        """Computed once for each state of the votes."""
+        table = current_votes(self.ctx.db, self.ctx.project.id)
+        return table.cached(("quality", source), lambda: agreement_stats(columns_of(table, source)))
 
     def _models(self) -> list[dict[str, Any]]:
-        return [self._model(row) for row in reward_models(self.ctx.db, self.ctx.project.id)[:MAX_MODELS]]
+        return [self._model(row) for row in list_reward_models(self.ctx.db, self.ctx.project.id)[:MAX_MODELS]]
 
-    def _model(self, row: RewardModelRow) -> dict[str, Any]:
+    @staticmethod
+    def _model(row: ListedRewardModel) -> dict[str, Any]:
         weights = row.report.get("weights") or {}
-        names = snapshot_annotators(self.ctx.db, row.snapshot)
+        names = row.annotators
         return {
-            "id": row.id, "labels": len(row.snapshot.vote_ids), "source": row.snapshot.source.value,
+            "id": row.id, "labels": row.label_count, "source": row.source.value,
             "people": [[name, weights.get(name, 1)] for name in names[:MAX_MODEL_PEOPLE]], "annotator_count": len(names),
             "has_selection": bool(row.report.get("annotators")), "accuracy": row.report.get("accuracy"),
             "low": row.report.get("accuracy_low"), "high": row.report.get("accuracy_high"),
@@ -141,11 +128,10 @@ class QualityController:
 
     def _doubtful_labels(self, source: Source) -> dict[str, Any] | None:
         """The labels of a source that its newest reward model finds least likely; None without a reward model."""
-        rows = reward_models(self.ctx.db, self.ctx.project.id)
-        row = next((row for row in rows if row.snapshot.source is source), None)
+        row = newest_listed(self.ctx.db, self.ctx.project.id, source)
         if row is None:
             return None
-        labels = doubted_labels(self.ctx.db, get_reward_model(self.ctx.db, row.id))
+        labels = doubted_labels(self.ctx.db, row)
         return {"reward_model_id": row.id, "labels": [
             {
                 "vote_id": label.vote.id, "annotator": label.vote.annotator, "choice": label.vote.choice.value,
@@ -175,9 +161,7 @@ class QualityController:
             raise ConfigError("The page asked for nobody's labels. Reload it and try again.")
         if not all(isinstance(weight, int) and 0 <= weight <= MAX_WEIGHT for weight in weights.values()):
             raise ConfigError(f"A weight is a whole number from 0 (left out) to {MAX_WEIGHT}.")
-        label_counts: Counter[str] = Counter()
-        for vote in vote_records(ctx.db, ctx.project.id, source):
-            label_counts[vote.annotator] += not vote.repeat
+        label_counts = vote_columns(ctx.db, ctx.project.id, source).label_counts()
         included = [name for name in label_counts if weights.get(name, 1) > 0]
         if not included:
             raise ConfigError("Everybody is left out. Choose at least one annotator to learn from.")
@@ -195,6 +179,18 @@ class QualityController:
             f"A reward model from {len(included)} of {len(label_counts)} annotators is asked for; compare it below when it is "
             "there."
         )
+
+
+def agreement_stats(votes: VoteColumns) -> dict[str, Any]:
+    annotators = annotator_qualities(votes)
+    return {
+        "votes": len(votes),
+        "alpha": rounded(krippendorff_alpha(votes)),
+        "agreement": share_row(pairwise_agreement(votes)),
+        "people": [annotator_row(annotator) for annotator in annotators[:MAX_PEOPLE]],
+        "unlisted_count": max(0, len(annotators) - MAX_PEOPLE),
+        "time_buckets": [time_bucket_row(bucket) for bucket in quality_over_time(votes, TIME_BUCKETS)],
+    }
 
 
 def rounded(value: float | None) -> float | None:

@@ -1,6 +1,6 @@
 """Screen "Reward model": train one, see its accuracy and calibration, and the score of each word of a text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gradio as gr
@@ -8,15 +8,16 @@ import gradio as gr
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
-from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardModelRow
+from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job
 from rlhf_lab.config.reward import RewardConfig
-from rlhf_lab.errors import ConfigError, LabError, StoreError
+from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import engine_process, queue, retraining
 from rlhf_lab.jobs.demo import visitor_training_goal
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.jobs.model_speed import speed_changed_at
-from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_annotators
-from rlhf_lab.store.reward_models import get_reward_model, reward_models
+from rlhf_lab.store.label_snapshots import comparisons_by_vote
+from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models, listed_model
+from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.reward_scores import prediction_accuracy
 from rlhf_lab.store.votes import next_unvoted_pair, vote_counts
 from rlhf_lab.ui.components.charts import PLOTLY_CONFIG, layout
@@ -28,7 +29,6 @@ from rlhf_lab.ui.services.generation_requests import check_queue_capacity, own_j
 from rlhf_lab.ui.services.stage_estimates import reward_sentences
 
 MAX_TEXT_CHARS = 4000  # of a text to explain, prompt included
-MAX_EXAMPLES = 4  # labelled pairs whose texts are offered
 MAX_POINTS = 300  # of a loss curve
 MAX_LISTED = 50  # reward models
 MIN_DECIDED_LABELS = 2  # that a training needs
@@ -178,7 +178,7 @@ def screen_state(ctx: Context) -> dict[str, Any]:
     latest = next(iter(queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], limit=1)), None)
     return {
         "project": project.id,
-        "models": [model_summary(ctx, row) for row in reward_models(ctx.db, project.id)[:MAX_LISTED]],
+        "models": [model_summary(row) for row in list_reward_models(ctx.db, project.id)[:MAX_LISTED]],
         "job": training_view(ctx, latest) if latest and latest.status in UNFINISHED_JOB_STATUSES else None,
         "last_training": latest.id if latest else 0,
         "failed": latest.error if latest and latest.status is JobStatus.FAILED else "",
@@ -229,72 +229,69 @@ def thin_and_round(numbers: list[float]) -> list[float]:
     return [float(f"{x:.4g}") for x in downsample_values(numbers, MAX_POINTS)]
 
 
-def model_summary(ctx: Context, row: RewardModelRow) -> dict[str, Any]:
+def model_summary(row: ListedRewardModel) -> dict[str, Any]:
     report = row.report
     return {
-        "id": row.id, "labels": len(row.snapshot.vote_ids), "accuracy": report.get("accuracy"),
-        "low": report.get("accuracy_low"), "high": report.get("accuracy_high"), "source": row.snapshot.source.value,
-        "source_text": source_text(ctx, row), "created_at": row.created_at,
+        "id": row.id, "labels": row.label_count, "accuracy": report.get("accuracy"),
+        "low": report.get("accuracy_low"), "high": report.get("accuracy_high"), "source": row.source.value,
+        "source_text": source_text(row), "created_at": row.created_at,
     }  # fmt: skip
 
 
-def source_text(ctx: Context, row: RewardModelRow) -> str:
+def source_text(row: ListedRewardModel) -> str:
     """Whose labels the model was trained on."""
-    if row.snapshot.source is Source.HUMAN:
+    if row.source is Source.HUMAN:
         return "people"
-    names = sorted({judge_name_of(name) for name in snapshot_annotators(ctx.db, row.snapshot)})
+    names = sorted({judge_name_of(name) for name in row.annotators})
     return f"simulated by {', '.join(names)}" if names else "simulated"
 
 
 def model_detail(ctx: Context, model: int) -> dict[str, Any]:
     """What never changes about a reward model, which the page reads once. StoreError: there is no such model."""
-    row = get_reward_model(ctx.db, model)
+    row = listed_model(ctx.db, ctx.project.id, model)
     report, labels = row.report, training_labels(ctx, row)
     return {
         "id": row.id,
         "ties": report.get("ties", 0), "folds": report.get("folds", 0), "train_accuracy": report.get("train_accuracy"),
-        "chosen_scores": [round(score, 2) for score in report.get("chosen_scores", [])],
-        "rejected_scores": [round(score, 2) for score in report.get("rejected_scores", [])],
-        "length_correlation": report.get("length_correlation"), "loss": thin_and_round(report.get("loss", [])),
+        "chosen_scores": row.chosen_scores, "rejected_scores": row.rejected_scores,
+        "length_correlation": report.get("length_correlation"), "loss": thin_and_round(row.loss),
         "pooling": row.config.get("pooling"), "warm_start": bool(row.config.get("warm_start")),
         "adapter_rejected": (report.get("adapter") or {}).get("used") is False,
-        "note": report.get("note", ""), "seconds": report.get("seconds"), "example_texts": example_texts(ctx, row, labels),
+        "note": report.get("note", ""), "seconds": report.get("seconds"),
+        "example_texts": example_texts(ctx, [labels[vote_id] for vote_id in row.examples if vote_id in labels]),
         "calibration": report.get("calibration") or [], "calibration_error": report.get("expected_calibration_error"),
-        "disagreements": disagreement_rows(report.get("disagreements") or [], labels),
+        "disagreements": disagreement_rows(row.disagreements, labels),
     }  # fmt: skip
 
 
-def training_labels(ctx: Context, row: RewardModelRow) -> list[Comparison]:
-    """The labels a reward model was trained on; none where they were changed in the database since."""
-    try:
-        return load_comparisons(ctx.db, row.snapshot)
-    except StoreError:
-        return []
+def training_labels(ctx: Context, row: ListedRewardModel) -> dict[int, Comparison]:
+    """The labels whose texts are shown, by vote, as they are now; without those that are not stored any more."""
+    return comparisons_by_vote(ctx.db, [*(vote_id for vote_id, _ in row.disagreements), *row.examples])
 
 
-def disagreement_rows(reported: Sequence[dict[str, float]], labels: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """The report's {"index", "probability"} of labels that the model would have decided otherwise, with their texts."""
+def disagreement_rows(
+    disagreements: Sequence[tuple[int, float]], labels: Mapping[int, Comparison]
+) -> list[dict[str, Any]]:
+    """Labels that the model would have decided otherwise, with their texts. disagreements: (vote, probability)."""
     return [
         {
-            "turns": turns_of_prompt(label.prompt),
-            "chosen": label.chosen.strip(),
-            "rejected": label.rejected.strip(),
-            "probability": item["probability"],
+            "turns": turns_of_prompt(labels[vote_id].prompt),
+            "chosen": labels[vote_id].chosen.strip(),
+            "rejected": labels[vote_id].rejected.strip(),
+            "probability": probability,
         }
-        for item in reported
-        if int(item["index"]) < len(labels)
-        for label in [labels[int(item["index"])]]
+        for vote_id, probability in disagreements
+        if vote_id in labels
     ]
 
 
-def example_texts(ctx: Context, row: RewardModelRow, labels: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Texts to explain: a pair without a vote, and the last decided pairs that the model was trained on."""
+def example_texts(ctx: Context, decided: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Texts to explain: a pair without a vote, and decided pairs that the model was trained on."""
     texts = []
-    pair = next_unvoted_pair(ctx.db, row.project_id, "reward screen")
+    pair = next_unvoted_pair(ctx.db, ctx.project.id, "reward screen")
     if pair is not None:
         texts = [(pair.prompt.text, side.text, "waits for a label") for side in (pair.first, pair.second)]
-    decided = [label for label in labels if not label.tie]
-    for label in reversed(decided[-MAX_EXAMPLES:]):
+    for label in decided:
         texts += [(label.prompt, label.chosen, "preferred"), (label.prompt, label.rejected, "not preferred")]
     return [
         {"prompt": prompt, "turns": turns_of_prompt(prompt), "text": text.strip(), "tag": tag}

@@ -13,7 +13,7 @@ from rlhf_lab.common.records import Run
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import run_control
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.reward_models import reward_models
+from rlhf_lab.store.reward_model_list import list_reward_models
 from rlhf_lab.store.run_metrics import metric_series
 from rlhf_lab.store.runs import events, runs
 from rlhf_lab.store.votes import label_count, vote_counts, voters
@@ -145,7 +145,9 @@ def runs_overview(ctx: Context, row_cache: RunRowCache) -> dict[str, Any]:
         "name": project.name,
         "runs": row_cache.rows_for(ctx.db, project_runs[:MAX_LISTED]),
         "unlisted_count": max(0, len(project_runs) - MAX_LISTED),
-        "reward_models": [[row.id, run_summary.reward_model_label(row)] for row in reward_models(ctx.db, project.id)],
+        "reward_models": [
+            [row.id, run_summary.reward_model_label(row)] for row in list_reward_models(ctx.db, project.id)
+        ],
         "labels": {source.value: label_count(counts[source]) for source in Source},
         "annotators": {source.value: voters(ctx.db, project.id, source) for source in Source},
     }

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, LABEL_ALGORITHMS, Choice, JobKind, JobStatus, Source
-from rlhf_lab.common.records import RewardModelRow, Run
+from rlhf_lab.common.records import Run
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import ALGORITHMS, PRESETS, PolicyConfig
@@ -16,8 +16,7 @@ from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.rewards.terms import parse_lines
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.label_snapshots import snapshot_annotators
-from rlhf_lab.store.reward_models import reward_models
+from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models
 from rlhf_lab.store.runs import runs
 from rlhf_lab.store.votes import label_count, vote_counts
 from rlhf_lab.ui.components.forms import Form
@@ -185,13 +184,13 @@ def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
     note_cache: `reward_note` by the id of the reward model, which never changes.
     """
     project = ctx.project
-    reward_rows, project_runs = reward_models(ctx.db, project.id), runs(ctx.db, project.id)
-    default = next((row for row in reward_rows if row.snapshot.source is Source.HUMAN), None)
+    reward_rows, project_runs = list_reward_models(ctx.db, project.id), runs(ctx.db, project.id)
+    default = next((row for row in reward_rows if row.source is Source.HUMAN), None)
     default_id = default.id if default else reward_rows[0].id if reward_rows else None
     listed = run_summary.newest_rows(reward_rows, MAX_MODELS, default_id)
     for row in listed:
         if row.id not in note_cache:
-            note_cache[row.id] = reward_note(ctx.db, row)
+            note_cache[row.id] = reward_note(row)
     training = queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], statuses=[JobStatus.RUNNING])
     return {
         "project": project.id,
@@ -229,17 +228,17 @@ def run_estimate(ctx: Context, form: Form, values: Sequence[Any]) -> str:
     return policy_sentence(ctx, config)
 
 
-def reward_note(db: Database, row: RewardModelRow) -> str:
+def reward_note(row: ListedRewardModel) -> str:
     """What a run on a reward model learns from, and a warning where the reward model may be guessing."""
-    if row.snapshot.source is Source.HUMAN:
+    if row.source is Source.HUMAN:
         note = "It learns from people's labels."
-    elif judge := run_control.judge_of_labels(db, row.snapshot):
+    elif judge := run_control.only_judge(row.annotators):
         note = f"It learns from simulated labels by the judge {judge}, whose own score is drawn as gold."
     else:
-        judges = {judge_name_of(name) for name in snapshot_annotators(db, row.snapshot)}
+        judges = {judge_name_of(name) for name in row.annotators}
         whose = f"{judges.pop()}, which does not ship with the lab" if len(judges) == 1 else "several judges"
         note = f"It learns from simulated labels by {whose}; no gold score is drawn."
-    warning = run_control.accuracy_warning(row)
+    warning = run_control.accuracy_warning(row.report)
     return f"{note} {warning}" if warning else note
 
 

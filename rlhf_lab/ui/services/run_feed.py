@@ -18,7 +18,7 @@ from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.engine_process import engine_state
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.reward_models import reward_models
+from rlhf_lab.store.reward_model_list import list_reward_models
 from rlhf_lab.store.run_metrics import metric_names, metric_series, sample_steps
 from rlhf_lab.store.runs import runs
 from rlhf_lab.ui.components.charts import CURVES
@@ -247,7 +247,7 @@ class RunFeed:
         db, view, run = self.ctx.db, status.view, status.view.run
         reward_model_id = run_summary.current_reward_model_id(view)
         listed_runs = run_summary.newest_rows(status.project_runs, MAX_LISTED, run.id)
-        models = run_summary.newest_rows(reward_models(db, run.project_id), MAX_MODELS, reward_model_id)
+        models = run_summary.newest_rows(list_reward_models(db, run.project_id), MAX_MODELS, reward_model_id)
         terms = read_terms(run.manifest.get(TERMS_KEY) or [])
         reward_terms = [(f"objective/reward/{term.label}", term.weight) for term in terms]
         drawn = {*CHART_METRICS, *(metric for metric, _ in reward_terms)}

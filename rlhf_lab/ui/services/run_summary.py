@@ -8,18 +8,19 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import LABEL_ALGORITHMS, EngineState, EventKind, RunStatus, Source
-from rlhf_lab.common.records import Job, LabelSnapshot, RewardModelRow, Run, RunEvent
+from rlhf_lab.common.records import Job, LabelSnapshot, Run, RunEvent
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import LIVE_SETTINGS, PolicyConfig
 from rlhf_lab.jobs import run_control
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.reward_model_list import ListedRewardModel
 from rlhf_lab.store.reward_models import reward_model_of
 from rlhf_lab.store.run_metrics import samples_at
 from rlhf_lab.store.runs import events, get_run
 from rlhf_lab.ui.services.curve_diagnosis import HYPHEN_AS_MINUS, SettingChange
 
-_Row = TypeVar("_Row", Run, RewardModelRow)
+_Row = TypeVar("_Row", Run, ListedRewardModel)
 JsonPoint = list[float | None]  # [step, value]; None for a value that is not finite
 MAX_INTERVAL_WIDTH = 0.25  # a wider interval is shown in place of the figure; the page's script has the same limit
 ENGINE_LOST_TEXT = "The engine is lost. It is started again by itself, and the run goes on from its last checkpoint."
@@ -126,7 +127,7 @@ def label_source_text(db: Database, run: Run, reward_model_id: int | None = None
     return f"{beginning} people's labels{model_text}{gold_text}"
 
 
-def reward_model_label(row: RewardModelRow) -> str:
+def reward_model_label(row: ListedRewardModel) -> str:
     """A reward model in a list: "3: 40 simulated labels, accuracy 81 %"."""
     values = [row.report.get(name) for name in ("accuracy", "accuracy_low", "accuracy_high")]
     accuracy, low, high = (value if value is not None and math.isfinite(value) else None for value in values)
@@ -136,8 +137,8 @@ def reward_model_label(row: RewardModelRow) -> str:
         accuracy_text = f"accuracy {100 * accuracy:.0f} %"
     else:
         accuracy_text = f"accuracy {100 * low:.0f}–{100 * high:.0f} %"
-    source_text = "simulated" if row.snapshot.source is Source.SIMULATED else "people's"
-    return f"{row.id}: {len(row.snapshot.vote_ids)} {source_text} labels, {accuracy_text}"
+    source_text = "simulated" if row.source is Source.SIMULATED else "people's"
+    return f"{row.id}: {row.label_count} {source_text} labels, {accuracy_text}"
 
 
 def encode_points(points: Iterable[Point]) -> list[JsonPoint]:

@@ -1,0 +1,15 @@
+"""Indices of undone votes and pairs: whether one was undone, or counts again, is known without reading all of them."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0017"
+down_revision = "0016"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    for table, column in (("votes", "undone_at"), ("pairs", "taken_back_at")):
+        undone = sa.text(f"{column} IS NOT NULL")
+        op.create_index(f"ix_{table}_undone", table, [column, "id"], sqlite_where=undone, postgresql_where=undone)

@@ -1,0 +1,337 @@
+"""All votes and pairs of a project in memory, as columns: for figures over all of them, and for the next pair.
+
+Reading 200,000 rows takes half a second, bringing the table up to date less than a millisecond. Of a stored vote two things
+change: whether it is undone, and its annotator's name when a person is erased. Each `current_votes` compares what tells of such
+changes (the newest ids, the numbers of rows, which votes and pairs are undone, which pairs are gold, the
+names of voters) and reads what is new, or
+everything again. So it sees all that was committed before the call, by whatever process.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Column, ColumnElement, Connection, and_, case, func, select
+from sqlalchemy import text as sql
+
+from rlhf_lab.common.enums import VIA_SIDES_UNKNOWN, Choice, Source
+from rlhf_lab.config.labelling import is_actively_selected
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+T = TypeVar("T")
+
+#: Codes of choices and sources are positions in these.
+CHOICES, SOURCES = tuple(Choice), tuple(Source)
+MAX_PROJECTS = 2  # whose tables are kept
+#: Bits of a packed vote; choice and source are below.
+_FLAGS = {"first_on_left": 16, "sides_unknown": 32, "repeat": 64, "adjudication": 128}
+_VOTE_COLUMNS: dict[str, Any] = {
+    "vote_id": np.int64, "pair": np.int64, "annotator": np.int64, "choice": np.uint8, "source": np.uint8,
+    **dict.fromkeys(_FLAGS, np.bool_), "response_ms": np.float64, "created_at": np.float64,
+}  # fmt: skip
+_PAIR_COLUMNS: dict[str, Any] = {
+    "pair_id": np.int64, "first_id": np.int64, "second_id": np.int64, "actively_selected": np.bool_,
+}  # fmt: skip
+_ROW = np.dtype([(name, np.float64 if name == "created_at" else np.int64)
+                 for name in ("id", "pair_id", "annotator", "packed", "response_ms", "created_at")])  # fmt: skip
+_VOTER_NAMES = sql(
+    "WITH RECURSIVE voter(name) AS (SELECT min(annotator) FROM votes UNION ALL "
+    "SELECT (SELECT min(annotator) FROM votes WHERE annotator > voter.name) FROM voter WHERE voter.name IS NOT NULL) "
+    "SELECT name FROM voter WHERE name IS NOT NULL"
+)  # one look into the index for each name
+
+
+@dataclass(frozen=True, eq=False)
+class VoteTable:
+    """A state of a project's votes, oldest first, undone ones included. Nothing of it may be changed.
+
+    By pair, in the order of their ids: pair_id, first_id, second_id, actively_selected, and pair_live, unless its import was
+    undone. By vote: the others. pair and annotator are positions in pair_id and names, choice and source in CHOICES and SOURCES;
+    response_ms is NaN where it is unknown. epoch: changes when rows that were read have changed or are gone.
+    """
+
+    pair_id: Int
+    first_id: Int
+    second_id: Int
+    actively_selected: Bool
+    pair_live: Bool
+    gold: Bool
+    names: tuple[str, ...]
+    vote_id: Int
+    pair: Int
+    annotator: Int
+    choice: NDArray[np.uint8]
+    source: NDArray[np.uint8]
+    first_on_left: Bool
+    sides_unknown: Bool
+    repeat: Bool
+    adjudication: Bool
+    response_ms: NDArray[np.float64]
+    created_at: NDArray[np.float64]
+    live: Bool
+    epoch: int
+    _figures: dict[Any, Any] = field(default_factory=dict)
+
+    def cached(self, key: Any, compute: Callable[[], T]) -> T:
+        """A figure that depends on this table and the key alone, computed once."""
+        if key not in self._figures:
+            self._figures[key] = compute()
+        result: T = self._figures[key]
+        return result
+
+    def labels_of(self, source: Source) -> Bool:
+        """Live votes of a source that are labels: no skips, no hidden repeats, no experts' decisions."""
+        return self.cached(("labels", source), lambda: self.answers_of(source) & ~self.adjudication)
+
+    def answers_of(self, source: Source) -> Bool:
+        """Labels and experts' decisions."""
+        answers: Bool = self.live & ~self.repeat & (self.source == code(source)) & (self.choice != code(Choice.SKIP))
+        return answers
+
+    def training_labels(self, source: Source, *, gold: bool) -> Bool:
+        """What reward models learn from: an expert's decision in place of people's labels on its pair. gold: also gold pairs."""
+        labels = self.answers_of(source)
+        if source is Source.HUMAN:
+            decided = np.zeros(len(self.pair_id), np.bool_)
+            decided[self.pair[self.live & self.adjudication & (self.choice != code(Choice.SKIP))]] = True
+            labels &= self.adjudication | ~decided[self.pair]
+        return labels if gold else labels & ~self.gold[self.pair]
+
+    def positions_of_pairs(self, pair_ids: Sequence[int]) -> Int:
+        """Where these pairs are, without unknown ones."""
+        ids = np.asarray(pair_ids, np.int64)
+        return np.searchsorted(self.pair_id, ids[np.isin(ids, self.pair_id)])
+
+    def votes_by(self, annotator: str) -> Bool:
+        """Live votes of a person."""
+        if annotator not in self.names:
+            return np.zeros(len(self.vote_id), np.bool_)
+        by_annotator: Bool = self.live & (self.annotator == self.names.index(annotator))
+        return by_annotator
+
+    def unvoted_by(self, annotator: str) -> Bool:
+        """Live pairs that are no gold pairs and that a person has no live vote on."""
+        unvoted: Bool = self.pair_live & ~self.gold
+        unvoted[self.pair[self.votes_by(annotator)]] = False
+        return unvoted
+
+    def count_by_pair(self, votes: Bool) -> Int:
+        """How many of the votes are on each pair."""
+        return np.bincount(self.pair[votes], minlength=len(self.pair_id))
+
+
+def code(value: Choice | Source) -> int:
+    """The code of a choice or a source in a table's columns."""
+    return CHOICES.index(value) if isinstance(value, Choice) else SOURCES.index(value)
+
+
+def current_votes(db: Database, project_id: int) -> VoteTable:
+    """The votes of a project as they are now. Equal states are the same object."""
+    with _CACHE_LOCK:
+        readers = _READERS.setdefault(db, OrderedDict())
+        reader = readers.pop(project_id, None) or _Reader(project_id)
+        readers[project_id] = reader
+        while len(readers) > MAX_PROJECTS:
+            readers.popitem(last=False)
+    return reader.refresh(db)
+
+
+_CACHE_LOCK = threading.Lock()
+_READERS: "WeakKeyDictionary[Database, OrderedDict[int, _Reader]]" = WeakKeyDictionary()
+
+
+class _Marked(NamedTuple):
+    """Rows with a mark: changes with every row that gets or loses it."""
+
+    rows: int = 0
+    sum_of_ids: int = 0
+    latest: float = 0.0
+
+
+class _Stored(NamedTuple):
+    """What tells of changes in a table, over all projects. new: rows after the last one that was read."""
+
+    last_id: int = 0
+    rows: int = 0
+    new: int = 0
+    undone: _Marked = _Marked()
+    gold: _Marked = _Marked()
+
+    def continues(self, earlier: "_Stored") -> bool:
+        """Whether nothing was deleted since."""
+        return self.rows - self.new == earlier.rows
+
+
+class _Values:
+    """A column that is appended to; views of it stay as they are."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._buffer, self._length = np.empty(1024, dtype), 0
+
+    def append(self, values: Any) -> None:
+        end = self._length + len(values)
+        if end > len(self._buffer):
+            grown = np.empty(2 * end, self._buffer.dtype)
+            grown[: self._length] = self.values
+            self._buffer = grown
+        self._buffer[self._length : end] = values
+        self._length = end
+
+    @property
+    def values(self) -> NDArray[Any]:
+        return self._buffer[: self._length]
+
+
+class _Reader:
+    """Keeps the table of one project up to date."""
+
+    def __init__(self, project_id: int) -> None:
+        self.project_id, self._lock, self._epoch = project_id, threading.Lock(), 0
+        self._is_gold = and_(t.pairs.c.project_id == project_id, t.pairs.c.gold.is_not(None))
+        self._forget()
+
+    def _forget(self) -> None:
+        self._epoch += 1
+        self._table: VoteTable | None = None
+        self._names: dict[str, int] = {}
+        self._voters: frozenset[str] = frozenset()  # of all projects
+        self._stored_votes, self._stored_pairs = _Stored(), _Stored()
+        self._votes = {name: _Values(dtype) for name, dtype in _VOTE_COLUMNS.items()}
+        self._pairs = {name: _Values(dtype) for name, dtype in _PAIR_COLUMNS.items()}
+        self._live, self._pair_live, self._gold = (_Values(np.bool_) for _ in range(3))
+
+    def refresh(self, db: Database) -> VoteTable:
+        with self._lock, db.read() as conn:
+            if not self._read_changes(conn):
+                self._forget()
+                self._read_changes(conn)
+            if self._table is None:
+                columns: dict[str, Any] = {name: column.values for name, column in (self._votes | self._pairs).items()}
+                columns |= {"live": self._live.values, "pair_live": self._pair_live.values, "gold": self._gold.values}
+                self._table = VoteTable(names=tuple(self._names), epoch=self._epoch, **columns)
+            return self._table
+
+    def _read_changes(self, conn: Connection) -> bool:
+        """False: rows that were read are not there any more, or have another name."""
+        votes = _stored(conn, t.votes.c.undone_at, self._stored_votes.last_id)
+        pairs = _stored(conn, t.pairs.c.taken_back_at, self._stored_pairs.last_id)
+        pairs = pairs._replace(gold=_marked(conn, t.pairs.c.gold_at, self._is_gold))
+        voters = frozenset(conn.execute(_VOTER_NAMES).scalars())
+        if not votes.continues(self._stored_votes) or not pairs.continues(self._stored_pairs):
+            return False
+        if not self._voters <= voters or self._has_old_votes(conn, voters - self._voters):
+            return False
+        if (votes, pairs, voters) != (
+            self._stored_votes._replace(new=0),
+            self._stored_pairs._replace(new=0),
+            self._voters,
+        ):
+            self._table = None
+            self._read_pairs(conn, pairs)
+            self._read_votes(conn, votes)
+            self._voters = voters
+        return True
+
+    def _has_old_votes(self, conn: Connection, names: Iterable[str]) -> bool:
+        """Whether one of these names, which are new, has votes that were read: a person was renamed."""
+        v = t.votes.c
+        return any(
+            conn.execute(select(func.min(v.id)).where(v.annotator == name)).scalar_one() <= self._stored_votes.last_id
+            for name in names
+        )
+
+    def _read_pairs(self, conn: Connection, stored: _Stored) -> None:
+        p = t.pairs.c
+        query = select(p.id, p.first_id, p.second_id, p.reason).where(p.project_id == self.project_id)
+        if stored.new:
+            rows = conn.execute(query.where(p.id > self._stored_pairs.last_id).order_by(p.id)).all()
+            ids, first_ids, second_ids, reasons = zip(*rows, strict=True) if rows else ((), (), (), ())
+            for name, values in (("pair_id", ids), ("first_id", first_ids), ("second_id", second_ids)):
+                self._pairs[name].append(values)
+            self._pairs["actively_selected"].append([is_actively_selected(reason) for reason in reasons])
+            self._pair_live.append(np.ones(len(rows), np.bool_))
+            self._gold.append(np.zeros(len(rows), np.bool_))
+        if stored.undone != self._stored_pairs.undone:
+            self._pair_live = _without(conn, p.id, p.taken_back_at.is_not(None), self._pairs["pair_id"].values)
+        if stored.gold != self._stored_pairs.gold:
+            ordinary = _without(conn, p.id, self._is_gold, self._pairs["pair_id"].values)
+            self._gold = _Values(np.bool_)
+            self._gold.append(~ordinary.values)
+        self._stored_pairs = stored._replace(new=0)
+
+    def _read_votes(self, conn: Connection, stored: _Stored) -> None:
+        v, new = t.votes.c, t.votes.c.id > self._stored_votes.last_id
+        columns = (v.id, v.pair_id, v.annotator, _packed(), func.coalesce(v.response_ms, -1), v.created_at)
+        if stored.new:
+            cursor = conn.execute(select(*columns).where(new, v.id <= stored.last_id).order_by(v.id)).cursor
+            assert cursor is not None
+            self._append_votes(cursor.fetchall())
+        if stored.undone != self._stored_votes.undone:
+            self._live = _without(conn, v.id, v.undone_at.is_not(None), self._votes["vote_id"].values)
+        self._stored_votes = stored._replace(new=0)
+
+    def _append_votes(self, rows: Sequence[Sequence[Any]]) -> None:
+        """rows: of any project, with names."""
+        pair_ids = self._pairs["pair_id"].values
+        own = set(pair_ids.tolist())
+        names = self._names
+        table = np.fromiter(
+            ((i, pair, names.setdefault(name, len(names)), packed, ms, at)
+             for i, pair, name, packed, ms, at in rows if pair in own),
+            _ROW,
+        )  # fmt: skip
+        response_ms = table["response_ms"].astype(np.float64)
+        response_ms[table["response_ms"] < 0] = np.nan
+        decoded = {
+            "vote_id": table["id"], "pair": np.searchsorted(pair_ids, table["pair_id"]), "annotator": table["annotator"],
+            "choice": table["packed"] & 7, "source": table["packed"] >> 3 & 1, "response_ms": response_ms,
+            "created_at": table["created_at"], **{name: table["packed"] & bit > 0 for name, bit in _FLAGS.items()},
+        }  # fmt: skip
+        for name, values in decoded.items():
+            self._votes[name].append(values)
+        self._live.append(np.ones(len(table), np.bool_))
+
+
+def _stored(conn: Connection, undone_at: Column[Any], last_id: int) -> _Stored:
+    table = undone_at.table
+    newest_id = conn.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one()
+    count = conn.execute(select(func.count()).select_from(table)).scalar_one()  # alone, SQLite does not read the rows
+    new = conn.execute(select(func.count()).select_from(table).where(table.c.id > last_id)).scalar_one()
+    return _Stored(max(newest_id, last_id), count, new, _marked(conn, undone_at, undone_at.is_not(None)))
+
+
+def _marked(conn: Connection, marked_at: Column[Any], is_marked: ColumnElement[bool]) -> _Marked:
+    sum_of_ids, latest = func.coalesce(func.sum(marked_at.table.c.id), 0), func.coalesce(func.max(marked_at), 0.0)
+    row = conn.execute(select(func.count(), sum_of_ids, latest).where(is_marked)).one()
+    return _Marked(row[0], int(row[1]), row[2])
+
+
+def _without(conn: Connection, row_id: Column[int], is_marked: ColumnElement[bool], ids: Int) -> _Values:
+    """Which of the rows are not marked."""
+    marked_ids = np.array(conn.execute(select(row_id).where(is_marked)).scalars().all(), np.int64)
+    column = _Values(np.bool_)
+    column.append(np.isin(ids, marked_ids, invert=True))
+    return column
+
+
+def _packed() -> ColumnElement[int]:
+    """A vote's choice, source, sides and whether it is a repeat, in one number: a third of the time to read them."""
+    v = t.votes.c
+    choice = case({choice: code(choice) for choice in Choice}, value=v.choice)
+    source = case({source: 8 * code(source) for source in Source}, value=v.source)
+    flags: dict[str, ColumnElement[bool]] = {
+        "first_on_left": v.first_on_left, "sides_unknown": v.via == VIA_SIDES_UNKNOWN, "repeat": v.repeat,
+        "adjudication": v.adjudication,
+    }  # fmt: skip
+    packed: ColumnElement[int] = choice + source
+    for name, condition in flags.items():
+        packed += case((condition, _FLAGS[name]), else_=0)
+    return packed
