@@ -29,6 +29,10 @@ const learnsFromLabels = () => props.data.label_algorithms.includes(algorithm);
 function updateStart() {
   const button = control('start');
   if (button) button.disabled = !isReady || (learnsFromLabels() && !selectedModel() && !drawnState.labels_text);
+  const isFilling = awaitsPreset && !isReady;  // the preset's values would replace what is entered meanwhile
+  const algorithmSelect = control('start-algorithm');
+  if (algorithmSelect) algorithmSelect.disabled = isFilling;
+  document.getElementById('start-settings')?.toggleAttribute('inert', isFilling);
 }
 
 function start() {
