@@ -17,7 +17,7 @@ from rlhf_lab.common.stats import wilson_interval
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 FIRST, SECOND, TIE = range(3)  # values of votes
-VALUES = 3
+VALUE_COUNT = 3
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ def annotator_qualities(votes: VoteColumns, *, bucket_count: int = 6) -> list[An
         rows = by_annotator[start:end]
         first_rows = rows[is_first[rows]]
         own_pairs = _distinct(votes.pair[first_rows], len(comparison.counts))
-        cells = VALUES * np.searchsorted(own_pairs, votes.pair[first_rows]) + votes.value[first_rows]
-        own_counts = np.bincount(cells, minlength=VALUES * len(own_pairs)).reshape(-1, VALUES)
+        cells = VALUE_COUNT * np.searchsorted(own_pairs, votes.pair[first_rows]) + votes.value[first_rows]
+        own_counts = np.bincount(cells, minlength=VALUE_COUNT * len(own_pairs)).reshape(-1, VALUE_COUNT)
         without = _AlphaSums.of(comparison.counts[own_pairs] - own_counts)
         overall = _time_bucket(votes, rows, comparison)
         results.append(
@@ -154,11 +154,11 @@ def quality_over_time(votes: VoteColumns, bucket_count: int) -> list[TimeBucket]
 
 
 def _value_counts(votes: VoteColumns) -> Int:
-    """(pairs, VALUES): votes of each value, without hidden repeats and decisions."""
+    """(pairs, VALUE_COUNT): votes of each value, without hidden repeats and decisions."""
     first = votes.is_first
     pair_count = int(votes.pair.max()) + 1 if len(votes) else 0
-    cells = np.bincount(VALUES * votes.pair[first] + votes.value[first], minlength=VALUES * pair_count)
-    return cells.reshape(-1, VALUES)
+    cells = np.bincount(VALUE_COUNT * votes.pair[first] + votes.value[first], minlength=VALUE_COUNT * pair_count)
+    return cells.reshape(-1, VALUE_COUNT)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class _AlphaSums:
 
     @classmethod
     def of(cls, counts: Int) -> "_AlphaSums":
-        """counts: (pairs, VALUES)."""
+        """counts: (pairs, VALUE_COUNT)."""
         counts, coincidences = _with_several_votes(counts)
         return cls(counts.sum(0), float(coincidences.sum()))
 
