@@ -29,12 +29,12 @@ from rlhf_lab.ui.events import (
 )
 from rlhf_lab.ui.services import voting
 from rlhf_lab.ui.services.crowd import (
+    annotator_notice,
     disputed_view,
     is_expert,
     pause_text,
     refuse_if_paused,
     require_expert,
-    standing,
 )
 from rlhf_lab.ui.services.instant_view import instant_view
 from rlhf_lab.ui.services.presence import PRESENCE
@@ -246,7 +246,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
     rules = get_labelling_config(ctx.db, project.id)
     waiting_text, leases, note = "", list[Lease](), ""
     if ctx.is_labeller():
-        waiting_text, note = standing(ctx, project.id, annotator, rules)
+        waiting_text, note = annotator_notice(ctx, project.id, annotator, rules)
     if ctx.is_labeller() and not waiting_text:
         leases = lease_pairs(ctx.db, project.id, annotator, rules)
     elif not waiting_text:

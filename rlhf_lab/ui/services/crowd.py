@@ -28,7 +28,7 @@ class Standing(NamedTuple):
     note: str = ""
 
 
-def standing(ctx: Context, project_id: int, annotator: str, rules: LabellingConfig) -> Standing:
+def annotator_notice(ctx: Context, project_id: int, annotator: str, rules: LabellingConfig) -> Standing:
     if rules.gold_rule not in ("inform", "pause") or result_at_last_look(ctx.db, project_id, annotator, rules) is None:
         return Standing()
     return Standing(pause=PAUSED_TEXT) if rules.gold_rule == "pause" else Standing(note=NOTE_TEXT)
@@ -37,7 +37,7 @@ def standing(ctx: Context, project_id: int, annotator: str, rules: LabellingConf
 def pause_text(ctx: Context, annotator: str) -> str:
     """What a person reads whom the gold rule has paused; "" for others."""
     project_id = ctx.project.id
-    return standing(ctx, project_id, annotator, get_labelling_config(ctx.db, project_id)).pause
+    return annotator_notice(ctx, project_id, annotator, get_labelling_config(ctx.db, project_id)).pause
 
 
 def refuse_if_paused(ctx: Context, annotator: str) -> None:
