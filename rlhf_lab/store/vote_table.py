@@ -2,9 +2,8 @@
 
 Reading 200,000 rows takes half a second, bringing the table up to date less than a millisecond. Of a stored vote two things
 change: whether it is undone, and its annotator's name when a person is erased. Each `current_votes` compares what tells of such
-changes (the newest ids, the numbers of rows, which votes and pairs are undone, which pairs are gold, the
-names of voters) and reads what is new, or
-everything again. So it sees all that was committed before the call, by whatever process.
+changes (the newest ids, the numbers of rows, which votes and pairs are undone, which pairs are gold, the names of voters) and
+reads what is new, or everything again. So it sees all that was committed before the call, by whatever process.
 """
 
 import threading
