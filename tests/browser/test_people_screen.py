@@ -265,7 +265,7 @@ def test_operator_erases_a_person_who_may_join_again(lab, open_page):
     operator.locator("[data-do=erase-name]").select_option("<b>Rude</b>")
     looks = "boxes => boxes.map(box => getComputedStyle(box).appearance)"  # otherwise Gradio hides the tick
     boxes = operator.locator(".lab-people [type=checkbox]")
-    assert boxes.evaluate_all(looks) == ["auto", "auto"]
+    assert set(boxes.evaluate_all(looks)) == {"auto"}
     operator.click("[data-do=erase]")
     expect(operator.locator(".lab-people .erasure")).to_contain_text(
         "Take <b>Rude</b> out of every project for good, and keep"

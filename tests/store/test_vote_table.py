@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import delete, update
 from support.databases import undo_vote
 
-from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.enums import VIA_SIDES_UNKNOWN, Choice, Source
 from rlhf_lab.common.records import LabelSnapshot, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.quality.queries import vote_columns
@@ -145,15 +145,11 @@ def test_quality_reads_the_votes_as_they_are(db, project, make_pairs):
     cast(db, pairs[0], "ann", F, response_ms=1500)
     cast(db, pairs[1], "ann", S, first_on_left=False)
     cast(db, pairs[2], "ann", B)
-    cast(db, pairs[3], "ann", F, via="import: sides unknown")
+    cast(db, pairs[3], "ann", F, via=VIA_SIDES_UNKNOWN)
     cast(db, pairs[4], "ann", S)
-    with db.write() as conn:
-        conn.execute(update(t.votes).where(t.votes.c.pair_id == pairs[3].id).values(via=vote_table.VIA_SIDES_UNKNOWN))
-    current_votes(db, project.id)
     columns = vote_columns(db, project.id, HUMAN)
     assert columns.value.tolist() == [0, 1, 2, 0, 1]
-    assert columns.left_won.tolist()[:3] == [1, 1, -1]
-    assert columns.left_won.tolist()[4] == 0
+    assert columns.left_won.tolist() == [1, 1, -1, -1, 0]
     assert (columns.response_ms[0], math.isnan(columns.response_ms[1])) == (1500.0, True)
 
 

@@ -184,7 +184,8 @@ def try_everything(lab, token):
     """Everything that a page may try with a token as its annotator: each must be refused. Returns the messages."""
     messages = []
     tries = [
-        (name, {"pair_id": 1, "choice": "left", "uuid": "stolen", "vote_id": 1}) for name in label.voting_handlers(lab)
+        (name, {"pair_id": 1, "choice": "left", "uuid": "stolen", "vote_id": 1, "is_gold": True})
+        for name in label.voting_handlers(lab)
     ]
     for name, more in tries:
         with pytest.raises(gr.Error) as refused:

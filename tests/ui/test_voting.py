@@ -80,7 +80,7 @@ def test_a_hidden_repeat_swaps_the_sides_and_looks_like_any_pair(ctx):
         pair = label.state(ctx, "cid")["pair"]
         if pair is None:
             break
-        assert set(pair) == {"id", "prompt", "turns", "left", "right", "markdown"}
+        assert set(pair) == {"id", "prompt", "turns", "left", "right", "markdown", "adjudication"}
         vote = cast(ctx, "cid", uuid=f"{n}", pair_id=pair["id"])
         if vote.repeat:
             again.append(vote)
