@@ -40,6 +40,7 @@ class OpenFiles:
         Raises LostStoreError, or CorruptStoreError for a truncated file.
         """
         for file in (self.path, self._log) if log else (self.path,):
+            known_size = self._size  # read before the file's: meanwhile another thread may see the file grow
             try:
                 status = file.stat()
             except OSError:
@@ -47,9 +48,9 @@ class OpenFiles:
             else:
                 inode = (status.st_dev, status.st_ino)
                 if file == self.path:
-                    if status.st_size < self._size:
+                    if status.st_size < known_size:
                         raise _corrupt_while_open(str(file), "it has become shorter")
-                    self._size = status.st_size
+                    self._size = max(self._size, status.st_size)
             if inode is None or self._inodes.setdefault(file, inode) != inode:
                 raise LostStoreError(
                     f"{file} was deleted, moved or replaced while the lab was running, so nothing is stored any more. Stop the "

@@ -32,8 +32,9 @@ SCREENS = {
     "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Chat": chat,
     "Runs & data": runs, "People": people, "Project": project,
 }  # fmt: skip
-#: Sessions whose components Gradio keeps, 0.3 MB each. A dropped one gets them anew when it comes back.
-MAX_SESSIONS = 40
+#: Sessions (open pages, programs) whose components Gradio keeps, 0.3 MB each. A dropped one gets them anew when it comes back,
+#: for 20 ms of CPU: with fewer than there are clients every call pays that.
+MAX_SESSIONS = 200
 #: How often Gradio looks for old uploads, and their age when it deletes them; seconds.
 UPLOAD_CACHE_SECONDS = (600, 3600)
 

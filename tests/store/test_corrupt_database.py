@@ -1,16 +1,19 @@
 """A damaged file is set aside, whole, and nothing is ever overwritten."""
 
+import os
 import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlhf_lab.errors import CorruptStoreError, StoreError
 from rlhf_lab.store import projects, sqlite
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.sqlite import OpenFiles
 
 pytestmark = pytest.mark.sqlite
 
@@ -149,3 +152,25 @@ def test_an_empty_file_is_a_new_database(home: Path) -> None:
     (home / "lab.db").touch()
     with Database.open(home) as db:
         assert projects.projects(db) == []
+
+
+def test_a_file_that_another_thread_sees_grow_is_not_taken_for_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other thread's check comes between this one's look at the file and its comparison."""
+    path = tmp_path / "lab.db"
+    path.write_bytes(bytes(4096))
+    files, stat = OpenFiles(path), Path.stat
+
+    def stat_before_growth(file: Path, **options: Any) -> os.stat_result:
+        status = stat(file, **options)
+        monkeypatch.setattr(Path, "stat", stat)
+        path.write_bytes(bytes(8192))
+        files.check()
+        return status
+
+    monkeypatch.setattr(Path, "stat", stat_before_growth)
+    files.check()
+    path.write_bytes(bytes(4096))
+    with pytest.raises(CorruptStoreError, match="it has become shorter"):
+        files.check()
