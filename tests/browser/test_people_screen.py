@@ -315,14 +315,14 @@ def test_gold_pairs_and_an_experts_decision(lab, open_page):
     with Database.open(lab.home) as db:
         set_labelling_config(db, project.id, LabellingConfig(gold_rate=0.5, overlap=2))
 
-    hal = join_as(lab, open_page, "Hal")
-    answer = f"SELECT count(*) FROM votes WHERE annotator = 'Hal' AND pair_id = {gold}"
+    kim = join_as(lab, open_page, "Kim")
+    answer = f"SELECT count(*) FROM votes WHERE annotator = 'Kim' AND pair_id = {gold}"
     for _ in range(20):  # each is the gold pair with probability 1/2
-        press_key(hal, "1")
+        press_key(kim, "1")
         if query_rows(lab, answer) == [(1,)]:
             break
     assert query_rows(lab, answer) == [(1,)]
-    assert hal.locator(".disputed:visible, [data-do=gold]").count() == 0
+    assert kim.locator(".disputed:visible, [data-do=gold]").count() == 0
 
     operator.wait_for_selector("summary:has-text('People disagree about 1 pair')", timeout=20_000)
     operator.click("summary:has-text('People disagree')")
@@ -338,10 +338,10 @@ def test_gold_pairs_and_an_experts_decision(lab, open_page):
 
     operator.click("role=tab[name='People']")
     operator.click("summary:has-text('Gold pairs and experts')")
-    row = operator.locator(".gold tr[data-name=Hal]")
+    row = operator.locator(".gold tr[data-name=Kim]")
     expect(row.locator("td").first).to_have_text(re.compile("^[01] of 1$"), timeout=10_000)
     row.locator("[data-do=expert]").check()
-    operator.wait_for_selector(".gold .result:has-text('Hal is an expert')")
-    hal.reload()
-    hal.click("summary:has-text('Your earlier labels')")
-    hal.wait_for_selector("[data-do=gold]")
+    operator.wait_for_selector(".gold .result:has-text('Kim is an expert')")
+    kim.reload()
+    kim.click("summary:has-text('Your earlier labels')")
+    kim.wait_for_selector("[data-do=gold]")
