@@ -259,8 +259,7 @@ class PageCalls:
         self.by_widget: dict[str, list[Callable[[Any], Any]]] = {}
         for (widget_id, _, _), function in self.functions.items():
             self.by_widget.setdefault(str(widget_id), []).append(function)
-        model = db.read  # the newest reward model is asked for by its id
-        with model() as conn:
+        with db.read() as conn:
             newest = conn.exec_driver_sql("SELECT max(id) FROM reward_models").scalar()
         me = {"annotator": "person 0"}
         self.calls: dict[str, Callable[[], Any]] = {

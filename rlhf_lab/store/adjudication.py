@@ -28,9 +28,9 @@ def next_disputed_pair(
     """The oldest pair for this expert after those in `queued_ids`; none that another expert has on screen."""
     lease = t.leases.c
     is_on_another_screen = and_(lease.adjudication.is_(True), lease.annotator != annotator, lease.expires_at > now)
-    taken = select(lease.pair_id).where(lease.pair_id == t.votes.c.pair_id, is_on_another_screen).correlate(t.votes)
+    opened = select(lease.pair_id).where(lease.pair_id == t.votes.c.pair_id, is_on_another_screen).correlate(t.votes)
     query = _disputed_pair_ids(project_id, annotator)
-    query = query.where(t.votes.c.pair_id.not_in(queued_ids), ~taken.exists())
+    query = query.where(t.votes.c.pair_id.not_in(queued_ids), ~opened.exists())
     pair_id: int | None = conn.execute(query.limit(1)).scalar()
     return pair_id
 

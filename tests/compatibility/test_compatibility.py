@@ -270,10 +270,10 @@ def test_home_opens_and_reports_the_same(home, expected):
     assert now["labels"]["source"] == {"human": 21, "simulated": 24}
     assert len(now["blind"]) == 6
     for name, before in expected["state"].items():
-        kept = (
+        current = (
             {key: now[name][key] for key in before} if isinstance(before, dict) else now[name]
         )  # later versions add keys
-        assert kept == before, name
+        assert current == before, name
 
 
 def test_paused_run_resumes_to_the_same_numbers(home, expected):
