@@ -4,7 +4,10 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "assets" / "model" / "README.md"])
 KEY = re.compile(
     r"(objective|policy|loss|val|eval|tokens|time|memory|rewards|rejection)/[a-z_]+|grad_norm|lr|eps|episode|epoch"
 )
@@ -37,6 +40,27 @@ def test_readme_has_the_two_commands():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "\npip install -r requirements.txt && python app.py\n" in text
     assert "\npip install -r requirements.txt -r tests/requirements.txt && python -m pytest\n" in text
+
+
+def test_readme_is_short():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    assert [line for line in lines if len(line) > 120] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_relative_links_lead_to_files_and_headings(path):
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        document = path.parent / file if file else path
+        assert document.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+            assert anchor in anchors, target
 
 
 def test_space_uses_the_pinned_gradio():

@@ -294,7 +294,7 @@ def behind_proxy(ctx, url):
 
 
 def test_the_stated_scheme_decides_how_cookies_are_kept_whatever_the_request_says(ctx):
-    """The nginx line of the README sends no X-Forwarded-Proto."""
+    """The nginx configuration in docs/NETWORK.md sends no X-Forwarded-Proto."""
     secure = "HttpOnly; SameSite=None; Secure; Partitioned"
     for forwarded in ({}, {"x-forwarded-proto": "http"}, {"x-forwarded-proto": "https"}):
         assert login_cookie(behind_proxy(ctx, "https://lab.test/"), **forwarded).endswith(secure)
