@@ -35,7 +35,7 @@ GROUP_ALGORITHMS = ("rloo", "grpo")
 #: Algorithms that clip the probability ratio.
 CLIPPED_ALGORITHMS = ("ppo", "grpo")
 #: Algorithms that follow the gradient of a loss; trpo takes a natural step.
-FIRST_ORDER_ALGORITHMS = ("ppo", "ppo_penalty", "a2c", "reinforce", "rloo", "grpo")
+FIRST_ORDER_ALGORITHMS = tuple(name for name in ONLINE_ALGORITHMS if name != "trpo")
 
 
 class Choice(StrEnum):

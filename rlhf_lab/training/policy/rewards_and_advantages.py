@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from rlhf_lab.common.enums import GROUP_ALGORITHMS
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.core.advantages import (
     broadcast_to_tokens,
@@ -62,7 +63,7 @@ def compute_advantages(
 ) -> Tensor:
     """(B, R) advantages by the algorithm of the config, before whitening."""
     mask, values = evaluated.batch.mask, evaluated.values
-    if config.algorithm in ("rloo", "grpo"):
+    if config.algorithm in GROUP_ALGORITHMS:
         total_rewards = group_by_prompt(evaluated, rewards.sum(1), config.group_size)
         group_advantages = (
             rloo_advantages(total_rewards)

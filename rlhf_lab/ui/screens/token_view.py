@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 from rlhf_lab.common.chat_format import turns_of_prompt
-from rlhf_lab.common.enums import CLIPPED_ALGORITHMS, SINGLE_PASS_ALGORITHMS
+from rlhf_lab.common.enums import CLIPPED_ALGORITHMS, GROUP_ALGORITHMS, SINGLE_PASS_ALGORITHMS
 from rlhf_lab.common.records import TokenRecord
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.store.database import Database
@@ -184,7 +184,7 @@ def _reward_equation(config: PolicyConfig) -> Equation:
 def _advantage_equations(config: PolicyConfig) -> list[Equation]:
     name = "advantage before whitening" if config.whiten_advantages else "advantage"
     raw = "{raw_advantage}"
-    if config.algorithm in ("rloo", "grpo"):
+    if config.algorithm in GROUP_ALGORITHMS:
         about = f"One for the whole text: its rewards added up, beside those of the {config.group_size} texts of its prompt."
         return [Equation(name, raw, "sum of rewards beside the group's", about)]
     if config.algorithm == "reinforce":
