@@ -8,11 +8,12 @@ A person's leases are a stack: the newest one is on screen. Every function that 
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, and_, delete, func, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select, update
 
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import Lease, Vote
@@ -44,6 +45,16 @@ from rlhf_lab.store.votes import (
 DEFAULT_CONFIG = LabellingConfig()
 STACK_GAP_S = 0.001  # a prefetched pair's lease is older by this than that of the pair shown before it
 PURGE_EXPIRED_AFTER_S = 86_400.0  # leases expired for so long are deleted; a vote on such a pair is refused
+
+# Statements of every call are built once: SQLAlchemy takes longer to build one than SQLite to execute it.
+_OWN_LEASES = (
+    select(t.leases)
+    .where(t.leases.c.annotator == bindparam("annotator"))
+    .order_by(t.leases.c.leased_at.desc(), t.leases.c.pair_id)
+)
+_RENEW_LEASE = update(t.leases).where(
+    t.leases.c.pair_id == bindparam("renewed_pair"), t.leases.c.annotator == bindparam("renewed_by")
+)
 
 
 class _Selected(NamedTuple):
@@ -80,8 +91,16 @@ def lease_pairs(
     now = time.time() if now is None else now
     with db.write() as conn:
         votes = current_votes(db, project_id)  # nothing of them changes before this transaction ends
-        _purge_expired(conn, annotator, now)
-        selected = _open_leases(conn, project_id, annotator, config, now)
+        leases = _own_leases(conn, annotator)
+        if any(lease.expires_at < now - PURGE_EXPIRED_AFTER_S for lease in leases):
+            _purge_expired(conn, annotator, now)
+            leases = _own_leases(conn, annotator)
+        in_project = set(votes.pair_id[votes.positions_of_pairs([lease.pair_id for lease in leases])].tolist())
+        selected = [
+            _Selected(lease.pair_id, lease.repeat, lease.adjudication)
+            for lease in leases
+            if lease.pair_id in in_project and _is_usable(conn, lease, config, now)
+        ]
         if selected and selected[0].adjudication:
             selected = [item for item in selected if item.adjudication]
         selected = selected[: 1 + prefetch]
@@ -90,7 +109,7 @@ def lease_pairs(
             if next_pair is None:
                 break
             selected.append(next_pair)
-        top = _top_of_stack(conn, annotator, now)
+        top = max([now, *(lease.leased_at for lease in leases)])
         return [
             _save_lease(conn, item, annotator, config, now, top - depth * STACK_GAP_S)
             for depth, item in enumerate(selected)
@@ -301,22 +320,9 @@ def is_repeat(db: Database, pair_id: int, annotator: str) -> bool:
         return bool(conn.execute(query).scalar())
 
 
-def _open_leases(
-    conn: Connection, project_id: int, annotator: str, config: LabellingConfig, now: float
-) -> list[_Selected]:
-    """This person's leases, newest first: those that can still be voted on."""
-    lease = t.leases.c
-    query = (
-        select(t.leases)
-        .join(t.pairs, t.pairs.c.id == lease.pair_id)
-        .where(lease.annotator == annotator, t.pairs.c.project_id == project_id)
-        .order_by(lease.leased_at.desc(), lease.pair_id)
-    )
-    return [
-        _Selected(row.pair_id, row.repeat, row.adjudication)
-        for row in conn.execute(query).all()
-        if _is_usable(conn, row, config, now)
-    ]
+def _own_leases(conn: Connection, annotator: str) -> Sequence[AnyRow]:
+    """This person's leases in all projects, newest first."""
+    return conn.execute(_OWN_LEASES, {"annotator": annotator}).all()
 
 
 def _is_usable(conn: Connection, lease: AnyRow, config: LabellingConfig, now: float) -> bool:
@@ -336,8 +342,7 @@ def _is_usable(conn: Connection, lease: AnyRow, config: LabellingConfig, now: fl
 
 def _top_of_stack(conn: Connection, annotator: str, now: float) -> float:
     """Now, or where the clock was set back the start of this person's newest lease."""
-    query = select(func.max(t.leases.c.leased_at)).where(t.leases.c.annotator == annotator)
-    return max(now, conn.execute(query).scalar() or now)
+    return max([now, *(lease.leased_at for lease in _own_leases(conn, annotator))])
 
 
 def _save_lease(
@@ -346,9 +351,8 @@ def _save_lease(
     """Start a lease, or start it again. leased_at: its position in the stack."""
     expires_at, (pair_id, repeat, adjudication) = now + config.hold_s, selected
     values = {"repeat": repeat, "leased_at": leased_at, "expires_at": expires_at, "adjudication": adjudication}
-    condition = and_(t.leases.c.pair_id == pair_id, t.leases.c.annotator == annotator)
-    if conn.execute(update(t.leases).where(condition).values(**values)).rowcount == 0:
-        conn.execute(insert(t.leases).values(pair_id=pair_id, annotator=annotator, **values))
+    if conn.execute(_RENEW_LEASE, values | {"renewed_pair": pair_id, "renewed_by": annotator}).rowcount == 0:
+        conn.execute(insert(t.leases), values | {"pair_id": pair_id, "annotator": annotator})
     return Lease(load_pairs(conn, [pair_id])[0], annotator, repeat, expires_at, adjudication)
 
 

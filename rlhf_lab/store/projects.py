@@ -11,6 +11,7 @@ from sqlalchemy import (
     FromClause,
     RowMapping,
     and_,
+    bindparam,
     delete,
     func,
     insert,
@@ -33,6 +34,18 @@ CURRENT_PROJECT_QUERY = (
     .order_by(func.coalesce(t.projects.c.opened_at, t.projects.c.created_at).desc(), t.projects.c.id.desc())
     .limit(1)
 )
+
+_PAIRS_QUERY = (
+    select(
+        t.pairs.c.id, t.pairs.c.project_id, t.pairs.c.reason, t.prompts.c.text, t.prompts.c.split, FIRST_COMPLETION,
+        SECOND_COMPLETION,
+    )
+    .join(FIRST_COMPLETION, FIRST_COMPLETION.c.id == t.pairs.c.first_id)
+    .join(SECOND_COMPLETION, SECOND_COMPLETION.c.id == t.pairs.c.second_id)
+    .join(t.prompts, t.prompts.c.id == FIRST_COMPLETION.c.prompt_id)
+    .where(t.pairs.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(t.pairs.c.id)
+)  # fmt: skip  # built once: see pair_leases
 
 
 def live_pair_of(project_id: int) -> ColumnElement[bool]:
@@ -222,25 +235,10 @@ def get_pair(db: Database, pair_id: int) -> Pair:
 
 def load_pairs(conn: Connection, ids: Sequence[int]) -> list[Pair]:
     """The pairs of these ids, by id; unknown ids are left out."""
-    query = (
-        select(
-            t.pairs.c.id,
-            t.pairs.c.project_id,
-            t.pairs.c.reason,
-            t.prompts.c.text,
-            t.prompts.c.split,
-            FIRST_COMPLETION,
-            SECOND_COMPLETION,
-        )
-        .join(FIRST_COMPLETION, FIRST_COMPLETION.c.id == t.pairs.c.first_id)
-        .join(SECOND_COMPLETION, SECOND_COMPLETION.c.id == t.pairs.c.second_id)
-        .join(t.prompts, t.prompts.c.id == FIRST_COMPLETION.c.prompt_id)
-        .order_by(t.pairs.c.id)
-    )
     return [
         _pair_from_row(row._mapping)
         for chunk in in_chunks(sorted(set(ids)))
-        for row in conn.execute(query.where(t.pairs.c.id.in_(chunk)))
+        for row in conn.execute(_PAIRS_QUERY, {"ids": chunk})
     ]
 
 

@@ -9,13 +9,13 @@ reads what is new, or everything again. So it sees all that was committed before
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Column, ColumnElement, Connection, and_, case, func, select
+from sqlalchemy import Column, ColumnElement, Connection, and_, func, select
 from sqlalchemy import text as sql
 
 from rlhf_lab.common.enums import VIA_SIDES_UNKNOWN, Choice, Source
@@ -32,6 +32,7 @@ CHOICES, SOURCES = tuple(Choice), tuple(Source)
 MAX_PROJECTS = 2  # whose tables are kept
 #: Bits of a packed vote; choice and source are below.
 _FLAGS = {"first_on_left": 16, "sides_unknown": 32, "repeat": 64, "adjudication": 128}
+_CONDITIONS = {name: name for name in _FLAGS} | {"sides_unknown": f"via = '{VIA_SIDES_UNKNOWN}'"}
 _VOTE_COLUMNS: dict[str, Any] = {
     "vote_id": np.int64, "pair": np.int64, "annotator": np.int64, "choice": np.uint8, "source": np.uint8,
     **dict.fromkeys(_FLAGS, np.bool_), "response_ms": np.float64, "created_at": np.float64,
@@ -41,6 +42,31 @@ _PAIR_COLUMNS: dict[str, Any] = {
 }  # fmt: skip
 _ROW = np.dtype([(name, np.float64 if name == "created_at" else np.int64)
                  for name in ("id", "pair_id", "annotator", "packed", "response_ms", "created_at")])  # fmt: skip
+#: What tells of changes: of votes and pairs the newest id, the number of rows and of rows after the last one that was read, and
+#: count, sum of ids and latest time of those that were undone; the same of the project's gold pairs.
+_CHANGES = sql(
+    "SELECT (SELECT coalesce(max(id), 0) FROM votes), (SELECT count(*) FROM votes), "
+    "(SELECT count(*) FROM votes WHERE id > :last_vote), undone.number, undone.ids, undone.latest, "
+    "(SELECT coalesce(max(id), 0) FROM pairs), (SELECT count(*) FROM pairs), "
+    "(SELECT count(*) FROM pairs WHERE id > :last_pair), withdrawn.number, withdrawn.ids, withdrawn.latest, "
+    "gold.number, gold.ids, gold.latest FROM "
+    "(SELECT count(*) AS number, coalesce(sum(id), 0) AS ids, coalesce(max(undone_at), 0) AS latest "
+    "FROM votes WHERE undone_at IS NOT NULL) AS undone, "
+    "(SELECT count(*) AS number, coalesce(sum(id), 0) AS ids, coalesce(max(taken_back_at), 0) AS latest "
+    "FROM pairs WHERE taken_back_at IS NOT NULL) AS withdrawn, "
+    "(SELECT count(*) AS number, coalesce(sum(id), 0) AS ids, coalesce(max(gold_at), 0) AS latest "
+    "FROM pairs WHERE project_id = :project AND gold IS NOT NULL) AS gold"
+)
+#: Of each new vote choice, source, sides and whether it is a repeat in one number, which takes a third of the time to read.
+_NEW_VOTES = sql(
+    "SELECT id, pair_id, annotator, CASE choice "
+    + " ".join(f"WHEN '{choice.value}' THEN {i}" for i, choice in enumerate(CHOICES))
+    + " END + CASE source "
+    + " ".join(f"WHEN '{source.value}' THEN {8 * i}" for i, source in enumerate(SOURCES))
+    + " END"
+    + "".join(f" + CASE WHEN {_CONDITIONS[name]} THEN {bit} ELSE 0 END" for name, bit in _FLAGS.items())
+    + ", coalesce(response_ms, -1), created_at FROM votes WHERE id > :after AND id <= :until ORDER BY id"
+)
 _VOTER_NAMES = sql(
     "WITH RECURSIVE voter(name) AS (SELECT min(annotator) FROM votes UNION ALL "
     "SELECT (SELECT min(annotator) FROM votes WHERE annotator > voter.name) FROM voter WHERE voter.name IS NOT NULL) "
@@ -78,6 +104,9 @@ class VoteTable:
     live: Bool
     epoch: int
     _figures: dict[Any, Any] = field(default_factory=dict)
+    _counts: "dict[str, _Count]" = field(
+        default_factory=dict
+    )  # shared by the states of a table while no vote was undone
 
     def cached(self, key: Any, compute: Callable[[], T]) -> T:
         """A figure that depends on this table and the key alone, computed once."""
@@ -107,7 +136,10 @@ class VoteTable:
     def positions_of_pairs(self, pair_ids: Sequence[int]) -> Int:
         """Where these pairs are, without unknown ones."""
         ids = np.asarray(pair_ids, np.int64)
-        return np.searchsorted(self.pair_id, ids[np.isin(ids, self.pair_id)])
+        positions = np.searchsorted(self.pair_id, ids)
+        is_known = positions < len(self.pair_id)
+        is_known[is_known] = self.pair_id[positions[is_known]] == ids[is_known]
+        return positions[is_known]
 
     def votes_by(self, annotator: str) -> Bool:
         """Live votes of a person."""
@@ -122,9 +154,34 @@ class VoteTable:
         unvoted[self.pair[self.votes_by(annotator)]] = False
         return unvoted
 
-    def count_by_pair(self, votes: Bool) -> Int:
-        """How many of the votes are on each pair."""
-        return np.bincount(self.pair[votes], minlength=len(self.pair_id))
+    def count_by_pair(self, name: str, condition: Callable[["VoteTable"], Bool]) -> Int:
+        """How many votes that meet a condition are on each pair.
+
+        name: of the condition, which says of each vote of a table whether it counts, by its own columns. Only votes that came
+        after the last call with this name are counted.
+        """
+        known = self._counts.get(name, _Count(0, np.zeros(0, np.int64)))
+        if known.votes > len(self.vote_id):  # a later state has counted already
+            known = _Count(0, np.zeros(0, np.int64))
+        new = self._votes_after(known.votes)
+        by_pair = np.bincount(new.pair[condition(new)], minlength=len(self.pair_id))
+        by_pair[: len(known.by_pair)] += known.by_pair
+        if known.votes <= len(self.vote_id):
+            self._counts[name] = _Count(len(self.vote_id), by_pair)
+        return by_pair
+
+    def _votes_after(self, count: int) -> "VoteTable":
+        """The same table without its first votes."""
+        if count == 0:
+            return self
+        return replace(self, **{name: getattr(self, name)[count:] for name in (*_VOTE_COLUMNS, "live")}, _figures={})
+
+
+class _Count(NamedTuple):
+    """How many of a table's first votes are on each pair."""
+
+    votes: int
+    by_pair: Int
 
 
 def code(value: Choice | Source) -> int:
@@ -206,6 +263,8 @@ class _Reader:
         self._votes = {name: _Values(dtype) for name, dtype in _VOTE_COLUMNS.items()}
         self._pairs = {name: _Values(dtype) for name, dtype in _PAIR_COLUMNS.items()}
         self._live, self._pair_live, self._gold = (_Values(np.bool_) for _ in range(3))
+        self._own_pairs: set[int] = set()
+        self._counts: dict[str, _Count] = {}
 
     def refresh(self, db: Database) -> VoteTable:
         with self._lock, db.read() as conn:
@@ -215,14 +274,17 @@ class _Reader:
             if self._table is None:
                 columns: dict[str, Any] = {name: column.values for name, column in (self._votes | self._pairs).items()}
                 columns |= {"live": self._live.values, "pair_live": self._pair_live.values, "gold": self._gold.values}
-                self._table = VoteTable(names=tuple(self._names), epoch=self._epoch, **columns)
+                self._table = VoteTable(names=tuple(self._names), epoch=self._epoch, _counts=self._counts, **columns)
             return self._table
 
     def _read_changes(self, conn: Connection) -> bool:
         """False: rows that were read are not there any more, or have another name."""
-        votes = _stored(conn, t.votes.c.undone_at, self._stored_votes.last_id)
-        pairs = _stored(conn, t.pairs.c.taken_back_at, self._stored_pairs.last_id)
-        pairs = pairs._replace(gold=_marked(conn, t.pairs.c.gold_at, self._is_gold))
+        last_vote, last_pair = self._stored_votes.last_id, self._stored_pairs.last_id
+        known = {"last_vote": last_vote, "last_pair": last_pair, "project": self.project_id}
+        row = conn.execute(_CHANGES, known).one()
+        votes = _Stored(max(row[0], last_vote), row[1], row[2], _Marked(row[3], int(row[4]), row[5]))
+        pairs = _Stored(max(row[6], last_pair), row[7], row[8], _Marked(row[9], int(row[10]), row[11]))
+        pairs = pairs._replace(gold=_Marked(row[12], int(row[13]), row[14]))
         voters = frozenset(conn.execute(_VOTER_NAMES).scalars())
         if not votes.continues(self._stored_votes) or not pairs.continues(self._stored_pairs):
             return False
@@ -258,6 +320,7 @@ class _Reader:
             self._pairs["actively_selected"].append([is_actively_selected(reason) for reason in reasons])
             self._pair_live.append(np.ones(len(rows), np.bool_))
             self._gold.append(np.zeros(len(rows), np.bool_))
+            self._own_pairs.update(ids)
         if stored.undone != self._stored_pairs.undone:
             self._pair_live = _without(conn, p.id, p.taken_back_at.is_not(None), self._pairs["pair_id"].values)
         if stored.gold != self._stored_pairs.gold:
@@ -267,21 +330,20 @@ class _Reader:
         self._stored_pairs = stored._replace(new=0)
 
     def _read_votes(self, conn: Connection, stored: _Stored) -> None:
-        v, new = t.votes.c, t.votes.c.id > self._stored_votes.last_id
-        columns = (v.id, v.pair_id, v.annotator, _packed(), func.coalesce(v.response_ms, -1), v.created_at)
+        v, last_id = t.votes.c, self._stored_votes.last_id
         if stored.new:
-            cursor = conn.execute(select(*columns).where(new, v.id <= stored.last_id).order_by(v.id)).cursor
+            cursor = conn.execute(_NEW_VOTES, {"after": last_id, "until": stored.last_id}).cursor
             assert cursor is not None
             self._append_votes(cursor.fetchall())
         if stored.undone != self._stored_votes.undone:
             self._live = _without(conn, v.id, v.undone_at.is_not(None), self._votes["vote_id"].values)
+            self._counts = {}
         self._stored_votes = stored._replace(new=0)
 
     def _append_votes(self, rows: Sequence[Sequence[Any]]) -> None:
         """rows: of any project, with names."""
         pair_ids = self._pairs["pair_id"].values
-        own = set(pair_ids.tolist())
-        names = self._names
+        own, names = self._own_pairs, self._names
         table = np.fromiter(
             ((i, pair, names.setdefault(name, len(names)), packed, ms, at)
              for i, pair, name, packed, ms, at in rows if pair in own),
@@ -299,38 +361,9 @@ class _Reader:
         self._live.append(np.ones(len(table), np.bool_))
 
 
-def _stored(conn: Connection, undone_at: Column[Any], last_id: int) -> _Stored:
-    table = undone_at.table
-    newest_id = conn.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one()
-    count = conn.execute(select(func.count()).select_from(table)).scalar_one()  # alone, SQLite does not read the rows
-    new = conn.execute(select(func.count()).select_from(table).where(table.c.id > last_id)).scalar_one()
-    return _Stored(max(newest_id, last_id), count, new, _marked(conn, undone_at, undone_at.is_not(None)))
-
-
-def _marked(conn: Connection, marked_at: Column[Any], is_marked: ColumnElement[bool]) -> _Marked:
-    sum_of_ids, latest = func.coalesce(func.sum(marked_at.table.c.id), 0), func.coalesce(func.max(marked_at), 0.0)
-    row = conn.execute(select(func.count(), sum_of_ids, latest).where(is_marked)).one()
-    return _Marked(row[0], int(row[1]), row[2])
-
-
 def _without(conn: Connection, row_id: Column[int], is_marked: ColumnElement[bool], ids: Int) -> _Values:
     """Which of the rows are not marked."""
     marked_ids = np.array(conn.execute(select(row_id).where(is_marked)).scalars().all(), np.int64)
     column = _Values(np.bool_)
     column.append(np.isin(ids, marked_ids, invert=True))
     return column
-
-
-def _packed() -> ColumnElement[int]:
-    """A vote's choice, source, sides and whether it is a repeat, in one number: a third of the time to read them."""
-    v = t.votes.c
-    choice = case({choice: code(choice) for choice in Choice}, value=v.choice)
-    source = case({source: 8 * code(source) for source in Source}, value=v.source)
-    flags: dict[str, ColumnElement[bool]] = {
-        "first_on_left": v.first_on_left, "sides_unknown": v.via == VIA_SIDES_UNKNOWN, "repeat": v.repeat,
-        "adjudication": v.adjudication,
-    }  # fmt: skip
-    packed: ColumnElement[int] = choice + source
-    for name, condition in flags.items():
-        packed += case((condition, _FLAGS[name]), else_=0)
-    return packed

@@ -76,9 +76,7 @@ def next_unvoted_pair(db: Database, project_id: int, annotator: str, source: Sou
     unvoted = np.flatnonzero(votes.unvoted_by(annotator))
     if not len(unvoted):
         return None
-    counts = votes.cached(
-        ("live votes", source), lambda: votes.count_by_pair(votes.live & (votes.source == code(source)))
-    )
+    counts = votes.count_by_pair(f"{source} votes", lambda some: some.live & (some.source == code(source)))
     pair_id = int(votes.pair_id[unvoted[np.argmin(counts[unvoted])]])
     with db.read() as conn:
         return load_pairs(conn, [pair_id])[0]
