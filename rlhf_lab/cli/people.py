@@ -65,7 +65,7 @@ def _decide(db: Database, args: argparse.Namespace) -> None:
     if name is None:
         return
     if name not in known_names(db):
-        raise LabelError(f'Nobody here is called "{name}". `python -m rlhf_lab people` lists the names.')
+        raise LabelError(f'Nobody in this lab is called "{name}". `python -m rlhf_lab people` lists the names.')
     project_id = pick_project(db, args.project).id
     if args.let_go_on:
         let_go_on(db, project_id, name)

@@ -51,7 +51,7 @@ def _sample_contestant(
     result = complete(model_cache, project, request, on_progress=on_progress)
     scores: list[float] | None = result.get("scores")
     if n > 1 and scores is None:
-        raise ModelError("best of n needs a reward model to choose by. Choose one, or leave best of n out.")
+        raise ModelError("best of n needs a reward model. Choose one, or leave best of n out.")
     best = list(range(len(prompts)))
     if scores is not None:
         best = [max(range(i, i + n), key=scores.__getitem__) for i in range(0, n * len(prompts), n)]

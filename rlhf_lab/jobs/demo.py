@@ -33,7 +33,7 @@ log = logging.getLogger("rlhf_lab.demo")
 STATE_FILE = "demo.json"
 #: New labels that a visitor needs to train a reward model before it trains by itself.
 VISITOR_TRAINING_LABELS = 10
-RESET_DUE_MESSAGE = "The demo is about to be reset. Nothing new starts until then; try again in a moment."
+RESET_DUE_MESSAGE = "The demo is about to be reset, and nothing new can start before that. Try again in a moment."
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class Demo:
             return float(state["began_at"]), float(state["last_reset_at"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
-                f"{path} cannot be used ({error}). Delete it to begin demo mode anew; what visitors made so far then stays."
+                f"{path} cannot be used ({error}). Delete it to begin demo mode anew; earlier work of visitors is "
+                "then kept."
             ) from error
 
     def _save_state(self, began_at: float, last_reset_at: float) -> None:
@@ -141,7 +142,7 @@ class Demo:
         """Stop the visitor's unfinished run; returns its id. Raises LabelError if they have none."""
         job = next((job for job in self._unfinished_runs() if job.payload.get(REQUESTER_KEY) == visitor), None)
         if job is None:
-            raise LabelError("You have no run that goes on or waits.")
+            raise LabelError("You have no run that is in progress or waiting.")
         run_id = int(job.payload["run_id"])
         run_control.stop(self.db, run_id)
         return run_id
@@ -155,7 +156,7 @@ class Demo:
         if position is not None:
             run_id = int(jobs[position].payload["run_id"])
             is_running = jobs[position].status is JobStatus.RUNNING
-            refusal = f"You have a run already: run {run_id}. Start another one when it has ended."
+            refusal = f"You already have a run: run {run_id}. Start another one when that run has ended."
             return QueueState(run_id, position, is_running, refusal)
         return QueueState(None, len(jobs), False, self._refusal(project, len(jobs)))
 

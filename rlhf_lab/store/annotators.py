@@ -113,7 +113,8 @@ def _usable_name(name: str) -> str:
         raise LabelError(f"Choose a name of 1 to {MAX_PERSON_NAME_CHARS} characters that others will know you by.")
     if scripts := mixed_scripts(name):
         raise LabelError(
-            f"A word of the name mixes letters of several alphabets ({', '.join(scripts)}), so it could be taken for another "
+            f"A word of the name mixes letters of several alphabets ({', '.join(scripts)}), so it could be taken for "
+            "another "
             "name. Write each word in one alphabet."
         )
     return name
@@ -126,7 +127,7 @@ def get_or_add_account(db: Database, name: str) -> Person:
     """
     name = f"@{name.strip()}"
     if not len(name) <= MAX_PERSON_NAME_CHARS or not ACCOUNT_PATTERN.fullmatch(name):
-        raise LabelError("The account has no name that can be used here. Enter with the join code.")
+        raise LabelError("The account has no name that can be used here. Log in with the join code.")
     with db.write() as conn:
         existing = conn.execute(select(t.people).where(t.people.c.name == name)).first()
         if existing is not None:

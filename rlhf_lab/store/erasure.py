@@ -88,7 +88,7 @@ def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
 
 def _check_name_known(db: Database, name: str) -> None:
     if name not in known_names(db):
-        raise LabelError(f'Nobody here is called "{name}" (any more).')
+        raise LabelError(f'Nobody in this lab is called "{name}" (any more).')
 
 
 def _replace_name(record: dict[str, Any], name: str, placeholder: str) -> dict[str, Any]:

@@ -85,7 +85,9 @@ def answer_tournament_pair(db: Database, tournament_id: int, annotator: str, key
     with db.write() as conn:
         change = update(t.tournament_answers).where(*open_row).values(choice=choice, created_at=time.time())
         if conn.execute(change).rowcount != 1:
-            raise StaleVoteError("That pair is judged already, or the tournament is gone. Nothing was recorded.")
+            raise StaleVoteError(
+                "That pair has already been judged, or the tournament was deleted. Nothing was recorded."
+            )
 
 
 def _is_row(tournament_id: int, annotator: str, key: PairKey) -> ColumnElement[bool]:

@@ -22,8 +22,8 @@ MAX_UPLOAD_BYTES = 100_000_000
 #: The part of MAX_UPLOADED_BYTES that is left to the operator.
 OPERATOR_RESERVE_BYTES = 500_000_000
 TOO_LONG_MESSAGE = "This request has more than {megabytes} MB, so nothing was done. Send less at a time.\n"
-VIEWER_UPLOAD_MESSAGE = "Viewers cannot send files to this lab. Enter with the join code: open the page /join.\n"
-STORAGE_FULL_MESSAGE = "The lab holds too many files that were sent to it. They go after an hour; try again then.\n"
+VIEWER_UPLOAD_MESSAGE = "Viewers cannot send files to this lab. Log in with the join code: open the page /join.\n"
+STORAGE_FULL_MESSAGE = "The lab stores too many uploaded files. They are deleted after an hour; try again then.\n"
 WRONG_PATH_MESSAGE = f"Files are accepted at {UPLOAD_PATH} only. Nothing was stored.\n"
 
 
@@ -123,7 +123,7 @@ class CountedBody:
             if self.rejection is not None:
                 raise BodyRefusedError("The body exceeds a limit.")
         elif self._take is not None and not self._is_complete:
-            raise BodyRefusedError("The upload was broken off.")
+            raise BodyRefusedError("The upload was interrupted.")
         return message
 
     async def send(self, message: Message) -> None:

@@ -141,7 +141,8 @@ class Context:
         """Raises NotAllowedError unless the visitor `is_operator` or gives the operator's secret."""
         if not self.is_operator() and not self._is_secret(secret):
             raise NotAllowedError(
-                "Only the operator may do this. Open the operator's link that was printed when the lab was started, or enter "
+                "Only the operator may do this. Open the operator's link that was printed when the lab was started, "
+                "or enter "
                 f"the operator's secret under Project; it is the value of {OPERATOR_SECRET_ENV_VAR} where the lab runs."
             )
 
@@ -155,4 +156,6 @@ class Context:
     def require_labeller(self) -> None:
         """Raises NotAllowedError for a viewer."""
         if not self.is_labeller():
-            raise NotAllowedError("You may look at this lab. To label, enter with the join code: open the page /join.")
+            raise NotAllowedError(
+                "You can only view this lab. To label, log in with the join code: open the page /join."
+            )

@@ -17,7 +17,7 @@ from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.request_checks import describe_exception
 
 log = logging.getLogger("rlhf_lab.ui.requests")
-UNUSABLE_REQUEST_MESSAGE = "The lab cannot use what the page sent. Reload the page and try again."
+UNUSABLE_REQUEST_MESSAGE = "The lab cannot process this request of the page. Reload the page and try again."
 
 P = ParamSpec("P")
 T = TypeVar("T")

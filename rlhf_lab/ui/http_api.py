@@ -93,7 +93,7 @@ def build(ctx: Context) -> None:
         except StaleVoteError as error:
             return {"vote_id": None, "uuid": payload.uuid, "counted": False, "why": str(error)}
         if vote.annotator != annotator or not voting.is_shown_as(ctx, annotator, vote.pair_id, payload.pair_id):
-            raise LabelError("Another vote has this uuid already; nothing was counted. Make a new one for each vote.")
+            raise LabelError("Another vote already has this uuid; nothing was counted. Use a new uuid for each vote.")
         ctx.instant_reward.labels_changed()
         return {"vote_id": vote.id, "uuid": vote.uuid, "counted": True, "why": ""}
 
@@ -135,17 +135,20 @@ class ApiCaller:
                 raise NotAllowedError("Too many wrong codes in the last minute. Wait a minute and try again.")
             if not secrets_equal(code.strip().upper(), self.ctx.access.join_code.upper()):
                 self._limiter.record_failure(address)
-                raise NotAllowedError("Labelling needs the lab's join code here: give it as `code`.")
+                raise NotAllowedError("This lab requires the join code: pass it as `code`.")
         name = normalize_name(name)
         if (
             not 1 <= len(name) <= MAX_TOOL_NAME_LENGTH
             or not name.isprintable()
             or latin_spelling(name).casefold().startswith(("api:", "judge:"))
         ):
-            raise LabelError(f"Say who judges: `name`, 1 to {MAX_TOOL_NAME_LENGTH} characters, without api: or judge:.")
+            raise LabelError(
+                f"Pass the name of the annotator: `name`, 1 to {MAX_TOOL_NAME_LENGTH} characters, without api: or judge:."
+            )
         if scripts := mixed_scripts(name):
             raise LabelError(
-                f"A word of `name` mixes letters of several alphabets ({', '.join(scripts)}). Write each word in one alphabet."
+                f"A word of `name` mixes letters of several alphabets ({', '.join(scripts)}). Write each word in one "
+                "alphabet."
             )
         self._bind_name(name)
         return f"api:{name}"

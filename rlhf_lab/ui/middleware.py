@@ -12,12 +12,12 @@ from rlhf_lab.ui.network import is_foreign_origin, is_loopback
 
 UPLOAD_PATH = "/gradio_api/upload"
 WRONG_HOST_MESSAGE = (
-    "This lab is for its own computer: open it as http://localhost. To let others in, start it with --host, or with --url where "
-    "a proxy stands before it; it then asks who comes.\n"
+    "This lab serves its own computer only: open it as http://localhost. To serve other computers, start it with "
+    "--host, or with --url behind a proxy; visitors then have to log in.\n"
 )
 FOREIGN_ORIGIN_MESSAGE = (
-    "A page of another site sent this request, so nothing was done. Open the lab at its own address. Where a proxy stands "
-    "before it, start it with --url and the address that people open.\n"
+    "A page of another site sent this request, so nothing was done. Open the lab at its own address. Behind a proxy, "
+    "start the lab with --url and the address that people open.\n"
 )
 
 

@@ -80,7 +80,7 @@ class RequestChecks:
             if has_started:
                 raise
             log.error("%r failed: %s", scope["path"], describe_exception(error))
-            reply = {"error": "The lab cannot use this request. Reload the page and try again."}
+            reply = {"error": "The lab cannot process this request. Reload the page and try again."}
             await JSONResponse(reply, 400)(scope, receive, send)
 
 
@@ -148,7 +148,7 @@ def parse_json(body: bytes) -> Any:
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise BadRequestError("The body is no usable JSON.") from error
+        raise BadRequestError("The body is not valid JSON.") from error
     check_value(value)
     return value
 
@@ -165,7 +165,7 @@ def check_value(value: Any, depth: int = 0) -> None:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise BadRequestError("A text has half of a character (a lone surrogate).") from error
+            raise BadRequestError("A text contains an incomplete character (a lone surrogate).") from error
     elif isinstance(value, int):
         if abs(value) > MAX_JSON_INT:
             raise BadRequestError("A number is too large.")

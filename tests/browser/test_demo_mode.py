@@ -70,8 +70,8 @@ def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page)
     expect(control(bob, "stop").first).to_be_disabled()
     for page in (operator, ann, bob):  # all watch the run that goes on
         expect(page.locator(".lab-train")).to_have_attribute("data-run", "1")
-    assert "You have a run already: run 2" in post_event(bob, lab, "start_demo_run", limits | {"steps": 2})
-    expect_text(bob, "demo-notice", "The reset comes as soon as nothing is going on any more.")
+    assert "You already have a run: run 2" in post_event(bob, lab, "start_demo_run", limits | {"steps": 2})
+    expect_text(bob, "demo-notice", "The demo is reset when all work in progress has ended.")
     third = post_event(open_page(lab), lab, "start_demo_run", limits | {"steps": 2})
     assert "The demo is about to be reset." in third
     expect(bob.locator(".lab-train [data-step]")).to_contain_text(re.compile(r"step [1-9]"), timeout=ENGINE_TIMEOUT_MS)

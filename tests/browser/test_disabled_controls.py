@@ -158,15 +158,13 @@ def test_too_large_model_needs_a_confirmation(lab, open_page):
     page.locator("[data-do=new-name]").fill("all the same")
     page.click("[data-do=new-create]")
     doubt = page.locator(".make .lab-notice", has_text="too large for this machine")
-    expect(doubt).to_have_text(
-        "This model is too large for this machine, as far as can be told beforehand.Create it all the same"
-    )
+    expect(doubt).to_have_text("This model is probably too large for this machine.Create it all the same")
     expect(page.locator(".make .verdict")).to_have_attribute("data-verdict", "does not fit")
     with Database.open(lab.home) as db:
         assert len(projects(db)) == 1
     page.get_by_role("button", name="Create it all the same").click()
     expect(page.locator("[data-do=project-notice]")).to_have_text(
-        'Project "all the same" is made and open. The engine writes its first pairs.'
+        'Project "all the same" was created and opened. The engine is writing its first pairs.'
     )
     expect(doubt).to_have_count(0)
     with Database.open(lab.home) as db:

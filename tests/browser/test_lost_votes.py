@@ -188,7 +188,7 @@ def test_unanswered_change_is_sent_again_with_its_note(lab, open_page):
     expect(message(page)).to_contain_text("Your change of an earlier answer is not stored yet")
     assert newest_vote(lab)[0] != "tie"
     go_online(page, open_page)
-    expect(message(page)).to_have_text("Your earlier answer is changed.")
+    expect(message(page)).to_have_text("Your earlier answer was changed.")
     assert (newest_vote(lab), vote_count(lab)) == (("tie", "my note", 0), before)
     assert kept_requests(page) == []
     ignore_lost_connection(open_page)

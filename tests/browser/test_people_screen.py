@@ -271,7 +271,7 @@ def test_operator_erases_a_person_who_may_join_again(lab, open_page):
         "Take <b>Rude</b> out of every project for good, and keep"
     )
     operator.click("[data-do=erase-sure]")
-    operator.wait_for_selector(".lab-people .erasure .result:has-text('The name is out of this lab')")
+    operator.wait_for_selector(".lab-people .erasure .result:has-text('The name was removed from this lab')")
     expect(operator.locator("[data-do=erase-name] option", has_text="Rude")).to_have_count(0)
     assert "<b>Rude</b>" not in [name for name, _, _ in active_votes(lab)]
     page.wait_for_selector("text=Join to label")  # shown without any action
@@ -284,7 +284,7 @@ def test_operator_erases_a_person_who_may_join_again(lab, open_page):
 def test_who_logs_out_is_a_viewer_again(lab, open_page):
     page = join_as(lab, open_page, "Lou")
     page.click("[data-do=log-out]")
-    expect(page.locator("form")).to_contain_text("You are here as Lou.")
+    expect(page.locator("form")).to_contain_text("You are logged in as Lou.")
     page.click("button")
     page.wait_for_selector("text=Join to label")
     assert page.locator("[data-you]").count() == 0

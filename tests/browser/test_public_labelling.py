@@ -78,7 +78,7 @@ def test_visitor_keeps_their_name_after_a_reload_and_nobody_can_take_it(lab, ope
     assert (answer.status, "no usable name" in answer.text()) == (400, True)
     assert active_votes(lab) == before
     page.keyboard.press("u")
-    expect(page.locator(".lab-notice")).to_contain_text("Your last answer is taken back.")
+    expect(page.locator(".lab-notice")).to_contain_text("Your last answer was undone.")
     assert active_votes(lab) == before[:-1]
 
 

@@ -131,7 +131,7 @@ def test_secret_shows_the_invitation_and_allows_erasing_people(space, open_page)
     page.locator("[data-do=erase-name]").select_option("Rude")
     page.click("[data-do=erase]")
     page.click("[data-do=erase-sure]")
-    page.wait_for_selector(".lab-people .erasure .result:has-text('The name is out of this lab')")
+    page.wait_for_selector(".lab-people .erasure .result:has-text('The name was removed from this lab')")
     assert query_rows(space, "SELECT name FROM people") == []
     expect_no_invitation(guest, code)
     for name in ("invite", "list_names"):

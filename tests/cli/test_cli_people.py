@@ -54,8 +54,8 @@ def test_a_person_is_erased_only_with_yes(call, tmp_path: Path, votes: bool, lef
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--take-out", "Cid"], 'Nobody here is called "Cid"'),
-        (["--take-out", "Cid", "--yes"], 'Nobody here is called "Cid"'),
+        (["--take-out", "Cid"], 'Nobody in this lab is called "Cid"'),
+        (["--take-out", "Cid", "--yes"], 'Nobody in this lab is called "Cid"'),
         (["--votes"], "--take-out NAME: say whom"),
         (["--yes"], "--take-out NAME: say whom"),
     ],
@@ -82,4 +82,4 @@ def test_accuracy_on_gold_pairs_and_experts_are_listed(call, tmp_path: Path) -> 
     assert row["high"] == pytest.approx(3.8416 / 4.8416)  # Wilson's upper end of 0 of 1
     assert call("--no-expert", "Bob")[1]["experts"] == []
     assert call("--let-go-on", "Cid")[1]["gold"] == []
-    assert 'Nobody here is called "Zoe"' in call("--expert", "Zoe")[1]["error"]
+    assert 'Nobody in this lab is called "Zoe"' in call("--expert", "Zoe")[1]["error"]

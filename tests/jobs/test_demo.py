@@ -172,7 +172,7 @@ def test_one_unfinished_run_for_each_visitor_and_places_in_the_queue(make_demo, 
     demo = make_demo(max_queue=3)
     train(db, tmp_path, project)
     first, second = start(demo, project, "visitor-1"), start(demo, project, "visitor-2")
-    with pytest.raises(LabelError, match=f"You have a run already: run {second.id}"):
+    with pytest.raises(LabelError, match=f"You already have a run: run {second.id}"):
         start(demo, project, "visitor-2")
     third = run_control.start_run(db, tmp_path, project.id, PolicyConfig(steps=2))  # the operator's
     states = [demo.queue_state(project, name) for name in ("visitor-1", "visitor-2", "visitor-3")]

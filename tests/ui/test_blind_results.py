@@ -28,8 +28,8 @@ def test_several_people_have_an_interval_over_pairs():
     names = ["base model", "run 1, step 40"]
     pairs = [ChoiceCounts(3 - wins, wins, 0) for wins in (3, 3, 3, 3, 3, 3, 2, 1, 0, 0)] + [ChoiceCounts(0, 0, 3)]
     assert group_preference_sentence(pairs, names) == (
-        "like run 1, step 40 more often: 21 of 30 decided answers to 10 pairs (70 %, 95 % interval 38 to 90 %), 3 ties. "
-        "It may be chance: the interval holds one half."
+        "like run 1, step 40 more often: 21 of 30 decided answers to 10 pairs (70 %, 95 % interval 38 to 90 %), 3 "
+        "ties. This may be chance: the interval contains 50 %."
     )
     swapped = [ChoiceCounts(second, first, ties) for first, second, ties in pairs]
     assert group_preference_sentence(swapped, names).startswith("like the base model more often: 21 of 30")

@@ -130,10 +130,10 @@ def test_a_judge_sees_texts_without_names_and_then_how_it_came_out(ctx, begun):
     ]  # where both wrote the same there is nothing to say
     assert answers(ctx.db, begun.id) == {"ann": {0: Choice.SECOND, 1: Choice.SECOND, 3: Choice.TIE}}
     assert done["sentences"] == [
-        "You like run 1, step 40 more often: 2 of 2 decided pairs (100 %, 95 % interval 34 to 100 %), 1 tie. "
-        "It may be chance: the interval holds one half.",
+        "You like run 1, step 40 more often: 2 of 2 decided pairs (100 %, 95 % interval 34 to 100 %), 1 tie. This "
+        "may be chance: the interval contains 50 %.",
         "On the same pairs reward model 1 likes both as often: 1 of 2 decided pairs each, 1 tie.",
-        "Where you and it both decided, you agreed on 1 of 2.",
+        "Of the pairs that both you and it decided, you agreed on 1 of 2.",
     ]
     asked = blind_test.test_jobs(ctx, begun)[0].payload["prompts"]
     assert done["rows"][0] == {"turns": [user(asked[0])], "first": "a", "second": "A", "choice": "second"}
@@ -156,12 +156,13 @@ def test_several_people_and_one_who_stops(ctx, begun):
     answer(ctx, "eve", test_id=begun.id, position=0, choice=side)
     stopped = answer(ctx, "eve", test_id=begun.id, choice="stop")
     assert stopped["sentences"][:2] == [
-        "You like the base model more often: 1 of 1 decided pairs (100 %, 95 % interval 21 to 100 %). "
-        "It may be chance: the interval holds one half.",
-        "All 3 people together like run 1, step 40 more often: 4 of 6 decided answers to 3 pairs (67 %; an interval takes "
+        "You like the base model more often: 1 of 1 decided pairs (100 %, 95 % interval 21 to 100 %). This may be "
+        "chance: the interval contains 50 %.",
+        "All 3 people together like run 1, step 40 more often: 4 of 6 decided answers to 3 pairs (67 %; an interval "
+        "needs at least "
         "5 pairs), 1 tie.",
     ]
-    assert stopped["sentences"][3] == "Where you and it both decided, you agreed on 0 of 1."
+    assert stopped["sentences"][3] == "Of the pairs that both you and it decided, you agreed on 0 of 1."
     assert len(stopped["rows"]) == 1
     nobody = answer(ctx, "zoe", test_id=begun.id, choice="stop")
     assert nobody["sentences"][0] == "You decided no pair."
@@ -266,7 +267,7 @@ def test_prompts_that_were_too_long_are_left_out_and_the_others_keep_their_place
     assert answers(ctx.db, begun.id) == {"ann": {1: Choice.FIRST, 3: Choice.SECOND}}
     asked = blind_test.test_jobs(ctx, begun)[0].payload["prompts"]
     assert [row["turns"] for row in done["rows"]] == [[user(asked[1])], [user(asked[3])]]
-    assert done["sentences"][-1] == "Where you and it both decided, you agreed on 2 of 2."
+    assert done["sentences"][-1] == "Of the pairs that both you and it decided, you agreed on 2 of 2."
     assert done["skipped_note"] == state["skipped_note"]
 
 

@@ -174,5 +174,5 @@ def test_the_operator_sees_accuracies_and_who_is_below_the_bound(ctx):
         "Ann is an expert"
     )
     assert crowd.gold_view(ctx)["experts"] == ["Ann"]
-    with pytest.raises(LabelError, match='Nobody here is called "Zoe"'):
+    with pytest.raises(LabelError, match='Nobody in this lab is called "Zoe"'):
         people.decide_about_person(ctx, people.PersonPayload(name="Zoe", is_expert=True))

@@ -264,7 +264,7 @@ def test_terms_alone_have_nothing_to_label_and_a_unit_only_with_a_budget(score, 
 
 def test_offline_methods_hold_the_budget_by_lr_alone():
     message = diagnose({KL: curve((5.5, 20))}, (), 4.0, "dpo")[KL].message
-    assert message == "KL 5.5: above the budget of 4; it learns nothing more while it is there."
+    assert message == "KL 5.5: above the budget of 4; the score cannot rise further there."
 
 
 def test_a_clipped_score_far_from_the_base_model_does_not_advise_a_higher_clip():
@@ -278,7 +278,7 @@ def test_no_metric_advises_a_lower_beta_while_another_is_not_a_number():
     curves = {SCORE: curve((0.5, 6)), REWARD: curve((-1.0, 6)), VALUE: [*curve((1.0, 5)), (6, math.nan)]}
     diagnoses = diagnose(curves)
     assert "lower lr" in diagnoses[VALUE].message
-    assert diagnoses[REWARD].message == "−1.00: the KL costs more than the score brings."
+    assert diagnoses[REWARD].message == "−1.00: the KL penalty is larger than the gain in score."
 
 
 MOVE_MORE = re.compile(r"\braise (?:\w+ or )?lr|\blower beta|beta is too high|higher (?:score_)?clip")
@@ -331,7 +331,7 @@ BUDGET_CASES = {
     "just below": (curve((3.0, 10)), Level.GOOD, "below the budget of 4."),
     "reached": (curve((3.2, 10)), Level.GOOD, "KL 3.2 nats a response: at the budget of 4."),
     "within its noise": (curve((5.1, 10)), Level.GOOD, "at the budget of 4."),
-    "above": (curve((5.3, 10)), Level.WARN, "above the budget of 4; beta rises until it is back."),
+    "above": (curve((5.3, 10)), Level.WARN, "above the budget of 4; beta rises until the KL is back at the budget."),
     "far beyond": (curve((8.1, 10)), Level.ALERT, "far beyond the budget of 4. Look at the best checkpoint, or stop."),
     "not moving": (curve((0.01, 20)), Level.WARN, "the policy has hardly moved."),
     "early": (curve((1.0, 4)), Level.INFO, "too early"),

@@ -123,14 +123,14 @@ def test_a_visitor_starts_one_run_sees_its_place_and_stops_it(ctx, events, act_a
         texts[name] = events["start_demo_run"](event(**SETTINGS))["status_text"]
     first, second = (run.id for run in runs(ctx.db)[::-1])
     assert texts == {
-        "visitor-1": f"Your run {first} is next. It begins when the engine is free.",
+        "visitor-1": f"Your run {first} is next. It starts when the engine is free.",
         "visitor-2": f"Your run {second} waits: 1 run before yours.",
     }
     assert "You have a run already" in events["start_demo_run"](event(**SETTINGS))["error"]
     reply = events["stop_demo_run"](event(run=first))  # a number of somebody else's run changes nothing
     assert (reply["own_run"], reply["can_start"]) == (None, True)
     assert {run.id: run.status.value for run in runs(ctx.db)} == {first: "queued", second: "stopped"}
-    assert "You have no run that goes on or waits." in events["stop_demo_run"](event())["error"]
+    assert "You have no run that is in progress or waiting." in events["stop_demo_run"](event())["error"]
 
 
 def test_a_full_queue_is_refused_by_the_server(ctx, events, act_as):
@@ -152,7 +152,7 @@ def test_a_name_in_the_request_does_not_count(ctx, events, act_as):
 
 def test_what_visitors_see_without_a_run(ctx, act_as):
     state = demo_run.demo_state(ctx, ctx.demo, "visitor-1")
-    assert (state["status_text"], state["can_start"]) == ("No run is going on: yours begins at once.", True)
+    assert (state["status_text"], state["can_start"]) == ("No run is in progress: yours starts at once.", True)
     settings = ctx.demo.run_config(ctx.project, **SETTINGS)
     for name in ("visitor-2", "visitor-3"):
         ctx.demo.start_run(ctx.project, settings, name)
@@ -167,7 +167,7 @@ def test_a_running_run_says_its_step(ctx, act_as):
     run = ctx.demo.start_run(ctx.project, ctx.demo.run_config(ctx.project, **SETTINGS), "visitor-1")
     queue.claim(ctx.db, [JobKind.TRAIN_POLICY], engine_process.record_heartbeat(ctx.db, "x"))
     text = demo_run.demo_state(ctx, ctx.demo, "visitor-1")["status_text"]
-    assert text == f"Your run {run.id} is going on: step 0 of 4."
+    assert text == f"Your run {run.id} is in progress: step 0 of 4."
 
 
 def test_the_form_states_limits_and_rules(ctx):

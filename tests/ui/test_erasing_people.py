@@ -61,7 +61,7 @@ def test_only_the_operator_lists_and_erases_people(lab, screen, handle_event_wit
     PRESENCE.touch("Ann")
     handle_event_with(lab.access.cookie_value(Visitor(Role.OPERATOR, OPERATOR_NAME)))
     assert screen.list_names("", LIST_EVENT) == {"request_id": 1, "names": ["Ann"]}
-    assert screen.erase("", erase_event("Ann")) == {"request_id": 1, "message": "The name is out of this lab."}
+    assert screen.erase("", erase_event("Ann")) == {"request_id": 1, "message": "The name was removed from this lab."}
     assert (screen.list_names("", LIST_EVENT)["names"], "Ann" in PRESENCE.names()) == ([], False)
     assert "Nobody here is called" in screen.erase("", erase_event("Ann"))["error"]
 

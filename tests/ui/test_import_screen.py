@@ -121,11 +121,13 @@ def test_only_the_operator_undoes_imports(ctx, controller, calls):
 def test_format_undo():
     text = format_undo(ImportUndo(1_234, 1_200, 34, 7, 2))
     assert text == (
-        "1,234 votes and 1,200 pairs go. 34 pairs stay, because others have voted there. 7 prompts will not be sampled from "
+        "1,234 votes and 1,200 pairs go. 34 pairs stay, because others have voted there. 7 prompts will not be "
+        "sampled from "
         "any more. 2 reward models have learnt from these votes and will not change: train another one afterwards."
     )
     assert format_undo(ImportUndo(1, 0, 1, 0, 1), completed=True) == (
-        "1 vote and 0 pairs went. 1 pair stayed, because others have voted there. 1 reward model has learnt from these votes "
+        "1 vote and 0 pairs went. 1 pair stayed, because others have voted there. 1 reward model has learnt from "
+        "these votes "
         "and will not change: train another one afterwards."
     )
 
@@ -172,11 +174,11 @@ def test_a_process_that_ends_or_hangs_is_an_error(monkeypatch):
         raise subprocess.TimeoutExpired("import", timeout)
 
     monkeypatch.setattr(import_process.subprocess, "run", hang)
-    with pytest.raises(DataError, match=r"longer than 5 minutes.*nothing was taken in"):
+    with pytest.raises(DataError, match=r"longer than 5 minutes.*nothing was imported"):
         import_process.run_in_subprocess({"what": "x"})
     killed = subprocess.CompletedProcess([], -9, stdout="", stderr="")
     monkeypatch.setattr(import_process.subprocess, "run", lambda *_, **__: killed)
-    with pytest.raises(DataError, match=r"without an answer; nothing was taken in.*in parts"):
+    with pytest.raises(DataError, match=r"without an answer; nothing was imported.*in parts"):
         import_process.run_in_subprocess({"what": "x"})
     with pytest.raises(
         DataError, match=r"without an answer; what was taken in until then stays, and the same file again"

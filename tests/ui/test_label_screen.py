@@ -135,9 +135,9 @@ def test_a_page_of_another_project_undoes_nothing_in_this_one(ctx):
 
     now = label.state(ctx, "ann")["project"]["project_created_at"]
     assert press("undo", old) == (1, "Another project was opened meanwhile")
-    assert press("undo", now) == (0, "Your last answer is taken back.")
+    assert press("undo", now) == (0, "Your last answer was undone.")
     assert press("redo", old) == (0, "Another project was opened meanwhile")
-    assert press("redo", now) == (1, "The vote you had undone counts again.")
+    assert press("redo", now) == (1, "The undone vote counts again.")
 
 
 def test_the_reply_to_a_vote_has_its_uuid_also_when_its_pair_is_gone(ctx):

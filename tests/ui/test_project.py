@@ -130,7 +130,9 @@ def test_a_project_gets_another_name(ctx, controller):
 
 def test_a_project_is_created_and_open(ctx, controller):
     reply = act(controller, new(prompt_set="support", seed="7", name="My <b>own</b>"))
-    assert reply == {"message": 'Project "My <b>own</b>" is made and open. The engine writes its first pairs.'}
+    assert reply == {
+        "message": 'Project "My <b>own</b>" was created and opened. The engine is writing its first pairs.'
+    }
     assert (ctx.project.name, ctx.project.prompt_set, ctx.project.seed) == ("My <b>own</b>", "support", 7)
 
 
@@ -342,7 +344,7 @@ def test_a_model_offered_by_name_is_marked_untested_until_a_figure_stands_in_the
 
 
 def test_stopping_an_engine_that_is_not_there(controller):
-    assert act(controller, {"action": "stop-engine"}) == {"message": "There was no engine to end."}
+    assert act(controller, {"action": "stop-engine"}) == {"message": "No engine was running."}
 
 
 def test_only_the_operator_creates_a_project(ctx, calls):
@@ -380,7 +382,7 @@ def test_the_home_summary_groups_files_by_kind(ctx):
     found = home_summary(ctx.home)
     used = dict(found["usage"])
     assert (used["runs"], used["other"], used["logs"]) == (1000, 10, 8)
-    assert used["labels and numbers (lab.db)"] >= (ctx.home / "lab.db").stat().st_size
+    assert used["labels and metrics (lab.db)"] >= (ctx.home / "lab.db").stat().st_size
     assert "reward models" not in used
     assert (found["path"], found["log"]) == (str(ctx.home), "one\ntwo")
     assert found["free"] > 0

@@ -61,8 +61,7 @@ def test_the_best_checkpoint_in_a_sentence(ctx):
         "eval/kl": [(5, 1.0), (10, 3.75), (15, 4.5)],
     }
     assert run_summary.best_checkpoint_text(run, curves) == (
-        "Best checkpoint within or near the KL budget of 4: step 10. On prompts that were not trained on its score is −1.25 sd "
-        "and its KL 3.8."
+        "Best checkpoint within the KL budget of 4: step 10. On held-out prompts its score is −1.25 sd and its KL 3.8."
     )
     assert run_summary.best_checkpoint_text(run, {}) == ""
 

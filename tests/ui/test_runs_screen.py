@@ -260,6 +260,6 @@ def test_an_action_needs_the_operator_where_a_secret_is_set(ctx, make):
     event = gr.EventData(None, {"request_id": 5, "action": "delete", "run": 1})
     assert "Only the operator" in control("wrong", event)["error"]
     assert len(overview(ctx)["runs"]) == 1
-    message = "Run 1 is deleted, with its numbers and checkpoints."
+    message = "Run 1 was deleted, with its metrics and checkpoints."
     assert control("sesame", event) == {"request_id": 5, "message": message}
     assert "not in the open project" in control("sesame", event)["error"]

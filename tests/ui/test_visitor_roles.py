@@ -330,7 +330,7 @@ def test_logging_out_ends_copies_of_the_cookie_and_no_other_session(ctx, web):
     web.post("/join", data={"code": "ABC234", "name": "Ann"})
     stolen = web.cookies[ctx.access.login_cookie_name]
     other = ctx.access.cookie_value(Visitor(Role.LABELLER, "Ann"))
-    assert "You are here as Ann" in web.get("/leave").text
+    assert "You are logged in as Ann" in web.get("/leave").text
     answer = web.post("/leave", headers={"origin": "http://lab.example"})
     assert (answer.status_code, answer.headers["location"]) == (303, "./")
     assert ctx.access.login_cookie_name not in web.cookies
@@ -467,7 +467,7 @@ def test_a_flood_of_wrong_codes_is_logged_and_keeps_no_correct_code_out(proxied,
     assert not limiter.is_blocked("198.51.100.1")
     assert not limiter.is_blocked("203.0.113.3")
     assert [record.getMessage() for record in caplog.records] == [
-        "50 wrong join codes in a minute: somebody may be guessing. Correct ones are still accepted."
+        "50 wrong join codes withwithin a minute: somebody may be guessing. Correct ones are still accepted."
     ]
 
 

@@ -177,7 +177,7 @@ def victim(lab, handle_event_with):
     yield name, pair
     assert votes(lab, name) == [(pair, "tie")]  # whatever the others tried
     handle_event_with(mine)
-    assert send(lab, "undo", "")["notice"] == "Your last answer is taken back."
+    assert send(lab, "undo", "")["notice"] == "Your last answer was undone."
 
 
 def try_everything(lab, token):

@@ -39,7 +39,7 @@ Object.assign(window.Lab, (() => {
 
   // When a demo is reset, as a sentence. reset_at: seconds since 1970.
   function resetText({ reset_at: resetAt, is_reset_due: isDue }) {
-    if (isDue) return 'The reset comes as soon as nothing is going on any more.';
+    if (isDue) return 'The demo is reset when all work in progress has ended.';
     const at = new Date(1000 * resetAt), day = at.toDateString() === new Date().toDateString() ? '' : `${at.toLocaleDateString('en', { weekday: 'short', day: 'numeric', month: 'short' })}, `;
     return `Next reset: ${day}${at.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' })}.`;
   }

@@ -24,10 +24,10 @@ function buildForm() {
   root.replaceChildren(
     el('div.lab-card.form', {},
       el('div.lab-row.who', {}, labelled('Model', el('div.models', {}, select('model', 'model', () => loadOptions()), select('step', 'step of the model'))),
-        fields.besideLabel = el('label.lab-row.beside', {}, fields.beside, 'base model beside it'),
+        fields.besideLabel = el('label.lab-row.beside', {}, fields.beside, 'also show the base model'),
         el('span.lab-grow'), button('begin', 'New conversation', begin, '.small')),
       el('details.sampling', {}, el('summary.muted', {}, 'Sampling settings'),
-        el('div.fields', {}, number('temperature', 'temperature', '', '0.05 to 5; small: always the likeliest words'), number('top_p', 'top-p', '1', '0.05 to 1: sample only from the likeliest tokens that together have this probability'),
+        el('div.fields', {}, number('temperature', 'temperature', '', '0.05 to 5; low values give the likeliest words'), number('top_p', 'top-p', '1', '0.05 to 1: sample only from the likeliest tokens that together have this probability'),
           number('max_new_tokens', 'longest response (tokens)', '128', '1 to 512'), number('seed', 'seed', '0', 'the same seed and settings give the same answer')))),
     el('div.lab-card.talk', {}, fields.stage, fields.error,
       el('div.send', {}, fields.message, el('div.lab-row', {}, button('send', 'Send', ask, '.lab-main'), button('stop', 'Stop', stop))),
@@ -52,8 +52,8 @@ function refillForm() {
   fields.step.hidden = fields.besideLabel.hidden = run === null;
   if (fields.temperature.value === proposedTemperature) fields.temperature.value = proposedTemperature = String(options.temperature);
   fields.hint.textContent = options.has_chat_template
-    ? 'Enter sends, Shift+Enter makes a new line. Nothing is stored unless you label two answers.'
-    : 'This model was not trained to chat: it continues your text. Send nothing to let it go on. Nothing is stored unless you label two texts.';
+    ? 'Enter sends the message, Shift+Enter starts a new line. Nothing is stored unless you label two answers.'
+    : 'This model was not trained to chat: it continues your text. Send an empty message to get a longer continuation. Nothing is stored unless you label two texts.';
   fields.message.placeholder = options.has_chat_template ? 'Write a message' : 'Write the beginning of a text';
 }
 
@@ -133,7 +133,7 @@ function answerView(label, i) {
   const answer = exchange.answers[i], text = answer?.text || '';
   return el('article.reply', { 'data-status': answer?.status || 'queued', 'aria-label': label },
     el('div.lab-row', {}, el('strong', {}, label), el('span.muted', {}, statusText(answer, i))),
-    answer?.turns_left_out ? el('p.muted', {}, `The conversation is too long for the model: the oldest ${Lab.plural(answer.turns_left_out, 'turn')} are left out.`) : null,
+    answer?.turns_left_out ? el('p.muted', {}, `The conversation is too long for the model: its oldest ${Lab.plural(answer.turns_left_out, 'turn')} are left out.`) : null,
     answer?.note ? el('p.muted', {}, answer.note) : null,
     answer?.error ? el('p.lab-notice.bad', { role: 'alert' }, answer.error)
       : el('p.lab-text', { dir: 'auto' }, text.trim() || (answer && !answer.is_waiting ? el('span.muted', {}, '(it wrote nothing)') : '…')));

@@ -65,7 +65,7 @@ function buildForm() {
         fields.source = el('span.muted', {}, 'from those that nothing was trained on')),
       fields.fold = el('details.fold', { oninput: updateSummary, ontoggle: updateSummary }, fields.chosen = el('summary'), el('div.inside', {},
         el('div.fields.wide', {}, pickers),
-        el('div.fields', {}, numberField('samples', 'samples each', '2', '1 to 16'), numberField('seed', 'seed', '0', '0 or more'), numberField('temperature', 'temperature', '', '0.05 to 5; small: always the likeliest words'),
+        el('div.fields', {}, numberField('samples', 'samples each', '2', '1 to 16'), numberField('seed', 'seed', '0', '0 or more'), numberField('temperature', 'temperature', '', '0.05 to 5; low values give the likeliest words'),
           numberField('max_new_tokens', 'max_new_tokens', '64', 'the longest a text may get, in tokens: 1 to 512')),
         el('div.fields.wide', {}, labelled('scored by', select('reward', 'reward model that scores')), judge))),
       el('div.lab-row', {},

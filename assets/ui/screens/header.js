@@ -99,7 +99,7 @@ function draw(state) {
     el('button.lab-button.small', { type: 'button', title: 'light or dark',
       onclick: () => { setDisplayMode('dark', !document.body.classList.contains('dark')); draw(state); } }, document.body.classList.contains('dark') ? 'Light' : 'Dark')),
   ]));
-  if (state.demo) root.append(el('p.lab-notice.demo', { 'data-do': 'demo-notice' }, `Demo: label, start a short run under Train, and watch. What visitors make is removed from time to time. ${Lab.resetText(state.demo)}`));
+  if (state.demo) root.append(el('p.lab-notice.demo', { 'data-do': 'demo-notice' }, `Demo: label, start a short run under Train, and watch. Labels, models and runs of visitors are removed from time to time. ${Lab.resetText(state.demo)}`));
   if (state.startup) root.append(startupNotice(state));
   if (state.warning) root.append(el('p.lab-notice.bad', { role: 'alert' }, state.warning));
 }

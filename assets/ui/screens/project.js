@@ -259,9 +259,9 @@ function askToConfirm(reply) {
 // ---- the lab itself
 
 const ENGINE_TEXTS = {
-  absent: ['rests', 'It starts by itself as soon as there is something to do.'],
-  starting: ['starts', 'It loads the model: seconds, on a busy machine minutes.'],
-  alive: ['runs', 'The process that trains and writes. It outlives this page.'],
+  absent: ['rests', 'It starts automatically when there is work to do.'],
+  starting: ['starts', 'It is loading the model. This takes seconds, on a busy machine minutes.'],
+  alive: ['runs', 'The process that trains and samples. It continues when this page is closed.'],
   dead: ['is lost or silent', 'Stopping it ends what is left of it; it is started again when there is something to do.'],
 };
 

@@ -93,7 +93,7 @@ window.LabTournament = window.LabTournament || (({ root, fetchState, trigger, ge
     if (state.id === null) return [];
     if (state.failure) return [el('p.lab-notice.bad', { role: 'alert' }, `It could not be written: ${state.failure}`)];
     if (state.is_waiting) return [el('p.muted', { role: 'status' }, `The engine writes the texts: ${Math.round(100 * state.progress)} % …`)];
-    if (!state.can_judge) return [el('p.muted', {}, 'To judge, enter with the join code.')];
+    if (!state.can_judge) return [el('p.muted', {}, 'To judge, log in with the join code.')];
     if (state.pair) return judgingView(state);
     return [el('div.lab-row', {}, el('button.lab-button.lab-main', { type: 'button', 'data-do': 'tournament-next', onclick: next }, state.own_count ? 'More pairs' : 'Judge pairs'),
       el('span.muted', {}, state.own_count ? 'No pair is left for you at this moment.' : ''))];

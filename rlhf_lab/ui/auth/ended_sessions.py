@@ -27,8 +27,9 @@ class EndedSessions:
             self._ended_at = {str(session): float(at) for session, at in json.loads(path.read_text("utf-8")).items()}
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise StoreError(
-                f"{path} cannot be used ({error}). It lists who logged out. Delete it together with access.json in the same "
-                "folder: then everybody enters anew."
+                f"{path} cannot be used ({error}). It lists who logged out. Delete it together with access.json in "
+                "the same "
+                "folder: everybody has to log in again."
             ) from error
 
     def __contains__(self, session: str) -> bool:
@@ -47,5 +48,6 @@ class EndedSessions:
                 write_file_atomically(self._path, json.dumps(self._ended_at), mode=0o600)
             except OSError as error:
                 raise StoreError(
-                    f"{self._path} cannot be written ({error.strerror or error}). Free some disk space and log out again."
+                    f"{self._path} cannot be written ({error.strerror or error}). Free some disk space and log out "
+                    "again."
                 ) from error

@@ -106,7 +106,7 @@ def password_form_page(error_message: str = "", status: int = 200, name: str = "
 
 def logout_page(name: str) -> HTMLResponse:
     """name: under which the visitor entered; "" where they did not."""
-    text = f"You are here as {escape(name)}." if name else "You have not entered under a name."
+    text = f"You are logged in as {escape(name)}." if name else "You are not logged in."
     return _html_page("leave", "Leave RLHF Lab", "", f"<p>{text}</p><button>Log out</button>", 200)
 
 
@@ -116,5 +116,5 @@ def _html_page(action: str, title: str, error_message: str, fields: str, status:
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title><style>{LOGIN_PAGE_CSS}</style>
 <script>{FORGET_KEY_SCRIPT}</script></head>
 <body><form method="post" action="{action}"><h1>{title}</h1>
-<p>Read two texts, say which is better; a model learns from it.</p>{alert}{fields}</form></body></html>"""
+<p>Read two texts and choose the better one. A model learns from your choices.</p>{alert}{fields}</form></body></html>"""
     return HTMLResponse(page, status_code=status, headers=SECURITY_HEADERS)

@@ -72,7 +72,7 @@ class FailedAttemptLimiter:
             is_used_up = _is_used_up(self._total)
         if is_used_up and not was_used_up:
             logger.warning(
-                "%d wrong %s in a minute: somebody may be guessing. Correct ones are still accepted.",
+                "%d wrong %s withwithin a minute: somebody may be guessing. Correct ones are still accepted.",
                 MAX_TOTAL_FAILURES_PER_MINUTE, self._what,
             )  # fmt: skip
         return is_used_up
@@ -107,7 +107,7 @@ class LoginForms:
             return self._foreign_form_page()
         fields = await _read_form(request)
         if fields is None:
-            return self._join_form("", "That is too long for a code and a name.", 413)
+            return self._join_form("", "The code or the name is too long.", 413)
         return self._submit_join_form(request, fields)
 
     def _submit_join_form(self, request: Request, fields: dict[str, str]) -> Response:
@@ -119,7 +119,7 @@ class LoginForms:
         if not secrets_equal(code, self.access.join_code.upper()):
             if self._limiter.record_failure(address):
                 return self._join_form("", wait_message, 429, name)
-            return self._join_form("", "That is not the join code of this lab. Ask whoever runs it.", 403, name)
+            return self._join_form("", "This is not the join code of this lab. Ask its operator.", 403, name)
         try:
             person = add_person(self.db, name, self.access.password_entries)
         except LabError as error:
@@ -135,7 +135,7 @@ class LoginForms:
             return self._foreign_form_page()
         fields = await _read_form(request)
         if fields is None:
-            return password_form_page("That is too long for a name and a password.", 413)
+            return password_form_page("The name or the password is too long.", 413)
         if "key" in fields:
             return self._enter_by_key(request, fields["key"])
         return (
@@ -146,7 +146,7 @@ class LoginForms:
         # Not limited: nobody guesses 18 random bytes, and wrong join codes must not keep the operator out.
         if not secrets_equal(key, self.access.operator_secret):
             return self._join_form(
-                "", "That is not the operator's link of this lab; it is printed where the lab is started.", 403
+                "", "This is not the operator's link of this lab. The link is printed when the lab starts.", 403
             )
         return login_redirect(request, self.access, Visitor(Role.OPERATOR, OPERATOR_NAME))
 
@@ -163,7 +163,7 @@ class LoginForms:
 
     def _foreign_form_page(self) -> Response:
         own_address = self.access.public_url
-        advice = f"Open {own_address} and enter there." if own_address else "Enter here instead."
+        advice = f"Open {own_address} and log in there." if own_address else "Log in here instead."
         return self._join_form("", f"A page of another site sent this form, so nothing was done. {advice}", 403)
 
 
@@ -185,7 +185,7 @@ class PasswordLogin:
             if entry is None or not is_match:
                 if self._limiter.record_failure(address):
                     return password_form_page(wait_message, 429, name)
-                return password_form_page("Name and password do not fit. Ask whoever runs this lab.", 403, name)
+                return password_form_page("Name or password is wrong. Ask the operator of this lab.", 403, name)
         return login_redirect(request, self.access, Visitor(entry.role, entry.name))
 
 

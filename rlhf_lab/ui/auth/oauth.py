@@ -143,9 +143,11 @@ def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[
         state, verifier = access.verify(state_token, STATE_COOKIE, STATE_COOKIE_MAX_AGE_S) or ("", "")
         params = request.query_params
         if not secrets_equal(params.get("state", ""), state):
-            return _retry_page("This sign-in has ended or began in another browser. Sign in again.", 403)
+            return _retry_page("This sign-in has expired, or was started in another browser. Sign in again.", 403)
         if "code" not in params:
-            return _retry_page("You were not signed in: Hugging Face says no. Sign in again, or use the code.", 403)
+            return _retry_page(
+                "You were not signed in: Hugging Face refused. Sign in again, or use the join code.", 403
+            )
         try:
             name = await _fetch_account_name(provider, params["code"], verifier)
         except PROVIDER_ERRORS as error:
@@ -183,7 +185,8 @@ async def _fetch_account_name(provider: OAuthProvider, code: str, verifier: str)
 def _provider_error_page(error: Exception) -> Response:
     """The page for a provider that cannot be reached or answers nonsense."""
     return _retry_page(
-        f"Hugging Face could not be asked who you are ({type(error).__name__}). Try again in a minute, or use the join code.",
+        f"Hugging Face did not answer who you are ({type(error).__name__}). Try again in a minute, or use the join "
+        "code.",
         502,
     )
 

@@ -31,11 +31,11 @@ def read_password_file(path: Path) -> dict[str, PasswordEntry]:
     """The entries by name. Raises ConfigError with the number of the line that cannot be read."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"{path} is too long for a file of names and passwords. Is it the right one?")
+            raise ConfigError(f"{path} is too long for a file of names and passwords. Check that it is the right file.")
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"The file {path} cannot be read ({error}). Give one with a line NAME:PASSWORD each."
+            f"The file {path} cannot be read ({error}). It needs one line NAME:PASSWORD per person."
         ) from error
     entries = dict[str, PasswordEntry]()
     for line_number, line in enumerate(text.splitlines(), 1):
@@ -44,12 +44,12 @@ def read_password_file(path: Path) -> dict[str, PasswordEntry]:
         try:
             entry = _parse_line(line.strip())
             if entry.name in entries:
-                raise ConfigError(f'"{entry.name}" stands there twice; names are given once.')
+                raise ConfigError(f'"{entry.name}" occurs twice. Each name may occur once.')
         except ConfigError as error:
             raise ConfigError(f"{path}, line {line_number}: {error}") from None
         entries[entry.name] = entry
     if not entries:
-        raise ConfigError(f"{path} names nobody. Write a line NAME:PASSWORD for each who may enter.")
+        raise ConfigError(f"{path} contains no names. Write one line NAME:PASSWORD per person.")
     return entries
 
 
@@ -64,7 +64,7 @@ def _parse_line(line: str) -> PasswordEntry:
     name, colon, rest = line.partition(":")
     name, password = " ".join(name.split()), rest.removesuffix(OPERATOR_SUFFIX)
     if not colon or not password:
-        raise ConfigError("there is no password. Write NAME:PASSWORD, and :operator behind it for who runs the lab.")
+        raise ConfigError("there is no password. Write NAME:PASSWORD, followed by :operator for an operator.")
     if (
         not name
         or len(name) > MAX_PERSON_NAME_CHARS
@@ -75,9 +75,10 @@ def _parse_line(line: str) -> PasswordEntry:
     ):
         reserved = ", ".join(f'"{prefix}"' for prefix in RESERVED_PREFIXES)
         raise ConfigError(
-            f"the name has to be of 1 to {MAX_PERSON_NAME_CHARS} letters that can be seen, not begin with {reserved}, and not be "
+            f"the name has to be of 1 to {MAX_PERSON_NAME_CHARS} letters that can be seen, not begin with "
+            f"{reserved}, and not be "
             f'"{OPERATOR_NAME}", who comes by the link.'
         )
     if password.startswith(f"{passwords.SCHEME}$") and not passwords.HASH_PATTERN.fullmatch(password):
-        raise ConfigError("the hash is not whole. Make it anew: python -m rlhf_lab password.")
+        raise ConfigError("the hash is incomplete. Create a new one: python -m rlhf_lab password.")
     return PasswordEntry(name, Role.OPERATOR if rest.endswith(OPERATOR_SUFFIX) else Role.LABELLER, password)

@@ -259,5 +259,6 @@ def _load_or_create_keys(home: Path) -> dict[str, str]:
         return {name: str(keys[name]) for name in ("key", "operator", "code")}
     except (OSError, ValueError, KeyError) as error:
         raise StoreError(
-            f"{path} cannot be used ({error}). Delete it to get a new join code and operator's link; people join again."
+            f"{path} cannot be used ({error}). Delete it to get a new join code and operator's link; everybody has "
+            "to join again."
         ) from error

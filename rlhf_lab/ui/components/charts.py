@@ -18,17 +18,17 @@ class Curve(NamedTuple):
 
 
 CURVES = (
-    Curve("objective/scores", "Score", "sd", "The reward model's, or the sum of the reward terms, in sd of base samples."),
-    Curve("objective/rlhf_reward", "Reward with KL", "sd", "Score as it is rewarded, less beta times the KL: what is maximised."),
+    Curve("objective/scores", "Score", "sd", "Score of the reward model, or sum of the reward terms, in sd of base samples."),
+    Curve("objective/rlhf_reward", "Reward with KL", "sd", "Rewarded score minus beta times the KL, which PPO maximises."),
     Curve("objective/kl", "KL to the reference", "nats", "Distance from the base model, summed over a response."),
-    Curve("objective/gold", "Gold: judge's score", "points", "What the simulated judge says itself. PPO never sees it."),
+    Curve("objective/gold", "Gold: judge's score", "points", "Score by the simulated judge itself. PPO does not see it."),
     Curve("policy/clipfrac_avg", "Clip fraction", "share", "Share of tokens whose probability ratio was clipped."),
-    Curve("loss/value_avg", "Value loss", "", "How wrong the value head's predictions of the return are."),
+    Curve("loss/value_avg", "Value loss", "", "Error of the value head's predictions of the return."),
     Curve("rewards/margins", "Implicit reward margin", "", "DPO: beta times how far chosen texts rose above rejected ones."),
-    Curve("rewards/accuracies", "Implicit reward accuracy", "share", "DPO: pairs of the step ranked as they were labelled."),
-    Curve("loss/dpo_avg", "DPO loss", "", "How far the policy is from ranking the pairs as labelled."),
-    Curve("loss/sft_avg", "Cross-entropy of the texts", "nats", "How unlikely the policy finds the texts it learns."),
-    Curve("policy/entropy_avg", "Entropy", "nats", "How undecided the policy is about the next token."),
+    Curve("rewards/accuracies", "Implicit reward accuracy", "share", "DPO: share of the pairs ranked as labelled."),
+    Curve("loss/dpo_avg", "DPO loss", "", "DPO: falls as the policy ranks more pairs as labelled."),
+    Curve("loss/sft_avg", "Cross-entropy of the texts", "nats", "Loss of the policy on the training texts."),
+    Curve("policy/entropy_avg", "Entropy", "nats", "Uncertainty of the policy about the next token."),
     Curve("tokens/response_len", "Response length", "tokens", "Mean length of the rollouts."),
 )  # fmt: skip
 

@@ -75,7 +75,8 @@ def start_test(ctx: Context, payload: StartPayload) -> BlindTest:
     eval_prompts, count = [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")], payload.pairs
     if count > len(eval_prompts):
         raise FieldError(
-            "pairs", f"pairs = {count}: this project keeps {len(eval_prompts)} prompts aside. Ask for as many or fewer."
+            "pairs",
+            f"pairs = {count}: this project has {len(eval_prompts)} held-out prompts. Choose a number up to that.",
         )
     chosen_prompts = random.Random(payload.seed).sample(eval_prompts, count)
     jobs = submit_completions(ctx, payload, models, chosen_prompts, skip_too_long=True)
@@ -87,13 +88,13 @@ def record_answer(ctx: Context, payload: AnswerPayload, annotator: str) -> dict[
     test = find_test(ctx, payload.test_id)
     pairs = pair_texts(*test_jobs(ctx, test)) if test else None
     if test is None or pairs is None:
-        raise StaleVoteError("This blind test is not there any more, or not written yet. Nothing was recorded.")
+        raise StaleVoteError("This blind test was deleted, or its texts are not written yet. Nothing was recorded.")
     remaining, position = remaining_positions(pairs, answers(ctx.db, test.id).get(annotator, {})), payload.position
     if payload.choice == "stop":
         add_answers(ctx.db, test.id, annotator, dict.fromkeys(remaining, Choice.SKIP))
         return state(ctx, test.id, annotator)
     if position is None or position not in remaining:
-        raise StaleVoteError("That pair is judged already; here is the next one.")
+        raise StaleVoteError("That pair has already been judged; here is the next one.")
     choice = CHOICE_BY_SIDE[payload.choice]
     if choice is not Choice.TIE and not is_first_on_left(test.id, position, annotator):
         choice = Choice.SECOND if choice is Choice.FIRST else Choice.FIRST
@@ -116,7 +117,7 @@ def edit_test(ctx: Context, payload: EditPayload, annotator: str) -> dict[str, A
     """
     test = find_test(ctx, payload.test_id)
     if test is None:
-        raise StoreError("This blind test is not there any more. Nothing was changed.")
+        raise StoreError("This blind test was deleted. Nothing was changed.")
     if payload.action == "rename":
         name = check_name(payload.name)
         rename_test(ctx.db, test.id, name)
@@ -169,9 +170,7 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
         else None,
     }
     if not annotator:
-        return reply | {
-            "closed_text": "To judge, enter with the join code. How it came out is told to those who judged."
-        }
+        return reply | {"closed_text": "To judge, log in with the join code. The result is shown to those who judged."}
     if remaining:
         return reply
     return reply | test_outcome(pairs, answers_by_annotator, annotator, model_names, reward_model_id)

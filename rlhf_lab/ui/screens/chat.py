@@ -150,7 +150,7 @@ def submit_chat(ctx: Context, payload: AskPayload, annotator: str) -> list[Job]:
         raise FieldError("message", "Message: write something first.")
     if sum(len(turn["content"]) for turn in turns) > MAX_CHAT_CHARS:
         raise FieldError(
-            "message", f"The conversation has more than {MAX_CHAT_CHARS:,} characters. Begin a new conversation."
+            "message", f"The conversation has more than {MAX_CHAT_CHARS:,} characters. Start a new conversation."
         )
     previous_jobs = own_answers(ctx, payload.forget, annotator)
     check_queue_capacity(ctx)
@@ -187,14 +187,12 @@ def label_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> int
     """Make a pair of two complete answers, to be shown next to this person under Label; returns its id. Raises LabelError."""
     jobs = own_answers(ctx, job_ids, annotator)
     if len(jobs) != MAX_ANSWERS or any(job.status is not JobStatus.DONE or not job.result for job in jobs):
-        raise LabelError(
-            "A pair needs two complete answers beside each other. Ask again, and let both come to their end."
-        )
+        raise LabelError("A pair needs two complete answers. Send the message again, and let both answers finish.")
     if any(job.project_id != ctx.project.id for job in jobs):
-        raise LabelError("Another project was opened meanwhile. Nothing was stored; begin a new conversation.")
+        raise LabelError("Another project has been opened. Nothing was stored; start a new conversation.")
     results = [job.result or {} for job in jobs]
     if results[0]["prompt"] != results[1]["prompt"]:
-        raise LabelError("The two answers do not answer the same conversation. Ask again.")
+        raise LabelError("The two answers belong to different conversations. Send the message again.")
     first, second = (
         ChatText(result["text"], tuple(result["tokens"]), result["checkpoint"], int(job.payload["seed"]))
         for job, result in zip(jobs, results, strict=True)

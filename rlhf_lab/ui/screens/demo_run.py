@@ -78,7 +78,7 @@ def form_data(demo: Demo) -> dict[str, Any]:
     ]
     hours = f"{limits.reset_hours:g} hours" if limits.reset_hours != 1 else "hour"
     rules = (
-        f"This is a demo. What visitors make (labels, reward models, runs) is removed every {hours}, or earlier after "
+        f"This is a demo. Labels, reward models and runs of visitors are removed every {hours}, or earlier after "
         f"{pluralize(limits.reset_runs, 'run')} or {pluralize(limits.reset_labels, 'label')}."
     )
     names = ("name", "label", "low", "high", "value")
@@ -90,7 +90,7 @@ def demo_state(ctx: Context, demo: Demo, visitor: str) -> dict[str, Any]:
     queue_state = demo.queue_state(ctx.project, visitor)
     refusal = queue_state.refusal
     if not visitor:
-        refusal = "To start a run of your own, enter with the join code first."
+        refusal = "To start a run of your own, log in with the join code first."
     return {
         "own_run": queue_state.run_id,
         "runs_before": queue_state.runs_before,
@@ -107,16 +107,16 @@ def own_run_text(ctx: Context, state: QueueState) -> str:
         return ""
     if state.is_running:
         run = get_run(ctx.db, state.run_id)
-        return f"Your run {run.id} is going on: step {run.step} of {run.total_steps}."
+        return f"Your run {run.id} is in progress: step {run.step} of {run.total_steps}."
     if state.runs_before:
         return f"Your run {state.run_id} waits: {pluralize(state.runs_before, 'run')} before yours."
-    return f"Your run {state.run_id} is next. It begins when the engine is free."
+    return f"Your run {state.run_id} is next. It starts when the engine is free."
 
 
 def next_run_text(runs_before: int) -> str:
     """Where a run would be that is started now."""
     if not runs_before:
-        return "No run is going on: yours begins at once."
+        return "No run is in progress: yours starts at once."
     return f"{pluralize(runs_before, 'run')} before yours: it begins when {'it has' if runs_before == 1 else 'they have'} ended."
 
 

@@ -31,10 +31,10 @@ JOB_LABELS = {
     JobKind.TOURNAMENT: "writing for a tournament",
 }
 ENGINE_LABELS = {
-    EngineState.ABSENT: ("engine rests", "", "It starts by itself as soon as there is something to do."),
-    EngineState.STARTING: ("engine starts", "busy", "It loads the model: seconds, on a busy machine minutes."),
-    EngineState.ALIVE: ("engine ready", "good", "The process that trains and writes. It outlives this page."),
-    EngineState.DEAD: ("engine lost", "bad", "It vanished or is silent; work goes on from its last checkpoint when it is back."),
+    EngineState.ABSENT: ("engine rests", "", "It starts automatically when there is work to do."),
+    EngineState.STARTING: ("engine starts", "busy", "It is loading the model. This takes seconds, on a busy machine minutes."),
+    EngineState.ALIVE: ("engine ready", "good", "The process that trains and samples. It continues when this page is closed."),
+    EngineState.DEAD: ("engine lost", "bad", "It does not answer. Work continues from the last checkpoint after a restart."),
 }  # fmt: skip
 
 

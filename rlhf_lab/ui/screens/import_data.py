@@ -120,7 +120,7 @@ class ImportController:
     def read_data(self, payload: ImportAction) -> dict[str, Any]:
         request = self.build_request(payload)
         if payload.source is None:
-            raise ConfigError("Say whose votes these are: of people, or simulated.")
+            raise ConfigError("Choose whose votes these are: of people, or simulated.")
         request |= {"source": payload.source, "annotator": payload.annotator.strip()[:60]}
         if payload.action == "import":
             request |= {
@@ -133,7 +133,7 @@ class ImportController:
         result = self.runner(request)
         if "columns" in result:
             return {
-                "error": f"{result['error']} Say below what they mean, and look again.",
+                "error": f"{result['error']} Enter their meaning below, then press the button again.",
                 "columns": result["columns"],
             }
         if "error" in result:
@@ -147,7 +147,7 @@ class ImportController:
         if project_id is None or import_id is None:
             raise unusable("project" if project_id is None else "import")
         if project_id != self.ctx.project.id:
-            raise ConfigError("Another project was opened meanwhile. Look at the list again.")
+            raise ConfigError("Another project has been opened. Reload the list.")
         if payload.action == "ask":
             return {"deletion_summary": format_undo(preview_undo(self.ctx.db, project_id, import_id))}
         undone = format_undo(undo_import(self.ctx.db, project_id, import_id), completed=True)
@@ -165,10 +165,10 @@ class ImportController:
         if payload.path:
             path = Path(payload.path).resolve()
             if not path.is_relative_to(self.uploads) or not path.is_file():
-                raise ConfigError("That file is not here (any more). Choose it again.")
+                raise ConfigError("The uploaded file is missing. Choose it again.")
             name = Path(payload.name or path.name).name[:80]
             return {**request, "what": str(path), "name": name, "bytes": 20 * MAX_UPLOAD_BYTES}
         dataset = payload.dataset.strip()
         if not is_hub_id(dataset) or (REPOSITORY_ROOT / dataset).exists():
-            raise ConfigError("Choose a file, or write the name of a data set on the Hub as OWNER/NAME.")
+            raise ConfigError("Choose a file, or enter the name of a data set on the Hub as OWNER/NAME.")
         return {**request, "what": dataset, "split": payload.split or "train"}

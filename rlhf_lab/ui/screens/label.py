@@ -40,9 +40,7 @@ from rlhf_lab.ui.services.instant_view import instant_view
 from rlhf_lab.ui.services.presence import PRESENCE
 from rlhf_lab.ui.services.stage_estimates import next_pair_sentence
 
-OTHER_PROJECT_NOTICE = (
-    "Another project was opened meanwhile; here is its next pair. Nothing was taken back or counted again."
-)
+OTHER_PROJECT_NOTICE = "Another project has been opened; here is its next pair. Nothing was undone or redone."
 DISPUTES_CACHED_S = 10.0
 _count_lock = threading.Lock()
 
@@ -127,7 +125,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def reset(payload: LabelPayload) -> dict[str, Any]:
         annotator = ctx.require_annotator(payload.annotator)
         project = copy_project(ctx.db, ctx.project)
-        notice = f'A fresh project begins: "{project.name}". The old one is kept under Project.'
+        notice = f'A new project was created: "{project.name}". The old one is kept under Project.'
         return state(ctx, annotator, notice=notice)
 
     for name, handler in voting_handlers(ctx).items():
@@ -165,7 +163,7 @@ def voting_handlers(ctx: Context) -> dict[str, Handler]:
         undone = undo_last_vote(ctx.db, project.id, annotator, get_labelling_config(ctx.db, project.id))
         if undone is not None:
             ctx.instant_reward.forget_votes(annotator, undone.pair.id)
-        notice = "There is nothing to undo." if undone is None else "Your last answer is taken back."
+        notice = "There is nothing to undo." if undone is None else "Your last answer was undone."
         return state(ctx, annotator, notice=notice)
 
     @visitor_action(LabelPayload, toast_errors=True)
@@ -175,12 +173,12 @@ def voting_handlers(ctx: Context) -> dict[str, Handler]:
             return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
         redone = redo_last_vote(ctx.db, ctx.project.id, annotator)
         ctx.instant_reward.labels_changed()
-        notice = "There is nothing to redo." if redone is None else "The vote you had undone counts again."
+        notice = "There is nothing to redo." if redone is None else "The undone vote counts again."
         return state(ctx, annotator, notice=notice)
 
     @visitor_action(voting.ChangePayload, toast_errors=True)
     def amend(payload: voting.ChangePayload) -> dict[str, Any]:
-        annotator, notice = ctx.require_annotator(payload.annotator), "Your earlier answer is changed."
+        annotator, notice = ctx.require_annotator(payload.annotator), "Your earlier answer was changed."
         try:
             refuse_if_paused(ctx, annotator)
             voting.change_vote(ctx, payload, annotator)
@@ -205,7 +203,7 @@ def expert_handlers(ctx: Context) -> dict[str, Handler]:
             stop_adjudicating(ctx.db, project.id, annotator)
             return state(ctx, annotator)
         lease = start_adjudicating(ctx.db, project.id, annotator, get_labelling_config(ctx.db, project.id))
-        return state(ctx, annotator, notice="" if lease else "No disputed pair waits for you any more.")
+        return state(ctx, annotator, notice="" if lease else "There is no disputed pair left for you.")
 
     @visitor_action(GoldPayload, toast_errors=True)
     def gold(payload: GoldPayload) -> dict[str, Any]:
@@ -213,9 +211,9 @@ def expert_handlers(ctx: Context) -> dict[str, Handler]:
         require_expert(ctx, annotator)
         if voting.is_stale_project(ctx, payload.project_created_at):
             return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
-        notice = "It is an ordinary pair again."
+        notice = "It is no longer a gold pair."
         if payload.is_gold:
-            notice = "It is a gold pair now; your answer is the known one."
+            notice = "It is now a gold pair; your answer is the known one."
         try:
             mark_gold(ctx.db, ctx.project.id, annotator, payload.vote_id, payload.is_gold)
         except LabelError as error:
@@ -250,7 +248,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
     if ctx.is_labeller() and not waiting_text:
         leases = lease_pairs(ctx.db, project.id, annotator, rules)
     elif not waiting_text:
-        waiting_text = "You may look around. To label, enter with the join code."
+        waiting_text = "You can view everything. To label, log in with the join code."
     pairs = [voting.lease_view(ctx, lease, rules, project.system_prompt) for lease in leases]
     pair, next_pair, *_ = [*pairs, None, None]
     return {

@@ -23,7 +23,7 @@ from rlhf_lab.ui.services.crowd import gold_view
 from rlhf_lab.ui.services.presence import PRESENCE
 
 MAX_ROWS = 100
-PASSWORD_FILE_NOTE = " The name stands in the file of passwords: take its line out too, and start the lab again."
+PASSWORD_FILE_NOTE = " The name is also in the password file: remove its line and restart the lab."
 
 
 class PeopleQuery(Payload):
@@ -126,11 +126,11 @@ def leaderboard(ctx: Context) -> list[dict[str, Any]]:
 def decide_about_person(ctx: Context, payload: PersonPayload) -> str:
     """Returns the message for the operator. Raises LabelError for a name that nobody has."""
     if payload.name not in known_names(ctx.db):
-        raise LabelError(f'Nobody here is called "{payload.name}" (any more).')
+        raise LabelError(f'Nobody in this lab is called "{payload.name}" (any more).')
     project_id = ctx.project.id
     if payload.go_on:
         let_go_on(ctx.db, project_id, payload.name)
-        return f"{payload.name} can go on; the count of gold answers starts anew."
+        return f"{payload.name} can continue; the count of gold answers was reset."
     set_expert(ctx.db, project_id, payload.name, bool(payload.is_expert))
     return f"{payload.name} is {'an expert' if payload.is_expert else 'no expert'} in this project."
 
@@ -145,7 +145,7 @@ def update_labelling_config(ctx: Context, payload: RulesPayload) -> dict[str, An
         if name in settings
     }
     set_labelling_config(ctx.db, project.id, get_labelling_config(ctx.db, project.id).replace(**values))
-    return {"message": "From the next pair on everybody labels by these rules."}
+    return {"message": "These rules apply from the next pair on."}
 
 
 def invitation(ctx: Context, origin: str) -> dict[str, Any] | None:
@@ -176,6 +176,6 @@ def erase_person(ctx: Context, payload: ErasePayload) -> str:
     name, votes = payload.name, payload.delete_votes
     count = erase_person_data(ctx.db, ctx.home, name, votes=votes)
     PRESENCE.remove(name)
-    outcome = "taken back" if votes else "kept, as those of a visitor without a name"
-    message = "The name is out of this lab" + (f"; votes that are {outcome}: {count}." if count else ".")
+    outcome = "taken back" if votes else "kept without the name"
+    message = "The name was removed from this lab" + (f"; votes that are {outcome}: {count}." if count else ".")
     return message + (PASSWORD_FILE_NOTE if name in ctx.access.password_entries else "")

@@ -73,7 +73,7 @@ TAIL_LINES = 60
 TAIL_BYTES = 20_000
 #: Files of a home whose sizes are added up: a label, and what their top-level names begin with.
 FILE_GROUPS = (
-    ("labels and numbers (lab.db)", ("lab.db",)),
+    ("labels and metrics (lab.db)", ("lab.db",)),
     ("runs", ("runs",)),
     ("reward models", ("reward_models",)),
     ("logs", ("engine.",)),
@@ -210,12 +210,12 @@ class ProjectController:
     def open(self, payload: ProjectPayload) -> dict[str, Any]:
         open_project(self.ctx.db, payload.project)
         self._dismiss_startup()
-        return {"message": f'"{self.ctx.project.name}" is open, in every browser that looks at this lab.'}
+        return {"message": f'"{self.ctx.project.name}" is open, for everybody who uses this lab.'}
 
     def rename(self, payload: ProjectPayload) -> dict[str, Any]:
         name = check_name(payload.name)
         rename_project(self.ctx.db, payload.project, name)
-        return {"message": f'The project is called "{name}" now.'}
+        return {"message": f'The project is now called "{name}" now.'}
 
     def set_temperature(self, payload: ProjectPayload) -> dict[str, Any]:
         if payload.temperature is None:
@@ -272,7 +272,7 @@ class ProjectController:
         chat = completed_chat_settings(facts, chat)  # before the download
         memory = self.memory_check(facts)
         if memory["verdict"] is FitVerdict.TOO_LARGE and not payload.confirmed:
-            warning = "This model is too large for this machine, as far as can be told beforehand."
+            warning = "This model is probably too large for this machine."
             return {"check": memory, "warning": warning}
 
         def create_project(_: Path | None = None) -> str:
@@ -282,24 +282,22 @@ class ProjectController:
                     temperature=payload.temperature, seed=payload.seed, name=payload.name, chat=chat,
                 )  # fmt: skip
             self._dismiss_startup()
-            return f'Project "{project.name}" is made and open. The engine writes its first pairs.'
+            return f'Project "{project.name}" was created and opened. The engine is writing its first pairs.'
 
         if facts.files_to_download:
             self.downloads.start(facts, create_project)
-            return {
-                "message": f"Downloading {facts.name}; the project opens when it is here. Work in this one goes on."
-            }
+            return {"message": f"Downloading {facts.name}; the project opens afterwards. Work in this one continues."}
         return {"message": create_project()}
 
     def cancel(self, _: ProjectPayload) -> dict[str, Any]:
         if self.downloads.cancel():
             return {"message": "The download is cancelled. Files that have arrived are kept for the next time."}
-        return {"message": "There is no download to cancel; the last one has arrived."}
+        return {"message": "There is no download to cancel; the last one is complete."}
 
     def retry(self, _: ProjectPayload) -> dict[str, Any]:
         """Once more the model that a Space's variables name."""
         if self.ctx.startup is None or not self.ctx.startup.start():
-            raise ConfigError("There is nothing to try again: no model is missing, or it is on its way.")
+            raise ConfigError("There is nothing to retry: no model is missing, or it is being downloaded.")
         return {"message": "The lab tries again."}
 
     def _dismiss_startup(self) -> None:
@@ -308,7 +306,7 @@ class ProjectController:
 
     def stop_engine(self, _: ProjectPayload) -> dict[str, Any]:
         stopped = engine_process.stop_engine(self.ctx.db, self.ctx.home)
-        return {"message": "The engine has ended." if stopped else "There was no engine to end."}
+        return {"message": "The engine has ended." if stopped else "No engine was running."}
 
     def home_info(self, _: ProjectPayload) -> dict[str, Any]:
         return {"about": home_summary(self.ctx.home)}

@@ -151,22 +151,22 @@ class QualityController:
                 if payload.vote_id is None:
                     raise unusable("vote")
                 request_new_vote(self.ctx.db, self.ctx.project.id, payload.vote_id)
-                return "The vote is set aside; who cast it is asked about that pair again."
+                return "The vote was set aside. Its annotator will see the pair again."
         raise ConfigError(f'The lab cannot "{payload.action}" here. Reload the page and try again.')
 
     def train(self, payload: QualityAction) -> str:
         """Submit a training on the labels of the annotators with a weight above 0."""
         ctx, source, weights = self.ctx, payload.source, payload.weights
         if source is None or weights is None:
-            raise ConfigError("The page asked for nobody's labels. Reload it and try again.")
+            raise ConfigError("The request names no labels. Reload the page and try again.")
         if not all(isinstance(weight, int) and 0 <= weight <= MAX_WEIGHT for weight in weights.values()):
             raise ConfigError(f"A weight is a whole number from 0 (left out) to {MAX_WEIGHT}.")
         label_counts = vote_columns(ctx.db, ctx.project.id, source).label_counts()
         included = [name for name in label_counts if weights.get(name, 1) > 0]
         if not included:
-            raise ConfigError("Everybody is left out. Choose at least one annotator to learn from.")
+            raise ConfigError("All annotators are left out. Choose at least one.")
         if self._is_training():
-            raise ConfigError("A reward model is being trained already; wait for it.")
+            raise ConfigError("A reward model is already being trained; wait for it.")
         job_payload: dict[str, Any] = {
             "source": source.value, "config": {}, "labels": sum(label_counts[name] for name in included),
             "weights": {name: weights[name] for name in included if weights.get(name, 1) != 1},
@@ -176,8 +176,8 @@ class QualityController:
         queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, job_payload)
         engine_process.ensure_engine(ctx.db, ctx.home)
         return (
-            f"A reward model from {len(included)} of {len(label_counts)} annotators is asked for; compare it below when it is "
-            "there."
+            f"A reward model from {len(included)} of {len(label_counts)} annotators is being trained. Compare it "
+            "below when it is done."
         )
 
 

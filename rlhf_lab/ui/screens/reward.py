@@ -131,10 +131,10 @@ def start_training(ctx: Context, source: Source, config: RewardConfig, last_trai
     if counts[Choice.FIRST] + counts[Choice.SECOND] < MIN_DECIDED_LABELS:
         whose = "people's" if source is Source.HUMAN else "simulated"
         raise LabError(
-            f"There are fewer than {MIN_DECIDED_LABELS} decided {whose} labels. Label some pairs under Label, or choose the "
-            "other labels."
+            f"There are fewer than {MIN_DECIDED_LABELS} decided {whose} labels. Label some pairs under Label, or "
+            "choose other labels."
         )
-    already_training = LabError("A reward model is being trained already; wait for it.")
+    already_training = LabError("A reward model is already being trained; wait for it.")
     if queue.jobs(ctx.db, project_id=ctx.project.id, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES):
         raise already_training
     job = retraining.submit_training(ctx.db, ctx.project.id, source, config, last_training)
@@ -143,7 +143,7 @@ def start_training(ctx: Context, source: Source, config: RewardConfig, last_trai
         if job.status in UNFINISHED_JOB_STATUSES:
             raise already_training  # another training was submitted after the check above
         raise LabError(
-            "Somebody else has just trained a reward model with other settings. Look at it, then press Train again if you want "
+            "Somebody else has just trained a reward model with other settings. Press Train again if you still want "
             "another one."
         )
     return job
@@ -152,7 +152,7 @@ def start_training(ctx: Context, source: Source, config: RewardConfig, last_trai
 def submit_explanation(ctx: Context, request: ExplainText, annotator: str) -> Job:
     """Have the engine score each word of a text for this annotator. Raises LabError for an empty or very long text."""
     if not request.text.strip() or len(request.prompt) + len(request.text) > MAX_TEXT_CHARS:
-        raise LabError(f"Give a text of 1 to {MAX_TEXT_CHARS} characters, prompt included.")
+        raise LabError(f"Enter a text of 1 to {MAX_TEXT_CHARS} characters, including the prompt.")
     get_reward_model(ctx.db, request.model)
     check_queue_capacity(ctx)
     items = [{"prompt": request.prompt, "text": request.text}]

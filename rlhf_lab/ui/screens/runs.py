@@ -167,14 +167,16 @@ def handle_action(ctx: Context, payload: RunAction) -> str:
     """Rename, resume or delete a run of the open project; returns a message. Raises LabError."""
     run_id = payload.run
     if run_id not in {run.id for run in runs(ctx.db, ctx.project.id)}:
-        raise ConfigError(f"Run {run_id} is not in the open project: it was deleted, or another project was opened.")
+        raise ConfigError(
+            f"Run {run_id} is not in the open project: it was deleted, or another project has been opened."
+        )
     match payload.action:
         case "rename":
             return f'Run {run_id} is called "{run_control.rename(ctx.db, run_id, payload.name)}" now.'
         case "resume":
             run_control.resume(ctx.db, ctx.home, run_id)
-            return f"Run {run_id} goes on; watch it under Train."
+            return f"Run {run_id} continues; watch it under Train."
         case "delete":
             run_control.delete(ctx.db, ctx.home, run_id)
-            return f"Run {run_id} is deleted, with its numbers and checkpoints."
-    raise ConfigError(f'A run cannot be told to "{payload.action}" here. Reload the page and try again.')
+            return f"Run {run_id} was deleted, with its metrics and checkpoints."
+    raise ConfigError(f'A run does not know the action "{payload.action}" here. Reload the page and try again.')

@@ -29,15 +29,15 @@ from rlhf_lab.ui.services.run_feed import MAX_MODELS
 from rlhf_lab.ui.services.stage_estimates import policy_sentence
 
 PRESET_LABELS = {
-    "lab": "lab: a KL budget of 4, for any model",
-    "gentle": "gentle: half the KL budget, nearer to the base",
+    "lab": "lab: KL budget 4, for any model",
+    "gentle": "gentle: half the KL budget, closer to the base model",
 }
 
 
 #: How an algorithm learns, where it is not from rollouts and their rewards.
 ALGORITHM_NOTES = {
-    "dpo": "A tie counts half for each text; how much better a text was is ignored.",
-    "sft": "It imitates the preferred texts. Ties, and how much better a text was, are ignored.",
+    "dpo": "A tie counts half for each text. The strength of a preference is ignored.",
+    "sft": "It imitates the preferred texts. Ties and the strength of a preference are ignored.",
     "rejection": "rejection writes several texts for each prompt, keeps the one with the best score, and imitates it. It does "
     "not read the labels themselves.",
 }
@@ -139,12 +139,13 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
 def reward_terms_input() -> Any:
     return gr.Textbox(
-        label="Reward terms, one a line",
+        label="Reward terms, one per line",
         lines=2,
         elem_id="start-reward-terms",
         placeholder="0.5 * length:5-20",
         info="Empty: the reward model alone. Otherwise each line is a term, or a weight times a term, that is added to the "
-        "reward model's score: length:5-20 (words), regex:^Yes, json, repetition, arithmetic, or FILE.py:FUNCTION from the "
+        "reward model's score: length:5-20 (words), regex:^Yes, json, repetition, arithmetic, or FILE.py:FUNCTION "
+        "from the "
         "folder rewards of the lab. The line 0.5 * reward_model halves the reward model's own weight.",
     )
 
@@ -153,12 +154,12 @@ def ptx_inputs(coefficient: Any) -> tuple[Any, Any]:
     """The inputs of a PtxSource; visible while the component of ptx_coef has another value than 0."""
     with gr.Row(visible=False, elem_id="start-ptx") as row:
         file = gr.File(
-            label="Texts for PPO-ptx; none: those of the embedded model", file_types=[".txt", *FILE_SUFFIXES]
+            label="Texts for PPO-ptx (default: those of the embedded model)", file_types=[".txt", *FILE_SUFFIXES]
         )
         column = gr.Textbox(
             label="column of the texts",
             max_lines=1,
-            info='empty: the column "text", or the only one; a .txt has a text a line',
+            info='default: the column "text", or the only one; a .txt file has one text per line',
         )
 
     def toggle(value: Any) -> Any:
@@ -233,10 +234,10 @@ def reward_note(row: ListedRewardModel) -> str:
     if row.source is Source.HUMAN:
         note = "It learns from people's labels."
     elif judge := run_control.only_judge(row.annotators):
-        note = f"It learns from simulated labels by the judge {judge}, whose own score is drawn as gold."
+        note = f"It learns from simulated labels by the judge {judge}; the judge's own score is drawn as gold."
     else:
         judges = {judge_name_of(name) for name in row.annotators}
-        whose = f"{judges.pop()}, which does not ship with the lab" if len(judges) == 1 else "several judges"
+        whose = f"{judges.pop()}, which is not part of the lab" if len(judges) == 1 else "several judges"
         note = f"It learns from simulated labels by {whose}; no gold score is drawn."
     warning = run_control.accuracy_warning(row.report)
     return f"{note} {warning}" if warning else note

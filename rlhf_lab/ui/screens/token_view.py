@@ -134,7 +134,7 @@ def equations_for(config: PolicyConfig, all_columns: Sequence[TokenColumns]) -> 
         equations.append(
             Equation(
                 "advantage", "{advantage} = ({raw_advantage} − {advantage_mean}) / {advantage_sd}", "(A − mean) / sd",
-                "Whitened over the batch. Above 0 the token is made likelier, below 0 less likely.",
+                "Whitened over the batch. A positive advantage makes the token likelier, a negative one less likely.",
             )
         )  # fmt: skip
     equations += [_ratio_equation(), *_loss_equations(config)]
@@ -150,7 +150,7 @@ def names_in_equation(equation: str) -> set[str]:
 def _ratio_equation() -> Equation:
     return Equation(
         "ratio", "{ratio} = exp({logprob} − {old_logprob})", "exp(log π − log π_old)",
-        "How much likelier the token is after this step's updates than when it was written.",
+        "Probability of the token after this step's updates, divided by its probability when it was sampled.",
     )  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def _kl_equation(config: PolicyConfig) -> Equation:
         "k3": ("{kl} = exp({ref_logprob} − {old_logprob}) − 1 + {old_logprob} − {ref_logprob}", "exp(−d) − 1 + d"),
         "full": ("{kl}", "Σ π_old · (log π_old − log π_ref)"),
     }
-    about = "How far this token's choice lies from the reference, in nats."
+    about = "Distance of this token's choice from the reference, in nats."
     if config.kl_estimator == "full":
         about += " Over the whole vocabulary."
     return Equation("KL", *equations[config.kl_estimator], about)
@@ -169,7 +169,9 @@ def _kl_equation(config: PolicyConfig) -> Equation:
 
 def _reward_equation(config: PolicyConfig) -> Equation:
     if config.whiten_rewards:
-        return Equation("reward", "{reward}", "−β · KL + score, scaled", "Scaled to sd 1 over the batch.")
+        return Equation(
+            "reward", "{reward}", "−β · KL + score, scaled", "Scaled to standard deviation 1 over the batch."
+        )
     placement = "on the last token" if config.score_placement == "last" else "in equal parts on all tokens"
     if config.kl_penalty == "loss":
         return Equation(
@@ -177,7 +179,7 @@ def _reward_equation(config: PolicyConfig) -> Equation:
         )
     return Equation(
         "reward", "{reward} = −{beta} · {kl} + {shaped_score}", "−β · KL + score",
-        f"The KL's price, and {placement} the score.",
+        f"The KL penalty, plus the score {placement}.",
     )  # fmt: skip
 
 
@@ -185,22 +187,27 @@ def _advantage_equations(config: PolicyConfig) -> list[Equation]:
     name = "advantage before whitening" if config.whiten_advantages else "advantage"
     raw = "{raw_advantage}"
     if config.algorithm in GROUP_ALGORITHMS:
-        about = f"One for the whole text: its rewards added up, beside those of the {config.group_size} texts of its prompt."
-        return [Equation(name, raw, "sum of rewards beside the group's", about)]
+        about = (
+            f"One value per text: the sum of its rewards, compared with the {config.group_size} texts of its prompt."
+        )
+        return [Equation(name, raw, "sum of rewards, compared with the group", about)]
     if config.algorithm == "reinforce":
-        rewards = "The rewards from here on" if config.credit == "to_go" else "All rewards of the text"
-        baselines = {"none": "", "batch_mean": ", less the mean of the batch", "value": ", less the value"}
+        rewards = "The rewards from this token on" if config.credit == "to_go" else "All rewards of the text"
+        baselines = {"none": "", "batch_mean": ", minus the mean of the batch", "value": ", minus the value"}
         return [Equation(name, raw, "return − baseline", f"{rewards}{baselines[config.baseline]}.")]
     surprise = Equation(
         "surprise", "{delta} = {reward} + {gamma} · {next_value} − {value}", "δ = r + γ · V′ − V",
-        "What this token brought beyond what the value function expected.",
+        "Reward of this token beyond what the value function expected.",
     )  # fmt: skip
     if config.advantage == "nstep":
-        return [surprise, Equation(name, raw, "Σ γᵏ · δ", f"The surprises of {config.nstep} tokens from here on.")]
+        return [
+            surprise,
+            Equation(name, raw, "Σ γᵏ · δ", f"The sum of the surprises of {config.nstep} tokens, starting here."),
+        ]
     return [
         surprise,
         Equation(name, raw + " = {delta} + {gamma} · {lam} · {next_raw_advantage}", "A = δ + γ · λ · A′",
-             "The surprise, and λ of what followed: generalised advantage estimation."),
+             "The surprise plus γλ times the next token's advantage: generalised advantage estimation."),
     ]  # fmt: skip
 
 
@@ -209,10 +216,10 @@ def _loss_equations(config: PolicyConfig) -> list[Equation]:
         loss_equation = Equation(
             "loss", "{loss} = max(−{advantage} · {ratio}, −{advantage} · clip({ratio}, {low}, {high}))",
             "max(−A · ratio, −A · clip(ratio, 1 − ε, 1 + ε))",
-            "After this step's updates. Where the clip is the greater, the token moves nothing more.",
+            "After this step's updates. If the clipped term is larger, the token's gradient is zero.",
         )  # fmt: skip
     elif config.algorithm in SINGLE_PASS_ALGORITHMS:
-        loss_equation = Equation("loss", "", "−A · log π", "Its slope makes the token likelier by as much as A says.")
+        loss_equation = Equation("loss", "", "−A · log π", "Its gradient makes the token likelier in proportion to A.")
     else:
         loss_equation = Equation(
             "loss", "{loss} = −{advantage} · {ratio}", "−A · ratio",
@@ -220,12 +227,12 @@ def _loss_equations(config: PolicyConfig) -> list[Equation]:
         )  # fmt: skip
     if not config.uses_value_function:
         return [loss_equation]
-    target, symbols = "{target}", "return from here on"
+    target, symbols = "{target}", "return from this token on"
     if config.value_target == "gae" and config.algorithm != "reinforce" and config.advantage == "gae":
         target, symbols = "{target} = {raw_advantage} + {value}", "A + V"
     return [
         loss_equation,
-        Equation("value's target", target, symbols, "What the value should have been."),
+        Equation("value's target", target, symbols, "Regression target of the value."),
         Equation(
             "value's loss", "{value_loss} = ½ · ({value} − {target})²", "½ (V − target)²", "Before this step's updates."
         ),

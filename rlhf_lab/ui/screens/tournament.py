@@ -82,10 +82,12 @@ def start(ctx: Context, payload: StartPayload) -> Tournament:
     if reward_model_id is not None:
         reward_model_id = get_reward_model(ctx.db, reward_model_id).id
     elif BEST_OF_4 in contestants:
-        raise LabError('Best of 4 needs a reward model to choose by: pick one under "scored by".')
+        raise LabError('Best of 4 needs a reward model: choose one under "scored by".')
     eval_prompts = [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")]
     if payload.prompts > len(eval_prompts):
-        raise FieldError("prompts", f"prompts = {payload.prompts}: this project keeps {len(eval_prompts)} aside.")
+        raise FieldError(
+            "prompts", f"prompts = {payload.prompts}: this project has {len(eval_prompts)} held-out prompts."
+        )
     check_queue_capacity(ctx)
     job = queue.submit(
         ctx.db, JobKind.TOURNAMENT, ctx.project.id,
@@ -111,7 +113,7 @@ def _check_contestant(ctx: Context, model: str) -> None:
         run = get_run(ctx.db, int(parts[1])) if len(parts) == 3 and parts[0] == "run" else None
         if run and run.project_id == ctx.project.id and int(parts[2]) in checkpoint_steps(run_folder(ctx.home, run.id)):
             return
-    raise LabError(f'"{model}" is not there (any more). Reload the page and choose the contestants again.')
+    raise LabError(f'"{model}" does not exist. Reload the page and choose the contestants again.')
 
 
 def judge(ctx: Context, payload: JudgePayload, annotator: str) -> dict[str, Any]:
@@ -121,7 +123,7 @@ def judge(ctx: Context, payload: JudgePayload, annotator: str) -> dict[str, Any]
         answers = tournament_answers(ctx.db, tournament.id)
         key, choice = _shown_pair(answers, annotator), CHOICE_BY_NAME[payload.choice]
         if key is None or payload.token != _token(tournament.id, key, annotator):
-            raise StaleVoteError("That pair is judged already; here is the next one.")
+            raise StaleVoteError("That pair has already been judged; here is the next one.")
         if choice in (Choice.FIRST, Choice.SECOND) and not _is_first_on_left(tournament.id, key, annotator):
             choice = Choice.SECOND if choice is Choice.FIRST else Choice.FIRST
         answer_tournament_pair(ctx.db, tournament.id, annotator, key, choice)
@@ -135,7 +137,7 @@ def delete(ctx: Context, payload: TournamentPayload, annotator: str) -> dict[str
     """Delete a tournament; returns the state of the newest one that is left."""
     tournament = _find(ctx, payload.tournament_id)
     if tournament is None:
-        raise StoreError("This tournament is not there any more. Nothing was changed.")
+        raise StoreError("This tournament was deleted. Nothing was changed.")
     delete_tournament(ctx.db, tournament.id)
     return state(ctx, None, annotator)
 
@@ -228,7 +230,7 @@ def _ready_tournament(ctx: Context, tournament_id: int) -> tuple[Tournament, lis
     tournament = _find(ctx, tournament_id)
     job = None if tournament is None else queue.get_job(ctx.db, tournament.job_id)
     if tournament is None or job is None or job.status is not JobStatus.DONE or not job.result:
-        raise StaleVoteError("This tournament is not there any more, or not written yet. Nothing was recorded.")
+        raise StaleVoteError("This tournament was deleted, or its texts are not written yet. Nothing was recorded.")
     return tournament, contestants_of(job.result)
 
 

@@ -102,7 +102,7 @@ def control_run(ctx: Context, control: RunControl) -> None:
                 raise unusable("reward_model")
             run_control.switch_reward_model(ctx.db, run_id, control.reward_model)
         case _:
-            raise ConfigError(f'A run cannot be told to "{control.action}". Reload the page and try again.')
+            raise ConfigError(f'A run does not know the action "{control.action}". Reload the page and try again.')
 
 
 def _parse_decimal(control: RunControl) -> float:
@@ -110,6 +110,4 @@ def _parse_decimal(control: RunControl) -> float:
     try:
         return float(str(control.value).replace(",", "."))
     except ValueError:
-        raise ConfigError(
-            f'{control.setting} = "{control.value}" is not a number. Write it like 0.1 or 3e-4.'
-        ) from None
+        raise ConfigError(f'{control.setting} = "{control.value}" is not a number. Examples: 0.1 or 3e-4.') from None

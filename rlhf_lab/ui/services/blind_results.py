@@ -108,7 +108,7 @@ def test_outcome(
             if Choice.TIE not in (own_answers[position], reward_choices[position])
         ]
         agreed_count = sum(own_answers[position] is reward_choices[position] for position in decided)
-        sentences.append(f"Where you and it both decided, you agreed on {agreed_count} of {len(decided)}.")
+        sentences.append(f"Of the pairs that both you and it decided, you agreed on {agreed_count} of {len(decided)}.")
     rows = [
         {
             "turns": turns_of_prompt(pairs[position].prompt),
@@ -166,11 +166,11 @@ def outcome_sentence(
     article = "the " if winner.startswith("base") else ""
     share, chance_note = f"{100 * wins / decided:.0f} %", ""
     if interval is None:
-        share += f"; an interval takes {MIN_CLUSTERS} pairs"
+        share += f"; an interval needs at least {MIN_CLUSTERS} pairs"
     else:
         low, high = interval
         share += f", 95 % interval {100 * low:.0f} to {100 * high:.0f} %"
-        chance_note = " It may be chance: the interval holds one half." if low <= 0.5 else ""
+        chance_note = " This may be chance: the interval contains 50 %." if low <= 0.5 else ""
     return f"{verb} {article}{winner} more often: {wins} of {decided} {unit} ({share}){ties}.{chance_note}"
 
 

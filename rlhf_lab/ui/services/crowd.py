@@ -12,12 +12,12 @@ from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.context import Context
 
 PAUSED_TEXT = (
-    "You have a break from labelling in this project: many of your answers differ from known ones. Please read the guideline "
-    "and talk to the operator of this lab, who can let you go on. Your answers so far are kept."
+    "Your labelling in this project is paused: many of your answers differ from known ones. Please read the guideline "
+    "and talk to the operator of this lab, who can end the pause. Your answers so far are kept."
 )
 NOTE_TEXT = (
-    "A friendly note: some of your answers differ from known ones. Please read the guideline once more and take your time. "
-    "You can go on as before."
+    "A friendly note: some of your answers differ from known ones. Please read the guideline again and take your "
+    "time. You can continue."
 )
 
 

@@ -48,7 +48,7 @@ ADVICE_WITHOUT_BETA = (
 )  # fmt: skip
 #: Offline methods hold the KL budget by the learning rate alone.
 OFFLINE_BUDGET_WORDS = (
-    ("beta rises until it is back", "it learns nothing more while it is there"),
+    ("beta rises until the KL is back at the budget", "the score cannot rise further there"),
     ("the KL budget lowers lr and raises beta by itself", "the KL budget lowers lr by itself"),
 )
 #: What a verdict says of a reward model, and what it says where the reward has none.
@@ -195,7 +195,7 @@ def diagnose(
         if first_lost_step is None:
             findings[name] = rule(trends[name], trends)
         else:
-            message = f"Not a number since step {first_lost_step}: stop, lower lr, and start or resume."
+            message = f"NaN since step {first_lost_step}: stop, lower lr, and start or resume."
             findings[name] = Finding(Level.ALERT, message, restrains=True)
     replacements = _replacements(algorithm, has_reward_model=has_reward_model, has_unit=kl_budget is not None)
     return {
@@ -256,11 +256,14 @@ def _score(score: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
     if _is_over_optimized(trends):
         return Finding(
             Level.ALERT,
-            f"Score {score.current:z.2f} sd at its best while gold has fallen: the policy exploits the reward model.",
+            f"Score {score.current:z.2f} sd, its highest value, while gold has fallen: the policy exploits the "
+            "reward model.",
         )
     clipped = trends.get("objective/score_clipfrac")
     if clipped is not None and clipped.current > SCORES_CLIPPED:
-        text = f"Score {score.current:z.2f} sd, {100 * clipped.current:.0f} % beyond score_clip, where better earns no more"
+        text = (
+            f"Score {score.current:z.2f} sd, {100 * clipped.current:.0f} % above score_clip, where more earns nothing"
+        )
         return Finding(
             Level.INFO,
             f"{text}: stop here, or start with a higher score_clip.",
@@ -296,7 +299,7 @@ def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
     cause = max(causes, key=lambda change: (change.step, change.name == "beta"))
     change_text = f"{cause.name} went from {cause.old:g} to {cause.new:g} after step {cause.step}"
     if cause.new < cause.old:
-        return Finding(Level.INFO, f"{prefix} since {change_text}: give it some steps.")
+        return Finding(Level.INFO, f"{prefix} since {change_text}: wait for some steps.")
     if cause.name == "lr":
         return Finding(Level.WARN, f"{prefix}, probably because {change_text}: set it back.", restrains=True)
     return Finding(
@@ -311,20 +314,21 @@ def _reward(reward: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  on
         if kl is not None and kl.current < KL_FREE:
             return Finding(
                 Level.WARN,
-                f"{reward.current:z.2f}, though the KL is near 0: probably responses that do not end lose missing_eos_penalty; "
-                "a larger max_new_tokens lets them end.",
+                f"{reward.current:z.2f}, though the KL is near 0: probably many responses do not end and lose "
+                "missing_eos_penalty; a larger max_new_tokens lets them end.",
             )
         return Finding(
             Level.WARN,
-            f"{reward.current:z.2f}: the KL costs more than the score brings; give it some steps, or lower beta.",
-            if_restrained=f"{reward.current:z.2f}: the KL costs more than the score brings.",
+            f"{reward.current:z.2f}: the KL penalty is larger than the gain in score; wait for some steps, or lower "
+            "beta.",
+            if_restrained=f"{reward.current:z.2f}: the KL penalty is larger than the gain in score.",
         )
     if reward.num_points < WINDOW:
         return Finding(Level.INFO, f"Score minus KL penalty: {reward.current:z.2f}.")
     if trends.kl_budget is not None and reward.change < 0:
         return Finding(Level.INFO, f"{reward.current:z.2f}: beta follows the KL budget, and this reward follows beta.")
     if reward.is_falling(SCORE_FLAT):
-        return Finding(Level.WARN, f"{reward.current:z.2f}, falling: the KL costs more than the score brings.")
+        return Finding(Level.WARN, f"{reward.current:z.2f}, falling: the KL penalty is larger than the gain in score.")
     if reward.current < reward.initial - reward.effective_threshold(SCORE_FLAT):
         return Finding(
             Level.WARN,
@@ -344,7 +348,8 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
         gold_direction = "falls" if gold.is_falling(GOLD_FLAT) else "is flat"
         return Finding(
             Level.ALERT,
-            f"KL {kl.current:.1f} {direction} while gold {gold_direction}: the policy probably exploits the reward model; "
+            f"KL {kl.current:.1f} {direction} while gold {gold_direction}: the policy probably exploits the reward "
+            "model; "
             f"{'raise beta or stop' if trends.kl_budget is None else 'stop, or start with a lower kl_budget'}.",
             restrains=True,
         )
@@ -368,7 +373,8 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
         )
     if kl.current < -0.5:
         return Finding(
-            Level.WARN, f"KL {kl.current:.1f}: negative on average is noise at best; more rollouts a step would tell."
+            Level.WARN,
+            f"KL {kl.current:.1f}: negative on average, which is noise; use more rollouts per step for a better estimate.",
         )
     if kl.num_points >= PATIENCE_STEPS and kl.current < 0.05 and (score is None or score.gain < SCORE_LEARNT):
         text = f"KL {kl.current:.2f}: the policy has hardly moved"
@@ -383,7 +389,7 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
     if kl.num_points < WINDOW:
         return Finding(Level.INFO, f"KL {kl.current:.2f} nats a response: too early to say.")
     if kl.current < 0:
-        return Finding(Level.GOOD, f"KL {kl.current:.2f}: an estimate, and so near 0 its noise reaches below.")
+        return Finding(Level.GOOD, f"KL {kl.current:.2f}: an estimate, which can be negative when the KL is near 0.")
     return Finding(Level.GOOD, f"KL {kl.current:.1f} nats a response {direction}: near the base model.")
 
 
@@ -393,7 +399,10 @@ def _kl_at_budget(kl: Trend, budget: float) -> Finding:
         text = f"KL {kl.current:.1f}: far beyond the budget of {budget:g}. Look at the best checkpoint, or stop."
         return Finding(Level.ALERT, text, restrains=True)
     if kl.current > KL_BUDGET_TOLERANCE * budget:
-        return Finding(Level.WARN, f"KL {kl.current:.1f}: above the budget of {budget:g}; beta rises until it is back.")
+        return Finding(
+            Level.WARN,
+            f"KL {kl.current:.1f}: above the budget of {budget:g}; beta rises until the KL is back at the budget.",
+        )
     return Finding(Level.GOOD, f"KL {kl.current:.1f} nats a response: at the budget of {budget:g}.")
 
 
@@ -409,7 +418,9 @@ def _clip(clip: Trend, trends: CurveTrends) -> Finding:
         )
     if _has_large_updates(trends):
         return Finding(Level.INFO, f"{share}, but another curve shows updates that are too large.")
-    return Finding(Level.GOOD, f"{share}: no update was too large. The score says whether they are large enough.")
+    return Finding(
+        Level.GOOD, f"{share}: no update was too large. Look at the score to see whether they are large enough."
+    )
 
 
 def _value(value: Trend, trends: CurveTrends) -> Finding:
@@ -438,7 +449,7 @@ def _entropy(entropy: Trend, trends: CurveTrends) -> Finding:
     if share < ENTROPY_COLLAPSE:
         return Finding(
             Level.ALERT,
-            f"Entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: the policy says one thing; "
+            f"Entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: all texts are nearly the same; "
             f"{'raise beta' if trends.kl_budget is None else 'start with a lower kl_budget'}.",
             restrains=True,
         )
@@ -456,9 +467,9 @@ def _length(length: Trend, trends: CurveTrends) -> Finding:
         return Finding(Level.INFO, f"{length.current:.0f} tokens: too early to say.")
     prefix = f"{length.current:.0f} tokens, {100 * drift:+z.0f} % since the start"
     if abs(drift) > LENGTH_ALERT:
-        return Finding(Level.ALERT, f"{prefix}: length itself is probably being rewarded.")
+        return Finding(Level.ALERT, f"{prefix}: length itself is probably rewarded.")
     if abs(drift) > LENGTH_DRIFT:
-        return Finding(Level.WARN, f"{prefix}: is it the length that scores?")
+        return Finding(Level.WARN, f"{prefix}: check whether length itself raises the score.")
     return Finding(Level.GOOD, f"{prefix}.")
 
 
@@ -468,7 +479,8 @@ def _gold(gold: Trend, trends: CurveTrends) -> Finding:
     if _is_over_optimized(trends):
         return Finding(
             Level.ALERT,
-            f"Gold {gold.current:z.2f}, {gold.best:z.2f} at its best, while the score rose: over-optimisation; stop or "
+            f"Gold {gold.current:z.2f}, {gold.best:z.2f} at its highest, while the score rose: over-optimisation; "
+            "stop or "
             f"{'raise beta' if trends.kl_budget is None else 'start with a lower kl_budget'}.",
             restrains=True,
         )
@@ -478,8 +490,8 @@ def _gold(gold: Trend, trends: CurveTrends) -> Finding:
         if gold.best - gold.current > GOLD_FALL:
             return Finding(
                 Level.INFO,
-                f"Gold {gold.current:z.2f}, {gold.gain:+z.2f} since the start, but {gold.best:z.2f} at its best: it may be "
-                "turning.",
+                f"Gold {gold.current:z.2f}, {gold.gain:+z.2f} since the start, but {gold.best:z.2f} at its highest: "
+                "it may have started to fall.",
             )
         return Finding(Level.GOOD, f"Gold {gold.current:z.2f}, {gold.gain:+z.2f} since the start: the judge agrees.")
     return Finding(Level.INFO, f"Gold {gold.current:z.2f}: no clear gain yet.")
@@ -499,13 +511,14 @@ def _margin(margin: Trend, trends: CurveTrends) -> Finding:
 def _accuracy(accuracy: Trend, trends: CurveTrends) -> Finding:
     text, epoch = f"{100 * accuracy.current:.0f} % of the pairs ranked as labelled", trends.get("epoch")
     if epoch is not None and epoch.latest <= 1:
-        return Finding(Level.INFO, f"{text}, in the first pass: it had not learnt from them before.")
+        return Finding(Level.INFO, f"{text}, in the first pass: these pairs are new to it.")
     if accuracy.current >= ACCURACY_KNOWN:
         return Finding(
             Level.INFO,
-            f"{text}: it has learnt these labels. More steps move it further from the base; new pairs are not measured.",
+            f"{text}: it has learnt these labels. More steps move it further from the base; new pairs are not "
+            "measured.",
         )
-    return Finding(Level.GOOD, f"{text}, among pairs that it has learnt from.")
+    return Finding(Level.GOOD, f"{text}, on pairs that it was trained on.")
 
 
 def _offline_loss(loss: Trend, trends: CurveTrends) -> Finding:
@@ -523,7 +536,7 @@ def _ratio(ratio: Trend, trends: CurveTrends) -> Finding:
     if _is_ratio_far(ratio):
         return Finding(
             Level.WARN,
-            f"Mean ratio {ratio.current:.2f}: the policy moves much within a step; "
+            f"Mean ratio {ratio.current:.2f}: the policy changes much within a step; "
             f"{trends.to_move_less('lower lr or epochs')}.",
             restrains=True,
         )
@@ -533,7 +546,7 @@ def _ratio(ratio: Trend, trends: CurveTrends) -> Finding:
 def _stop_rate(stops: Trend, trends: CurveTrends) -> Finding:
     share = f"{100 * stops.current:.0f} % of responses end by themselves"
     if stops.current < 0.7:
-        return Finding(Level.ALERT, f"{share}: the policy rambles.")
+        return Finding(Level.ALERT, f"{share}: most responses are cut off at the maximum length.")
     return Finding(Level.WARN if stops.current < 0.9 else Level.GOOD, f"{share}.")
 
 

@@ -107,7 +107,7 @@ class DownloadService:
 
     def _require_open_project(self, project_id: int) -> None:
         if project_id != self.ctx.project.id:
-            raise ConfigError("Another project was opened meanwhile. Open this one again, then export.")
+            raise ConfigError("Another project has been opened. Open this one again, then export.")
 
     def cleanup(self) -> None:
         """Remove what was offered more than an hour ago, and what an interrupted export left."""
@@ -128,7 +128,7 @@ def _is_expired(path: Path) -> bool:
 
 def _label_options(request: ExportRequest) -> LabelExportOptions:
     if request.source is None:
-        raise ConfigError("Labels are by human, simulated, all; the page asked for others. Reload it.")
+        raise ConfigError("Unknown source of labels: choose human, simulated or all. Reload the page.")
     layout, _, chat_suffix = request.layout.partition("+")
     return LabelExportOptions(
         None if request.source == "all" else Source(request.source),
@@ -144,7 +144,7 @@ def _label_options(request: ExportRequest) -> LabelExportOptions:
 
 def _require_id(number: int | Literal[""], what: str) -> int:
     if number == "":
-        raise ConfigError(f"Choose a {what} first; there is none yet, or the page is old.")
+        raise ConfigError(f"Choose a {what} first. If there is one, reload the page.")
     return number
 
 

@@ -40,7 +40,7 @@ def check_queue_capacity(ctx: Context) -> None:
         ctx.db, kinds=[JobKind.COMPLETE, JobKind.EXPLAIN, JobKind.CHAT], statuses=UNFINISHED_JOB_STATUSES
     )
     if len(queued) >= MAX_QUEUED_JOBS:
-        raise LabError(f"{MAX_QUEUED_JOBS} texts wait for the engine already. Try again in a moment.")
+        raise LabError(f"{MAX_QUEUED_JOBS} texts are already waiting for the engine. Try again in a moment.")
 
 
 def submit_completions(
@@ -84,7 +84,7 @@ def own_job(ctx: Context, job_id: int, kind: JobKind, requester: str) -> Job:
     except NotFoundError:
         job = None
     if job is None or job.kind is not kind or not requester or job.payload.get(REQUESTER_KEY) != requester:
-        raise LabError("What the page asks for is not yours or does not exist. Reload the page and try again.")
+        raise LabError("This request does not exist or belongs to somebody else. Reload the page and try again.")
     return job
 
 
@@ -103,9 +103,9 @@ def build_job_payload(model: str, prompts: Sequence[str], reward_model_id: int |
     n = texts_per_sample(model)
     if n == 1:
         choices = ", ".join(map(str, BEST_OF_CHOICES))
-        raise LabError(f"Best of {choices} can be asked for; reload the page and choose again.")
+        raise LabError(f"Best of {choices} is possible. Reload the page and choose again.")
     if reward_model_id is None:
-        raise LabError('Best of n needs a reward model to choose by: pick one under "scored by".')
+        raise LabError('Best of n needs a reward model: choose one under "scored by".')
     count = n * len(prompts)
     if count > MAX_TEXTS_PER_COLUMN:
         raise LabError(

@@ -46,9 +46,9 @@ ImportRunner = Callable[[ImportProcessRequest], dict[str, Any]]
 
 def run_in_subprocess(request: ImportProcessRequest) -> dict[str, Any]:
     """Raises DataError when the process ends without a reply or exceeds TIMEOUT_S."""
-    what_remains = "nothing was taken in"
+    what_remains = "nothing was imported"
     if request.get("save"):  # an import commits in chunks
-        what_remains = "what was taken in until then stays, and the same file again brings the rest"
+        what_remains = "rows imported until then are kept; import the same file again to add the rest"
     try:
         completed = subprocess.run(
             [sys.executable, "-m", "rlhf_lab.importers"], input=json.dumps(request), capture_output=True, text=True,
@@ -57,13 +57,13 @@ def run_in_subprocess(request: ImportProcessRequest) -> dict[str, Any]:
         reply: dict[str, Any] = json.loads(completed.stdout)
     except subprocess.TimeoutExpired:
         raise DataError(
-            f"Reading took longer than {TIMEOUT_S / 60:.0f} minutes and was stopped; {what_remains}. Give a part of "
-            "it, or use the command line: python -m rlhf_lab."
+            f"Reading took longer than {TIMEOUT_S / 60:.0f} minutes and was stopped; {what_remains}. Import a part "
+            "of the file, or use the command line: python -m rlhf_lab."
         ) from None
     except (OSError, ValueError):
         raise DataError(
-            f"The process that reads the file ended without an answer; {what_remains}. The file may need more memory than "
-            "there is: give it in parts, or on the command line (python -m rlhf_lab), which says more."
+            f"The process that reads the file ended unexpectedly; {what_remains}. It may have run out of memory: "
+            "import the file in parts, or use the command line (python -m rlhf_lab), which prints more details."
         ) from None
     return reply
 

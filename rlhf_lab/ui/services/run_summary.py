@@ -23,8 +23,10 @@ from rlhf_lab.ui.services.curve_diagnosis import HYPHEN_AS_MINUS, SettingChange
 _Row = TypeVar("_Row", Run, ListedRewardModel)
 JsonPoint = list[float | None]  # [step, value]; None for a value that is not finite
 MAX_INTERVAL_WIDTH = 0.25  # a wider interval is shown in place of the figure; the page's script has the same limit
-ENGINE_LOST_TEXT = "The engine is lost. It is started again by itself, and the run goes on from its last checkpoint."
-ENGINE_RESTARTED_TEXT = "The engine ended unexpectedly and loads again; the run goes on from its last checkpoint."
+ENGINE_LOST_TEXT = (
+    "The engine does not answer. It is restarted automatically, and the run continues from its last checkpoint."
+)
+ENGINE_RESTARTED_TEXT = "The engine ended unexpectedly and is restarting; the run continues from its last checkpoint."
 NEXT_STEP_NOTE = "(takes effect with the next whole step)"
 #: Metrics on the scale of the reward model. Those that include the KL penalty are on the scale of beta too.
 REWARD_SCALED_METRICS = ("objective/scores", "objective/rlhf_reward", "loss/value_avg", "val/explained_variance")
@@ -265,8 +267,8 @@ def best_checkpoint_text(run: Run, curves: Mapping[str, list[Point]]) -> str:
     if score is None or kl is None:
         return ""
     text = (
-        f"Best checkpoint within or near the KL budget of {run.config['kl_budget']:g}: step {step}. On prompts that were not "
-        f"trained on its score is {score:z.2f} sd and its KL {kl:.1f}."
+        f"Best checkpoint within the KL budget of {run.config['kl_budget']:g}: step {step}. On held-out prompts its "
+        f"score is {score:z.2f} sd and its KL {kl:.1f}."
     )
     return HYPHEN_AS_MINUS.sub("−", text)
 
@@ -294,30 +296,29 @@ def activity_text(
     if run.status is not RunStatus.RUNNING:
         return _stopped_text(run)
     if run.step == 0:
-        sampling_text = "Sampling the first batch of texts and learning from it …"
-        return sampling_text if has_base_samples else "The base model writes its samples …"
+        sampling_text = "Sampling the first batch of texts and training on it …"
+        return sampling_text if has_base_samples else "Sampling from the base model …"
     return run.message
 
 
 def _queued_text(engine: EngineState, waits_for: Sequence[int]) -> str:
     if engine is EngineState.STARTING:
-        return "The engine starts: it loads torch and the model …"
+        return "The engine is starting: it loads PyTorch and the model …"
     if engine in (EngineState.DEAD, EngineState.ABSENT):
-        return "The engine is being started; it loads the model next …"
+        return "The engine is starting; it loads the model next …"
     if waits_for:
         return f"Waits until run {waits_for[-1]} has ended."
-    return "Waits for the engine, which first finishes what stands at the top of the page …"
+    return "Waits for the engine, which first finishes the work shown at the top of the page …"
 
 
 def _stopped_text(run: Run) -> str:
     position = f"after step {run.step} of {run.total_steps}"
     texts = {
-        RunStatus.PAUSED: f"Paused. Change {' or '.join(live_settings(run))} if you like, then resume.",
-        RunStatus.FAILED: f"It failed {position}. {run.message} Resume goes on from the last checkpoint; lower lr first if "
-        "numbers went wild.",
-        RunStatus.INTERRUPTED: f"It was interrupted {position}; nothing is lost. Resume goes on from the last checkpoint.",
-        RunStatus.STOPPED: f"Stopped {position}. Resume goes on from there.",
-        RunStatus.DONE: "Done. Drag the slider to read how it got there; try it on a prompt of your own under Compare.",
+        RunStatus.PAUSED: f"Paused. Change {' or '.join(live_settings(run))} if you want, then resume.",
+        RunStatus.FAILED: f"It failed {position}. {run.message} Resume continues from the last checkpoint; lower lr first after a NaN.",
+        RunStatus.INTERRUPTED: f"It was interrupted {position}; nothing is lost. Resume continues from the last checkpoint.",
+        RunStatus.STOPPED: f"Stopped {position}. Resume continues from there.",
+        RunStatus.DONE: "Done. Move the slider to read earlier samples, or try a prompt of your own under Compare.",
     }
     return texts.get(run.status, run.message)
 

@@ -78,13 +78,11 @@ def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "pa
     except NotFoundError as error:
         if (existing := find_vote(ctx.db, payload.uuid)) is not None:
             return existing  # sent again, because its answer was lost
-        raise StaleVoteError(
-            "That pair is not there any more; here is the next one. Your vote was not counted."
-        ) from error
+        raise StaleVoteError("That pair was deleted; here is the next one. Your vote was not counted.") from error
     if pair.project_id != ctx.project.id:
         if (existing := find_vote(ctx.db, payload.uuid)) is not None:
             return existing  # sent again, because its answer was lost
-        raise StaleVoteError("Another project was opened meanwhile; here is its next pair. Your vote was not counted.")
+        raise StaleVoteError("Another project has been opened; here is its next pair. Your vote was not counted.")
     first_on_left = is_first_on_left(annotator, pair.id, pair_leases.is_repeat(ctx.db, pair.id, annotator))
     vote = _vote_of(payload, pair.id, annotator, first_on_left, via)
     return pair_leases.vote_on_lease(ctx.db, vote, get_labelling_config(ctx.db, pair.project_id))
@@ -93,7 +91,7 @@ def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "pa
 def change_vote(ctx: Context, payload: ChangePayload, annotator: str) -> Vote:
     """Replace an earlier vote; the sides are those of that time. Raises LabelError, StaleVoteError."""
     if is_stale_project(ctx, payload.project_created_at):
-        raise StaleVoteError("Another project was opened meanwhile; your answer was not changed.")
+        raise StaleVoteError("Another project has been opened; your answer was not changed.")
     votes = (vote for vote, _ in vote_history(ctx.db, ctx.project.id, annotator, 1000))
     old = next((vote for vote in votes if vote.id == payload.vote_id), None)
     pair_id, first_on_left = (old.pair_id, old.first_on_left) if old else (0, False)
@@ -161,11 +159,12 @@ def _opaque_id(ctx: Context, annotator: str, pair_id: int) -> int:
 
 def _vote_of(answer: Answer, pair_id: int, annotator: str, first_on_left: bool, via: str) -> Vote:
     if len(answer.uuid) > MAX_UUID:
-        raise LabelError(f"The vote's number is too long; {MAX_UUID} characters fit. Reload the page and vote again.")
+        raise LabelError(f"The vote's uuid is too long; at most {MAX_UUID} characters. Reload the page and vote again.")
     note = answer.note.strip()
     if len(note) > MAX_NOTE:
         raise LabelError(
-            f"The note has {len(note):,} characters; {MAX_NOTE:,} fit. Your vote was not counted: shorten it."
+            f"The note has {len(note):,} characters; {MAX_NOTE:,} are allowed. Your vote was not counted: shorten "
+            "the note."
         )
     if answer.choice in CHOICES_BY_SIDE:
         choice = CHOICES_BY_SIDE[answer.choice][0 if first_on_left else 1]
