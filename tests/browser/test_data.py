@@ -82,7 +82,7 @@ def test_import_agreement_training_without_an_annotator_and_export(lab, open_pag
     page.locator('[data-do="quality-weight"][data-name="cy"]').select_option("0")
     expect(page.locator(".lab-quality .train")).to_contain_text("Without 1 of 3.")
     control(page, "quality-train").click()
-    expect(control(page, "quality-notice")).to_contain_text("from 2 of 3 annotators is asked for")
+    expect(control(page, "quality-notice")).to_contain_text("from 2 of 3 annotators is being trained")
     expect(page.locator(".lab-quality .models")).to_contain_text("ann, bob")
 
     control(page, "export-layout").select_option("explicit")

@@ -73,7 +73,7 @@ def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page)
     assert "You already have a run: run 2" in post_event(bob, lab, "start_demo_run", limits | {"steps": 2})
     expect_text(bob, "demo-notice", "The demo is reset when all work in progress has ended.")
     third = post_event(open_page(lab), lab, "start_demo_run", limits | {"steps": 2})
-    assert "The demo is about to be reset." in third
+    assert "The demo is about to be reset" in third
     expect(bob.locator(".lab-train [data-step]")).to_contain_text(re.compile(r"step [1-9]"), timeout=ENGINE_TIMEOUT_MS)
     folder = run_folder(lab.home, 1)
     assert folder.exists()

@@ -351,7 +351,8 @@ def test_hostile_and_long_texts_are_inert_and_legible(lab, open_page, text):
             conn.exec_driver_sql(f"DELETE FROM votes WHERE pair_id = {pair.id}")
             conn.exec_driver_sql(
                 "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at)"
-                f" SELECT 'bulk-{pair.id}-' || id, id, 'crowd-{pair.id}', 'human', 'skip', 1, 0 FROM pairs WHERE id <> {pair.id}"
+                f" SELECT 'bulk-{pair.id}-' || id, id, 'crowd-{pair.id}', 'human', 'skip', 1, 0 FROM pairs WHERE id "
+                f"<> {pair.id}"
             )
     page = open_page(lab, viewport={"width": 390, "height": 800})
     assert current_pair(page) == str(pair.id)
@@ -416,7 +417,7 @@ def test_judge_labels_on_request_and_reset_starts_a_new_project(lab, open_page):
         page.click("[data-do=reset]")
         assert "The labels so far stay in the old one" in page.evaluate("window.asked")
     expect(page.locator("[data-count]")).to_have_attribute("data-count", "0")
-    expect(page.locator(".lab-notice")).to_contain_text("A fresh project begins")
+    expect(page.locator(".lab-notice")).to_contain_text("A new project was created")
     expect(page.locator(".goal")).not_to_contain_text("simulated")
     expect(page.locator(".lab-header .lab-badge", has_text=re.compile("^0 labels$"))).to_be_visible()
     assert votes(lab) == cast

@@ -569,7 +569,7 @@ def test_new_project_from_pasted_prompts_and_its_error_messages(lab, open_page, 
     expect_text(page, "new-preview", "6 prompts")
     control(page, "new-name").fill("mine")
     page.click("[data-do=new-create]")
-    expect_text(page, "project-notice", 'Project "mine" is made and open')
+    expect_text(page, "project-notice", 'Project "mine" was created and opened')
     expect(page.locator(".make [data-do=project-notice]")).to_be_visible()  # next to the pressed button
     expect(control(page, "new-name")).to_have_value("")
     expect(control(page, "new-set")).not_to_have_value("own")
@@ -577,7 +577,7 @@ def test_new_project_from_pasted_prompts_and_its_error_messages(lab, open_page, 
     with Database.open(lab.home) as db:
         assert (current_project(db).name, current_project(db).prompt_set) == ("mine", "own prompts")
     page.click("[data-do=project-open]")
-    expect_text(page, "project-notice", "is open, in every browser")
+    expect_text(page, "project-notice", "is open, for everybody")
     expect(page.locator(".make [data-do=project-notice]")).to_have_count(0)
     control(page, "project-rename").first.click()
     control(page, "project-name").fill("not kept")

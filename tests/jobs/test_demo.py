@@ -202,7 +202,7 @@ def test_a_visitor_stops_their_own_run_and_no_other(make_demo, db, project, tmp_
     first, second = start(demo, project, "visitor-1"), start(demo, project, "visitor-2")
     assert demo.stop_run("visitor-2") == second.id
     for name in ("visitor-2", "visitor-3", ""):
-        with pytest.raises(LabelError, match="You have no run that goes on or waits"):
+        with pytest.raises(LabelError, match="You have no run that is in progress or waiting"):
             demo.stop_run(name)
     found = {run.id: run.status for run in runs(db)}
     assert found == {operators.id: RunStatus.QUEUED, first.id: RunStatus.QUEUED, second.id: RunStatus.STOPPED}

@@ -101,7 +101,7 @@ def test_erased_votes_are_undone_and_reward_models_can_still_be_read(
 def test_unknown_names_and_judges_cannot_be_erased(db: Database, home: Path, lab: int) -> None:
     before = everything(db, home)
     for name in ("ann", "", "judge:vivid", "operator"):
-        with pytest.raises(LabelError, match="Nobody here is called"):
+        with pytest.raises(LabelError, match="Nobody in this lab is called"):
             erase_person_data(db, home, name, votes=True)
     assert everything(db, home) == before
 

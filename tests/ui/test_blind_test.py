@@ -235,7 +235,7 @@ def test_answers_to_what_is_not_there_are_refused_and_nothing_is_recorded(ctx, b
         answer(ctx, "ann", test_id=begun.id, position=0, choice="left")
     written(ctx, begun)
     for wrong in ({"position": 2}, {"position": 4}, {"position": -1}):  # alike; beyond the end; before the beginning
-        with pytest.raises(StaleVoteError, match="judged already"):
+        with pytest.raises(StaleVoteError, match="already been judged"):
             answer(ctx, "ann", test_id=begun.id, choice="left", **wrong)
     for wrong in ({"position": "x"}, {"choice": "second"}, {"choice": ["left"]}, {"position": 1e999}):
         with pytest.raises(LabError, match=r"no usable (position|choice)"):
@@ -245,7 +245,7 @@ def test_answers_to_what_is_not_there_are_refused_and_nothing_is_recorded(ctx, b
     with pytest.raises(StaleVoteError, match="not there any more"):
         answer(ctx, "ann", test_id=begun.id + 1, position=0, choice="left")
     answer(ctx, "ann", test_id=begun.id, position=0, choice="tie")
-    with pytest.raises(StaleVoteError, match="judged already"):
+    with pytest.raises(StaleVoteError, match="already been judged"):
         answer(ctx, "ann", test_id=begun.id, position=0, choice="left")
     assert answers(ctx.db, begun.id) == {"ann": {0: Choice.TIE}}
     copy_project(ctx.db, ctx.project)  # another project is open: what was asked about is not this one's
@@ -260,7 +260,7 @@ def test_prompts_that_were_too_long_are_left_out_and_the_others_keep_their_place
     assert (state["pair_count"], state["identical_count"], state["judged_count"]) == (2, 0, 0)
     assert state["skipped_note"] == "2 prompts left out: too long for the model with 40 new tokens"
     for gone in (0, 2, 4):
-        with pytest.raises(StaleVoteError, match="judged already"):
+        with pytest.raises(StaleVoteError, match="already been judged"):
             answer(ctx, "ann", test_id=begun.id, position=gone, choice="left")
     seen, done = judge(ctx, begun, "ann", {1: "b", 3: "D"})
     assert seen == [(1, {"b", "B"}), (3, {"d", "D"})]

@@ -228,7 +228,7 @@ def test_what_cannot_become_a_pair(ctx, screen):
     evaluation = prompts(ctx.db, ctx.project.id, "eval")[0].text
     assert "evaluation" in screen.make_pair(event(jobs=answered(ctx, screen, prompts=(evaluation,) * 2)))["error"]
     different = answered(ctx, screen, prompts=(CONVERSATION, "A tale?"))
-    assert "not answer the same conversation" in screen.make_pair(event(jobs=different))["error"]
+    assert "belong to different conversations" in screen.make_pair(event(jobs=different))["error"]
     jobs = answered(ctx, screen)
     new_project(ctx.db)
     assert "Another project" in screen.make_pair(event(jobs=jobs))["error"]

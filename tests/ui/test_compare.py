@@ -228,5 +228,5 @@ def test_a_page_gets_the_texts_it_asked_for_and_no_other_job(ctx):
 def test_a_full_queue_is_refused_with_words(ctx):
     for _ in range(generation_requests.MAX_QUEUED_JOBS):
         queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, {})
-    with pytest.raises(LabError, match="24 texts wait"):
+    with pytest.raises(LabError, match="24 texts are already waiting"):
         submit(ctx, reward_model_id="")

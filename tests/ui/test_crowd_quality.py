@@ -123,7 +123,7 @@ def test_a_paused_person_gets_no_pair_until_the_operator_lets_them_go_on(ctx, sh
     handlers = event_handlers(label, ctx)
     assert send(handlers, "undo", annotator="Ann")["waiting_text"] == crowd.PAUSED_TEXT
     assert gold_pairs.gold_results(ctx.db, ctx.project.id)[0].answers == 5  # the wrong answers are still there
-    with pytest.raises(NotAllowedError, match="a break from labelling"):
+    with pytest.raises(NotAllowedError, match="is paused"):
         crowd.refuse_if_paused(shared, "Ann")
     people.decide_about_person(ctx, people.PersonPayload(name="Ann", go_on=True))
     assert label.state(shared, "Ann")["pair"] is not None
@@ -140,7 +140,7 @@ def test_only_experts_and_the_operator_decide_and_choose_gold_pairs(ctx, shared)
     with pytest.raises(Exception, match="Only an expert"):
         send(handlers, "adjudicate", annotator="Ann")
     project_people.set_expert(ctx.db, ctx.project.id, "Ann", True)
-    assert "gold pair now" in send(handlers, "gold", annotator="Ann", vote_id=vote.id, is_gold=True)["notice"]
+    assert "now a gold pair" in send(handlers, "gold", annotator="Ann", vote_id=vote.id, is_gold=True)["notice"]
     assert voting.recent_votes(shared, "Ann")[0]["gold"] is True
 
 

@@ -126,7 +126,7 @@ def test_a_visitor_starts_one_run_sees_its_place_and_stops_it(ctx, events, act_a
         "visitor-1": f"Your run {first} is next. It starts when the engine is free.",
         "visitor-2": f"Your run {second} waits: 1 run before yours.",
     }
-    assert "You have a run already" in events["start_demo_run"](event(**SETTINGS))["error"]
+    assert "You already have a run" in events["start_demo_run"](event(**SETTINGS))["error"]
     reply = events["stop_demo_run"](event(run=first))  # a number of somebody else's run changes nothing
     assert (reply["own_run"], reply["can_start"]) == (None, True)
     assert {run.id: run.status.value for run in runs(ctx.db)} == {first: "queued", second: "stopped"}
@@ -160,7 +160,7 @@ def test_what_visitors_see_without_a_run(ctx, act_as):
     assert state["status_text"] == "2 runs before yours: it begins when they have ended."
     assert state["runs_before"] == 2
     state = demo_run.demo_state(ctx, ctx.demo, "")
-    assert (state["can_start"], "enter with the join code" in state["status_text"]) == (False, True)
+    assert (state["can_start"], "log in with the join code" in state["status_text"]) == (False, True)
 
 
 def test_a_running_run_says_its_step(ctx, act_as):
@@ -177,7 +177,7 @@ def test_the_form_states_limits_and_rules(ctx):
         ("responses", 4, 32, 32),
         ("tokens", 8, 64, 64),
     ]
-    assert data["rules"].endswith("is removed every 6 hours, or earlier after 50 runs or 1,000 labels.")
+    assert data["rules"].endswith("are removed every 6 hours, or earlier after 50 runs or 1,000 labels.")
 
 
 def test_nothing_of_the_operators_is_open_to_visitors(events_of_all_screens, act_as):
@@ -213,7 +213,7 @@ def test_visitors_train_a_reward_model_when_there_are_enough_labels(ctx, events,
     assert events["visitor_train"](event(last_training=0))["running"] is True
     (job,) = queue.jobs(ctx.db, kinds=[JobKind.TRAIN_REWARD])
     assert (job.payload["source"], job.payload["config"]["processes"]) == ("human", 1)
-    assert "being trained already" in events["visitor_train"](event(last_training=job.id))["error"]
+    assert "already being trained" in events["visitor_train"](event(last_training=job.id))["error"]
 
 
 def test_while_a_reset_is_due_nothing_new_starts(ctx, events, act_as, monkeypatch):

@@ -63,7 +63,7 @@ def test_only_the_operator_lists_and_erases_people(lab, screen, handle_event_wit
     assert screen.list_names("", LIST_EVENT) == {"request_id": 1, "names": ["Ann"]}
     assert screen.erase("", erase_event("Ann")) == {"request_id": 1, "message": "The name was removed from this lab."}
     assert (screen.list_names("", LIST_EVENT)["names"], "Ann" in PRESENCE.names()) == ([], False)
-    assert "Nobody here is called" in screen.erase("", erase_event("Ann"))["error"]
+    assert "Nobody in this lab is called" in screen.erase("", erase_event("Ann"))["error"]
 
 
 def test_the_operators_secret_allows_erasing_without_changing_who_the_visitor_is(lab, screen, handle_event_with):
@@ -98,4 +98,4 @@ def test_erasing_ends_the_cookie_also_where_somebody_else_takes_the_name(lab):
 def test_erasing_a_name_of_the_password_file_says_to_remove_its_line(ctx):
     lab = ctx.as_multi_user(open_to_all=False, password_entries={"Ann": PasswordEntry("Ann", Role.LABELLER, "x")})
     add_person(lab.db, "Ann")
-    assert "take its line out too" in erase(lab, "Ann")
+    assert "remove its line" in erase(lab, "Ann")

@@ -42,7 +42,7 @@ def test_preview_mapping_and_import(controller, ctx):
     file |= {"source": "human"}
     reply = act(controller, {"action": "preview", **file})
     assert reply["columns"] == ["question", "good", "bad"]
-    assert "Say below what they mean" in reply["error"]
+    assert "Enter their meaning below" in reply["error"]
     assert "--map" not in reply["error"]
     mapped = {"column_mapping": {"chosen": "good", "rejected": "bad", "uuid": "question", "first": ""}}
     preview = act(controller, {"action": "preview", **file, **mapped})["preview"]

@@ -134,9 +134,9 @@ def test_a_page_of_another_project_undoes_nothing_in_this_one(ctx):
         return reply["labels"], reply["notice"].split(";")[0]
 
     now = label.state(ctx, "ann")["project"]["project_created_at"]
-    assert press("undo", old) == (1, "Another project was opened meanwhile")
+    assert press("undo", old) == (1, "Another project has been opened")
     assert press("undo", now) == (0, "Your last answer was undone.")
-    assert press("redo", old) == (0, "Another project was opened meanwhile")
+    assert press("redo", old) == (0, "Another project has been opened")
     assert press("redo", now) == (1, "The undone vote counts again.")
 
 

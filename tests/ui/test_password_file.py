@@ -97,7 +97,7 @@ def test_a_line_has_a_name_a_password_and_optionally_operator(lab, file):
         (f"{'x' * 61}:x", "line 1: the name has to be"),
         ("Ann:x\nAnn :y", 'line 2: "Ann" stands there twice'),
         ("Ann:scrypt$00$11", "line 1: the hash is not whole"),
-        ("# nobody\n", "names nobody"),
+        ("# nobody\n", "contains no names"),
         (b"Ann:\xff\xfe", "cannot be read"),
         (b"x" * 1_000_001, "too long"),
     ],
@@ -155,7 +155,7 @@ def test_a_name_may_be_typed_in_decomposed_letters(ctx, file):
 )
 def test_a_refused_login_says_so_and_sets_no_cookie(web, name, password):
     answer = enter(web, f"{name}<b>", password) if name == "Cid" else enter(web, name, password)
-    assert (answer.status_code, "Name and password do not fit" in answer.text) == (403, True)
+    assert (answer.status_code, "Name or password is wrong" in answer.text) == (403, True)
     assert "set-cookie" not in answer.headers
     assert "<b>" not in answer.text
     assert enter(web, "x" * 5000, "y").status_code == 413

@@ -189,7 +189,7 @@ def test_a_model_that_does_not_fit_needs_a_confirmation(ctx, controller, tmp_pat
     assert "too large for this machine" in reply["warning"]
     assert reply["check"]["verdict"] == "does not fit"
     assert len(projects(ctx.db)) == 1
-    assert "is made and open" in act(controller, asked | {"confirmed": True})["message"]
+    assert "was created and opened" in act(controller, asked | {"confirmed": True})["message"]
     assert len(projects(ctx.db)) == 2
 
 
@@ -315,7 +315,7 @@ def test_the_model_of_a_space_can_be_tried_again_until_a_project_is_chosen(ctx, 
     assert startup.starts == 1
     act(controller, {"action": "open", "project": 1})
     assert (controller.get_state()["download"], header.state(ctx)["startup"]) == (None, None)
-    with pytest.raises(ConfigError, match="nothing to try again"):
+    with pytest.raises(ConfigError, match="nothing to retry"):
         act(controller, {"action": "retry"})
     startup.shown = StartupState(StartupPhase.READY, "someone/other", "It is open.")
     assert header.state(ctx)["startup"] is None
@@ -326,7 +326,7 @@ def test_the_model_of_a_space_can_be_tried_again_until_a_project_is_chosen(ctx, 
 
 
 def test_there_is_nothing_to_try_again_elsewhere(controller):
-    with pytest.raises(ConfigError, match="nothing to try again"):
+    with pytest.raises(ConfigError, match="nothing to retry"):
         act(controller, {"action": "retry"})
 
 

@@ -81,7 +81,7 @@ def test_training_on_weighted_annotators(ctx, three):
     assert job.payload == {
         "source": "human", "config": {}, "labels": 8, "weights": {"bob": 3}, "annotators": ["ann", "bob"],
     }  # fmt: skip
-    with pytest.raises(LabError, match="being trained already"):
+    with pytest.raises(LabError, match="already being trained"):
         act(ctx, {"action": "train", "source": "human", "weights": {}})
 
 
@@ -126,7 +126,7 @@ def test_doubtful_labels_are_listed_and_can_be_set_aside(ctx, three):
     )  # fmt: skip
     worst = doubtful["labels"][0]
     assert (worst["vote_id"], worst["choice"], worst["is_set_aside"]) == (row.snapshot.vote_ids[8], "first", False)
-    assert act(ctx, {"action": "again", "vote_id": worst["vote_id"]}).endswith("is asked about that pair again.")
+    assert act(ctx, {"action": "again", "vote_id": worst["vote_id"]}).endswith("will see the pair again.")
     again = controller.get_state({})["doubtful_labels"]["labels"]
     assert [label["is_set_aside"] for label in again] == [True, False]
     with pytest.raises(LabError, match="taken back meanwhile"):

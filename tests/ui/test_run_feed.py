@@ -139,7 +139,7 @@ def test_scores_mostly_beyond_the_clip_are_diagnosed(ctx):
     run = a_run(ctx)
     for at in range(1, 11):
         record_step(ctx.db, run.id, StepResult(at, {SCORE: 0.2 * at, "objective/score_clipfrac": 0.95}))
-    assert "95 % beyond score_clip" in run_feed.RunFeed(ctx).poll({})["verdicts"][SCORE]["message"]
+    assert "95 % above score_clip" in run_feed.RunFeed(ctx).poll({})["verdicts"][SCORE]["message"]
 
 
 def test_nan_is_a_gap_and_not_broken_json(ctx):
@@ -310,9 +310,9 @@ def test_a_killed_engine_is_reported_until_the_run_goes_on(ctx):
     assert feed.poll({})["status_text"] == ""
     process.kill()
     process.wait()
-    assert feed.poll({})["status_text"].startswith("The engine is lost. It is started again by itself")
+    assert feed.poll({})["status_text"].startswith("The engine does not answer. It is restarted automatically")
     engine_process.record_heartbeat(ctx.db, engine_process.STATE_STARTING)
-    assert feed.poll({})["status_text"].startswith("The engine ended unexpectedly and loads again")
+    assert feed.poll({})["status_text"].startswith("The engine ended unexpectedly and is restarting")
     queue.requeue_interrupted(ctx.db)
     queue.claim(ctx.db, [JobKind.TRAIN_POLICY], engine_process.record_heartbeat(ctx.db, "working"))
     loading = feed.poll({})
@@ -323,7 +323,7 @@ def test_a_killed_engine_is_reported_until_the_run_goes_on(ctx):
 
 def test_a_run_in_manually_started_processes_needs_no_engine(ctx):
     run, feed = a_run(ctx), run_feed.RunFeed(ctx)
-    assert "being started" in feed.poll({})["status_text"]
+    assert "is starting" in feed.poll({})["status_text"]
     step(ctx, run, 1)
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
     assert feed.poll({})["status_text"] == ""

@@ -248,7 +248,7 @@ def test_an_unknown_action_and_a_run_of_another_project_are_refused(ctx, make):
     with pytest.raises(ConfigError, match='"launch"'):
         act(ctx, action="launch", run=run_id)
     new_project(ctx.db)
-    with pytest.raises(ConfigError, match="another project was opened"):
+    with pytest.raises(ConfigError, match="another project has been opened"):
         act(ctx, action="delete", run=run_id)
     open_project(ctx.db, 1)
     assert len(overview(ctx)["runs"]) == 1

@@ -56,7 +56,7 @@ def test_the_base_comes_first_and_prompts_are_those_that_nothing_was_trained_on(
     ("change", "message"),
     [
         ({"contestants": ["base"]}, "2 to 8 different models; 1"),
-        ({"contestants": ["base", "run/9/40"]}, 'run/9/40" is not there'),
+        ({"contestants": ["base", "run/9/40"]}, 'run/9/40" does not exist'),
         ({"contestants": ["base", "../x"]}, "is not there"),
         ({"prompts": "65"}, "from 1 to 64"),
         ({"reward_model_id": ""}, "Best of 4 needs a reward model"),
@@ -89,7 +89,7 @@ def test_only_the_pair_on_screen_is_answered_once(ctx, written):
     others = judge(ctx, "bob", tournament_id=written.id)["pair"]["token"]
     judge(ctx, "ann", tournament_id=written.id, token=token, choice="skip")
     for stale in (token, others, ""):
-        with pytest.raises(StaleVoteError, match="judged already"):
+        with pytest.raises(StaleVoteError, match="already been judged"):
             judge(ctx, "ann", tournament_id=written.id, token=stale, choice="left")
     state = tournament.state(ctx, written.id, "")
     assert (state["can_judge"], state["pair"], state["answers_note"]) == (False, None, "")

@@ -603,7 +603,7 @@ def test_viewers_trigger_no_event_of_the_page_but_those_marked(ctx, handle_event
     others = [event for event in page.fns.values() if event.fn is not None and event.fn.__name__ not in open_to_viewers]
     assert len(others) > 10
     for event in others:
-        with pytest.raises(gr.Error, match="You may look at this lab"):
+        with pytest.raises(gr.Error, match="You can only view this lab"):
             event.fn()
 
 

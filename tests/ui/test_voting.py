@@ -54,7 +54,7 @@ def test_strength_and_note_are_kept_and_strength_belongs_to_a_side(ctx):
 
 @pytest.mark.parametrize("broken", [{"strength": "very"}, {"note": "x" * 1001}, {"uuid": "x" * 65}])
 def test_an_unknown_strength_and_too_long_texts_are_refused(ctx, broken):
-    with pytest.raises(LabError, match=r"no usable strength|shorten it|number is too long"):
+    with pytest.raises(LabError, match=r"no usable strength|shorten it|uuid is too long"):
         cast(ctx, **broken)
     assert label.state(ctx, "ann")["labels"] == 0
 
@@ -184,7 +184,7 @@ def test_programs_need_the_join_code_where_people_do(ctx, monkeypatch, in_loop):
 @pytest.mark.parametrize(
     ("payload", "words"),
     [({"duration_ms": float("inf")}, "no usable duration"), ({"pair_id": float("inf")}, "no usable pair"),
-     ({"uuid": "u" * 65}, "number is too long"), ({"note": "n" * 1001}, "shorten it")],
+     ({"uuid": "u" * 65}, "uuid is too long"), ({"note": "n" * 1001}, "shorten it")],
 )  # fmt: skip
 def test_an_invalid_vote_is_refused_with_a_message(ctx, payload, words):
     with pytest.raises(LabError, match=words):
@@ -273,7 +273,7 @@ def test_a_name_that_looks_like_another_clients_name_is_taken(endpoints, call_as
 )
 def test_names_that_no_program_may_have(endpoints, call_as, name):
     call_as("first")
-    with pytest.raises(Error, match=r"Say who judges|several alphabets"):
+    with pytest.raises(Error, match=r"Pass the name of the annotator|several alphabets"):
         endpoints["next_pair"](name=name)
 
 
