@@ -7,6 +7,7 @@ no cycle exists inside a package.
     ui                        the page: screens, services, authentication. No torch
     engine                    background process: takes jobs, calls training, writes results to the store
     jobs                      job queue, engine supervision, run control, model downloads. No torch
+    backup                    snapshots of a home, and their archives. No torch
     exporters                 labels, runs and models as files for other tools. No torch
     importers                 preferences from files and Hub datasets. No torch
     quality                   agreement and consistency of annotators. No torch

@@ -58,9 +58,9 @@ def damaged_checkpoint_note(run_folder: Path, used_step: int) -> str:
     )
 
 
-def is_intact(folder: Path) -> bool:
+def is_intact(folder: Path, digest_of: Callable[[Path], str] = file_sha256) -> bool:
     """Whether every file of a checkpoint has its recorded SHA-256: then a run can be resumed from it."""
-    return _matches_digests(folder, "", file_sha256)
+    return _matches_digests(folder, "", digest_of)
 
 
 def is_adapter_intact(folder: Path, digest_of: Callable[[Path], str] = file_sha256) -> bool:

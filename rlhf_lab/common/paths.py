@@ -7,6 +7,11 @@ from platformdirs import user_data_path
 
 STORE_VARIABLE = "RLHF_LAB_STORE"
 RUNS_FOLDER = "runs"
+REWARD_MODELS_FOLDER = "reward_models"
+SPEED_FILE = "speed.json"
+DEMO_FILE = "demo.json"
+ACCESS_FILE = "access.json"
+ENDED_SESSIONS_FILE = "ended_sessions.json"
 _PTX_TEXTS = "ptx_texts.json"
 
 

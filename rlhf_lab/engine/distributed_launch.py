@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, JobStatus, RunStatus
-from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.paths import REWARD_MODELS_FOLDER, run_folder
 from rlhf_lab.common.progress import ProgressCallback
 from rlhf_lab.common.records import Job, ProcessIdentity
 from rlhf_lab.config.policy import PolicyConfig
@@ -27,7 +27,7 @@ from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.error_messages import explain_distributed_error
 from rlhf_lab.engine.job_handlers import reward_job
 from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback
-from rlhf_lab.engine.model_cache import REWARD_MODELS_FOLDER, ModelCache
+from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.policy_run import ENGINE_EXIT_MESSAGE, POLL_INTERVAL_S, RUN_PROCESS_DIED, PolicyRun
 from rlhf_lab.errors import EngineError, LabError, TrainingError
 from rlhf_lab.jobs import engine_process, queue, run_control

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from rlhf_lab.common.atomic import atomic_folder
 from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import Source
+from rlhf_lab.common.paths import REWARD_MODELS_FOLDER
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow
 from rlhf_lab.common.text import pluralize
@@ -23,7 +24,7 @@ from rlhf_lab.config.reward import MAX_SCORED_PAIRS, REFERENCE_SAMPLES, RewardCo
 from rlhf_lab.engine.completions import reference_samples
 from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
 from rlhf_lab.engine.label_preparation import check_has_labels, prepare_labels
-from rlhf_lab.engine.model_cache import REWARD_MODELS_FOLDER, ModelCache
+from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs, score_pairs
 from rlhf_lab.engine.text_features import NEW_TEXTS_BUDGET_S, FeatureBackfill
 from rlhf_lab.errors import TrainingError

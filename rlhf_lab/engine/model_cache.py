@@ -28,8 +28,6 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 
-REWARD_MODELS_FOLDER = "reward_models"
-
 
 @dataclass
 class ModelCache:

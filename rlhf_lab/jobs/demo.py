@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus, Source
-from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.paths import DEMO_FILE, run_folder
 from rlhf_lab.common.private_files import PRIVATE_FILE
 from rlhf_lab.common.records import REQUESTER_KEY, Job, Project, Run
 from rlhf_lab.common.text import pluralize
@@ -30,7 +30,6 @@ from rlhf_lab.store.visitor_data import count_visitor_data, find_visitor_data, r
 
 log = logging.getLogger("rlhf_lab.demo")
 
-STATE_FILE = "demo.json"
 #: New labels that a visitor needs to train a reward model before it trains by itself.
 VISITOR_TRAINING_LABELS = 10
 RESET_DUE_MESSAGE = "The demo is about to be reset, and nothing new can start before that. Try again in a moment."
@@ -57,7 +56,7 @@ class Demo:
         self._began_at, self._last_reset_at = self._load_state()
 
     def _load_state(self) -> tuple[float, float]:
-        path = self.home / STATE_FILE
+        path = self.home / DEMO_FILE
         try:
             if not path.exists():
                 now = time.time()
@@ -72,7 +71,7 @@ class Demo:
 
     def _save_state(self, began_at: float, last_reset_at: float) -> None:
         state = json.dumps({"began_at": began_at, "last_reset_at": last_reset_at})
-        write_file_atomically(self.home / STATE_FILE, state, mode=PRIVATE_FILE)
+        write_file_atomically(self.home / DEMO_FILE, state, mode=PRIVATE_FILE)
 
     @property
     def reset_at(self) -> float:
@@ -197,6 +196,6 @@ def visitor_training_goal(db: Database, project_id: int) -> int:
 def end_demo(home: Path) -> None:
     """Forget when demo mode began: what visitors made until now stays. Raises StoreError."""
     try:
-        (home / STATE_FILE).unlink(missing_ok=True)
+        (home / DEMO_FILE).unlink(missing_ok=True)
     except OSError as error:
-        raise StoreError(f"{home / STATE_FILE} cannot be deleted ({error}). Delete it by hand.") from error
+        raise StoreError(f"{home / DEMO_FILE} cannot be deleted ({error}). Delete it by hand.") from error

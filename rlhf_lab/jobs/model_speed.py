@@ -15,9 +15,9 @@ from statistics import fmean, median
 from typing import Any
 
 from rlhf_lab.common.atomic import write_file_atomically
+from rlhf_lab.common.paths import SPEED_FILE
 from rlhf_lab.common.private_files import PRIVATE_FILE
 
-SPEED_FILE = "speed.json"
 KEPT = 5  # newest measurements of a rate, whose median counts: the first ones include loading and compiling
 KEPT_LENGTHS = 128  # newest texts
 KEPT_ROW_COUNTS = 12

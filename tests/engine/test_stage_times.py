@@ -6,11 +6,11 @@ import pytest
 from support_worker import REWARD
 
 from rlhf_lab.common.enums import JobKind, JobStatus
+from rlhf_lab.common.paths import SPEED_FILE
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine import completions, job_handlers, pair_sampling, text_features
 from rlhf_lab.engine.model_cache import ModelCache
-from rlhf_lab.jobs.model_speed import SPEED_FILE
 from rlhf_lab.jobs.time_estimate import count_held_out, count_policy_step, count_reward, project_speed
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.store.projects import newest_pairs

@@ -9,14 +9,14 @@ import pytest
 from sqlalchemy import func, select
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, EventKind, JobKind, JobStatus, RunStatus, Source
-from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.paths import DEMO_FILE, run_folder
 from rlhf_lab.common.records import REQUESTER_KEY, NewCompletion, StepResult, Vote
 from rlhf_lab.config.demo import DemoConfig, demo_config
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import demo as demo_module
 from rlhf_lab.jobs import engine_process, queue, run_control, scheduler
-from rlhf_lab.jobs.demo import STATE_FILE, VISITOR_TRAINING_LABELS, Demo, end_demo
+from rlhf_lab.jobs.demo import VISITOR_TRAINING_LABELS, Demo, end_demo
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.annotators import OPERATOR_NAME
@@ -433,8 +433,8 @@ def test_a_demo_that_ended_keeps_what_visitors_had_made(make_demo, db, project, 
 
 def test_a_state_file_that_cannot_be_read_is_an_error(make_demo, tmp_path):
     make_demo()
-    state = json.loads((tmp_path / STATE_FILE).read_text())
+    state = json.loads((tmp_path / DEMO_FILE).read_text())
     assert set(state) == {"began_at", "last_reset_at"}
-    (tmp_path / STATE_FILE).write_text("{}")
+    (tmp_path / DEMO_FILE).write_text("{}")
     with pytest.raises(StoreError, match="Delete it to begin demo mode anew"):
         make_demo()

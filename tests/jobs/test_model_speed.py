@@ -6,10 +6,10 @@ import stat
 
 import pytest
 
+from rlhf_lab.common.paths import SPEED_FILE
 from rlhf_lab.jobs.model_speed import (
     KEPT,
     KEPT_ROW_COUNTS,
-    SPEED_FILE,
     ModelSpeed,
     load_speed,
     save_speed,

@@ -15,6 +15,7 @@ from sqlalchemy import select
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from rlhf_lab.common.paths import ACCESS_FILE
 from rlhf_lab.common.records import Role
 from rlhf_lab.errors import LabelError, NotAllowedError, StoreError
 from rlhf_lab.jobs.project_setup import new_project
@@ -23,7 +24,7 @@ from rlhf_lab.store.annotators import add_person
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth import login_routes
 from rlhf_lab.ui.auth.login_pages import join_form_page
-from rlhf_lab.ui.auth.visitors import KEYS_FILE, LOCAL_ACCESS, Visitor, multi_user_access, secrets_equal
+from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Visitor, multi_user_access, secrets_equal
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
 from rlhf_lab.ui.events import allow_viewers, require_role_for_events
 from rlhf_lab.ui.page import build_page, launch_options
@@ -244,7 +245,7 @@ def test_the_keys_stay_and_only_their_owner_reads_them(tmp_path, monkeypatch):
     first, again = (multi_user_access(tmp_path / "h", open_to_all=True) for _ in range(2))
     assert first == again
     assert (len(first.key), len(first.join_code), first.default_role) == (32, 6, Role.LABELLER)
-    path = tmp_path / "h" / KEYS_FILE
+    path = tmp_path / "h" / ACCESS_FILE
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.write_text(json.dumps({"key": "00"}))
     with pytest.raises(StoreError, match="Delete it to get a new join code"):

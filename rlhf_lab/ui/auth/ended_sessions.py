@@ -8,7 +8,6 @@ from pathlib import Path
 from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.errors import StoreError
 
-ENDED_SESSIONS_FILE = "ended_sessions.json"
 MAX_SESSIONS = 10_000
 
 

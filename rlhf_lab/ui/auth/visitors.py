@@ -28,16 +28,16 @@ from typing import Any, Protocol
 from itsdangerous import BadData, URLSafeTimedSerializer
 
 from rlhf_lab.common.atomic import write_file_atomically
+from rlhf_lab.common.paths import ACCESS_FILE, ENDED_SESSIONS_FILE
 from rlhf_lab.common.private_files import make_private_folder
 from rlhf_lab.common.records import Role
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store.annotators import VISITOR_PREFIX
-from rlhf_lab.ui.auth.ended_sessions import ENDED_SESSIONS_FILE, EndedSessions
+from rlhf_lab.ui.auth.ended_sessions import EndedSessions
 from rlhf_lab.ui.auth.password_file import PasswordEntry
 from rlhf_lab.ui.network import is_foreign_origin, network_of
 
 COOKIE_PREFIX = "rlhf_lab_visitor"
-KEYS_FILE = "access.json"
 #: How long a cookie counts after it was signed: a month.
 COOKIE_MAX_AGE_S = 30 * 86_400
 JOIN_CODE_ENV_VAR = "RLHF_LAB_JOIN_CODE"
@@ -248,7 +248,7 @@ def multi_user_access(
 
 
 def _load_or_create_keys(home: Path) -> dict[str, str]:
-    path = home / KEYS_FILE
+    path = home / ACCESS_FILE
     try:
         if not path.exists():
             code = "".join(secrets.choice(JOIN_CODE_ALPHABET) for _ in range(6))

@@ -1,0 +1,4 @@
+"""Copies of a whole home: for moving a lab between machines and versions, and for mirrors. No torch here.
+
+snapshot    the database and the files that belong to it, at one moment
+"""
