@@ -20,7 +20,7 @@ from rlhf_lab.errors import EngineError, StoreError
 from rlhf_lab.jobs.project_setup import parse_template_arguments
 from rlhf_lab.store.database import Database, lab_exists
 
-PROMPT_SET_HELP = f"prompts of a new project: {', '.join(PROMPT_SETS)} (default: what suits the model)"
+PROMPT_SET_HELP = f"prompts of a new project: {', '.join(PROMPT_SETS)} (default: chosen for the model)"
 PROPOSED_TEMPERATURE = "default: what the model states, else 0.7 with a chat template and 1 without"
 
 
@@ -125,7 +125,8 @@ def engine_lock(home: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise EngineError(
-            f"an engine is at work on {home}, and one home has one engine. Wait for it, stop it, or give another --home."
+            f"an engine is at work on {home}, and one home has one engine. Wait for it, stop it, or give another "
+            "--home."
         ) from error
     with lock:
         yield

@@ -28,7 +28,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--take-out", metavar="NAME", help="in every project, for good; their votes stay without a name"
     )
-    parser.add_argument("--votes", action="store_true", help="with --take-out: take their votes and notes back too")
+    parser.add_argument("--votes", action="store_true", help="with --take-out: also remove their votes and notes")
     add_project_argument(parser)
     decision = parser.add_mutually_exclusive_group()
     decision.add_argument(

@@ -33,8 +33,9 @@ class LabellingConfig(Config):
     hold_s: int = setting(180, "seconds for which a pair shown to one person is kept from the others", 5, 3600)
     sampling: SamplingMethod = setting(
         "random",
-        "which pairs of those written are shown: any; whose answers would teach the most; where the reward model is least sure; "
-        "what is least like the pairs there are",
+        "which pairs of those written are shown: any; whose answers are expected to teach the most; where the reward "
+        "model is least sure; "
+        "what is least similar to the existing pairs",
     )
     texts: Literal["base", "policy"] = setting(
         "base", "who writes the texts: the base model, or the newest checkpoint of a run"

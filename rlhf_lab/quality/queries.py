@@ -29,7 +29,7 @@ class DoubtedLabel:
 
 
 def vote_columns(db: Database, project_id: int, source: Source) -> VoteColumns:
-    """Live votes of one source, hidden repeats and experts' decisions included, skips left out."""
+    """Live votes of one source, hidden repeats and experts' decisions included, without skips."""
     table = current_votes(db, project_id)
     return table.cached(("columns", source), lambda: columns_of(table, source))
 

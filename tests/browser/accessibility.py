@@ -7,7 +7,7 @@ from typing import NamedTuple
 SCREENS = {
     "Label": ".lab-label .side", "Reward model": ".lab-reward .headline", "Train": ".lab-train .sample",
     "Compare": "[data-do=write]", "Chat": "[data-do=chat-message]", "Runs & data": ".lab-runs td.name",
-    "People": "[aria-label='who is here']", "Project": "[data-do=new-create]",
+    "People": "[aria-label='who is connected']", "Project": "[data-do=new-create]",
 }  # fmt: skip
 NAMELESS = re.compile(r"^\s*- (button|textbox|combobox|checkbox|radio|slider|spinbutton|listbox)(?! \")", re.MULTILINE)
 #: JavaScript: every visible text of ours and of the tabs, as the fields of Text (relative luminance: WCAG 2).

@@ -72,7 +72,7 @@ def test_import_agreement_training_without_an_annotator_and_export(lab, open_pag
 
     page.locator("#runs-quality > button").click()
     expect(control(page, "quality-agreement")).to_have_text("33 %")
-    expect(page.locator('.lab-quality tr[data-name="cy"]')).to_contain_text("the others agree better without")
+    expect(page.locator('.lab-quality tr[data-name="cy"]')).to_contain_text("the others agree better without them them")
     expect(page.locator(".lab-quality [data-trend=alpha]")).to_contain_text("alpha over time")
     course = page.locator('.lab-quality tr[data-name="cy"] .spark')
     control(page, "quality-trend").select_option("ties")
@@ -120,7 +120,7 @@ def test_import_is_undone_after_a_confirmation(lab, open_page):
     mine.locator("[data-do=data-back]").click()
     control(page, "data-back-sure").click()
     expect(control(page, "data-notice")).to_have_text("Taken back: 1 vote and 1 pair went.")
-    expect(mine).to_contain_text("0 of 1 vote, 0 of 1 new pair (taken back)")
+    expect(mine).to_contain_text("0 of 1 vote, 0 of 1 new pair (undone)")
     expect(mine.locator("button")).to_have_count(0)
     assert page.locator("img[src=x]").count() == 0
 

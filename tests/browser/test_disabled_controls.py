@@ -158,11 +158,11 @@ def test_too_large_model_needs_a_confirmation(lab, open_page):
     page.locator("[data-do=new-name]").fill("all the same")
     page.click("[data-do=new-create]")
     doubt = page.locator(".make .lab-notice", has_text="too large for this machine")
-    expect(doubt).to_have_text("This model is probably too large for this machine.Create it all the same")
+    expect(doubt).to_have_text("This model is probably too large for this machine.Create it anyway")
     expect(page.locator(".make .verdict")).to_have_attribute("data-verdict", "does not fit")
     with Database.open(lab.home) as db:
         assert len(projects(db)) == 1
-    page.get_by_role("button", name="Create it all the same").click()
+    page.get_by_role("button", name="Create it anyway").click()
     expect(page.locator("[data-do=project-notice]")).to_have_text(
         'Project "all the same" was created and opened. The engine is writing its first pairs.'
     )

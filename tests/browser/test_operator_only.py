@@ -52,12 +52,12 @@ LABELLER_CONTROLS = {
     "Runs & data": ["run-choose", "run-watch"], "Reward model": ["explain"],
 }  # fmt: skip
 NOTICES = {
-    "Train": "Only the operator starts and steers runs here; you can watch.",
-    "Compare": "Only the operator begins and changes blind tests here; you can judge their pairs.",
-    "Runs & data": "Only the operator changes runs, trains, exports and imports here; you can look and compare.",
-    "Reward model": "Only the operator trains reward models here; you can look, and ask about texts of your own.",
-    "People": "Only the operator makes the labelling rules and takes people out of the lab.",
-    "Project": "Only the operator opens, makes and changes projects here; you can look.",
+    "Train": "Only the operator can start and control runs; you can watch.",
+    "Compare": "Only the operator can start and change blind tests; you can judge their pairs.",
+    "Runs & data": "Only the operator can change runs, train, export and import; you can view and compare.",
+    "Reward model": "Only the operator can train reward models; you can view them and score texts of your own.",
+    "People": "Only the operator can change the labelling rules and remove people from the lab.",
+    "Project": "Only the operator can open, create and change projects; you can view them.",
 }
 SCREENS = ["Label", *NOTICES]
 REPORT = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9, "train_accuracy": 0.9, "folds": 3}

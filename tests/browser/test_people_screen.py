@@ -75,7 +75,7 @@ def test_two_people_join_by_code_and_get_different_pairs(lab, open_page):
     bob.click("role=tab[name='People']")
     bob.wait_for_selector("tr[data-name=Ann]")
     assert bob.inner_text("tr[data-name='Bo$$']").split()[:2] == ["Bo$$", "3"]
-    expect(bob.locator("[aria-label='who is here']")).to_contain_text("You, Bo$$, may label.")
+    expect(bob.locator("[aria-label='who is connected']")).to_contain_text("You, Bo$$, may label.")
     assert bob.locator(".invite").count() == 0
 
 
@@ -153,7 +153,7 @@ def test_expired_lease_passes_to_another_and_the_late_vote_is_refused(lab, open_
 
 RULE_CHOICES = {
     "sampling": [
-        "any", "whose answers would teach the most", "where the reward model is least sure", "least like the pairs there are",
+        "any", "whose answers are expected to teach the most", "where the reward model is least sure", "least similar to the existing pairs",
     ],
     "texts": ["the base model", "the newest checkpoint of a run"],
 }  # fmt: skip
@@ -243,8 +243,8 @@ def test_leaderboard_is_sorted_by_labels_or_consistency(lab, open_page):
         return heads.all_inner_texts()
 
     assert (order(), marked()) == (["Many", "Steady", "New"], ["Labels"])
-    page.click("role=button[name='Agrees with themselves']")
-    assert (order(), marked()) == (["Steady", "Many", "New"], ["Agrees with themselves"])
+    page.click("role=button[name='Self-consistency']")
+    assert (order(), marked()) == (["Steady", "Many", "New"], ["Self-consistency"])
     page.evaluate("document.querySelector('.lab-people tbody').dataset.old = 1")
     page.wait_for_function(
         "!document.querySelector('.lab-people tbody').dataset.old"

@@ -256,7 +256,7 @@ def test_lost_reply_with_samples_is_requested_again_after_the_run_has_ended(lab,
     page.route(re.compile("component_server"), lose_the_first)
     open_tab(page, "Train")
     rows = page.locator(".lab-train .rows")
-    expect(rows).to_have_text("The texts of this step are on their way …")
+    expect(rows).to_have_text("Loading the texts of this step …")
     lost[0].abort()
     page.wait_for_selector(".lab-train .sample")
     open_page.console_messages[:] = [words for words in open_page.console_messages if "ERR_FAILED" not in words]

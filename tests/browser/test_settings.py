@@ -265,7 +265,9 @@ def test_default_reward_model_is_from_people_even_if_a_judge_has_a_newer_one(lab
         page.get_by_role("tab", name="Train", exact=True).click()
         reward, note = page.locator("[data-do=start-reward]"), page.locator("[data-do=start-note]")
         expect(reward).to_have_value(str(own))
-        expect(note).to_contain_text(f"Reward model {judged} is newer, but a simulated judge taught it.")
+        expect(note).to_contain_text(
+            f"Reward model {judged} is newer, but was trained on the labels of a simulated judge."
+        )
         reward.select_option(str(judged))
         expect(note).not_to_contain_text("is newer")
         later = add_model(db, Source.HUMAN)  # the form is rebuilt and keeps the choice

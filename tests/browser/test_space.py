@@ -40,7 +40,7 @@ def enter_secret(page, secret=SECRET) -> None:
 def expect_invitation(page, link: str) -> None:
     """The screen People shows the operator's sections: QR code, rules, erasing a person."""
     page.get_by_role("tab", name="People", exact=True).click()
-    expect(page.locator("[aria-label='who is here']")).to_contain_text("may do everything here")
+    expect(page.locator("[aria-label='who is connected']")).to_contain_text("may do everything here")
     expect(page.locator(".invite svg.qr path")).to_have_count(1)
     expect(page.locator(".invite .lab-text")).to_have_text(link)
     page.locator("summary:has-text('Take somebody out')").click()
@@ -56,7 +56,7 @@ def join_by_link(page, link: str, name: str) -> None:
 
 def expect_no_invitation(page, code: str) -> None:
     page.get_by_role("tab", name="People", exact=True).click()
-    page.wait_for_selector("[aria-label='who is here']")
+    page.wait_for_selector("[aria-label='who is connected']")
     page.wait_for_timeout(5000)  # longer than a poll
     expect(page.locator(".lab-people .lab-only")).to_have_text(NOTICES["People"])
     for theirs in (".invite", "svg.qr", "summary:has-text('Labelling rules')"):
@@ -165,4 +165,4 @@ def test_secret_opens_a_space_with_a_join_code(class_space, open_page):
     enter_secret(ann)  # the visitor keeps the name
     expect_text(ann, "project-notice", "You are the operator")
     expect_invitation(ann, f"{class_space.url}join?code={CODE}")
-    expect(ann.locator("[aria-label='who is here']")).to_contain_text("You, Ann, may do everything here")
+    expect(ann.locator("[aria-label='who is connected']")).to_contain_text("You, Ann, may do everything here")

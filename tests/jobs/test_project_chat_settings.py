@@ -1,4 +1,4 @@
-"""A project's system prompt and the arguments of its chat template: what suits the model, and what is refused."""
+"""A project's system prompt and the arguments of its chat template: chosen for the model, and what is refused."""
 
 import pytest
 from support.fake_hub import model

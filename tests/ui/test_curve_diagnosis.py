@@ -123,7 +123,7 @@ CASES = {
         "−1.00, though the KL is near 0: probably many responses do not end and lose missing_eos_penalty",
     ),
     "reward: rising": ({REWARD: ramp(0, 1, 10)}, REWARD, Level.GOOD, "since the start"),
-    "reward: falling": ({REWARD: curve((1.0, 5), (0.7, 5))}, REWARD, Level.WARN, "KL costs more"),
+    "reward: falling": ({REWARD: curve((1.0, 5), (0.7, 5))}, REWARD, Level.WARN, "larger than the gain"),
     "reward: below its start": ({REWARD: curve((1.0, 5), (0.7, 10))}, REWARD, Level.WARN, "beta is too high"),
     "kl: near": ({KL: curve((1.0, 10))}, KL, Level.GOOD, "and steady: near the base"),
     "kl: rising slowly": ({KL: curve((1.0, 5), (2.0, 5))}, KL, Level.GOOD, "and rising"),
@@ -165,7 +165,7 @@ CASES = {
     "value: doubled": ({VALUE: curve((1.0, 5), (2.1, 5))}, VALUE, Level.WARN, "doubled"),
     "entropy: varied": ({ENTROPY: curve((2.0, 5), (1.5, 5))}, ENTROPY, Level.GOOD, "varied"),
     "entropy: shrinks": ({ENTROPY: curve((2.0, 5), (1.0, 5))}, ENTROPY, Level.WARN, "50 % of its start"),
-    "entropy: collapsed": ({ENTROPY: curve((2.0, 5), (0.5, 5))}, ENTROPY, Level.ALERT, "says one thing"),
+    "entropy: collapsed": ({ENTROPY: curve((2.0, 5), (0.5, 5))}, ENTROPY, Level.ALERT, "nearly the same"),
     "length: as before": ({LENGTH: curve((40.0, 5), (44.0, 5))}, LENGTH, Level.GOOD, "+10 %"),
     "length: early": ({LENGTH: curve((40.0, 4))}, LENGTH, Level.INFO, "40 tokens: too early"),
     "length: longer": ({LENGTH: curve((40.0, 5), (52.0, 5))}, LENGTH, Level.WARN, "+30 %"),
@@ -186,7 +186,7 @@ CASES = {
     "ratio: drifts": ({RATIO: curve((1.07, 5))}, RATIO, Level.WARN, "changes much"),
     "stops: all": ({STOPS: curve((0.95, 5))}, STOPS, Level.GOOD, "95 %"),
     "stops: fewer": ({STOPS: curve((0.8, 5))}, STOPS, Level.WARN, "80 %"),
-    "stops: rambling": ({STOPS: curve((0.5, 5))}, STOPS, Level.ALERT, "rambles"),
+    "stops: rambling": ({STOPS: curve((0.5, 5))}, STOPS, Level.ALERT, "most responses are cut off"),
 }  # fmt: skip
 
 
@@ -270,8 +270,8 @@ def test_offline_methods_hold_the_budget_by_lr_alone():
 def test_a_clipped_score_far_from_the_base_model_does_not_advise_a_higher_clip():
     curves = {SCORE: ramp(0, 2, 20), CLIPPED: curve((0.96, 20))}
     assert diagnose(curves)[SCORE].message.endswith("stop here, or start with a higher score_clip.")
-    assert diagnose(curves | {KL: curve((174.0, 20))})[SCORE].message.endswith("where better earns no more: stop here.")
-    assert diagnose(curves | {KL: curve((9.0, 20))})[SCORE].message.endswith("where better earns no more: stop here.")
+    assert diagnose(curves | {KL: curve((174.0, 20))})[SCORE].message.endswith("where more earns nothing: stop here.")
+    assert diagnose(curves | {KL: curve((9.0, 20))})[SCORE].message.endswith("where more earns nothing: stop here.")
 
 
 def test_no_metric_advises_a_lower_beta_while_another_is_not_a_number():

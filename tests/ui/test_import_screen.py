@@ -65,7 +65,7 @@ def test_preview_mapping_and_import(controller, ctx):
 
 
 def test_the_page_asks_which_column_is_the_prompt(controller):
-    """The empty name says that no column is: the prompt is what both texts begin with."""
+    """The empty name says that no column is: the prompt is text at the beginning of both responses."""
     row = {"user": "How long does an egg boil?", "chosen": "The egg boils.", "rejected": "The moon is far."}
     request = {"action": "preview", **upload(controller, [row]), "source": "human"}
     reply = act(controller, request)
@@ -178,9 +178,7 @@ def test_a_process_that_ends_or_hangs_is_an_error(monkeypatch):
         import_process.run_in_subprocess({"what": "x"})
     killed = subprocess.CompletedProcess([], -9, stdout="", stderr="")
     monkeypatch.setattr(import_process.subprocess, "run", lambda *_, **__: killed)
-    with pytest.raises(DataError, match=r"without an answer; nothing was imported.*in parts"):
+    with pytest.raises(DataError, match=r"ended unexpectedly; nothing was imported.*in parts"):
         import_process.run_in_subprocess({"what": "x"})
-    with pytest.raises(
-        DataError, match=r"without an answer; what was taken in until then stays, and the same file again"
-    ):
+    with pytest.raises(DataError, match=r"ended unexpectedly; rows imported until then are kept"):
         import_process.run_in_subprocess({"what": "x", "save": True})

@@ -115,7 +115,7 @@ def test_without_a_bound_the_accuracy_itself_tells_whether_to_warn(ctx, accuracy
     ("names", "text"),
     [
         (["cheerful"], "by the judge cheerful"),
-        (["mine"], "by mine, which does not ship"),
+        (["mine"], "by mine, which is not part of the lab"),
         (["cheerful", "mine"], "by several judges"),
     ],
 )

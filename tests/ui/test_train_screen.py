@@ -58,10 +58,10 @@ def test_resume_of_a_failed_run_is_a_new_job(ctx):
         ({"action": "switch", "reward_model": "x"}, "no usable reward model"),
         ({"action": "switch"}, "no usable reward model"),
         ({"action": "switch", "reward_model": 99}, "no reward model 99"),
-        ({"action": "delete"}, 'cannot be told to "delete"'),
+        ({"action": "delete"}, 'no action "delete"'),
         ({"action": "pause", "run": None}, "no usable run"),
         ({"action": "pause", "run": 99}, "no run 99"),
-        ({}, "cannot be told"),
+        ({}, "no action"),
     ],
     ids=str,
 )

@@ -41,7 +41,7 @@ window.LabBlindPairs = window.LabBlindPairs || (({
 
   function showKept() {
     if (!keptAnswer()) return;
-    Lab.showNotice(notice, 'Your last answer is not stored yet. The lab does not reply. Your answer is kept, also if you close the page, and sent again until it is stored.');
+    Lab.showNotice(notice, 'Your last answer is not stored yet, because the lab does not reply. The page keeps your answer, also if you close it, and sends it again until it is stored.');
     notice.append(' ', el('button.lab-button.small.lab-offline-too', { type: 'button', 'data-do': `${name}-discard`, onclick: discardAnswer }, 'Discard it'));
   }
 
@@ -49,7 +49,7 @@ window.LabBlindPairs = window.LabBlindPairs || (({
     forgetAnswer();
     pending = null;
     drawButtons();
-    showNoReply('It is no longer sent. If the lab had received it already, it counts.');
+    showNoReply('It is no longer sent. If the lab has already received it, it counts.');
   }
 
   // If the pair on screen is that of the kept answer, the lab never stored it.

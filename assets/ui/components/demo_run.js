@@ -16,7 +16,7 @@ const startButton = el('button.lab-button.lab-main', { type: 'button', disabled:
 const stopButton = el('button.lab-button.danger', { type: 'button', 'data-do': 'demo-stop', onclick: () => send('stop') }, 'Stop my run');
 const form = el('div.lab-row.fields', {}, fields.map(({ label }) => label), startButton);
 const estimate = el('p.muted', { 'data-do': 'demo-estimate' });
-const status = el('p', { role: 'status', 'data-do': 'demo-status' }, 'Looking at the queue …');
+const status = el('p', { role: 'status', 'data-do': 'demo-status' }, 'Loading the queue …');
 const notice = el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'demo-error' });
 const reset = el('p.muted', { 'data-do': 'demo-reset' }, props.data.rules);
 const title = el('h2', {}, 'Start a run of your own');

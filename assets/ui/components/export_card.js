@@ -1,4 +1,4 @@
-// The card "Take it with you" of the screen "Runs & data": labels, runs and reward models as files.
+// The card "Export" of the screen "Runs & data": labels, runs and reward models as files.
 window.LabExportCard = window.LabExportCard || (() => {
   const { el } = Lab;
   const controlsOf = (card) => (name) => card.querySelector(`[data-do="${name}"]`);
@@ -28,10 +28,10 @@ window.LabExportCard = window.LabExportCard || (() => {
     const selected = Object.fromEntries([...card.querySelectorAll('select')].map((box) => [box.dataset.do, box.value]));
     const { human, simulated } = state.labels;
     card.hidden = false;
-    card.replaceChildren(el('h2', {}, 'Take it with you'),
-      exportRow(onExport, [['labels', 'Labels'], ['dataset', 'Data set (zip)']], 'Labels', `${human} by people, ${simulated} simulated. Prompt, chosen, rejected: the format that TRL reads. The data set has a card and its provenance, and load_dataset opens it.`,
+    card.replaceChildren(el('h2', {}, 'Export'),
+      exportRow(onExport, [['labels', 'Labels'], ['dataset', 'Data set (zip)']], 'Labels', `${human} by people, ${simulated} simulated. Prompt, chosen, rejected: the format that TRL reads. The data set has a card and a record of its provenance; load_dataset opens it.`,
         [select('export-source', 'whose labels', [['human', 'by people'], ['simulated', 'simulated'], ['all', 'all, each marked']]), select('export-annotator', 'annotator', []), select('export-names', 'names', [['with', 'with names'], ['without', 'without names']]), select('export-ties', 'ties', [['keep', 'keep ties'], ['drop', 'drop ties']]),
-          select('export-layout', 'what is in a row', [['votes', 'every vote with all columns'], ['explicit', 'TRL, explicit prompt'], ['implicit', 'TRL, implicit prompt'], ['explicit+chats', 'TRL, explicit, chats'], ['implicit+chats', 'TRL, implicit, chats']]),
+          select('export-layout', 'format of the rows', [['votes', 'every vote with all columns'], ['explicit', 'TRL, explicit prompt'], ['implicit', 'TRL, implicit prompt'], ['explicit+chats', 'TRL, explicit, chats'], ['implicit+chats', 'TRL, implicit, chats']]),
           select('export-agreement', 'agreement', [['0', 'any agreement'], ['0.5', 'half of the votes agree'], ['0.66', 'two thirds agree'], ['1', 'all agree']]),
           select('export-format', 'format', [['jsonl', 'JSON Lines'], ['jsonl.gz', 'JSON Lines, gzip'], ['json', 'JSON'], ['csv', 'CSV'], ['parquet', 'Parquet']])],
         () => ({ source: control('export-source').value, annotators: [control('export-annotator').value].filter(Boolean), names: control('export-names').value === 'with', ties: control('export-ties').value, layout: control('export-layout').value, agreement: Number(control('export-agreement').value), format: control('export-format').value }), human + simulated > 0),

@@ -1,7 +1,7 @@
 // The form that starts a run. All settings are in the section below; choosing a preset fills them in.
 const { el } = Lab;
 const root = element.querySelector('.lab-run-form');
-const container = el('div', {}, el('div.lab-card.lab-empty', {}, 'Looking for reward models …'));
+const container = el('div', {}, el('div.lab-card.lab-empty', {}, 'Loading the reward models …'));
 let drawnKey = '';               // the state on screen, as JSON
 let drawnState = null;           // the same, as an object
 let wasOpened = false;           // a person opened the form
@@ -51,8 +51,8 @@ function noModelCard(state) {
   const text = state.training_text
     ? `${state.training_text}${state.training_progress === null ? '' : ` ${Lab.percent(state.training_progress)} done.`}`
     : state.labels_missing > 0
-      ? [`Label ${Lab.plural(state.labels_missing, 'more pair')} under Label`, Lab.judgeHint(), '; the reward model then trains by itself.']
-      : 'There are enough labels; the reward model is about to be trained.';
+      ? [`Label ${Lab.plural(state.labels_missing, 'more pair')} under Label`, Lab.judgeHint(), '; the reward model is then trained automatically.']
+      : 'There are enough labels; training of the reward model is about to start.';
   return el('div.lab-card.lab-empty', { role: 'status' }, el('p', {}, 'PPO needs a reward model, and a reward model needs labels.'), el('p', {}, text),
     Lab.operatorOnly(el('p', {}, el('button.lab-button.small', { type: 'button', 'data-do': 'start-terms', onclick: () => { startsWithoutModel = hasChosenModel = true; draw(state); } },
       'Start without a reward model …'))));
@@ -63,7 +63,7 @@ function sourceNote(selected) {
   if (!learnsFromLabels()) {
     return selected ? selected.note : 'Without a reward model the reward is the sum of the reward terms: write them under "All settings of the new run". Or choose dpo or sft, which learn from labels.';
   }
-  if (selected) return `${selected.note} ${algorithm} reads these labels itself; the reward model only draws the curve of the score.`;
+  if (selected) return `${selected.note} ${algorithm} reads these labels itself; the reward model is used only for the curve of the score.`;
   const labels = drawnState.labels_text;
   return labels ? `${algorithm} learns from the project's ${labels}. Without a reward model or reward terms there is no curve of the score.`
     : `${algorithm} learns from labels, and no label here prefers a text yet. Label some pairs first.`;
@@ -71,10 +71,10 @@ function sourceNote(selected) {
 
 function updateNote() {
   const selected = selectedModel();
-  const schedule = drawnState.active_runs.length ? ` Run ${drawnState.active_runs.join(', ')} is going on; this one waits for its turn.`
-    : ' It trains in the background: close this page, come back, it is all there.';
+  const schedule = drawnState.active_runs.length ? ` Run ${drawnState.active_runs.join(', ')} is in progress; this run waits until it has ended.`
+    : ' Training continues in the background when this page is closed.';
   const newestId = drawnState.models[0]?.id;
-  const newerNote = selected && selected.id === drawnState.default_id && newestId !== drawnState.default_id ? ` Reward model ${newestId} is newer, but a simulated judge taught it.` : '';
+  const newerNote = selected && selected.id === drawnState.default_id && newestId !== drawnState.default_id ? ` Reward model ${newestId} is newer, but was trained on the labels of a simulated judge.` : '';
   const trainingNote = drawnState.training_text && selected ? ` ${drawnState.training_text} A run started now learns from reward model ${selected.id} and can be switched to that one later.` : '';
   const algorithmNote = props.data.algorithm_notes[algorithm] ? ` ${props.data.algorithm_notes[algorithm]}` : '';
   control('start-note').textContent = `${sourceNote(selected)}${algorithmNote}${newerNote}${trainingNote}${schedule}`;
@@ -166,8 +166,8 @@ watch('value', () => {
 // The tooltip of a disabled setting says why. Set on hover: the section may be opened late.
 document.addEventListener('mouseover', (event) => {
   const node = event.target.closest?.('#start-settings [id^="start-"]'), algorithms = node && props.data.algorithms_by_setting[node.id.slice('start-'.length)];
-  if (algorithms) node.title = algorithms.includes(algorithm) ? '' : `${algorithm} does not read this setting, only ${algorithms.join(', ')}; it stays at its default.`;
+  if (algorithms) node.title = algorithms.includes(algorithm) ? '' : `${algorithm} does not read this setting, only ${algorithms.join(', ')}; it keeps its default.`;
 });
 root.classList.toggle('lab-operating', props.data.is_demo);  // visitors have a form of their own: demo_run.js
-root.append(Lab.operatorNotice('Only the operator starts and steers runs here; you can watch.'), container);
+root.append(Lab.operatorNotice('Only the operator can start and control runs; you can watch.'), container);
 Lab.poll(root, async () => draw(await Lab.unwrap(server.options({}))), 2000);

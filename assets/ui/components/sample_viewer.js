@@ -14,12 +14,12 @@ window.LabSampleViewer = window.LabSampleViewer || ((run, fetchSamples, onStep, 
     } });
   const stepLabel = el('strong', { 'data-at': '', 'aria-live': 'off' }, '');
   const latest = el('button.lab-button.small', { type: 'button', 'data-do': 'latest', 'aria-pressed': 'true', onclick: () => goTo(steps.at(-1), true) }, 'Latest');
-  const rows = el('div.rows', {}, el('p.lab-empty', {}, 'The base model writes to the fixed prompts first.'));
+  const rows = el('div.rows', {}, el('p.lab-empty', {}, 'The base model first writes samples for the fixed prompts.'));
   const node = el('aside.side.lab-scroll', { 'aria-label': 'samples' },
     el('div.lab-row', {}, el('h2', {}, 'Samples'), stepLabel, el('span.lab-grow'),
       el('button.lab-button.small', { type: 'button', 'data-do': 'to-tokens', onclick: onTokens }, 'Tokens'), latest),
     el('div.scrub', {}, slider),
-    el('p.muted', {}, 'Same prompts, same seeds as at the start; changed words are marked.'), rows);
+    el('p.muted', {}, 'Same prompts and seeds as at the start; changed words are marked.'), rows);
 
   const nearest = (x) => steps.reduce((best, s) => (Math.abs(s - x) < Math.abs(best - x) ? s : best), steps[0] ?? null);
 
@@ -56,7 +56,7 @@ window.LabSampleViewer = window.LabSampleViewer || ((run, fetchSamples, onStep, 
     const key = `${epoch}/${step}`;
     if (step === null || shownKey === key || pendingKey === key) return;
     if (!cache[key]) {
-      if (!shownKey) rows.replaceChildren(el('p.lab-empty', {}, 'The texts of this step are on their way …'));
+      if (!shownKey) rows.replaceChildren(el('p.lab-empty', {}, 'Loading the texts of this step …'));
       pendingKey = key;
       try { cache[key] = await Lab.unwrap(fetchSamples({ run, step })); } catch (error) { return; } finally { pendingKey = null; }
     }
@@ -67,7 +67,7 @@ window.LabSampleViewer = window.LabSampleViewer || ((run, fetchSamples, onStep, 
 
   function draw(reply) {
     const scrollTop = node.scrollTop;
-    rows.replaceChildren(...(reply.rows.length ? reply.rows.map((row) => sample(row, reply.step)) : [el('p.lab-empty', {}, 'No samples were kept at this step.')]));
+    rows.replaceChildren(...(reply.rows.length ? reply.rows.map((row) => sample(row, reply.step)) : [el('p.lab-empty', {}, 'No samples were stored at this step.')]));
     node.scrollTop = scrollTop;
   }
 

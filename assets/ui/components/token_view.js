@@ -11,9 +11,9 @@ window.LabTokenView = window.LabTokenView || ((fetchTokens) => {
   const next = el('button.lab-button.small', { type: 'button', 'data-do': 'token-on', 'aria-label': 'one step on', onclick: () => move(1) }, '▶');
   const scaleSelect = el('select.lab-input', { 'aria-label': 'colour the tokens by', 'data-do': 'token-colour', onchange: () => { scale = scaleSelect.value; colorTokens(); } });
   const legend = el('span.muted.legend');
-  const texts = el('div.texts', {}, el('p.lab-empty', {}, 'The tokens are on their way …')), facts = el('div.facts', { 'aria-live': 'polite' });
+  const texts = el('div.texts', {}, el('p.lab-empty', {}, 'Loading the tokens …')), facts = el('div.facts', { 'aria-live': 'polite' });
   const details = el('details.lab-card.microscope', { 'data-do': 'microscope', ontoggle: () => load() },
-    el('summary', {}, el('h2', {}, 'Token microscope'), el('span.muted', {}, 'Texts that the step learnt from: what every token was worth, and why.')),
+    el('summary', {}, el('h2', {}, 'Token microscope'), el('span.muted', {}, 'Texts that this step was trained on, with the values of every token and how they are computed.')),
     el('div.lab-row', {}, previous, stepLabel, next, el('label.lab-row.shade', {}, el('span.muted', {}, 'colour'), scaleSelect), legend),
     texts, facts);
 
@@ -49,7 +49,7 @@ window.LabTokenView = window.LabTokenView || ((fetchTokens) => {
     scaleSelect.replaceChildren(...view.color_scales.map((item) => el('option', { value: item.column }, item.name)));
     scaleSelect.value = scale;
     if (!view.rows.length) {
-      texts.replaceChildren(el('p.lab-empty', {}, view.tokens_per_step ? 'Nothing was kept of this step\'s tokens.' : 'This run keeps no tokens: token_rows is 0 in its settings.'));
+      texts.replaceChildren(el('p.lab-empty', {}, view.tokens_per_step ? 'No tokens of this step were stored.' : 'This run stores no tokens: token_rows is 0 in its settings.'));
       facts.replaceChildren(); legend.textContent = '';
       return;
     }
@@ -62,7 +62,7 @@ window.LabTokenView = window.LabTokenView || ((fetchTokens) => {
     const line = el('p.lab-text.tokens', { dir: 'auto', onkeydown: (event) => handleKey(event, rowIndex) });
     row.tokens.forEach((token, i) => line.append(el(`span.token${row.clipped[i] ? '.clipped' : ''}`, { role: 'button', tabindex: -1, 'data-token': i, 'aria-label': `token ${token.trim() || i + 1}`,
       onmouseenter: () => { if (!isPinned) select(rowIndex, i); }, onclick: () => { const isSelected = isPinned && selected[0] === rowIndex && selected[1] === i; select(rowIndex, i, !isSelected); } }, token || '·')));
-    const scoreText = row.score === null ? null : row.shaped_score === row.score || row.shaped_score === null ? `score ${number(row.score)}` : `score ${number(row.score)}, counted as ${number(row.shaped_score)}`;
+    const scoreText = row.score === null ? null : row.shaped_score === row.score || row.shaped_score === null ? `score ${number(row.score)}` : `score ${number(row.score)}, used as ${number(row.shaped_score)}`;
     return el('article', {}, Lab.prompt(row.turns, '.muted.brief'), line,
       el('div.lab-row', {}, scoreText ? el('span.lab-badge', {}, scoreText) : null, el('span.lab-badge', {}, Lab.plural(row.tokens.length, 'token'))));
   }
@@ -101,9 +101,9 @@ window.LabTokenView = window.LabTokenView || ((fetchTokens) => {
 
   function heading(row, i) {
     const percentOf = (name) => { if (row.columns[name][i] === null) return 'unknown'; const percent = 100 * Math.exp(row.columns[name][i]); return percent < 0.1 ? 'under 0.1 %' : `${number(percent, percent >= 99.95 ? 4 : 3)} %`; };
-    return el('div.lab-row', {}, el('strong.lab-text.word', {}, row.tokens[i].trim() ? `“${row.tokens[i].trim()}”` : 'a blank or a part of a letter'), el('span.muted', {}, `token ${i + 1} of ${row.tokens.length}`),
-      el('span.lab-badge', {}, `chance when written ${percentOf('old_logprob')}`), el('span.lab-badge', {}, `of the reference ${percentOf('ref_logprob')}`),
-      el('span.lab-badge.accent', {}, `after the step ${percentOf('logprob')}`), row.clipped[i] ? el('span.lab-badge.warn', {}, 'clipped') : null, isPinned ? el('span.muted', {}, 'stays; click it again to go on') : null);
+    return el('div.lab-row', {}, el('strong.lab-text.word', {}, row.tokens[i].trim() ? `“${row.tokens[i].trim()}”` : 'a space, or a part of a character'), el('span.muted', {}, `token ${i + 1} of ${row.tokens.length}`),
+      el('span.lab-badge', {}, `probability when sampled ${percentOf('old_logprob')}`), el('span.lab-badge', {}, `under the reference ${percentOf('ref_logprob')}`),
+      el('span.lab-badge.accent', {}, `after the step ${percentOf('logprob')}`), row.clipped[i] ? el('span.lab-badge.warn', {}, 'clipped') : null, isPinned ? el('span.muted', {}, 'fixed; click it again to release') : null);
   }
 
   // A token's value with as many decimals as the others, so that sums can be checked; constants are shown as they were set.

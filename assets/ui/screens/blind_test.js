@@ -6,18 +6,18 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
   const narrowScreen = matchMedia('(max-width: 640px)');
 
   const pairCount = el('input.lab-input', { type: 'text', inputmode: 'numeric', value: '20', 'aria-label': 'pairs', 'data-do': 'blind-pairs' });
-  const beginButton = el('button.lab-button', { type: 'button', 'data-do': 'blind-begin', onclick: startTest }, 'Begin a blind test');
+  const beginButton = el('button.lab-button', { type: 'button', 'data-do': 'blind-begin', onclick: startTest }, 'Start a blind test');
   const estimate = el('span.muted', { 'data-do': 'blind-estimate' });
   const picker = el('select.lab-input', { 'aria-label': 'blind test', 'data-do': 'blind-pick', onchange: () => { pairs.selectedId = Number(picker.value); pairs.state = null; stopEditing(); refresh(); } });
   const controls = el('div.lab-row.controls');
   const notice = el('p.lab-notice', { hidden: true, 'data-do': 'blind-notice' });
   const stage = el('div.stage');
-  const others = el('span.muted', { 'data-do': 'blind-others', title: 'done: no pair is left for them to judge' });
+  const others = el('span.muted', { 'data-do': 'blind-others', title: 'done: they have judged all pairs' });
   const card = el('section.lab-card.blind.blind-pairs', { 'aria-label': 'blind test' },
     el('div.lab-row', {}, el('h2', {}, 'Blind test'), el('span.lab-grow'), controls),
     notice, stage,
-    el('p.muted.about', {}, 'Both models of the first two columns write to prompts that nothing was trained on; you say which text is better, and learn whose it was when all are judged. The reward model can be fooled by what PPO found; you are asked instead. Nothing learns from these answers.'),
-    Lab.operatorNotice('Only the operator begins and changes blind tests here; you can judge their pairs.'),
+    el('p.muted.about', {}, 'The models of the first two columns answer held-out prompts. You choose the better text without knowing which model wrote it; the result is shown when all pairs are judged. PPO may exploit errors of the reward model, so a human judgement is the better test. Nothing is trained on these answers.'),
+    Lab.operatorNotice('Only the operator can start and change blind tests; you can judge their pairs.'),
     el('div.lab-row.new', {}, Lab.operatorOnly(el('label.lab-row', {}, el('span.muted', {}, 'pairs'), pairCount), beginButton), estimate));
 
   // Once started, it comes first on a phone.
@@ -33,7 +33,7 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
     mayUseKeys: () => !root.querySelector('.tournament[open] .sides') });
   const { send, refresh, showNoReply } = pairs;
 
-  function startTest() { send('start_test', { ...getRequest(), pairs: pairCount.value }, () => showNoReply('The lab does not reply, so the blind test may not have begun. Before you begin it again, look whether it is in the list of tests.')); }
+  function startTest() { send('start_test', { ...getRequest(), pairs: pairCount.value }, () => showNoReply('The lab does not reply, so the blind test may not have started. Check the list of tests before you start it again.')); }
 
   // Returns whether the reply belongs to an event of the blind test.
   function handleReply(reply) {
@@ -60,7 +60,7 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
 
   // "3 others: 2 done, 1 at it", or "".
   function othersText({ finished = 0, in_progress: inProgress = 0 } = {}) {
-    const parts = [finished && `${finished} done`, inProgress && `${inProgress} at it`].filter(Boolean);
+    const parts = [finished && `${finished} done`, inProgress && `${inProgress} in progress`].filter(Boolean);
     return parts.length ? `${Lab.plural(finished + inProgress, 'other')}: ${parts.join(', ')}` : '';
   }
 
@@ -79,7 +79,7 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
     await refresh();  // get the current number of answers
     if (!pairs.state?.id) return;
     const { id, deletion_note: deletionNote } = pairs.state, name = tests.find(([one]) => one === id)?.[1] ?? '', 
-      sendEdit = (fields) => send('edit_test', { test_id: id, action, ...fields }, () => showNoReply(`The lab does not reply, so test ${id} may not be ${action === 'rename' ? `called "${fields.name}"` : 'deleted'} yet. Look at it, and ${action} it again if it is not.`));
+      sendEdit = (fields) => send('edit_test', { test_id: id, action, ...fields }, () => showNoReply(`The lab does not reply, so test ${id} may not be ${action === 'rename' ? `called "${fields.name}"` : 'deleted'} yet. Check it, and ${action} it again if necessary.`));
     Lab.showNotice(notice, '');
     editing = action;
     controls.replaceChildren(action === 'rename' ? Lab.nameField(name, `new name of test ${id}`, 'blind-name', {}, (newName) => sendEdit({ name: newName }), stopEditing)
@@ -97,8 +97,8 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
 
   function content(state) {
     if (state.id === null) return [];
-    if (state.failure) return [el('p.lab-notice.bad', { role: 'alert' }, `It could not be written: ${state.failure} Begin another one.`)];
-    if (state.is_waiting) return [el('p.muted', { role: 'status' }, `The engine writes for ${state.model_names.join(' and ')} …`)];
+    if (state.failure) return [el('p.lab-notice.bad', { role: 'alert' }, `Its texts could not be written: ${state.failure} Start another one.`)];
+    if (state.is_waiting) return [el('p.muted', { role: 'status' }, `The engine is sampling from ${state.model_names.join(' and ')} …`)];
     if (state.pair) return judgingView(state);
     if (state.closed_text) return [el('p.muted', {}, state.closed_text), footnote(state)];
     return resultView(state);
@@ -107,8 +107,8 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
   const footnote = (state) => el('div.lab-row.beside', {}, state.skipped_note ? el('span.muted', { 'data-do': 'blind-left-out' }, state.skipped_note) : null, others);
   function judgingView(state) {
     return pairs.view(
-      [el('strong', { 'data-judged': state.judged_count }, `${state.judged_count + 1} of ${state.pair_count}`), el('span.muted', {}, state.model_names.join(' against '), state.identical_count ? `; ${Lab.plural(state.identical_count, 'pair')} alike left out` : ''), footnote(state)],
-      [el('span.lab-grow'), el('button.lab-button.small', { type: 'button', 'data-do': 'blind-stop', title: 'the rest is left out, and whose texts they were is told', onclick: () => pairs.answer('stop') }, 'Stop here and tell')]);
+      [el('strong', { 'data-judged': state.judged_count }, `${state.judged_count + 1} of ${state.pair_count}`), el('span.muted', {}, state.model_names.join(' against '), state.identical_count ? `; ${Lab.plural(state.identical_count, 'pair')} with equal texts left out` : ''), footnote(state)],
+      [el('span.lab-grow'), el('button.lab-button.small', { type: 'button', 'data-do': 'blind-stop', title: 'leave out the remaining pairs and show which model wrote each text', onclick: () => pairs.answer('stop') }, 'Stop and show the result')]);
   }
 
   function resultView(state) {
@@ -118,7 +118,7 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
     return [
       el('div.result', { 'data-do': 'blind-result', role: 'status' }, ...state.sentences.map((line, i) => el(i ? 'p' : 'p.main', {}, line))),
       footnote(state),
-      rows.length ? el('details', {}, el('summary.muted', {}, 'The pairs, with their names'), el('div.lab-scroll', {}, el('table', {}, el('thead', {}, head), el('tbody', {}, ...rows)))) : null,
+      rows.length ? el('details', {}, el('summary.muted', {}, 'The pairs, with the names of the models'), el('div.lab-scroll', {}, el('table', {}, el('thead', {}, head), el('tbody', {}, ...rows)))) : null,
     ].filter(Boolean);
   }
 

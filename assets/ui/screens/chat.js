@@ -217,7 +217,7 @@ watch('value', () => {
   pollAnswers();
 });
 
-root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for models …'));
+root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Loading the models …'));
 Lab.poll(root, async () => {
   if (options) await pollAnswers();
   const lacksSteps = options && options.run !== chosenRun();

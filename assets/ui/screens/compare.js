@@ -62,12 +62,12 @@ function buildForm() {
       el('div.lab-row', {},
         fields.another = el('button.lab-button.small', { type: 'button', 'data-do': 'another', onclick: suggestPrompt }, 'Another prompt'),
         fields.conversation.edit,
-        fields.source = el('span.muted', {}, 'from those that nothing was trained on')),
+        fields.source = el('span.muted', {}, 'from the held-out prompts')),
       fields.fold = el('details.fold', { oninput: updateSummary, ontoggle: updateSummary }, fields.chosen = el('summary'), el('div.inside', {},
         el('div.fields.wide', {}, pickers),
         el('div.fields', {}, numberField('samples', 'samples each', '2', '1 to 16'), numberField('seed', 'seed', '0', '0 or more'), numberField('temperature', 'temperature', '', '0.05 to 5; low values give the likeliest words'),
-          numberField('max_new_tokens', 'max_new_tokens', '64', 'the longest a text may get, in tokens: 1 to 512')),
-        el('div.fields.wide', {}, labelled('scored by', select('reward', 'reward model that scores')), judge))),
+          numberField('max_new_tokens', 'max_new_tokens', '64', 'longest text in tokens: 1 to 512')),
+        el('div.fields.wide', {}, labelled('scored by', select('reward', 'reward model for the scores')), judge))),
       el('div.lab-row', {},
         fields.sample = el('button.lab-button.lab-main', { type: 'button', 'data-do': 'write', onclick: () => sample() }, 'Write'),
         fields.newSeed = el('button.lab-button.small', { type: 'button', title: 'write again with another seed', 'data-do': 'dice', onclick: () => { fields.seed.value = Math.floor(Math.random() * 1e6); updateSummary(); sample(); } }, 'Another seed'),
@@ -122,9 +122,9 @@ function refillForm() {
   updateSummary();
   updateButtons();
   fields.another.disabled = !options.prompts.length;
-  fields.source.textContent = options.prompts.length ? 'from those that nothing was trained on' : 'this project keeps no prompts aside; type one';
+  fields.source.textContent = options.prompts.length ? 'from the held-out prompts' : 'this project has no held-out prompts; type one';
   fields.note.hidden = Boolean(run);
-  fields.note.textContent = 'No run has done a step yet: start one under Train to see before and after. The base can be sampled already.';
+  fields.note.textContent = 'No run has completed a step yet. Start one under Train to compare before and after; until then you can sample from the base model.';
   if (!fields.prompt.value || fields.prompt.value === suggestedPrompt) fillPrompt(options.prompts.includes(suggestedPrompt) ? suggestedPrompt : options.prompts[0] || '');
 }
 
@@ -139,7 +139,7 @@ function setDefaultScorers() {
 // Names the selected runs that learnt from another reward model than the scoring one.
 function otherScorersNote(reward) {
   return selectedRuns().filter((run) => reward && String(options.scorer_by_run[run]?.[0] ?? reward) !== reward)
-    .map((run) => ` Run ${run} learnt from reward model ${options.scorer_by_run[run][0]}.`).join('');
+    .map((run) => ` Run ${run} was trained on reward model ${options.scorer_by_run[run][0]}.`).join('');
 }
 
 function suggestPrompt() {
@@ -193,7 +193,7 @@ function showError(text, field = '') {
 // ---- results
 
 function waitingText(answer) {
-  const status = answer && answer.running ? 'The engine writes' : 'Waiting for the engine; a run in progress lets it in between, a sleeping engine loads the model first';
+  const status = answer && answer.running ? 'The engine writes' : 'Waiting for the engine (it answers between the steps of a run; if it was stopped, it loads the model first)';
   return `${status} (${Lab.duration((Date.now() - pending.id) / 1000)}) …`;
 }
 
@@ -207,7 +207,7 @@ function textCell(item, column, i) {
   return el('div.text', { 'data-column-name': item.labels[column] }, answer.note && !i ? el('p.muted', {}, answer.note) : null,
     text === '' ? el('p.muted', {}, '(it wrote nothing)') : column && bestOf === 1 && first.best_of === 1 && base !== undefined ? Lab.markedDiff(base, text, 'p.lab-text.lab-scroll') : el('p.lab-text.lab-scroll', { dir: 'auto' }, text),
     el('div.lab-row.badges', {}, score === undefined ? null : el('span.lab-badge', { title: 'reward model, in sd of base samples' }, `score ${Lab.number(score)}`),
-      gold === undefined ? null : el('span.lab-badge', { title: `what the judge ${item.judge} says itself` }, `gold ${Lab.number(gold)}`),
+      gold === undefined ? null : el('span.lab-badge', { title: `score by the judge ${item.judge}` }, `gold ${Lab.number(gold)}`),
       bestOf > 1 ? el('span.lab-badge.accent', {}, `best of ${bestOf} by its score`) : null,
       bestOf === 1 && sampleCount > 2 && score === Math.max(...answer.scores) ? el('span.lab-badge.good', {}, `highest of ${sampleCount}`) : null));
 }
@@ -235,7 +235,7 @@ function resultCard(item) {
 
 function drawResults() {
   const resultCards = [pending, ...finished].filter(Boolean).map(resultCard);
-  results.replaceChildren(...(resultCards.length ? resultCards : [el('div.lab-card.lab-empty', {}, 'Press Write to see the texts of the models here, side by side. The last five results stay while the page is open.')]));
+  results.replaceChildren(...(resultCards.length ? resultCards : [el('div.lab-card.lab-empty', {}, 'Press Write to see the texts of the models side by side. The last five results are kept while the page is open.')]));
   fields.sample.textContent = pending ? 'Writing …' : 'Write';
   updateButtons();
 }
@@ -288,7 +288,7 @@ async function loadOptions() {
   if (areRunsLoaded()) tournament.update(options.reward_models.length > 0, projectChanged);
 }
 
-root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for models …'));
+root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Loading the models …'));
 Lab.poll(root, async () => {
   if (options) { blindTest.refreshIfWaiting(); tournament.refreshIfWaiting(); await updateEstimates(); await pollResults(); }
   if (options && Date.now() - optionsRequestedAt < 4000 && areRunsLoaded()) return;

@@ -66,9 +66,9 @@ function accuracyNote(reward) {
 
 // On a Space: the model that the settings name, until it is here.
 function startupNotice({ startup, model: currentModel }) {
-  const meanwhile = `Until then you can label with the ${currentModel}`;
+  const meanwhile = `Until then you can label texts of the ${currentModel}`;
   if (startup.phase === 'failed') {
-    return el('p.lab-notice.bad.startup', { role: 'alert', 'data-do': 'startup-notice' }, `${startup.model || 'The project of the settings'} is not here. ${startup.message} You can label with the ${currentModel}; the operator can try again under Project.`);
+    return el('p.lab-notice.bad.startup', { role: 'alert', 'data-do': 'startup-notice' }, `${startup.model || 'The project of the settings'} is not available. ${startup.message} You can label texts of the ${currentModel}; the operator can retry under Project.`);
   }
   const share = startup.total_bytes ? startup.downloaded_bytes / startup.total_bytes : 0;
   if (startup.phase === 'checking') return el('p.lab-notice.startup', { role: 'status', 'data-do': 'startup-notice' }, `${startup.model || 'The project of the settings'} is being checked. ${meanwhile}.`);
@@ -78,7 +78,7 @@ function startupNotice({ startup, model: currentModel }) {
   return el('div.lab-notice.startup', { role: 'status', 'data-do': 'startup-notice' },
     el('div.lab-row', {}, el('strong', {}, `Downloading ${startup.model}`), el('span.muted', {}, sizes)),
     el('div.lab-bar', { role: 'progressbar', 'aria-label': `download of ${startup.model}`, 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': Math.round(100 * share) }, bar),
-    el('span.muted', {}, `${meanwhile}. Then the project of ${startup.model} opens for everybody; what was labelled before is kept in its own project.`));
+    el('span.muted', {}, `${meanwhile}. Then the project of ${startup.model} opens for everybody; earlier labels are kept in their own project.`));
 }
 
 function draw(state) {
@@ -91,12 +91,12 @@ function draw(state) {
     el('span.what', {}, `${state.project} · ${state.model}`),
     el('span.lab-badge.machine', { title: `${state.engine.label}. ${state.engine.description}` }, el(`i.dot.${state.engine.style}`), (jobRunning && machineText(state)) || `${state.engine.label}${machineText(state) && ` · ${machineText(state)}`}`),
     el('span.lab-badge', {}, `${Lab.plural(state.labels, 'label')}${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
-    el('span.lab-badge', { title: state.reward && `cross-validated accuracy of reward model ${state.reward.id}, the newest that ${state.reward.simulated ? 'a simulated judge taught; people taught none' : 'people taught'}, with its 95 % interval` }, ...accuracy),
+    el('span.lab-badge', { title: state.reward && `cross-validated accuracy of reward model ${state.reward.id}, the newest that ${state.reward.simulated ? 'was trained on simulated labels; none was trained on labels of people' : 'was trained on labels of people'}, with its 95 % interval` }, ...accuracy),
     jobStatus(state),
     el('span.lab-grow'), el('span.buttons', {},
-    el('button.lab-button.small.projector', { type: 'button', title: 'larger type for the back of the room', 'aria-pressed': document.body.classList.contains('projector') ? 'true' : 'false',
+    el('button.lab-button.small.projector', { type: 'button', title: 'larger text, for a projector', 'aria-pressed': document.body.classList.contains('projector') ? 'true' : 'false',
       onclick: () => { setDisplayMode('projector', !document.body.classList.contains('projector')); draw(state); } }, 'Projector'),
-    el('button.lab-button.small', { type: 'button', title: 'light or dark',
+    el('button.lab-button.small', { type: 'button', title: 'switch between light and dark',
       onclick: () => { setDisplayMode('dark', !document.body.classList.contains('dark')); draw(state); } }, document.body.classList.contains('dark') ? 'Light' : 'Dark')),
   ]));
   if (state.demo) root.append(el('p.lab-notice.demo', { 'data-do': 'demo-notice' }, `Demo: label, start a short run under Train, and watch. Labels, models and runs of visitors are removed from time to time. ${Lab.resetText(state.demo)}`));

@@ -20,10 +20,10 @@ const form = el('section.lab-card.ask', { 'aria-label': 'what to import' },
   el('div.lab-row', {}, el('span.muted.lab-grow', {}, 'JSON Lines, JSON, CSV or Parquet, also .gz: chosen and rejected, votes of several people, scores, chats, transcripts.')),
   el('div.lab-row', {}, el('button.lab-button', { type: 'button', 'data-do': 'data-choose', onclick: () => fileInput.click() }, 'Choose a file'), fileInput, fileName,
     el('span.muted', {}, 'or from the Hub'), datasetInput, splitInput,
-    el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: previewDataset }, 'Look at it')),
+    el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: previewDataset }, 'Preview')),
   el('div.lab-row', {}, el('label', {}, el('span.muted', {}, 'whose votes'), sourceSelect), el('label', {}, el('span.muted', {}, 'annotator, where the file names none'), annotatorInput)),
   el('p.muted', {}, `Files up to ${Lab.bytes(props.data.max_bytes)} here; larger ones with: python -m rlhf_lab import FILE`));
-const previewCard = el('section.lab-card.found', { 'aria-label': 'what was understood', hidden: true });
+const previewCard = el('section.lab-card.found', { 'aria-label': 'preview', hidden: true });
 const importsCard = el('section.lab-card.past', { 'aria-label': 'what was imported', hidden: true });
 const operatorNotice = Lab.operatorNotice("Only the operator imports and takes back. Open the operator's link, or enter the operator's secret under Project.");
 root.append(operatorNotice, Lab.operatorOnly(form, previewCard), notice, importsCard);  // the notice is below the buttons, so that it does not move them
@@ -66,7 +66,7 @@ function request() {
   const input = file ? { path: file.path, name: file.name } : { dataset: datasetInput.value, split: splitInput.value };
   return { ...input, column_mapping: mapping, choices, source: sourceSelect.value, annotator: annotatorInput.value };
 }
-const WAITING_TEXTS = { import: 'Importing …', preview: 'Looking at it …', ask: 'Counting what would go …', back: 'Taking it back …' };
+const WAITING_TEXTS = { import: 'Importing …', preview: 'Reading it …', ask: 'Counting what would be removed …', back: 'Undoing the import …' };
 function send(action, fields) {
   pendingId = Date.now();
   pendingAction = action;
@@ -87,7 +87,7 @@ function mappingForm(columns, current, isOpen) {
         ? el('input.lab-input', { type: 'text', value: current.annotators?.replaceAll(', ', '+') || '', placeholder: 'columns, joined by +', 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } })
         : el('select.lab-input', { 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } },
           ['', ...columns].map((name) => el('option', { value: name, selected: (current[meaning] || '') === name }, name || '–')),
-          el('option', { value: '', selected: mapping[meaning] === '' }, meaning === 'prompt' ? 'what both texts begin with' : 'no column'))))),
+          el('option', { value: '', selected: mapping[meaning] === '' }, meaning === 'prompt' ? 'text at the beginning of both responses' : 'no column'))))),
     el('label', {}, el('span.muted', {}, "what the votes' words mean, as in 0=first,1=second,2=tie "), el('input.lab-input', { type: 'text', value: choices, 'data-do': 'data-choices', oninput: (event) => { choices = event.target.value; } })),
     el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: requestPreview }, 'Look again'));
 }
@@ -115,10 +115,10 @@ function drawPreview() {
       el('thead', {}, el('tr', {}, ['row', 'prompt', 'first', 'second', 'vote', 'annotator'].map((name) => el('th', { scope: 'col' }, name)))),
       el('tbody', {}, preview.first_rows.map((row) => el('tr', {}, el('td', {}, String(row.row)),
         el('td', {}, Lab.prompt(row.turns, '.brief')), ...[row.first, row.second].map((text) => el('td', {}, el('p.lab-text', { dir: 'auto' }, text))), el('td', {}, row.choice.replace('_', ' ')), el('td', {}, row.annotator)))))),
-    el('div.lab-row', {}, checkbox('use_prompts', 'sample from new prompts too'), checkbox('drop_duplicates', 'leave out other answers of the same person about the same two texts'), checkbox('skip_broken', 'leave out rows that cannot be used')),
+    el('div.lab-row', {}, checkbox('use_prompts', 'also sample from the new prompts'), checkbox('drop_duplicates', 'leave out further answers of the same person to the same two texts'), checkbox('skip_broken', 'leave out rows that cannot be used')),
     el('div.lab-row', {}, el('button.lab-button.lab-main', { type: 'button', 'data-do': 'data-import', disabled: !preview.votes, onclick: () => sendWithInput('import', {
       use_prompts: isChecked('use_prompts'), drop_duplicates: isChecked('drop_duplicates'), skip_broken: isChecked('skip_broken') }) }, 'Import into this project'),
-    el('span.muted', {}, 'If one row cannot be used none is imported, unless such rows are left out.'))].filter(Boolean));
+    el('span.muted', {}, 'If a row cannot be used, nothing is imported, unless such rows are left out.'))].filter(Boolean));
 }
 
 // ---- earlier imports, each of which can be undone
@@ -129,10 +129,10 @@ const countText = (left, total, noun) => `${left === total ? '' : `${left.toLoca
 function importRow(item) {
   const left = item.votes_left || item.pairs_left, name = { 'data-import': item.id };
   const details = [new Date(item.created_at * 1000).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' }), item.imported_by && `by ${Lab.displayName(item.imported_by)}`].filter(Boolean).join(', ');
-  const contents = item.votes || item.pairs ? `${countText(item.votes_left, item.votes, 'vote')}, ${countText(item.pairs_left, item.pairs, 'new pair')}` : 'nothing new in it';
+  const contents = item.votes || item.pairs ? `${countText(item.votes_left, item.votes, 'vote')}, ${countText(item.pairs_left, item.pairs, 'new pair')}` : 'contained nothing new';
   const undo = (action) => { confirmingId = item.id; send(action, { import: item.id, project: state.project }); };
   return el('li', name, el('div.what', {}, el('p.name', { dir: 'auto' }, item.name), el('p.muted', {}, details)),
-    el('p.figure', {}, contents, item.taken_back_at ? el('span.muted', {}, item.votes_left ? ' (only partly taken back)' : ' (taken back)') : null),
+    el('p.figure', {}, contents, item.taken_back_at ? el('span.muted', {}, item.votes_left ? ' (only partly undone)' : ' (undone)') : null),
     confirming?.id === item.id
       ? el('div.sure', {}, el('p', {}, confirming.summary), el('div.lab-row', {},
         el('button.lab-button.small.danger', { type: 'button', 'data-do': 'data-back-sure', onclick: () => { confirming = null; undo('back'); drawImports(); } }, 'Take back'),

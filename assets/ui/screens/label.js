@@ -54,7 +54,7 @@ function onTimeout() {
   attempts += 1;
   if (pending) { resend(pending); return; }
   const unanswered = unansweredOnce();
-  if (unanswered) showMessage(`The lab does not reply to "${SENT_ONCE[unanswered.name][0]}". It is not sent again by itself. When the lab replies, the page says whether it was done.`);
+  if (unanswered) showMessage(`The lab does not reply to "${SENT_ONCE[unanswered.name][0]}". It is not sent again automatically. When the lab replies, the page says whether it was done.`);
   send('opened');
 }
 
@@ -81,11 +81,11 @@ function outcomeOfOnce({ name, before, by }, state) {
   const [label, value] = SENT_ONCE[name];
   if (by !== (state.you.name || annotator)) return '';
   if (value(state) === before) return `"${label}" was not done, because the lab did not reply. Press it again.`;
-  return `The lab did not reply to "${label}", but something has changed since: look before you press it again.`;
+  return `The lab did not reply to "${label}", but something has changed since: check before you press it again.`;
 }
 
 function resend(request) {
-  showUnstored(request, `The lab does not reply. Your ${request.name === 'vote' ? 'answer' : 'change'} is kept, also if you close the page, and sent again until it is stored.`);
+  showUnstored(request, `The lab does not reply. The page keeps your ${request.name === 'vote' ? 'answer' : 'change'}, also if you close it, and sends it again until it is stored.`);
   sendKept(request);
 }
 
@@ -105,7 +105,7 @@ function discard(request) {
     clearPending();
     setAwaitsReply(false);
   }
-  showMessage(`It is no longer sent. If the lab had received it already, it counts${request.name === 'vote' ? '; Undo takes it back' : ''}.`);
+  showMessage(`It is no longer sent. If the lab has already received it, it counts${request.name === 'vote' ? '; Undo removes it' : ''}.`);
 }
 
 function clearPending() {
@@ -167,7 +167,7 @@ function optionalControls() {
     oninput: () => { note = field.value; } });
   field.value = note;
   return el('div.more', {},
-    el('span.muted', { role: 'group', 'aria-label': 'how much better, optional' }, 'If you like: how much better? ', el('span.strengths', {}, STRENGTHS.map(choice))),
+    el('span.muted', { role: 'group', 'aria-label': 'how much better, optional' }, 'Optional: how much better? ', el('span.strengths', {}, STRENGTHS.map(choice))),
     el(`button.lab-more${marksDifferences ? '.on' : ''}`, { type: 'button', 'data-do': 'differ', 'aria-pressed': String(marksDifferences),
       onclick: () => { marksDifferences = !marksDifferences; root.querySelector('.sides').replaceWith(sides()); redrawOptional(); fitTexts(); } }, 'mark differences'),
     field);
@@ -188,7 +188,7 @@ async function loadHistory(details) {
 function goldButton(vote) {
   if (!('gold' in vote) || !['left', 'right'].includes(vote.choice)) return null;
   return el(`button.lab-more${vote.gold ? '.on' : ''}`, { type: 'button', 'data-do': 'gold', 'aria-pressed': String(vote.gold),
-    title: 'A gold pair has a known answer: yours. It is shown to other people now and then, and they cannot tell it from other pairs.',
+    title: 'A gold pair has a known answer: yours. It is occasionally shown to other people, who cannot distinguish it from other pairs.',
     onclick: () => send('gold', { vote_id: vote.id, is_gold: !vote.gold, ...identity() }) }, 'gold pair');
 }
 
@@ -197,7 +197,7 @@ function historyRow(vote) {
     options.map(([value, label]) => el('option', { value, selected: value === selected }, label)));
   const labels = stackedScreen.matches ? { ...CHOICE_LABELS, left: 'first is better', right: 'second is better' } : CHOICE_LABELS;
   const choice = select('your answer', Object.entries(labels), vote.choice);
-  const strengthSelect = select('how much better', [['', 'how much: not said'], ...STRENGTHS.map((word) => [word, `${word} better`])], vote.strength);
+  const strengthSelect = select('how much better', [['', 'strength: not given'], ...STRENGTHS.map((word) => [word, `${word} better`])], vote.strength);
   const noteInput = el('input.lab-input.note', { type: 'text', maxlength: 1000, placeholder: 'note (optional)', 'aria-label': 'note on this pair', value: vote.note, oninput: update });
   const changeButton = el('button.lab-button.small', { type: 'button', 'data-do': 'amend', disabled: true,
     onclick: () => sendKept({ name: 'amend', vote_id: vote.id, uuid: Lab.uuid(), ...values(), ...identity() }) }, 'Change');
@@ -215,7 +215,7 @@ function historyRow(vote) {
 // Experts decide pairs that people disagree about; how they voted is not shown.
 function disputedSection() {
   const section = el('details.disputed', { hidden: !disputes.count || current.pair?.adjudication }, el('summary.muted', {}, `People disagree about ${Lab.plural(disputes.count, 'pair')}`),
-    el('p.muted', {}, 'As an expert you decide: your answer becomes the label of the pair. The other answers are kept, and you do not see them.'),
+    el('p.muted', {}, 'Your answer as an expert becomes the label of the pair. The other answers are kept, but you do not see them.'),
     el('button.lab-button.small', { type: 'button', 'data-do': 'adjudicate', onclick: () => { send('adjudicate', identity()); element.scrollIntoView(); } }, 'Decide them'),
     el('ul', {}, disputes.pairs.map((pair) => el('li', { 'data-pair': pair.id }, Lab.prompt(pair.turns, '.muted.brief')))));
   section.open = root.querySelector('.disputed')?.open || false;
@@ -236,14 +236,14 @@ async function loadDisputes() {
 
 function historySection() {
   return el('details.history', { ontoggle: (event) => { if (event.target.open) loadHistory(event.target); } },
-    el('summary.muted', {}, 'Your earlier labels: look again, change an answer'), el('div.earlier.lab-scroll', {}));
+    el('summary.muted', {}, 'Your earlier labels: read them again or change an answer'), el('div.earlier.lab-scroll', {}));
 }
 
 function presenceBadge(n) { return el('span.lab-badge', { 'data-here': n, hidden: n < 2 }, `${n} people here`); }
 
 function progress(state) {
   const text = state.labels_to_next > 0
-    ? `${state.labels_to_next} more by people and ${state.has_model ? 'the reward model learns again' : 'a reward model learns from them'}`
+    ? `${state.labels_to_next} more by people and ${state.has_model ? 'the reward model is trained again' : 'a reward model is trained'}`
     : state.training_text;
   const share = state.next_training_at ? Math.min(1, state.labels / state.next_training_at) : 0;
   return el('div.goal', {},
@@ -264,12 +264,12 @@ function judgeControls() {
   const choice = el('select.lab-input', { 'aria-label': 'simulated judge' },
     judges.map((judge) => el('option', { value: judge.name, title: judge.description, selected: judge === defaultJudge }, judge.name)));
   return el('details.talks.lab-operating', {},
-    el('summary.muted', {}, 'For talks: let a simulated judge label, or begin again'),
+    el('summary.muted', {}, 'For talks: let a simulated judge label, or start again'),
     el('div.lab-row', { style: 'margin-top:10px' },
       choice,
       el('button.lab-button.small', { type: 'button', 'data-do': 'judge', onclick: () => sendOnce('judge', { judge: choice.value, count: 40 }) }, 'Judge labels 40 more (simulated)'),
       el('button.lab-button.small', { type: 'button', 'data-do': 'reset', onclick: () => {
-        if (confirm('Begin a fresh project? The labels so far stay in the old one.')) sendOnce('reset');
+        if (confirm('Start a new project? The labels so far are kept in the old one.')) sendOnce('reset');
       } }, 'Reset demo')));
 }
 
@@ -283,16 +283,16 @@ function guessParts() {
   const sentence = (text) => [el('span', {}, el('strong', {}, 'Instant reward model'), ' ', el('span.muted', {}, text))];
   if (!instant) return sentence('');
   const { needed, decided, waiting, prediction } = instant, answers = decided + waiting;
-  if (instant.right === null && answers < needed) return sentence(`learns from every answer, and starts after ${needed} that prefer one text: ${answers} so far.`);
-  if (instant.right === null) return sentence('waits until the engine has read the texts of your answers.');
-  if (instantUuid && instant.pending) return sentence('learns from your answer …');
+  if (instant.right === null && answers < needed) return sentence(`is trained on every answer, and starts after ${needed} answers that prefer one text: ${answers} so far.`);
+  if (instant.right === null) return sentence('waits until the engine has processed the texts of your answers.');
+  if (instantUuid && instant.pending) return sentence('is being trained on your answer …');
   if (!instantUuid || !prediction) return sentence('predicts your next answer.');
   const sideNames = stackedScreen.matches ? ['first', 'second'] : ['left', 'right'];
   const [first, second] = prediction.decided ? ['your choice', 'other'] : sideNames;
-  const verdict = !prediction.decided ? 'No winner for you. It scored' : prediction.expected ? '✓ It expected your answer' : '✗ It expected the other text';
+  const verdict = !prediction.decided ? 'You chose no winner. Its scores:' : prediction.expected ? '✓ It expected your answer' : '✗ It expected the other text';
   return [
     el(`strong.verdict${prediction.expected === null ? '' : prediction.expected ? '.good' : '.bad'}`, { 'data-expected': String(prediction.expected) }, verdict),
-    el('span.scores', { title: 'Scores before it learnt from your answer: 0 is an average text, most lie between −2 and 2.' },
+    el('span.scores', { title: 'Scores before it was trained on your answer: 0 is an average text, most are between −2 and 2.' },
       scoreBar(first, prediction.scores[0]), scoreBar(second, prediction.scores[1]))];
 }
 
@@ -315,10 +315,10 @@ function accuracyParts() {
     el('span.figure', {}, el('b', {}, Lab.accuracy(figure)), el('span.muted', {}, ' right'),
       Lab.isWideInterval(figure) ? null : el('span.muted.beside', {}, ` (95 % sure: ${Lab.interval(low, high)})`)),
     el('span.range', { 'aria-hidden': 'true' }, span, mark),
-    el('span.muted', { title: 'Leave-one-out: each answer is predicted by a model that was fitted without the answers to its prompt. Guessing is right half of the time.' },
+    el('span.muted', { title: 'Leave-one-out: each answer is predicted by a model that was fitted without the answers to its prompt. Guessing is right in half of the cases.' },
       el('span.beside', {}, `tested on ${answers} that were hidden from it`), el('span.above', {}, `of ${answers}`)),
-    ...(guesses.length > 1 ? [el('span.guesses', { title: 'Its last guesses of your answers, before it learnt from them', role: 'img',
-      'aria-label': `${guesses.filter(Boolean).length} of your last ${guesses.length} answers expected` }, el('span.muted', {}, 'last ones '), guesses.map((right) => el(`i${right ? '.right' : ''}`)))] : [])];
+    ...(guesses.length > 1 ? [el('span.guesses', { title: 'Its latest predictions of your answers, made before it was trained on them', role: 'img',
+      'aria-label': `${guesses.filter(Boolean).length} of your last ${guesses.length} answers predicted correctly` }, el('span.muted', {}, 'last ones '), guesses.map((right) => el(`i${right ? '.right' : ''}`)))] : [])];
 }
 
 function drawInstant() {
@@ -450,7 +450,7 @@ function resumeKept() {
     return;
   }
   const [request] = kept, name = Lab.displayName(request.by);
-  if (current.you.role === 'viewer') showUnstored(request, `It is the answer of ${name}, and you are logged out. Log in with the password, account or operator's link of ${name}, and it is sent. The join code gives you a new name instead, and under that it is not sent.`);
+  if (current.you.role === 'viewer') showUnstored(request, `It is the answer of ${name}, and you are logged out. Log in with the password, account or operator's link of ${name} to send it. With the join code you get a new name, and the answer is not sent.`);
   else showMessage(`An answer of ${name} in this browser is not stored yet. It is kept, and sent when ${name} labels here again.`, discardButton(request));
 }
 

@@ -7,13 +7,13 @@ let sent = {};  // {id, card}: the last rules or erasure sent, and where its res
 let invite;     // the operator's invitation; undefined until it has arrived, null if others cannot reach this lab
 let sortKey = 'labels';
 
-const ROLE_TEXTS = { viewer: 'You may look around, but not label.', labeller: 'You may label.', operator: 'You may do everything here: label, train, change projects and rules.' };
+const ROLE_TEXTS = { viewer: 'You can view everything, but not label.', labeller: 'You may label.', operator: 'You can do everything: label, train, change projects and rules.' };
 const RULE_LABELS = { overlap: 'Votes wanted for each pair', repeats: 'Share of pairs shown a second time (0 to 0.5)', hold_s: 'Keep a pair for one person (seconds)', sampling: 'Which pairs are shown',
   texts: 'Who writes the texts', gold_rate: 'Share of gold pairs (0 to 0.5)', gold_rule: 'Below the bound', gold_bound: 'Bound of the accuracy (0 to 1)',
   gold_answers: 'Gold answers before the rule acts', gold_weight: 'Weight of votes that count less', gold_training: 'Learn from votes on gold pairs', markdown: 'Show Markdown', guideline: 'Guideline' };
 
-const CHOICE_LABELS = { random: 'any', information: 'whose answers would teach the most', uncertainty: 'where the reward model is least sure', diversity: 'least like the pairs there are',
-  none: 'nothing happens', inform: 'the person gets a friendly note', down_weight: 'their votes count less in reward models', pause: 'they pause until you let them go on',
+const CHOICE_LABELS = { random: 'any', information: 'whose answers are expected to teach the most', uncertainty: 'where the reward model is least sure', diversity: 'least similar to the existing pairs',
+  none: 'nothing happens', inform: 'the person gets a friendly note', down_weight: 'their votes count less in reward models', pause: 'they are paused until you let them continue',
   base: 'the base model', policy: 'the newest checkpoint of a run' };
 
 // The role of this visitor. The operator's secret gives all rights and does not change the name.
@@ -23,14 +23,14 @@ const share = (count, total) => (total ? `${Lab.percent(count / total)} of ${tot
 
 function presenceCard() {
   const names = state.present.filter((name) => !Lab.isVisitor(name)), others = state.present.length - names.length;
-  const list = [...names, ...(others ? [`${others} who gave no name`] : [])].join(', '), count = state.present.length;
+  const list = [...names, ...(others ? [`${others} without a name`] : [])].join(', '), count = state.present.length;
   const yourName = state.you.name && !Lab.isVisitor(state.you.name) ? `, ${state.you.name}` : '';
-  return el('section.lab-card', { 'aria-label': 'who is here' },
-    el('h2', { 'data-here': count }, count === 1 && state.present[0] === state.you.name ? 'Only you have this page open' : count === 1 ? 'One person has this page open' : `${count} people have this page open`),
+  return el('section.lab-card', { 'aria-label': 'who is connected' },
+    el('h2', { 'data-here': count }, count === 1 && state.present[0] === state.you.name ? 'Nobody else is connected' : count === 1 ? 'One person is connected' : `${count} people are connected`),
     count > 1 || names.length ? el('p.muted', {}, list) : null,
     el('p', {}, ROLE_TEXTS[role()].replace('You', () => `You${yourName}${yourName && ','}`)),
     role() === 'viewer' ? el('p', {}, el('a.lab-button', { href: 'join' }, 'Join to label')) : null,
-    Lab.operatorNotice('Only the operator makes the labelling rules and takes people out of the lab.'));
+    Lab.operatorNotice('Only the operator can change the labelling rules and remove people from the lab.'));
 }
 
 const SORT_VALUES = { labels: (row) => [row.labels], themselves: (row) => [row.consistent_repeats / row.repeats, row.repeats], others: (row) => [row.agreements / row.comparisons, row.comparisons] };
@@ -44,17 +44,17 @@ function sortedRows() {
 
 function leaderboard() {
   if (!state.leaderboard.length) return el('section.lab-card', {}, el('h2', {}, 'Labels'), el('p.muted', {}, 'Nobody has labelled in this project yet.'));
-  const head = [['labels', 'Labels', 'skips left out'], ['themselves', 'Agrees with themselves', 'on pairs shown twice, sides swapped'],
-    ['others', 'Agrees with others', 'on pairs others judged too']];
+  const head = [['labels', 'Labels', 'without skips'], ['themselves', 'Self-consistency', 'on pairs shown twice, sides swapped'],
+    ['others', 'Agreement with others', 'on pairs that others also judged']];
   const earlierName = Lab.earlierName();
   return el('section.lab-card', { 'aria-label': 'leaderboard' }, el('h2', {}, 'Labels'),
     el('div.scroll', {}, el('table', {},
       el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'Name'), head.map(([key, name, title]) =>
         el('th', { scope: 'col', 'aria-sort': key === sortKey ? 'descending' : 'none' },
-          el('button', { type: 'button', 'data-sort': key, title: `${title}; press to put the highest first`, onclick: () => { sortKey = key; draw(); } }, name))))),
+          el('button', { type: 'button', 'data-sort': key, title: `${title}; press to sort by this column`, onclick: () => { sortKey = key; draw(); } }, name))))),
       el('tbody', {}, sortedRows().map((row) => el(row.annotator === state.you.name ? 'tr.me' : 'tr', { 'data-name': row.annotator },
         el('th', { scope: 'row', dir: 'auto', title: row.annotator }, Lab.displayName(row.annotator),
-          row.annotator === earlierName ? el('span.muted', {}, ' (you, before this lab was open to others)') : null), el('td', {}, row.labels),
+          row.annotator === earlierName ? el('span.muted', {}, ' (you, before this lab was opened to others)') : null), el('td', {}, row.labels),
         el('td', {}, share(row.consistent_repeats, row.repeats)), el('td', {}, share(row.agreements, row.comparisons))))))));
 }
 
@@ -89,8 +89,8 @@ function ruleField(item) {
 
 function ruleFields(group) { return el('div.rules', {}, props.data.fields.filter((item) => (item.group === 'gold') === (group === 'gold')).map(ruleField)); }
 
-const GOLD_RULE_TEXT = 'Gold pairs have a known answer. Make some first: under Label, in your earlier labels, press "gold pair". So that nobody is punished for bad luck, the rule acts only after enough gold answers, and '
-  + 'only if even the upper end of the 95 % interval of a person\'s accuracy is below the bound. It looks again after each tenth answer, so that no note gives a gold pair away.';
+const GOLD_RULE_TEXT = 'Gold pairs have a known answer. To create some, press "gold pair" under Label, in your earlier labels. To avoid false alarms, the rule applies only after enough gold answers, and '
+  + 'only if even the upper end of the 95 % interval of a person\'s accuracy is below the bound. It is checked after every tenth answer, so that a note does not reveal a gold pair.';
 
 function rulesForm() {
   const form = el('form', { onsubmit: (event) => {
@@ -132,7 +132,7 @@ function goldRow(name, row) {
   const isExpert = goldReply.experts.includes(name), effect = { inform: 'gets a note', down_weight: 'votes count less', pause: 'pauses' }[goldReply.rule];
   const expert = el('input', { type: 'checkbox', checked: isExpert, 'data-do': 'expert', 'aria-label': `${Lab.displayName(name)} is an expert`, onchange: () => sendPerson({ name, is_expert: !isExpert }) });
   const goOn = () => Lab.operatorOnly(el('span.lab-badge', {}, `below the bound: ${effect}`), ' ',
-    el('button.lab-button.small', { type: 'button', 'data-do': 'go-on', title: 'The count of gold answers starts anew.', onclick: () => sendPerson({ name, go_on: true }) }, 'Let go on'));
+    el('button.lab-button.small', { type: 'button', 'data-do': 'go-on', title: 'The count of gold answers was reset.', onclick: () => sendPerson({ name, go_on: true }) }, 'Let go on'));
   return el('tr', { 'data-name': name }, el('th', { scope: 'row', dir: 'auto' }, Lab.displayName(name)), el('td', {}, row ? `${row.right} of ${row.answers}` : '–'),
     el('td', {}, row ? `${Lab.percent(row.right / row.answers)} (${Lab.interval(row.low, row.high)})` : '–'), el('td', {}, Lab.operatorOnly(expert)), el('td', {}, row?.below ? goOn() : null));
 }
@@ -145,9 +145,9 @@ function drawGold() {
   if (key === drawnGold) return;
   drawnGold = key;
   goldContent.replaceChildren(
-    el('p', { 'data-gold': gold_pairs }, gold_pairs ? `${Lab.plural(gold_pairs, 'gold pair')} in this project. Only you see these figures. Reward models learn nothing from votes on gold pairs, unless the rules above say so.`
-      : 'There are no gold pairs yet. Make some under Label: in your earlier labels, press "gold pair" at an answer that is clearly right.'),
-    el('p.muted', {}, 'Experts decide pairs that people disagree about, and choose gold pairs, both under Label. So can you.'),
+    el('p', { 'data-gold': gold_pairs }, gold_pairs ? `${Lab.plural(gold_pairs, 'gold pair')} in this project. Only you see these figures. Reward models are not trained on votes on gold pairs, unless the rules above allow it.`
+      : 'There are no gold pairs yet. To create some, press "gold pair" under Label, in your earlier labels, next to an answer that is clearly right.'),
+    el('p.muted', {}, 'Experts decide pairs that people disagree about, and choose gold pairs, both under Label. You can do this too.'),
     names.length ? el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'accuracy on gold pairs' }, el('table', {},
       el('thead', {}, el('tr', {}, ['Name', 'Right', 'Accuracy (95 %)', 'Expert', 'Rule'].map((text) => el('th', { scope: 'col' }, text)))),
       el('tbody', {}, names.map((name) => goldRow(name, rows.get(name)))))) : el('p.muted', {}, 'Nobody has labelled in this project yet.'));
@@ -164,18 +164,18 @@ let drawnNames = '';
 const erasureName = el('select.lab-input', { id: 'lab-erase-name', 'data-do': 'erase-name', onchange: () => drawErasure() });
 const erasureVotes = el('input', { type: 'checkbox', 'data-do': 'erase-votes', onchange: () => drawErasure() });
 const erasureButtons = el('div');
-const erasure = el('details.lab-card.erasure.lab-operating', { ontoggle: () => requestNames() }, el('summary', {}, 'Take somebody out of this lab'),
-  el('p.muted', {}, 'Where somebody asks for it, or chose a name that cannot stay: the name goes from votes, blind tests and reward models of every project, and whoever entered by it joins again. '
-    + 'What a reward model has learnt, it keeps; what was exported before is not changed.'),
-  el('div.lab-row', {}, el('label', { for: 'lab-erase-name' }, 'Name'), erasureName, el('label', {}, erasureVotes, ' take their votes and notes back too')), erasureButtons, el('p.result', { role: 'status' }));
+const erasure = el('details.lab-card.erasure.lab-operating', { ontoggle: () => requestNames() }, el('summary', {}, 'Remove a person from this lab'),
+  el('p.muted', {}, 'The name is removed from votes, blind tests and reward models of every project, and the person has to join again. '
+    + 'Trained reward models and exported files are not changed.'),
+  el('div.lab-row', {}, el('label', { for: 'lab-erase-name' }, 'Name'), erasureName, el('label', {}, erasureVotes, ' also remove their votes and notes')), erasureButtons, el('p.result', { role: 'status' }));
 
 // The button, or the question whether to go on.
 function drawErasure(isConfirming = false) {
   const name = erasureName.value;
-  const question = `Take ${name} out of every project for good, ${erasureVotes.checked ? 'with all votes' : 'and keep the votes without a name'}?`;
+  const question = `Remove ${name} from every project permanently, ${erasureVotes.checked ? 'with all votes' : 'and keep the votes without a name'}?`;
   const erase = () => { sent = { id: Date.now(), card: '.erasure' }; trigger('erase', { request_id: sent.id, name, delete_votes: erasureVotes.checked }); };
   erasureButtons.replaceChildren(isConfirming && name ? Lab.deleteConfirmation(question, 'erase', {}, erase, () => drawErasure())
-    : Lab.operatorOnly(el('button.lab-button.danger', { type: 'button', 'data-do': 'erase', disabled: !name, onclick: () => drawErasure(true) }, 'Take out …')));
+    : Lab.operatorOnly(el('button.lab-button.danger', { type: 'button', 'data-do': 'erase', disabled: !name, onclick: () => drawErasure(true) }, 'Remove …')));
 }
 
 function drawNames(names) {
@@ -183,7 +183,7 @@ function drawNames(names) {
   if (key === drawnNames) return;
   drawnNames = key;
   const selected = erasureName.value;
-  erasureName.replaceChildren(el('option', { value: '' }, names.length ? 'choose …' : 'nobody has a name here'), ...names.map((name) => el('option', { value: name }, name)));
+  erasureName.replaceChildren(el('option', { value: '' }, names.length ? 'choose …' : 'there are no names yet'), ...names.map((name) => el('option', { value: name }, name)));
   erasureName.value = names.includes(selected) ? selected : '';
   if (erasureName.value !== selected || !erasureButtons.firstChild) drawErasure();
 }

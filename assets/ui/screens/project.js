@@ -9,11 +9,11 @@ let confirmsStop = false;  // "stop the engine?" is on screen
 const control = (name, suffix = '') => root.querySelector(`[data-do="${name}"]${suffix}`);
 
 const notice = el('p.lab-notice', { role: 'status', hidden: true, 'data-do': 'project-notice' });
-const list = el('section', { 'aria-label': 'projects' }, el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for projects …'));
+const list = el('section', { 'aria-label': 'projects' }, el('div.lab-card.lab-empty', { role: 'status' }, 'Loading the projects …'));
 const downloadCard = el('section.lab-card.fetching', { 'aria-label': 'download', hidden: true });
 const form = el('section.lab-card.make.lab-operating', { 'aria-label': 'new project' });
 const labCard = el('section.lab-card.lab-itself', { 'aria-label': 'this lab' });
-root.append(Lab.operatorNotice('Only the operator opens, makes and changes projects here; you can look.'), notice, list, downloadCard, form, labCard);
+root.append(Lab.operatorNotice('Only the operator can open, create and change projects; you can view them.'), notice, list, downloadCard, form, labCard);
 
 // Show a message below the section of the pressed button.
 function showMessage(text, isError = false, after = list) {
@@ -79,7 +79,7 @@ function temperatureCell(project) {
   const save = (value) => send('temperature', { project: project.id, temperature: value }, showReply);
   return el('td.figure', { 'data-words': 'temperature' }, isEditing(project, 'temperature')
     ? Lab.nameField(temperature, `new temperature of project ${project.id}`, 'project-new-temperature', attributes, save, stopEditing)
-    : Lab.operatorOnly(el('button.plain', { type: 'button', title: 'change it for texts that are written from now on', 'aria-label': `change temperature ${temperature} of project ${project.id}`,
+    : Lab.operatorOnly(el('button.plain', { type: 'button', title: 'change it for new texts', 'aria-label': `change temperature ${temperature} of project ${project.id}`,
       'data-do': 'project-temperature', ...attributes, onclick: () => startEditing(project.id, 'temperature') }, temperature)));
 }
 
@@ -88,7 +88,7 @@ function actions(project) {
   if (project.id === state.current) return el('span.now', {}, 'in use');
   if (isEditing(project, 'delete')) {
     const contents = [Lab.plural(project.human_labels, 'label'), Lab.plural(project.model_count, 'reward model'), Lab.plural(project.run_count, 'run')].join(', ');
-    return Lab.deleteConfirmation(`Delete it for good, with its texts, ${contents}?`, 'project-delete', { 'data-project': project.id }, () => send('delete', { project: project.id }, showReply), stopEditing);
+    return Lab.deleteConfirmation(`Delete it permanently, with its texts, ${contents}?`, 'project-delete', { 'data-project': project.id }, () => send('delete', { project: project.id }, showReply), stopEditing);
   }
   return el('div.lab-row', {}, Lab.operatorOnly(
     button('project-open', '', 'Open', (event) => { event.target.disabled = true; send('open', { project: project.id }, showReply); }),
@@ -108,7 +108,7 @@ function drawList() {
   const focus = list.contains(document.activeElement) ? { ...document.activeElement.dataset } : null;
   const head = ['project', 'model', 'prompts of', 'temperature', 'prompts', 'pairs', 'labels by people', 'reward models', 'runs', ''];
   list.replaceChildren(el('div.lab-card', {}, el('div.lab-row', {}, el('h2', {}, 'Projects'),
-    el('span.muted', {}, 'A project is a model with its prompts, labels, reward models and runs. Opening one opens it for everybody at this lab.')),
+    el('span.muted', {}, 'A project is a model with its prompts, labels, reward models and runs. A project is opened for everybody who uses this lab.')),
   el('table', {}, el('thead', {}, el('tr', {}, head.map((label) => el('th', { scope: 'col' }, label)))), el('tbody', {}, state.projects.map(row)))));
   if (focus) control(focus.do, inProject(focus.project))?.focus();
 }
@@ -140,7 +140,7 @@ const ownPrompts = () => (control('new-set').value === OWN ? { text: control('ne
 
 function buildForm() {
   const other = el('input.lab-input', { type: 'text', 'data-do': 'new-other', 'aria-label': 'Hub id or folder', placeholder: 'owner/name on the Hub, or a folder on the lab\'s machine', hidden: true, oninput: clearCheck });
-  const text = el('textarea.lab-input', { 'data-do': 'new-text', 'aria-label': 'own prompts', rows: 6, placeholder: 'A prompt a line.', 
+  const text = el('textarea.lab-input', { 'data-do': 'new-text', 'aria-label': 'own prompts', rows: 6, placeholder: 'One prompt per line.', 
     oninput: () => { if (!text.value.trim()) { delete text.dataset.file; control('new-file-name').textContent = ''; } previewLater(); } });
   const file = el('input.file', { type: 'file', 'data-do': 'new-file', tabindex: '-1', 'aria-hidden': 'true', accept: props.data.suffixes.join(','), onchange: () => { loadFile(file.files[0]); file.value = ''; } });
   const own = el('div.own', { hidden: true }, text,
@@ -150,19 +150,19 @@ function buildForm() {
   form.append(el('h2', {}, 'New project'),
     el('div.fields', {},
       labelledField('Model', '', selectField('new-model', 'model', [...props.data.models, [OTHER, 'another: a Hub id or a folder …']], () => { other.hidden = control('new-model').value !== OTHER; clearCheck(); if (!other.hidden) other.focus(); }), other),
-      labelledField('Prompts', '', selectField('new-set', 'prompts', [['', 'what suits the model'], ...props.data.prompt_sets, [OWN, 'my own …']], () => { own.hidden = control('new-set').value !== OWN; if (!own.hidden) text.focus(); })),
-      labelledField('Name', '', el('input.lab-input', { type: 'text', maxlength: 80, placeholder: 'made from model and prompts', 'data-do': 'new-name' })),
-      labelledField('Temperature', '', el('input.lab-input', { type: 'text', inputmode: 'decimal', placeholder: 'automatic', title: '0.05 to 5; lower: plainer texts that are more alike, higher: more surprising ones. Empty: what suits the model', 'data-do': 'new-temperature' })),
+      labelledField('Prompts', '', selectField('new-set', 'prompts', [['', 'chosen for the model'], ...props.data.prompt_sets, [OWN, 'my own …']], () => { own.hidden = control('new-set').value !== OWN; if (!own.hidden) text.focus(); })),
+      labelledField('Name', '', el('input.lab-input', { type: 'text', maxlength: 80, placeholder: 'default: model and prompts', 'data-do': 'new-name' })),
+      labelledField('Temperature', '', el('input.lab-input', { type: 'text', inputmode: 'decimal', placeholder: 'automatic', title: '0.05 to 5; lower: more similar texts, higher: more varied texts. Empty: chosen for the model', 'data-do': 'new-temperature' })),
       labelledField('Seed', '', el('input.lab-input', { type: 'text', inputmode: 'numeric', value: '0', 'data-do': 'new-seed' }))),
     own,
     el('details.chat-settings', {}, el('summary', {}, 'System prompt and chat template'), el('div.inside', {},
       labelledField('System prompt', '', el('textarea.lab-input', { rows: 3, maxlength: 10000, placeholder: 'none', 'data-do': 'new-system-prompt' })),
       labelledField('Template arguments', '', el('input.lab-input', { type: 'text', placeholder: 'automatic: thinking is off', title: 'Values for the chat template of the model, as JSON. Example: {"enable_thinking": true}', 'data-do': 'new-template-arguments' })),
-      el('p.muted', {}, 'The model reads the system prompt before every conversation: for pairs, training and comparisons alike. A conversation with a system message of its own keeps it. '
-        + 'Some chat templates have no place for a system prompt; then it stands at the beginning of the first message of the user. Both settings stay as they are: to change them, make a new project.'))),
+      el('p.muted', {}, 'The model reads the system prompt before every conversation: for pairs, training and comparisons alike. A conversation with its own system message keeps it. '
+        + 'If the chat template has no system role, the system prompt is placed at the beginning of the first user message. Both settings are fixed: to change them, create a new project.'))),
     el('div.lab-row', {}, el('button.lab-button', { type: 'button', 'data-do': 'new-check', onclick: checkModel }, 'Check the model'),
       el('button.lab-button.lab-main', { type: 'button', 'data-do': 'new-create', onclick: () => createProject() }, 'Create and open'),
-      el('span.muted', {}, 'The check reads only what the model says of itself; nothing is loaded.')),
+      el('span.muted', {}, 'The check reads the files that describe the model; it does not load the model.')),
     el('div', { 'data-do': 'new-check-result', role: 'status' }));
 }
 
@@ -202,7 +202,7 @@ function preview() {
 }
 async function loadFile(file) {
   if (!file) return;
-  if (file.size > props.data.max_bytes) { showMessage(`${file.name} has ${bytes(file.size)}; at most ${bytes(props.data.max_bytes)} of prompts can be read. Give a part of it.`, true, formEnd()); return; }
+  if (file.size > props.data.max_bytes) { showMessage(`${file.name} has ${bytes(file.size)}; at most ${bytes(props.data.max_bytes)} of prompts can be read. Choose a smaller file.`, true, formEnd()); return; }
   const text = await file.text();
   control('new-text').value = text;
   control('new-text').dataset.file = file.name;
@@ -214,7 +214,7 @@ function checkModel() {
   const model = selectedModel();
   if (!model) { control('new-other').focus(); return; }
   setBusy(true);
-  control('new-check-result').replaceChildren(el('p.muted', {}, 'Looking at the model; the Hub may take some seconds …'));
+  control('new-check-result').replaceChildren(el('p.muted', {}, 'Checking the model; the Hub may take some seconds …'));
   send('check', { model }, (reply) => {
     setBusy(false);
     if (selectedModel() !== model) return;
@@ -233,7 +233,7 @@ function checkResult(check) {
     el('p', {}, check.advice),
     el('details', {}, el('summary.muted', {}, 'How this was estimated'), el('table', {}, el('tbody', {},
       check.components.map(([name, size, formula]) => el('tr', {}, el('th', { scope: 'row' }, name), el('td.figure', {}, bytes(size)), el('td.muted', {}, formula))))),
-    el('p.muted', {}, 'For texts of 128 tokens and the presets; longer ones need more. On a CPU it came within 5 % of what a model of 135 million parameters took; on a GPU nobody has compared it yet.')));
+    el('p.muted', {}, 'For texts of 128 tokens and the presets; longer texts need more. On a CPU the estimate was within 5 % of the measured memory of a model with 135 million parameters. It has not been compared on a GPU.')));
 }
 
 function createProject(confirmed = false) {
@@ -253,7 +253,7 @@ function createProject(confirmed = false) {
 function askToConfirm(reply) {
   showMessage('', false, formEnd());
   control('new-check-result').replaceChildren(checkResult(reply.check), el('div.lab-notice.lab-row', { role: 'alert' }, reply.warning,
-    el('button.lab-button.small', { type: 'button', 'data-do': 'new-sure', onclick: () => createProject(true) }, 'Create it all the same')));
+    el('button.lab-button.small', { type: 'button', 'data-do': 'new-sure', onclick: () => createProject(true) }, 'Create it anyway')));
 }
 
 // ---- the lab itself
@@ -262,7 +262,7 @@ const ENGINE_TEXTS = {
   absent: ['rests', 'It starts automatically when there is work to do.'],
   starting: ['starts', 'It is loading the model. This takes seconds, on a busy machine minutes.'],
   alive: ['runs', 'The process that trains and samples. It continues when this page is closed.'],
-  dead: ['is lost or silent', 'Stopping it ends what is left of it; it is started again when there is something to do.'],
+  dead: ['is lost or silent', 'Stopping it ends the remaining process; it is restarted when there is work to do.'],
 };
 
 function buildLab() {
@@ -297,7 +297,7 @@ function drawEngine() {
     onclick: () => { if (name === 'stop-engine') { confirmsStop = true; drawEngine(); control('stop-engine-sure').focus(); } else { confirmsStop = false; send('stop-engine', {}, messageShower(engineNode)); drawEngine(); showMessage('Stopping the engine; up to 20 s …', false, engineNode()); } } }, label);
   const focus = labCard.contains(document.activeElement) ? document.activeElement.dataset.do : null;
   engineNode().replaceChildren(el('div.lab-row', {}, el('strong', {}, `The engine ${stateText}.`), el('span.muted.lab-grow', {}, explanation),
-    Lab.operatorOnly(...(confirmsStop && state.engine.stoppable ? [el('span', {}, 'Runs stop at their last checkpoint and go on when it is back. Stop it?'), stopButton('stop-engine-sure', 'Stop'),
+    Lab.operatorOnly(...(confirmsStop && state.engine.stoppable ? [el('span', {}, 'Runs stop at their last checkpoint and continue when the engine is restarted. Stop it?'), stopButton('stop-engine-sure', 'Stop'),
       el('button.lab-button.small', { type: 'button', 'data-do': 'stop-engine-leave', onclick: () => { confirmsStop = false; drawEngine(); control('stop-engine').focus(); } }, 'Leave it')] : [stopButton('stop-engine', 'Stop engine')]))));
   if (focus) control(focus)?.focus();
 }
@@ -310,7 +310,7 @@ function loadAbout() {
     container.replaceChildren(el('p', {}, 'Everything is kept in ', el('code', {}, path)),
       el('table', {}, el('tbody', {}, [...usage, ['free on this disk', free]].map(([label, size]) => el('tr', {}, el('th', { scope: 'row' }, label), el('td.figure', {}, bytes(size)))))),
       el('div.lab-row', {}, el('h3', {}, 'The engine\'s last lines'), el('button.lab-button.small', { type: 'button', 'data-do': 'lab-log-again', onclick: loadAbout }, 'Look again')),
-      log ? el('pre.log', { tabindex: '0' }, log) : el('p.muted', {}, 'Nothing yet: it has not been started in this home.'));
+      log ? el('pre.log', { tabindex: '0' }, log) : el('p.muted', {}, 'Nothing yet: the engine has not been started in this home.'));
     container.querySelector('.log')?.scrollTo(0, 1e6);
   });
 }

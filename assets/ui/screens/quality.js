@@ -6,10 +6,10 @@ const weights = new Map();  // annotator -> 0 (left out) … props.data.heaviest
 let project = null;
 
 const notice = el('p.lab-notice', { role: 'status', hidden: true, 'data-do': 'quality-notice' });
-const agreementCard = el('section.lab-card.head', { 'aria-label': 'agreement' }, el('p.muted', { role: 'status' }, 'Looking at the votes …'));
+const agreementCard = el('section.lab-card.head', { 'aria-label': 'agreement' }, el('p.muted', { role: 'status' }, 'Loading the votes …'));
 const annotatorsCard = el('section.lab-card.crowd', { 'aria-label': 'annotators', hidden: true });
 const modelsCard = el('section.lab-card.models', { 'aria-label': 'reward models', hidden: true });
-const doubtsCard = el('section.lab-card.again', { 'aria-label': 'labels to look at again', hidden: true });
+const doubtsCard = el('section.lab-card.again', { 'aria-label': 'labels to check again', hidden: true });
 root.append(notice, agreementCard, annotatorsCard, modelsCard, doubtsCard);
 
 function send(fields) { pendingId = Date.now(); Lab.showNotice(notice, ''); trigger('action', { request_id: pendingId, ...fields }); }
@@ -20,14 +20,14 @@ const intervalOf = (rate) => (rate.share === null ? '' : `95 %: ${Lab.interval(r
 function alphaMeaning(alpha) {
   if (alpha === null) return 'Alpha needs pairs with votes of two people or more, and votes that differ. Ask for more votes for each pair under People, Labelling rules.';
   if (alpha >= 0.8) return 'They agree well.';
-  if (alpha >= 0.67) return 'They agree enough for careful conclusions.';
-  if (alpha >= 0.2) return 'They agree somewhat: a matter of taste, or a guideline that leaves much open.';
-  return 'They hardly agree more than by chance: look at the guideline, and at the people below.';
+  if (alpha >= 0.67) return 'They agree enough for tentative conclusions.';
+  if (alpha >= 0.2) return 'They agree somewhat: the question is a matter of taste, or the guideline is not precise.';
+  return 'They agree hardly more than by chance: check the guideline and the annotators below.';
 }
 
 // Metrics over time: label and number format.
 const TREND_METRICS = {
-  with_others: ['agreement with others', Lab.percent], with_self: ['agreement with themselves', Lab.percent], alpha: ['alpha', (v) => Lab.number(v, 2)],
+  with_others: ['agreement with others', Lab.percent], with_self: ['self-consistency', Lab.percent], alpha: ['alpha', (v) => Lab.number(v, 2)],
   left: ['share of left', Lab.percent], ties: ['share of ties', Lab.percent], seconds: ['seconds a vote', (v) => Lab.number(v, 1)],
 };
 let trend = 'with_others';  // the metric in the table
@@ -49,7 +49,7 @@ function drawAgreement() {
     el('div.lab-row', {}, sourceSelect, el('span.muted', {}, `${state.votes} votes`)),
     el('div.figures', {},
       el('div', {}, el('div.big', { 'data-do': 'quality-alpha' }, Lab.number(state.alpha, 3)), el('span.muted', {}, "Krippendorff's alpha: 1 is perfect, 0 is chance")),
-      el('div', {}, el('div.big', { 'data-do': 'quality-agreement' }, percentOf(state.agreement)), el('span.muted', {}, `of two votes on a pair say the same (${intervalOf(state.agreement) || 'no pair has two'})`))),
+      el('div', {}, el('div.big', { 'data-do': 'quality-agreement' }, percentOf(state.agreement)), el('span.muted', {}, `of two votes on the same pair agree (${intervalOf(state.agreement) || 'no pair has two'})`))),
     el('p', {}, alphaMeaning(state.alpha)),
     el('div.trends', {}, Object.keys(TREND_METRICS).filter((key) => state.time_buckets.some((bucket) => bucket[key] !== null)).map(trendFigure)));
 }
@@ -68,7 +68,7 @@ function remarks(person) {
   if (person.left.share !== null && person.left.high < 0.5) texts.push('prefers the right side');
   if (person.ties.low > 0.5) texts.push('mostly ties');
   if (person.seconds !== null && person.seconds < 1 && person.votes >= 10) texts.push('votes within a second');
-  if (person.alpha_without !== null && state.alpha !== null && person.alpha_without - state.alpha > 0.03) texts.push('the others agree better without');
+  if (person.alpha_without !== null && state.alpha !== null && person.alpha_without - state.alpha > 0.03) texts.push('the others agree better without them them');
   return texts.join(', ');
 }
 
@@ -82,7 +82,7 @@ function drawAnnotators() {
   if (annotatorsCard.hidden) return;
   const header = ['annotator', 'votes', 'agree with others', 'with themselves', 'left', 'ties', 'seconds', 'alpha without', trendSelect(), 'in the next reward model'];
   const rateCell = (rate, name) => el('td.figure', { 'data-words': name, title: intervalOf(rate) || null }, percentOf(rate));
-  annotatorsCard.replaceChildren(...[el('div.lab-row', {}, el('h3', {}, 'One by one'), el('span.muted', {}, 'point at a figure for its interval')),
+  annotatorsCard.replaceChildren(...[el('div.lab-row', {}, el('h3', {}, 'Each annotator'), el('span.muted', {}, 'hover over a figure for its interval')),
     el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'annotators and their figures' }, el('table', {},
       el('thead', {}, el('tr', {}, header.map((label) => el('th', { scope: 'col' }, label)))),
       el('tbody', {}, state.people.map((person) => el('tr', { 'data-name': person.name },
@@ -90,7 +90,7 @@ function drawAnnotators() {
         rateCell(person.with_others, 'others'), rateCell(person.with_self, 'self'), rateCell(person.left, 'left'), rateCell(person.ties, 'ties'),
         el('td.figure', {}, Lab.number(person.seconds, 2)), el('td.figure', {}, Lab.number(person.alpha_without, 3)),
         el('td', {}, trendSparkline(person.time_buckets, trend, ` of ${Lab.displayName(person.name)}`)), el('td', {}, weightSelect(person.name))))))),
-    state.unlisted_count ? el('p.muted', {}, `${state.unlisted_count} with fewer votes are not listed; they count once.`) : null,
+    state.unlisted_count ? el('p.muted', {}, `${state.unlisted_count} with fewer votes are not listed; their weight is 1.`) : null,
     el('div.lab-row.train', {})].filter(Boolean));
   drawTrainRow();
 }
@@ -101,16 +101,16 @@ function drawTrainRow() {
   const leftOutCount = state.people.filter((person) => weights.get(person.name) === 0).length;
   row.replaceChildren(
     Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'quality-train', disabled: state.training || null, onclick: () => send({ action: 'train', source: state.source, weights: Object.fromEntries(weights) }) },
-      'Train a reward model like this')),
-    el('span.muted', {}, state.training ? 'One is being trained; wait for it.' : `${leftOutCount ? `Without ${leftOutCount} of ${state.people.length}.` : 'Everybody is in.'} Train it with and without somebody and compare below: each group gets a reward model of its own.`));
+      'Train a reward model with these weights')),
+    el('span.muted', {}, state.training ? 'One is being trained; wait for it.' : `${leftOutCount ? `Without ${leftOutCount} of ${state.people.length}.` : 'All annotators are included.'} Train reward models with and without an annotator and compare them below.`));
 }
 
 function drawModels() {
   modelsCard.hidden = !state.reward_models.length;
   if (modelsCard.hidden) return;
-  modelsCard.replaceChildren(el('div.lab-row', {}, el('h3', {}, 'Reward models and whose labels they learnt from'), el('span.muted', {}, 'start PPO on any of them under Train')),
+  modelsCard.replaceChildren(el('div.lab-row', {}, el('h3', {}, 'Reward models and the annotators whose labels they were trained on'), el('span.muted', {}, 'start PPO on any of them under Train')),
     el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'reward models' }, el('table', {},
-      el('thead', {}, el('tr', {}, ['reward model', 'labels', 'learnt from', 'unseen pairs ranked as labelled'].map((label) => el('th', { scope: 'col' }, label)))),
+      el('thead', {}, el('tr', {}, ['reward model', 'labels', 'learnt from', 'held-out pairs ranked as labelled'].map((label) => el('th', { scope: 'col' }, label)))),
       el('tbody', {}, state.reward_models.map((model) => el('tr', {}, el('th', { scope: 'row' }, String(model.id)), el('td.figure', {}, String(model.labels)),
         el('td', {}, `${model.people.map(([name, weight]) => `${Lab.displayName(name)}${weight === 1 ? '' : ` ×${weight}`}`).join(', ')}${model.annotator_count > model.people.length ? ` and ${model.annotator_count - model.people.length} more` : ''}`, model.has_selection ? el('span.lab-badge', {}, 'chosen people') : null),
         el('td.figure', {}, model.accuracy === null || model.accuracy === undefined ? 'not measured' : `${Lab.percent(model.accuracy)} (${Lab.interval(model.low, model.high)})`)))))));
@@ -120,15 +120,15 @@ function drawDoubts() {
   const doubts = state.doubtful_labels;
   doubtsCard.hidden = !doubts || !doubts.labels.length;
   if (doubtsCard.hidden) return;
-  doubtsCard.replaceChildren(el('div.lab-row', {}, el('h3', {}, `A second look at ${state.source === 'human' ? "people's" : 'simulated'} labels`), el('span.muted.lab-grow', {},
-    `Labels that reward model ${doubts.reward_model_id} finds least likely, trained without them. Some are slips; some are what it has not learnt yet.`)),
+  doubtsCard.replaceChildren(el('div.lab-row', {}, el('h3', {}, `Unlikely labels: ${state.source === 'human' ? "people's" : 'simulated'} labels`), el('span.muted.lab-grow', {},
+    `Labels that reward model ${doubts.reward_model_id} finds least likely, without training on them. Some are mistakes of annotators, some are errors of the model.`)),
   el('ol', {}, doubts.labels.map((label) => {
     const side = (text, isChosen) => el('div.text.lab-scroll', { 'data-chosen': isChosen ? '1' : null }, isChosen ? el('span.lab-badge.accent', {}, 'chosen') : null, el('p.lab-text', { dir: 'auto' }, text.trim()));
     return el('li', { 'data-vote': label.vote_id }, Lab.prompt(label.turns, '.asked.lab-scroll'),
       el('div.two', {}, side(label.first, label.choice === 'first'), side(label.second, label.choice === 'second')),
       el('div.lab-row', {}, el('span.muted.lab-grow', {}, `${Lab.displayName(label.annotator)}; the model gives this label ${Lab.percent(label.probability)}`),
         label.is_set_aside ? el('span.muted', {}, 'set aside') : state.source === 'simulated' ? null  // a judge would give the same answer
-          : Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'quality-again', title: 'sets the vote aside and asks this annotator again', onclick: () => send({ action: 'again', vote_id: label.vote_id }) }, 'Ask again'))));
+          : Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'quality-again', title: 'set the vote aside and ask this annotator again', onclick: () => send({ action: 'again', vote_id: label.vote_id }) }, 'Ask again'))));
   })));
 }
 

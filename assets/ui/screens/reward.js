@@ -50,13 +50,13 @@ function trainingBar() {
     el('option', { value: 'human' }, `people's labels (${human})`), el('option', { value: 'simulated' }, `simulated labels (${simulated})`));
   sourceSelect.value = selectedSource;
   const count = selectedSource === 'human' ? human : simulated, goal = goals[selectedSource];
-  const nextText = state.job ? state.job.status_text : count >= goal ? 'It is due and begins by itself.' : `It also trains by itself, every ${trainEvery} labels: next at ${goal}, ${plural(goal - count, 'label')} to go.`;
+  const nextText = state.job ? state.job.status_text : count >= goal ? 'It is due and starts automatically.' : `It is also trained automatically every ${trainEvery} labels: next at ${goal}, ${plural(goal - count, 'label')} to go.`;
   const errorText = trainError || state.failed;
   return el('div.lab-card', {}, props.data.is_demo ? visitorBar(nextText) : null, el(`div.lab-row${props.data.is_demo ? '.lab-operating' : ''}`, {}, Lab.operatorOnly(
     el('button.lab-button.lab-main', { type: 'button', 'data-do': 'train', disabled: state.job !== null, onclick: train }, state.job ? (state.job.running ? 'Training …' : 'Waiting …') : 'Train now'),
     el('span.muted', {}, 'from'), sourceSelect, el('span.muted.lab-grow', { 'data-do': 'next' }, nextText)),
     !state.job && estimates[selectedSource] ? el('p.muted', { 'data-do': 'estimate' }, estimates[selectedSource]) : null),
-  props.data.is_demo ? null : Lab.operatorNotice('Only the operator trains reward models here; you can look, and ask about texts of your own.'),
+  props.data.is_demo ? null : Lab.operatorNotice('Only the operator can train reward models; you can view them and score texts of your own.'),
   errorText ? el('p.lab-notice.bad', { role: 'alert', 'data-do': 'train-error' }, `${trainError ? '' : 'The last training failed. '}${errorText}`) : null);
 }
 
@@ -84,8 +84,8 @@ function trainingCard() {
     el('div.lab-row', {}, el('h2'), el('span.muted.lab-grow', { role: 'status' })),
     el('div.lab-bar', { role: 'progressbar', 'aria-label': 'training of the reward model', 'aria-valuemin': 0, 'aria-valuemax': 100 }, el('i')),
     el('p.muted.note'),
-    el('p.muted', {}, 'Loss, update by update; 0.69 is guessing. The validation fit learns without some of the prompts and is tested on them; if the adapter helps, a last fit learns from all.'));
-  card.append(chart('training', 'loss of the training that goes on, over its updates', (c) => ({
+    el('p.muted', {}, 'Loss per update; 0.69 is guessing. The validation fit leaves out some prompts and is tested on them. If the adapter helps, a final fit uses all labels.'));
+  card.append(chart('training', 'loss of the training in progress, by update', (c) => ({
     traces: [{ y: lossOf(), x: lossOf().map((_, i) => i + 1), mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }],
     layout: { xTitle: 'update of this fit', yTitle: 'loss', height: 160, xaxis: { dtick: LabCharts.integerTick(1, lossOf().length) }, y: { rangemode: 'tozero' } } })));
   return card;
@@ -98,7 +98,7 @@ function updateTraining() {
   const left = Lab.timeLeft(job.eta_s, job.progress, 'about ');
   card.querySelector('[role=status]').textContent = job.running ? `${job.stage === 'final' ? 'last fit, on all labels' : job.stage || 'reading the texts'} · ${share} %${left}`
     : job.status_text;
-  card.querySelector('h2').textContent = job.running ? 'Learning from the labels' : 'Waiting to learn from the labels';
+  card.querySelector('h2').textContent = job.running ? 'Training on the labels' : 'Waiting for training to start';
   card.querySelector('.lab-bar').setAttribute('aria-valuenow', share);
   card.querySelector('.lab-bar > i').style.width = `${share}%`;
   card.querySelector('.note').textContent = job.note;
@@ -109,8 +109,8 @@ function updateTraining() {
 function introCard() {
   const labelsLeft = Math.max(0, state.labels.goals.human - state.labels.human);
   return el('div.lab-card.lab-empty', { 'data-do': 'empty' },
-    el('p', {}, 'A reward model reads a text and gives it a score. It learns the scores from pairs: the text that was preferred shall score higher.'),
-    el('p', {}, labelsLeft > 0 ? [`${plural(labelsLeft, 'more label')} under Label and it trains by itself`, Lab.judgeHint(';'), '.'] : 'There are enough labels; training begins in a moment.'));
+    el('p', {}, 'A reward model reads a text and gives it a score. It is trained on pairs so that the preferred text gets the higher score.'),
+    el('p', {}, labelsLeft > 0 ? [`${plural(labelsLeft, 'more label')} under Label, then it is trained automatically`, Lab.judgeHint(';'), '.'] : 'There are enough labels; training starts in a moment.'));
 }
 
 function intervalBar(model) {
@@ -129,18 +129,18 @@ function accuracyCard() {
   return el('div.lab-card.headline', {},
     el('div', {}, el(`div.big${isWide ? '.range' : ''}`, { 'data-accuracy': model.accuracy ?? '' }, isMeasured ? Lab.accuracy(model) : percent(null)), isMeasured ? intervalBar(model) : null),
     el('div', {},
-      el('h2', {}, isMeasured ? 'of unseen pairs ranked as labelled' : 'Accuracy not measured'),
-      isWide ? el('p.warn', {}, `Too few labels for one figure: ${percent(model.accuracy)} came out right, and that may be luck.`) : null,
+      el('h2', {}, isMeasured ? 'of held-out pairs ranked as labelled' : 'Accuracy not measured'),
+      isWide ? el('p.warn', {}, `Too few labels for a single figure: ${percent(model.accuracy)} were ranked correctly, which may be chance.`) : null,
       el('p.muted', {}, isMeasured && report ? `95 % interval ${interval(model.low, model.high)}; cross-validated on ${plural(model.labels, 'label')}${report.ties ? `, ${plural(report.ties, 'tie')} (or both bad) not counted` : ''}, ${report.folds} folds that never split a prompt.`
-        : isMeasured ? '' : 'Too few labels or prompts to keep some of them unseen: label on.'),
-      el('p.muted', {}, `Reward model ${model.id}, learnt from ${model.source_text === 'people' ? "people's labels" : `labels ${model.source_text}`}.${report ? ` Of its own labels it ranks ${percent(report.train_accuracy)} right.` : ''}`),
-      state.instant?.source === model.source ? el('p', { 'data-do': 'instant' }, `The instant reward model, which learns from every vote: ${Lab.accuracy(state.instant)} of ${plural(state.instant.decided, 'vote')} ranked right, each by a fit without its prompt.`) : null,
+        : isMeasured ? '' : 'Too few labels or prompts to hold some of them out. Label more pairs.'),
+      el('p.muted', {}, `Reward model ${model.id}, trained on ${model.source_text === 'people' ? "people's labels" : `labels ${model.source_text}`}.${report ? ` Of its own labels it ranks ${percent(report.train_accuracy)} right.` : ''}`),
+      state.instant?.source === model.source ? el('p', { 'data-do': 'instant' }, `The instant reward model, which is trained on every vote: ${Lab.accuracy(state.instant)} of ${plural(state.instant.decided, 'vote')} ranked correctly, each by a fit without its prompt.`) : null,
       report?.note ? el('p.warn', { 'data-do': 'note' }, `${report.note}.`) : null,
-      gap > 0.15 ? el('p.muted.warn', {}, `${plural(Math.round(100 * gap), 'point')} more on its own labels than on unseen ones: it learns them by heart. More labels help.`) : null,
+      gap > 0.15 ? el('p.muted.warn', {}, `${plural(Math.round(100 * gap), 'point')} more on its training labels than on held-out ones: it overfits. More labels help.`) : null,
       el('p', { 'data-do': 'predictions' }, predictions.decided
-        ? `Predict, then reveal: of ${plural(predictions.decided, 'vote')} on pairs that the reward model of the moment had not learnt from, it ranked ${predictions.right} right before they were cast (${percent(predictions.right / predictions.decided)}, 95 % interval ${interval(predictions.low, predictions.high)}).`
-        : 'Predict, then reveal: vote on, and here stands how many of the new votes it ranked right before they were cast.',
-      predictions.chosen_decided ? ` Apart from these, on pairs chosen for what they teach (harder than most): ${predictions.chosen_right} of ${predictions.chosen_decided}.` : ''), moreToCome()));
+        ? `New votes: of ${plural(predictions.decided, 'vote')} on pairs that the current reward model was not trained on, it ranked ${predictions.right} correctly before they were cast (${percent(predictions.right / predictions.decided)}, 95 % interval ${interval(predictions.low, predictions.high)}).`
+        : 'New votes: after more votes, this line shows how many of them it ranked correctly before they were cast.',
+      predictions.chosen_decided ? ` In addition, on pairs chosen because they are informative (harder than most): ${predictions.chosen_right} of ${predictions.chosen_decided}.` : ''), moreToCome()));
 }
 
 const measuredModels = () => state.models.filter((m) => m.accuracy !== null);
@@ -149,7 +149,7 @@ const measuredModels = () => state.models.filter((m) => m.accuracy !== null);
 function moreToCome() {
   const sentences = [];
   if (measuredModels().length < 2) sentences.push('The next measured reward model adds a curve that shows whether more labels still help.');
-  if (report && !LabRewardCharts.hasCalibration(report)) sentences.push(`With ${LabRewardCharts.MIN_PAIRS} unseen pairs (there are ${LabRewardCharts.unseenPairs(report)}) you see whether it is as right as it is sure.`);
+  if (report && !LabRewardCharts.hasCalibration(report)) sentences.push(`With ${LabRewardCharts.MIN_PAIRS} unseen pairs (there are ${LabRewardCharts.unseenPairs(report)}) its calibration is shown here.`);
   return sentences.length ? el('p.muted', { 'data-do': 'more-to-come' }, sentences.join(' ')) : null;
 }
 
@@ -184,7 +184,7 @@ function modelTable() {
   const selectButton = (m) => el('button.lab-button.small', { type: 'button', 'data-do': `look-${m.id}`, 'aria-label': `look at reward model ${m.id}`, 'aria-pressed': m.id === shownModel().id ? 'true' : 'false',
     onclick: () => { chosenId = m.id; pollNow(); } }, String(m.id));
   const isNewest = shownModel().id === state.models[0].id;
-  return el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'All reward models'), el('span.muted', {}, isNewest ? 'press a number to look at an older one' : `you look at number ${shownModel().id}`),
+  return el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'All reward models'), el('span.muted', {}, isNewest ? 'press a number to view an older one' : `you are viewing number ${shownModel().id}`),
     isNewest ? null : el('button.lab-button.small', { type: 'button', 'data-do': 'newest', onclick: () => { chosenId = null; pollNow(); } }, 'Back to the newest')),
   el('div.scroll.lab-scroll', { tabindex: 0, role: 'group', 'aria-label': 'list of reward models' }, el('table', {}, el('thead', {}, el('tr', {}, ['', 'accuracy', '95 % interval', 'labels', 'from', 'trained'].map((name) => el('th', { scope: 'col' }, name)))),
     el('tbody', {}, state.models.map((m) => el(`tr${m.id === shownModel().id ? '.open' : ''}`, {}, el('td', {}, selectButton(m)),
@@ -201,14 +201,14 @@ function wordScores() {
   prompt.addEventListener('input', () => { draft.turns = null; });
   const fill = () => { prompt.value = draft.prompt; text.value = draft.text; conversation.show(draft.turns); };
   const shorten = (words) => (words.length > 60 ? `${words.slice(0, 60)}…` : words);
-  const picker = el('select.lab-input.pick', { 'aria-label': 'text to look into', 'data-do': 'explain-pick', onchange: () => { if (picker.value !== '') { draft = { ...texts[Number(picker.value)] }; fill(); explain(); } } },
+  const picker = el('select.lab-input.pick', { 'aria-label': 'text to explain', 'data-do': 'explain-pick', onchange: () => { if (picker.value !== '') { draft = { ...texts[Number(picker.value)] }; fill(); explain(); } } },
     el('option', { value: '' }, 'a text of my own'), texts.map((item, i) => el('option', { value: i }, `${item.tag}: ${shorten(item.text)}`)));
   picker.value = String(texts.findIndex((item) => item.text === draft.text && item.prompt === draft.prompt));
   if (picker.selectedIndex < 0) picker.value = '';
   fill();
   return el('div.lab-card.words', {},
-    el('div.lab-row', {}, el('h3', {}, 'Which words raise or lower the score?'), picker),
-    el('div.twice', {}, el('label', {}, el('span.muted', {}, 'prompt'), conversation.shown, prompt), el('label', {}, el('span.muted', {}, 'text; change a word and see'), text)),
+    el('div.lab-row', {}, el('h3', {}, 'Words that raise or lower the score'), picker),
+    el('div.twice', {}, el('label', {}, el('span.muted', {}, 'prompt'), conversation.shown, prompt), el('label', {}, el('span.muted', {}, 'text; change a word to see the effect'), text)),
     el('div.lab-row', {}, el('button.lab-button.small', { type: 'button', 'data-do': 'explain', onclick: explain }, 'Show words'), conversation.edit),
     el('div.tokens', { 'data-do': 'tokens' }));
 }
@@ -221,7 +221,7 @@ function explain() {
 }
 
 function waitingText() {
-  return `${pendingText.running ? 'The engine reads the text' : 'Waiting for the engine; a run in progress lets it in between, a sleeping engine loads the model first'} (${Lab.duration((Date.now() - pendingText.id) / 1000)}) …`;
+  return `${pendingText.running ? 'The engine is scoring the text' : 'Waiting for the engine (it answers between the steps of a run; if it was stopped, it loads the model first)'} (${Lab.duration((Date.now() - pendingText.id) / 1000)}) …`;
 }
 
 function drawExplanation() {
@@ -231,7 +231,7 @@ function drawExplanation() {
   if (explanation.failure) { container.replaceChildren(el('p.lab-notice.bad', { role: 'alert' }, explanation.failure)); return; }
   const total = el('strong', {}, `Score ${Lab.number(explanation.score, 2)} sd`);
   if (!explanation.token_scores) {
-    container.replaceChildren(el('p', { role: 'status' }, total, '. This reward model reads the last token only, so no word has a score of its own; train one with pooling "mean" to see words.'));
+    container.replaceChildren(el('p', { role: 'status' }, total, '. This reward model reads only the last token, so single words have no score. Train one with pooling "mean" to see them.'));
     return;
   }
   const limit = Math.max(0.5, ...explanation.token_scores.slice(0, -1).map(Math.abs));  // without the end token, which scores the whole text
@@ -243,7 +243,7 @@ function drawExplanation() {
       explanation.tokens.map((token, i) => tokenNode(token, explanation.token_scores[i], limit, i === explanation.tokens.length - 1))), hint);
 }
 
-const HINT = 'Hover over a word or reach it with Tab for its number.';
+const HINT = 'Hover over a word, or move to it with Tab, to see its value.';
 
 function tokenNode(token, value, limit, isLast) {
   const name = token.trim() || (isLast ? 'the end, which has read the whole text' : 'space');
@@ -328,5 +328,5 @@ watch('value', () => {
   pollNow();
 });
 LabCharts.onThemeChange(() => { for (const one of charts.values()) if (one.node.isConnected) drawChart(one); });
-root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for reward models …'));
+root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Loading the reward models …'));
 pollNow = Lab.poll(root, update, 1000);

@@ -13,11 +13,11 @@ let comparisonRevision = '';  // its revision
 let pendingId = 0;            // request_id of the last action
 const control = (name, run) => root.querySelector(`[data-do="${name}"]${run === undefined ? '' : `[data-run="${run}"]`}`);
 
-const list = el('section.list', { 'aria-label': 'runs of this project' }, el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for runs …'));
+const list = el('section.list', { 'aria-label': 'runs of this project' }, el('div.lab-card.lab-empty', { role: 'status' }, 'Loading the runs …'));
 const notice = el('p.lab-notice', { role: 'status', hidden: true, 'data-do': 'runs-notice' });
 const compareCard = el('section.lab-card.compare', { 'aria-label': 'compare runs', hidden: true });
 const exportCard = el('section.lab-card.take', { 'aria-label': 'export', hidden: true });
-root.append(Lab.operatorNotice('Only the operator changes runs, trains, exports and imports here; you can look and compare.'), notice, list, compareCard, exportCard);
+root.append(Lab.operatorNotice('Only the operator can change runs, train, export and import; you can view and compare.'), notice, list, compareCard, exportCard);
 exportCard.addEventListener('change', () => { if (control('export-link')) showMessage(''); });
 
 const showMessage = (text, isError = false) => Lab.showNotice(notice, text, isError);
@@ -79,13 +79,13 @@ function nameCell(run) {
 
 function actions(run) {
   if (editing?.run === run.id && editing.mode === 'delete') {
-    return Lab.deleteConfirmation(`Delete run ${run.id} for good?`, 'run-delete', { 'data-run': run.id },
+    return Lab.deleteConfirmation(`Delete run ${run.id} permanently?`, 'run-delete', { 'data-run': run.id },
       () => send('control', { action: 'delete', run: run.id }), stopEditing);
   }
   return el('div.lab-row', {},
     el('button.lab-button.small', { type: 'button', 'data-do': 'run-watch', 'data-run': run.id, title: 'its curves and samples, under Train', onclick: () => watchRun(run.id) }, 'Watch'),
     Lab.operatorOnly(run.is_resumable ? el('button.lab-button.small', { type: 'button', 'data-do': 'run-resume', 'data-run': run.id, onclick: () => send('control', { action: 'resume', run: run.id }) }, 'Resume') : null,
-    el('button.lab-button.small.danger', { type: 'button', 'data-do': 'run-delete', 'data-run': run.id, disabled: run.is_active, title: run.is_active ? 'stop it under Train first' : 'asks first',
+    el('button.lab-button.small.danger', { type: 'button', 'data-do': 'run-delete', 'data-run': run.id, disabled: run.is_active, title: run.is_active ? 'stop it first under Train' : 'asks first',
       onclick: () => startEditing(run.id, 'delete') }, 'Delete')));
 }
 
@@ -115,7 +115,7 @@ function drawList() {
   const focus = list.contains(document.activeElement) ? [document.activeElement.dataset.do, document.activeElement.dataset.run] : null;
   if (!state.runs.length) {
     list.replaceChildren(el('div.lab-card.lab-empty', { role: 'status' }, el('p', {}, 'This project has no run yet.'),
-      el('p', {}, 'Label pairs under Label, then start PPO under Train; every run stays here, with its numbers, samples and checkpoints.')));
+      el('p', {}, 'Label pairs under Label, then start PPO under Train; every run is listed here, with its metrics, samples and checkpoints.')));
     return;
   }
   const head = ['', 'run', 'algorithm', 'status', 'step', 'score over steps', 'score (sd)', 'KL (nats)', 'gold (points)', 'made', ''];
@@ -135,7 +135,7 @@ function drawCompare() {
   if (!compareCard.firstChild) {
     const heading = (title, description) => el('div.lab-row', {}, el('h3', {}, title), el('span.muted', {}, description));
     compareCard.append(
-      el('div.lab-row', {}, el('h2', {}, 'Beside each other'),
+      el('div.lab-row', {}, el('h2', {}, 'Comparison'),
         el('select.lab-input', { 'aria-label': 'metric', 'data-do': 'runs-metric', onchange: (event) => { metric = event.target.value; update(); } }),
         el('span.muted.about')),
       el('ul.legend', { 'aria-label': 'legend' }),
@@ -143,8 +143,8 @@ function drawCompare() {
       el('div.drawn', {},
         el('div.plot.wide', { role: 'img', 'aria-label': 'metric over the steps' }),
         el('div.two', {},
-          el('figure', {}, heading('Score against √KL', 'what the run is paid for'), el('div.plot.score', { role: 'img', 'aria-label': 'score over the square root of KL' })),
-          el('figure.gold', {}, heading('Gold against √KL', 'what it stands for'), el('div.plot.gold', { role: 'img', 'aria-label': 'gold score over the square root of KL' }))),
+          el('figure', {}, heading('Score against √KL', 'what the run maximises'), el('div.plot.score', { role: 'img', 'aria-label': 'score over the square root of KL' })),
+          el('figure.gold', {}, heading('Gold against √KL', 'what the score is meant to measure'), el('div.plot.gold', { role: 'img', 'aria-label': 'gold score over the square root of KL' }))),
         el('p.muted.how', {}, `Distance from the base grows to the right; the large dot is the end. A dot is the mean of a few steps in a row (point at it to see which), at most ${props.data.buckets} a run. Where the score still rises and gold falls, the policy exploits the reward model (over-optimisation, Gao et al. 2022).`)),
       el('div.differs', {}));
   }
@@ -202,7 +202,7 @@ function drawMetrics() {
 function drawDiffers() {
   const container = compareCard.querySelector('.differs'), runs = comparison.runs, differences = comparison.setting_differences;
   if (runs.length < 2) { container.replaceChildren(); return; }
-  const note = differences.length ? 'Only the settings that are not the same everywhere.' : 'Nothing: the same settings, labels, seed, device and versions. Their numbers should be the same too.';
+  const note = differences.length ? 'Only settings that differ are listed.' : 'No differences: same settings, labels, seed, device and versions. The metrics should be the same too.';
   container.replaceChildren(el('div.lab-row', {}, el('h3', {}, 'What differs'), el('span.muted', {}, note)),
     differences.length ? el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'what differs' }, el('table', {},
       el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'setting'), runs.map((run) => el('th', { scope: 'col' }, el('i.swatch', { 'data-slot': slots.get(run.id) + 1 }), `${run.id} ${run.name}`)))),

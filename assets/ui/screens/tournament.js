@@ -9,17 +9,17 @@ window.LabTournament = window.LabTournament || (({ root, fetchState, trigger, ge
   const field = (name, value) => el('input.lab-input', { type: 'text', inputmode: 'numeric', value, 'aria-label': name, 'data-do': `tournament-${name}` });
   const promptCount = field('prompts', '24');
   const chips = el('div.lab-row.chips', { 'data-do': 'tournament-contestants' });
-  const beginButton = el('button.lab-button', { type: 'button', 'data-do': 'tournament-begin', onclick: start }, 'Begin a tournament');
+  const beginButton = el('button.lab-button', { type: 'button', 'data-do': 'tournament-begin', onclick: start }, 'Start a tournament');
   const addButton = el('button.lab-button.small', { type: 'button', 'data-do': 'tournament-add', onclick: addChosen }, 'Add the models chosen above');
   const estimate = el('span.muted', { 'data-do': 'tournament-estimate' });
   const notice = el('p.lab-notice', { hidden: true, 'data-do': 'tournament-notice' });
   const stage = el('div.stage'), ranking = el('div.ranking'), controls = el('div.lab-row.controls');
   const note = el('span.muted', { 'data-do': 'tournament-note' });
   const fold = el('details.lab-card.tournament.blind-pairs', { open: Lab.getItem('tournament-open') === 'true', ontoggle: () => { Lab.setItem('tournament-open', fold.open); drawnKey = ''; refresh(); } },
-    el('summary', {}, el('strong', {}, 'Tournament'), el('span.muted', {}, ' ranks several models by blind choices')),
+    el('summary', {}, el('strong', {}, 'Tournament'), el('span.muted', {}, ' ranks several models by blind comparisons')),
     el('div.inside', {}, controls, notice, stage, ranking,
-      el('p.muted.about', {}, 'Up to eight models answer the same prompts. You say which of two texts is better and do not see whose they are; the next pair is the one that tells most about the ranking. Several people can judge at once. Nothing learns from these answers.'),
-      Lab.operatorNotice('Only the operator begins and deletes tournaments here; you can judge their pairs.'),
+      el('p.muted.about', {}, 'Up to eight models answer the same prompts. You choose the better of two texts without knowing which models wrote them; the next pair is the one that is most informative about the ranking. Several people can judge at the same time. Nothing is trained on these answers.'),
+      Lab.operatorNotice('Only the operator can start and delete tournaments; you can judge their pairs.'),
       Lab.operatorOnly(el('div.new', {}, el('strong', {}, 'New tournament'), chips, el('div.lab-row', {}, addButton, el('label.lab-row', {}, el('span.muted', {}, 'prompts'), promptCount), beginButton, estimate)))));
 
   const pairs = LabBlindPairs({ name: 'tournament', idName: 'tournament_id', pairName: 'token', answerEvent: 'judge_pair', card: fold, stage, notice, trigger, fetchState, show,
@@ -30,7 +30,7 @@ window.LabTournament = window.LabTournament || (({ root, fetchState, trigger, ge
   function start() {
     const { seed, max_new_tokens, reward_model_id } = getRequest();
     send('start_tournament', { ...settings(), seed, max_new_tokens, reward_model_id },
-      () => showNoReply('The lab does not reply, so the tournament may not have begun. Before you begin it again, look whether it is in the list of tournaments.'));
+      () => showNoReply('The lab does not reply, so the tournament may not have started. Check the list of tournaments before you start it again.'));
   }
   const next = () => send('judge_pair', { tournament_id: pairs.state.id }, () => showNoReply('The lab does not reply. Press the button again.'));
 
@@ -84,15 +84,15 @@ window.LabTournament = window.LabTournament || (({ root, fetchState, trigger, ge
     const picker = el('select.lab-input', { 'aria-label': 'tournament', 'data-do': 'tournament-pick', onchange: () => { pairs.selectedId = Number(picker.value); refresh(); } }, ...ids.map((one) => el('option', { value: one }, `tournament ${one}`)));
     picker.value = id;
     const remove = el('button.lab-button.small.danger', { type: 'button', 'data-do': 'tournament-delete', title: 'asks first', onclick: () => {
-      controls.replaceChildren(Lab.deleteConfirmation(`Delete tournament ${id} for good, with its texts and answers?`, 'tournament-delete', {}, () => send('delete_tournament', { tournament_id: id }, () => showNoReply(`The lab does not reply, so tournament ${id} may not be deleted yet. Look at it, and delete it again if it is not.`)), drawControls));
+      controls.replaceChildren(Lab.deleteConfirmation(`Delete tournament ${id} permanently, with its texts and answers?`, 'tournament-delete', {}, () => send('delete_tournament', { tournament_id: id }, () => showNoReply(`The lab does not reply, so tournament ${id} may not be deleted yet. Check it, and delete it again if necessary.`)), drawControls));
     } }, 'Delete');
     controls.replaceChildren(picker, Lab.operatorOnly(remove));
   }
 
   function content(state) {
     if (state.id === null) return [];
-    if (state.failure) return [el('p.lab-notice.bad', { role: 'alert' }, `It could not be written: ${state.failure}`)];
-    if (state.is_waiting) return [el('p.muted', { role: 'status' }, `The engine writes the texts: ${Math.round(100 * state.progress)} % …`)];
+    if (state.failure) return [el('p.lab-notice.bad', { role: 'alert' }, `Its texts could not be written: ${state.failure}`)];
+    if (state.is_waiting) return [el('p.muted', { role: 'status' }, `The engine is writing the texts: ${Math.round(100 * state.progress)} % …`)];
     if (!state.can_judge) return [el('p.muted', {}, 'To judge, log in with the join code.')];
     if (state.pair) return judgingView(state);
     return [el('div.lab-row', {}, el('button.lab-button.lab-main', { type: 'button', 'data-do': 'tournament-next', onclick: next }, state.own_count ? 'More pairs' : 'Judge pairs'),
@@ -125,8 +125,8 @@ window.LabTournament = window.LabTournament || (({ root, fetchState, trigger, ge
     const matrix = rows.map((row, i) => el('tr', {}, el('th', { scope: 'row' }, row.name), ...rows.map((_, j) => share(i, j))));
     tables.replaceChildren(
       el('div.lab-scroll', { tabindex: '0', role: 'group', 'aria-label': 'ranking' }, el('table', { 'data-do': 'tournament-ranking' }, head('model', 'score (95 % interval)', 'KL', 'reward', ...(hasGold ? ['gold'] : [])), el('tbody', {}, ...scores))),
-      el('p.muted', {}, 'Score 0 is as good as the base model, +1 is liked better than it in 73 % of pairs, +2 in 88 %. Models whose intervals overlap a lot may be equally good. KL, reward and gold are means over the texts of this tournament.'),
-      el('h3', {}, 'How often the row is liked better than the column'),
+      el('p.muted', {}, 'A model with score 0 is as good as the base model; with +1 it is preferred to the base in 73 % of pairs, with +2 in 88 %. Models with strongly overlapping intervals may be equally good. KL, reward and gold are means over the texts of this tournament.'),
+      el('h3', {}, 'How often the row is preferred to the column'),
       el('div.lab-scroll', { tabindex: '0', role: 'group', 'aria-label': 'win rates' }, el('table', { 'data-do': 'tournament-matrix' }, head('', ...rows.map((row) => row.name)), el('tbody', {}, ...matrix))));
   }
 

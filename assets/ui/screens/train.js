@@ -43,7 +43,7 @@ function buildScreen() {
   state.samples = LabSampleViewer(state.run.id, (question) => server.samples(question), (step) => { markAll(); tokenView.show(state.run.id, step); }, tokenView.open);
   nodes = { activity: el('p.lab-notice', { role: 'status', hidden: true }), grid: el('div.grid', { role: 'group', 'aria-label': 'curves' }), more: el('div.more'),
     explanation: el('p.muted', {}, 'The sentence under each curve describes the mean of its last 5 steps (fewer before step 10), because single steps are noisy. A curve counts as rising or falling only if its newest step confirms it.'),
-    none: el('div.lab-card.lab-empty', {}, 'The curves begin with the first step.') };
+    none: el('div.lab-card.lab-empty', {}, 'The curves start with the first step.') };
   const barNode = buildBar();
   root.replaceChildren(barNode, nodes.activity, el('div.columns', {}, el('div.curves', {}, nodes.none, nodes.grid, nodes.explanation, nodes.more), state.samples.node), tokenView.node);
   for (const curve of CURVES) state.charts[curve.metric] = LabCharts.make(nodes.grid, curve, props.data, goToStep);
@@ -79,7 +79,7 @@ function updateButtons(run, pending) {
   nodes.resume.disabled = pending.includes('resume');
   nodes.stop.disabled = pending.includes('stop');
   nodes.settings.hidden = run.status === 'done';
-  nodes.pending.textContent = pending.length ? `asked for: ${pending.join(', ')}` : '';
+  nodes.pending.textContent = pending.length ? `requested: ${pending.join(', ')}` : '';
 }
 
 function drawBar(run, reply) {
@@ -108,7 +108,7 @@ function drawBar(run, reply) {
   }
   drawCheck(nodes.ratio, 'first ratio = 1', reply.checks.max_first_ratio_deviation, 1e-5, 'The first update of every step starts from the policy that wrote the texts: all ratios must be 1.');
   nodes.ratio.hidden = run.step > 0 && reply.checks.max_first_ratio_deviation === null;  // an offline method has no ratio
-  drawCheck(nodes.kl, 'KL at the first step = 0', reply.checks.first_step_kl, 1e-3, 'The policy begins as the reference: its first texts must have KL 0.');
+  drawCheck(nodes.kl, 'KL at the first step = 0', reply.checks.first_step_kl, 1e-3, 'The policy starts as a copy of the reference: its first texts must have KL 0.');
 }
 
 function drawCheck(badge, label, value, limit, title) {
@@ -159,7 +159,7 @@ function drawEmpty() {
   for (const chart of allCharts()) chart.drop();
   state = initialState(); nodes = {}; activity = null;
   delete root.dataset.run;
-  root.replaceChildren(el('div.lab-card.lab-empty', {}, 'No run yet. When one trains, its curves and its texts appear here while it learns.'));
+  root.replaceChildren(el('div.lab-card.lab-empty', {}, 'No run yet. The curves and samples of a run appear here while it trains.'));
 }
 
 async function update() {
@@ -237,6 +237,6 @@ watch('value', () => {
 });
 window.addEventListener('lab-run', (event) => selectRun(event.detail));
 LabCharts.onThemeChange(() => { for (const chart of allCharts()) chart.restyle(); });
-root.append(el('div.lab-card.lab-empty', {}, 'Looking for runs …'));
+root.append(el('div.lab-card.lab-empty', {}, 'Loading the runs …'));
 const clock = setInterval(() => { if (document.body.contains(root)) updateActivity(); else clearInterval(clock); }, 1000);
 pollNow = Lab.poll(root, update, 1000);

@@ -151,7 +151,7 @@ class ImportController:
         if payload.action == "ask":
             return {"deletion_summary": format_undo(preview_undo(self.ctx.db, project_id, import_id))}
         undone = format_undo(undo_import(self.ctx.db, project_id, import_id), completed=True)
-        return {"message": f"Taken back: {undone}"}
+        return {"message": f"Undone: {undone}"}
 
     def build_request(self, payload: ImportAction) -> ImportProcessRequest:
         """What to read: an uploaded file or a data set of the Hub, no other file of this machine. Raises ConfigError."""

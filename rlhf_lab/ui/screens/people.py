@@ -113,7 +113,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
 
 def leaderboard(ctx: Context) -> list[dict[str, Any]]:
-    """A row per person: labels, agreement with themselves on hidden repeats and with others on shared pairs."""
+    """A row per person: labels, self-consistency on hidden repeats and with others on shared pairs."""
     return [
         {
             "annotator": row.annotator, "labels": row.labels, "repeats": row.repeated, "consistent_repeats": row.same,

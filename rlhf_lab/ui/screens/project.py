@@ -89,7 +89,7 @@ OptionalNumber = Annotated[
 class ProjectPayload(Payload):
     """An action of the operator, with the fields that it needs.
 
-    prompt_set, temperature: empty for what suits the model. text, file: prompts of the person's own, and the name of their file.
+    prompt_set, temperature: empty for chosen for the model. text, file: prompts of the person's own, and the name of their file.
     confirmed: create although the model is too large. template_arguments: a JSON object, or empty.
     """
 

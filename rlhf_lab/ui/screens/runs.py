@@ -179,4 +179,4 @@ def handle_action(ctx: Context, payload: RunAction) -> str:
         case "delete":
             run_control.delete(ctx.db, ctx.home, run_id)
             return f"Run {run_id} was deleted, with its metrics and checkpoints."
-    raise ConfigError(f'A run does not know the action "{payload.action}" here. Reload the page and try again.')
+    raise ConfigError(f'There is no action "{payload.action}" for runs. Reload the page and try again.')

@@ -102,7 +102,7 @@ def control_run(ctx: Context, control: RunControl) -> None:
                 raise unusable("reward_model")
             run_control.switch_reward_model(ctx.db, run_id, control.reward_model)
         case _:
-            raise ConfigError(f'A run does not know the action "{control.action}". Reload the page and try again.')
+            raise ConfigError(f'There is no action "{control.action}" for runs. Reload the page and try again.')
 
 
 def _parse_decimal(control: RunControl) -> float:
