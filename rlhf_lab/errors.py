@@ -11,6 +11,9 @@ LabError
 │   ├── BusyStoreError        another process wrote to the database for too long; try again
 │   ├── CorruptStoreError     the database file is damaged; it was renamed, never overwritten
 │   └── LostStoreError        the database file was deleted or replaced while it was open
+├── MirrorError               the lab cannot be saved to the Hub, or restored from it
+│   ├── HubUnavailableError   the Hub does not answer or limits the rate; try again
+│   └── MirrorConflictError   the repository holds another lab, or another lab writes to it
 ├── TrainingError             training cannot continue
 │   ├── NotFiniteError        a NaN or infinity appeared
 │   ├── RewardTermError       a reward function failed, gave no number or took too long
@@ -62,6 +65,22 @@ class CorruptStoreError(StoreError):
 
 
 class LostStoreError(StoreError):
+    pass
+
+
+class MirrorError(LabError):
+    pass
+
+
+class HubUnavailableError(MirrorError):
+    """retry_after_s: the least time that the Hub asks to wait, in seconds."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class MirrorConflictError(MirrorError):
     pass
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from rlhf_lab.common.hub_errors import first_line
 from rlhf_lab.errors import DataError
 
 
@@ -31,15 +32,10 @@ def push_folder(
             folder_path=folder, repo_id=repo_id, repo_type=repo_type, commit_message="Upload from RLHF Lab"
         )
     except HFValidationError as error:
-        raise DataError(f'"{repo_id}" is no name on the Hub: {_first_line(error, token)}. Write OWNER/NAME.') from None
+        raise DataError(f'"{repo_id}" is no name on the Hub: {first_line(error, token)}. Write OWNER/NAME.') from None
     except (HfHubHTTPError, OSError) as error:
         raise DataError(
-            f"{repo_id} could not be sent to the Hub: {_first_line(error, token)}. Check the network and that you are "
+            f"{repo_id} could not be sent to the Hub: {first_line(error, token)}. Check the network and that you are "
             "logged in with a token that may write there (HF_TOKEN, or `hf auth login`). The files are still in the folder."
         ) from None  # the chained traceback may contain the token
     return f"https://huggingface.co/{'datasets/' if repo_type == 'dataset' else ''}{repo_id}"
-
-
-def _first_line(error: Exception, token: str | None) -> str:
-    line = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
-    return line.replace(token, "…") if token else line

@@ -1,0 +1,7 @@
+"""Errors of the Hub's client in one line, without the token."""
+
+
+def first_line(error: BaseException, token: str | None) -> str:
+    """The first 300 characters of the message's first line; the class of an error without a message."""
+    line = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
+    return line.replace(token, "…") if token else line
