@@ -119,7 +119,7 @@ def test_import_is_undone_after_a_confirmation(lab, open_page):
     expect(mine.locator("[data-do=data-back]")).to_be_focused()
     mine.locator("[data-do=data-back]").click()
     control(page, "data-back-sure").click()
-    expect(control(page, "data-notice")).to_have_text("Taken back: 1 vote and 1 pair went.")
+    expect(control(page, "data-notice")).to_have_text("Undone: 1 vote and 1 pair went.")
     expect(mine).to_contain_text("0 of 1 vote, 0 of 1 new pair (undone)")
     expect(mine.locator("button")).to_have_count(0)
     assert page.locator("img[src=x]").count() == 0

@@ -415,7 +415,7 @@ def test_judge_labels_on_request_and_reset_starts_a_new_project(lab, open_page):
     for sure in ("false", "true"):
         page.evaluate(f"window.confirm = words => {{ window.asked = words; return {sure}; }}")
         page.click("[data-do=reset]")
-        assert "The labels so far stay in the old one" in page.evaluate("window.asked")
+        assert "The labels so far are kept in the old one" in page.evaluate("window.asked")
     expect(page.locator("[data-count]")).to_have_attribute("data-count", "0")
     expect(page.locator(".lab-notice")).to_contain_text("A new project was created")
     expect(page.locator(".goal")).not_to_contain_text("simulated")

@@ -112,7 +112,7 @@ def test_unanswered_vote_is_sent_after_the_tab_was_closed(lab, open_page):
     page.locator("body").click(position={"x": 2, "y": 2})
     go_offline(page)
     page.keyboard.press("0")
-    expect(message(page)).to_contain_text("also if you close the page")
+    expect(message(page)).to_contain_text("also if you close it")
     page.close()
     assert vote_count(lab) == before
     go_online(page, open_page)
@@ -209,7 +209,7 @@ def test_what_would_act_twice_is_not_sent_again_and_the_page_says_so(lab, open_p
     current_pair(page)
     go_offline(page)
     page.click(f"[data-do={name}]")
-    expect(message(page)).to_contain_text(f'The lab does not reply to "{label}". It is not sent again by itself.')
+    expect(message(page)).to_contain_text(f'The lab does not reply to "{label}". It is not sent again automatically.')
     go_online(page, open_page)
     expect(message(page)).to_have_text(f'"{label}" was not done, because the lab did not reply. Press it again.')
     current_pair(page)

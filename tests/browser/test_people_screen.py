@@ -96,7 +96,7 @@ def test_a_viewer_keeps_a_lost_vote_unsent_until_it_is_discarded(lab, open_page)
     sent = intercept_votes(page)
     page.reload()
     page.wait_for_selector("text=Join to label")
-    page.wait_for_selector("text=The join code gives you a new name instead")
+    page.wait_for_selector("text=With the join code you get a new name")
     assert kept_requests(page) == ["lost"]
     page.click("[data-do=discard-vote]")
     assert kept_requests(page) == []
@@ -268,7 +268,7 @@ def test_operator_erases_a_person_who_may_join_again(lab, open_page):
     assert set(boxes.evaluate_all(looks)) == {"auto"}
     operator.click("[data-do=erase]")
     expect(operator.locator(".lab-people .erasure")).to_contain_text(
-        "Take <b>Rude</b> out of every project for good, and keep"
+        "Remove <b>Rude</b> from every project permanently, and keep"
     )
     operator.click("[data-do=erase-sure]")
     operator.wait_for_selector(".lab-people .erasure .result:has-text('The name was removed from this lab')")

@@ -42,7 +42,7 @@ def test_labels_given_before_the_lab_was_public_are_marked_as_the_visitors_own(t
         assert latest_annotator(lab) != earlier_name
         page.click("role=tab[name='People']")
         row = f".lab-people tr[data-name={earlier_name}]"
-        expect(page.locator(row)).to_contain_text("you, before this lab was open to others")
+        expect(page.locator(row)).to_contain_text("you, before this lab was opened to others")
         other = open_page(lab)
         other.click("role=tab[name='People']")
         expect(other.locator(row)).to_be_visible()

@@ -110,7 +110,7 @@ def test_reward_model_trains_automatically_and_on_request_and_scores_words(lab, 
     if newest.report["adapter"]["used"]:
         expect(page.locator(".losses-part .js-plotly-plot")).to_be_visible()
     else:
-        expect_text(page, "no-losses", "An adapter was trained too, but on unseen labels it was not clearly better.")
+        expect_text(page, "no-losses", "An adapter was also trained, but it was not clearly better on held-out labels.")
     expect(page.locator(".calibration-part")).to_be_hidden()
     expect_text(page, "more-to-come", "With 30 unseen pairs (there are ")
     if newest.report["disagreements"]:
@@ -495,7 +495,7 @@ def test_blind_test_is_renamed_and_deleted(lab, blind_test, open_page):
     page.keyboard.press("1")
     page.wait_for_selector("[data-judged='1']")
     control(page, "blind-delete").click()
-    expect(page.locator(".blind .controls")).to_contain_text("for good, with its texts and 1 answer of one person?")
+    expect(page.locator(".blind .controls")).to_contain_text("permanently, with its texts and 1 answer of one person?")
     control(page, "blind-delete-leave").click()
     expect(names).to_have_count(2)
     control(page, "blind-delete").click()

@@ -40,7 +40,7 @@ def enter_secret(page, secret=SECRET) -> None:
 def expect_invitation(page, link: str) -> None:
     """The screen People shows the operator's sections: QR code, rules, erasing a person."""
     page.get_by_role("tab", name="People", exact=True).click()
-    expect(page.locator("[aria-label='who is connected']")).to_contain_text("may do everything here")
+    expect(page.locator("[aria-label='who is connected']")).to_contain_text("can do everything")
     expect(page.locator(".invite svg.qr path")).to_have_count(1)
     expect(page.locator(".invite .lab-text")).to_have_text(link)
     page.locator("summary:has-text('Take somebody out')").click()
@@ -165,4 +165,4 @@ def test_secret_opens_a_space_with_a_join_code(class_space, open_page):
     enter_secret(ann)  # the visitor keeps the name
     expect_text(ann, "project-notice", "You are the operator")
     expect_invitation(ann, f"{class_space.url}join?code={CODE}")
-    expect(ann.locator("[aria-label='who is connected']")).to_contain_text("You, Ann, may do everything here")
+    expect(ann.locator("[aria-label='who is connected']")).to_contain_text("You, Ann, can do everything")

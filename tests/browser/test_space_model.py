@@ -40,8 +40,8 @@ def test_progress_failure_and_another_try(space, hub, open_page):
     hub.is_down = True
     page = open_screen(space.start(), open_page, "Label")
     notice = page.locator("[data-do=startup-notice]")
-    expect(notice).to_contain_text("storyteller is not here. RLHF_LAB_MODEL: The Hub cannot be reached from here")
-    expect(notice).to_contain_text("You can label with the embedded model; the operator can try again under Project.")
+    expect(notice).to_contain_text("storyteller is not available. RLHF_LAB_MODEL: The Hub cannot be reached from here")
+    expect(notice).to_contain_text("You can label texts of the embedded model; the operator can retry under Project.")
     current_pair(page)  # the lab works meanwhile
     open_tab(page, "Project")
     expect(control(page, "project-retry")).to_be_disabled()
@@ -53,7 +53,7 @@ def test_progress_failure_and_another_try(space, hub, open_page):
     hub.go_on.clear()
     page.click("[data-do=project-retry]")
     expect(notice).to_contain_text("Downloading storyteller")
-    expect(notice).to_contain_text("Until then you can label with the embedded model")
+    expect(notice).to_contain_text("Until then you can label texts of the embedded model")
     bar = notice.get_by_role("progressbar")
     wait_until(lambda: 0 < int(bar.get_attribute("aria-valuenow") or 0) < 100, "some progress", page)
     expect(notice).to_contain_text(re.compile(r"\d+ kB of 8\.\d MB · "))  # the small files; the weights wait

@@ -98,7 +98,7 @@ def test_imports_are_listed_and_undone(controller, ctx):
         with pytest.raises(StoreError):
             act(controller, {"action": "back", **payload, "import": wrong})
     assert list_imports(ctx) == listed
-    assert act(controller, {"action": "back", **payload}) == {"message": "Taken back: 2 votes and 2 pairs went."}
+    assert act(controller, {"action": "back", **payload}) == {"message": "Undone: 2 votes and 2 pairs went."}
     assert sum(vote_counts(ctx.db, ctx.project.id)[Source.HUMAN].values()) == 0
     with pytest.raises(StoreError, match="already"):
         act(controller, {"action": "back", **payload})
