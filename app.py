@@ -35,7 +35,7 @@ MIN_SECRET_LENGTH = 16
 def main(argv: list[str] | None = None) -> int:
     on_space = bool(os.environ.get("SPACE_ID"))
     parser = argparse.ArgumentParser(
-        description=__doc__, epilog=f"Where an option is missing, a variable counts: {', '.join(VARIABLES.values())}."
+        description=__doc__, epilog=f"Environment variables replace missing options: {', '.join(VARIABLES.values())}."
     )
     parser.add_argument(
         "--host", default="0.0.0.0" if on_space else "127.0.0.1", help="address to serve on (default 127.0.0.1)"
@@ -43,30 +43,31 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--url",
         default=None,
-        help="the address at which a proxy before the lab serves it, such as https://lab.example.org/",
+        help="public address of the lab behind a proxy, such as https://lab.example.org/",
     )
     parser.add_argument("--port", type=int, default=7860, help="port to serve on (default 7860)")
     parser.add_argument("--home", type=Path, default=None, help=f"the lab's folder (default {default_home()})")
     parser.add_argument(
-        "--public-labelling", action="store_true", help="whoever reaches the page may label, without the join code"
+        "--public-labelling",
+        action="store_true",
+        help="everybody who can open the page may label, without the join code",
     )
     limits = ", ".join(f"{name}={value:g}" for name, value in DemoConfig().to_dict().items())
     parser.add_argument(
         "--demo-mode", nargs="*", default=None, metavar="SETTING=VALUE",
-        help="visitors may start short runs, and what visitors made is removed from time to time (docs/SPACES.md); "
+        help="visitors may start short runs; their labels, models and runs are removed regularly (docs/SPACES.md); "
         f"{DEMO_MODE_ENV_VAR}=1 does the same. Settings: {limits}",
     )  # fmt: skip
     parser.add_argument(
-        "--model", default=None, help="open the project on this model, or make one: embedded, a folder, or a Hub id"
+        "--model", default=None, help="open the project on this model, or create one: embedded, a folder, or a Hub id"
     )
     parser.add_argument(
         "--prompts", default=None, metavar="SET_OR_FILE",
-        help=f"with --model: open the project on these prompts, or make one: {', '.join(PROMPT_SETS)}, or a file with a prompt a "
-        "line",
+        help=f"with --model: open the project on these prompts, or create one: {', '.join(PROMPT_SETS)}, or a file with one prompt per line",
     )  # fmt: skip
     parser.add_argument(
         "--system-prompt", default=None, metavar="TEXT",
-        help="with --model: open the project with this system prompt, or make one",
+        help="with --model: open the project with this system prompt, or create one",
     )  # fmt: skip
     parser.add_argument(
         "--template-arguments", default=None, metavar="JSON",
@@ -75,8 +76,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--temperature", default=None, help="sample new texts of the open project at this temperature")
     parser.add_argument(
         "--auth-file", type=Path, default=None,
-        help="people who enter by name and password at /enter, beside the join code: a file of lines NAME:PASSWORD or "
-        "NAME:PASSWORD:operator; `python -m rlhf_lab password` makes a hash to write in a password's place",
+        help="people who log in with name and password at /enter, in addition to the join code: a file of lines NAME:PASSWORD or "
+        "NAME:PASSWORD:operator; `python -m rlhf_lab password` creates a hash to use instead of a password",
     )  # fmt: skip
     args = parser.parse_args(argv)
     try:
@@ -165,7 +166,7 @@ def serve(ctx: Context, host: str, port: int) -> int:
         ctx.scheduler.start()
         ctx.instant_reward.start()
         print(f"RLHF Lab: {url}\nhome: {ctx.home}{access_instructions(ctx, ctx.public_url or url)}", flush=True)
-        print("Ctrl-C ends the page; what the engine does goes on.", flush=True)
+        print("Ctrl-C stops the page; the engine continues.", flush=True)
         threading.Event().wait()
     ctx.scheduler.stop()
     ctx.instant_reward.stop()
@@ -186,7 +187,7 @@ def shutdown_message(db: Database, home: Path) -> str:
         else job.kind.value.replace("_", " ")
         for job in running
     )  # fmt: skip
-    activity = f"is still at work ({running_text})" if running_text else "rests, and leaves by itself after 10 minutes"
+    activity = f"is still working ({running_text})" if running_text else "is idle, and exits after 10 minutes"
     return (
         f"The page has ended. The engine (pid {engine.row.process.pid}) {activity}.\n"
         f"Start `python app.py{home_option}` again to watch it; `python -m rlhf_lab stop-engine{home_option}` ends it "
@@ -200,7 +201,7 @@ def access_instructions(ctx: Context, url: str) -> str:
         return ""
     if os.environ.get("SPACE_HOST"):
         url = f"https://{os.environ['SPACE_HOST']}/"
-    join_text = "nothing to enter: whoever reaches the page may label"
+    join_text = "no login: everybody who can open the page may label"
     if ctx.access.default_role is Role.VIEWER:
         join_text = f"{url}join  with the code {ctx.access.join_code}"
     if ctx.access.password_entries:
@@ -211,7 +212,7 @@ def access_instructions(ctx: Context, url: str) -> str:
             f"\nThe operator's secret is short and can be guessed: give {OPERATOR_SECRET_ENV_VAR} {MIN_SECRET_LENGTH} "
             "characters or more."
         )
-    return f"\noperator (keep this link to yourself): {url}enter?key={quote(secret)}\nlabellers: {join_text}{warning}"
+    return f"\noperator (keep this link secret): {url}enter?key={quote(secret)}\nlabellers: {join_text}{warning}"
 
 
 if __name__ == "__main__":

@@ -337,7 +337,8 @@ def test_variables_stand_for_options_that_are_missing(tmp_path, served, monkeypa
     capsys.readouterr()
     assert app.main(home) == 1
     assert (
-        capsys.readouterr().err == 'error: RLHF_LAB_TEMPERATURE: "warm" is no temperature. Give a number such as 0.7.\n'
+        capsys.readouterr().err
+        == 'error: RLHF_LAB_TEMPERATURE: "warm" is not a temperature. Give a number such as 0.7.\n'
     )
     assert len(projects(served[-1].db)) == 2
 
@@ -394,7 +395,8 @@ def test_a_space_opens_without_demo_mode_where_its_variable_cannot_be_used(tmp_p
     warning = header.state(ctx)["warning"]
     assert warning.startswith("Demo mode is off. RLHF_LAB_DEMO_MODE: unknown setting(s) max_stepz; known: ")
     assert warning.endswith(
-        ". The operator can correct this in the settings of the Space; RLHF_LAB_DEMO_MODE=1 switches demo mode on with its "
+        ". The operator can correct this in the settings of the Space; RLHF_LAB_DEMO_MODE=1 switches demo mode on "
+        "with its "
         "default limits."
     )
     assert capsys.readouterr().err == f"error: {warning}\n"

@@ -131,7 +131,8 @@ def take_snapshot(
             raise sqlite.to_store_error(exc, str(home / FILE_NAME)) from exc
         except OSError as exc:
             raise StoreError(
-                f"The home {home} could not be copied to {folder} ({exc.strerror or exc}). Free some disk space and try again. "
+                f"The home {home} could not be copied to {folder} ({exc.strerror or exc}). Free some disk space and "
+                "try again. "
                 "The lab was not changed."
             ) from exc
         if snapshot.missing == missing:
@@ -144,11 +145,13 @@ def check_home(home: Path) -> None:
     """Raises StoreError if the home has no lab, or its tables are elsewhere."""
     if database_url_override() is not None:
         raise StoreError(
-            "The lab's tables are not in its home but where RLHF_LAB_STORE says, so the home alone would be no backup. Copy the "
-            "database with its own tools (pg_dump, pg_restore) while nothing trains, and the folder of the home as it is."
+            "The lab's tables are not in its home but where RLHF_LAB_STORE says, so the home alone would be no "
+            "backup. Copy the "
+            "database with its own tools (pg_dump, pg_restore) while nothing trains, and the folder of the home as "
+            "it is."
         )
     if not (home / FILE_NAME).is_file():
-        raise StoreError(f"There is no lab in {home}. Say where it is with --home.")
+        raise StoreError(f"There is no lab in {home}. Give its folder with --home.")
 
 
 def _clear(folder: Path) -> None:

@@ -53,22 +53,20 @@ def add_parser(subparsers: Any) -> None:
     _add_policy_parser(subparsers)
     _add_complete_parser(subparsers)
     _add_command(subparsers, "runs", "list the runs", run_runs)
-    _add_command(subparsers, "stop-engine", "end the engine; a run goes on when it is started again", run_stop)
+    _add_command(subparsers, "stop-engine", "stop the engine; a run continues when it is started again", run_stop)
 
 
 def _add_pairs_parser(subparsers: Any) -> None:
     parser = _add_command(subparsers, "pairs", "sample pairs of texts to label", run_pairs)
     parser.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
-    parser.add_argument(
-        "--model", default=None, help="begin a new project on this model: embedded, a folder, or a Hub id"
-    )
+    parser.add_argument("--model", default=None, help="create a project on this model: embedded, a folder, or a Hub id")
     parser.add_argument("--prompt-set", default=None, help=PROMPT_SET_HELP)
-    parser.add_argument("--prompts", type=Path, default=None, help="prompts of a new project, a prompt a line")
+    parser.add_argument("--prompts", type=Path, default=None, help="prompts of a new project, one per line")
     parser.add_argument("--seed", type=int, default=0, help="seed of a new project")
-    add_chat_arguments(parser, "begin a new project with this system prompt")
+    add_chat_arguments(parser, "create a project with this system prompt")
     parser.add_argument(
         "--temperature", type=float, default=None,
-        help=f"the project's sampling temperature from now on (new project: {PROPOSED_TEMPERATURE})",
+        help=f"sampling temperature of the project for new texts (new project: {PROPOSED_TEMPERATURE})",
     )  # fmt: skip
 
 
@@ -76,7 +74,12 @@ def _add_label_parser(subparsers: Any) -> None:
     parser = _add_command(subparsers, "label", "let a simulated judge label pairs", run_label)
     parser.add_argument("--judge", required=True, help="a judge's name, or FILE.py:NAME")
     parser.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
-    parser.add_argument("--noise", type=float, default=0.0, help="the judge's noise, in its own spread")
+    parser.add_argument(
+        "--noise",
+        type=float,
+        default=0.0,
+        help="standard deviation of the judge's noise, in units of its scores' standard deviation",
+    )
 
 
 def _add_reward_parser(subparsers: Any) -> None:
@@ -84,7 +87,7 @@ def _add_reward_parser(subparsers: Any) -> None:
     parser.add_argument("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose labels")
     parser.add_argument(
         "--job", type=int, default=None,
-        help="take part in a job that exists, as one of its processes: what the engine gives to `accelerate launch`",
+        help="used by the engine with `accelerate launch`: join this job as one of its processes",
     )  # fmt: skip
     add_arguments(parser, RewardConfig)
 
@@ -110,11 +113,11 @@ def _add_policy_parser(subparsers: Any) -> None:
         "--resume",
         type=int,
         default=None,
-        help="id of a stopped, failed or interrupted run to go on with, as it was begun; with --processes in so many",
+        help="resume this stopped, failed or interrupted run with its settings; --processes changes the number of processes",
     )
     parser.add_argument(
         "--run", dest="run_here", type=int, default=None,
-        help="take part in a run that exists, as one of its processes: what the engine gives to `accelerate launch`",
+        help="used by the engine with `accelerate launch`: join this run as one of its processes",
     )  # fmt: skip
     parser.add_argument(
         "--ptx-texts", metavar="FILE[:COLUMN]|OWNER/NAME:COLUMN", default=None,
@@ -130,7 +133,7 @@ def _add_complete_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--checkpoint",
         default="base",
-        help="base, run/ID/latest (the newest that is whole), run/ID/best or run/ID/STEP",
+        help="base, run/ID/latest (the newest complete one), run/ID/best or run/ID/STEP",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
     parser.add_argument("--temperature", type=float, default=None, help="of these samples (default: the project's)")
@@ -156,12 +159,10 @@ def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, An
             if engine_ensured and engine_process.engine_state(db).state is EngineState.ABSENT:
                 current = queue.get_job(db, job.id)  # the engine may have stopped after the job
                 if current.status in UNFINISHED_JOB_STATUSES:
-                    raise EngineError(
-                        f"{title}: the engine was stopped; the job goes on as soon as there is one again."
-                    )
+                    raise EngineError(f"{title}: the engine was stopped; the job continues when an engine is started.")
             status = engine_process.ensure_engine(db, home)
             if status.state is EngineState.DEAD and (failure := engine_process.start_failure(status, home)):
-                raise EngineError(f"no longer waiting for {title}: it goes on as soon as an engine starts. {failure}")
+                raise EngineError(f"no longer waiting for {title}: it continues when an engine starts. {failure}")
             current, engine_ensured = queue.get_job(db, job.id), True
             report(current.progress, current.eta_s)
             if current.status is JobStatus.DONE:
@@ -172,7 +173,7 @@ def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, An
                 time.sleep(POLL_S)
             except KeyboardInterrupt:
                 raise EngineError(
-                    f"no longer waiting; {title} goes on in the background. End the engine with `stop-engine`."
+                    f"no longer waiting; {title} continues in the background. `stop-engine` stops the engine."
                 ) from None
 
 
@@ -281,8 +282,8 @@ def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int
         rejected_options = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, "")]
         if rejected_options:
             raise ConfigError(
-                f"--resume goes on with the run as it was begun, without {', '.join(rejected_options)}. beta, lr and the "
-                "reward model change by `control`, --processes here, any setting in a new run."
+                f"--resume continues the run with its settings, without {', '.join(rejected_options)}. Change beta, "
+                "lr and the reward model with `control`, --processes here, and other settings in a new run."
             )
         run_control.resume(db, home, args.resume, args.processes)
         return int(args.resume)
@@ -324,7 +325,7 @@ def run_runs(args: argparse.Namespace) -> int:
         for r in listed
     ]
     text = "\n".join("{id:>4}  {status:<12} step {step} of {of}  {name}  {message}".format(**row) for row in rows)
-    print_result(args, {"runs": rows}, text or "no runs yet; begin one with `train-policy`")
+    print_result(args, {"runs": rows}, text or "no runs yet; start one with `train-policy`")
     return 0
 
 
@@ -332,5 +333,5 @@ def run_stop(args: argparse.Namespace) -> int:
     home = resolve_home(args)
     with open_existing_database(home) as db:
         stopped = engine_process.stop_engine(db, home)
-    print_result(args, {"stopped": stopped}, "the engine has ended" if stopped else "no engine was there")
+    print_result(args, {"stopped": stopped}, "the engine has ended" if stopped else "no engine was running")
     return 0

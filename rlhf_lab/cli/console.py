@@ -36,7 +36,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_project_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--project", type=int, default=None, help="project id (default: the one opened last)")
+    parser.add_argument("--project", type=int, default=None, help="project id (default: the project opened last)")
 
 
 def add_chat_arguments(parser: argparse.ArgumentParser, help_text: str) -> None:
@@ -62,7 +62,7 @@ def resolve_home(args: argparse.Namespace) -> Path:
 def open_existing_database(home: Path) -> Database:
     """Open the lab in a home. Raises StoreError if there is none: a mistyped home must not become an empty lab."""
     if not lab_exists(home):
-        raise StoreError(f"There is no lab in {home}. Say where it is with --home.")
+        raise StoreError(f"There is no lab in {home}. Give its folder with --home.")
     return Database.open(home)
 
 
@@ -125,8 +125,8 @@ def engine_lock(home: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise EngineError(
-            f"an engine is at work on {home}, and one home has one engine. Wait for it, stop it, or give another "
-            "--home."
+            f"an engine is already running on {home}, and a home can have only one. Wait for it, stop it, or give "
+            "another --home."
         ) from error
     with lock:
         yield

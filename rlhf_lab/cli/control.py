@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     home, expected = resolve_home(args), ACTIONS[args.action]
     if len(args.values) != len(expected):
         expected_text = " ".join(expected) or "no value"
-        raise ConfigError(f"{args.action} takes {expected_text}; it was given {pluralize(len(args.values), 'value')}.")
+        raise ConfigError(f"{args.action} takes {expected_text}, but got {pluralize(len(args.values), 'value')}.")
     with open_existing_database(home) as db:
         run_lock.mark_interrupted_runs(db, home)
         _apply_action(db, home, args.run_id, args.action, args.values)
@@ -52,9 +52,11 @@ def run(args: argparse.Namespace) -> int:
         current = get_run(db, args.run_id)
     request = " ".join([args.action, *args.values])
     result = {"run": current.id, "name": current.name, "asked": request, "status": current.status, "step": current.step}
-    delay_note = ", which follows within a moment" if current.status in (RunStatus.RUNNING, RunStatus.PAUSED) else ""
+    delay_note = ", which takes a moment" if current.status in (RunStatus.RUNNING, RunStatus.PAUSED) else ""
     print_result(
-        args, result, f"told run {current.id} to {request}{delay_note}; it is {current.status} at step {current.step}"
+        args,
+        result,
+        f"run {current.id}: {request} requested{delay_note}; it is {current.status} at step {current.step}",
     )
     return 0
 

@@ -132,21 +132,26 @@ class DemoResult(Evaluation):
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
-        "demo", help="the whole loop headless, with simulated labels; prints what it is worth"
+        "demo", help="the whole loop without a browser, with simulated labels; prints measurements"
     )
     add_common_arguments(parser)
     parser.add_argument("--labels", type=int, default=60, help="pairs the judge labels (default 60)")
     parser.add_argument("--judge", default="cheerful", help="a simulated judge, or FILE.py:NAME (default cheerful)")
-    parser.add_argument("--noise", type=float, default=0.0, help="the judge's noise, in its own spread (default 0)")
+    parser.add_argument(
+        "--noise",
+        type=float,
+        default=0.0,
+        help="standard deviation of the judge's noise, in units of its scores' standard deviation (default 0)",
+    )
     parser.add_argument("--model", default="embedded", help='"embedded", a model folder, or a Hub id')
     parser.add_argument("--prompt-set", default=None, help=PROMPT_SET_HELP)
-    parser.add_argument("--prompts", type=Path, default=None, help="a file of your own prompts, a prompt a line")
+    parser.add_argument("--prompts", type=Path, default=None, help="a file of your own prompts, one per line")
     parser.add_argument("--pooling", default=None, help="mean or last: what the reward head reads")
     parser.add_argument("--temperature", type=float, default=None, help=f"of all samples ({PROPOSED_TEMPERATURE})")
     parser.add_argument(
         "--tournament",
         action="store_true",
-        help="then rank base, best of 4 and checkpoints by the judge's blind choices",
+        help="then rank base, best of 4 and checkpoints by blind choices of the judge",
     )
     add_chat_arguments(parser, "a system prompt before every prompt (default: none)")
     add_arguments(parser, PolicyConfig, skip=("temperature",))
@@ -167,7 +172,7 @@ def run(args: argparse.Namespace) -> int:
 def demo(args: argparse.Namespace, home: Path) -> DemoResult:
     if args.labels < 2:
         raise ConfigError(
-            f"--labels {args.labels}: a reward model needs at least 2 labels, and some 30 to learn anything."
+            f"--labels {args.labels}: a reward model needs at least 2 labels, and about 30 to learn something useful."
         )
     judge = load_judge(args.judge)
     seed = args.seed or 0
@@ -369,9 +374,10 @@ def format_result(r: DemoResult) -> str:
     lines = [
         f'{pluralize(r.labels, "simulated label")} by the judge "{r.judge}" '
         f"({pluralize(r.label_ties, 'tie')}), seed {r.seed}" + (f"; {r.note}" if r.note else ""),
-        f"reward model: {r.reward_accuracy:.0%} of {pluralize(r.accuracy_pairs, 'unseen pair')} ranked as the judge does "
+        f"reward model: {r.reward_accuracy:.0%} of {pluralize(r.accuracy_pairs, 'unseen pair')} ranked as the judge "
+        "does "
         f"(95 %: {r.reward_accuracy_low:.0%} to {r.reward_accuracy_high:.0%}; {r.tie_share:.0%} of pairs were ties)",
-        f"gold above the base, in its sd: policy {r.gold_gain:+.2f} ± {r.gold_gain_se:.2f} at KL {r.kl:.1f}; "
+        f"gold above the base, in sd of the base: policy {r.gold_gain:+.2f} ± {r.gold_gain_se:.2f} at KL {r.kl:.1f}; "
         f"best of 4 {r.best_of_4_gold - r.gold_base:+.2f} ± {r.best_of_4_se:.2f} at {r.best_of_4_kl:.1f}; "
         f"best of 16 {r.best_of_16_gold - r.gold_base:+.2f} ± {r.best_of_16_se:.2f} at {r.best_of_16_kl:.1f}",
         "prompt by prompt (95 %): "

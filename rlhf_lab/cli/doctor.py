@@ -37,7 +37,7 @@ MIN_FREE_MB = 500
 DEFAULT_PORT = 7860
 TORCH_TIMEOUT_S = 120.0
 EXIT_CONFIG_ERROR = 78  # EX_CONFIG of sysexits.h: only a setting is wrong
-BFLOAT16_HINT = "; with RLHF_LAB_DTYPE=bfloat16 PPO takes half the time on this processor, which has tiles for it (AMX)"
+BFLOAT16_HINT = "; with RLHF_LAB_DTYPE=bfloat16 PPO takes half the time on this processor, which has AMX tiles"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 #: Runs in a subprocess: importing torch takes seconds, and a broken installation may crash the process.
 _DEVICE_SCRIPT = f"""
@@ -62,11 +62,9 @@ else:
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("doctor", help="look for what is wrong with this installation and this home")
+    parser = subparsers.add_parser("doctor", help="check this installation and this home")
     add_common_arguments(parser)
-    parser.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, help=f"the port the page is to be served on (default {DEFAULT_PORT})"
-    )
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"port of the page (default {DEFAULT_PORT})")
     parser.set_defaults(run=run)
 
 
@@ -106,7 +104,7 @@ def _check_home(home: Path) -> Iterator[tuple[str, tuple[bool, str]]]:
     name = f"home {home}"
     if not lab_exists(home):
         parent = _nearest_existing(home)
-        yield name, _run_check(lambda: f"{check_writable(parent)}; no lab there yet: python app.py makes one")
+        yield name, _run_check(lambda: f"{check_writable(parent)}; there is no lab yet: python app.py creates one")
         return
     try:
         with Database.open(home) as db:
@@ -139,10 +137,11 @@ def check_device() -> str:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise OSError(
-            f"torch could not be imported within {TORCH_TIMEOUT_S:.0f} s. The machine is very busy, or its disk very slow."
+            f"torch could not be imported within {TORCH_TIMEOUT_S:.0f} s. The machine is very busy, or its disk very "
+            "slow."
         ) from None
     if completed.returncode != 0:
-        last_line = (completed.stderr.strip().splitlines() or [f"it ended with status {completed.returncode}"])[-1]
+        last_line = (completed.stderr.strip().splitlines() or [f"it ended with exit status {completed.returncode}"])[-1]
         if completed.returncode == EXIT_CONFIG_ERROR:
             raise OSError(last_line)
         raise OSError(f"torch cannot be used: {last_line}. Install it again: pip install -r requirements.txt")
@@ -151,7 +150,7 @@ def check_device() -> str:
 
 def check_browser() -> str:
     playwright = "is installed" if importlib.util.find_spec("playwright") else "is not installed"
-    return f"any recent one shows the page; playwright and its Chromium are for the project's own tests only ({playwright})"
+    return f"any recent browser works; playwright and its Chromium are needed for the tests only ({playwright})"
 
 
 def check_port(port: int) -> str:
@@ -187,27 +186,28 @@ def check_engine(db: Database, home: Path) -> str:
         jobs_text = f"{waiting_count} {'job waits' if waiting_count == 1 else 'jobs wait'}"
     row = status.row
     if row is None or status.state is EngineState.ABSENT:
-        return f"none runs and {jobs_text}; the page, and each command that needs one, starts it"
+        return f"none is running and {jobs_text}; the page, and each command that needs an engine, starts one"
     process_label = f"pid {row.process.pid} on {row.process.host}"
     if status.state is EngineState.STARTING:
-        return f"starts since {_format_age(row.started_at)} ({process_label})"
+        return f"starting for {_format_age(row.started_at)} ({process_label})"
     if status.state is EngineState.ALIVE:
         memory = f", {row.memory_mib * 2**20 / 1e6:.0f} MB" if row.memory_mib is not None else ""
         activity = f"{row.state}; last heartbeat {_heartbeat_age(row)}"
         return f"alive ({process_label}): {activity}; {row.device or 'no model loaded'}{memory}; {jobs_text}"
     if not is_gone(row):
         raise EngineError(
-            f"{process_label} is there but silent, last heartbeat {_heartbeat_age(row)}; {jobs_text}. If that lasts, end "
-            f"it with `python -m rlhf_lab stop-engine`: a run goes on from its last checkpoint. See {home / OUTPUT_FILE}."
+            f"{process_label} does not respond, last heartbeat {_heartbeat_age(row)}; {jobs_text}. If this persists, "
+            "stop it with `python -m rlhf_lab stop-engine`: a run continues from its last checkpoint. See "
+            f"{home / OUTPUT_FILE}."
         )
     if failure := start_failure(status, home):
         raise EngineError(failure)
-    message = f"{process_label} ended without a word, last heartbeat {_heartbeat_age(row)}"
+    message = f"{process_label} ended unexpectedly, last heartbeat {_heartbeat_age(row)}"
     if waiting_count == 0:
-        return f"{message}; nothing waits for it, and the next one starts by itself"
+        return f"{message}; no job is waiting, and the next engine starts automatically"
     raise EngineError(
-        f"{message}; {jobs_text}. Open the page (python app.py) or give a command that trains: the next engine takes up "
-        f"what waits, a run from its last checkpoint. Its last words are in {home / OUTPUT_FILE}."
+        f"{message}; {jobs_text}. Open the page (python app.py) or run a command that trains: the next engine takes "
+        f"the waiting jobs, a run from its last checkpoint. Its last output is in {home / OUTPUT_FILE}."
     )
 
 

@@ -84,19 +84,19 @@ def _add_label_arguments(parser: argparse.ArgumentParser, default_format: str) -
     add("--source", choices=[*(s.value for s in Source), ALL_SOURCES], default=Source.HUMAN.value,
         help="whose labels (default human); each row says whose it is")  # fmt: skip
     add("--annotator", action="append", default=[], help="only this annotator's; may be given several times")
-    add("--no-names", action="store_true", help="people as visitors without a name; what they noted stays")
+    add("--no-names", action="store_true", help="replace names by numbered visitors; notes are kept")
     add("--ties", choices=TIES, default="keep", help='keep them with "tie": true, or drop them')
     add("--agreement", type=float, default=0.0, metavar="SHARE",
-        help="only votes that at least this share of the pair's votes agree with")  # fmt: skip
+        help="only votes that agree with at least this share of the pair's votes")  # fmt: skip
     add("--layout", choices=LAYOUTS, default="votes",
-        help="votes: all that is known; explicit, implicit: exactly TRL's columns, without ties")  # fmt: skip
+        help="votes: all columns; explicit, implicit: exactly TRL's columns, without ties")  # fmt: skip
     add("--messages", action="store_true", help="texts as chats: TRL's conversational format")
     add("--token-ids", action="store_true", help="also the sampled token ids")
     add(
         "--format",
         choices=FORMATS,
         default=default_format,
-        help=f"default {default_format}; csv: names and notes get an apostrophe before = + - @, the texts stay exact",
+        help=f"default {default_format}; csv: names and notes get an apostrophe before = + - @, texts are unchanged",
     )
 
 
@@ -113,8 +113,8 @@ def _add_export_parser(subparsers: Any, name: str, help_text: str, export: Any) 
     parser: argparse.ArgumentParser = subparsers.add_parser(name, help=help_text)
     add_common_arguments(parser)
     add_project_argument(parser)
-    parser.add_argument("--out", type=Path, required=True, help="the folder to write to; made if missing")
-    parser.add_argument("--force", action="store_true", help="replace files that are there")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write to; created if missing")
+    parser.add_argument("--force", action="store_true", help="replace existing files")
     parser.set_defaults(run=run, export=export, push=None)
     return parser
 
@@ -151,7 +151,7 @@ def _files_in(folder: Path) -> list[Path]:
 def _export_labels(args: argparse.Namespace, db: Database, _home: Path, out: Path) -> list[Path]:
     if args.out.suffix.lstrip(".") in FORMATS and not args.out.is_dir():
         raise ConfigError(
-            f"--out is a folder, and the file in it gets its name from what is exported: --out {args.out.parent}"
+            f"--out must be a folder; the name of the file is chosen by the export: --out {args.out.parent}"
         )
     return [export_labels(db, pick_project(db, args.project).id, out, _label_options(args), force=args.force)]
 

@@ -30,7 +30,7 @@ from rlhf_lab.store.projects import current_project
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("import", help="take in preferences from a file or a Hub data set")
+    parser = subparsers.add_parser("import", help="import preferences from a file or a Hub data set")
     add_common_arguments(parser)
     add = parser.add_argument
     add("what", metavar="FILE|OWNER/NAME", help="JSON Lines, JSON, CSV or Parquet (.gz too), or a data set on the Hub")
@@ -40,30 +40,32 @@ def add_parser(subparsers: Any) -> None:
     add("--map", action="append", default=[], metavar="MEANING=COLUMN",
         help=f"what a column means; meanings: {', '.join(MEANINGS)}; annotators=A+B: a vote a column; "
              "a part of a column: first=options.0.text")  # fmt: skip
-    add("--choices", default="", metavar="WORD=CHOICE,…", help=f"what the votes' words mean: {', '.join(Choice)}")
+    add("--choices", default="", metavar="WORD=CHOICE,…", help=f"meaning of the votes' values: {', '.join(Choice)}")
     add("--split", default="train", help="of a Hub data set (default train; train[:1000] is a part)")
     add("--config", default=None, help="of a Hub data set with several")
     add("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose votes (default human)")
-    add("--annotator", default=IMPORTED, help="who voted, where the file does not say")
+    add("--annotator", default=IMPORTED, help="the annotator, if the file names none")
     add(
         "--use-prompts",
         action="store_true",
-        help="new prompts are also sampled from; else they only carry their labels",
+        help="also sample from new prompts; by default they are used only for their labels",
     )
     add(
         "--drop-duplicates",
         action="store_true",
-        help="leave out further answers of the same person about the same two texts",
+        help="leave out further answers of the same person to the same two texts",
     )
     add("--skip-broken", action="store_true", help="leave out rows with a problem instead of importing nothing")
-    add("--preview", action="store_true", help="say what would be imported, and write nothing")
-    add("--max-mb", type=int, default=Limits.max_bytes // 1_000_000, help="the largest file taken, unpacked")
+    add("--preview", action="store_true", help="print what would be imported, and write nothing")
+    add("--max-mb", type=int, default=Limits.max_bytes // 1_000_000, help="maximum size of a file, uncompressed")
     parser.set_defaults(run=run)
-    parser = subparsers.add_parser("imports", help="what was imported into a project; take one back")
+    parser = subparsers.add_parser("imports", help="list the imports of a project, or undo one")
     add_common_arguments(parser)
     add_project_argument(parser)
-    parser.add_argument("--take-back", type=int, default=None, metavar="ID", help="say what would go with an import")
-    parser.add_argument("--yes", action="store_true", help="with --take-back: let it go")
+    parser.add_argument(
+        "--take-back", type=int, default=None, metavar="ID", help="print what would be removed with an import"
+    )
+    parser.add_argument("--yes", action="store_true", help="with --take-back: remove it")
     parser.set_defaults(run=run_imports)
 
 
@@ -126,7 +128,7 @@ def run_imports(args: argparse.Namespace) -> int:
             )
             return 0
         undo = (undo_import if args.yes else preview_undo)(db, project_id, args.take_back)
-    message = format_undo(undo, completed=args.yes) + ("" if args.yes else " Add --yes to take it back.")
+    message = format_undo(undo, completed=args.yes) + ("" if args.yes else " Add --yes to undo it.")
     print_result(
         args, {"project": project_id, "import": args.take_back, "taken_back": args.yes, **asdict(undo)}, message
     )
@@ -137,7 +139,7 @@ def _format_batch(batch: ImportRecord) -> str:
     created = time.strftime("%Y-%m-%d %H:%M", time.localtime(batch.created_at))
     votes = pluralize_of(batch.votes_left, batch.votes, "vote")
     pairs = pluralize_of(batch.pairs_left, batch.pairs, "new pair")
-    undone = ", taken back" if batch.taken_back_at else ""
+    undone = ", undone" if batch.taken_back_at else ""
     return f"{batch.id}: {created} {batch.name} by {batch.who}: {votes}, {pairs}{undone}"
 
 

@@ -18,6 +18,6 @@ def run(_: argparse.Namespace) -> int:
     """Prompts on a terminal, else reads one line of standard input. Raises ConfigError for an empty password."""
     password = getpass.getpass("password: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not password:
-        raise ConfigError("the password is empty. Give one, on the terminal or as a line of standard input.")
+        raise ConfigError("the password is empty. Enter one in the terminal, or pass it as a line of standard input.")
     print(hash_password(password))
     return 0

@@ -23,10 +23,10 @@ from rlhf_lab.store.projects import current_project, get_labelling_config
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("people", help="whom the lab knows by name; take somebody out of it")
+    parser = subparsers.add_parser("people", help="list the names that the lab knows, or remove a person")
     add_common_arguments(parser)
     parser.add_argument(
-        "--take-out", metavar="NAME", help="in every project, for good; their votes stay without a name"
+        "--take-out", metavar="NAME", help="in every project, permanently; the votes are kept without the name"
     )
     parser.add_argument("--votes", action="store_true", help="with --take-out: also remove their votes and notes")
     add_project_argument(parser)
@@ -34,18 +34,16 @@ def add_parser(subparsers: Any) -> None:
     decision.add_argument(
         "--expert", metavar="NAME", help="an expert of the project: decides disputed pairs, chooses gold pairs"
     )
-    decision.add_argument("--no-expert", metavar="NAME", help="no expert any more")
-    decision.add_argument(
-        "--let-go-on", metavar="NAME", help="after a pause: the count of their gold answers starts anew"
-    )
-    parser.add_argument("--yes", action="store_true", help="with --take-out: do it")
+    decision.add_argument("--no-expert", metavar="NAME", help="no longer an expert")
+    decision.add_argument("--let-go-on", metavar="NAME", help="end a pause: the count of their gold answers is reset")
+    parser.add_argument("--yes", action="store_true", help="with --take-out: carry it out")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     home, name = resolve_home(args), args.take_out
     if name is None and (args.votes or args.yes):
-        raise ConfigError("--votes and --yes belong to --take-out NAME: say whom.")
+        raise ConfigError("--votes and --yes need --take-out NAME.")
     with open_existing_database(home) as db:
         if name is None:
             _decide(db, args)
@@ -53,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
             return 0
         count = erase_person_data(db, home, name, votes=args.votes) if args.yes else count_person_votes(db, name)
     votes_outcome = "taken back" if args.votes else "kept without the name"
-    message = f"{name} {'is' if args.yes else 'would be'} out of this lab; {pluralize(count, 'vote')} {votes_outcome}."
+    message = (
+        f"{name} {'is' if args.yes else 'would be'} removed from this lab; {pluralize(count, 'vote')} {votes_outcome}."
+    )
     result = {"name": name, "taken_out": args.yes, "votes": count, "votes_taken_back": args.votes}
     print_result(args, result, message + ("" if args.yes else " Nothing was changed: add --yes to do it."))
     return 0
@@ -88,7 +88,7 @@ def _list(db: Database, args: argparse.Namespace) -> None:
     notes = {row["name"]: _gold_text(row) for row in gold}
     lines = [f"{name}{' (expert)' if name in expert_names else ''}{notes.get(name, '')}" for name in names]
     lines += [f"{name}{notes[name]}" for name in notes if name not in names]
-    text = "\n".join(lines) or "this lab knows nobody by name"
+    text = "\n".join(lines) or "this lab knows no names"
     print_result(args, {"people": names, "experts": expert_names, "gold": gold}, text)
 
 

@@ -26,14 +26,12 @@ PAIRS_PER_SET = 14
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "pretrain", help="make the embedded model again, from the grammar in this repository"
-    )
+    parser = subparsers.add_parser("pretrain", help="train the embedded model from the grammar in this repository")
     parser.add_argument("--out", type=Path, required=True, help="folder of the model (a plain transformers folder)")
     parser.add_argument(
         "--ship", type=Path, default=None, help="also write prompt sets and sampled pairs to this folder"
     )
-    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 takes every core")
+    parser.add_argument("--threads", type=int, default=0, help="threads of PyTorch; 0: all cores")
     add_common_arguments(parser)
     add_arguments(parser, PretrainConfig)
     parser.set_defaults(run=run)
@@ -45,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"the folder {args.out} cannot be made ({error}). Give another --out.") from error
+        raise ConfigError(f"the folder {args.out} cannot be created ({error}). Give another --out.") from error
     precision, reason = choose_precision(config.precision, config.hidden, config.intermediate)
     config = config.replace(precision=precision)
     print(f"pretrain: in {reason}", file=sys.stderr, flush=True)

@@ -20,9 +20,11 @@ MAX_REPORTED_LINES = 5  # of an error message
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("sft", help="supervised start: learn given responses, write a model folder")
+    parser = subparsers.add_parser("sft", help="supervised fine-tuning: train on given responses, write a model folder")
     parser.add_argument("--model", default="embedded", help='"embedded", a model folder, or a Hub id')
-    parser.add_argument("--data", type=Path, required=True, help='JSON Lines: {"prompt": ..., "response": ...} a line')
+    parser.add_argument(
+        "--data", type=Path, required=True, help='JSON Lines: one {"prompt": ..., "response": ...} per line'
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the new model; give it as --model elsewhere")
     add_common_arguments(parser)
     add_arguments(parser, SFTConfig)
@@ -45,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     save_merged(backbone, adapters, "sft", args.out)
     result = {"examples": len(pairs), "updates": len(losses), "first_loss": losses[0], "last_loss": losses[-1]}
-    text = f"{pluralize(len(pairs), 'example')}, loss {losses[0]:.3f} → {losses[-1]:.3f}; start from it with --model {args.out}"
+    text = (
+        f"{pluralize(len(pairs), 'example')}, loss {losses[0]:.3f} → {losses[-1]:.3f}; use it with --model {args.out}"
+    )
     print_result(args, result | {"model": str(args.out)}, text)
     return 0
 

@@ -26,9 +26,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m rlhf_lab.engine", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help="the lab's home folder")
     parser.add_argument(
-        "--idle-exit", type=float, default=600.0, help="leave after this many idle seconds without a page"
+        "--idle-exit", type=float, default=600.0, help="exit after this many idle seconds without an open page"
     )
-    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 takes every core")
+    parser.add_argument("--threads", type=int, default=0, help="threads of PyTorch; 0: all cores")
     args = parser.parse_args(argv)
     try:
         run_engine(args.home, args.idle_exit, args.threads)
@@ -52,7 +52,8 @@ def run_engine(home: Path, idle_exit_s: float, threads: int) -> None:
         ) from error
     except OSError as error:
         raise StoreError(
-            f"the home {home} cannot be used: {error.strerror or error}. Check that it is a folder on a disk with free space "
+            f"the home {home} cannot be used: {error.strerror or error}. Check that it is a folder on a disk with "
+            "free space "
             "that you may write to, or choose another with --home."
         ) from error
     with lock:

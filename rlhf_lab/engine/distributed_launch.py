@@ -43,7 +43,8 @@ TERMINATE_TIMEOUT_S = 20.0
 LAUNCHED_VARIABLE = "TORCHELASTIC_RUN_ID"  # set for processes that `accelerate launch` starts
 ERROR_REPORT_WAIT_S = 30.0  # how long a failed process waits for the main one, which failed too, to record the error
 REWARD_PROCESS_DIED = (
-    f"one of the processes that trained the reward model died, and the others were ended ({LOG_FILE} in the home's folder "
+    f"one of the processes that trained the reward model died, and the others were ended ({LOG_FILE} in the home's "
+    "folder "
     f"{REWARD_MODELS_FOLDER} says more). The labels are untouched: train it again."
 )
 
@@ -105,8 +106,8 @@ def check_devices(processes: int) -> None:
     gpus = torch.cuda.device_count()
     if 0 < gpus < processes:
         raise TrainingError(
-            f"{processes} processes need a GPU each, and there are {gpus}. Set processes to {gpus} or fewer; a run begun with "
-            f"more goes on so: python -m rlhf_lab train-policy --resume RUN --processes {gpus}"
+            f"{processes} processes need a GPU each, and there are {gpus}. Set processes to {gpus} or fewer; to "
+            f"resume a run that was started with more: python -m rlhf_lab train-policy --resume RUN --processes {gpus}"
         )
 
 

@@ -11,7 +11,7 @@ def explain_error(error: BaseException) -> str:
         return str(error)
     if is_out_of_memory(error):
         return (
-            "the machine's memory is too small for this, even in the smallest pieces. Close other programs, or choose a "
+            "out of memory, even with the smallest batches. Close other programs, or choose a "
             f"smaller batch_size, shorter responses (max_new_tokens) or a smaller model. ({type(error).__name__})"
         )
     return f"{type(error).__name__}: {error}. See engine.log in the home."

@@ -220,7 +220,7 @@ def _fit_with_oom_retry(
             if not is_out_of_memory(error) or config.batch_size == 1 or model_cache.distributed.world_size > 1:
                 raise
         config = config.replace(batch_size=max(1, min(config.batch_size, len(labels)) // 2))
-        reporter.restart(f"memory ran out; trained again with batch_size {config.batch_size}")
+        reporter.restart(f"out of memory; restarted with batch_size {config.batch_size}")
         free_memory(adapters.backbone)
 
 
@@ -228,7 +228,7 @@ def _label_note(truncated_count: int, indistinguishable_count: int = 0) -> str:
     """What a person should know about the labels of a training; "" if all were used as they are."""
     notes = []
     if truncated_count:
-        notes.append(f"{_labels_are(truncated_count)} longer than the model reads, and cut")
+        notes.append(f"{_labels_are(truncated_count)} longer than the model reads, and truncated")
     if indistinguishable_count:
         notes.append(f"{_labels_are(indistinguishable_count)} left out: the model reads the same tokens for both texts")
     return "; ".join(notes)
@@ -297,7 +297,8 @@ def _save_reward_model(home: Path, model: RewardModel, config: RewardConfig, rep
             (temp_folder / "config.json").write_text(json.dumps(config.to_dict(), indent=1), encoding="utf-8")
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
         raise TrainingError(
-            f"the reward model could not be written to {folder.parent} ({error}). Free some disk space and train it again: "
+            f"the reward model could not be written to {folder.parent} ({error}). Free some disk space and train it "
+            "again: "
             "the labels are untouched."
         ) from error
     return folder

@@ -148,22 +148,25 @@ class ModelCache:
         """The folder of a checkpoint; "latest" is the newest intact one, "best" that of `best_step`. Raises ModelError."""
         parts = name.split("/")
         if len(parts) != 3 or parts[0] != "run" or not parts[1].isdigit():
-            raise ModelError(f'"{name}" is no checkpoint; say "base", "run/ID/latest", "run/ID/best" or "run/ID/STEP".')
+            raise ModelError(
+                f'"{name}" is not a checkpoint; use "base", "run/ID/latest", "run/ID/best" or "run/ID/STEP".'
+            )
         run_path = run_folder(self.home, int(parts[1]))
         steps = checkpoint_steps(run_path)
         if not steps:
-            raise ModelError(f"run {parts[1]} has no checkpoint yet; wait for its first, or use the base.")
+            raise ModelError(f"run {parts[1]} has no checkpoint yet; wait for the first one, or use the base.")
         if parts[2] == "best" and best_step(run_path) is None:
             raise ModelError(
-                f"run {parts[1]} has no best checkpoint: it has no KL budget, no checkpoint was within it, or the best is "
+                f"run {parts[1]} has no best checkpoint: it has no KL budget, no checkpoint was within it, or the "
+                "best is "
                 f'damaged. Use "run/{parts[1]}/latest" or one of the steps {", ".join(map(str, steps))}.'
             )
         names = {"latest": newest_intact_step, "best": best_step}
         step = names[parts[2]](run_path) if parts[2] in names else int(parts[2]) if parts[2].isdigit() else -1
         if step is None:
             raise ModelError(
-                f"every checkpoint of run {parts[1]} is damaged: its files are missing or not those that were saved. Resume the "
-                "run to make another, or use the base."
+                f"every checkpoint of run {parts[1]} is damaged: its files are missing or were changed. Resume the "
+                "run to write a new one, or use the base."
             )
         if step not in steps:
             raise ModelError(

@@ -67,10 +67,11 @@ POLICY_SLOT = "policy"
 STEP_PARTS = ("rollout", "score", "update")
 HALT_EVENT_KINDS = (EventKind.PAUSE, EventKind.STOP)  # applied at once, also within a step
 RUN_PROCESS_DIED = (
-    "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). The last "
+    "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). "
+    "The last "
     "checkpoint is kept: resume the run."
 )
-ENGINE_EXIT_MESSAGE = "the engine was asked to leave; the run goes on when it is back"
+ENGINE_EXIT_MESSAGE = "the engine was stopped; the run continues when it is restarted"
 
 log = logging.getLogger("rlhf_lab.engine")
 
@@ -174,7 +175,8 @@ class PolicyRun:
             texts: list[str] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise TrainingError(
-                f"the pretraining texts of run {self.run.id} cannot be read ({error}). Put {path} back, or start a new run."
+                f"the pretraining texts of run {self.run.id} cannot be read ({error}). Restore {path}, or start a "
+                "new run."
             ) from error
         return texts
 
@@ -298,7 +300,7 @@ class PolicyRun:
             free_memory(self.trainer.backbone)
             micro_batch = largest // 2
             step = self.trainer.steps_done + 1
-            message = f"memory ran out in step {step}; it goes on with micro_batch {micro_batch}: slower, same result"
+            message = f"memory ran out in step {step}; continuing with micro_batch {micro_batch}: slower, same result"
             self._apply_event(self._note(message, self.trainer.steps_done, micro_batch=micro_batch))
 
     def _record_with_retry(self, result: StepResult) -> None:

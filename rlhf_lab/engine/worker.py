@@ -46,8 +46,8 @@ CHAT_UPDATE_S = 0.1  # the text of a chat's answer is stored so often, and a sto
 CHAT_SLICE_S = (0.25, 2.0)  # beside a training: the answer gets as long as the training had before, within these bounds
 
 MODEL_SHARDED_MESSAGE = (
-    "A training has dealt the model out among its processes, and there is no room to load it whole beside them. Ask again when "
-    "the training has ended, or stop it."
+    "A training has sharded the model over its processes, and there is not enough memory to load it again. Try again "
+    "when the training has ended, or stop it."
 )
 
 log = logging.getLogger("rlhf_lab.engine")

@@ -196,11 +196,13 @@ def start_failure(status: EngineStatus, home: Path) -> str:
     """Why no engine starts and what to do, if two or more in a row ended while they were loading; else ""."""
     if status.failed_starts < 2 or status.row is None:
         return ""
-    reason = _last_output_line(home, status.row.started_at) or "it wrote no reason; the system may have ended it"
+    reason = _last_output_line(home, status.row.started_at) or "it gave no reason; the system may have killed it"
     delay = restart_delay_s(status.failed_starts)
     return (
-        f"The engine does not start: {status.failed_starts} times in a row it ended while it was loading ({reason}). The usual "
-        "cause is too little memory: close other programs, or raise the memory limit of the lab. The whole message is in "
+        f"The engine does not start: {status.failed_starts} times in a row it ended while loading ({reason}). The "
+        "usual "
+        "cause is too little memory: close other programs, or raise the memory limit of the lab. The whole message "
+        "is in "
         f"{OUTPUT_FILE} in the lab's home. What waits is kept; the next try follows within {delay:.0f} s."
     )
 
@@ -312,7 +314,7 @@ def stop_engine(db: Database, home: Path, timeout: float = 10.0) -> bool:
             continue
         if not _terminate(process, timeout):
             raise EngineError(
-                f"The engine (pid {process.pid}) does not end. See {home / OUTPUT_FILE}, or end it by hand."
+                f"The engine (pid {process.pid}) does not stop. See {home / OUTPUT_FILE}, or kill the process."
             )
         mark_engine_stopped(db, row.id)
         stopped = True

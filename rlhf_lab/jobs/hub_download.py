@@ -76,7 +76,7 @@ class ModelDownloader:
                 return False
             self._cancel_event.set()
             self._status = DownloadStatus.CANCELLED
-            self._message = "Cancelled. Files that have arrived are kept for the next time."
+            self._message = "Cancelled. Completed files are kept for the next time."
             return True
 
     def progress(self) -> DownloadProgress | None:
@@ -116,7 +116,7 @@ class ModelDownloader:
             cause = "the disk is full: free some space" if disk_full else f"{type(error).__name__}: check the network"
             status, message = (
                 DownloadStatus.FAILED,
-                f"The download broke off ({cause}). Ask for it again: files that have arrived are kept.",
+                f"The download was interrupted ({cause}). Start it again: completed files are kept.",
             )
         with self._lock:
             if not cancel_event.is_set():

@@ -152,7 +152,8 @@ def estimate_memory(facts: ModelFacts, device: DeviceMemory, config: PolicyConfi
     advice = _advice(verdict, dims, policy_config)
     if least_bytes < required_bytes:
         advice += (
-            f" The sizes are those of float32; in bfloat16 it is {least_bytes / 1e9:.1f} GB. The engine measures which of the "
+            f" The sizes are those of float32; in bfloat16 it is {least_bytes / 1e9:.1f} GB. The engine measures "
+            "which of the "
             "two is faster on this machine and uses that one, unless RLHF_LAB_DTYPE is set."
         )
     return MemoryEstimate(device, terms, required_bytes, least_bytes, verdict, advice)
@@ -185,7 +186,8 @@ def _memory_terms(parameters: int, dims: DecoderDims, itemsize: int, policy_conf
         MemoryTerm(
             "cache",
             policy_config.batch_size * tokens * dims.layers * 2 * dims.kv * itemsize,
-            f"{policy_config.batch_size} rollouts × {tokens} tokens × {dims.layers} layers × 2 × {dims.kv} × {itemsize} bytes",
+            f"{policy_config.batch_size} rollouts × {tokens} tokens × {dims.layers} layers × 2 × {dims.kv} × "
+            f"{itemsize} bytes",
         ),
     ]
 
@@ -215,7 +217,11 @@ def _coarse_terms(parameters: int, itemsize: int) -> list[MemoryTerm]:
 def _advice(verdict: FitVerdict, dims: DecoderDims | None, policy_config: PolicyConfig) -> str:
     smaller = "a smaller batch_size of the reward model, micro_batch or max_new_tokens needs less"
     if verdict is FitVerdict.FITS:
-        return "There is room for a run with the preset." if dims else "By a coarse rule there is room."
+        return (
+            "There is enough memory for a run with the preset."
+            if dims
+            else "According to a rough estimate there is enough memory."
+        )
     if verdict is FitVerdict.TIGHT:
-        return f"It may work; close what else uses memory. In the settings, {smaller}."
+        return f"It may work; close other programs. In the settings, {smaller}."
     return f"The engine would very likely run out of memory. Choose a smaller model or a larger machine; {smaller}."

@@ -33,7 +33,7 @@ MODEL_FILE_GLOBS = [f"*.{suffix}" for suffix in MODEL_FILE_SUFFIXES]
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 CHAT_TEMPERATURE = 0.7  # proposed for models with a chat template that state none
 SENSIBLE_TEMPERATURES = (0.3, 1.5)  # what a model states outside is not proposed: 0 means no sampling
-OFFLINE_MESSAGE = "The Hub cannot be reached from here ({}). Give a local folder, or use the embedded model."
+OFFLINE_MESSAGE = "The Hub cannot be reached ({}). Give a local folder, or use the embedded model."
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,6 @@ def erase_person_data(db: Database, home: Path, name: str, *, votes: bool) -> in
                 write_file_atomically(file, json.dumps(report, indent=1))
         except OSError as error:
             raise StoreError(
-                f"{name} is out of the lab, but still named in {file} ({error}). Change it by hand."
+                f"{name} was removed from the lab, but is still named in {file} ({error}). Edit the file by hand."
             ) from error
     return erased.votes

@@ -92,7 +92,7 @@ def completed_chat_settings(facts: ModelFacts, chat: ChatSettings) -> ChatSettin
     if unread:
         problem = f"does not mention {unread[0]}" if facts.chat_template else "is missing"
         raise ConfigError(
-            f"The chat template of {facts.name} {problem}, so this template argument would change nothing. Leave it out."
+            f"The chat template of {facts.name} {problem}, so this template argument has no effect. Leave it out."
         )
     return ChatSettings(chat.system_prompt.strip(), facts.template_arguments | dict(chat.template_arguments))
 
@@ -105,7 +105,7 @@ def parse_template_arguments(text: str) -> dict[str, Any]:
         arguments = None
     if not isinstance(arguments, dict):
         raise ConfigError(
-            f'The template arguments {text.strip()[:60]!r} are no JSON object. Write them like {{"enable_thinking": true}}.'
+            f'The template arguments {text.strip()[:60]!r} are not a JSON object. Example: {{"enable_thinking": true}}.'
         )
     return arguments
 
@@ -121,8 +121,8 @@ def change_temperature(db: Database, project_id: int, temperature: float) -> str
     if temperature == previous or not pair_count:
         return f"The project's texts are sampled at temperature {temperature:g}."
     return (
-        f"New texts are sampled at temperature {temperature:g}. {pluralize(pair_count, 'pair')} written at {previous:g} "
-        "stay, and reward models learn from both kinds. To keep them apart, make a new project."
+        f"New texts are sampled at temperature {temperature:g}. {pluralize(pair_count, 'pair')} written at "
+        f"{previous:g} are kept, and reward models are trained on both. To separate them, create a new project."
     )
 
 
@@ -192,7 +192,7 @@ def remove_project(db: Database, home: Path, project_id: int) -> Project:
         shutil.rmtree(folder, ignore_errors=True)
     if leftover_folders := [str(folder) for folder in folders if folder.exists()]:
         raise StoreError(
-            f'"{project.name}" is deleted, but some files of it are not. Delete by hand: {", ".join(leftover_folders)}'
+            f'"{project.name}" was deleted, except for some of its files. Delete them by hand: {", ".join(leftover_folders)}'
         )
     return project
 

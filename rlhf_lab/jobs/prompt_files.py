@@ -31,7 +31,7 @@ def read_prompt_file(path: Path) -> list[str]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"The prompts in {path} cannot be read ({error}). Give a UTF-8 text file, a prompt a line."
+            f"The prompts in {path} cannot be read ({error}). Give a UTF-8 text file with one prompt per line."
         ) from error
     return parse_prompts(text, path.name)
 
@@ -42,7 +42,7 @@ def parse_prompts(text: str, name: str = "prompts.txt") -> list[str]:
     Raises ConfigError for invalid lines, and for too few or too many prompts.
     """
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        raise ConfigError(f"These are more than {MAX_BYTES // 1_000_000} MB of prompts. Give a part of them.")
+        raise ConfigError(f"These are more than {MAX_BYTES // 1_000_000} MB of prompts. Give fewer of them.")
     text = text.removeprefix("\ufeff")
     suffix = Path(name).suffix.lower()
     rows = _parse_jsonl(text) if suffix == ".jsonl" else _parse_csv(text) if suffix == ".csv" else _parse_lines(text)
@@ -57,7 +57,7 @@ def parse_prompts(text: str, name: str = "prompts.txt") -> list[str]:
         more = f"; and {len(errors) - MAX_REPORTED_ERRORS} more" if len(errors) > MAX_REPORTED_ERRORS else ""
         raise ConfigError(
             f"{pluralize(len(errors), 'line')} cannot be used. {'; '.join(errors[:MAX_REPORTED_ERRORS])}{more}. "
-            "Mend them and try again."
+            "Correct them and try again."
         )
     if not MIN_PROMPTS <= len(prompts) <= MAX_PROMPTS:
         count_message = (
@@ -123,7 +123,7 @@ def _conversation(messages: list[Any]) -> "str | _InvalidRow":
         return _InvalidRow(f"it {error}")
     while chat and chat[-1]["role"] == "assistant":
         chat.pop()
-    return prompt_of_chat(chat) if chat else _InvalidRow("a conversation in which the user says nothing")
+    return prompt_of_chat(chat) if chat else _InvalidRow("a conversation without a message of the user")
 
 
 def _parse_csv(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
@@ -139,6 +139,6 @@ def _parse_csv(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
                 if matches:
                     continue
             if any(cell.strip() for cell in row):
-                yield reader.line_num, row[column] if column < len(row) else _InvalidRow("a column too few")
+                yield reader.line_num, row[column] if column < len(row) else _InvalidRow("a missing column")
     except csv.Error as error:
         yield reader.line_num, _InvalidRow(f"not CSV ({error})")

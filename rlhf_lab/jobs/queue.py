@@ -195,7 +195,7 @@ def _after_interruption(row: Row[*tuple[Any, ...]]) -> dict[str, Any]:
         values["error"] = (
             f"The engine ended {MAX_ATTEMPTS} times while it worked on this, always at or before "
             f"{100 * values['best_progress']:.0f} %. The usual cause is too little memory: try a smaller batch "
-            "or model. The engine's last words are in engine.out, in the home."
+            "or model. The engine's last output is in engine.out, in the home."
         )
     return values
 

@@ -76,7 +76,7 @@ def training_status(db: Database, project_id: int) -> str:
     if not open_jobs:
         due_sources = [source for source in Source if is_retraining_due(db, project_id, source)]
         label_origin = _label_origin(db, project_id, due_sources[0]) if due_sources else ""
-        return f"A reward model from {label_origin} is due and begins by itself." if due_sources else ""
+        return f"A reward model from {label_origin} is due and starts automatically." if due_sources else ""
     job, label_origin = open_jobs[0], _label_origin(db, project_id, Source(open_jobs[0].payload["source"]))
     if job.status is JobStatus.RUNNING:
         return f"A reward model learns from {label_origin}."

@@ -86,7 +86,8 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
         load_judge(judge)
     if ptx_texts is not None and config.ptx_coef == 0:
         raise ConfigError(
-            "pretraining texts are given, but ptx_coef is 0, so they would do nothing. Set ptx_coef, for example 0.1."
+            "pretraining texts are given, but ptx_coef is 0, so they would have no effect. Set ptx_coef, for example "
+            "to 0.1."
         )
     if config.critic_init == "reward" and reward_model is not None:
         _check_critic_source(home / reward_model.path)
@@ -139,7 +140,8 @@ def _labels_of_new_run(
     labels = current_labels(db, project_id)
     if all(comparison.tie for comparison in load_comparisons(db, labels)):
         raise LabelError(
-            f"{config.algorithm} learns from labels, and in project {project_id} none prefers a text. Label some pairs first, or "
+            f"{config.algorithm} learns from labels, and in project {project_id} none prefers a text. Label some "
+            "pairs first, or "
             "let a judge label some."
         )
     return labels
@@ -177,7 +179,8 @@ def check_reward(
             not EXERCISE.search(prompt.text) for prompt in prompts(db, project_id, "train")
         ):
             raise ConfigError(
-                "the reward term arithmetic needs exercises like 3 + 4 in every prompt. Make a project with the prompt set "
+                "the reward term arithmetic needs exercises like 3 + 4 in every prompt. Make a project with the "
+                "prompt set "
                 "arithmetic."
             )
 
@@ -234,7 +237,8 @@ def _check_critic_source(folder: Path) -> None:
     if reads_all_layers or not head.get("adapter"):
         problem = "reads all layers" if reads_all_layers else "has no adapter"
         raise ConfigError(
-            f"critic_init = reward copies a reward model's adapter and its head on the last layer, and this one {problem}. "
+            "critic_init = reward copies a reward model's adapter and its head on the last layer, and this one "
+            f"{problem}. "
             "Choose critic_init = fresh, or a reward model that was trained with layers = last and kept its adapter."
         )
 
@@ -298,7 +302,8 @@ def _save_ptx_texts(home: Path, run_id: int, texts: Sequence[str]) -> None:
         write_file_atomically(file, json.dumps(list(texts)))
     except OSError as error:
         raise StoreError(
-            f"The run was not started: its pretraining texts could not be written ({error.strerror or error}). Is the disk full?"
+            f"The run was not started: its pretraining texts could not be written ({error.strerror or error}). Is "
+            "the disk full?"
         ) from error
 
 
@@ -325,7 +330,7 @@ def accuracy_warning(report: Mapping[str, Any]) -> str:
     measured = [value for value in values if value is not None and math.isfinite(value)]
     if measured and measured[0] > 0.5:
         return ""
-    return "On unseen pairs it may rank no better than guessing: more labels first would help."
+    return "On held-out pairs it may rank no better than chance: label more pairs first."
 
 
 def submit_run(db: Database, home: Path, run: Run, requester: str = "") -> Job:
@@ -367,7 +372,9 @@ def resume(db: Database, home: Path, run_id: int, processes: int | None = None) 
     job = open_job(db, run_id)
     started_by_hand = job is None and run.status in run_lock.STARTED_RUN_STATUSES and run_lock.is_locked(home, run_id)
     if processes is not None and (job is not None or started_by_hand):
-        raise StoreError(f"Run {run_id} is {run.status.value}: stop it, then resume it in another number of processes.")
+        raise StoreError(
+            f"Run {run_id} is {run.status.value}: stop it, then resume it with another number of processes."
+        )
     if job is not None:
         add_event(db, run_id, EventKind.RESUME, {})
         engine_process.ensure_engine(db, home)
@@ -375,7 +382,7 @@ def resume(db: Database, home: Path, run_id: int, processes: int | None = None) 
         raise StoreError(f"Run {run_id} has done all its {run.total_steps} steps. Start a new one.")
     elif started_by_hand:
         if run.status is not RunStatus.PAUSED:
-            raise StoreError(f"Run {run_id} goes on already, in processes that somebody started without the engine.")
+            raise StoreError(f"Run {run_id} is already in progress, in processes that were started without the engine.")
         add_event(db, run_id, EventKind.RESUME, {})
     else:
         for event in pending_events(db, run_id):  # a pause or stop that came too late must not halt the run again
@@ -420,7 +427,7 @@ def stop(db: Database, run_id: int) -> None:
 def set_live_setting(db: Database, run_id: int, name: str, value: float) -> None:
     """Change a setting of LIVE_SETTINGS from the next step on. Raises ConfigError for another name or a value out of range."""
     if name not in LIVE_SETTINGS:
-        raise ConfigError(f'"{name}" cannot be changed while a run goes on; only {" and ".join(LIVE_SETTINGS)} can.')
+        raise ConfigError(f'"{name}" cannot be changed during a run; only {" and ".join(LIVE_SETTINGS)} can.')
     PolicyConfig.from_dict(get_run(db, run_id).config).replace(**{name: float(value)})
     _active_run(db, run_id, "changed", also_allowed=HALTED_RUN_STATUSES)
     add_event(db, run_id, EventKind.SET, {"name": name, "value": float(value)})
@@ -430,9 +437,7 @@ def switch_reward_model(db: Database, run_id: int, reward_model_id: int) -> None
     """Use another reward model of the project from the next step on."""
     run = _active_run(db, run_id, "changed", also_allowed=HALTED_RUN_STATUSES)
     if run.reward_model_id is None:
-        raise ConfigError(
-            f"the reward of run {run_id} has no reward model that another one could replace. Start a new run."
-        )
+        raise ConfigError(f"the reward of run {run_id} has no reward model that could be replaced. Start a new run.")
     if get_reward_model(db, reward_model_id).project_id != run.project_id:
         raise ConfigError(f"reward model {reward_model_id} belongs to another project than run {run_id}.")
     add_event(db, run_id, EventKind.SWITCH_REWARD, {"reward_model_id": reward_model_id})
@@ -455,14 +460,14 @@ def delete(db: Database, home: Path, run_id: int) -> None:
     folder = run_folder(home, run_id)
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        raise StoreError(f"Run {run_id} is deleted, but some files of it are not. Delete the folder {folder} by hand.")
+        raise StoreError(f"Run {run_id} was deleted, except for some of its files. Delete the folder {folder} by hand.")
 
 
 def check_name(name: str) -> str:
     """The name with single spaces. Raises ConfigError for an empty, overlong or unprintable one."""
     name = " ".join(name.split())
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
-        raise ConfigError("a name is of letters, digits and signs that can be seen; this one has others.")
+        raise ConfigError("a name may contain only visible characters.")
     if not 0 < len(name) <= MAX_RUN_NAME_CHARS:
         raise ConfigError(f"a name has 1 to {MAX_RUN_NAME_CHARS} characters; this one has {len(name)}.")
     return name

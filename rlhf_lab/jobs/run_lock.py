@@ -95,7 +95,7 @@ def _owner_is_gone(home: Path, run_id: int) -> bool:
 def _mark_interrupted(db: Database, run_id: int) -> bool:
     """False: nothing was changed, because the run has ended meanwhile or has a job."""
     message = (
-        "the process that trained it ended without a word; it goes on from its last checkpoint: "
+        "the process that trained it ended unexpectedly; resume it from its last checkpoint: "
         f"python -m rlhf_lab train-policy --resume {run_id}"
     )
     is_open_training_job = (t.jobs.c.kind == JobKind.TRAIN_POLICY) & t.jobs.c.status.in_(UNFINISHED_JOB_STATUSES)

@@ -81,8 +81,8 @@ class Scheduler:
                 self._judging_projects.remove(project_id)
         if labelled < count:
             return (
-                f"The judge {name} labelled {labelled} pairs (simulated) and goes on "
-                f"as the engine writes {count - labelled} more."
+                f"The judge {name} labelled {labelled} pairs (simulated) and continues when the engine has written "
+                f"{count - labelled} more."
             )
         return f"The judge {name} labelled {labelled} pairs. They are marked as simulated and never mixed with yours."
 
@@ -209,13 +209,13 @@ def no_pair_message(db: Database, project_id: int) -> str:
     )
     recent_jobs = queue.jobs(db, project_id=project_id, kinds=[JobKind.SAMPLE_PAIRS], limit=1)
     if recent_jobs and recent_jobs[0].status is JobStatus.FAILED:
-        return f"{state_text}, and {new_ones} could not be written: {recent_jobs[0].error} It is tried again by itself."
+        return f"{state_text}, and {new_ones} could not be written: {recent_jobs[0].error} It is retried automatically."
     status = engine_process.engine_state(db)
     if status.failed_starts > 1:
         return f"{state_text}. The engine, which writes {new_ones}, does not start; the top of the page says why."
     if status.state is EngineState.DEAD:
         is_gone = status.row is None or engine_process.is_gone(status.row)
-        trouble = "ended; it is started again by itself …" if is_gone else "does not answer: stop it under Project."
+        trouble = "ended; it is restarted automatically …" if is_gone else "does not respond: stop it under Project."
         return f"{state_text}. The engine, which writes {new_ones}, {trouble}"
     if status.state is not EngineState.ALIVE:
         return f"{state_text}. The engine, which writes {new_ones}, is starting …"

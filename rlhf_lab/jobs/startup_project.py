@@ -108,7 +108,8 @@ def plan_project(db: Database, settings: StartupSettings, device: DeviceMemory) 
         for setting in (settings.prompts, settings.system_prompt, settings.template_arguments):
             if setting is not None:
                 raise ConfigError(
-                    f"{setting.source} is for a new project. Name its model too, in --model or {VARIABLES['model']}: "
+                    f"{setting.source} applies to a new project. Also give its model, in --model or "
+                    f"{VARIABLES['model']}: "
                     "embedded, a folder, or a Hub id."
                 )
         return ProjectPlan(None, None, None, temperature, "")
@@ -139,7 +140,7 @@ def _parse_temperature(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ConfigError(f'"{text}" is no temperature. Give a number such as 0.7.')
+        raise ConfigError(f'"{text}" is not a temperature. Give a number such as 0.7.')
     return checked_temperature(value)
 
 
@@ -181,12 +182,12 @@ def check_memory(facts: ModelFacts, device: DeviceMemory, *, refuse: bool) -> st
         need = f"{memory.least_bytes / 1e9:.1f} GB (in bfloat16) to {memory.required_bytes / 1e9:.1f} GB (in float32) of memory"
     numbers = f"a run with it needs {need}, and {device.free_bytes / 1e9:.1f} GB are free here ({device.name})"
     if memory.verdict is FitVerdict.TIGHT:
-        return f"{facts.name} may be too large: {numbers}. Close what else uses memory."
+        return f"{facts.name} may be too large: {numbers}. Close other programs."
     advice = f"Choose a smaller model, such as {SMALL_MODEL}, or a machine with more memory"
     if not refuse:
         return f"{facts.name} is too large: {numbers}. {advice}."
     raise ModelError(
-        f"{facts.name} does not fit: {numbers}. {advice}. To try it all the same, make a project on it under Project."
+        f"{facts.name} does not fit: {numbers}. {advice}. To try it anyway, create a project on it under Project."
     )
 
 

@@ -101,21 +101,18 @@ def add_person(db: Database, name: str, reserved_names: Collection[str] = ()) ->
 def _usable_name(name: str) -> str:
     """The name as it is kept. Raises LabelError."""
     if unprintable := next((character for character in " ".join(name.split()) if not character.isprintable()), ""):
-        raise LabelError(
-            f"The name holds a character that cannot be seen (U+{ord(unprintable):04X}). Type the name anew."
-        )
+        raise LabelError(f"The name contains an invisible character (U+{ord(unprintable):04X}). Type the name again.")
     name = normalize_name(name)
     if (
         not 1 <= len(name) <= MAX_PERSON_NAME_CHARS
         or not name.isprintable()
         or latin_spelling(name).casefold().startswith(RESERVED_PREFIXES)
     ):
-        raise LabelError(f"Choose a name of 1 to {MAX_PERSON_NAME_CHARS} characters that others will know you by.")
+        raise LabelError(f"Choose a name of 1 to {MAX_PERSON_NAME_CHARS} characters. Other people will see it.")
     if scripts := mixed_scripts(name):
         raise LabelError(
-            f"A word of the name mixes letters of several alphabets ({', '.join(scripts)}), so it could be taken for "
-            "another "
-            "name. Write each word in one alphabet."
+            f"A word of the name mixes letters of several alphabets ({', '.join(scripts)}), so it could be mistaken "
+            "for another name. Write each word in one alphabet."
         )
     return name
 
@@ -127,7 +124,7 @@ def get_or_add_account(db: Database, name: str) -> Person:
     """
     name = f"@{name.strip()}"
     if not len(name) <= MAX_PERSON_NAME_CHARS or not ACCOUNT_PATTERN.fullmatch(name):
-        raise LabelError("The account has no name that can be used here. Log in with the join code.")
+        raise LabelError("The account has no usable name. Log in with the join code.")
     with db.write() as conn:
         existing = conn.execute(select(t.people).where(t.people.c.name == name)).first()
         if existing is not None:
@@ -143,6 +140,8 @@ def joined_at(db: Database, name: str) -> float | None:
 
 def _insert_person(conn: Connection, name: str) -> Person:
     if conn.execute(select(func.count()).select_from(t.people)).scalar_one() >= MAX_LAB_PEOPLE:
-        raise LabelError("This lab has as many people as it can hold. Ask its operator to begin a new home.")
+        raise LabelError(
+            "This lab has reached its maximum number of people. Ask the operator to start it with a new home."
+        )
     now = time.time()
     return Person(insert_row(conn, t.people, {"name": name, "joined_at": now}), name, now)

@@ -29,7 +29,9 @@ def add_chat_pair(db: Database, project_id: int, prompt: str, first: ChatText, s
     LabelError: the answers are equal, or the prompt is one of those that nothing is trained on.
     """
     if first.text.strip() == second.text.strip():
-        raise LabelError("The two answers are the same, so there is nothing to choose. Ask again with another seed.")
+        raise LabelError(
+            "The two answers are equal, so there is nothing to choose. Send the message again with another seed."
+        )
     with db.write() as conn:
         prompt_id = _prompt_id(conn, project_id, prompt)
         first_id, second_id = (_completion_id(conn, prompt_id, text) for text in (first, second))
@@ -45,7 +47,7 @@ def _prompt_id(conn: Connection, project_id: int, text: str) -> int:
         )
     if row.split == "eval":
         raise LabelError(
-            "This prompt is kept for evaluation: no reward model may learn from it. Word the message in another way."
+            "This prompt is held out for evaluation and cannot be used for training. Change the wording of the message."
         )
     prompt_id: int = row.id
     return prompt_id

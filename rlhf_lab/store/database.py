@@ -90,8 +90,8 @@ class Database:
                     db._files = sqlite.OpenFiles(path)
         except Timeout as exc:
             raise StoreError(
-                f"Another process has been opening {path} for {_OPENING_TIMEOUT_S:.0f} s. Wait for it or end it; "
-                "`python -m rlhf_lab doctor` says what is running."
+                f"Another process has been opening {path} for {_OPENING_TIMEOUT_S:.0f} s. Wait for it or stop it; "
+                "`python -m rlhf_lab doctor` lists what is running."
             ) from exc
         except OSError as exc:
             raise _home_error(path.parent, exc) from exc
@@ -126,7 +126,7 @@ class Database:
         """
         if not self._write_lock.acquire(timeout=self._busy_timeout_s):
             raise BusyStoreError(
-                f"The database {self.location} failed: another part of this program has been writing for "
+                f"The database {self.location} failed: another thread of this program has been writing for "
                 f"{self._busy_timeout_s:.0f} s. Try again."
             )
         try:
@@ -167,7 +167,7 @@ class Database:
             raise sqlite.to_store_error(exc.orig, self.location) from exc
         except (OverflowError, UnicodeEncodeError) as exc:  # a number beyond 64 bits, a lone surrogate
             raise StoreError(
-                f"The database {self.location} does not take such a value: {exc}. Nothing was stored."
+                f"The database {self.location} does not accept this value: {exc}. Nothing was stored."
             ) from exc
         except SQLAlchemyError as exc:  # for example, no connection became free
             raise StoreError(f"The database {self.location} failed: nothing was stored. Try again. ({exc})") from exc
@@ -189,8 +189,9 @@ class Database:
 
         if version is not None and version not in migrations.revisions():
             raise StoreError(
-                f"The database {self.location} was made by a newer version of the lab (schema {version}; this one knows "
-                f"{SCHEMA_VERSION}). Update this one, or choose another home with --home. Nothing was changed."
+                f"The database {self.location} was created by a newer version of the lab (schema {version}; this "
+                f"version supports {SCHEMA_VERSION}). Update the lab, or choose another home with --home. Nothing "
+                "was changed."
             )
         with self.write() as conn:
             migrations.upgrade(conn)
@@ -201,7 +202,7 @@ class Database:
             return conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
         if names:
             raise StoreError(
-                f"The database {self.location} belongs to something else: its tables are "
+                f"The database {self.location} belongs to another program: its tables are "
                 f"{', '.join(sorted(names)[:3])} … Choose another home with --home. Nothing was changed."
             )
         return None
@@ -233,7 +234,8 @@ def _make_file_private(path: Path) -> None:
 
 def _home_error(folder: Path, exc: OSError) -> StoreError:
     return StoreError(
-        f"The home {folder} cannot be used: {exc.strerror or exc}. Check that it is a folder on a disk with free space that "
+        f"The home {folder} cannot be used: {exc.strerror or exc}. Check that it is a folder on a disk with free "
+        "space that "
         "you may write to, or choose another with --home."
     )
 
@@ -250,7 +252,7 @@ def _parse_url(url_text: str) -> URL:
             "A database in memory cannot be shared by the page and the engine: name a file or a home folder."
         )
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").expanduser().is_absolute():
-        raise StoreError("Name the database's file by its whole path, as in sqlite:////data/lab.db.")
+        raise StoreError("Give the absolute path of the database file, as in sqlite:////data/lab.db.")
     return url
 
 

@@ -81,7 +81,9 @@ def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
             new_payload = _replace_name(payload, name, placeholder)
             if new_payload != job.payload:
                 if new_payload != payload and job.status in UNFINISHED_JOB_STATUSES:
-                    raise LabelError(f"A reward model is asked for that names {name}. Wait until it is there.")
+                    raise LabelError(
+                        f"A reward model that names {name} is waiting to be trained. Wait until it is done."
+                    )
                 conn.execute(update(t.jobs).where(t.jobs.c.id == job.id).values(payload=new_payload))
     return ErasureResult(vote_count, reports)
 

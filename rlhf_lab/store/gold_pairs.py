@@ -50,10 +50,10 @@ def mark_gold(db: Database, project_id: int, annotator: str, vote_id: int, is_go
     with db.write() as conn:
         vote = conn.execute(query.where(v.id == vote_id, v.annotator == annotator)).one_or_none()
         if vote is None:
-            raise StaleVoteError("That answer was changed or taken back meanwhile. Look at the list again.")
+            raise StaleVoteError("That answer has been changed or undone. Reload the page.")
         if is_gold and vote.choice not in (Choice.FIRST, Choice.SECOND):
             raise LabelError(
-                "A known answer prefers one of the two texts. Change your answer first, or take another pair."
+                "A known answer must prefer one of the two texts. Change your answer first, or choose another pair."
             )
         values = {"gold": vote.choice, "gold_at": time.time()} if is_gold else {"gold": None, "gold_at": None}
         conn.execute(update(t.pairs).where(t.pairs.c.id == vote.pair_id).values(**values))

@@ -117,13 +117,13 @@ def _check_undoable(conn: Connection, project_id: int, import_id: int) -> None:
     i, v = t.imports.c, t.votes.c
     row = conn.execute(select(t.imports).where(i.id == import_id, i.project_id == project_id)).one_or_none()
     if row is None:
-        raise StoreError(f"Project {project_id} has no import {import_id}. Look at the list of imports again.")
+        raise StoreError(f"Project {project_id} has no import {import_id}. Check the list of imports.")
     has_leftovers = or_(
         _exists(t.votes, v.import_id == import_id, v.undone_at.is_(None)),
         _exists(t.prompts, _owned_by_import(import_id)),
     )
     if row.taken_back_at is not None and not conn.execute(select(has_leftovers)).scalar():
-        raise StoreError(f"The import of {row.name} was taken back already; nothing of it is left to take.")
+        raise StoreError(f"The import of {row.name} has already been undone.")
 
 
 def _preview_undo(conn: Connection, project_id: int, import_id: int) -> ImportUndo:

@@ -109,8 +109,8 @@ def load_comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
         labels = _label_rows(conn, snapshot.vote_ids)
     if _labels_digest(labels, snapshot.weights) != snapshot.digest:
         raise StoreError(
-            "The labels in the database are not those that were pinned: votes or texts were changed by hand, or "
-            "this is another database. Train a new reward model, or start a new run, on the labels as they are."
+            "The labels in the database differ from the recorded ones: votes or texts were changed by hand, or this "
+            "is another database. Train a new reward model, or start a new run, on the current labels."
         )
     weights = snapshot.weights or (1.0,) * len(labels)
     return [_comparison_from_row(row, weight) for row, weight in zip(labels, weights, strict=True)]

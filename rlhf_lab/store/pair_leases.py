@@ -168,7 +168,7 @@ def lease_on_top(
     with db.write() as conn:
         if live_vote(conn, pair_id, annotator) is not None:
             raise StaleVoteError(
-                "You have voted on these two answers already. Change it under Label, in your earlier labels."
+                "You have already voted on these two answers. Change your vote under Label, in your earlier labels."
             )
         return _save_lease(
             conn, _Selected(pair_id), annotator, config, now, _top_of_stack(conn, annotator, now) + STACK_GAP_S
@@ -230,11 +230,11 @@ def vote_on_lease(
         if lease is None:
             raise StaleVoteError(_not_leased_message(conn, vote))
         if lease.adjudication and not _is_usable(conn, lease, config, now):
-            raise StaleVoteError("Another expert has decided this pair meanwhile. Your answer was not counted.")
+            raise StaleVoteError("Another expert has already decided this pair. Your answer was not counted.")
         if not _is_usable(conn, lease, config, now):
             raise StaleVoteError(
-                "The pair was kept for you for a while; meanwhile others have judged it. Your vote was not counted; "
-                "here is the next pair."
+                "Your reservation of this pair expired, and others have judged it. Your vote was not counted; here "
+                "is the next pair."
             )
         conn.execute(delete(t.leases).where(lease_condition))
         return insert_vote(conn, replace(vote, repeat=lease.repeat, adjudication=lease.adjudication))
@@ -290,9 +290,7 @@ def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote) -> 
             return existing
         own_vote = and_(t.votes.c.id == vote_id, t.votes.c.annotator == new_vote.annotator)
         if conn.execute(query.where(own_vote)).scalar() is None:
-            raise StaleVoteError(
-                "That vote is not there to be changed (any more); nothing was changed. Look at the list again."
-            )
+            raise StaleVoteError("That vote was deleted or undone; nothing was changed. Reload the page.")
         old = update_vote(conn, vote_id, undone_at=time.time())
         return insert_vote(
             conn,
@@ -359,7 +357,7 @@ def _save_lease(
 def _not_leased_message(conn: Connection, vote: Vote) -> str:
     if live_vote(conn, vote.pair_id, vote.annotator) is not None:
         return (
-            "You have already voted on this pair, in another tab perhaps: that answer counts, this one does not. Undo it to "
-            "change it, or go on."
+            "You have already voted on this pair, perhaps in another tab: that answer counts, this one does not. "
+            "Undo it to change it, or continue."
         )
     return "That pair was not given to you, so the vote was not counted. Reload the page for the next pair."

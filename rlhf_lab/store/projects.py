@@ -135,7 +135,7 @@ def set_temperature(db: Database, project_id: int, temperature: float) -> None:
 
 
 def no_such_project(project_id: int) -> StoreError:
-    return StoreError(f"There is no project {project_id}. See which there are: `python -m rlhf_lab doctor`.")
+    return StoreError(f"There is no project {project_id}. `python -m rlhf_lab doctor` shows the projects.")
 
 
 def get_labelling_config(db: Database, project_id: int) -> LabellingConfig:
@@ -299,7 +299,7 @@ def delete_project(db: Database, project_id: int) -> RemovedProjectFiles:
         )
         if conn.execute(open_jobs).first() is not None or conn.execute(active_runs).first() is not None:
             raise StoreError(
-                f"Something of project {project_id} is still going on: stop its runs, or wait a moment, and delete it then."
+                f"Project {project_id} still has work in progress: stop its runs, or wait a moment, then delete it."
             )
         removed = RemovedProjectFiles(
             list(conn.execute(select(t.runs.c.id).where(t.runs.c.project_id == project_id)).scalars()),

@@ -96,9 +96,7 @@ def update_run(conn: Connection, run_id: int, **values: Any) -> None:
 
 
 def no_such_run(run_id: int) -> StoreError:
-    return StoreError(
-        f"There is no run {run_id}; it may have been deleted. See which there are: python -m rlhf_lab runs"
-    )
+    return StoreError(f"There is no run {run_id}; it may have been deleted. To list the runs: python -m rlhf_lab runs")
 
 
 def add_event(db: Database, run_id: int, kind: EventKind, payload: dict[str, Any]) -> RunEvent:

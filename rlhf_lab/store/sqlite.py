@@ -49,11 +49,12 @@ class OpenFiles:
                 inode = (status.st_dev, status.st_ino)
                 if file == self.path:
                     if status.st_size < known_size:
-                        raise _corrupt_while_open(str(file), "it has become shorter")
+                        raise _corrupt_while_open(str(file), "it was truncated")
                     self._size = max(self._size, status.st_size)
             if inode is None or self._inodes.setdefault(file, inode) != inode:
                 raise LostStoreError(
-                    f"{file} was deleted, moved or replaced while the lab was running, so nothing is stored any more. Stop the "
+                    f"{file} was deleted, moved or replaced while the lab was running, so nothing is stored any "
+                    "more. Stop the "
                     "lab, put the file back or choose another home with --home, and start it again."
                 )
 
@@ -132,8 +133,8 @@ def quarantine_if_corrupt(path: Path, busy_timeout_s: float) -> None:
         if file.exists():
             file.rename(target.with_name(target.name + suffix))
     raise CorruptStoreError(
-        f"The database {path} is damaged ({corruption}). Nothing was deleted: it now lies at {target}. "
-        "Start again to begin with a fresh database; to rescue rows from the old one, copy it and run "
+        f"The database {path} is damaged ({corruption}). Nothing was deleted: it was moved to {target}. Start again "
+        "to create a new database; to recover rows from the old one, copy it and run "
         f"`sqlite3 {target.name} .recover`."
     )
 
@@ -176,8 +177,7 @@ def primary_error_code(exc: BaseException | None) -> int | None:
 def to_store_error(exc: BaseException | None, path: str) -> StoreError:
     """A StoreError that says what to do about an error of SQLite."""
     advice = {
-        sqlite3.SQLITE_BUSY: "another process kept it locked for too long. See what is running "
-        "(`python -m rlhf_lab doctor`), and try again.",
+        sqlite3.SQLITE_BUSY: "another process kept it locked for too long. Check `python -m rlhf_lab doctor`, and try again.",
         sqlite3.SQLITE_READONLY: "it may not be written. Make the file and its folder writable, "
         "or choose another home with --home.",
         sqlite3.SQLITE_FULL: "the disk is full. What was committed before is safe. Free some space and try again.",
@@ -185,8 +185,7 @@ def to_store_error(exc: BaseException | None, path: str) -> StoreError:
         "What was committed before is safe. Free some space, check the disk, and try again.",
         sqlite3.SQLITE_CANTOPEN: "it cannot be opened. Check that its folder exists and is writable, "
         "or choose another home with --home.",
-        sqlite3.SQLITE_CONSTRAINT: "the rows contradict others that are there. This is a mistake in the program that "
-        "wrote them; nothing was stored.",
+        sqlite3.SQLITE_CONSTRAINT: "the rows violate a constraint. This is an error in the program that wrote them; nothing was stored.",
     }
     code = primary_error_code(exc)
     if code in _CORRUPTION_CODES:

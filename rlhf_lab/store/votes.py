@@ -98,10 +98,10 @@ def cast_vote(db: Database, vote: Vote) -> Vote:
             return existing
         pair_query = select(t.pairs.c.id).where(t.pairs.c.id == vote.pair_id, t.pairs.c.taken_back_at.is_(None))
         if conn.execute(pair_query).scalar() is None:
-            raise StaleVoteError(f"Pair {vote.pair_id} does not exist (any more). Reload the page for the next pair.")
+            raise StaleVoteError(f"Pair {vote.pair_id} does not exist. Reload the page for the next pair.")
         if live_vote(conn, vote.pair_id, vote.annotator, vote.repeat) is not None:
             raise StaleVoteError(
-                f"{vote.annotator} has already voted on pair {vote.pair_id}. Undo that vote to change it, or go on."
+                f"{vote.annotator} has already voted on pair {vote.pair_id}. Undo that vote to change it, or continue."
             )
         return insert_vote(conn, vote)
 

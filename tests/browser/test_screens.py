@@ -387,7 +387,7 @@ def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
     control(page, "reward").select_option(other)
     page.route(re.compile("component_server"), reply_with_markup)
     page.click("[data-do=write]")
-    expect(answer.first).to_contain_text(f"Run {run.id} learnt from reward model {mine}.", timeout=ENGINE_TIMEOUT_MS)
+    expect(answer.first).to_contain_text(f"Run {run.id} was trained on reward model {mine}.", timeout=ENGINE_TIMEOUT_MS)
     expect(answer.first.locator("[data-column-name] .lab-text")).to_have_text([TEMPLATE, HOSTILE, HOSTILE] * 2)
     assert page.locator(".lab-compare .results").locator("img, script, b").count() == 0
     page.unroute_all(behavior="wait")

@@ -225,7 +225,7 @@ def test_train_policy_warns_of_a_weak_reward_model_as_the_page_does(tmp_path, mo
     status, reply = call(capsys, "train-policy", *words, *home(tmp_path))
     assert status == 0
     number, is_weak = 1 if chosen else 2, low is None or low <= 0.5  # without a bound the accuracy itself counts
-    warning = "On unseen pairs it may rank no better than guessing: more labels first would help.\n"
+    warning = "On held-out pairs it may rank no better than chance: label more pairs first.\n"
     assert reply["printed"] == (f"reward model {number}: {warning}" if is_weak else "")
 
 

@@ -118,9 +118,7 @@ def test_a_stopped_run_is_resumed_renamed_and_deleted(db, call, home, started):
 
 def test_text_output_of_control(db, home, capsys):
     assert main(["control", "1", "set", "beta", "0.5", "--home", str(home)]) == 0
-    assert capsys.readouterr().out == (
-        "told run 1 to set beta 0.5, which follows within a moment; it is running at step 0\n"
-    )
+    assert capsys.readouterr().out == ("told run 1 to set beta 0.5, which takes a moment; it is running at step 0\n")
 
 
 def test_train_policy_creates_and_resumes_a_run(db, home, capsys, monkeypatch):

@@ -54,7 +54,7 @@ def failed_checks(checks):
 def test_a_missing_home_is_not_created(home, capsys, free_port, without_torch):
     checks = run_doctor(capsys, home, free_port)
     assert failed_checks(checks) == []
-    assert checks[f"home {home}"]["what"] == "writable; no lab there yet: python app.py makes one"
+    assert checks[f"home {home}"]["what"] == "writable; there is no lab yet: python app.py creates one"
     assert not home.exists()
 
 
@@ -81,7 +81,7 @@ def test_doctor_does_not_import_torch(tmp_path):
     ("code", "words"),
     [
         ("raise OSError('libtorch is broken')", "libtorch is broken"),
-        ("import sys; sys.exit(3)", "it ended with status 3"),
+        ("import sys; sys.exit(3)", "it ended with exit status 3"),
     ],
 )
 def test_broken_torch(home, capsys, monkeypatch, free_port, code, words):

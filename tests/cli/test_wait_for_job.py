@@ -26,7 +26,7 @@ def test_an_engine_that_cannot_start_is_reported_and_no_longer_waited_for(tmp_pa
         job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": 1})
         with pytest.raises(EngineError, match="no longer waiting for sampling pairs") as raised:
             commands.wait_for_job(db, tmp_path, job, "sampling pairs")
-        assert "2 times in a row it ended while it was loading (RuntimeError: std::bad_alloc)" in str(raised.value)
+        assert "2 times in a row it ended while loading (RuntimeError: std::bad_alloc)" in str(raised.value)
         assert "too little memory" in str(raised.value)
         assert queue.get_job(db, job.id).status is JobStatus.QUEUED
     assert len(starts) == 2

@@ -112,7 +112,7 @@ def test_the_command(tmp_path, files, capsys):
         capsys.readouterr().out,
     )
     assert main(["imports", "--home", home, "--take-back", "1"]) == 0
-    assert capsys.readouterr().out == "10 votes and 5 pairs go. Add --yes to take it back.\n"
+    assert capsys.readouterr().out == "10 votes and 5 pairs go. Add --yes to undo it.\n"
     assert main(["imports", "--home", home, "--take-back", "1", "--yes", "--json"]) == 0
     reply = json.loads(capsys.readouterr().out)
     assert (reply["taken_back"], reply["votes"], reply["pairs"]) == (True, 10, 5)

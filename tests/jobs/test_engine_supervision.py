@@ -241,7 +241,7 @@ def test_an_engine_that_ends_while_loading_is_not_restarted_in_a_tight_loop(
     status = engine_process.engine_state(db)
     assert status.failed_starts == 2
     failure = engine_process.start_failure(status, home)
-    assert "2 times in a row it ended while it was loading (RuntimeError: std::bad_alloc [31m)" in failure
+    assert "2 times in a row it ended while loading (RuntimeError: std::bad_alloc [31m)" in failure
     assert "too little memory" in failure
     assert "within 30 s" in failure
     now = time.time()

@@ -56,7 +56,7 @@ def test_line_breaks_inside_a_prompt():
         ("p.jsonl", '"a"\n{"prompt": 5}\n', "line 2: neither a text"),
         ("p.jsonl", '{"other": "a"}\n', "line 1: neither a text"),
         ("p.jsonl", '"a"\n\n{broken\n', "line 3: not JSON"),
-        ("p.csv", "id,prompt\n1,a\n2\n", "line 3: a column too few"),
+        ("p.csv", "id,prompt\n1,a\n2\n", "line 3: a missing column"),
         ("p.csv", 'prompt\n"a" b\n', "line 2: not CSV"),
         ("p.txt", "a\n" + "x" * (MAX_PROMPT_CHARS + 1), "line 2: 2,001 characters"),
         ("p.txt", "a\nb\0", "line 2: a NUL"),

@@ -100,7 +100,8 @@ def test_before_the_first_pair_exists_nobody_is_told_to_have_seen_every_pair(db)
     queue.fail(db, job.id, "The model cannot be loaded.")
     message = scheduler.no_pair_message(db, project.id)
     assert message == (
-        "There is no pair yet, and the first ones could not be written: The model cannot be loaded. It is tried again by itself."
+        "There is no pair yet, and the first ones could not be written: The model cannot be loaded. It is retried "
+        "automatically."
     )
 
 
@@ -126,9 +127,9 @@ def test_the_message_without_a_pair_names_an_engine_that_ended_and_one_that_hang
     engine_process.record_heartbeat(db, "idle")
     now = engine_process.time.time()
     monkeypatch.setattr(engine_process.time, "time", lambda: now + engine_process.HEARTBEAT_TIMEOUT_S + 1)
-    assert scheduler.no_pair_message(db, project.id).endswith(", does not answer: stop it under Project.")
+    assert scheduler.no_pair_message(db, project.id).endswith(", does not respond: stop it under Project.")
     monkeypatch.setattr(engine_process, "_find_process", lambda process: None)
-    assert scheduler.no_pair_message(db, project.id).endswith(", ended; it is started again by itself …")
+    assert scheduler.no_pair_message(db, project.id).endswith(", ended; it is restarted automatically …")
 
 
 def test_failed_sampling_is_retried_after_a_while(db, project, runner, monkeypatch):

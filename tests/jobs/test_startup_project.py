@@ -112,7 +112,7 @@ def test_a_hub_that_cannot_be_reached_can_be_tried_again(db, hub):
     hub.error = ConnectionError("no route")
     state = startup.run()
     assert state.phase is StartupPhase.FAILED
-    assert "RLHF_LAB_MODEL: The Hub cannot be reached from here (ConnectionError)" in state.message
+    assert "RLHF_LAB_MODEL: The Hub cannot be reached (ConnectionError)" in state.message
     assert startup.log == [f"error: {state.message}"]
     assert current_project(db).model == "embedded"
     hub.error = None

@@ -172,5 +172,5 @@ def test_a_file_that_another_thread_sees_grow_is_not_taken_for_truncated(
     monkeypatch.setattr(Path, "stat", stat_before_growth)
     files.check()
     path.write_bytes(bytes(4096))
-    with pytest.raises(CorruptStoreError, match="it has become shorter"):
+    with pytest.raises(CorruptStoreError, match="it was truncated"):
         files.check()

@@ -166,7 +166,8 @@ def test_the_training_text_follows_the_due_queued_and_running_job(ctx):
     assert label.state(ctx, "ann")["training_text"] == ""
     vote(ctx, "right")
     assert (
-        label.state(ctx, "ann")["training_text"] == "A reward model from people's labels is due and begins by itself."
+        label.state(ctx, "ann")["training_text"]
+        == "A reward model from people's labels is due and starts automatically."
     )
     queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {"source": "human"})
     assert label.state(ctx, "ann")["training_text"] == "A reward model from people's labels waits for the engine."

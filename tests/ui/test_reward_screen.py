@@ -182,7 +182,7 @@ def test_a_training_queued_behind_a_run_names_it(ctx):
 def test_enough_labels_make_a_training_due(ctx):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
     assert retraining.training_status(ctx.db, ctx.project.id) == (
-        "A reward model from labels simulated by cheerful is due and begins by itself."
+        "A reward model from labels simulated by cheerful is due and starts automatically."
     )
 
 

@@ -34,8 +34,9 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     command.upgrade(config, revision)
     if newly_dangling := _dangling_rows(connection) - dangling_before:
         raise StoreError(
-            f"The database could not be brought up to date: {pluralize(len(newly_dangling), 'row')} of it would be cut off "
-            "from others. Nothing was changed; go on with the version of the lab that made it, and report this."
+            f"The database could not be brought up to date: {pluralize(len(newly_dangling), 'row')} would lose the "
+            "rows that they belong to. Nothing was changed. Continue with the version of the lab that created it, "
+            "and report this."
         )
 
 

@@ -92,7 +92,8 @@ def to_token_ids(backbone: Backbone, text_or_ids: TextOrIds, encode: Callable[[s
     unknown = [token_id for token_id in ids if not 0 <= token_id < vocabulary_size]
     if unknown:
         raise ConfigError(
-            f"the token id {unknown[0]} does not exist: the model has the ids 0 to {vocabulary_size - 1}. Encode the text with "
+            f"the token id {unknown[0]} does not exist: the model has the ids 0 to {vocabulary_size - 1}. Encode the "
+            "text with "
             "the model's own tokenizer."
         )
     return ids
@@ -133,9 +134,7 @@ class PolicyTrainer:
     def set_live_setting(self, name: str, value: float) -> None:
         """Change beta or lr from the next step on. Raises ConfigError for another name or a value out of range."""
         if name not in LIVE_SETTINGS:
-            raise ConfigError(
-                f'"{name}" cannot be changed while a run goes on; only {" and ".join(LIVE_SETTINGS)} can.'
-            )
+            raise ConfigError(f'"{name}" cannot be changed during a run; only {" and ".join(LIVE_SETTINGS)} can.')
         self.state.config.replace(**{name: value})  # checks the value
         if name == "beta":
             self.state.kl_controller.value = value
@@ -234,7 +233,8 @@ class PolicyTrainer:
         score_tensor = to_score_tensor(scores)
         if not len(queries) == len(responses) == len(score_tensor) > 0:
             raise ConfigError(
-                f"{len(queries)} queries, {len(responses)} responses, {len(score_tensor)} scores: pass as many of each, at least "
+                f"{len(queries)} queries, {len(responses)} responses, {len(score_tensor)} scores: pass as many of "
+                "each, at least "
                 "one."
             )
         self.state.kl_controller.check_batch_size(len(score_tensor))

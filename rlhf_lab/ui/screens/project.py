@@ -291,7 +291,7 @@ class ProjectController:
 
     def cancel(self, _: ProjectPayload) -> dict[str, Any]:
         if self.downloads.cancel():
-            return {"message": "The download is cancelled. Files that have arrived are kept for the next time."}
+            return {"message": "The download was cancelled. Completed files are kept for the next time."}
         return {"message": "There is no download to cancel; the last one is complete."}
 
     def retry(self, _: ProjectPayload) -> dict[str, Any]:
