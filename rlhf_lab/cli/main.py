@@ -5,11 +5,11 @@ import json
 import sys
 
 from rlhf_lab import __version__
-from rlhf_lab.cli import commands, control, demo, doctor, export, import_, password, people, pretrain, sft
+from rlhf_lab.cli import backup, commands, control, demo, doctor, export, import_, password, people, pretrain, sft
 from rlhf_lab.errors import LabError
 
 ABOUT = "Label pairs of texts, train a reward model on the labels, and PPO on the reward model. `python app.py` is the page."
-COMMANDS = (demo, commands, control, import_, export, doctor, people, password, pretrain, sft)
+COMMANDS = (demo, commands, control, import_, export, backup, doctor, people, password, pretrain, sft)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -22,7 +22,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from rlhf_lab.common.paths import database_url_override
 from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder, restrict_file, restrict_folder
 from rlhf_lab.errors import BusyStoreError, StoreError
-from rlhf_lab.store import sqlite
+from rlhf_lab.store import home_replacement, sqlite
+from rlhf_lab.store.home_lock import SharedLock
 from rlhf_lab.store.tables import SCHEMA_VERSION
 
 AnyRow = Row[*tuple[Any, ...]]
@@ -35,7 +36,9 @@ CONNECT_TIMEOUT_S = 10  # of a database server
 
 def lab_exists(home: Path) -> bool:
     """Whether the folder is the home of a lab. With a database elsewhere the folder is all there is to check."""
-    return home.is_dir() if database_url_override() else (home / FILE_NAME).is_file()
+    if database_url_override():
+        return home.is_dir()
+    return (home / FILE_NAME).is_file() or home_replacement.is_unfinished(home)
 
 
 class Database:
@@ -48,6 +51,7 @@ class Database:
         # with 30 threads voting without a pause the slowest vote took 3.9 s; with this lock, 0.4 s.
         self._write_lock = threading.Lock()
         self._files: sqlite.OpenFiles | None = None  # None: a server, or the database is being opened
+        self._home_lock: SharedLock | None = None  # None: there too
         self._reader = engine
         self._writer = engine.execution_options(**{sqlite.WRITER_OPTION: True})
 
@@ -77,6 +81,7 @@ class Database:
                 PRIVATE_FILE
             )  # fails at once if the folder is not writable; FileLock would try until its timeout
             restrict_file(lock)
+            home_lock = home_replacement.use_home(path.parent)
             # One process at a time checks, renames and upgrades.
             with FileLock(lock, timeout=_OPENING_TIMEOUT_S, mode=PRIVATE_FILE):
                 _make_file_private(path)
@@ -88,6 +93,7 @@ class Database:
                     with cls(engine_without_foreign_keys, str(path), busy_timeout_s) as migration_db:
                         migration_db._upgrade_schema()
                     db._files = sqlite.OpenFiles(path)
+                    db._home_lock = home_lock
         except Timeout as exc:
             raise StoreError(
                 f"Another process has been opening {path} for {_OPENING_TIMEOUT_S:.0f} s. Wait for it or stop it; "
@@ -151,6 +157,9 @@ class Database:
         self._reader.dispose()
         if self._files is not None:
             self._files.forget_log()
+        if self._home_lock is not None:
+            self._home_lock.release()
+            self._home_lock = None
 
     def __enter__(self) -> Self:
         return self

@@ -32,7 +32,9 @@ def test_a_new_home_and_its_database_are_its_owners_alone(tmp_path):
     home = tmp_path / "deep" / "home"
     with Database.open(home) as db, db.write():
         assert mode(home) == 0o700
-        assert modes_of_files(home) == dict.fromkeys(("lab.db", "lab.db-wal", "lab.db-shm", "lab.db.lock"), 0o600)
+        assert modes_of_files(home) == dict.fromkeys(
+            ("lab.db", "lab.db-wal", "lab.db-shm", "lab.db.lock", "lab.db.users"), 0o600
+        )
 
 
 def test_an_older_home_is_closed_to_other_users_when_it_is_opened(tmp_path):

@@ -1,0 +1,94 @@
+"""`python -m rlhf_lab backup FILE` and `restore FILE`: a whole lab as one file, and back."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.backup.archive import Manifest, read_manifest, restore_backup, write_backup
+from rlhf_lab.cli.console import (
+    add_common_arguments,
+    open_existing_database,
+    print_result,
+    progress_reporter,
+    resolve_home,
+)
+from rlhf_lab.common.text import pluralize
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.store.database import lab_exists
+from rlhf_lab.store.projects import projects
+from rlhf_lab.store.runs import runs
+
+
+def add_parser(subparsers: Any) -> None:
+    backup = subparsers.add_parser("backup", help="write the whole lab to one file, also while it is in use")
+    add_common_arguments(backup)
+    backup.add_argument("file", metavar="FILE", type=Path, help="the backup, such as lab.zip")
+    backup.add_argument("--force", action="store_true", help="replace a file that is there")
+    backup.set_defaults(run=run_backup)
+    restore = subparsers.add_parser("restore", help="make a backup the content of a home")
+    add_common_arguments(restore)
+    restore.add_argument("file", metavar="FILE", type=Path, help="a backup that `backup` or the page made")
+    restore.add_argument(
+        "--yes", action="store_true", help="replace the lab of the home without asking; its data are kept"
+    )
+    restore.set_defaults(run=run_restore)
+
+
+def run_backup(args: argparse.Namespace) -> int:
+    home, file = resolve_home(args), args.file.expanduser().resolve()
+    with progress_reporter("backup") as report:
+        manifest = write_backup(home, file, lambda fraction: report(fraction, None), force=args.force)
+    text = (
+        f"{file}: {file.stat().st_size / 1e6:,.1f} MB, {_describe(manifest)}.\nKeep it private: it contains names, notes and "
+        "the keys of the lab. `restore` makes it a lab again."
+    )
+    print_result(args, _result(manifest) | {"file": str(file), "bytes": file.stat().st_size}, text)
+    return 0
+
+
+def run_restore(args: argparse.Namespace) -> int:
+    home, file = resolve_home(args), args.file.expanduser().resolve()
+    manifest = read_manifest(file)
+    replace = args.yes or (lab_exists(home) and _confirms(home, manifest))
+    with progress_reporter("restore") as report:
+        old = restore_backup(file, home, lambda fraction: report(fraction, None), replace=replace)
+    with open_existing_database(home) as db:
+        counts = f"{pluralize(len(projects(db)), 'project')}, {pluralize(len(runs(db)), 'run')}"
+    old_text = (
+        f"\nThe data that were there before are kept in {old}; delete that folder when you do not need it."
+        if old
+        else ""
+    )
+    text = f"{home}: restored {_describe(manifest)}; {counts}.{old_text}"
+    print_result(args, _result(manifest) | {"home": str(home), "old": str(old) if old else None}, text)
+    return 0
+
+
+def _confirms(home: Path, manifest: Manifest) -> bool:
+    """Ask on the terminal. Raises ConfigError where there is none, or the answer is no."""
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{home} has a lab already. With --yes the backup takes its place (its data are kept in a folder of the home); or "
+            "choose another folder with --home."
+        )
+    print(f"{home} has a lab already. Its data will be kept in a folder of the home.", file=sys.stderr)
+    print(f"Replace it by {_describe(manifest)}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ConfigError("Nothing was restored.")
+    return True
+
+
+def _describe(manifest: Manifest) -> str:
+    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.created_at))
+    return f"the backup of {made} (lab {manifest.lab_version}, schema {manifest.schema_revision}, {len(manifest.files)} files)"
+
+
+def _result(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "created_at": manifest.created_at,
+        "lab_version": manifest.lab_version,
+        "schema": manifest.schema_revision,
+        "files": len(manifest.files),
+    }
