@@ -218,7 +218,7 @@ class Client:
         try:
             time.sleep(rng.uniform(0, 2))
             while time.monotonic() < self.end:
-                pair = self.call("next_pair", [name, ""])
+                pair = self.call("next_pair", {"name": name})
                 if pair["id"] is None:
                     self.empty_polls += 1
                     time.sleep(1.0)
@@ -227,7 +227,10 @@ class Client:
                 think_s = max(0.1, rng.gauss(2.0, 1.0))
                 time.sleep(think_s)
                 uuid = f"{self.number}-{len(self.pair_ids)}"
-                vote = [name, pair["id"], rng.choice(CHOICES), uuid, "", "", "", round(1000 * think_s)]
+                vote = {
+                    "name": name, "pair_id": pair["id"], "choice": rng.choice(CHOICES), "uuid": uuid,
+                    "ms": round(1000 * think_s),
+                }  # fmt: skip
                 answer = self.call("submit_vote", vote)
                 if rng.random() < 0.1:
                     self.duplicates_sent += 1
@@ -239,18 +242,15 @@ class Client:
         except Exception as error:  # a failed client is a result, and must not end the others
             self.error = f"{type(error).__name__}: {error}"
 
-    def call(self, endpoint: str, data: list[Any]) -> dict[str, Any]:
+    def call(self, endpoint: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The reply of the page, with retries."""
-        # a session per client, as in gradio_client: without one Gradio sets up a whole page for each request (10 ms)
-        body = json.dumps({"data": data, "session_hash": f"labeller-{self.number}"}).encode()
-        request = urllib.request.Request(
-            f"{self.url}gradio_api/run/{endpoint}", body, {"Content-Type": "application/json"}
-        )
+        body = json.dumps(arguments | {"session": f"labeller-{self.number}"}).encode()
+        request = urllib.request.Request(f"{self.url}api/{endpoint}", body, {"Content-Type": "application/json"})
         while True:
             start_time = time.perf_counter()
             try:
                 with urllib.request.urlopen(request, timeout=30) as reply:
-                    payload: dict[str, Any] = json.load(reply)["data"][0]
+                    payload: dict[str, Any] = json.load(reply)
                 self.latencies_ms[endpoint].append(1000 * (time.perf_counter() - start_time))
                 return payload
             except urllib.error.HTTPError as error:

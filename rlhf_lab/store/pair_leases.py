@@ -28,6 +28,7 @@ from rlhf_lab.store.pair_selection import (
     label_and_lease_counts,
     next_hidden_repeat,
     next_open_pair,
+    running_leases,
 )
 from rlhf_lab.store.projects import live_pair_of, load_pairs
 from rlhf_lab.store.vote_table import VoteTable, current_votes
@@ -89,7 +90,7 @@ def lease_pairs(
 ) -> list[Lease]:
     """`lease_pair`, and up to `prefetch` pairs to show after it: only pairs that need votes, and none from a small pool."""
     now = time.time() if now is None else now
-    with db.write() as conn:
+    with db.write(durable=False) as conn:  # a lost lease is a pair that two people may get
         votes = current_votes(db, project_id)  # nothing of them changes before this transaction ends
         leases = _own_leases(conn, annotator)
         if any(lease.expires_at < now - PURGE_EXPIRED_AFTER_S for lease in leases):
@@ -185,19 +186,37 @@ def count_free_pairs(
     now: float | None = None,
 ) -> int:
     """How many pairs without a vote of this person need votes and are not leased to others. checkpoint: only its texts."""
+    return fewest_free_pairs(db, project_id, [annotator], config, checkpoint=checkpoint, now=now)
+
+
+def fewest_free_pairs(
+    db: Database,
+    project_id: int,
+    annotators: Sequence[str],
+    config: LabellingConfig,
+    *,
+    checkpoint: str | None = None,
+    now: float | None = None,
+) -> int:
+    """`count_free_pairs` of the person who has the fewest."""
     votes = current_votes(db, project_id)
-    with db.read() as conn:
-        counts = label_and_lease_counts(conn, votes, annotator, time.time() if now is None else now)
+    completion = t.completions.c
+
+    def count(annotator: str) -> int:
+        counts = label_and_lease_counts(votes, leases, annotator)
         free = np.flatnonzero(votes.unvoted_by(annotator) & (counts < config.overlap))
         if checkpoint is None:
             return len(free)
-        completion = t.completions.c
-        return sum(
-            conn.execute(
-                select(func.count()).where(completion.id.in_(ids), completion.checkpoint == checkpoint)
-            ).scalar_one()
-            for ids in in_chunks(votes.first_id[free].tolist())
+        first_ids = votes.first_id[free].tolist()
+        queries = (
+            select(func.count()).where(completion.id.in_(ids), completion.checkpoint == checkpoint)
+            for ids in in_chunks(first_ids)
         )
+        return sum(conn.execute(query).scalar_one() for query in queries)
+
+    with db.read() as conn:
+        leases = running_leases(conn, time.time() if now is None else now)
+        return min(map(count, annotators))
 
 
 def count_active_annotators(db: Database, project_id: int, now: float | None = None) -> int:
@@ -290,7 +309,9 @@ def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote) -> 
             return existing
         own_vote = and_(t.votes.c.id == vote_id, t.votes.c.annotator == new_vote.annotator)
         if conn.execute(query.where(own_vote)).scalar() is None:
-            raise StaleVoteError("That vote was deleted or undone; nothing was changed. Reload the page.")
+            raise StaleVoteError(
+                "That vote was deleted or undone; nothing was changed. Reload the page."
+            )
         old = update_vote(conn, vote_id, undone_at=time.time())
         return insert_vote(
             conn,
@@ -304,18 +325,11 @@ def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote) -> 
         )
 
 
-def leased_pairs(db: Database, annotator: str) -> list[int]:
-    """The pairs that are leased to this person, or were and can still be voted on."""
+def leased_pairs(db: Database, annotator: str) -> dict[int, bool]:
+    """The pairs that are leased to this person, or were and can still be voted on, and whether each is a hidden repeat: its sides
+    are then swapped."""
     with db.read() as conn:
-        return list(conn.execute(select(t.leases.c.pair_id).where(t.leases.c.annotator == annotator)).scalars())
-
-
-def is_repeat(db: Database, pair_id: int, annotator: str) -> bool:
-    """Whether the pair is leased to this person as a hidden repeat: its sides are then swapped."""
-    lease = t.leases.c
-    with db.read() as conn:
-        query = select(lease.repeat).where(lease.pair_id == pair_id, lease.annotator == annotator)
-        return bool(conn.execute(query).scalar())
+        return {lease.pair_id: lease.repeat for lease in _own_leases(conn, annotator)}
 
 
 def _own_leases(conn: Connection, annotator: str) -> Sequence[AnyRow]:
@@ -340,7 +354,7 @@ def _is_usable(conn: Connection, lease: AnyRow, config: LabellingConfig, now: fl
 
 def _top_of_stack(conn: Connection, annotator: str, now: float) -> float:
     """Now, or where the clock was set back the start of this person's newest lease."""
-    return max([now, *(lease.leased_at for lease in _own_leases(conn, annotator))])
+    return max([now, *(float(lease.leased_at) for lease in _own_leases(conn, annotator))])
 
 
 def _save_lease(

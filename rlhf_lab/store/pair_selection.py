@@ -1,6 +1,7 @@
 """Which pair a person sees next: a hidden repeat, one that still needs votes, or a gold pair. Queries for `pair_leases`."""
 
 import secrets
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,8 @@ from rlhf_lab.store.votes import NOT_A_REPEAT, count_live_votes
 
 PAIRS_LEFT_FOR_OTHERS = 4  # pairs that stay free when one is prefetched for somebody who has a pair on screen
 REPEAT_AFTER_VOTES = 8  # own votes between the first vote on a pair and its hidden repeat
-_LEASED_TO_OTHERS = select(t.leases.c.pair_id).where(
-    t.leases.c.annotator != bindparam("annotator"),
-    t.leases.c.expires_at > bindparam("now"),
-    t.leases.c.repeat.is_(False),
+_RUNNING_LEASES = select(t.leases.c.pair_id, t.leases.c.annotator).where(
+    t.leases.c.expires_at > bindparam("now"), t.leases.c.repeat.is_(False)
 )
 
 
@@ -47,7 +46,7 @@ def next_open_pair(
 
     After other pairs only one that needs votes, and only while PAIRS_LEFT_FOR_OTHERS more stay free.
     """
-    counts = label_and_lease_counts(conn, votes, annotator, now)
+    counts = label_and_lease_counts(votes, running_leases(conn, now), annotator)
     is_open = votes.unvoted_by(annotator)
     if queued_ids:
         is_open[votes.positions_of_pairs(queued_ids)] = False
@@ -65,9 +64,14 @@ def next_open_pair(
     return int(votes.pair_id[pairs[np.argmin(rank)]])
 
 
-def label_and_lease_counts(conn: Connection, votes: VoteTable, annotator: str, now: float) -> NDArray[np.int64]:
-    """`votes_and_leases` of every pair."""
-    leased = conn.execute(_LEASED_TO_OTHERS, {"annotator": annotator, "now": now}).scalars().all()
+def running_leases(conn: Connection, now: float) -> list[tuple[int, str]]:
+    """(pair, annotator) of each running lease that is no hidden repeat."""
+    return [(row.pair_id, row.annotator) for row in conn.execute(_RUNNING_LEASES, {"now": now})]
+
+
+def label_and_lease_counts(votes: VoteTable, leases: Sequence[tuple[int, str]], annotator: str) -> NDArray[np.int64]:
+    """`votes_and_leases` of every pair. leases: see `running_leases`."""
+    leased = [pair_id for pair_id, name in leases if name != annotator]
     answers = votes.count_by_pair("human answers", lambda some: some.answers_of(Source.HUMAN))
     return answers + np.bincount(votes.positions_of_pairs(leased), minlength=len(answers))
 

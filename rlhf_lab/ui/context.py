@@ -21,6 +21,7 @@ from rlhf_lab.jobs.scheduler import Scheduler
 from rlhf_lab.jobs.startup_project import StartupProject
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, OPERATOR_NAME, joined_at
 from rlhf_lab.store.database import Database
+from rlhf_lab.ui.auth.api_clients import ApiClients
 from rlhf_lab.ui.auth.password_file import PasswordEntry
 from rlhf_lab.ui.auth.visitors import (
     LOCAL_ACCESS,
@@ -53,6 +54,7 @@ class Context:
     behind_proxy: bool = False
     demo: Demo | None = None
     downloads: ModelDownloader = field(default_factory=ModelDownloader)
+    api_clients: ApiClients = field(default_factory=ApiClients)
     startup: StartupProject | None = None
     settings_problem: str = ""
 

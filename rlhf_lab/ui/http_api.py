@@ -1,37 +1,51 @@
 """API for programs that label: next_pair, submit_vote and status, with the same rules as the page.
 
+    curl -d '{"name": "my-tool"}' -H 'Content-Type: application/json' http://127.0.0.1:7860/api/next_pair
+
+or, with more work for the lab, through Gradio:
+
     from gradio_client import Client
     lab = Client("http://127.0.0.1:7860/")
     pair = lab.predict(name="my-tool", api_name="/next_pair")
     lab.predict(name="my-tool", pair_id=pair["id"], choice="left", uuid="…", api_name="/submit_vote")
 
 Votes through this API have via = "api" and the annotator "api:NAME", so a program is never taken for a person. A name belongs to
-the client that first used it, until that client has called nothing for NAME_IDLE_S seconds or the page is started again; so do
-the names that look like it.
+the client that first used it (see `ApiClients`).
 """
 
-import threading
-import time
-from typing import Literal, TypedDict
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict
 
+import anyio
 from gradio.context import LocalContext
 from gradio.events import api
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from rlhf_lab.common.person_names import latin_spelling, lookalike_keys, mixed_scripts, normalize_name
-from rlhf_lab.errors import LabelError, NotAllowedError, StaleVoteError
+from rlhf_lab.errors import LabelError, LabError, NotAllowedError, StaleVoteError
 from rlhf_lab.jobs import retraining
 from rlhf_lab.store.pair_leases import count_free_pairs, lease_pair
 from rlhf_lab.store.projects import get_labelling_config
-from rlhf_lab.ui.auth.login_routes import FailedAttemptLimiter
-from rlhf_lab.ui.auth.visitors import secrets_equal
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import allow_viewers, parse_payload, show_errors
+from rlhf_lab.ui.network import read_body
+from rlhf_lab.ui.request_checks import BadRequestError, describe_exception, is_json, parse_json
 from rlhf_lab.ui.services import voting
-from rlhf_lab.ui.services.crowd import refuse_if_paused
+from rlhf_lab.ui.services.crowd import annotator_notice
 from rlhf_lab.ui.services.presence import PRESENCE
 
-MAX_TOOL_NAME_LENGTH = 50
-NAME_IDLE_S = 600
+log = logging.getLogger("rlhf_lab.ui.requests")
+
+MAX_REQUEST_BYTES = 10_000
+MAX_SESSION_LENGTH = 100
+#: Requests that are handled at a time; the others wait in order. More threads would only take Python's lock from each other, and
+#: all of them wait for the one that writes to the database.
+MAX_CONCURRENT_REQUESTS = 2
+
+Endpoint = Callable[..., Any]
 
 
 class PairReply(TypedDict):
@@ -58,18 +72,93 @@ class StatusReply(TypedDict):
 
 
 def build(ctx: Context) -> None:
-    """The three endpoints. They bypass Gradio's queue, so that no call is refused because it is full."""
-    caller = ApiCaller(ctx)
+    """The endpoints of Gradio's API. They bypass its queue, so that no call is refused because it is full."""
+    for endpoint in endpoints(ctx):
+        api(show_errors(endpoint), api_name=endpoint.__name__, queue=False)
+
+
+def routes(ctx: Context) -> list[Route]:
+    """POST /api/next_pair and /api/submit_vote with a JSON object of the arguments, GET /api/status; they reply with the result.
+
+    The object may have a further key `session`, a random text that distinguishes programs of one address. Errors: {"error": text}
+    with status 403 where something is not allowed, 400 for other arguments that cannot be used, 415 for another content type, 413
+    for a body that is too long.
+    """
+    limiter: anyio.CapacityLimiter | None = None
+
+    def route(endpoint: Endpoint) -> Route:
+        async def handle(request: Request) -> Response:
+            nonlocal limiter
+            limiter = limiter or anyio.CapacityLimiter(MAX_CONCURRENT_REQUESTS)
+            arguments: Any = {}
+            if request.method == "POST":
+                if not is_json(request.scope):
+                    return _error("Send the arguments as a JSON object, with Content-Type: application/json.", 415)
+                body = await read_body(request, MAX_REQUEST_BYTES)
+                if body is None:
+                    return _error(f"A request has at most {MAX_REQUEST_BYTES:,} bytes.", 413)
+                try:
+                    arguments = parse_json(body)
+                except BadRequestError as error:
+                    return _error(str(error), error.status)
+            LocalContext.request.set(request)  # type: ignore[arg-type]  # as Gradio does for an event
+            return await anyio.to_thread.run_sync(_call, endpoint, arguments, request, limiter=limiter)
+
+        return Route(f"/api/{endpoint.__name__}", handle, methods=["POST" if _parameters(endpoint) else "GET"])
+
+    return [route(endpoint) for endpoint in endpoints(ctx)]
+
+
+def _call(endpoint: Endpoint, arguments: Any, request: Request) -> Response:
+    try:
+        return JSONResponse(endpoint(**_checked_arguments(endpoint, arguments, request)))
+    except NotAllowedError as error:
+        return _error(str(error), 403)
+    except LabError as error:
+        return _error(str(error), 400)
+    except Exception as error:
+        log.error("%s failed: %s", endpoint.__name__, describe_exception(error))
+        return _error("The lab failed to answer; its log says why. Try again.", 500)
+
+
+def _checked_arguments(endpoint: Endpoint, arguments: Any, request: Request) -> dict[str, Any]:
+    """The arguments without `session`, which the request keeps. Raises LabelError for unknown and missing ones."""
+    names = _parameters(endpoint)
+    if not isinstance(arguments, dict):
+        raise LabelError(f"Send a JSON object with {', '.join(names)}.")
+    session = arguments.pop("session", "")
+    if not isinstance(session, str) or len(session) > MAX_SESSION_LENGTH:
+        raise LabelError(f"`session` must be a text of at most {MAX_SESSION_LENGTH} characters.")
+    request.state.api_session = session
+    if unknown := set(arguments) - set(names):
+        raise LabelError(f"Unknown: {', '.join(sorted(unknown))}. There are {', '.join(names)} and session.")
+    required = [name for name, parameter in names.items() if parameter.default is parameter.empty]
+    if missing := [name for name in required if name not in arguments]:
+        raise LabelError(f"Missing: {', '.join(missing)}.")
+    return arguments
+
+
+def _parameters(endpoint: Endpoint) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(endpoint).parameters)
+
+
+def _error(message: str, status: int) -> JSONResponse:
+    return JSONResponse({"error": message}, status)
+
+
+def endpoints(ctx: Context) -> list[Endpoint]:
+    """next_pair, submit_vote and status."""
 
     @allow_viewers
     def next_pair(name: str = "", code: str = "") -> PairReply:
         """The pair to judge next: {"id", "prompt", "left", "right"}; {"id": null} while none is ready. It stays yours for a
         while. name: who judges. code: the join code, where the lab has one. An error says so where the rules pause you."""
-        annotator = caller.annotator_name(name, code)
+        annotator, project_id = annotator_name(ctx, name, code), ctx.project.id
         PRESENCE.touch(annotator)
-        rules = get_labelling_config(ctx.db, ctx.project.id)
-        refuse_if_paused(ctx, annotator)
-        lease = lease_pair(ctx.db, ctx.project.id, annotator, rules)
+        rules = get_labelling_config(ctx.db, project_id)
+        if text := annotator_notice(ctx, project_id, annotator, rules).pause:
+            raise NotAllowedError(text)
+        lease = lease_pair(ctx.db, project_id, annotator, rules)
         if lease is None:
             return {"id": None, "prompt": "", "left": "", "right": ""}
         view = voting.lease_view(ctx, lease, rules)
@@ -83,7 +172,7 @@ def build(ctx: Context) -> None:
         """Your answer to a pair that next_pair gave you. choice: left, right, tie, both_bad or skip. uuid: any text that
         names this vote: sent again, it counts once. strength: slightly, clearly, much or empty.
         Returns {"vote_id", "uuid", "counted"}; counted is false, with "why", where the pair is not yours (any more)."""
-        annotator = caller.annotator_name(name, code)
+        annotator = annotator_name(ctx, name, code)
         answer = {
             "pair_id": pair_id, "choice": choice, "uuid": uuid, "strength": strength, "note": note, "duration_ms": ms,
         }  # fmt: skip
@@ -109,67 +198,20 @@ def build(ctx: Context) -> None:
             "ready": ready, "here": PRESENCE.count(),
         }  # fmt: skip
 
-    for endpoint in (next_pair, submit_vote, status):
-        api(show_errors(endpoint), api_name=endpoint.__name__, queue=False)
+    return [next_pair, submit_vote, status]
 
 
-class ApiCaller:
-    """Names of the programs that call, and whether they may label."""
+def annotator_name(ctx: Context, name: object, code: object) -> str:
+    """The annotator's name of the program that calls.
 
-    def __init__(self, ctx: Context) -> None:
-        self.ctx = ctx
-        self._limiter = FailedAttemptLimiter("join codes")
-        self._lock = threading.Lock()
-        self._owners: dict[str, tuple[str, float]] = {}  # look-alike key of a name -> (client, time of its last call)
-
-    def annotator_name(self, name: object, code: object) -> str:
-        """The annotator's name.
-
-        Raises NotAllowedError without the right code where one is needed and for another client's name, LabelError for no name.
-        """
-        if not isinstance(name, str) or not isinstance(code, str):
-            raise LabelError("`name` and `code` must be texts.")
-        if not self.ctx.is_labeller():
-            address = self.ctx.client_address()
-            if self._limiter.is_blocked(address):
-                raise NotAllowedError("Too many wrong codes in the last minute. Wait a minute and try again.")
-            if not secrets_equal(code.strip().upper(), self.ctx.access.join_code.upper()):
-                self._limiter.record_failure(address)
-                raise NotAllowedError("This lab requires the join code: pass it as `code`.")
-        name = normalize_name(name)
-        if (
-            not 1 <= len(name) <= MAX_TOOL_NAME_LENGTH
-            or not name.isprintable()
-            or latin_spelling(name).casefold().startswith(("api:", "judge:"))
-        ):
-            raise LabelError(
-                f"Pass the name of the annotator: `name`, 1 to {MAX_TOOL_NAME_LENGTH} characters, without api: or judge:."
-            )
-        if scripts := mixed_scripts(name):
-            raise LabelError(
-                f"A word of `name` mixes letters of several alphabets ({', '.join(scripts)}). Write each word in one "
-                "alphabet."
-            )
-        self._bind_name(name)
-        return f"api:{name}"
-
-    def _bind_name(self, name: str) -> None:
-        """Raises NotAllowedError for a name that another client uses, or that looks like one."""
-        client, now, keys = self._client(), time.monotonic(), lookalike_keys(name)
-        with self._lock:
-            self._owners = {
-                key: (owner, called_at)
-                for key, (owner, called_at) in self._owners.items()
-                if now - called_at <= NAME_IDLE_S
-            }
-            if any(self._owners.get(key, (client, now))[0] != client for key in keys):
-                raise NotAllowedError(
-                    f'Another client uses the name "{name}", or one that looks like it. Choose another one; this one is free '
-                    f"again when its client has called nothing for {NAME_IDLE_S // 60} minutes."
-                )
-            self._owners.update(dict.fromkeys(keys, (client, now)))
-
-    def _client(self) -> str:
-        """What distinguishes the caller: their cookie's name, else the session that gradio_client draws, else their address."""
-        session = getattr(LocalContext.request.get(None), "session_hash", None)
-        return self.ctx.visitor().name or session or self.ctx.client_address()
+    Raises NotAllowedError without the right code where one is needed and for another client's name, LabelError for no name.
+    """
+    if not isinstance(name, str) or not isinstance(code, str):
+        raise LabelError("`name` and `code` must be texts.")
+    address = ctx.client_address()
+    if not ctx.is_labeller():
+        ctx.api_clients.check_code(code, ctx.access.join_code, address)
+    request = LocalContext.request.get(None)
+    session = getattr(getattr(request, "state", None), "api_session", "") or getattr(request, "session_hash", None)
+    client = ctx.visitor().name or session or address
+    return f"api:{ctx.api_clients.bind_name(name, client)}"

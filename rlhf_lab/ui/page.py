@@ -89,7 +89,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
         "state_session_capacity": MAX_SESSIONS,
         "_frontend": False,  # else Gradio requests its own page and exits where that takes 3 s
-        "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": [first_pair_route(ctx)]},
+        "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": [first_pair_route(ctx), *http_api.routes(ctx)]},
     }  # fmt: skip
     if ctx.behind_proxy:
         options["root_path"] = ctx.public_url.rstrip("/")
@@ -103,7 +103,8 @@ def launch_options(ctx: Context) -> dict[str, Any]:
 
     return options | {
         "auth_dependency": identify_visitor,
-        "app_kwargs": options["app_kwargs"] | {"routes": [first_pair_route(ctx), *auth_routes(ctx.db, access)]},
+        "app_kwargs": options["app_kwargs"]
+        | {"routes": [*options["app_kwargs"]["routes"], *auth_routes(ctx.db, access)]},
     }
 
 

@@ -38,6 +38,15 @@ def test_every_connection_has_its_pragmas(db: Database) -> None:
             assert result == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10_000}
 
 
+def test_only_writes_that_may_be_lost_do_not_wait_for_the_disk(db: Database) -> None:
+    """Also on a connection that was used for the other kind before."""
+    recorded = []
+    for durable in (False, True, False, True):
+        with db.write(durable=durable) as conn:
+            recorded.append(conn.exec_driver_sql("PRAGMA synchronous").scalar())
+    assert recorded == [1, 2, 1, 2]  # NORMAL, FULL
+
+
 def test_a_write_is_kept_and_a_failed_one_leaves_nothing(db: Database) -> None:
     put(db, "a", 1.0)
 

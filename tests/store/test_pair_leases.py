@@ -88,6 +88,16 @@ def test_overlap_is_the_number_of_people_who_get_a_pair(db, project, make_pairs)
     ]  # more than wanted when nothing else is left
 
 
+def test_the_fewest_free_pairs_of_several_people(db, project, make_pairs):
+    """ann has voted on one pair and has the next on screen, which is free for her alone."""
+    make_pairs(3)
+    judge(db, project, "ann")
+    lease(db, project, "ann")
+    assert pair_leases.count_free_pairs(db, project.id, "ann", RULES, now=0.0) == 2
+    assert pair_leases.count_free_pairs(db, project.id, "bob", RULES, now=0.0) == 1
+    assert pair_leases.fewest_free_pairs(db, project.id, ["ann", "bob"], RULES, now=0.0) == 1
+
+
 def test_skipped_pairs_come_after_those_that_nobody_skipped(db, project, make_pairs):
     one, two = (pair.id for pair in make_pairs(2))
     judge(db, project, "ann", Choice.SKIP)

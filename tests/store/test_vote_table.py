@@ -119,6 +119,39 @@ def test_a_state_stays_as_it_was(db, project, make_pairs):
     assert (before.choice.tolist(), before.live.tolist()) == ([0], [True])
 
 
+def test_counts_by_pair_grow_with_new_votes_and_fall_with_undone_ones(db, project, make_pairs):
+    """Counts of an earlier state are asked for after those of a later one, too."""
+    one, two = make_pairs(2)
+
+    def human_answers(table):
+        return table.count_by_pair("human answers", lambda some: some.answers_of(HUMAN)).tolist()
+
+    cast(db, one, "ann", F)
+    first = current_votes(db, project.id)
+    assert human_answers(first) == [1, 0]
+    cast(db, one, "bob", T)
+    cast(db, two, "bob", SKIP)
+    cast(db, two, "judge:x", F, SIMULATED)
+    second = current_votes(db, project.id)
+    (three,) = make_pairs(1)
+    cast(db, three, "ann", B)
+    third = current_votes(db, project.id)
+    assert human_answers(third) == [2, 0, 1]
+    assert human_answers(second) == [2, 0]
+    assert human_answers(first) == [1, 0]
+    undo_vote(db, project.id, "bob")
+    undo_vote(db, project.id, "ann")
+    assert human_answers(current_votes(db, project.id)) == [2, 0, 0]
+    assert human_answers(third) == [2, 0, 1]
+
+
+def test_positions_of_pairs_leave_out_unknown_ids(db, project, make_pairs):
+    ids = [pair.id for pair in make_pairs(3)]
+    table = current_votes(db, project.id)
+    assert table.positions_of_pairs([ids[2], -1, ids[0], ids[2] + 1]).tolist() == [2, 0]
+    assert table.positions_of_pairs([]).tolist() == []
+
+
 def test_figures_follow_the_votes_by_hand(db, project, make_pairs):
     one, two = make_pairs(2)
     cast(db, one, "ann", F)

@@ -265,7 +265,7 @@ def test_a_page_of_another_site_does_not_act_as_the_visitor(lab, victim):
 def test_a_program_never_has_the_name_of_a_person(lab, victim, handle_event_with):
     for cookies in (None, newcomer(lab)[0]):
         handle_event_with(cookies)
-        assert http_api.ApiCaller(lab).annotator_name(victim[0], "") == f"api:{victim[0]}"
+        assert http_api.annotator_name(lab, victim[0], "") == f"api:{victim[0]}"
 
 
 def test_only_signed_names_are_present(lab, handle_event_with):

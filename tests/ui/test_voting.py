@@ -17,6 +17,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.pair_selection import REPEAT_AFTER_VOTES
 from rlhf_lab.store.projects import set_labelling_config
 from rlhf_lab.ui import http_api
+from rlhf_lab.ui.auth import api_clients
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.screens import label, people
@@ -289,13 +290,13 @@ def test_clients_without_a_session_are_distinguished_by_their_address(endpoints,
 
 def test_a_name_is_free_again_when_its_client_was_idle(endpoints, call_as, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(http_api.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(api_clients.time, "monotonic", lambda: now[0])
     call_as("first")
     endpoints["next_pair"](name="tool")
-    now[0] += http_api.NAME_IDLE_S - 1
+    now[0] += api_clients.NAME_IDLE_S - 1
     endpoints["next_pair"](name="tool")
     call_as("second")
-    now[0] += http_api.NAME_IDLE_S - 1
+    now[0] += api_clients.NAME_IDLE_S - 1
     with pytest.raises(Error, match="10 minutes"):
         endpoints["next_pair"](name="tool")
     now[0] += 2

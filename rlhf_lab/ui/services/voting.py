@@ -83,7 +83,7 @@ def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "pa
         if (existing := find_vote(ctx.db, payload.uuid)) is not None:
             return existing  # sent again, because its answer was lost
         raise StaleVoteError("Another project has been opened; here is its next pair. Your vote was not counted.")
-    first_on_left = is_first_on_left(annotator, pair.id, pair_leases.is_repeat(ctx.db, pair.id, annotator))
+    first_on_left = is_first_on_left(annotator, pair.id, leased.get(pair.id, False))
     vote = _vote_of(payload, pair.id, annotator, first_on_left, via)
     return pair_leases.vote_on_lease(ctx.db, vote, get_labelling_config(ctx.db, pair.project_id))
 

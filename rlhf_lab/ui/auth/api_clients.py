@@ -1,0 +1,60 @@
+"""Which program may use which name."""
+
+import threading
+import time
+
+from rlhf_lab.common.person_names import latin_spelling, lookalike_keys, mixed_scripts, normalize_name
+from rlhf_lab.errors import LabelError, NotAllowedError
+from rlhf_lab.ui.auth.login_routes import FailedAttemptLimiter
+from rlhf_lab.ui.auth.visitors import secrets_equal
+
+MAX_TOOL_NAME_LENGTH = 50
+NAME_IDLE_S = 600
+
+
+class ApiClients:
+    """A name, with the names that look like it, belongs to the client that first used it, until that client has called nothing
+    for NAME_IDLE_S seconds or the page is started again. A client is known by its cookie's name, else by the session that it
+    draws, else by its address."""
+
+    def __init__(self) -> None:
+        self._limiter = FailedAttemptLimiter("join codes")
+        self._lock = threading.Lock()
+        self._owners: dict[str, tuple[str, float]] = {}  # look-alike key of a name -> (client, time of its last call)
+
+    def check_code(self, code: str, join_code: str, address: str) -> None:
+        """Raises NotAllowedError for another code than the lab's join code, and after too many wrong ones."""
+        if self._limiter.is_blocked(address):
+            raise NotAllowedError("Too many wrong codes in the last minute. Wait a minute and try again.")
+        if not secrets_equal(code.strip().upper(), join_code.upper()):
+            self._limiter.record_failure(address)
+            raise NotAllowedError("Labelling needs the lab's join code here: give it as `code`.")
+
+    def bind_name(self, name: str, client: str) -> str:
+        """The normalized name, which is the client's from now on.
+
+        Raises LabelError for a name that cannot be used, NotAllowedError for one that another client uses or that looks like one.
+        """
+        name = normalize_name(name)
+        if (
+            not 1 <= len(name) <= MAX_TOOL_NAME_LENGTH
+            or not name.isprintable()
+            or latin_spelling(name).casefold().startswith(("api:", "judge:"))
+        ):
+            raise LabelError(f"Say who judges: `name`, 1 to {MAX_TOOL_NAME_LENGTH} characters, without api: or judge:.")
+        if scripts := mixed_scripts(name):
+            raise LabelError(
+                f"A word of `name` mixes letters of several alphabets ({', '.join(scripts)}). Write each word in one alphabet."
+            )
+        now, keys = time.monotonic(), lookalike_keys(name)
+        with self._lock:
+            for key, (_, called_at) in list(self._owners.items()):
+                if now - called_at > NAME_IDLE_S:
+                    del self._owners[key]
+            if any(self._owners.get(key, (client, now))[0] != client for key in keys):
+                raise NotAllowedError(
+                    f'Another client uses the name "{name}", or one that looks like it. Choose another one; this one is free '
+                    f"again when its client has called nothing for {NAME_IDLE_S // 60} minutes."
+                )
+            self._owners.update(dict.fromkeys(keys, (client, now)))
+        return name

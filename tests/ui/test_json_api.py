@@ -1,0 +1,106 @@
+"""The API of programs as plain JSON: what it replies, and what it refuses."""
+
+import json
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store.database import Database
+from rlhf_lab.ui import http_api
+from rlhf_lab.ui.context import Context
+
+
+@pytest.fixture
+def ctx(tmp_path):
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        yield Context(tmp_path, db)
+
+
+@pytest.fixture
+def client(ctx):
+    return TestClient(Starlette(routes=http_api.routes(ctx)))
+
+
+def call(client, endpoint, **arguments):
+    return client.post(f"/api/{endpoint}", json=arguments)
+
+
+def test_a_program_labels_with_three_requests(ctx, client):
+    pair = call(client, "next_pair", name="tool").json()
+    assert set(pair) == {"id", "prompt", "left", "right"}
+    assert call(client, "next_pair", name="tool").json() == pair
+    vote = {"name": "tool", "pair_id": pair["id"], "choice": "left", "uuid": "u1", "strength": "much", "ms": 1200}
+    answer = call(client, "submit_vote", **vote).json()
+    assert (answer["counted"], answer["uuid"], answer["why"]) == (True, "u1", "")
+    assert call(client, "submit_vote", **vote).json() == answer
+    again = call(client, "submit_vote", **vote | {"uuid": "u2"}).json()
+    assert (again["counted"], again["vote_id"]) == (False, None)
+    assert "already voted" in again["why"]
+    with ctx.db.read() as conn:
+        rows = conn.exec_driver_sql("SELECT annotator, via, strength, response_ms FROM votes").all()
+    assert [tuple(row) for row in rows] == [("api:tool", "api", "much", 1200)]
+    assert client.get("/api/status").json()["labels"] == 1
+
+
+def test_programs_of_one_address_are_distinguished_by_their_session(client):
+    assert call(client, "next_pair", name="tool", session="one").status_code == 200
+    refused = call(client, "next_pair", name="tool", session="two")
+    assert refused.status_code == 403
+    assert "Another client uses the name" in refused.json()["error"]
+    assert call(client, "next_pair", name="tool").status_code == 403
+    assert call(client, "next_pair", name="tool", session="one").status_code == 200
+
+
+def test_a_guarded_lab_asks_for_the_join_code(ctx, monkeypatch):
+    monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
+    client = TestClient(Starlette(routes=http_api.routes(ctx.as_multi_user(open_to_all=False))))
+    refused = call(client, "next_pair", name="tool")
+    assert (refused.status_code, "join code" in refused.json()["error"]) == (403, True)
+    assert call(client, "next_pair", name="tool", code="abc234").json()["id"] is not None
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "arguments", "message"),
+    [
+        ("next_pair", {"name": 5}, "must be texts"),
+        ("next_pair", {"name": ""}, "Say who judges"),
+        ("next_pair", {"who": "tool"}, "Unknown: who. There are name, code and session."),
+        ("next_pair", ["tool"], "Send a JSON object with name, code."),
+        ("next_pair", {"name": "tool", "session": 1}, "`session` must be a text"),
+        ("next_pair", {"name": "tool", "session": "x" * 101}, "`session` must be a text"),
+        ("next_pair", {"name": "\ud800"}, "lone surrogate"),
+        ("submit_vote", {"name": "tool", "pair_id": 1}, "Missing: choice, uuid."),
+        ("submit_vote", {"name": "tool", "pair_id": 1, "choice": "best", "uuid": "u"}, "no usable choice"),
+    ],
+)  # fmt: skip
+def test_arguments_that_cannot_be_used_get_an_error_message(client, endpoint, arguments, message):
+    headers = {"content-type": "application/json"}
+    reply = client.post(f"/api/{endpoint}", content=json.dumps(arguments), headers=headers)
+    assert reply.status_code == 400
+    assert message in reply.json()["error"]
+
+
+def test_only_short_json_is_read(client):
+    assert client.post("/api/next_pair", content=b'{"name": "tool"}').status_code == 415
+    json_type = {"content-type": "application/json"}
+    assert client.post("/api/next_pair", content=b"{" + b" " * 10_000, headers=json_type).status_code == 413
+    assert client.post("/api/next_pair", content=b"{name}", headers=json_type).status_code == 400
+    assert client.get("/api/next_pair").status_code == 405
+
+
+def test_an_unexpected_error_is_one_line_in_the_log(client, monkeypatch, caplog):
+    def broken(*args, **kwargs):
+        raise ZeroDivisionError("no")
+
+    monkeypatch.setattr(http_api, "lease_pair", broken)
+    reply = call(client, "next_pair", name="tool")
+    assert (reply.status_code, reply.json()) == (
+        500,
+        {"error": "The lab failed to answer; its log says why. Try again."},
+    )
+    assert [record.getMessage().split(" at ")[0] for record in caplog.records] == [
+        "next_pair failed: ZeroDivisionError"
+    ]
