@@ -277,7 +277,7 @@ def test_the_system_prompt_selects_the_project_too(tmp_path, served, capsys):
         assert served[-1].project.system_prompt == prompt
     assert len(projects(served[-1].db)) == 2
     assert app.main([*home, "--system-prompt", "Be kind."]) == 1
-    assert "Name its model too" in capsys.readouterr().err
+    assert "Also give its model" in capsys.readouterr().err
 
 
 def test_the_temperature_option_sets_that_of_the_open_project(tmp_path, served, capsys):
@@ -409,7 +409,7 @@ def test_a_space_opens_without_demo_mode_where_its_variable_cannot_be_used(tmp_p
         (["--model", "no such/model at all"], "neither a folder nor a Hub id"),
         (["--model", "{here}"], "there is no config.json"),
         (["--model", "someone/gone"], "could not|cannot be reached"),
-        (["--model", "someone/broken"], "The download broke off (OSError: check the network). Ask for it again"),
+        (["--model", "someone/broken"], "The download was interrupted (OSError: check the network). Start it again"),
         (["--auth-file", "{here}/none.txt"], "none.txt cannot be read"),
         (["--auth-file", "{here}/bad.txt"], "bad.txt, line 1: there is no password"),
     ],

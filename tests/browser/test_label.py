@@ -288,7 +288,7 @@ def test_vote_on_a_stale_pair_is_refused_and_the_next_pair_shown(lab, open_page)
     other.keyboard.press("2")
     other.wait_for_selector(".lab-notice")
     assert "already voted" in other.inner_text(".lab-notice")
-    assert "in another tab perhaps: that answer counts, this one does not" in other.inner_text(".lab-notice")
+    assert "perhaps in another tab: that answer counts, this one does not" in other.inner_text(".lab-notice")
     assert current_pair(other) != pair
     assert len(votes(lab)) == count
 

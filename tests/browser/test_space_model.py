@@ -40,7 +40,7 @@ def test_progress_failure_and_another_try(space, hub, open_page):
     hub.is_down = True
     page = open_screen(space.start(), open_page, "Label")
     notice = page.locator("[data-do=startup-notice]")
-    expect(notice).to_contain_text("storyteller is not available. RLHF_LAB_MODEL: The Hub cannot be reached from here")
+    expect(notice).to_contain_text("storyteller is not available. RLHF_LAB_MODEL: The Hub cannot be reached")
     expect(notice).to_contain_text("You can label texts of the embedded model; the operator can retry under Project.")
     current_pair(page)  # the lab works meanwhile
     open_tab(page, "Project")

@@ -100,7 +100,7 @@ def test_a_switch_to_a_reward_model_that_may_be_guessing_warns(db, home, capsys,
     assert main(["control", "1", "switch-reward", str(row.id), "--home", str(home), "--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["asked"] == f"switch-reward {row.id}"  # the warning does not mix with the JSON
-    assert (f"reward model {row.id}: On unseen pairs it may rank no better than guessing" in captured.err) is warns
+    assert (f"reward model {row.id}: On held-out pairs it may rank no better than chance" in captured.err) is warns
 
 
 def test_a_stopped_run_is_resumed_renamed_and_deleted(db, call, home, started):
@@ -118,7 +118,7 @@ def test_a_stopped_run_is_resumed_renamed_and_deleted(db, call, home, started):
 
 def test_text_output_of_control(db, home, capsys):
     assert main(["control", "1", "set", "beta", "0.5", "--home", str(home)]) == 0
-    assert capsys.readouterr().out == ("told run 1 to set beta 0.5, which takes a moment; it is running at step 0\n")
+    assert capsys.readouterr().out == ("run 1: set beta 0.5 requested, which takes a moment; it is running at step 0\n")
 
 
 def test_train_policy_creates_and_resumes_a_run(db, home, capsys, monkeypatch):

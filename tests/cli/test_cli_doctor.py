@@ -64,7 +64,7 @@ def test_healthy_installation(home, capsys, free_port):
     assert failed_checks(checks) == []
     assert "trains in" in checks["device"]["what"]
     assert checks[f"home {home}"]["what"] == "writable; 0 projects, 0 runs"
-    assert checks["engine"]["what"].startswith("none runs and nothing waits")
+    assert checks["engine"]["what"].startswith("none is running and nothing waits")
     assert [path.name for path in home.iterdir() if not path.name.startswith("lab.db")] == []
 
 
@@ -200,7 +200,7 @@ def test_engine_silent(home, without_torch, capsys, free_port):
     engine_row(home, beat_at=time.time() - 600)
     checks = run_doctor(capsys, home, free_port)
     assert failed_checks(checks) == ["engine"]
-    assert "there but silent, last heartbeat 10 min ago" in checks["engine"]["what"]
+    assert "does not respond, last heartbeat 10 min ago" in checks["engine"]["what"]
     assert "stop-engine" in checks["engine"]["what"]
 
 
@@ -208,7 +208,7 @@ def test_engine_vanished(home, without_torch, capsys, free_port):
     engine_row(home, beat_at=time.time() - 4 * 3600, **GONE)
     check = run_doctor(capsys, home, free_port)["engine"]
     assert check["ok"]
-    assert "ended without a word, last heartbeat 4 h ago; nothing waits" in check["what"]
+    assert "ended unexpectedly, last heartbeat 4 h ago; no job is waiting" in check["what"]
     wait_for_it(home)
     check = run_doctor(capsys, home, free_port)["engine"]
     assert not check["ok"]
@@ -220,9 +220,9 @@ def test_engine_vanished(home, without_torch, capsys, free_port):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (lambda: {"stopped_at": 5.0}, "none runs and nothing waits"),
-        (lambda: {"beat_at": None, "started_at": time.time()}, "starts since"),
-        (lambda: {"beat_at": None, "started_at": time.time() - 3600}, "silent, last heartbeat never"),
+        (lambda: {"stopped_at": 5.0}, "none is running and nothing waits"),
+        (lambda: {"beat_at": None, "started_at": time.time()}, "starting for"),
+        (lambda: {"beat_at": None, "started_at": time.time() - 3600}, "does not respond, last heartbeat never"),
     ],
 )
 def test_other_engine_states(home, without_torch, capsys, free_port, changes, words):

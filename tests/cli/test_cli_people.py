@@ -56,8 +56,8 @@ def test_a_person_is_erased_only_with_yes(call, tmp_path: Path, votes: bool, lef
     [
         (["--take-out", "Cid"], 'Nobody in this lab is called "Cid"'),
         (["--take-out", "Cid", "--yes"], 'Nobody in this lab is called "Cid"'),
-        (["--votes"], "--take-out NAME: say whom"),
-        (["--yes"], "--take-out NAME: say whom"),
+        (["--votes"], "need --take-out NAME"),
+        (["--yes"], "need --take-out NAME"),
     ],
 )
 def test_invalid_erasures_are_refused(call, words: list[str], why: str) -> None:

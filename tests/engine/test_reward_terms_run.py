@@ -49,7 +49,7 @@ def test_a_run_without_a_reward_model_goes_on_after_its_function_was_mended(lab,
     assert (run.status, run.step, run.reward_model_id) == (RunStatus.FAILED, 1, None)
     assert "mine failed on a batch of 4 texts: AssertionError('a mistake')" in run.message
     assert "nothing was lost. Correct the function, then resume" in run.message
-    with pytest.raises(ConfigError, match="no reward model that another"):
+    with pytest.raises(ConfigError, match="no reward model that could be replaced"):
         run_control.switch_reward_model(lab.db, failing, 1)
     file.write_text(GOOD)
     lab.next_engine()

@@ -216,7 +216,7 @@ def test_while_the_model_is_sharded_it_is_not_loaded_in_the_engine(lab, monkeypa
     assert loaded == [""]
     refused = queue.get_job(lab.db, requested.id)
     assert refused.status is JobStatus.FAILED
-    assert "there is no room to load it whole" in refused.error
+    assert "there is not enough memory to load it again" in refused.error
     assert queue.get_job(lab.db, pairs.id).status is JobStatus.QUEUED
     assert lab.do(pairs).status is JobStatus.DONE
     again = lab.submit(JobKind.COMPLETE, prompts=["the cat"], max_new_tokens=2)

@@ -96,7 +96,7 @@ def test_an_import_is_listed_and_undone_completely(db, project, bring):
     assert (result.votes, result.votes_left, result.pairs, result.pairs_left) == (10, 0, 5, 0)
     assert result.taken_back_at is not None
     for again in (undo_import, preview_undo):
-        with pytest.raises(StoreError, match=r"v\.jsonl was taken back already"):
+        with pytest.raises(StoreError, match=r"v\.jsonl has already been undone"):
             again(db, project.id, result.id)
 
 
@@ -117,7 +117,7 @@ def test_the_command(tmp_path, files, capsys):
     reply = json.loads(capsys.readouterr().out)
     assert (reply["taken_back"], reply["votes"], reply["pairs"]) == (True, 10, 5)
     assert main(["imports", "--home", home, "--take-back", "1", "--yes"]) == 1
-    assert "was taken back already" in capsys.readouterr().err
+    assert "has already been undone" in capsys.readouterr().err
     assert main(["imports", "--home", home, "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)["imports"]
     assert (one["votes"], one["votes_left"], one["pairs_left"]) == (10, 0, 0)

@@ -277,7 +277,7 @@ def test_a_start_that_failed_without_output_says_so(db: Database, home: Path, en
     for number in (1.0, 2.0):
         engine_row(process_started=number, state="starting", started_at=time.time())
     failure = engine_process.start_failure(engine_process.engine_state(db), home)
-    assert "it wrote no reason" in failure
+    assert "it gave no reason" in failure
     assert "older" not in failure
 
 

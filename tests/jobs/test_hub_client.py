@@ -82,8 +82,8 @@ def test_after_a_failure_only_the_files_that_are_missing_are_fetched(hub, monkey
     downloads.wait(WAIT)
     failed = downloads.progress()
     assert failed.status is DownloadStatus.FAILED
-    assert "broke off" in failed.words
-    assert "Ask for it again" in failed.words
+    assert "was interrupted" in failed.words
+    assert "Start it again" in failed.words
     hub.is_down, hub.requests[:] = False, []
     downloads.start(facts, lambda folder: "Made.")
     assert finish(downloads, hub).words == "Made."
@@ -120,7 +120,7 @@ def test_a_cancelled_download_ends_while_a_file_arrives(hub):
     ("is_down", "name", "words"),
     [
         (False, "someone/wrong", 'There is no model "someone/wrong" on the Hub, or it is private. Check the spelling'),
-        (True, NAME, "The Hub cannot be reached from here"),
+        (True, NAME, "The Hub cannot be reached"),
     ],
 )
 def test_a_wrong_repository_and_a_hub_that_does_not_answer(hub, is_down, name, words):

@@ -124,7 +124,7 @@ def test_the_verdict(share, verdict):
     need = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", 1), RUN).required_bytes
     result = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", int(need / share)), RUN)
     assert result.verdict is verdict
-    assert (verdict is FitVerdict.FITS) == result.advice.startswith("There is room")
+    assert (verdict is FitVerdict.FITS) == result.advice.startswith("There is enough memory")
 
 
 def test_sizes_under_alternative_names():
@@ -141,7 +141,7 @@ def test_sizes_under_alternative_names():
 def test_a_model_without_sizes_gets_a_coarse_estimate():
     result = estimate_memory(ModelFacts("m", "X", {}, 1000, None), DeviceMemory("cpu", "CPU", 10**10))
     assert sizes(result) == {"weights": 4000, "the rest": 8000, "program": PROCESS_BYTES["cpu"]}
-    assert "coarse" in result.advice
+    assert "rough" in result.advice
 
 
 def test_a_gpu_is_detected_by_nvidia_smi(monkeypatch, tmp_path):

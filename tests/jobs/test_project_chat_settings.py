@@ -63,5 +63,5 @@ def test_template_arguments_are_a_json_object():
     assert parse_template_arguments("") == {}
     assert parse_template_arguments('{"enable_thinking": true}') == {"enable_thinking": True}
     for text in ("enable_thinking=true", "[1]", "{"):
-        with pytest.raises(ConfigError, match="no JSON object"):
+        with pytest.raises(ConfigError, match="not a JSON object"):
             parse_template_arguments(text)

@@ -37,7 +37,7 @@ def test_conversations_without_their_last_answer():
         assert parse_prompts(f'{line}\n"x"\n"y"\n"z"', "p.jsonl") == [talk, "x", "y", "z"]
     assert parse_prompts(talk.replace("\n", "\\n") + "\nx\ny\nz") == [talk, "x", "y", "z"]
     for line, problem in (
-        ('[{"from": "gpt", "value": "b"}]', "the user says nothing"),
+        ('[{"from": "gpt", "value": "b"}]', "without a message of the user"),
         ('[{"a": 1}]', "it has a message 1"),
     ):
         with pytest.raises(ConfigError, match=f"line 1: .*{problem}"):

@@ -338,7 +338,7 @@ def test_processes_that_a_run_cannot_have_are_refused(
         run_control.resume(db, home, dealt.id, 1)
     assert (queue.jobs(db), events(db, run.id), events(db, dealt.id)) == ([], [], [])
     submit(db, run)
-    with pytest.raises(StoreError, match="is stopped: stop it, then resume it in another number"):
+    with pytest.raises(StoreError, match="is stopped: stop it, then resume it with another number"):
         run_control.resume(db, home, run.id, 2)
     set_run_status(db, dealt.id, RunStatus.PAUSED)
     monkeypatch.setattr(run_lock, "is_locked", lambda *_: True)

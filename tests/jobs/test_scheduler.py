@@ -116,7 +116,7 @@ def test_the_message_without_a_pair_follows_the_engine_and_the_last_job(db, proj
     (job,) = queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES)
     assert "is writing new ones" in scheduler.no_pair_message(db, project.id)
     queue.fail(db, job.id, "The model cannot be loaded.")
-    assert "could not be written: The model cannot be loaded. It is tried again" in scheduler.no_pair_message(
+    assert "could not be written: The model cannot be loaded. It is retried" in scheduler.no_pair_message(
         db, project.id
     )
     queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": 1})

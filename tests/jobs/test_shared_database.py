@@ -104,7 +104,7 @@ def test_stop_engine_says_on_which_machine_to_stop_it(elsewhere, home, capsys):
     [
         ("mysql://lab@host/lab", "SQLite or PostgreSQL, not in mysql"),
         ("/data/lab.db", "database URL cannot be read"),
-        ("sqlite:///lab.db", "whole path"),
+        ("sqlite:///lab.db", "absolute path"),
     ],
 )
 def test_invalid_database_urls_are_refused(home, monkeypatch, url, match):

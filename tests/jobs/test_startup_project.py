@@ -91,10 +91,10 @@ def test_the_settings_choose_model_prompts_system_prompt_and_temperature(db, hub
     [
         ({"MODEL": "someone/wrong"}, ModelError, "RLHF_LAB_MODEL: The Hub cannot be reached"),
         ({"MODEL": "embedded", "PROMPTS": "poems"}, ConfigError, 'RLHF_LAB_PROMPTS: "poems" is neither a bundled'),
-        ({"MODEL": "embedded", "TEMPERATURE": "warm"}, ConfigError, 'RLHF_LAB_TEMPERATURE: "warm" is no temperature'),
-        ({"MODEL": "embedded", "TEMPERATURE": "nan"}, ConfigError, 'RLHF_LAB_TEMPERATURE: "nan" is no temperature'),
+        ({"MODEL": "embedded", "TEMPERATURE": "warm"}, ConfigError, 'RLHF_LAB_TEMPERATURE: "warm" is not a temperature'),
+        ({"MODEL": "embedded", "TEMPERATURE": "nan"}, ConfigError, 'RLHF_LAB_TEMPERATURE: "nan" is not a temperature'),
         ({"MODEL": "embedded", "TEMPERATURE": "9"}, ConfigError, "RLHF_LAB_TEMPERATURE: temperature = 9"),
-        ({"MODEL": "embedded", "TEMPLATE_ARGUMENTS": "fast"}, ConfigError, "RLHF_LAB_TEMPLATE_ARGUMENTS: .*no JSON"),
+        ({"MODEL": "embedded", "TEMPLATE_ARGUMENTS": "fast"}, ConfigError, "RLHF_LAB_TEMPLATE_ARGUMENTS: .*not a JSON"),
         ({"MODEL": "embedded", "TEMPLATE_ARGUMENTS": '{"a": 1}'}, ConfigError, "RLHF_LAB_TEMPLATE_ARGUMENTS: .*missing"),
         ({"PROMPTS": "tales"}, ConfigError, "RLHF_LAB_PROMPTS is for a new project.*RLHF_LAB_MODEL"),
         ({"SYSTEM_PROMPT": "x"}, ConfigError, "RLHF_LAB_SYSTEM_PROMPT is for a new project"),
@@ -129,7 +129,7 @@ def test_a_download_that_breaks_off_is_a_failure_and_goes_on_at_the_next_try(db,
     hub.between, working = between, hub.between
     state = startup.run()
     assert state.phase is StartupPhase.FAILED
-    assert "someone/small: The download broke off (OSError: check the network). Ask for it again" in state.message
+    assert "someone/small: The download was interrupted (OSError: check the network). Start it again" in state.message
     hub.between = working
     assert startup.run().phase is StartupPhase.READY
 

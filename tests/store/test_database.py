@@ -131,7 +131,7 @@ def test_locked_for_too_long_says_so_and_recovers(db: Database, home: Path) -> N
 
 def test_a_write_inside_a_write_fails_instead_of_waiting_for_ever(home: Path) -> None:
     with Database.open(home, busy_timeout_s=0.1) as db:
-        with db.write(), pytest.raises(StoreError, match=r"another part of this program.*Try again"):
+        with db.write(), pytest.raises(StoreError, match=r"another thread of this program.*Try again"):
             put(db, "a", 1.0)
         put(db, "a", 2.0)
         assert get(db, "a") == 2.0
@@ -280,7 +280,7 @@ def test_a_database_that_is_truncated_while_open_takes_no_more_rows(db: Database
     with (home / "lab.db").open("r+b") as file:
         file.truncate(0)
     for _ in range(2):
-        with pytest.raises(CorruptStoreError, match=r"has become shorter.*nothing is stored"), db.write() as conn:
+        with pytest.raises(CorruptStoreError, match=r"was truncated.*nothing is stored"), db.write() as conn:
             conn.execute(insert, {"who": "after"})
     with pytest.raises(CorruptStoreError), db.read():
         pass
@@ -305,7 +305,7 @@ def test_chunks() -> None:
 @pytest.mark.parametrize("value", [10**30, "half \ud800"])
 def test_a_value_that_no_database_can_store_is_refused(tmp_path, value):
     with Database.open(tmp_path) as db:
-        with pytest.raises(StoreError, match="does not take such a value"), db.read() as conn:
+        with pytest.raises(StoreError, match="does not accept this value"), db.read() as conn:
             conn.execute(text("SELECT :x"), {"x": value})
         with db.read() as conn:
             assert conn.execute(text("SELECT 1")).scalar() == 1

@@ -113,7 +113,7 @@ def test_only_the_persons_own_vote_for_one_text_becomes_a_known_answer(db, proje
     vote, tie = cast(db, one, "ann", Choice.SECOND), cast(db, two, "ann", Choice.TIE)
     with pytest.raises(StaleVoteError, match="taken back meanwhile"):
         gold_pairs.mark_gold(db, project.id, "bob", vote.id, True)
-    with pytest.raises(LabelError, match="prefers one of the two texts"):
+    with pytest.raises(LabelError, match="must prefer one of the two texts"):
         gold_pairs.mark_gold(db, project.id, "ann", tie.id, True)
     gold_pairs.mark_gold(db, project.id, "ann", vote.id, True)
     assert gold_pairs.known_answers(db, [one.id, two.id]) == {one.id: Choice.SECOND}

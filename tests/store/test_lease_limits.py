@@ -40,7 +40,7 @@ def test_a_vote_in_time_counts_although_others_have_judged_the_pair(db, project,
     if counts:
         assert vote(db, one.id, "ann", seconds).id > 0
     else:
-        with pytest.raises(StaleVoteError, match="meanwhile others have judged it"):
+        with pytest.raises(StaleVoteError, match="others have judged it"):
             vote(db, one.id, "ann", seconds)
 
 

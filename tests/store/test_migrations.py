@@ -286,7 +286,7 @@ def test_a_migration_that_would_leave_dangling_rows_is_rolled_back(old: Path, mo
         config.attributes["connection"].execute(text("DELETE FROM prompts WHERE id = 1"))
 
     monkeypatch.setattr(migrations.command, "upgrade", careless)
-    with pytest.raises(StoreError, match=r"4 rows of it would be cut off.*Nothing was changed"):
+    with pytest.raises(StoreError, match=r"4 rows would lose the rows.*Nothing was changed"):
         Database.open(old)
     assert (_version(old), _contents(old)) == ("0008", before)
 

@@ -100,14 +100,14 @@ def test_an_open_or_active_project_is_not_deleted(db: Database, project: Project
     projects.open_project(db, other.id)
     run_id = fill(db, project)
     filled = rows(db)
-    with pytest.raises(StoreError, match="still going on"):  # a job waits
+    with pytest.raises(StoreError, match="still has work in progress"):  # a job waits
         delete_project(db, project.id)
     assert rows(db) == filled
     finish(db)
     for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED):
         runs.set_run_status(db, run_id, status)
         filled = rows(db)
-        with pytest.raises(StoreError, match="still going on"):
+        with pytest.raises(StoreError, match="still has work in progress"):
             delete_project(db, project.id)
         assert rows(db) == filled
     projects.open_project(db, project.id)

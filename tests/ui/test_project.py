@@ -163,7 +163,7 @@ def test_a_project_with_a_system_prompt_and_template_arguments(ctx, controller, 
     assert (shown["system_prompt"], shown["template_arguments"]) == ("Be kind.", '{"enable_thinking": false}')
     act(controller, new(model=path, template_arguments='{"enable_thinking": true}'))
     assert (ctx.project.system_prompt, ctx.project.template_arguments) == ("", {"enable_thinking": True})
-    for wrong, message in (("thinking", "no JSON object"), ('{"speed": 1}', "does not mention speed")):
+    for wrong, message in (("thinking", "not a JSON object"), ('{"speed": 1}', "does not mention speed")):
         with pytest.raises(ConfigError, match=message):
             act(controller, new(model=path, template_arguments=wrong))
     assert len(projects(ctx.db)) == 3
@@ -240,7 +240,7 @@ def test_a_check_says_what_the_model_is_and_whether_it_fits(controller, tmp_path
 
 def test_a_check_without_the_hub_says_what_to_do(controller, hub):
     hub.error = OSError("no route")
-    with pytest.raises(ModelError, match=r"cannot be reached from here.*embedded model"):
+    with pytest.raises(ModelError, match=r"cannot be reached.*embedded model"):
         act(controller, {"action": "check", "model": NAME})
 
 

@@ -54,7 +54,7 @@ def test_resume_of_a_failed_run_is_a_new_job(ctx):
         ({"action": "set", "setting": "beta", "value": "nan"}, "not a finite number"),
         ({"action": "set", "setting": "beta", "value": "99"}, "above its greatest value"),
         ({"action": "set", "setting": "lr", "value": None}, "not a number"),
-        ({"action": "set", "setting": "seed", "value": "1"}, "cannot be changed while a run goes on"),
+        ({"action": "set", "setting": "seed", "value": "1"}, "cannot be changed during a run"),
         ({"action": "switch", "reward_model": "x"}, "no usable reward model"),
         ({"action": "switch"}, "no usable reward model"),
         ({"action": "switch", "reward_model": 99}, "no reward model 99"),

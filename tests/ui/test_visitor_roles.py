@@ -389,7 +389,7 @@ def test_a_wrong_key_is_taken_out_of_the_address_bar_by_the_only_script_allowed(
         ({"code": "ABC234", "name": " "}, 400, "Choose a name"),
         ({"code": "ABC234", "name": "x" * 61}, 400, "Choose a name"),
         ({"code": "ABC234", "name": "judge:cheerful"}, 400, "Choose a name"),
-        ({"code": "ABC234", "name": "An\u200bn"}, 400, "cannot be seen (U+200B)"),
+        ({"code": "ABC234", "name": "An\u200bn"}, 400, "contains an invisible character (U+200B)"),
         ({"code": "ABC234", "name": "x" * 9000}, 413, "too long"),
         ({}, 403, "not the join code"),
     ],
@@ -538,7 +538,7 @@ def test_a_name_that_looks_like_another_gets_a_number(ctx, name, kept):
     [
         ("\u0410nn", "mixes letters of several alphabets (CYRILLIC, LATIN)"),
         ("\u043eperator", "mixes letters of several alphabets"),
-        ("oper\u200bator", "cannot be seen (U+200B)"),
+        ("oper\u200bator", "contains an invisible character (U+200B)"),
         ("\u3164\u3164", "Choose a name"),
         ("Judge:cheerful", "Choose a name"),
         ("visitor\u20111", "Choose a name"),

@@ -208,7 +208,7 @@ def test_a_visitor_with_a_cookie_cannot_act_under_another_name(lab, victim, hand
     handle_event_with(mine)
     assert send(lab, "undo", name)["notice"] == "There is nothing to undo."
     assert "was not given to you" in send(lab, "vote", name, pair_id=pair, choice="left", uuid="x")["notice"]
-    assert "not there to be changed" in send(lab, "amend", name, vote_id=1, choice="left", uuid="y")["notice"]
+    assert "was deleted or undone" in send(lab, "amend", name, vote_id=1, choice="left", uuid="y")["notice"]
     assert voting.recent_votes(lab, lab.require_annotator(name)) == []
     assert lab.require_annotator(name) == me
 
