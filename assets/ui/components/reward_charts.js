@@ -41,7 +41,7 @@ window.LabRewardCharts = window.LabRewardCharts || (() => {
     const text = error === null ? '' : `Off by ${Lab.plural(Math.round(100 * error), 'point')} on average${error < 0.05 ? ': its probabilities are well calibrated.'
       : bias > 0.02 ? ': it is overconfident.' : bias < -0.02 ? ': it is underconfident.' : '.'}`;
     const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'Calibration'), el('span.muted', {}, 'on held-out pairs; perfect calibration lies on the line')));
-    card.append(chart('calibration', 'share of held-out pairs ranked correctly, by the reward model's confidence', (c) => ({
+    card.append(chart('calibration', "share of held-out pairs ranked correctly, by the reward model's confidence", (c) => ({
       traces: [
         { x: [0.5, 1], y: [0.5, 1], mode: 'lines', line: { color: c.muted, width: 1, dash: 'dash' }, hoverinfo: 'skip' },
         { x: bins.map((bin) => bin[0]), y: bins.map((bin) => bin[1]), mode: 'lines+markers', line: { color: c.accent, width: 2 }, marker: { size: 8 },
