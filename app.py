@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
+from rlhf_lab.backup.restore import apply_confirmed
 from rlhf_lab.common import logs, process_env
 from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus
@@ -98,7 +99,10 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
     demo, demo_problem = _demo_mode(args.demo_mode, on_space)
     proxy_address = parse_proxy_url(args.url) if args.url is not None else ""
     with contextlib.ExitStack() as cleanup:
-        ctx = Context.open((args.home or default_home()).expanduser().resolve())
+        home = (args.home or default_home()).expanduser().resolve()
+        if (old := apply_confirmed(home)) is not None:
+            print(f"The backup was restored. The data that were here before are kept in {old}", flush=True)
+        ctx = Context.open(home)
         cleanup.enter_context(ctx.db)
         ctx = replace(ctx, settings_problem=demo_problem)
         if not on_space:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from gradio.processing_utils import save_file_to_cache
 from gradio.utils import get_upload_folder
 
+from rlhf_lab.backup.archive import backup_name, write_backup
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder, restrict_folder
 from rlhf_lab.errors import ConfigError, StoreError
@@ -42,7 +43,7 @@ class ExportRequest(Payload):
     writes chat messages.
     """
 
-    kind: Literal["labels", "dataset", "run", "adapter", "model", "reward-model"]
+    kind: Literal["labels", "dataset", "run", "adapter", "model", "reward-model", "backup"]
     run: int | Literal[""] = ""
     reward_model: int | Literal[""] = ""
     source: Literal["human", "simulated", "all"] | None = None
@@ -90,10 +91,18 @@ class DownloadService:
             folder = export_dataset(db, project.id, work_folder, _label_options(request))
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             return write_zip(work_folder / f"{folder.name}.zip", work_folder, files)
+        if request.kind == "backup":
+            file = work_folder / backup_name()
+            write_backup(home, file)
+            return file
         if request.kind == "reward-model":
             row = get_reward_model(db, _require_id(request.reward_model, "reward model"))
             self._require_open_project(row.project_id)
             return export_reward_model(db, home, row.id, work_folder)
+        return self._write_run(work_folder, request)
+
+    def _write_run(self, work_folder: Path, request: ExportRequest) -> Path:
+        db, home = self.ctx.db, self.ctx.home
         run = get_run(db, _require_id(request.run, "run"))
         self._require_open_project(run.project_id)
         if request.kind == "adapter":
