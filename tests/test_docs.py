@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "assets" / "model" / "README.md"])
+FOLDERS = (ROOT, ROOT / "docs", ROOT / "benchmarks" / "results", ROOT / "assets" / "model")
+DOCUMENTS = sorted(path for folder in FOLDERS for path in folder.glob("*.md"))
 KEY = re.compile(
     r"(objective|policy|loss|val|eval|tokens|time|memory|rewards|rejection)/[a-z_]+|grad_norm|lr|eps|episode|epoch"
 )
