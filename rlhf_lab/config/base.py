@@ -82,8 +82,17 @@ class Config:
         return type(self).from_dict(self.to_dict() | changes)
 
 
-def fields_of(cls: type) -> list[Setting]:
+_SETTINGS: dict[type, tuple[Setting, ...]] = {}  # by config class
+
+
+def fields_of(cls: type) -> tuple[Setting, ...]:
     """The settings of a config class, in order."""
+    if cls not in _SETTINGS:
+        _SETTINGS[cls] = _read_fields(cls)
+    return _SETTINGS[cls]
+
+
+def _read_fields(cls: type) -> tuple[Setting, ...]:
     hints = typing.get_type_hints(cls)
     settings = []
     for item in dataclasses.fields(cls):
@@ -93,7 +102,7 @@ def fields_of(cls: type) -> list[Setting]:
         choices = typing.get_args(base_type) or None
         base_type = str if choices else base_type
         settings.append(Setting(item.name, base_type, item.default, optional, choices=choices, **item.metadata))
-    return settings
+    return tuple(settings)
 
 
 def _validate(item: Setting, value: Any) -> None:

@@ -46,6 +46,7 @@ _PAIRS_QUERY = (
     .where(t.pairs.c.id.in_(bindparam("ids", expanding=True)))
     .order_by(t.pairs.c.id)
 )  # fmt: skip  # built once: see pair_leases
+_LABELLING_QUERY = select(t.labelling.c.settings).where(t.labelling.c.project_id == bindparam("project_id"))
 
 
 def live_pair_of(project_id: int) -> ColumnElement[bool]:
@@ -141,7 +142,7 @@ def no_such_project(project_id: int) -> StoreError:
 def get_labelling_config(db: Database, project_id: int) -> LabellingConfig:
     """The labelling settings of a project; the defaults if none were set."""
     with db.read() as conn:
-        settings = conn.execute(select(t.labelling.c.settings).where(t.labelling.c.project_id == project_id)).scalar()
+        settings = conn.execute(_LABELLING_QUERY, {"project_id": project_id}).scalar()
     return LabellingConfig() if settings is None else LabellingConfig.from_dict(settings)
 
 
