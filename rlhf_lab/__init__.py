@@ -24,4 +24,4 @@ no cycle exists inside a package.
     errors                    one exception hierarchy
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
