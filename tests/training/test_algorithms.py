@@ -10,6 +10,7 @@ from support.reference_formulas import a2c_loss
 
 from rlhf_lab.common.enums import (
     ACTOR_CRITIC_ALGORITHMS,
+    CLIPPED_ALGORITHMS,
     OFFLINE_ALGORITHMS,
     ONLINE_ALGORITHMS,
     SINGLE_PASS_ALGORITHMS,
@@ -131,7 +132,7 @@ def test_metrics_are_those_of_the_algorithm(llama_folder, algorithm):
     assert ("policy/step_kl" in metrics) == (algorithm in ("ppo_penalty", "trpo"))
     assert "loss/ptx_avg" not in metrics
     assert 0 < metrics["val/ess"] <= 1 + 1e-6
-    assert ("policy/clipfrac_avg" in metrics) == (algorithm in ("ppo", "grpo"))
+    assert ("policy/clipfrac_avg" in metrics) == (algorithm in CLIPPED_ALGORITHMS)
     if algorithm in SINGLE_PASS_ALGORITHMS:
         assert metrics["val/ess"] == pytest.approx(1.0)
     assert trainer.state.policy.value_head.linear.weight.grad is None
