@@ -2,16 +2,16 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rlhf_lab import __version__
 from rlhf_lab.common.hashing import file_sha256
-from rlhf_lab.common.records import Project
+from rlhf_lab.common.progress import FractionCallback, ignore_fraction
 from rlhf_lab.errors import LabelError
 from rlhf_lab.exporters.json_io import portable_name, write_json
-from rlhf_lab.exporters.label_export import LabelExportOptions, label_rows, nothing_to_export_message
+from rlhf_lab.exporters.label_export import LabelExportOptions, label_batches, nothing_to_export_message
 from rlhf_lab.exporters.output_folder import atomic_output
 from rlhf_lab.exporters.readme_templates import DatasetFacts, dataset_card
 from rlhf_lab.exporters.tabular import write_rows
@@ -19,38 +19,50 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 
 DATASET_OPTIONS = LabelExportOptions(format="parquet")
+COUNTED_COLUMNS = ("source", "annotator", "choice")
 
 
 def export_dataset(
-    db: Database, project_id: int, out_dir: Path, options: LabelExportOptions = DATASET_OPTIONS, *, force: bool = False
-) -> Path:
+    db: Database, project_id: int, out_dir: Path, options: LabelExportOptions = DATASET_OPTIONS, *, force: bool = False,
+    on_progress: FractionCallback = ignore_fraction,
+) -> Path:  # fmt: skip
     """Write OUT/labels-project-ID/ with data/train.FORMAT, README.md (the card) and provenance.json; returns that folder.
 
-    Raises LabelError if there is nothing to write, StoreError for an unknown project or a failed write.
+    on_progress: as in `export_labels`. Raises LabelError if there is nothing to write, StoreError for an unknown project or a
+    failed write.
     """
     project = get_project(db, project_id)
-    folder_name = f"labels-project-{project_id}"
-    rows = list(label_rows(db, project, options))
-    if not rows:
-        raise LabelError(nothing_to_export_message(db, project_id, options))
-    facts = _dataset_facts(project, options, rows)
+    folder_name, data_file = f"labels-project-{project_id}", f"data/train.{options.format}"
+    counts = _RowCounts()
     with atomic_output(out_dir, force=force) as output:
-        data_path = output.add(f"{folder_name}/{facts.data_file}")
-        write_rows(data_path, rows, options.format)
+        data_path = output.add(f"{folder_name}/{data_file}")
+        batches = label_batches(db, project, options, on_progress)
+        row_count = write_rows(data_path, counts.counted(batches), options.format)
+        if not row_count:
+            raise LabelError(nothing_to_export_message(db, project_id, options))
+        facts = DatasetFacts(
+            project, options, data_file, row_count, counts.columns,
+            *(dict(counts.values[column].most_common()) for column in COUNTED_COLUMNS),
+        )  # fmt: skip
         digest = file_sha256(data_path)
         output.add(f"{folder_name}/README.md").write_text(dataset_card(facts), encoding="utf-8")
         write_json(output.add(f"{folder_name}/provenance.json"), _provenance(facts, digest))
     return out_dir / folder_name
 
 
-def _dataset_facts(project: Project, options: LabelExportOptions, rows: Sequence[dict[str, Any]]) -> DatasetFacts:
-    def count_values(column: str) -> dict[str, int]:
-        return dict(Counter(row[column] for row in rows).most_common()) if column in rows[0] else {}
+class _RowCounts:
+    """What the card says of the rows, counted while they are written."""
 
-    return DatasetFacts(
-        project, options, f"data/train.{options.format}", len(rows), tuple(rows[0]),
-        count_values("source"), count_values("annotator"), count_values("choice"),
-    )  # fmt: skip
+    def __init__(self) -> None:
+        self.columns: tuple[str, ...] = ()
+        self.values: dict[str, Counter[str]] = {column: Counter() for column in COUNTED_COLUMNS}
+
+    def counted(self, batches: Iterable[list[dict[str, Any]]]) -> Iterator[list[dict[str, Any]]]:
+        for rows in batches:
+            self.columns = tuple(rows[0])
+            for column in COUNTED_COLUMNS:
+                self.values[column].update(row[column] for row in rows if column in row)
+            yield rows
 
 
 def _provenance(facts: DatasetFacts, digest: str) -> dict[str, Any]:

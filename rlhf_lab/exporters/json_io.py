@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, TextIO
 
 #: Some readers of JSON Lines (str.splitlines) split lines at these characters, which JSON does not escape.
 _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
@@ -29,13 +29,16 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """Write JSON Lines in UTF-8; returns the number of rows."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        return dump_json_lines(file, rows)
+
+
+def dump_json_lines(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write JSON Lines to a file that does not translate line ends; returns the number of rows."""
     count = 0
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for row in rows:
-            file.write(
-                json.dumps(to_strict_json(row), ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS) + "\n"
-            )
-            count += 1
+    for row in rows:
+        file.write(json.dumps(to_strict_json(row), ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS) + "\n")
+        count += 1
     return count
 
 

@@ -1,16 +1,21 @@
-"""Export of labels: which votes and in which form (LabelExportOptions), and the rows of the file."""
+"""Export of labels: which votes and in which form (LabelExportOptions), and the rows of the file.
+
+The ids of the votes are read first, then the rows in batches. One query for all rows would sort them, texts included, before it
+returned the first one: half of the time of an export.
+"""
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
 
 from rlhf_lab.common.chat_format import chat_of_prompt, plain_prompt
 from rlhf_lab.common.enums import VIA_SIDES_UNKNOWN, Choice, Source
+from rlhf_lab.common.progress import FractionCallback, ignore_fraction
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import ConfigError, LabelError
 from rlhf_lab.exporters.output_folder import atomic_output
@@ -25,7 +30,7 @@ TIES = ("keep", "drop")
 #: votes: one row per vote with all its columns; explicit, implicit: exactly TRL's documented columns, without ties.
 LAYOUTS = ("votes", "explicit", "implicit")
 FORMATS = ("jsonl", "jsonl.gz", "json", "csv", "parquet")
-_COMPLETION_COLUMNS = ("text", "token_ids", "checkpoint", "seed")
+BATCH_ROWS = 1000  # rows that are in memory at a time
 
 
 @dataclass(frozen=True)
@@ -82,39 +87,76 @@ DEFAULT_OPTIONS = LabelExportOptions()
 
 
 def export_labels(
-    db: Database, project_id: int, out_dir: Path, options: LabelExportOptions = DEFAULT_OPTIONS, *, force: bool = False
-) -> Path:
+    db: Database, project_id: int, out_dir: Path, options: LabelExportOptions = DEFAULT_OPTIONS, *, force: bool = False,
+    on_progress: FractionCallback = ignore_fraction,
+) -> Path:  # fmt: skip
     """The votes of a project as labels-project-ID.jsonl (or .csv …), in the order they were cast, without undone votes and skips.
 
-    Ties and "both are bad" have tie = true and the first completion as chosen. created_at: seconds since 1970.
+    Ties and "both are bad" have tie = true and the first completion as chosen. created_at: seconds since 1970. on_progress gets
+    the fraction of the rows that are written, after every BATCH_ROWS.
     Raises LabelError if there is nothing to write, StoreError for an unknown project or a failed write.
     """
     project = get_project(db, project_id)
     with atomic_output(out_dir, force=force) as output:
         path = output.add(f"labels-project-{project_id}.{options.format}")
-        if write_rows(path, label_rows(db, project, options), options.format) == 0:
+        if write_rows(path, label_batches(db, project, options, on_progress), options.format) == 0:
             raise LabelError(nothing_to_export_message(db, project_id, options))
     return output.paths[0]
 
 
-def label_rows(db: Database, project: Project, options: LabelExportOptions) -> Iterator[dict[str, Any]]:
-    """The rows of an export."""
-    query = _votes_query(project.id, options)
+def label_batches(
+    db: Database, project: Project, options: LabelExportOptions, on_progress: FractionCallback = ignore_fraction
+) -> Iterator[list[dict[str, Any]]]:
+    """The rows of an export, at most BATCH_ROWS at a time; after each batch on_progress gets the fraction that was taken."""
     with db.read() as conn:
-        agreed_choices = _agreed_choices(
-            conn.execute(query.with_only_columns(t.votes.c.pair_id, t.votes.c.choice)), options
-        )
+        vote_ids = _vote_ids(conn, project.id, options)
         pseudonyms = {} if options.names else _pseudonyms(conn)
-        for row in conn.execute(query):
-            if options.drops_ties and row.choice in (Choice.TIE, Choice.BOTH_BAD):
-                continue
-            if agreed_choices is None or (row.pair_id, row.choice) in agreed_choices:
-                yield _label_row(row, project, options, pseudonyms.get(row.annotator, row.annotator))
+        for start in range(0, len(vote_ids), BATCH_ROWS):
+            batch_ids = vote_ids[start : start + BATCH_ROWS]
+            yield [
+                _label_row(row, project, options, pseudonyms.get(row.annotator, row.annotator))
+                for row in conn.execute(_rows_query(batch_ids, options))
+            ]
+            on_progress((start + len(batch_ids)) / len(vote_ids))
 
 
-def _votes_query(project_id: int, options: LabelExportOptions) -> Select[*tuple[Any, ...]]:
+def _vote_ids(conn: Connection, project_id: int, options: LabelExportOptions) -> list[int]:
+    """The votes that are exported, oldest first."""
     v, p = t.votes.c, t.pairs.c
-    query = (
+    is_selected: list[ColumnElement[bool]] = [
+        p.project_id == project_id,
+        v.undone_at.is_(None),
+        v.choice != Choice.SKIP,
+    ]
+    if options.layout != "votes":
+        is_selected.append(is_final_label())  # no hidden repeats, and an expert's decision in place of the votes
+    if options.source is not None:
+        is_selected.append(v.source == options.source)
+    if options.annotators:
+        is_selected.append(v.annotator.in_(options.annotators))
+    votes = select(v.id).join(t.pairs, p.id == v.pair_id).where(*is_selected)
+    exported = votes.where(v.choice.not_in([Choice.TIE, Choice.BOTH_BAD])) if options.drops_ties else votes
+    if options.agreement <= 0:
+        return list(conn.execute(exported.order_by(v.id)).scalars())
+    agreed_choices = _agreed_choices(conn, votes, options.agreement)
+    rows = conn.execute(exported.with_only_columns(v.id, v.pair_id, v.choice).order_by(v.id))
+    return [row.id for row in rows if (row.pair_id, row.choice) in agreed_choices]
+
+
+def _agreed_choices(conn: Connection, votes: Select[Any], agreement: float) -> set[tuple[int, Choice]]:
+    """(pair id, choice) that at least this share of the pair's votes have."""
+    v = t.votes.c
+    counted = votes.with_only_columns(v.pair_id, v.choice, func.count()).group_by(v.pair_id, v.choice)
+    choice_counts = {(pair_id, choice): count for pair_id, choice, count in conn.execute(counted)}
+    pair_totals: Counter[int] = Counter()
+    for (pair_id, _), count in choice_counts.items():
+        pair_totals[pair_id] += count
+    return {key for key, count in choice_counts.items() if count >= agreement * pair_totals[key[0]]}
+
+
+def _rows_query(vote_ids: Sequence[int], options: LabelExportOptions) -> Select[*tuple[Any, ...]]:
+    v, p = t.votes.c, t.pairs.c
+    return (
         select(
             v.uuid,
             v.pair_id,
@@ -136,7 +178,7 @@ def _votes_query(project_id: int, options: LabelExportOptions) -> Select[*tuple[
             *(
                 getattr(side.c, name).label(f"{side.name}_{name}")
                 for side in (FIRST_COMPLETION, SECOND_COMPLETION)
-                for name in _COMPLETION_COLUMNS
+                for name in _completion_columns(options)
             ),
         )
         .select_from(t.votes)
@@ -144,16 +186,13 @@ def _votes_query(project_id: int, options: LabelExportOptions) -> Select[*tuple[
         .join(FIRST_COMPLETION, FIRST_COMPLETION.c.id == p.first_id)
         .join(SECOND_COMPLETION, SECOND_COMPLETION.c.id == p.second_id)
         .join(t.prompts, t.prompts.c.id == FIRST_COMPLETION.c.prompt_id)
-        .where(p.project_id == project_id, v.undone_at.is_(None), v.choice != Choice.SKIP)
+        .where(v.id.in_(vote_ids))
         .order_by(v.id)
     )
-    if options.layout != "votes":
-        query = query.where(is_final_label())  # no hidden repeats, and an expert's decision in place of the votes
-    if options.source is not None:
-        query = query.where(v.source == options.source)
-    if options.annotators:
-        query = query.where(v.annotator.in_(options.annotators))
-    return query
+
+
+def _completion_columns(options: LabelExportOptions) -> tuple[str, ...]:
+    return ("text", "checkpoint", "seed", *(("token_ids",) if options.token_ids else ()))
 
 
 def _pseudonyms(conn: Connection) -> dict[str, str]:
@@ -164,27 +203,14 @@ def _pseudonyms(conn: Connection) -> dict[str, str]:
     return {annotator: f"{VISITOR_PREFIX}{hashlib.sha256(uuid.encode()).hexdigest()[:12]}" for annotator, uuid in rows}
 
 
-def _agreed_choices(votes: Any, options: LabelExportOptions) -> set[tuple[int, Choice]] | None:
-    """(pair id, choice) with enough agreement; None if any agreement will do."""
-    if options.agreement <= 0:
-        return None
-    choice_counts = Counter((pair_id, choice) for pair_id, choice in votes)
-    pair_totals: Counter[int] = Counter()
-    for (pair_id, _), count in choice_counts.items():
-        pair_totals[pair_id] += count
-    return {
-        (pair_id, choice)
-        for (pair_id, choice), n in choice_counts.items()
-        if n >= options.agreement * pair_totals[pair_id]
-    }
-
-
 def _label_row(
     row: Row[*tuple[Any, ...]], project: Project, options: LabelExportOptions, annotator: str
 ) -> dict[str, Any]:
     values = row._mapping
     side_names = ("second", "first") if row.choice is Choice.SECOND else ("first", "second")
-    chosen, rejected = ({name: values[f"{side}_{name}"] for name in _COMPLETION_COLUMNS} for side in side_names)
+    chosen, rejected = (
+        {name: values[f"{side}_{name}"] for name in _completion_columns(options)} for side in side_names
+    )
     label = _text_columns(row.prompt, chosen["text"], rejected["text"], options)
     if options.layout != "votes":
         return label

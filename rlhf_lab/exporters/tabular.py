@@ -1,14 +1,20 @@
 """Rows of plain values as JSON Lines, JSON, CSV or Parquet."""
 
+import contextlib
 import csv
 import gzip
+import io
+import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rlhf_lab.common.csv_safety import escape_formula
-from rlhf_lab.exporters.json_io import to_strict_json, write_json_lines
+from rlhf_lab.exporters.json_io import dump_json_lines, to_strict_json
+
+if TYPE_CHECKING:
+    import pyarrow
 
 #: column -> type for Parquet, where a column with nothing but null would have none. All others are text.
 COLUMN_TYPES = {
@@ -19,36 +25,54 @@ COLUMN_TYPES = {
 TEXT_COLUMNS = ("prompt", "chosen", "rejected")
 
 
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], format_: str) -> int:
-    """Write rows with the same columns in one of label_export.FORMATS; returns their number.
+#: Batches of rows with the same columns.
+Batches = Iterable[Sequence[Mapping[str, Any]]]
+
+
+def write_rows(path: Path, batches: Batches, format_: str) -> int:
+    """Write rows in one of label_export.FORMATS, one batch after the other; returns their number.
 
     In CSV, cells that a spreadsheet would evaluate as a formula get an apostrophe, which `importers` removes; not so
     TEXT_COLUMNS, which are training data.
     """
-    if format_ == "jsonl":
-        return write_json_lines(path, rows)
-    if format_ == "jsonl.gz":
-        count = write_json_lines(path, rows)
-        path.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
-        return count
-    row_list = list(rows)
-    if format_ == "json":
-        path.write_text(
-            json.dumps([to_strict_json(row) for row in row_list], ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
-        )
-    elif format_ == "csv":
-        _write_csv(path, row_list)
-    else:
-        _write_parquet(path, row_list)
-    return len(row_list)
+    if format_ == "parquet":
+        return _write_parquet(path, batches)
+    write = {"jsonl": dump_json_lines, "jsonl.gz": dump_json_lines, "json": _dump_json, "csv": _dump_csv}[format_]
+    with _open_text(path, compress=format_ == "jsonl.gz") as file:
+        return write(file, itertools.chain.from_iterable(batches))
 
 
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        if rows:
-            writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-            writer.writerow(list(rows[0]))
-            writer.writerows([_csv_cell(name, value) for name, value in row.items()] for row in rows)
+@contextlib.contextmanager
+def _open_text(path: Path, *, compress: bool) -> Iterator[TextIO]:
+    if not compress:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        return
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as binary,  # the same bytes in every export
+        io.TextIOWrapper(binary, "utf-8", newline="") as file,
+    ):
+        yield file
+
+
+def _dump_json(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> int:
+    """One list, indented by a space for each level."""
+    count = 0
+    for count, row in enumerate(rows, 1):
+        text = json.dumps(to_strict_json(row), ensure_ascii=False, indent=1)  # line ends within texts are escaped
+        file.write(("[\n " if count == 1 else ",\n ") + text.replace("\n", "\n "))
+    file.write("\n]\n" if count else "[]\n")
+    return count
+
+
+def _dump_csv(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> int:
+    writer, count = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC), 0
+    for count, row in enumerate(rows, 1):
+        if count == 1:
+            writer.writerow(list(row))
+        writer.writerow([_csv_cell(name, value) for name, value in row.items()])
+    return count
 
 
 def _csv_cell(name: str, value: Any) -> Any:
@@ -59,19 +83,32 @@ def _csv_cell(name: str, value: Any) -> Any:
     return escape_formula(value) if isinstance(value, str) and name not in TEXT_COLUMNS else value
 
 
-def _write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def _write_parquet(path: Path, batches: Batches) -> int:
+    """A row group for each batch."""
+    from pyarrow import Table, parquet
+
+    count = 0
+    with contextlib.ExitStack() as stack:
+        for rows in filter(None, batches):
+            if not count:
+                schema = _arrow_schema(rows[0])
+                writer = stack.enter_context(parquet.ParquetWriter(path, schema))
+            writer.write_table(Table.from_pylist([to_strict_json(row) for row in rows], schema))
+            count += len(rows)
+    return count
+
+
+def _arrow_schema(row: Mapping[str, Any]) -> "pyarrow.Schema":
     import pyarrow as pa
-    from pyarrow import parquet
 
     chat_type = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
     arrow_types = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "ids": pa.list_(pa.int64())}
-    fields = [
+    return pa.schema([
         (
             name,
             chat_type
             if name in TEXT_COLUMNS and isinstance(value, list)
             else arrow_types.get(COLUMN_TYPES.get(name, ""), pa.string()),
         )
-        for name, value in (rows[0] if rows else {}).items()
-    ]
-    parquet.write_table(pa.Table.from_pylist([to_strict_json(row) for row in rows], pa.schema(fields)), path)
+        for name, value in row.items()
+    ])  # fmt: skip

@@ -6,13 +6,14 @@ import subprocess
 import sys
 
 import pytest
+from support.exported_rows import label_rows
 from support.fake_hub import UploadHub
 
 from rlhf_lab.cli.main import main
 from rlhf_lab.errors import ConfigError, DataError, LabelError
 from rlhf_lab.exporters.dataset_folder import export_dataset
 from rlhf_lab.exporters.hub_upload import push_folder
-from rlhf_lab.exporters.label_export import FORMATS, LabelExportOptions, label_rows
+from rlhf_lab.exporters.label_export import FORMATS, LabelExportOptions
 
 LOAD = """
 import json, sys
@@ -40,7 +41,7 @@ def test_load_dataset_opens_every_format_and_layout_with_trls_columns(db, projec
     ]
     folders = [export_dataset(db, project.id, out / str(i), one) for i, one in enumerate(wanted)]
     loaded = load(tmp_path, *folders)
-    plain = list(label_rows(db, project, LabelExportOptions(source=None)))
+    plain = label_rows(db, project, LabelExportOptions(source=None))
     for (columns, rows), one in zip(loaded[: len(FORMATS)], wanted, strict=False):
         assert columns == list(plain[0])
         texts = [(row["prompt"], row["chosen"], row["rejected"], row["tie"]) for row in rows]

@@ -1,6 +1,5 @@
 """Labels as JSON Lines: every field of every row, what is left out, and that other readers take the texts back unchanged."""
 
-import errno
 import json
 import os
 import stat
@@ -11,7 +10,6 @@ import pytest
 
 from rlhf_lab.common.enums import Source
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
-from rlhf_lab.exporters import tabular
 from rlhf_lab.exporters.dataset_folder import export_dataset
 from rlhf_lab.exporters.label_export import LabelExportOptions, export_labels
 
@@ -124,24 +122,6 @@ def test_existing_files_are_replaced_only_with_force(db, project, voted, out, na
     assert path.read_text() == "mine"
     assert read(export_labels(db, project.id, out, force=True)) == HUMAN
     assert names(out) == ["labels-project-1.jsonl"]
-
-
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(db, project, voted, out, monkeypatch, names):
-    path = export_labels(db, project.id, out)
-    before = path.read_bytes()
-
-    def full(where, rows):
-        where.write_text('{"prompt": "half')
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(tabular, "write_json_lines", full)
-    with pytest.raises(StoreError, match=r"No space left on device.*Free some disk space"):
-        export_labels(db, project.id, out, force=True)
-    assert path.read_bytes() == before
-    assert names(out) == ["labels-project-1.jsonl"]
-    with pytest.raises(StoreError, match="No space left"):
-        export_labels(db, project.id, out.parent / "new")
-    assert not (out.parent / "new").exists()
 
 
 def test_a_folder_that_is_a_file_is_refused(db, project, voted, tmp_path):

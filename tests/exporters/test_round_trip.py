@@ -8,12 +8,13 @@ import random
 
 import pytest
 from support.databases import undo_vote
+from support.exported_rows import label_rows
 
 from rlhf_lab.common.chat_format import prompt_of_chat
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import NewCompletion, Vote
 from rlhf_lab.exporters.dataset_folder import export_dataset
-from rlhf_lab.exporters.label_export import LabelExportOptions, export_labels, label_rows
+from rlhf_lab.exporters.label_export import LabelExportOptions, export_labels
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.writer import ImportTarget, save_import
 from rlhf_lab.store import projects
@@ -96,7 +97,7 @@ def test_export_import_round_trip(tmp_path, format_, seed):
     path = export_labels(
         db, project.id, tmp_path / "out", LabelExportOptions(source=None, token_ids=True, format=format_)
     )
-    before = list(label_rows(db, project, ALL))
+    before = label_rows(db, project, ALL)
     assert len(before) > 5
     with Database.open(tmp_path / "b") as other:
         there = projects.create_project(other, "q", "embedded", "abc", "own", 1, [("something else", "train")])
@@ -106,10 +107,10 @@ def test_export_import_round_trip(tmp_path, format_, seed):
         assert (done.votes, done.duplicates) == (len(before), 0)
         more = save_import(other, found, ImportTarget(there.id))
         assert (more.votes, more.held, more.pairs, more.duplicates) == (0, len(before), 0, 0)
-        after = list(label_rows(other, there, ALL))
+        after = label_rows(other, there, ALL)
         said, again = in_the_table(db), in_the_table(other)
     assert save_import(db, found, ImportTarget(project.id)).held == len(before)
-    assert list(label_rows(db, project, ALL)) == before
+    assert label_rows(db, project, ALL) == before
     db.close()
     assert len(said) == len(before)
     assert again == said
@@ -123,10 +124,8 @@ def test_conversations_round_trip(tmp_path, seed):
         for format_ in ("jsonl", "parquet"):
             wanted = LabelExportOptions(source=None, messages=True, layout=layout, format=format_)
             path = export_labels(db, project.id, tmp_path / f"{layout}-{format_}", wanted)
-            plain = list(
-                label_rows(
-                    db, project, LabelExportOptions(source=None, layout="votes" if layout == "votes" else "explicit")
-                )
+            plain = label_rows(
+                db, project, LabelExportOptions(source=None, layout="votes" if layout == "votes" else "explicit")
             )
             found = parse_file(ImportRequest(str(path)))
             assert found.errors == []
@@ -201,7 +200,7 @@ def test_agreement_filter(db, project, voted, out):
     """Pair 1: ann says first, bob and cy say second."""
     for who in ("bob", "cy"):
         cast_vote(db, Vote(f"{who}1", voted[0], who, Source.HUMAN, Choice.SECOND, True))
-    two_thirds = list(label_rows(db, project, LabelExportOptions(agreement=0.66)))
+    two_thirds = label_rows(db, project, LabelExportOptions(agreement=0.66))
     assert [row["uuid"] for row in two_thirds] == ["u2", "u3", "u6", "bob1", "cy1"]
     assert [row["uuid"] for row in label_rows(db, project, LabelExportOptions(agreement=0.67))] == ["u2", "u3", "u6"]
 
@@ -212,7 +211,7 @@ def test_unknown_sides_stay_unknown(tmp_path, db):
     for turn in range(2):
         there = projects.create_project(db, f"{turn}", "embedded", "abc", "own", turn, [("Once", "train")])
         save_import(db, parse_file(ImportRequest(str(path))), ImportTarget(there.id))
-        rows = list(label_rows(db, there, LabelExportOptions()))
+        rows = label_rows(db, there, LabelExportOptions())
         assert [row["first_on_left"] for row in rows] == [None]
         path = export_labels(db, there.id, tmp_path / f"out{turn}")
     assert {row["via"] for row in rows} == {"import unsided"}

@@ -3,11 +3,12 @@
 import itertools
 
 import pytest
+from support.exported_rows import label_rows
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Pair, Project, Vote
 from rlhf_lab.errors import StaleVoteError
-from rlhf_lab.exporters.label_export import LabelExportOptions, label_rows
+from rlhf_lab.exporters.label_export import LabelExportOptions
 from rlhf_lab.jobs import retraining
 from rlhf_lab.store import pair_leases, project_people, votes
 from rlhf_lab.store.adjudication import disputed_pairs, stop_adjudicating
@@ -92,7 +93,7 @@ def test_two_experts_do_not_decide_the_same_pair(db, project, make_pairs):
     on_screen(db, project, "eve")
     pair_leases.start_adjudicating(db, project.id, "fay", now=1000.0)  # eve's time is over
     assert answer(db, one.id, "fay", FIRST).adjudication
-    with pytest.raises(StaleVoteError, match="Another expert has decided"):
+    with pytest.raises(StaleVoteError, match="Another expert has already decided"):
         answer(db, one.id, "eve", SECOND)
 
 
@@ -147,11 +148,11 @@ def test_an_export_holds_the_votes_and_the_decision(db, project, make_pairs):
     disagree(db, pair)
     start(db, project, "eve")
     answer(db, pair.id, "eve", SECOND)
-    rows = list(label_rows(db, project, LabelExportOptions()))
+    rows = label_rows(db, project, LabelExportOptions())
     assert [(row["annotator"], row["choice"], row["adjudication"]) for row in rows] == [
         ("ann", "first", False), ("bob", "second", False), ("eve", "second", True),
     ]  # fmt: skip
-    assert list(label_rows(db, project, LabelExportOptions(layout="explicit"))) == [
+    assert label_rows(db, project, LabelExportOptions(layout="explicit")) == [
         {"prompt": "Once", "chosen": "b0", "rejected": "a0"}
     ]
 
