@@ -120,7 +120,9 @@ class HubRepository:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise MirrorError("The disk is full. Free some space.") from None
             log.debug("the client failed", exc_info=True)
-            raise HubUnavailableError(f"the Hub cannot be reached ({first_line(error.__cause__ or error, token)})") from None
+            raise HubUnavailableError(
+                f"the Hub cannot be reached ({first_line(error.__cause__ or error, token)})"
+            ) from None
 
     def _http_error(self, error: "HfHubHTTPError", token: str) -> MirrorError:
         status, line = error.response.status_code, first_line(error, token)

@@ -11,8 +11,10 @@ import json
 import random
 import secrets
 import socket
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -42,14 +44,21 @@ class MirrorHub:
         self.fault_share, self.slow_s, self.rng = 0.0, 0.0, random.Random(0)
         self.is_down = False
         self.stages: list[str] = []  # of every request
+        self.fault_counts: Counter[str] = Counter()  # random faults; "": none
         self.lock = threading.RLock()
         hub = self
 
         class Handler(MirrorHubHandler):
             server_hub = hub
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self.server.daemon_threads = True
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, request, client_address) -> None:
+                if not isinstance(sys.exception(), ConnectionError):  # a client that was killed
+                    super().handle_error(request, client_address)
+
+        self.server = Server(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     @contextmanager
@@ -152,7 +161,9 @@ class MirrorHub:
                 if wanted == stage:
                     del self.faults[index]
                     return fault
-            return self.rng.choice(FAULTS) if self.rng.random() < self.fault_share else ""
+            fault = self.rng.choice(FAULTS) if self.rng.random() < self.fault_share else ""
+            self.fault_counts[fault] += 1
+            return fault
 
 
 class MirrorHubHandler(BaseHTTPRequestHandler):
@@ -165,7 +176,11 @@ class MirrorHubHandler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         hub = self.server_hub
         path = unquote(urlsplit(self.path).path).strip("/")
-        self.body = self.read_body()
+        body = self.read_body()
+        if body is None:
+            self.close_connection = True
+            return None
+        self.body = body
         stage = self.stage(path)
         fault = hub.next_fault(stage)
         time.sleep(hub.slow_s)
@@ -203,15 +218,20 @@ class MirrorHubHandler(BaseHTTPRequestHandler):
                 return stage
         return "object" if path.startswith("objects/") else "info"
 
-    def read_body(self) -> bytes:
+    def read_body(self) -> bytes | None:
+        """None: the client has gone before it had sent everything."""
         if self.headers.get("Transfer-Encoding") != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            size = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(size)
+            return body if len(body) == size else None
         body = b""
-        while size := int(self.rfile.readline(), 16):
+        while line := self.rfile.readline():
+            size = int(line, 16)
             body += self.rfile.read(size)
             self.rfile.readline()
-        self.rfile.readline()
-        return body
+            if size == 0:
+                return body
+        return None
 
     def drop(self) -> None:
         self.close_connection = True

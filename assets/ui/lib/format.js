@@ -37,11 +37,16 @@ Object.assign(window.Lab, (() => {
     return ` · ${prefix}${text} left`;
   }
 
+  // A moment (seconds since 1970): the time of day, with the date unless it is today.
+  function momentText(seconds) {
+    const at = new Date(1000 * seconds), day = at.toDateString() === new Date().toDateString() ? '' : `${at.toLocaleDateString('en', { weekday: 'short', day: 'numeric', month: 'short' })}, `;
+    return `${day}${at.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' })}`;
+  }
+
   // When a demo is reset, as a sentence. reset_at: seconds since 1970.
   function resetText({ reset_at: resetAt, is_reset_due: isDue }) {
     if (isDue) return 'The demo is reset when all work in progress has ended.';
-    const at = new Date(1000 * resetAt), day = at.toDateString() === new Date().toDateString() ? '' : `${at.toLocaleDateString('en', { weekday: 'short', day: 'numeric', month: 'short' })}, `;
-    return `Next reset: ${day}${at.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' })}.`;
+    return `Next reset: ${momentText(resetAt)}.`;
   }
 
   // An annotator's name for display. Generated visitor names are shortened, simulated judges are marked.
@@ -51,5 +56,5 @@ Object.assign(window.Lab, (() => {
   // Text for plotly, which interprets some markup.
   const plotlyText = (text, maxChars = Infinity) => String(text).slice(0, maxChars).replace(/&/g, '&amp;').replace(/</g, '&lt;');
 
-  return { number, difference, percent, interval, plural, isWideInterval, accuracy, bytes, duration, timeLeft, resetText, isVisitor, displayName, plotlyText };
+  return { number, difference, percent, interval, plural, isWideInterval, accuracy, bytes, duration, timeLeft, momentText, resetText, isVisitor, displayName, plotlyText };
 })());

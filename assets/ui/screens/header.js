@@ -81,6 +81,20 @@ function startupNotice({ startup, model: currentModel }) {
     el('span.muted', {}, `${meanwhile}. Then the project of ${startup.model} opens for everybody; earlier labels are kept in their own project.`));
 }
 
+// The copy on the Hub: how old it is, or since when nothing can be saved.
+const isUnsaved = ({ problem, is_late: isLate }) => Boolean(problem) || isLate;
+function mirrorBadge(mirror) {
+  const since = mirror.saved_at === null ? 'yet' : `since ${Lab.momentText(mirror.saved_at)}`;
+  if (isUnsaved(mirror)) return el('span.lab-badge.bad', { 'data-do': 'mirror' }, `Not saved ${since}`);
+  const title = `The lab is saved to ${mirror.repository} on the Hub about every minute while anything changes. A restarted lab goes on from there.`;
+  return el('span.lab-badge', { 'data-do': 'mirror', title }, mirror.saved_at === null ? 'Saving …' : `Saved ${Lab.duration(mirror.age_s)} ago`);
+}
+function mirrorNotice(mirror) {
+  const since = mirror.saved_at === null ? 'yet' : `since ${Lab.momentText(mirror.saved_at)}`;
+  const reason = mirror.problem || 'The Hub takes long to answer. It is retried automatically.';
+  return el('p.lab-notice.bad', { role: 'alert', 'data-do': 'mirror-notice' }, `Not saved to the Hub ${since}. ${reason} Newer labels are on this machine only.`);
+}
+
 function draw(state) {
   const accuracy = state.reward
     ? [`accuracy ${Lab.accuracy(state.reward)}${state.reward.simulated ? ', simulated' : ''}`, accuracyNote(state.reward)]
@@ -92,6 +106,7 @@ function draw(state) {
     el('span.lab-badge.machine', { title: `${state.engine.label}. ${state.engine.description}` }, el(`i.dot.${state.engine.style}`), (jobRunning && machineText(state)) || `${state.engine.label}${machineText(state) && ` · ${machineText(state)}`}`),
     el('span.lab-badge', {}, `${Lab.plural(state.labels, 'label')}${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
     el('span.lab-badge', { title: state.reward && `cross-validated accuracy of reward model ${state.reward.id}, the newest that ${state.reward.simulated ? 'was trained on simulated labels; none was trained on labels of people' : 'was trained on labels of people'}, with its 95 % interval` }, ...accuracy),
+    state.mirror && mirrorBadge(state.mirror),
     jobStatus(state),
     el('span.lab-grow'), el('span.buttons', {},
     el('button.lab-button.small.projector', { type: 'button', title: 'larger text, for a projector', 'aria-pressed': document.body.classList.contains('projector') ? 'true' : 'false',
@@ -101,6 +116,7 @@ function draw(state) {
   ]));
   if (state.demo) root.append(el('p.lab-notice.demo', { 'data-do': 'demo-notice' }, `Demo: label, start a short run under Train, and watch. Labels, models and runs of visitors are removed from time to time. ${Lab.resetText(state.demo)}`));
   if (state.startup) root.append(startupNotice(state));
+  if (state.mirror && isUnsaved(state.mirror)) root.append(mirrorNotice(state.mirror));
   if (state.warning) root.append(el('p.lab-notice.bad', { role: 'alert' }, state.warning));
 }
 

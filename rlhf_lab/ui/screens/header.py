@@ -11,6 +11,7 @@ from rlhf_lab.common.enums import EngineState, JobKind, JobStatus, RunStatus, So
 from rlhf_lab.common.records import EngineStatus, Job
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, retraining
+from rlhf_lab.jobs.mirror_loop import MIRROR_VARIABLE, mirror_view
 from rlhf_lab.jobs.startup_project import StartupPhase
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.store.projects import get_project
@@ -90,6 +91,7 @@ def state(ctx: Context) -> dict[str, Any]:
         "job": job and _job_view(ctx, job),
         "demo": ctx.demo and {"reset_at": ctx.demo.reset_at, "is_reset_due": ctx.demo.is_reset_due()},
         "startup": _startup_view(ctx),
+        "mirror": _mirror_view(ctx),
         "warning": engine_process.start_failure(engine, ctx.home) or ctx.settings_problem or _warning(ctx),
     }  # fmt: skip
 
@@ -138,10 +140,22 @@ def _startup_view(ctx: Context) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def _mirror_view(ctx: Context) -> dict[str, Any] | None:
+    """How current the copy on the Hub is; None: there is none."""
+    if ctx.mirror is None:
+        return None
+    view = mirror_view(ctx.home, ctx.mirror.mirror.repository.name)
+    age_s = None if view.saved_at is None else max(0.0, time.time() - view.saved_at)
+    return {
+        "repository": view.repository, "saved_at": view.saved_at, "age_s": age_s, "problem": view.problem,
+        "is_late": view.is_late,
+    }  # fmt: skip
+
+
 def _warning(ctx: Context) -> str:
-    if not ctx.on_space or ctx.demo is not None:  # visitors cannot export
+    if not ctx.on_space or ctx.mirror is not None or ctx.demo is not None:  # visitors of a demo cannot export
         return ""
     return (
         "This Space keeps labels and models on a disk that is wiped when it restarts. Export what you want to keep "
-        "under Runs & data."
+        f"under Runs & data, or let the lab save itself to the Hub: set {MIRROR_VARIABLE} (docs/SPACES.md)."
     )

@@ -1,0 +1,281 @@
+"""Saves a lab to a private dataset repository on the Hub, and restores an empty home from it.
+
+A save is one commit: a snapshot's files that changed, and a manifest that lists all of them. Its parent is the commit of the save
+before, so that the Hub refuses it if anybody else has committed meanwhile. The manifest says whose save it is:
+
+- ours: the connection broke after the Hub had accepted the commit, or this process ended before it could write that down;
+- another lab's, or this lab's in another home: two labs would overwrite each other's labels, so this mirror stops.
+
+Restoring begins with a commit, too. Where the old home is still in use (a Space that is being replaced), its next save is
+refused, instead of the new one's.
+
+The database is saved as it is, not compressed: the Hub's storage stores equal parts of files once, and sends only the others.
+"""
+
+import contextlib
+import logging
+import shutil
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from rlhf_lab.backup.hub_repository import HubRepository
+from rlhf_lab.backup.mirror_records import MANIFEST_FILE, Manifest, ManifestFile, MirrorState, read_state
+from rlhf_lab.backup.process_rows import clear_process_rows
+from rlhf_lab.backup.restore import restore_files
+from rlhf_lab.backup.snapshot import CheckpointRule, KnownFile, Snapshot, SnapshotFile, take_snapshot
+from rlhf_lab.common.hashing import file_sha256
+from rlhf_lab.common.private_files import make_private_folder
+from rlhf_lab.errors import MirrorConflictError, MirrorError
+from rlhf_lab.store.database import FILE_NAME, lab_exists
+
+log = logging.getLogger("rlhf_lab.mirror")
+WORK_FOLDER, DOWNLOAD_FOLDER = ".mirror", ".mirror-download"
+#: The history is squashed after so many commits.
+MAX_COMMITS = 100
+MAX_RESTORE_ATTEMPTS = 5
+WHAT_TO_DO = (
+    "Only one lab may save to a repository. Stop the other one and restart this one with RLHF_LAB_MIRROR_TAKE_OVER=1 (this lab "
+    "then replaces what the other one has saved), or name another repository in RLHF_LAB_MIRROR."
+)
+
+
+class HubMirror:
+    """The mirror of one home. One thread at a time uses it, and one process (jobs/mirror_loop.py)."""
+
+    def __init__(
+        self, home: Path, repository: HubRepository, *, checkpoints: CheckpointRule = CheckpointRule.NEWEST,
+        take_over: bool = False,
+    ) -> None:  # fmt: skip
+        """take_over: replace what another lab has saved to the repository, once."""
+        self.home, self.repository, self._checkpoints = home, repository, checkpoints
+        self._take_over = take_over
+        self._known: Mapping[str, KnownFile] = {}
+        self.read_state()
+
+    def read_state(self) -> None:
+        """Go on from what the home says, where another process may have saved meanwhile."""
+        state = read_state(self.home)
+        if state is None or state.repository != self.repository.name:
+            state = MirrorState(self.repository.name, lab=state.lab if state is not None else "")
+        self.state = state
+        self._saved_files: Mapping[str, ManifestFile] | None = None  # in the repository; None: not known yet
+
+    # ---- saving
+
+    def save(self) -> bool:
+        """Save what has changed since the last save. False: nothing had.
+
+        Raises HubUnavailableError, MirrorConflictError, MirrorError, StoreError.
+        """
+        saved_files = self._find_head()
+        folder = self.home / WORK_FOLDER
+        try:
+            snapshot = take_snapshot(self.home, folder, known=self._known, checkpoints=self._checkpoints)
+            self._known = snapshot.known
+            files = _without_process_rows(snapshot)
+            entries = {file.path: ManifestFile(file.size, file.sha256) for file in files}
+            if entries == saved_files:
+                self._note_saved(snapshot.created_at)
+                return False
+            manifest = Manifest(self._lab_id(), uuid.uuid4().hex, snapshot.created_at, snapshot.schema, entries)
+            sources = {file.path: file.source for file in files if saved_files.get(file.path) != entries[file.path]}
+            self._commit(manifest, sources, sorted(saved_files.keys() - entries.keys()), folder, "Save")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._squash_if_long()
+        return True
+
+    def note_unchanged(self, moment: float) -> None:
+        """The database had not changed since the last save at this moment (seconds since 1970), so all of it is saved."""
+        self._note_saved(moment)
+
+    def note_problem(self, message: str) -> None:
+        if message != self.state.problem:
+            self.state.problem = message
+            self._write_state()
+
+    def _note_saved(self, moment: float) -> None:
+        self.state.saved_at, self.state.problem = moment, ""
+        self._write_state()
+
+    def _write_state(self) -> None:
+        try:
+            self.state.write(self.home)
+        except OSError as error:
+            raise MirrorError(f"{self.home} cannot be written ({error}). Free some disk space.") from error
+
+    def _lab_id(self) -> str:
+        self.state.lab = self.state.lab or uuid.uuid4().hex
+        return self.state.lab
+
+    def _commit(
+        self, manifest: Manifest, sources: Mapping[str, Path], deletions: list[str], folder: Path, message: str
+    ) -> None:
+        """Commit a manifest with the files of `sources`. The attempt is written down first, so that it is recognised later."""
+        folder.mkdir(exist_ok=True)
+        manifest_file = folder / MANIFEST_FILE
+        manifest_file.write_text(manifest.to_json(), encoding="utf-8")
+        self.state.attempts.append(manifest.save)
+        self._write_state()
+        head = self.repository.commit({**sources, MANIFEST_FILE: manifest_file}, deletions, self.state.head, message)
+        self._adopt(head, manifest, manifest.files)
+        self.state.commits += 1
+        self._note_saved(manifest.taken_at)
+
+    def _adopt(self, head: str, manifest: Manifest, saved_files: Mapping[str, ManifestFile]) -> None:
+        self.state.head, self.state.lab, self.state.save, self.state.attempts = head, manifest.lab, manifest.save, []
+        self._saved_files = saved_files
+
+    def _find_head(self) -> Mapping[str, ManifestFile]:
+        """Make sure that the head of the repository is a save of this home; returns the files that it has.
+
+        Raises MirrorConflictError where it is not.
+        """
+        head = self._head()
+        if head == self.state.head and self._saved_files is not None:
+            return self._saved_files
+        manifest = self._read_manifest(head)
+        if manifest is None:
+            self._saved_files = {}
+        elif manifest.save in (self.state.save, *self.state.attempts):
+            self._adopt(head, manifest, manifest.files if head == self.state.head else self._unverified(head, manifest))
+            self.state.saved_at = max(self.state.saved_at or 0.0, manifest.taken_at)
+        elif self._take_over:
+            self._adopt(head, replace(manifest, lab=self._lab_id()), self._unverified(head, manifest))
+        else:
+            raise MirrorConflictError(self._conflict_text(manifest))
+        self._take_over = False
+        self.state.head = head
+        self._write_state()
+        return self._saved_files or {}
+
+    def _head(self) -> str:
+        """The newest commit of the repository, which is created if it is missing."""
+        head = self.repository.head()
+        if head is None:
+            self.repository.create_if_missing()
+            head = self.repository.head()
+        if head is None:
+            raise MirrorError(
+                f"The Hub does not show the dataset {self.repository.name}. Check its name and the token."
+            )
+        return head
+
+    def _unverified(self, head: str, manifest: Manifest) -> dict[str, ManifestFile]:
+        """A save's files in a commit of which only that is certain: anybody may have changed them, so all are sent again."""
+        return {path: ManifestFile(-1, "") for path in self.repository.files(head) if path in manifest.files}
+
+    def _read_manifest(self, head: str) -> Manifest | None:
+        """None: nothing was saved there yet. Raises MirrorError for a repository of something else."""
+        files = self.repository.files(head)
+        if MANIFEST_FILE not in files:
+            if files:
+                raise MirrorError(
+                    f"The dataset {self.repository.name} holds something else ({', '.join(sorted(files)[:3])} …). Name an empty "
+                    "repository in RLHF_LAB_MIRROR, or one that does not exist yet."
+                )
+            return None
+        folder = self.home / DOWNLOAD_FOLDER
+        try:
+            file = self.repository.download(head, MANIFEST_FILE, folder / "manifest")
+            return Manifest.from_json(file.read_text(encoding="utf-8"))
+        finally:
+            shutil.rmtree(folder / "manifest", ignore_errors=True)
+            with contextlib.suppress(OSError):  # it has files of a restore
+                folder.rmdir()
+
+    def _conflict_text(self, manifest: Manifest) -> str:
+        moment = time.strftime("%Y-%m-%d %H:%M", time.gmtime(manifest.taken_at))
+        if manifest.lab == self.state.lab:
+            what = f"The same lab, in another place, has saved to {self.repository.name} (on {moment} UTC)"
+        else:
+            what = f"The dataset {self.repository.name} holds another lab (saved on {moment} UTC)"
+        return f"{what}. {WHAT_TO_DO}"
+
+    def _squash_if_long(self) -> None:
+        if self.state.commits < MAX_COMMITS:
+            return
+        try:
+            self.repository.squash(f"Squash {self.state.commits} saves")
+            head = self.repository.head()
+            manifest = self._read_manifest(head) if head is not None else None
+        except MirrorError as error:  # the save itself has succeeded; the next one squashes
+            log.warning("the history was not squashed: %s", error)
+            return
+        if head is not None and manifest is not None and manifest.save == self.state.save:
+            self.state.head, self.state.commits = head, 0
+            self._write_state()
+
+    # ---- restoring
+
+    def restore(self) -> bool:
+        """Restore the lab into a home without a database. False: the repository is empty, or the home has a lab.
+
+        Afterwards the home has either the whole lab or, as before, none.
+
+        Raises HubUnavailableError, MirrorError, DataError, StoreError.
+        """
+        if lab_exists(self.home):
+            return False
+        make_private_folder(self.home)
+        for _ in range(MAX_RESTORE_ATTEMPTS):
+            head = self._head()
+            manifest = self._read_manifest(head)
+            if manifest is None:
+                return False
+            files = self._download(head, manifest)
+            try:
+                self._claim(head, manifest)
+            except MirrorConflictError:
+                continue  # the old home has saved meanwhile
+            restore_files(files, self.home)
+            shutil.rmtree(self.home / DOWNLOAD_FOLDER, ignore_errors=True)
+            return True
+        raise MirrorError(
+            f"Another lab keeps saving to {self.repository.name}, so this one cannot take its place. Stop the other one and "
+            "start this one again."
+        )
+
+    def _download(self, head: str, manifest: Manifest) -> tuple[SnapshotFile, ...]:
+        """The files of a save, verified. What an interrupted restore has fetched is used again."""
+        folder = self.home / DOWNLOAD_FOLDER
+        files = []
+        for path, entry in sorted(manifest.files.items()):
+            source = folder / path
+            for _ in range(2):  # a file of an older save may lie there
+                if not _matches(source, entry):
+                    source.unlink(missing_ok=True)
+                    self.repository.download(head, path, folder)
+            if not _matches(source, entry):
+                raise MirrorError(
+                    f"{path} in {self.repository.name} is not the file that was saved: its SHA-256 differs from the manifest. "
+                    "An older commit of the repository may be intact; revert to it on huggingface.co."
+                )
+            files.append(SnapshotFile(path, source, entry.size, entry.sha256))
+        return tuple(files)
+
+    def _claim(self, head: str, manifest: Manifest) -> None:
+        """Commit the same save under a new name, so that nobody else's save has the right parent any more."""
+        self.state.head, self.state.lab = head, manifest.lab
+        claim = Manifest(manifest.lab, uuid.uuid4().hex, manifest.taken_at, manifest.schema, manifest.files)
+        folder = self.home / WORK_FOLDER
+        try:
+            self._commit(claim, {}, [], folder, "Restore")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _without_process_rows(snapshot: Snapshot) -> list[SnapshotFile]:
+    return [
+        file._replace(sha256=clear_process_rows(file.source), size=file.source.stat().st_size)
+        if file.path == FILE_NAME
+        else file
+        for file in snapshot.files
+    ]
+
+
+def _matches(file: Path, entry: ManifestFile) -> bool:
+    return file.is_file() and file.stat().st_size == entry.size and file_sha256(file) == entry.sha256

@@ -1,0 +1,230 @@
+"""Keeps the copy of a lab on the Hub up to date, in a thread of the page's process. Settings come from the environment.
+
+Of several pages of one home one does it, which holds a lock. A save begins SAVE_INTERVAL_S after the last one began, if anything
+has changed, so with up to 20 s for the upload the copy is at most a minute old. The Hub accepts 128 commits an hour of a
+repository; these are 90.
+"""
+
+import contextlib
+import logging
+import random
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from rlhf_lab.backup.hub_mirror import HubMirror
+from rlhf_lab.backup.hub_repository import HubRepository
+from rlhf_lab.backup.mirror_records import read_state
+from rlhf_lab.backup.snapshot import CheckpointRule
+from rlhf_lab.common.paths import STORE_VARIABLE, database_url_override
+from rlhf_lab.errors import ConfigError, HubUnavailableError, LabError, MirrorConflictError, MirrorError
+from rlhf_lab.store.database import FILE_NAME
+
+log = logging.getLogger("rlhf_lab.mirror")
+MIRROR_VARIABLE = "RLHF_LAB_MIRROR"
+CHECKPOINTS_VARIABLE = "RLHF_LAB_MIRROR_CHECKPOINTS"
+TAKE_OVER_VARIABLE = "RLHF_LAB_MIRROR_TAKE_OVER"
+LOCK_FILE = "mirror.lock"
+
+POLL_INTERVAL_S = 2.0
+SAVE_INTERVAL_S = 40.0
+#: Files that change without the database (reward functions of one's own) are looked at so often.
+FULL_CHECK_INTERVAL_S = 300.0
+UNCHANGED_NOTE_INTERVAL_S = 10.0
+#: After a failure: 5, 10, 20, 40, 60 s, or later if the Hub says so; half of it random, so that labs do not try in step.
+FIRST_RETRY_S, MAX_RETRY_S = 5.0, 60.0
+#: Without a save for so long, in seconds, people are told, also while one is still going on.
+LATE_AFTER_S = 90.0
+#: A restore is tried for so long while the Hub does not answer.
+RESTORE_PATIENCE_S = 120.0
+LAST_SAVE_TIMEOUT_S = 20.0
+
+
+def mirror_of(home: Path, environment: Mapping[str, str]) -> HubMirror | None:
+    """The mirror that the environment asks for; None: none. Raises ConfigError."""
+    name = environment.get(MIRROR_VARIABLE, "").strip()
+    if not name:
+        return None
+    if database_url_override() is not None:
+        raise ConfigError(
+            f"{MIRROR_VARIABLE} saves a home with its lab.db, and {STORE_VARIABLE} puts the tables elsewhere. Save that database "
+            f"with its own tools, and do not set {MIRROR_VARIABLE}."
+        )
+    rule = environment.get(CHECKPOINTS_VARIABLE, "").strip() or CheckpointRule.NEWEST
+    if rule not in list(CheckpointRule):
+        raise ConfigError(f'{CHECKPOINTS_VARIABLE} is "{rule}". Choose {", ".join(CheckpointRule)}.')
+    return HubMirror(
+        home,
+        HubRepository(name),
+        checkpoints=CheckpointRule(rule),
+        take_over=environment.get(TAKE_OVER_VARIABLE) == "1",
+    )
+
+
+def restore_home(mirror: HubMirror, report: Callable[[str], None]) -> None:
+    """Restore an empty home before the lab opens it. Raises MirrorError, saying how to start without the mirror."""
+    deadline, delays = time.monotonic() + RESTORE_PATIENCE_S, _RetryDelays()
+    with _home_lock(mirror.home):
+        while True:
+            try:
+                if mirror.restore():
+                    report(f"The lab was restored from {mirror.repository.name} on the Hub.")
+                return
+            except HubUnavailableError as error:
+                delay = delays.next(error.retry_after_s)
+                if time.monotonic() + delay > deadline:
+                    raise MirrorError(_restore_failure(mirror, str(error))) from error
+                report(f"{mirror.repository.name}: {error}. It is tried again in {delay:.0f} s.")
+                time.sleep(delay)
+            except LabError as error:
+                raise MirrorError(_restore_failure(mirror, str(error))) from error
+
+
+def _restore_failure(mirror: HubMirror, reason: str) -> str:
+    return (
+        f"The lab could not be restored from {mirror.repository.name}: {reason.rstrip('.')}. Nothing was changed. Start it "
+        f"again when that is solved. To begin an empty lab, which is not saved to the Hub, start it without {MIRROR_VARIABLE}."
+    )
+
+
+@contextlib.contextmanager
+def _home_lock(home: Path) -> Iterator[None]:
+    home.mkdir(parents=True, exist_ok=True)
+    with FileLock(home / LOCK_FILE, timeout=RESTORE_PATIENCE_S):
+        yield
+
+
+class _RetryDelays:
+    """Seconds to wait after each failure in a row."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+
+    def next(self, least: float) -> float:
+        delay: float = min(FIRST_RETRY_S * 2**self._failures, MAX_RETRY_S) * random.uniform(0.5, 1.0)
+        self._failures += 1
+        return max(delay, least)
+
+    def reset(self) -> None:
+        self._failures = 0
+
+
+class MirrorLoop:
+    """The thread. `run_once` is one round of it."""
+
+    def __init__(self, mirror: HubMirror) -> None:
+        self.mirror = mirror
+        self._lock = FileLock(mirror.home / LOCK_FILE, timeout=0, thread_local=False)
+        self._stop_event = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="mirror")
+        self._delays = _RetryDelays()
+        self._has_conflict = False
+        self._connection: sqlite3.Connection | None = None
+        self._saved_version: int | None = None  # of the database that the last save contains
+        self._next_save_at = self._full_check_at = self._note_at = 0.0  # time.monotonic()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Save what has changed, unless that takes too long, and end the thread."""
+        self._stop_event.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=LAST_SAVE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while not self._stop_event.wait(POLL_INTERVAL_S):
+            self.run_once()
+        self._next_save_at = 0.0
+        self.run_once()
+        self._lock.release()
+
+    def run_once(self) -> None:
+        """Save if it is due, this process holds the lock, and no other lab writes to the repository."""
+        try:
+            if not self._lock.is_locked:
+                self._lock.acquire()
+                self.mirror.read_state()
+        except Timeout:  # another page of this home saves it
+            return
+        now = time.monotonic()
+        if self._has_conflict or now < self._next_save_at:
+            return
+        moment, version = time.time(), self._database_version()
+        if version == self._saved_version and now < self._full_check_at:
+            if now >= self._note_at:
+                self.mirror.note_unchanged(moment)
+                self._note_at = now + UNCHANGED_NOTE_INTERVAL_S
+            return
+        self._save(now, version)
+
+    def _save(self, started_at: float, version: int) -> None:
+        try:
+            self.mirror.save()
+        except MirrorConflictError as error:
+            self._has_conflict = True
+            self._note_problem(str(error))
+        except HubUnavailableError as error:
+            delay = self._delays.next(error.retry_after_s)
+            self._next_save_at = time.monotonic() + delay
+            self._note_problem(f"{_capitalised(str(error))}. It is tried again by itself.")
+        except LabError as error:
+            self._next_save_at = time.monotonic() + MAX_RETRY_S
+            self._note_problem(str(error))
+        except Exception as error:  # without this thread nothing would be saved until the page is started again
+            log.exception("a save to the Hub failed")
+            self._next_save_at = time.monotonic() + MAX_RETRY_S
+            self._note_problem(f"Saving failed ({type(error).__name__}); the log of the lab says more.")
+        else:
+            self._delays.reset()
+            self._saved_version = version
+            self._next_save_at = started_at + SAVE_INTERVAL_S
+            self._full_check_at = started_at + FULL_CHECK_INTERVAL_S
+
+    def _note_problem(self, message: str) -> None:
+        log.warning("not saved to %s: %s", self.mirror.repository.name, message)
+        with contextlib.suppress(MirrorError):  # the disk is full; the message is in the log
+            self.mirror.note_problem(message)
+
+    def _database_version(self) -> int:
+        """Changes with every transaction of other connections."""
+        if self._connection is None:
+            self._connection = sqlite3.connect(self.mirror.home / FILE_NAME, check_same_thread=False)
+        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+@dataclass(frozen=True)
+class MirrorView:
+    """What a page shows. saved_at: seconds since 1970; None: nothing is saved yet. is_late: longer ago than it should be."""
+
+    repository: str
+    saved_at: float | None
+    problem: str
+    is_late: bool
+
+
+def mirror_view(home: Path, repository: str) -> MirrorView:
+    state = read_state(home)
+    if state is None or state.repository != repository:
+        return MirrorView(repository, None, "", False)
+    is_late = state.saved_at is not None and time.time() - state.saved_at > LATE_AFTER_S
+    return MirrorView(repository, state.saved_at, state.problem, is_late)
+
+
+def stop_on_sigterm() -> None:
+    """End the page on SIGTERM as on Ctrl-C, so that it saves once more: a Space that is restarted gets SIGTERM."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
