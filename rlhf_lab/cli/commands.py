@@ -149,7 +149,7 @@ def _add_command(subparsers: Any, name: str, help_text: str, handler: Any) -> ar
 
 
 def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, Any]:
-    """Wait for a job and return its result. An engine that dies meanwhile is restarted, one that was stopped is not.
+    """Wait for a job and return its result. An engine that dies is restarted, one that was stopped is not.
 
     Raises EngineError with the job's error, if the engine was stopped or does not start, or after Ctrl-C.
     """

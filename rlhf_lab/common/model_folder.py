@@ -23,7 +23,7 @@ SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer.model", "vocab.json", "vocab.txt")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 WEIGHT_INDEX_FILE = "model.safetensors.index.json"
-#: Classes that bring no special tokens of their own.
+#: Classes without special tokens of their own.
 GENERIC_TOKENIZERS = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 #: Without any attention layer whose cache transformers could grow.
 RECURRENT_MODEL_TYPES = ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv", "xlstm")
@@ -76,13 +76,16 @@ def check_file_names(name: str, files: Collection[str]) -> None:
     if not any(file.endswith(".safetensors") for file in files):
         if any(file.endswith(PICKLE_SUFFIXES) for file in files):
             raise ModelError(
-                f"{name}: its weights are pickle files, which can run code when opened and are refused. Choose a model with "
-                "*.safetensors, or convert it: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)."
+                f"{name}: its weights are pickle files, which can run code when opened and are refused. Choose a "
+                "model with "
+                "*.safetensors, or convert it: "
+                "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)."
             )
         raise ModelError(f"{name}: there is no *.safetensors file, so there are no weights to load. Choose another.")
     if not any(file in files for file in TOKENIZER_FILES):
         raise ModelError(
-            f"{name}: there is no tokenizer ({', '.join(TOKENIZER_FILES)}). Save it there: tokenizer.save_pretrained(folder)."
+            f"{name}: there is no tokenizer ({', '.join(TOKENIZER_FILES)}). Save it there: "
+            "tokenizer.save_pretrained(folder)."
         )
 
 
@@ -126,17 +129,20 @@ def causal_lm_architecture(name: str, config: Any) -> str:
     model_type = str(config.get("model_type"))
     if model_type not in known:
         raise ModelError(
-            f"{name}: its config.json cannot be read: the installed transformers knows no causal language model of the type "
+            f"{name}: its config.json cannot be read: the installed transformers knows no causal language model of "
+            "the type "
             f"{model_type!r}. A model that needs remote code is not supported. Choose another."
         )
     if model_type in RECURRENT_MODEL_TYPES:
         raise ModelError(
-            f"{name}: a model of the type {model_type} keeps a state of the text so far instead of keys and values, and the "
+            f"{name}: a model of the type {model_type} keeps a state of the text so far instead of keys and values, "
+            "and the "
             "lab cannot sample from it. Choose a model with attention layers."
         )
     if config.get("quantization_config"):
         raise ModelError(
-            f"{name}: its weights are stored quantised, and adapters cannot be trained on these. Choose the model's version "
+            f"{name}: its weights are stored quantised, and adapters cannot be trained on these. Choose the model's "
+            "version "
             "in bfloat16 or float32."
         )
     return str(architectures[0] if architectures else known[model_type])
@@ -154,7 +160,7 @@ def sequence_classifier_classes() -> Mapping[str, str]:
 
 @functools.cache
 def _auto_classes(mapping: str) -> Mapping[str, str]:
-    """A mapping of transformers' auto classes, read from its source: importing it would bring torch."""
+    """A mapping of transformers' auto classes, read from its source: importing it would import torch."""
     path = importlib.metadata.distribution("transformers").locate_file("transformers/models/auto/modeling_auto.py")
     for node in ast.parse(Path(str(path)).read_text(encoding="utf-8")).body:
         names = [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]
@@ -205,7 +211,8 @@ def _check_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> None
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
     except Exception as error:  # the library raises Exception itself
         raise ModelError(
-            f"{name}: its tokenizer cannot be read ({error}). Save it into the folder with tokenizer.save_pretrained(folder)."
+            f"{name}: its tokenizer cannot be read ({error}). Save it into the folder with "
+            "tokenizer.save_pretrained(folder)."
         ) from error
     stated = read_json(folder / TOKENIZER_CONFIG_FILE).get("eos_token")
     token = stated.get("content") if isinstance(stated, dict) else stated

@@ -1,7 +1,7 @@
 """Names that people give: one spelling for each, and whether two of them look alike.
 
 Unicode has many ways to write what looks the same: composed and decomposed letters, characters that are not drawn, letters of
-other alphabets. Without care somebody could join beside "Ann" as another "Ann".
+other alphabets. Otherwise somebody could join as a second "Ann".
 """
 
 import functools

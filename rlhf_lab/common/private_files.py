@@ -9,7 +9,7 @@ PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 def make_private_folder(folder: Path) -> None:
-    """Create a folder that only its owner may read, with its parents; an existing one stays as it is. Raises OSError."""
+    """Create a folder that only its owner may read, with its parents; an existing one is not changed. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(parents=True, mode=PRIVATE_FOLDER)
     folder.mkdir(exist_ok=True)  # raises where something else has the name
@@ -22,7 +22,7 @@ def restrict_file(path: Path) -> None:
 
 def restrict_folder(folder: Path) -> None:
     """Take the permissions of other users from a folder, if it is this user's. Folders that all share (the root, /tmp, the user's
-    own home folder) stay as they are."""
+    own home folder) are not changed."""
     if folder.resolve() not in (Path(folder.anchor), Path.home().resolve()):
         _restrict(folder, PRIVATE_FOLDER)
 

@@ -41,7 +41,7 @@ class LabellingConfig(Config):
         "base", "who writes the texts: the base model, or the newest checkpoint of a run"
     )
     gold_rate: float = setting(
-        0.0, "share of pairs with a known answer among those shown; 0: none. Nobody can tell them from the others",
+        0.0, "share of gold pairs (pairs with a known answer) among the pairs shown; 0: none",
         0.0, 0.5, group="gold",
     )  # fmt: skip
     gold_rule: GoldRule = setting(

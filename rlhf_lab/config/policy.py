@@ -163,7 +163,7 @@ class PolicyConfig(Config):
         8, "tokens an n-step return looks ahead", 1, 4096, group="advantages", only=ACTOR_CRITIC_ALGORITHMS
     )
     credit: CreditAssignment = setting(
-        "to_go", "what a token is told: the rewards from it on, or the total of the response",
+        "to_go", "credit assignment per token: the rewards from the token on, or all rewards of the response",
         group="advantages", only=("reinforce",),
     )  # fmt: skip
     baseline: Baseline = setting(
@@ -248,7 +248,7 @@ class PolicyConfig(Config):
         group="value", only=VALUE_ALGORITHMS,
     )  # fmt: skip
     bootstrap_cut: bool = setting(
-        False, "a response cut at max_new_tokens goes on being worth its last value, instead of nothing", group="value",
+        False, "bootstrap responses cut at max_new_tokens with their last value, instead of 0", group="value",
         only=ACTOR_CRITIC_ALGORITHMS,
     )  # fmt: skip
 
@@ -281,7 +281,8 @@ class PolicyConfig(Config):
             value = getattr(self, item.name)
             if not item.applies_to(self.algorithm) and value != item.default:
                 raise ConfigError(
-                    f"{item.name} = {value} has no meaning for {self.algorithm}, only for {', '.join(item.only or ())}. "
+                    f"{item.name} = {value} has no meaning for {self.algorithm}, only for "
+                    f"{', '.join(item.only or ())}. "
                     f"Leave it at {item.default}."
                 )
         for is_conflict, message in _conflicts(self):
@@ -336,11 +337,13 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
     return [
         (
             c.minibatches > c.responses_per_step,
-            f"minibatches = {c.minibatches} exceeds batch_size = {c.responses_per_step}: each update needs at least one rollout",
+            f"minibatches = {c.minibatches} exceeds batch_size = {c.responses_per_step}: each update needs at least "
+            "one rollout",
         ),
         (
             c.batch_size % c.group_size != 0,
-            f"batch_size = {c.batch_size} is not a multiple of group_size = {c.group_size}: every prompt needs a whole group",
+            f"batch_size = {c.batch_size} is not a multiple of group_size = {c.group_size}: every prompt needs a "
+            "whole group",
         ),
         (
             c.algorithm in GROUP_ALGORITHMS and c.group_size < 2,
@@ -348,7 +351,8 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         (
             c.algorithm in SINGLE_PASS_ALGORITHMS and (c.epochs > 1 or c.minibatches > 1),
-            f"epochs = {c.epochs}, minibatches = {c.minibatches}: {c.algorithm} has no probability ratio that could account "
+            f"epochs = {c.epochs}, minibatches = {c.minibatches}: {c.algorithm} has no probability ratio that could "
+            "account "
             "for rollouts of an older policy. Set both to 1",
         ),
         (
@@ -357,7 +361,8 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         (
             c.value_warmup > 0 and c.value_trunk == "shared",
-            f"value_warmup = {c.value_warmup} with value_trunk = shared would move the policy too. Choose detached or critic",
+            f"value_warmup = {c.value_warmup} with value_trunk = shared would move the policy too. Choose detached "
+            "or critic",
         ),
         (
             c.critic_init == "reward" and c.value_trunk != "critic",
@@ -370,12 +375,14 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         (
             c.kl_penalty == "loss" and c.kl_estimator in ("k1", "full"),
-            f"kl_estimator = {c.kl_estimator} in the loss: the slope of k1 is 0 on average, and full is not kept for the loss. "
+            f"kl_estimator = {c.kl_estimator} in the loss: the slope of k1 is 0 on average, and full is not kept for "
+            "the loss. "
             "Choose k2 or k3, or kl_penalty = reward",
         ),
         (
             c.kl_controller == "adaptive" and not c.beta > 0,
-            "beta = 0 cannot be steered: the adaptive controller multiplies it. Choose a positive beta or kl_controller = fixed",
+            "beta = 0 cannot be steered: the adaptive controller multiplies it. Choose a positive beta or "
+            "kl_controller = fixed",
         ),
         (
             c.kl_controller == "adaptive" and c.responses_per_step * 0.2 >= c.kl_horizon,
@@ -384,7 +391,8 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         (
             c.kl_budget is not None and (c.kl_controller == "adaptive" or not c.beta > 0),
-            f"kl_budget = {c.kl_budget} steers beta itself, from a positive value on. Choose kl_controller = fixed and a "
+            f"kl_budget = {c.kl_budget} steers beta itself, from a positive value on. Choose kl_controller = fixed "
+            "and a "
             "positive beta, or kl_budget = none",
         ),
         (
@@ -412,7 +420,8 @@ def _process_conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         (
             c.algorithm == "trpo" and c.processes > 1,
-            f"processes = {c.processes}: trpo searches along one line with all rows at once, in one process. Set processes to 1",
+            f"processes = {c.processes}: trpo searches along one line with all rows at once, in one process. Set "
+            "processes to 1",
         ),
         (
             c.batch_size < c.processes or c.responses_per_step < c.processes * c.minibatches,

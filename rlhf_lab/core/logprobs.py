@@ -145,7 +145,7 @@ def head_logprobs(
 
 
 class _HeadLogprobs(torch.autograd.Function):
-    """One buffer of the logits' size, made into onehot - p where it lies."""
+    """One buffer of the size of the logits, overwritten with onehot - p."""
 
     @staticmethod
     def forward(

@@ -29,7 +29,7 @@ def not_in_grammar(prompt_set: str, responses: Sequence[str], ended: Sequence[bo
 
 
 def longest_overlaps(texts: Iterable[str], corpus: Path) -> list[dict[str, int]]:
-    """For each text: "words", its longest run of words in the training text, and "whole", whether all of it is there."""
+    """For each text: "words", its longest run of words in the training text, and "whole", whether it contains all of it."""
     corpus_text = corpus.read_text(encoding="utf-8")
     overlaps = []
     for text in texts:

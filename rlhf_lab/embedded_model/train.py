@@ -1,6 +1,6 @@
 """Trains the embedded model on the generated corpus: tokenizer, then a small Llama, on a CPU.
 
-Every text is generated anew and read once, so there is little to memorise. Matrices are trained with Muon (Jordan et al. 2024,
+Every text is generated once and read once, so there is little to memorise. Matrices are trained with Muon (Jordan et al. 2024,
 torch.optim.Muon), the rest with AdamW.
 """
 

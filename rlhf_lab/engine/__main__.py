@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab.engine --home DIR`: the resident worker of one home. Normally the lab starts it by itself."""
+"""`python -m rlhf_lab.engine --home DIR`: the resident worker of one home. Normally the lab starts it automatically."""
 
 import argparse
 import logging

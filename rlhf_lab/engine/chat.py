@@ -1,4 +1,4 @@
-"""CHAT jobs: an answer to a conversation, sampled in slices so that a training can go on in between."""
+"""CHAT jobs: an answer to a conversation, sampled in slices so that a training continues in between."""
 
 import time
 from collections.abc import Callable

@@ -58,7 +58,7 @@ def launch_command(processes: int, arguments: list[str]) -> list[str]:
 def launch_and_wait(processes: int, arguments: list[str], folder: Path, keep_running: Callable[[], bool]) -> bool:
     """Start the processes and wait for them; their output goes to a log in the folder.
 
-    keep_running: polled meanwhile; once it returns false or raises, the processes are terminated. Returns whether they ended by
+    keep_running: polled; once it returns false or raises, the processes are terminated. Returns whether they ended by
     themselves.
     """
     check_devices(processes)
@@ -154,7 +154,7 @@ def train_policy(
 def train_reward(home: Path, db: Database, job: Job, *, on_progress: ProgressCallback) -> dict[str, object] | None:
     """Train a reward model in processes of its own. Returns the job's result, None if it was cancelled.
 
-    The main process records how the job ended. `on_progress` is called meanwhile and may raise. Raises TrainingError when the
+    The main process records how the job ended. `on_progress` may raise. Raises TrainingError when the
     training failed or a process died.
     """
 

@@ -267,7 +267,7 @@ class _FitProgressReporter:
         self._report(self.sampling_share * sampled / longest, None, stage)
 
     def report_reading(self) -> None:
-        """The reference texts are there, and the first fit has not begun its updates yet."""
+        """The reference texts are available, and the first fit has not started its updates yet."""
         self._report(self.sampling_share, None, "")
 
     def on_update(self, updates_done: int, total_updates: int, loss: float, stage: str) -> None:

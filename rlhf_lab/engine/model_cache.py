@@ -108,7 +108,7 @@ class ModelCache:
         free_memory()
 
     def reward_model(self, reward_model_id: int, slot: str) -> RewardModel:
-        """A stored reward model, loaded into the slot unless it is there already. Its project must be loaded."""
+        """A stored reward model, loaded into the slot unless it is already there. Its project must be loaded."""
         assert self._adapters is not None
         folder = self.home / get_reward_model(self.db, reward_model_id).path
         cached = self._slots.get(slot)

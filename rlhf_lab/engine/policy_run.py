@@ -198,7 +198,7 @@ class PolicyRun:
             self._apply_event(event)
         if (
             checkpoint is not None
-        ):  # after the events: a switch of the reward model discards what the old one's scores told
+        ):  # after the events: a switch of the reward model discards results based on the old one's scores
             self.trainer.state.load_state_dict(*checkpoint)
         return [event for event in effective if (event.applied_step or 0) >= step]
 
@@ -415,7 +415,7 @@ class PolicyRun:
         raise RunStopped(RunStatus.STOPPED, f"stopped after step {step}; it can be resumed")
 
     def _pause(self, event: RunEvent) -> None:
-        """Wait until the run is resumed; short jobs run meanwhile. Changes no state of the trainer."""
+        """Wait until the run is resumed; short jobs run during the pause. Changes no state of the trainer."""
         db, run_id = self.model_cache.db, self.run.id
         mark_event_applied(db, event.id, self.trainer.steps_done)
         set_run_status(db, run_id, RunStatus.PAUSED, f"paused in step {self.trainer.steps_done + 1}")

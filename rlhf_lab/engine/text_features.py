@@ -29,12 +29,12 @@ FEATURES = FeatureSpec(DEFAULTS.pooling, DEFAULTS.last_weight, DEFAULTS.layers)
 BATCH_SIZE = 8  # texts; a new job waits for one batch at most
 CHECK_INTERVAL_S = 1.0
 RETRY_AFTER_S = 60.0  # after an error (a model that cannot be loaded)
-REST_FACTOR = 30.0  # beside a training: a batch of 1 s, then a rest of 30 s
+REST_FACTOR = 30.0  # during a training: a batch of 1 s, then a rest of 30 s
 NEW_TEXTS_BUDGET_S = 1.0  # for the texts of a job that writes pairs; the others follow when the engine is idle
 
 
 class FeatureBackfill:
-    """Computes missing features of a project, a batch at a time. It resumes by itself: what is stored is not missing."""
+    """Computes missing features of a project, a batch at a time. Stored features are not computed again."""
 
     def __init__(self, model_cache: ModelCache) -> None:
         self.model_cache = model_cache

@@ -41,9 +41,12 @@ HEARTBEAT_INTERVAL_S = 2.0
 IDLE_POLL_INTERVAL_S = 0.1
 DEFAULT_IDLE_EXIT_S = 600.0
 RETRY_INTERVAL_S = 1.0
-PAIRS_REST_FACTOR = 1.0  # beside a training: pairs are sampled for 10 s, then the training has 10 s
+PAIRS_REST_FACTOR = 1.0  # during a training: pairs are sampled for 10 s, then the training has 10 s
 CHAT_UPDATE_S = 0.1  # the text of a chat's answer is stored so often, and a stop is noticed
-CHAT_SLICE_S = (0.25, 2.0)  # beside a training: the answer gets as long as the training had before, within these bounds
+CHAT_SLICE_S = (
+    0.25,
+    2.0,
+)  # during a training: the answer gets as much time as the training had before, within these bounds
 
 MODEL_SHARDED_MESSAGE = (
     "A training has sharded the model over its processes, and there is not enough memory to load it again. Try again "
@@ -72,7 +75,7 @@ class Worker:
         self.engine_id = engine_process.record_heartbeat(db, self.state)
         self._short_job_id: int | None = None
         self._next_pairs_at = 0.0
-        self._chat: tuple[Job, ChatAnswer] | None = None  # begun beside a training, and not complete
+        self._chat: tuple[Job, ChatAnswer] | None = None  # started during a training, and not complete
         self._chat_slice_ended_at = 0.0
         self._model_is_sharded = False
         self._should_halt: Callable[[], bool] = lambda: False
@@ -233,7 +236,7 @@ class Worker:
         return {"run_id": run_id, "status": status.value, "step": get_run(self.db, run_id).step}
 
     def _dispatch(self, job: Job) -> dict[str, object] | None:
-        """The job's result; None where it was requeued for the next engine, was cancelled, or goes on later (an answer)."""
+        """The job's result; None where it was requeued for the next engine, was cancelled, or continues later (an answer)."""
         payload = job.payload
         if job.kind is JobKind.TRAIN_POLICY:
             return self._train_policy(job, int(payload["run_id"]))
@@ -257,7 +260,7 @@ class Worker:
         return self._train_reward(job)
 
     def _answer_chat(self, job: Job) -> dict[str, object] | None:
-        """Sample an answer to its end or, beside a training, for a slice. None: it goes on later, or was stopped."""
+        """Sample a complete answer or, during a training, a slice of it. None: it continues later, or was stopped."""
         assert job.project_id is not None
         answer = self._chat[1] if self._chat is not None else None
         self._chat = None

@@ -67,7 +67,7 @@ OWN_EXPORT_MEANINGS = (
     "uuid",
     "model_hash",
 )
-#: Further names of a column with the prompt, if no other text column is left. Beside "instruction", "input" is its context.
+#: Further names of a column with the prompt, if no other text column is left. With "instruction", "input" is its context.
 FURTHER_PROMPT_NAMES = ("input", "problem", "history")
 #: Names of a column with the messages of a conversation, which is the prompt if no column is called so.
 CONVERSATION_NAMES = ("messages", "conversations")
@@ -274,7 +274,8 @@ def _detect_row_format(
             names = [columns[meaning] for meaning in ("chosen", "rejected", "first", "second")]
             raise ColumnMappingError(
                 f"There are two pairs of texts: {names[0]} and {names[1]}, {names[2]} and {names[3]}.",
-                f"Say which to take: --map chosen={names[0]} --map rejected={names[1]}, or --map first={names[2]} --map "
+                f"Say which to take: --map chosen={names[0]} --map rejected={names[1]}, or --map first={names[2]} "
+                "--map "
                 f"second={names[3]}.",
                 available,
             )
@@ -287,7 +288,8 @@ def _detect_row_format(
             return TWO_TEXTS_AND_SCORES
         raise ColumnMappingError(
             f"Row 1 has two texts, but nothing says which is better. The columns are {_join_names(available)}.",
-            "Say which column is the choice, or which are the scores: --map choice=COLUMN, or --map score_first=COLUMN --map "
+            "Say which column is the choice, or which are the scores: --map choice=COLUMN, or --map "
+            "score_first=COLUMN --map "
             "score_second=COLUMN.",
             available,
         )
@@ -298,7 +300,8 @@ def _detect_row_format(
         )
     raise ColumnMappingError(
         f"Row 1 has no pair of texts that the lab knows by name. The columns are {_join_names(available)}.",
-        "Say which they are: --map chosen=COLUMN --map rejected=COLUMN, or --map first=COLUMN --map second=COLUMN --map "
+        "Say which they are: --map chosen=COLUMN --map rejected=COLUMN, or --map first=COLUMN --map second=COLUMN "
+        "--map "
         "choice=COLUMN.",
         available,
     )

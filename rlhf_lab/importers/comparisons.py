@@ -59,7 +59,7 @@ def _row_error(row: SourceRow, message: str) -> RowError:
 
 
 def pair_answers(shared: Cells, answers: Sequence[Cells]) -> Iterator[Cells]:
-    """Each two of the answers: their cells with _a and _b behind the names, beside what they share."""
+    """Each two of the answers: their cells with the suffixes _a and _b, and the shared cells."""
     if len(answers) > MAX_ANSWERS:
         raise UnreadableError(f"there are {len(answers)} answers to one prompt, more than {MAX_ANSWERS}")
     for sides in itertools.combinations(answers, 2):

@@ -28,7 +28,8 @@ def report_split_conflicts(db: Database, parsed_file: ParsedFile, project_id: in
         vote.row_number: RowError(
             vote.row_number,
             f"row {vote.row_number}",
-            f"{column} is {vote.split!r}, but the project has this prompt in {splits[vote.prompt]!r}. Take the row out, or leave "
+            f"{column} is {vote.split!r}, but the project has this prompt in {splits[vote.prompt]!r}. Take the row "
+            "out, or leave "
             "the column out with --map split=.",
         )
         for vote in parsed_file.votes
@@ -68,7 +69,8 @@ class ProjectIndex:
         )
         if conn.execute(active_votes).first():
             raise DataError(
-                "An import of this project is being taken back. Wait a moment and import this then; if that was cut off, take "
+                "An import of this project is being taken back. Wait a moment and import this then; if that was cut "
+                "off, take "
                 "the rest of it back first."
             )
         self._read_prompts(conn, 0)
@@ -83,16 +85,17 @@ class ProjectIndex:
         """Read what others have written since, inside a write transaction.
 
         Raises DataError if the project was deleted, or an import of it undone: this import may have skipped votes because of it.
-        A single vote that was undone meanwhile still counts as present.
+        A single vote that was undone in between still counts as present.
         """
         if conn.execute(select(t.projects.c.id).where(t.projects.c.id == self.project.id)).first() is None:
             raise DataError(
-                f'The project "{self.project.name}" was deleted during the import, and what had been taken in with it. Open '
+                f'The project "{self.project.name}" was deleted during the import, and the rows imported so far with it. Open '
                 "another one and import the file there."
             )
         if self._list_undone_imports(conn) != self._undone_imports:
             raise DataError(
-                "An import of this project was taken back meanwhile, and this one ended. What it had taken in stays, unless it "
+                "An import of this project was taken back meanwhile, and this one ended. What it had taken in stays, "
+                "unless it "
                 "is the one that was taken back; the same file again brings the rest."
             )
         self._read_prompts(conn, self._synced_ids.prompt_id)

@@ -100,7 +100,8 @@ def _check_columns(names: Iterable[str]) -> str:
         return f"there are more than {MAX_COLUMNS:,} different columns. Keep those with the texts and the votes"
     if long_name := next((name for name in counts if len(name) > MAX_COLUMN_NAME_CHARS), ""):
         return (
-            f"a column's name has {len(long_name):,} characters ({long_name[:40]!r} …), more than {MAX_COLUMN_NAME_CHARS}. "
+            f"a column's name has {len(long_name):,} characters ({long_name[:40]!r} …), more than "
+            f"{MAX_COLUMN_NAME_CHARS}. "
             "Write the names of the columns in row 1"
         )
     if duplicates := sorted(name for name, count in counts.items() if name and count > 1):
@@ -118,7 +119,7 @@ def read_lines(path: Path, limits: Limits = DEFAULT_LIMITS) -> list[str]:
 
 
 def uncompressed_name(path: Path) -> str:
-    """The lower-case file name without .gz; its suffix tells the format."""
+    """The lower-case file name without .gz; its suffix determines the format."""
     return path.name.lower().removesuffix(".gz")
 
 
@@ -130,7 +131,8 @@ def _read_bytes(path: Path, limits: Limits) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise DataError(
-            f"{path.name} cannot be read ({error.strerror or error}). Check the name, and that it is a file you may read."
+            f"{path.name} cannot be read ({error.strerror or error}). Check the name, and that it is a file you may "
+            "read."
         ) from error
 
 
@@ -146,7 +148,8 @@ def _decompress(name: str, content: bytes, limits: Limits) -> tuple[bytes, str]:
                 size += len(chunk)
                 if size > limits.max_bytes:
                     raise DataError(
-                        f"{name} unpacks to more than {limits.max_bytes:,} bytes. Unpack it yourself and import it in parts."
+                        f"{name} unpacks to more than {limits.max_bytes:,} bytes. Unpack it yourself and import it "
+                        "in parts."
                     )
     except (EOFError, zlib.error, OSError) as error:
         return b"".join(chunks), f"the gzip stream is damaged here ({error}). Copy or download the file again"

@@ -30,7 +30,7 @@ from rlhf_lab.store.visitor_data import count_visitor_data, find_visitor_data, r
 
 log = logging.getLogger("rlhf_lab.demo")
 
-#: New labels that a visitor needs to train a reward model before it trains by itself.
+#: New labels after which a visitor may start a training before the automatic one.
 VISITOR_TRAINING_LABELS = 10
 RESET_DUE_MESSAGE = "The demo is about to be reset, and nothing new can start before that. Try again in a moment."
 
@@ -50,7 +50,7 @@ class Demo:
     """The demo mode of one lab. operators: names whose labels stay; those of accounts begin with @, in lower case."""
 
     def __init__(self, home: Path, db: Database, config: DemoConfig, operators: Collection[str] = ()) -> None:
-        """Begins demo mode, or goes on with it. Raises StoreError if its file cannot be used."""
+        """Starts or continues demo mode. Raises StoreError if its file cannot be used."""
         self.home, self.db, self.config, self.operators = home, db, config, operators
         self._lock = threading.Lock()
         self._began_at, self._last_reset_at = self._load_state()

@@ -161,7 +161,7 @@ def cached_bytes(name: str, started_at: float = 0.0) -> int:
     for path in (Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model") / "blobs").glob("*"):
         try:
             status = path.stat()
-        except OSError:  # renamed meanwhile: the next poll sees it
+        except OSError:  # renamed in between: the next poll sees it
             continue
         if path.suffix != ".incomplete" or status.st_mtime >= started_at:
             total += status.st_size

@@ -265,7 +265,7 @@ class InstantModel:
 
 
 class InstantReward:
-    """A thread of the page's process that keeps the model of the open project up to date: one fit at a time, whoever votes."""
+    """A thread of the page's process that keeps the model of the open project up to date: one fit at a time."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
@@ -346,7 +346,7 @@ class InstantReward:
         """Predict the votes that wait, learn from all labels of the open project, and choose the ridge where that is due."""
         self.update()
         if self.model is not None:
-            self.model.choose_ridge()  # the figures are there already
+            self.model.choose_ridge()  # the figures are already known
 
     def update(self) -> None:
         """`run_once` without the ridge."""
@@ -368,7 +368,7 @@ class InstantReward:
                 self._predictions.popitem(last=False)
 
     def _predict(self, model: InstantModel, votes: Sequence[Vote]) -> dict[str, Prediction | None]:
-        """By uuid, without votes on pairs that are gone, or for which MAX_REFITS are too few."""
+        """By uuid, without votes on deleted pairs, and without those that exceed MAX_REFITS."""
         predictions: dict[str, Prediction | None] = {}
         refits = 0
         for vote in votes:

@@ -83,7 +83,7 @@ class ModelSpeed:
             _append(self.stages.setdefault(stage, []), seconds / estimated)
 
     def mean_response_tokens(self, max_new_tokens: int) -> float:
-        """The mean length of responses of at most so many tokens; those that were cut before are taken to go on."""
+        """The mean length of responses of at most so many tokens; those that were cut at a lower limit count as longer."""
         return fmean(
             max_new_tokens if length is None else min(length, max_new_tokens) for length in self.response_tokens
         )

@@ -32,7 +32,7 @@ def submit_once(
 ) -> Job:
     """Queue a job unless the project has an unfinished one of this kind; returns that one then. Safe between processes.
 
-    last_known_id: a job of this kind that is newer counts too, even if it has ended meanwhile; None: it does not.
+    last_known_id: a job of this kind that is newer counts too, even if it has already ended; None: it does not.
     """
     is_unfinished = t.jobs.c.status.in_(UNFINISHED_JOB_STATUSES)
     is_newer = t.jobs.c.id > last_known_id if last_known_id is not None else false()
@@ -98,7 +98,7 @@ def requeue(db: Database, job_id: int) -> bool:
 
 
 def finish(db: Database, job_id: int, result: dict[str, Any]) -> bool:
-    """False: nothing was changed, because the job was not running (cancelled meanwhile)."""
+    """False: nothing was changed, because the job was not running (cancelled in between)."""
     values = {"status": JobStatus.DONE, "result": result, "progress": 1.0, "eta_s": 0.0}
     return _update_job(db, job_id, (JobStatus.RUNNING,), **values)
 
@@ -159,7 +159,7 @@ def jobs(
 
 
 def requeue_interrupted(db: Database) -> list[Job]:
-    """Queue the running jobs of engines that are gone again, oldest first; returns the changed jobs.
+    """Requeue the running jobs of engines that have ended, oldest first; returns the changed jobs.
 
     A job that was interrupted MAX_ATTEMPTS times in a row without progress has failed.
     """

@@ -93,7 +93,7 @@ def _owner_is_gone(home: Path, run_id: int) -> bool:
 
 
 def _mark_interrupted(db: Database, run_id: int) -> bool:
-    """False: nothing was changed, because the run has ended meanwhile or has a job."""
+    """False: nothing was changed, because the run has ended in between or has a job."""
     message = (
         "the process that trained it ended unexpectedly; resume it from its last checkpoint: "
         f"python -m rlhf_lab train-policy --resume {run_id}"

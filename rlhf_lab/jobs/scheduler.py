@@ -1,4 +1,4 @@
-"""What happens by itself while a page is open: pairs are sampled ahead, judges label, reward models are retrained, demos reset,
+"""Background work while a page is open: pairs are sampled ahead, judges label, reward models are retrained, demos reset,
 and old chats are deleted.
 
 `Scheduler.run_once` reads the store every second and submits jobs; it does no work of its own. All it keeps in memory is what
@@ -39,7 +39,7 @@ PAIR_POOL_SIZE = 24  # unlabelled pairs kept ready
 POLICY_PAIR_POOL_SIZE = 8  # of the newest checkpoint's pairs: the next checkpoint makes them old
 PAIRS_PER_EXTRA_ANNOTATOR = 8  # more pairs for each further person who has one on screen
 MIN_PAIRS_PER_JOB = 16  # a batch is sampled in a few seconds
-CHAT_KEPT_S = 3600.0  # how long the texts of a chat stay that nobody goes on with
+CHAT_KEPT_S = 3600.0  # how long the texts of an inactive chat are kept
 MAX_JUDGE_LABELS = 1000  # labels that a judge can be asked for at once
 
 

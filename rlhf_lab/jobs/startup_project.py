@@ -32,7 +32,7 @@ from rlhf_lab.jobs.prompt_files import read_prompt_file
 from rlhf_lab.store.database import Database
 
 log = logging.getLogger("rlhf_lab.startup")
-#: Settings, with the variable that stands for an option that is not given.
+#: Settings, with the environment variable that replaces a missing option.
 VARIABLES = {
     "model": "RLHF_LAB_MODEL",
     "prompts": "RLHF_LAB_PROMPTS",
@@ -208,7 +208,7 @@ class StartupState:
 
 
 class StartupProject:
-    """Opens the project of the settings: `open` waits for it, `start` does it in a thread, also once more after a failure.
+    """Opens the project of the settings: `open` waits for it, `start` runs in a thread, again after a failure.
 
     report: called with each message, for the log.
     """

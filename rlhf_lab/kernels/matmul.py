@@ -30,7 +30,7 @@ ZEN4_FAMILY = 25  # AMD's number of the family; Zen 3 has it too, but no AVX-512
 #: Multiplications from which oneDNN is faster: with a weight that it must repack, and with a packed one.
 MIN_MULTIPLICATIONS, MIN_MULTIPLICATIONS_PACKED = 4_000_000, 1_000_000
 MAX_PACKED_BYTES = 2**29  # capacity of `PackedWeights`; further weights are repacked for every product
-#: Largest weight that oneDNN repacks for every product: that takes its memory once more, and MKL needs almost none.
+#: Largest weight that oneDNN repacks for every product: that needs its memory a second time, and MKL needs almost none.
 MAX_REPACKED_BYTES = 2**25
 
 

@@ -373,7 +373,7 @@ def _check_head_logits(backbone: Backbone) -> None:
         theirs = backbone.model(input_ids=ids, attention_mask=mask, use_cache=False).logits[..., : ours.shape[-1]]
         if backbone.vocabulary_head.missing_ids is not None:
             ours, theirs = (x.index_fill(-1, backbone.vocabulary_head.missing_ids, 0.0) for x in (ours, theirs))
-    # In half precision the two may be products of different kernels, each rounded by itself.
+    # In half precision the two may be products of different kernels, each with its own rounding.
     tolerance = HALF_HEAD_TOLERANCE if ours.dtype in HALF_DTYPES else HEAD_TOLERANCE
     if not bool((ours.double() - theirs.double()).norm() <= tolerance * theirs.double().norm()):
         raise ModelError(

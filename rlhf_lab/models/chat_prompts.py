@@ -1,4 +1,4 @@
-"""Prompts as a chat template wants them: turn by turn, with the system prompt of the project."""
+"""Prompts in the form of a chat template: turn by turn, with the system prompt of the project."""
 
 from jinja2 import TemplateError
 
@@ -28,7 +28,8 @@ def encode_chat_prompt(tokenizer: TextTokenizer, prompt: str, settings: ChatSett
         except TemplateError as template_error:
             error = template_error
     raise ModelError(
-        f"the model's chat template refuses a prompt ({error}). Take this prompt out, or change the template arguments: "
+        f"the model's chat template refuses a prompt ({error}). Take this prompt out, or change the template "
+        "arguments: "
         f"{prompt[:80]!r}."
     ) from error
 

@@ -47,7 +47,7 @@ class VoteColumns:
         return len(self.pair)
 
     def label_counts(self) -> dict[str, int]:
-        """Votes without hidden repeats and decisions, by annotator; 0 for whoever has only these."""
+        """Votes without hidden repeats and decisions, by annotator; 0 for those who have only these."""
         counts = np.bincount(self.annotator[self.is_first], minlength=len(self.names))
         return {self.names[i]: int(counts[i]) for i in np.unique(self.annotator)}
 
@@ -200,11 +200,11 @@ def _with_several_votes(counts: Int) -> tuple[Int, NDArray[np.float64]]:
 
 
 class _Comparison(NamedTuple):
-    """Each vote beside the other votes.
+    """Each vote compared with the other votes.
 
     counts: see `_value_counts`. By pair: comparable and coincidences, see `_with_several_votes`. By vote: first, see
     `VoteColumns.is_first`; agreed and compared with others on its pair or with an expert's decision, 0 for other votes;
-    known_repeat: a hidden repeat whose first vote is there; same_again: with the value of that one.
+    known_repeat: a hidden repeat whose first vote exists; same_again: with the same value.
     """
 
     counts: Int

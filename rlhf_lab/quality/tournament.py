@@ -88,7 +88,7 @@ def choose_pair(
 ) -> PairKey | None:
     """The pair that this person judges next; None where nothing is left for them.
 
-    Its contestants are those about whom one more answer tells most; pairs on other people's screens count as answered. Its prompt
+    Its contestants are those with the most informative answer; pairs on other people's screens count as answered. Its prompt
     is the one that this person has seen least, then the one with the fewest answers. answers: with the pairs on screen, which
     have no choice yet. leased_since: pairs shown to others after this time are not chosen.
     """

@@ -72,7 +72,8 @@ def check_terms(terms: list[RewardTerm]) -> list[RewardTerm]:
     for term in terms:
         if not (math.isfinite(term.weight) and 0 < abs(term.weight) <= MAX_WEIGHT):
             raise ConfigError(
-                f"the weight {term.weight} of the reward term {term.name} is no use: choose a number other than 0, at most "
+                f"the weight {term.weight} of the reward term {term.name} is no use: choose a number other than 0, "
+                "at most "
                 f"{MAX_WEIGHT:g}."
             )
         if term.name == OWN:
@@ -114,7 +115,8 @@ def _length_window(min_words: Any, max_words: Any) -> RewardFunction:
         isinstance(min_words, int) and isinstance(max_words, int) and 0 <= min_words <= max_words and max_words > 0
     ):
         raise ConfigError(
-            f"the reward term length needs a window of words like 5-20; it has {min_words} to {max_words}. Give two whole "
+            f"the reward term length needs a window of words like 5-20; it has {min_words} to {max_words}. Give two "
+            "whole "
             "numbers, the smaller one first."
         )
     return builtin.length_window(min_words, max_words)
@@ -156,7 +158,7 @@ def parse_lines(text: str, home: Path, *, with_model: bool, needs_reward: bool =
 
 
 def _file_in(folder: Path, name: str) -> str:
-    """The name of a file in the folder. Raises ConfigError with the names of those that are there."""
+    """The name of a file in the folder. Raises ConfigError with the names of existing files."""
     names = sorted(path.name for path in folder.glob("*.py"))
     if name not in names:
         found = f"It has {', '.join(names)}." if names else "It has none yet."

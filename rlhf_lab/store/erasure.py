@@ -1,6 +1,6 @@
-"""Erasing a person: their name is removed from every row that has it, and their answers too if they want that.
+"""Erasing a person: their name is removed from every row that has it, and their answers on request.
 
-Votes that a reward model was trained on stay as rows of an anonymous visitor: the model's labels could not be read otherwise.
+Votes that a reward model was trained on are kept as rows of an anonymous visitor, because the model's labels refer to them.
 """
 
 import secrets
@@ -46,7 +46,7 @@ def count_person_votes(db: Database, name: str) -> int:
 
 
 def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
-    """Replace a person's name by that of an anonymous visitor, in every project. Whoever entered by the name must enter again.
+    """Replace a person's name by that of an anonymous visitor, in every project. Sessions under the name end.
 
     votes: also undo their votes, delete the notes on them and their answers in blind tests and tournaments.
 

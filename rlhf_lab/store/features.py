@@ -49,7 +49,7 @@ class PairLabel:
 
 
 def add_features(db: Database, features: Mapping[int, TextFeatures]) -> None:
-    """features: by completion id; replaces existing ones. Completions that were deleted meanwhile are left out."""
+    """features: by completion id; replaces existing ones. Completions that were deleted in between are left out."""
     with db.write() as conn:
         for ids in in_chunks(list(features)):
             conn.execute(delete(t.features).where(t.features.c.completion_id.in_(ids)))
@@ -99,7 +99,7 @@ def oldest_features(db: Database, project_id: int, limit: int) -> list[TextFeatu
 def newest_labels(db: Database, project_id: int, source: Source, limit: int = MAX_INSTANT_LABELS) -> list[PairLabel]:
     """The newest live labels of a source, oldest first; skips, hidden repeats and what an expert overruled are no labels.
 
-    Votes on gold pairs are among them: a count that stood still would tell which pairs these are.
+    Votes on gold pairs are among them: a count that does not change would reveal these pairs.
     """
     v, p = t.votes.c, t.pairs.c
     columns = (v.id, v.pair_id, t.completions.c.prompt_id, p.first_id, p.second_id, v.choice, v.strength)

@@ -1,6 +1,6 @@
 """Gold pairs: pairs with a known answer. People's answers on them measure people; who is below the bound of the labelling rules.
 
-An answer counts if it was given after the pair became gold, and after the operator last let this person go on.
+An answer counts if it was given after the pair became gold, and after the operator last ended a pause of this person.
 """
 
 import time

@@ -74,7 +74,7 @@ def lease_pair(
 
     Of the pairs this person has no vote on come first those that need votes: those that nobody skipped, then those that miss
     the fewest votes, then the oldest (the newest where the policy writes the texts). None: there is no pair left. An expert who
-    has begun to decide disputed pairs (`start_adjudicating`) gets one after the other until none is left.
+    has begun to decide disputed pairs (`start_adjudicating`) gets them one after the other.
     """
     return next(iter(lease_pairs(db, project_id, annotator, config, prefetch=0, now=now)), None)
 

@@ -1,4 +1,4 @@
-"""What the operator decided about the people of a project: who is an expert, and who may go on after a pause."""
+"""What the operator decided about the people of a project: who is an expert, and whose pause has ended."""
 
 import time
 from typing import Any
@@ -22,7 +22,7 @@ def set_expert(db: Database, project_id: int, annotator: str, is_expert: bool) -
 
 
 def let_go_on(db: Database, project_id: int, annotator: str) -> None:
-    """Start a person's gold figures anew: their gold answers so far do not count any more."""
+    """Reset a person's gold figures: earlier gold answers no longer count."""
     _set(db, project_id, annotator, gold_since=time.time())
 
 

@@ -279,7 +279,7 @@ class RemovedProjectFiles:
 
 
 def delete_project(db: Database, project_id: int) -> RemovedProjectFiles:
-    """Delete a project's rows: prompts, texts, pairs, votes, reward models, runs, jobs. Its files are left to the caller.
+    """Delete a project's rows: prompts, texts, pairs, votes, reward models, runs, jobs. The caller deletes its files.
 
     StoreError: there is no such project, it is open, or a job or run of it is active.
     """

@@ -72,7 +72,7 @@ def list_reward_models(db: Database, project_id: int) -> list[ListedRewardModel]
             if model_id not in listed:
                 with db.read() as conn:
                     row = conn.execute(select(*columns).where(m.id == model_id)).one_or_none()
-                if row is not None:  # not deleted meanwhile
+                if row is not None:  # not deleted in between
                     listed[model_id] = _listed(row, votes)
         _LISTED[db][project_id] = votes.epoch, listed
         return [listed[i] for i in ids if i in listed]

@@ -27,7 +27,7 @@ _CORRUPTION_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 class OpenFiles:
     """Notices that the files of an open database were deleted, replaced or truncated.
 
-    SQLite would go on with the deleted ones, whose content is lost when the last process closes them, and with the pages of a
+    SQLite would continue with the deleted ones, whose content is lost when the last process closes them, and with the pages of a
     truncated one that it still holds in memory.
     """
 
@@ -43,7 +43,7 @@ class OpenFiles:
         Raises LostStoreError, or CorruptStoreError for a truncated file.
         """
         for file in (self.path, self._log) if log else (self.path,):
-            known_size = self._size  # read before the file's: meanwhile another thread may see the file grow
+            known_size = self._size  # read before the file's size: another thread may see the file grow in between
             try:
                 status = file.stat()
             except OSError:

@@ -183,7 +183,7 @@ labelling = Table(
     required("settings", Json),
 )
 
-# gold_since: when the operator let this person go on; their gold answers before that do not count.
+# gold_since: when the operator ended a pause of this person; earlier gold answers do not count.
 project_people = Table(
     "project_people",
     metadata,

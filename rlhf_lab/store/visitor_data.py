@@ -27,7 +27,7 @@ class VisitorData:
 
 
 def count_visitor_data(db: Database, since: float, operators: Collection[str]) -> tuple[int, int]:
-    """How many labels (also those taken back) visitors have given and how many runs they have started since a time."""
+    """How many labels (also undone ones) visitors have given and how many runs they have started since a time."""
     with db.read() as conn:
         labels = conn.execute(
             select(func.count()).select_from(t.votes).where(_by_visitor(since, operators))
@@ -37,7 +37,7 @@ def count_visitor_data(db: Database, since: float, operators: Collection[str]) -
 
 
 def find_visitor_data(db: Database, since: float, operators: Collection[str]) -> VisitorData | None:
-    """What `remove_visitor_data` would remove; None while a job is unfinished or a run goes on.
+    """What `remove_visitor_data` would remove; None while a job or a run is unfinished.
 
     operators: names of operators; a name that begins with @ in lower case.
     """
@@ -47,7 +47,7 @@ def find_visitor_data(db: Database, since: float, operators: Collection[str]) ->
 
 def remove_visitor_data(db: Database, since: float, operators: Collection[str]) -> bool:
     """Remove the rows of what visitors made since a time, in one transaction. False: nothing was changed, because a job is
-    unfinished or a run goes on. Files are left to the caller."""
+    unfinished, or a run. The caller deletes the files."""
     with db.write() as conn:
         if _is_busy(conn):
             return False

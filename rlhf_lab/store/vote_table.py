@@ -42,7 +42,7 @@ _PAIR_COLUMNS: dict[str, Any] = {
 }  # fmt: skip
 _ROW = np.dtype([(name, np.float64 if name == "created_at" else np.int64)
                  for name in ("id", "pair_id", "annotator", "packed", "response_ms", "created_at")])  # fmt: skip
-#: What tells of changes: of votes and pairs the newest id, the number of rows and of rows after the last one that was read, and
+#: Indicators of changes: of votes and pairs the newest id, the number of rows and of rows after the last one that was read, and
 #: count, sum of ids and latest time of those that were undone; the same of the project's gold pairs.
 _CHANGES = sql(
     "SELECT (SELECT coalesce(max(id), 0) FROM votes), (SELECT count(*) FROM votes), "
@@ -80,7 +80,7 @@ class VoteTable:
 
     By pair, in the order of their ids: pair_id, first_id, second_id, actively_selected, and pair_live, unless its import was
     undone. By vote: the others. pair and annotator are positions in pair_id and names, choice and source in CHOICES and SOURCES;
-    response_ms is NaN where it is unknown. epoch: changes when rows that were read have changed or are gone.
+    response_ms is NaN where it is unknown. epoch: changes when rows that were read have changed or were deleted.
     """
 
     pair_id: Int
@@ -213,7 +213,7 @@ class _Marked(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """What tells of changes in a table, over all projects. new: rows after the last one that was read."""
+    """Indicators of changes in a table, over all projects. new: rows after the last one that was read."""
 
     last_id: int = 0
     rows: int = 0
@@ -227,7 +227,7 @@ class _Stored(NamedTuple):
 
 
 class _Values:
-    """A column that is appended to; views of it stay as they are."""
+    """A column that is appended to; views of it do not change."""
 
     def __init__(self, dtype: Any) -> None:
         self._buffer, self._length = np.empty(1024, dtype), 0

@@ -45,7 +45,7 @@ class UploadRoom:
         """Count bytes that arrived. False, and nothing is counted: there is no room for them."""
         limit = MAX_UPLOADED_BYTES - (0 if is_operator else OPERATOR_RESERVE_BYTES)
         if self._held + count > limit:
-            self.measure()  # files may have been deleted meanwhile
+            self.measure()  # files may have been deleted in between
         if self._held + count > limit:
             return False
         self._held += count

@@ -88,7 +88,7 @@ class Context:
 
     @functools.cached_property
     def scheduler(self) -> Scheduler:
-        """What the page's process does by itself. Started by app.py; `replace` of a context makes another one."""
+        """Background work of the page's process. Started by app.py; `replace` of a context makes another one."""
         return Scheduler(self.home, self.db, self.demo)
 
     @functools.cached_property

@@ -56,7 +56,7 @@ def hostname(host: str) -> str:
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes of the files below a folder; files deleted meanwhile do not count."""
+    """Bytes of the files below a folder; files deleted in between do not count."""
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:

@@ -32,7 +32,7 @@ SCREENS = {
     "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Chat": chat,
     "Runs & data": runs, "People": people, "Project": project,
 }  # fmt: skip
-#: Sessions (open pages, programs) whose components Gradio keeps, 0.3 MB each. A dropped one gets them anew when it comes back,
+#: Sessions (open pages, programs) whose components Gradio keeps, 0.3 MB each. A dropped session gets new ones when it comes back,
 #: for 20 ms of CPU: with fewer than there are clients every call pays that.
 MAX_SESSIONS = 200
 #: How often Gradio looks for old uploads, and their age when it deletes them; seconds.

@@ -120,7 +120,7 @@ def is_json(scope: Scope) -> bool:
 
 
 async def read_all(receive: Receive) -> tuple[bytes, Message | None]:
-    """The body, whose length `BodyLimits` has bounded, and the message of a client that left meanwhile."""
+    """The body, whose length `BodyLimits` has bounded, and the message of a client that disconnected."""
     body, has_more = b"", True
     while has_more:
         message = await receive()

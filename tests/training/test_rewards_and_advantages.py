@@ -112,7 +112,7 @@ def test_group_advantages_include_the_kl():
 
 
 def test_ungrouped_prompts_are_refused():
-    with pytest.raises(TrainingError, match="2 responses do not stand in groups of 2"):
+    with pytest.raises(TrainingError, match="2 responses are not in groups of 2"):
         rollout("rloo", rows=ROWS._replace(prompts=torch.tensor([[9], [8]])))
     with pytest.raises(TrainingError, match="group_size times in a row"):
         rollout("grpo", batch_size=3, group_size=3)

@@ -348,7 +348,7 @@ def test_the_kl_is_compared_with_its_budget(case):
 def test_with_a_budget_advice_to_change_lr_or_beta_is_left_out():
     large = diagnose({CLIP: curve((0.5, 10)), RATIO: curve((1.2, 10))}, kl_budget=4.0)
     for diagnosis in large.values():
-        assert diagnosis.message.endswith("the KL budget lowers lr and raises beta by itself.")
+        assert diagnosis.message.endswith("the KL budget lowers lr and raises beta automatically.")
     assert diagnose({SCORE: curve((0.0, 20))}, kl_budget=4.0)[SCORE].message.endswith("start: label more pairs.")
     falling = diagnose({REWARD: curve((1.0, 5), (0.5, 5))}, kl_budget=4.0)[REWARD]
     assert falling == (Level.INFO, "0.50: beta follows the KL budget, and this reward follows beta.")

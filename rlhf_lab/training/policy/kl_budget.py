@@ -27,7 +27,7 @@ MAX_ATTEMPTS = 8  # to scale an update back before it is undone
 LR_RANGE = (1e-3, 10.0)  # times the configured learning rate
 ROUNDING_SHARE = 0.01  # of an update: its own KL is a ten-thousandth
 ROUNDING_EVERY = 5  # steps between two measurements of the rounding
-ROUNDING_ERROR = 0.05  # of the rounding: what cannot be told from 0 beside it counts as so much
+ROUNDING_ERROR = 0.05  # of the rounding: values that cannot be distinguished from 0 count as so much
 
 
 class OldPolicy(NamedTuple):
@@ -63,7 +63,7 @@ def limit_update(state: TrainState, old: OldPolicy, start: Sequence[Tensor], rou
         set_between(parameters, start, end, fraction)
         kl = without_rounding(update_kl(state, old), rounding) if fraction else 0.0
     target, measurable = TARGET_SHARE * budget * state.lr_multiplier() ** 2, ROUNDING_ERROR * rounding
-    # where the policy should not move, or neither can be told from 0, the measurement says nothing
+    # where the policy should not move, or neither can be distinguished from 0, the measurement is uninformative
     factor = (
         1.0 if target == 0.0 or max(first_kl, target) <= measurable else lr_factor(max(first_kl, measurable), target)
     )

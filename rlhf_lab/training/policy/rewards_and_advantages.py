@@ -90,7 +90,7 @@ def group_by_prompt(evaluated: EvaluatedBatch, total_rewards: Tensor, group_size
             is_grouped = bool((groups == groups[:, :1]).all())
     if not is_grouped:
         raise TrainingError(
-            f"{count} responses do not stand in groups of {group_size} to one prompt each, so there is nothing to compare. "
+            f"{count} responses are not in groups of {group_size} for the same prompt, so they cannot be compared. "
             "Pass every prompt group_size times in a row."
         )
     return total_rewards.view(-1, group_size)

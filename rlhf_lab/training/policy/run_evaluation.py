@@ -57,7 +57,7 @@ def updated_best(best: BestCheckpoint | None, step: int, score: float, standard_
     """The best checkpoint after another one within the budget.
 
     The newest is the best unless its score is more than a standard error below the peak: the score of a few dozen responses
-    is too uncertain for the highest one to mean much, and training goes on to improve a policy until it breaks.
+    is too uncertain for the highest one to mean much, and training improves a policy until it breaks.
     """
     if best is None or score >= best.peak - standard_error:
         return BestCheckpoint(step, max(score, best.peak if best else score))

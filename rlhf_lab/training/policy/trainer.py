@@ -65,7 +65,7 @@ class PolicyTask:
 
     gold: of (prompt, response).
     sample_prompts: fixed prompts whose responses are shown over the run. eval_prompts: held-out prompts; with a KL budget the
-    score and KL on them tell which checkpoint is best. ptx_texts: pretraining texts for PPO-ptx. labels: what dpo and sft learn
+    score and KL on them determine the best checkpoint. ptx_texts: pretraining texts for PPO-ptx. labels: what dpo and sft learn
     from; they need no scorer, which only measures them. Otherwise, without prompts or a scorer only `PolicyTrainer.step` trains.
     """
 
@@ -142,7 +142,7 @@ class PolicyTrainer:
             self.state.lr = value
 
     def set_scorer(self, scorer: Scorer) -> None:
-        """Score with another reward model from the next step on. The best checkpoint is then chosen anew, by its scores."""
+        """Score with another reward model from the next step on. The best checkpoint is then chosen again, by its scores."""
         self.task = dataclasses.replace(self.task, scorer=scorer)
         self.state.score_unit = self.state.best = None
 

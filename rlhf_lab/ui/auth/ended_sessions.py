@@ -12,7 +12,7 @@ MAX_SESSIONS = 10_000
 
 
 class EndedSessions:
-    """Session ids by the time they ended, oldest first; kept in a file until their cookies expire by themselves.
+    """Session ids by the time they ended, oldest first; kept in a file until their cookies expire.
 
     path: the file; None keeps them in memory only.
     """

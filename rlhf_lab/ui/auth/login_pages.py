@@ -77,7 +77,7 @@ def join_form_page(
 ) -> HTMLResponse:  # fmt: skip
     """The page with the join form; the first empty field has the focus.
 
-    show_oauth, show_password_link: links to the other ways of entering. base_path: from the page's address to the lab's.
+    show_oauth, show_password_link: links to the other ways to log in. base_path: from the page's address to the lab's.
     """
     code_autofocus, name_autofocus = ("", " autofocus") if code else (" autofocus", "")
     alternatives = (

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 class FailedAttemptLimiter:
     """Counts failed attempts of the last minute, for each address and of all together.
 
-    An address with too many is blocked: its correct codes too, or it could go on guessing. Too many of all together block nobody,
+    An address with too many is blocked: its correct codes too, or it could keep guessing. Too many of all together block nobody,
     else anybody with many addresses could keep everybody out.
     """
 

@@ -70,7 +70,7 @@ class Visitor:
 
 @dataclass(frozen=True)
 class Access:
-    """How visitors are told apart.
+    """How visitors are identified.
 
     default_role: the role of a visitor without a cookie. public_url: where a proxy serves the lab (`--url`); "" without one.
     joined_at: when somebody joined under a name, None where nobody of that name is here (any more); without this function every
@@ -181,7 +181,7 @@ class Access:
         return None if is_unknown_labeller else visitor
 
     def _fingerprint(self, visitor: Visitor) -> str:
-        """Ties a login cookie to the password, or to the time of joining: whoever takes a name that was erased is somebody else.
+        """Ties a login cookie to the password, or to the time of joining: a person who takes an erased name is somebody else.
         "" where there is neither."""
         if (entry := self.password_entries.get(visitor.name)) is not None:
             basis = f"{entry.name}:{entry.password}"

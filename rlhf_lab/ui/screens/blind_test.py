@@ -113,7 +113,7 @@ def list_tests(ctx: Context) -> list[list[Any]]:
 def edit_test(ctx: Context, payload: EditPayload, annotator: str) -> dict[str, Any]:
     """Rename or delete a test; {"test": the state to show then, "message"}.
 
-    Raises LabError for an invalid name, StoreError for a test that is gone.
+    Raises LabError for an invalid name, StoreError for a deleted test.
     """
     test = find_test(ctx, payload.test_id)
     if test is None:
@@ -177,7 +177,7 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
 
 
 def pair_view(ctx: Context, test_id: int, position: int, pair: BlindPair, annotator: str) -> dict[str, Any]:
-    """A pair to judge; nothing in it tells whose text is whose."""
+    """A pair to judge; nothing in it reveals which model wrote which text."""
     texts = (pair.first, pair.second)
     left, right = texts if is_first_on_left(test_id, position, annotator) else texts[::-1]
     turns = turns_of_prompt(pair.prompt, ctx.project.system_prompt)

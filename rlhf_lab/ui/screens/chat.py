@@ -135,7 +135,7 @@ def has_chat_template(model: str) -> bool:
 
 
 def run_steps(ctx: Context, run_id: int | None) -> dict[str, Any]:
-    """The steps with a checkpoint of the chosen run, and the best of them; none if it is gone or another project's."""
+    """The steps with a checkpoint of the chosen run, and the best of them; none for a deleted run or another project's."""
     with contextlib.suppress(StoreError):
         if run_id is not None and get_run(ctx.db, run_id).project_id == ctx.project.id:
             folder = run_folder(ctx.home, run_id)

@@ -216,7 +216,7 @@ def comparison_options(ctx: Context) -> dict[str, Any]:
 def run_details(ctx: Context, run_ids: Sequence[int]) -> dict[str, Any]:
     """The steps with a checkpoint of the runs in a page's columns, the best of them, and the reward models they learn from.
 
-    Only of chosen runs, because there may be a thousand. Runs that are gone, or another project's, are left out.
+    Only of chosen runs, because there may be a thousand. Runs that were deleted, or belong to another project, are left out.
     """
     steps_by_run, best_by_run, scorer_by_run = {}, {}, {}
     models: dict[int | None, ListedRewardModel] = {row.id: row for row in list_reward_models(ctx.db, ctx.project.id)}

@@ -120,7 +120,7 @@ def _job_view(ctx: Context, job: Job) -> dict[str, Any]:
         eta_s = None if run.status is RunStatus.PAUSED else eta_s  # unknown while it is paused
         text = f"run {run.id}{status_text}, step {run.step} of {run.total_steps}"
     if job.project_id not in (None, ctx.project.id):
-        with contextlib.suppress(LabError):  # deleted meanwhile
+        with contextlib.suppress(LabError):  # deleted in between
             text += f" for {get_project(ctx.db, job.project_id).name}"
     return {
         "label": text, "run": run_id, "step": step, "progress": job.progress, "show_percent": not is_run, "eta_s": eta_s,

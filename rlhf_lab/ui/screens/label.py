@@ -1,4 +1,4 @@
-"""Screen "Label": which of two texts is better? By keys or buttons; the next pair is there at once."""
+"""Screen "Label": which of two texts is better? By keys or buttons; the next pair appears immediately."""
 
 import threading
 import time

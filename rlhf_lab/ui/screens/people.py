@@ -43,7 +43,7 @@ class InvitePayload(Payload):
 
 
 class PersonPayload(Payload):
-    """What the operator decides about a person: to make them an expert or not, or to let them go on after a pause."""
+    """What the operator decides about a person: to make them an expert or not, or to end a pause."""
 
     name: str
     is_expert: bool | None = None

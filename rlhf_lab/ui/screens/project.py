@@ -295,7 +295,7 @@ class ProjectController:
         return {"message": "There is no download to cancel; the last one is complete."}
 
     def retry(self, _: ProjectPayload) -> dict[str, Any]:
-        """Once more the model that a Space's variables name."""
+        """Try the model of the Space's variables again."""
         if self.ctx.startup is None or not self.ctx.startup.start():
             raise ConfigError("There is nothing to retry: no model is missing, or it is being downloaded.")
         return {"message": "The lab tries again."}
@@ -360,7 +360,7 @@ def home_summary(home: Path) -> dict[str, Any]:
     sizes = {group_name: 0 for group_name, _ in FILE_GROUPS} | {"other": 0}
     for path in home.iterdir():
         group = next((group_name for group_name, prefixes in FILE_GROUPS if path.name.startswith(prefixes)), "other")
-        with contextlib.suppress(OSError):  # deleted meanwhile
+        with contextlib.suppress(OSError):  # deleted in between
             sizes[group] += folder_size(path) if path.is_dir() else path.stat().st_size
     return {
         "path": str(home),

@@ -204,7 +204,7 @@ def _ranking(ctx: Context, job: Job, contestants: list[Contestant], answers: lis
 def _pair_view(
     ctx: Context, tournament_id: int, key: PairKey, contestants: list[Contestant], job: Job, annotator: str
 ) -> dict[str, Any]:
-    """A pair to judge; nothing in it tells whose text is whose."""
+    """A pair to judge; nothing in it reveals which model wrote which text."""
     assert job.result is not None
     texts = [contestants[i].texts[key.position] for i in (key.first, key.second)]
     left, right = texts if _is_first_on_left(tournament_id, key, annotator) else texts[::-1]
@@ -217,7 +217,7 @@ def _shown_pair(answers: list[TournamentAnswer], annotator: str) -> PairKey | No
 
 
 def _token(tournament_id: int, key: PairKey, annotator: str) -> str:
-    """Stands for the pair on the page: the indices of the contestants would tell which text is the base's."""
+    """Stands for the pair on the page: the indices of the contestants would reveal which text is from the base model."""
     return str(derive_seed(tournament_id, *key, annotator))
 
 

@@ -3,7 +3,7 @@
     diagnose({"objective/kl": [(1, 0.0), (2, 0.4), …], …}) -> {"objective/kl": Diagnosis(Level.GOOD, "KL 0.4: …"), …}
 
 Pure functions of the curves; docs/METRICS.md describes the metrics. The thresholds fit the usual setting (scores in sd of the
-base's samples, responses of tens of tokens); they tell people where to look, they are not laws.
+base's samples, responses of tens of tokens); they indicate where to look and are not strict limits.
 """
 
 import itertools
@@ -25,7 +25,7 @@ SETTLING_STEPS = 30  # steps in which a changed setting may still move the score
 PATIENCE_STEPS = 15  # steps after which a lack of progress is reported
 SCORE_FLAT = 0.15  # sd: a smaller change of the score is called flat
 SCORE_LEARNT = 0.3  # sd above the start: something was learnt
-SCORES_CLIPPED = 0.9  # share of the scores: nearly nothing is left to gain
+SCORES_CLIPPED = 0.9  # share of the scores: little is left to gain
 KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
 KL_BUDGET_FAR = 2.0  # times the budget: the policy is far beyond it
 KL_FREE = 0.1  # nats a response: a smaller KL costs next to nothing
@@ -37,7 +37,7 @@ MIN_EXPLAINED_VARIANCE = 0.05  # of the returns' variance: values that explain l
 ENTROPY_LOW, ENTROPY_COLLAPSE = 0.6, 0.35  # share of its first value
 LENGTH_DRIFT, LENGTH_ALERT = 0.25, 0.5  # share of the first length
 LOSS_STEADY = 0.03  # of the previous loss of an offline method: a smaller change is called steady
-ACCURACY_KNOWN = 0.95  # share of the pairs of a step: the labels are learnt by heart
+ACCURACY_KNOWN = 0.95  # share of the pairs of a step: the labels are memorised
 GOLD_FLAT = 0.1  # judge points
 GOLD_FALL = 0.5  # judge points below its best
 GOLD_NOISE_FACTOR = 2.0  # times the noise margin: the best of many windows is partly luck
@@ -49,7 +49,7 @@ ADVICE_WITHOUT_BETA = (
 #: Offline methods hold the KL budget by the learning rate alone.
 OFFLINE_BUDGET_WORDS = (
     ("beta rises until the KL is back at the budget", "the score cannot rise further there"),
-    ("the KL budget lowers lr and raises beta by itself", "the KL budget lowers lr by itself"),
+    ("the KL budget lowers lr and raises beta automatically", "the KL budget lowers lr automatically"),
 )
 #: What a verdict says of a reward model, and what it says where the reward has none.
 WORDS_WITHOUT_REWARD_MODEL = (
@@ -147,7 +147,7 @@ class CurveTrends(dict[str, Trend]):
 
     def to_move_less(self, advice: str) -> str:
         """The advice; what happens anyway where a KL budget steers lr and beta."""
-        return advice if self.kl_budget is None else "the KL budget lowers lr and raises beta by itself"
+        return advice if self.kl_budget is None else "the KL budget lowers lr and raises beta automatically"
 
 
 def trend(points: Sequence[Point]) -> Trend | None:
@@ -374,7 +374,8 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
     if kl.current < -0.5:
         return Finding(
             Level.WARN,
-            f"KL {kl.current:.1f}: negative on average, which is noise; use more rollouts per step for a better estimate.",
+            f"KL {kl.current:.1f}: negative on average, which is noise; use more rollouts per step for a better "
+            "estimate.",
         )
     if kl.num_points >= PATIENCE_STEPS and kl.current < 0.05 and (score is None or score.gain < SCORE_LEARNT):
         text = f"KL {kl.current:.2f}: the policy has hardly moved"

@@ -77,7 +77,7 @@ def submit_completions(
 def own_job(ctx: Context, job_id: int, kind: JobKind, requester: str) -> Job:
     """A job of this kind that this person requested.
 
-    Raises LabError for every other number, with one message: it does not tell which jobs exist.
+    Raises LabError for every other number, with one message: it does not reveal which jobs exist.
     """
     try:
         job = queue.get_job(ctx.db, job_id)

@@ -85,7 +85,7 @@ def newest_rows(rows: Sequence[_Row], max_count: int, shown_id: int | None) -> l
 
 
 def live_settings(run: Run) -> list[str]:
-    """The settings that can be changed while the run goes on: those of LIVE_SETTINGS that its algorithm reads."""
+    """The settings that can be changed during the run: those of LIVE_SETTINGS that its algorithm reads."""
     settings = {item.name: item for item in fields_of(PolicyConfig)}
     return [name for name in LIVE_SETTINGS if settings[name].applies_to(str(run.config.get("algorithm", "ppo")))]
 

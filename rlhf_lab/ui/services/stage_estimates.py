@@ -1,4 +1,4 @@
-"""How long a stage will take, in a sentence for beside the button that starts it; "" where nothing was measured yet."""
+"""How long a stage will take, as a sentence to show next to the button that starts it; "" if nothing was measured yet."""
 
 from collections.abc import Sequence
 

@@ -128,7 +128,7 @@ def pair_view(
     *,
     adjudication: bool = False,
 ) -> dict[str, Any]:
-    """A pair for the screen and the API; does not tell whether it is a repeat or a gold pair. turns: the conversation as the
+    """A pair for the screen and the API; does not reveal whether it is a repeat or a gold pair. turns: the conversation as the
     model reads it. adjudication: the person decides it as an expert."""
     left, right = texts_by_side(pair, is_first_on_left(annotator, pair.id, repeat))
     turns = turns_of_prompt(pair.prompt.text, system_prompt)
@@ -139,7 +139,7 @@ def pair_view(
 
 
 def lease_view(ctx: Context, lease: Lease, rules: LabellingConfig, system_prompt: str = "") -> dict[str, Any]:
-    """`pair_view` of a leased pair. In a lab of several people with gold pairs its id tells nothing: pairs come in the order in
+    """`pair_view` of a leased pair. In a lab of several people with gold pairs its id reveals nothing: pairs come in the order in
     which they were made, and gold pairs would be out of it."""
     pair, annotator = lease.pair, lease.annotator
     view = pair_view(pair, annotator, lease.repeat, rules, system_prompt, adjudication=lease.adjudication)
@@ -147,7 +147,7 @@ def lease_view(ctx: Context, lease: Lease, rules: LabellingConfig, system_prompt
 
 
 def is_shown_as(ctx: Context, annotator: str, pair_id: int, shown_id: int) -> bool:
-    """Whether a page or a program knows a pair by this id, under the present settings or those of before."""
+    """Whether a page or a program knows a pair by this id, under the current or the previous settings."""
     return shown_id in (pair_id, _opaque_id(ctx, annotator, pair_id))
 
 

@@ -1,4 +1,4 @@
-"""Which import brought what, so that one can be taken back. What was imported before is nobody's: it cannot be told apart."""
+"""Which import created which rows, so that an import can be undone. Rows of earlier imports cannot be assigned to one."""
 
 import sqlalchemy as sa
 from alembic import op

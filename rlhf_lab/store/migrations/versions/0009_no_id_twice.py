@@ -1,7 +1,7 @@
 """In SQLite the id of a deleted project, or of something that went with it, is not given to another one.
 
 A table gets AUTOINCREMENT by being made anew, in the steps that https://www.sqlite.org/lang_altertable.html gives (section 7);
-foreign keys are off meanwhile (`Database`).
+foreign keys are off during the migration (`Database`).
 """
 
 import re

@@ -1,4 +1,4 @@
-"""A project's system prompt and the arguments of its chat template. Projects of before have none.
+"""A project's system prompt and the arguments of its chat template. Existing projects have none.
 
 Transcripts are read as turns from now on, and control tokens as text: features of such prompts and texts are computed again.
 """

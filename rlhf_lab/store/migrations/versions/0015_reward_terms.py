@@ -1,6 +1,6 @@
 """A run may have no reward model, where its reward has other terms.
 
-SQLite drops the constraint by making the table anew, as in 0009; no id that was given once is given again.
+SQLite drops the constraint by creating the table again, as in 0009; ids are not reused.
 """
 
 from alembic import op
