@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--prompts", default=None, metavar="SET_OR_FILE",
-        help=f"with --model: open the project on these prompts, or create one: {', '.join(PROMPT_SETS)}, or a file with one prompt per line",
+        help=f"with --model: project on these prompts: {', '.join(PROMPT_SETS)}, or a file with one prompt per line",
     )  # fmt: skip
     parser.add_argument(
         "--system-prompt", default=None, metavar="TEXT",

@@ -195,7 +195,7 @@ def to_store_error(exc: BaseException | None, path: str) -> StoreError:
         "What was committed before is safe. Free some space, check the disk, and try again.",
         sqlite3.SQLITE_CANTOPEN: "it cannot be opened. Check that its folder exists and is writable, "
         "or choose another home with --home.",
-        sqlite3.SQLITE_CONSTRAINT: "the rows violate a constraint. This is an error in the program that wrote them; nothing was stored.",
+        sqlite3.SQLITE_CONSTRAINT: "the rows violate a constraint, which is an error in the program; nothing was stored.",
     }
     code = primary_error_code(exc)
     if code in _CORRUPTION_CODES:

@@ -315,7 +315,7 @@ def _stopped_text(run: Run) -> str:
     position = f"after step {run.step} of {run.total_steps}"
     texts = {
         RunStatus.PAUSED: f"Paused. Change {' or '.join(live_settings(run))} if you want, then resume.",
-        RunStatus.FAILED: f"It failed {position}. {run.message} Resume continues from the last checkpoint; lower lr first after a NaN.",
+        RunStatus.FAILED: f"It failed {position}. {run.message} Resume continues from the last checkpoint.",
         RunStatus.INTERRUPTED: f"It was interrupted {position}; nothing is lost. Resume continues from the last checkpoint.",
         RunStatus.STOPPED: f"Stopped {position}. Resume continues from there.",
         RunStatus.DONE: "Done. Move the slider to read earlier samples, or try a prompt of your own under Compare.",
