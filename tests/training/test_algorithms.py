@@ -237,7 +237,7 @@ def test_prompts_come_in_groups(gpt2_folder):
     chosen = [i for step in range(3) for i in prompt_indices(step, 5, trainer.state.config)][:15]
     assert [len(set(chosen[i : i + 3])) for i in range(0, 15, 3)] == [1] * 5
     assert sorted(chosen[::3]) == [0, 1, 2, 3, 4]
-    with pytest.raises(TrainingError, match="do not stand in groups of 3"):
+    with pytest.raises(TrainingError, match="are not in groups of 3"):
         trainer.step(["the cat"] * 2 + ["moon"], ["sat", "ran", "ate"], [1.0, 2.0, 3.0])
 
 
