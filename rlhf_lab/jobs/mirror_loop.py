@@ -43,7 +43,7 @@ FIRST_RETRY_S, MAX_RETRY_S = 5.0, 60.0
 LATE_AFTER_S = 90.0
 #: A restore is tried for so long while the Hub does not answer.
 RESTORE_PATIENCE_S = 120.0
-LAST_SAVE_TIMEOUT_S = 20.0
+LAST_SAVE_TIMEOUT_S, LAST_SAVE_ATTEMPTS = 20.0, 4
 
 
 def mirror_of(home: Path, environment: Mapping[str, str]) -> HubMirror | None:
@@ -141,8 +141,12 @@ class MirrorLoop:
     def _run(self) -> None:
         while not self._stop_event.wait(POLL_INTERVAL_S):
             self.run_once()
-        self._next_save_at = 0.0
-        self.run_once()
+        for _ in range(LAST_SAVE_ATTEMPTS):
+            self._next_save_at = 0.0
+            self.run_once()
+            if self._has_conflict or self._saved_version == self._database_version():
+                break
+            time.sleep(FIRST_RETRY_S / 2)
         self._lock.release()
 
     def run_once(self) -> None:
