@@ -23,6 +23,7 @@ from rlhf_lab.common.paths import database_url_override
 from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder, restrict_file, restrict_folder
 from rlhf_lab.errors import BusyStoreError, StoreError
 from rlhf_lab.store import home_replacement, sqlite
+from rlhf_lab.store.filesystem import wal_problem
 from rlhf_lab.store.home_lock import SharedLock
 from rlhf_lab.store.tables import SCHEMA_VERSION
 
@@ -32,6 +33,8 @@ FILE_NAME = "lab.db"
 _LOCK_WRITERS = text("SELECT pg_advisory_xact_lock(7264833)")  # an arbitrary number, the same for every lab
 _OPENING_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10  # of a database server
+#: Without a write-ahead log a commit waits until everybody has finished reading, and readers wait for the commit.
+ROLLBACK_BUSY_TIMEOUT_S = 60.0
 
 
 def lab_exists(home: Path) -> bool:
@@ -52,6 +55,7 @@ class Database:
         self._write_lock = threading.Lock()
         self._files: sqlite.OpenFiles | None = None  # None: a server, or the database is being opened
         self._home_lock: SharedLock | None = None  # None: there too
+        self.wal_problem = ""  # why the database has a rollback journal instead of a write-ahead log; "": it has none
         self._reader = engine
         self._writer = engine.execution_options(**{sqlite.WRITER_OPTION: True})
         self._fast_writer = self._writer.execution_options(**{sqlite.NOT_DURABLE_OPTION: True})
@@ -87,13 +91,19 @@ class Database:
             with FileLock(lock, timeout=_OPENING_TIMEOUT_S, mode=PRIVATE_FILE):
                 _make_file_private(path)
                 sqlite.quarantine_if_corrupt(path, busy_timeout_s)
-                db = cls(sqlite.create_sqlite_engine(path, busy_timeout_s), str(path), busy_timeout_s)
+                problem = _choose_journal(path, busy_timeout_s)
+                wal = not problem
+                if not wal:
+                    busy_timeout_s = max(busy_timeout_s, ROLLBACK_BUSY_TIMEOUT_S)
+                db = cls(sqlite.create_sqlite_engine(path, busy_timeout_s, wal=wal), str(path), busy_timeout_s)
+                db.wal_problem = problem
                 with db._closed_on_error():
-                    sqlite.enable_wal(db._reader, path)
-                    engine_without_foreign_keys = sqlite.create_sqlite_engine(path, busy_timeout_s, foreign_keys=False)
+                    engine_without_foreign_keys = sqlite.create_sqlite_engine(
+                        path, busy_timeout_s, foreign_keys=False, wal=wal
+                    )
                     with cls(engine_without_foreign_keys, str(path), busy_timeout_s) as migration_db:
                         migration_db._upgrade_schema()
-                    db._files = sqlite.OpenFiles(path)
+                    db._files = sqlite.OpenFiles(path, wal=wal)
                     db._home_lock = home_lock
         except Timeout as exc:
             raise StoreError(
@@ -144,6 +154,8 @@ class Database:
                 if conn.dialect.name == "postgresql":
                     conn.execute(text(f"SET LOCAL lock_timeout = {round(1000 * self._busy_timeout_s)}"))
                     conn.execute(_LOCK_WRITERS)
+                elif self._files is not None and self.wal_problem:
+                    self._files.check(writing=True)
                 yield conn
             if self._files is not None:
                 self._files.check(log=True)
@@ -217,6 +229,19 @@ class Database:
                 f"{', '.join(sorted(names)[:3])} … Choose another home with --home. Nothing was changed."
             )
         return None
+
+
+def _choose_journal(path: Path, busy_timeout_s: float) -> str:
+    """Give the database a write-ahead log, or a rollback journal and the reason; "" is a write-ahead log. Raises StoreError."""
+    problem = wal_problem(path.parent, has_wal=sqlite.has_wal(path))
+    if not problem and not sqlite.set_journal_mode(path, busy_timeout_s, wal=True):
+        problem = "its disk does not support shared memory between processes"
+    if problem and not sqlite.set_journal_mode(path, busy_timeout_s, wal=False):
+        raise StoreError(
+            f"The database {path} must not have a write-ahead log ({problem}), but another process uses it with one. End the "
+            "page and the engine, then start again."
+        )
+    return problem
 
 
 def _make_folder(folder: Path) -> None:

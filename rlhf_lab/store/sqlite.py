@@ -22,6 +22,7 @@ NOT_DURABLE_OPTION = "rlhf_lab_not_durable"
 QUICK_CHECK_BELOW = 256 * 2**20
 
 _CORRUPTION_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NO_SHARED_MEMORY_CODES = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL)
 
 
 class OpenFiles:
@@ -31,18 +32,20 @@ class OpenFiles:
     truncated one that it still holds in memory.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path, self._log = path, path.with_name(path.name + "-wal")
+    def __init__(self, path: Path, *, wal: bool = True) -> None:
+        self.path, self._wal, self._log = path, wal, path.with_name(path.name + "-wal")
         self._inodes: dict[Path, tuple[int, int]] = {}
-        self._size = 0  # of the database's file, which only grows
+        self._size = 0  # of the database's file, which only grows from one transaction to the next
         self.check()
 
-    def check(self, *, log: bool = False) -> None:
-        """log: also check the write-ahead log, which exists while a connection is open.
+    def check(self, *, log: bool = False, writing: bool = False) -> None:
+        """log: also check the write-ahead log, which exists while a connection is open. writing: this process has the write lock.
 
+        Without a write-ahead log the file grows before a commit, and shrinks when it is rolled back: then its size counts only
+        while nobody else writes.
         Raises LostStoreError, or CorruptStoreError for a truncated file.
         """
-        for file in (self.path, self._log) if log else (self.path,):
+        for file in (self.path, self._log) if log and self._wal else (self.path,):
             known_size = self._size  # read before the file's size: another thread may see the file grow in between
             try:
                 status = file.stat()
@@ -50,7 +53,7 @@ class OpenFiles:
                 inode = None
             else:
                 inode = (status.st_dev, status.st_ino)
-                if file == self.path:
+                if file == self.path and (self._wal or writing):
                     if status.st_size < known_size:
                         raise _corrupt_while_open(str(file), "it was truncated")
                     self._size = max(self._size, status.st_size)
@@ -66,10 +69,10 @@ class OpenFiles:
         self._inodes.pop(self._log, None)
 
 
-def create_sqlite_engine(path: Path, busy_timeout_s: float, *, foreign_keys: bool = True) -> Engine:
+def create_sqlite_engine(path: Path, busy_timeout_s: float, *, foreign_keys: bool = True, wal: bool = True) -> Engine:
     """An engine that begins transactions itself, because Python's sqlite3 begins them too late (see `begin_transaction`).
 
-    foreign_keys: False only for migrations. SQLite cannot change it within a transaction.
+    foreign_keys: False only for migrations. SQLite cannot change it within a transaction. wal: False for a rollback journal.
     """
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
@@ -80,6 +83,10 @@ def create_sqlite_engine(path: Path, busy_timeout_s: float, *, foreign_keys: boo
     @event.listens_for(engine, "connect")
     def set_pragmas(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         connection.isolation_level = None
+        if not wal:
+            connection.execute(
+                "PRAGMA journal_mode=TRUNCATE"
+            )  # of this connection; the file is in a rollback mode already
         # secure_delete: deleted content is overwritten with zeros, so that no erased name stays in the file.
         for pragma in (f"foreign_keys={'ON' if foreign_keys else 'OFF'}", "synchronous=FULL", "secure_delete=ON"):
             connection.execute(f"PRAGMA {pragma}")
@@ -92,7 +99,8 @@ def create_sqlite_engine(path: Path, busy_timeout_s: float, *, foreign_keys: boo
         if not options.get(WRITER_OPTION, False):
             connection.exec_driver_sql("BEGIN")
             return
-        synchronous = "NORMAL" if options.get(NOT_DURABLE_OPTION, False) else "FULL"
+        # Without a write-ahead log NORMAL could damage the file in a power failure.
+        synchronous = "NORMAL" if wal and options.get(NOT_DURABLE_OPTION, False) else "FULL"
         if connection.info.get("synchronous", "FULL") != synchronous:
             connection.exec_driver_sql(f"PRAGMA synchronous={synchronous}")
             connection.info["synchronous"] = synchronous
@@ -101,21 +109,28 @@ def create_sqlite_engine(path: Path, busy_timeout_s: float, *, foreign_keys: boo
     return engine
 
 
-def enable_wal(engine: Engine, path: Path) -> None:
-    """Turn on the write-ahead log, so that readers and the writer do not block each other. The file keeps the mode."""
-    connection = engine.raw_connection()
-    try:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
-        row = cursor.fetchone()
-        cursor.close()
-    finally:
-        connection.close()
-    if row is None or row[0] != "wal":
-        raise StoreError(
-            f"The database {path} cannot use a write-ahead log: its disk does not support shared memory between "
-            "processes (a network disk?). Choose a home on a local disk with --home."
-        )
+def set_journal_mode(path: Path, busy_timeout_s: float, *, wal: bool) -> bool:
+    """Give the file a write-ahead log, so that readers and the writer do not block each other, or a rollback journal.
+
+    The file keeps the mode. Returns whether it has it: False where the disk does not support shared memory between processes.
+    Raises sqlite3.Error, for example if the mode has to be changed while other processes use the database.
+    """
+    with closing(sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)) as connection:
+        if not wal:
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # reads an old write-ahead log without shared memory
+        try:
+            row = connection.execute(f"PRAGMA journal_mode={'WAL' if wal else 'TRUNCATE'}").fetchone()
+        except sqlite3.OperationalError as exc:
+            if wal and primary_error_code(exc) in _NO_SHARED_MEMORY_CODES:
+                return False
+            raise
+        return bool(row[0] == ("wal" if wal else "truncate"))
+
+
+def has_wal(path: Path) -> bool:
+    """Whether a database file is one with a write-ahead log (sqlite.org/fileformat.html, offset 18). False for an empty file."""
+    with path.open("rb") as file:
+        return file.read(20)[18:] == b"\2\2"
 
 
 def truncate_wal(engine: Engine) -> None:
