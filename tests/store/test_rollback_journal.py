@@ -46,8 +46,8 @@ def count_people(db):
 @pytest.mark.parametrize(
     ("kind", "is_safe"),
     [("ext4", True), ("overlay", True), ("tmpfs", True), ("apfs", True), ("zfs", True), ("", True), ("nfs", False),
-     ("nfs4", False), ("cifs", False), ("smb3", False), ("fuse.sshfs", False), ("fuse.gcsfuse", False), ("fuse", False), ("9p", False),
-     ("ceph", False), ("lustre", False), ("virtiofs", False)],
+     ("nfs4", False), ("cifs", False), ("smb3", False), ("fuse.sshfs", False), ("fuse.gcsfuse", False), ("fuse", False),
+     ("9p", False), ("ceph", False), ("lustre", False), ("virtiofs", False)],
 )  # fmt: skip
 def test_types_of_disks(home, monkeypatch, kind, is_safe):
     monkeypatch.setattr(filesystem, "filesystem_type", lambda _: kind)
