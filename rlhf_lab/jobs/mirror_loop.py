@@ -23,8 +23,9 @@ from rlhf_lab.backup.hub_repository import HubRepository
 from rlhf_lab.backup.mirror_records import read_state
 from rlhf_lab.backup.snapshot import CheckpointRule
 from rlhf_lab.common.paths import STORE_VARIABLE, database_url_override
+from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder
 from rlhf_lab.errors import ConfigError, HubUnavailableError, LabError, MirrorConflictError, MirrorError
-from rlhf_lab.store.database import FILE_NAME
+from rlhf_lab.store.database import FILE_NAME, lab_exists
 
 log = logging.getLogger("rlhf_lab.mirror")
 MIRROR_VARIABLE = "RLHF_LAB_MIRROR"
@@ -69,6 +70,8 @@ def mirror_of(home: Path, environment: Mapping[str, str]) -> HubMirror | None:
 
 def restore_home(mirror: HubMirror, report: Callable[[str], None]) -> None:
     """Restore an empty home before the lab opens it. Raises MirrorError, saying how to start without the mirror."""
+    if lab_exists(mirror.home):
+        return
     deadline, delays = time.monotonic() + RESTORE_PATIENCE_S, _RetryDelays()
     with _home_lock(mirror.home):
         while True:
@@ -95,9 +98,15 @@ def _restore_failure(mirror: HubMirror, reason: str) -> str:
 
 @contextlib.contextmanager
 def _home_lock(home: Path) -> Iterator[None]:
-    home.mkdir(parents=True, exist_ok=True)
-    with FileLock(home / LOCK_FILE, timeout=RESTORE_PATIENCE_S):
-        yield
+    """Of several pages that start with an empty home, one restores it. Raises MirrorError."""
+    make_private_folder(home)
+    try:
+        with FileLock(home / LOCK_FILE, timeout=RESTORE_PATIENCE_S, mode=PRIVATE_FILE):
+            yield
+    except Timeout as error:
+        raise MirrorError(
+            f"Another process is restoring {home}. Wait for it, or end it, and start this one again."
+        ) from error
 
 
 class _RetryDelays:
@@ -120,7 +129,7 @@ class MirrorLoop:
 
     def __init__(self, mirror: HubMirror) -> None:
         self.mirror = mirror
-        self._lock = FileLock(mirror.home / LOCK_FILE, timeout=0, thread_local=False)
+        self._lock = FileLock(mirror.home / LOCK_FILE, timeout=0, mode=PRIVATE_FILE, thread_local=False)
         self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="mirror")
         self._delays = _RetryDelays()

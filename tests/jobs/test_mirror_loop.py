@@ -151,8 +151,8 @@ def test_the_last_save_comes_with_the_end_of_the_page(mirror, monkeypatch):
     assert mirror.saves == 3
 
 
-def test_a_restore_waits_for_the_hub_and_gives_up_with_what_to_do(mirror, clock):
-    lines = []
+def test_a_restore_waits_for_the_hub_and_gives_up_with_what_to_do(clock, tmp_path):
+    lines, mirror = [], FakeMirror(tmp_path / "new")
     mirror.errors = [HubUnavailableError("the Hub cannot be reached")] * 3
     restore_home(mirror, lines.append)
     assert [line.rsplit(". ", 1)[-1] for line in lines] == [
@@ -165,6 +165,20 @@ def test_a_restore_waits_for_the_hub_and_gives_up_with_what_to_do(mirror, clock)
     mirror.errors = [MirrorError("The token needs write access.")]
     with pytest.raises(MirrorError, match=r"write access\. Nothing was changed"):
         restore_home(mirror, lines.append)
+
+
+def test_a_second_page_of_a_home_with_a_lab_starts_while_the_first_one_saves(mirror, tmp_path):
+    with FileLock(tmp_path / "mirror.lock"):
+        restore_home(mirror, pytest.fail)
+    assert mirror.restores == []
+
+
+def test_of_two_pages_that_start_with_an_empty_home_one_restores_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(mirror_loop, "RESTORE_PATIENCE_S", 0.0)
+    mirror = FakeMirror(tmp_path / "new")
+    mirror.home.mkdir()
+    with FileLock(mirror.home / "mirror.lock"), pytest.raises(MirrorError, match="Another process is restoring"):
+        restore_home(mirror, pytest.fail)
 
 
 def test_settings(tmp_path, monkeypatch):

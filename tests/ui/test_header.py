@@ -1,13 +1,18 @@
 """The header strip: what it says of the lab, and that many pages ask the store once."""
 
 import dataclasses
+import time
 from types import SimpleNamespace
 
 import pytest
 
+from rlhf_lab.backup.hub_mirror import HubMirror
+from rlhf_lab.backup.hub_repository import HubRepository
+from rlhf_lab.backup.mirror_records import MirrorState
 from rlhf_lab.common.enums import EngineState, JobKind, RunStatus, Source
 from rlhf_lab.common.records import EngineStatus, LabelSnapshot, Role
 from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.mirror_loop import MirrorLoop
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.jobs.scheduler import no_pair_message
 from rlhf_lab.store.database import Database
@@ -108,6 +113,19 @@ def test_counts_come_with_the_time_of_counting_and_the_step_of_the_run(ctx):
     queue.claim(ctx.db, [JobKind.TRAIN_POLICY], engine_process.record_heartbeat(ctx.db, "working"))
     shown = header._job_view(ctx, queue.get_job(ctx.db, job.id))
     assert (shown["run"], shown["step"], shown["label"]) == (run.id, 0, f"run {run.id} queued, step 0 of 40")
+
+
+def test_a_lab_that_is_saved_to_the_hub_says_how_old_the_copy_is(tmp_path):
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        mirror = MirrorLoop(HubMirror(tmp_path, HubRepository("a/b")))
+        MirrorState("a/b", saved_at=time.time() - 20, problem="The Hub does not answer.").write(tmp_path)
+        shown = header.state(Context(tmp_path, db, "secret", on_space=True, mirror=mirror))
+    assert shown["warning"] == ""
+    assert shown["mirror"].pop("age_s") == pytest.approx(20, abs=15)
+    assert shown["mirror"] == {
+        "repository": "a/b", "saved_at": shown["mirror"]["saved_at"], "problem": "The Hub does not answer.", "is_late": False,
+    }  # fmt: skip
 
 
 def test_a_space_says_that_its_disk_is_wiped(tmp_path):
