@@ -16,8 +16,8 @@ import psutil
 import pytest
 from support.fake_hub import FakeHub, model
 
-import app
-from app import access_instructions, shutdown_message
+from rlhf_lab.cli import serve
+from rlhf_lab.cli.serve import access_instructions, shutdown_message
 from rlhf_lab.common import process_env
 from rlhf_lab.common.enums import JobKind
 from rlhf_lab.common.paths import default_home
@@ -140,9 +140,9 @@ def test_malloc_arenas_are_limited_before_the_page_is_built(tmp_path, monkeypatc
         calls.append("built")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(app, "build_page", build)
+    monkeypatch.setattr(serve, "build_page", build)
     with Database.open(tmp_path) as db, pytest.raises(KeyboardInterrupt):
-        app.serve(Context(tmp_path, db), "127.0.0.1", 0)
+        serve.serve(Context(tmp_path, db), "127.0.0.1", 0)
     assert calls == ["small", "built"]
 
 
@@ -210,7 +210,7 @@ def test_access_instructions_in_multi_user_mode(tmp_path, monkeypatch):
 
 
 def test_behind_a_proxy_the_lab_is_multi_user_with_its_address(tmp_path, served):
-    assert app.main(["--home", str(tmp_path), "--url", "https://lab.example.org:8443/rlhf"]) == 0
+    assert serve.main(["--home", str(tmp_path), "--url", "https://lab.example.org:8443/rlhf"]) == 0
     assert served[0].access.is_multi_user
     address = "https://lab.example.org:8443/rlhf/"
     assert f"{address}enter?key=" in access_instructions(served[0], served[0].public_url)
@@ -233,19 +233,19 @@ def test_behind_a_proxy_the_lab_is_multi_user_with_its_address(tmp_path, served)
     ],
 )
 def test_invalid_proxy_urls_are_refused(tmp_path, capsys, said):
-    assert app.main(["--home", str(tmp_path), "--url", said]) == 1
+    assert serve.main(["--home", str(tmp_path), "--url", said]) == 1
     assert f"--url {said}: give the address that people open" in capsys.readouterr().err
     assert not (tmp_path / "lab.db").exists()
 
 
 @pytest.fixture
 def served(monkeypatch):
-    """The labs that `app.main` would have served, as (context, host)."""
+    """The labs that `serve.main` would have served, as (context, host)."""
     found = []
     monkeypatch.delenv("SPACE_ID", raising=False)
-    for name in ("RLHF_LAB_OPERATOR_SECRET", app.DEMO_MODE_ENV_VAR, *VARIABLES.values()):
+    for name in ("RLHF_LAB_OPERATOR_SECRET", serve.DEMO_MODE_ENV_VAR, *VARIABLES.values()):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(app, "serve", lambda ctx, host, port: found.append(ctx) or 0)
+    monkeypatch.setattr(serve, "serve", lambda ctx, host, port: found.append(ctx) or 0)
     yield found
     for ctx in found:
         ctx.db.close()
@@ -255,14 +255,14 @@ def test_the_model_option_selects_the_project(tmp_path, served, capsys, monkeypa
     folder = model(tmp_path / "small")
     home = ["--home", str(tmp_path / "home")]
     for chosen in (str(folder), "embedded", str(folder)):
-        assert app.main([*home, "--model", chosen]) == 0
-    assert app.main(home) == 0
+        assert serve.main([*home, "--model", chosen]) == 0
+    assert serve.main(home) == 0
     opened = [ctx.project for ctx in served[-1:]]
     assert [project.model for project in opened] == [str(folder)]
     assert len(projects(served[-1].db)) == 2
     hub = FakeHub(tmp_path / "cache").use(monkeypatch)
     hub.models["someone/small"] = folder
-    assert app.main([*home, "--model", "someone/small"]) == 0
+    assert serve.main([*home, "--model", "someone/small"]) == 0
     assert served[-1].project.model == "someone/small"
     assert len(served[-1].project.model_hash) == 64  # its files are here
     said = capsys.readouterr()
@@ -273,22 +273,22 @@ def test_the_model_option_selects_the_project(tmp_path, served, capsys, monkeypa
 def test_the_system_prompt_selects_the_project_too(tmp_path, served, capsys):
     home = ["--home", str(tmp_path / "home")]
     for prompt in ("Be kind.", "Be terse.", "Be kind."):
-        assert app.main([*home, "--model", "embedded", "--system-prompt", prompt]) == 0
+        assert serve.main([*home, "--model", "embedded", "--system-prompt", prompt]) == 0
         assert served[-1].project.system_prompt == prompt
     assert len(projects(served[-1].db)) == 2
-    assert app.main([*home, "--system-prompt", "Be kind."]) == 1
+    assert serve.main([*home, "--system-prompt", "Be kind."]) == 1
     assert "Also give its model" in capsys.readouterr().err
 
 
 def test_the_temperature_option_sets_that_of_the_open_project(tmp_path, served, capsys):
     home = ["--home", str(tmp_path / "home")]
-    assert app.main([*home, "--model", "embedded"]) == 0
-    assert app.main([*home, "--model", str(model(tmp_path / "small")), "--temperature", "0.6"]) == 0
+    assert serve.main([*home, "--model", "embedded"]) == 0
+    assert serve.main([*home, "--model", str(model(tmp_path / "small")), "--temperature", "0.6"]) == 0
     assert capsys.readouterr().err == "The project's texts are sampled at temperature 0.6.\n"
-    assert app.main(home) == 0
+    assert serve.main(home) == 0
     assert [project.temperature for project in projects(served[-1].db)] == [1, 0.6]
     assert served[-1].project.temperature == 0.6
-    assert app.main([*home, "--temperature", "9"]) == 1
+    assert serve.main([*home, "--temperature", "9"]) == 1
     assert "temperature = 9" in capsys.readouterr().err
     assert served[-1].project.temperature == 0.6
 
@@ -297,10 +297,10 @@ def test_the_temperature_option_sets_that_of_the_open_project(tmp_path, served, 
 def test_the_database_is_closed_at_exit(tmp_path, served, monkeypatch, capsys, more, status):
     closed = []
     monkeypatch.setattr(Database, "close", lambda db, close=Database.close: (closed.append(db), close(db)))
-    opened_by_app = app.Context.open
+    opened_by_app = serve.Context.open
     seen = []
-    monkeypatch.setattr(app.Context, "open", lambda home: seen.append(opened_by_app(home)) or seen[-1])
-    assert app.main(["--home", str(tmp_path), *more]) == status
+    monkeypatch.setattr(serve.Context, "open", lambda home: seen.append(opened_by_app(home)) or seen[-1])
+    assert serve.main(["--home", str(tmp_path), *more]) == status
     assert seen[0].db in closed
 
 
@@ -308,7 +308,7 @@ def test_a_too_large_model_is_refused_unless_it_has_a_project_already(tmp_path, 
     options = ["--home", str(tmp_path / "home"), "--model", str(model(tmp_path / "large"))]
     module = "rlhf_lab.jobs.startup_project.detect_device"
     monkeypatch.setattr(module, lambda: DeviceMemory("cpu", "a small machine", 10**8))
-    assert app.main(options) == 1
+    assert serve.main(options) == 1
     err = capsys.readouterr().err
     assert err.startswith("error: --model: ")
     assert (
@@ -317,9 +317,9 @@ def test_a_too_large_model_is_refused_unless_it_has_a_project_already(tmp_path, 
     )
     assert served == []
     monkeypatch.setattr(module, lambda: DeviceMemory("cpu", "a large machine", 10**10))
-    assert app.main(options) == 0
+    assert serve.main(options) == 0
     monkeypatch.setattr(module, lambda: DeviceMemory("cpu", "a small machine", 10**8))
-    assert app.main(options) == 0  # the engine may hold it at this moment
+    assert serve.main(options) == 0  # the engine may hold it at this moment
     assert "large is too large: a run with it needs" in capsys.readouterr().err
 
 
@@ -327,15 +327,15 @@ def test_variables_stand_for_options_that_are_missing(tmp_path, served, monkeypa
     home, folder = ["--home", str(tmp_path / "home")], str(model(tmp_path / "small"))
     for name, value in {"MODEL": folder, "PROMPTS": "reviews", "TEMPERATURE": "0,6", "SYSTEM_PROMPT": ""}.items():
         monkeypatch.setenv(f"RLHF_LAB_{name}", value)
-    assert app.main(home) == 0
+    assert serve.main(home) == 0
     project = served[-1].project
     assert (project.model, project.prompt_set, project.temperature) == (folder, "reviews", 0.6)
-    assert app.main([*home, "--prompts", "support", "--temperature", "0.9"]) == 0
+    assert serve.main([*home, "--prompts", "support", "--temperature", "0.9"]) == 0
     project = served[-1].project
     assert (project.model, project.prompt_set, project.temperature) == (folder, "support", 0.9)
     monkeypatch.setenv("RLHF_LAB_TEMPERATURE", "warm")
     capsys.readouterr()
-    assert app.main(home) == 1
+    assert serve.main(home) == 1
     assert (
         capsys.readouterr().err
         == 'error: RLHF_LAB_TEMPERATURE: "warm" is not a temperature. Give a number such as 0.7.\n'
@@ -346,50 +346,50 @@ def test_variables_stand_for_options_that_are_missing(tmp_path, served, monkeypa
 def test_a_space_opens_whatever_its_variables_say(tmp_path, served, monkeypatch):
     monkeypatch.setenv("SPACE_ID", "somebody/lab")
     monkeypatch.setenv("RLHF_LAB_MODEL", "no such model")
-    assert app.main(["--home", str(tmp_path / "home")]) == 0
+    assert serve.main(["--home", str(tmp_path / "home")]) == 0
     (ctx,) = served
     assert ctx.project.model == "embedded"
     assert ctx.startup.start()
     wait_until(lambda: ctx.startup.state().phase is StartupPhase.FAILED)
     assert 'RLHF_LAB_MODEL: "no such model" is neither a folder nor a Hub id' in ctx.startup.state().message
     monkeypatch.setenv("RLHF_LAB_MODEL", "")
-    assert app.main(["--home", str(tmp_path / "home")]) == 0
+    assert serve.main(["--home", str(tmp_path / "home")]) == 0
     assert served[1].startup is None
 
 
 def test_demo_mode_by_option_and_variable(tmp_path, served, monkeypatch, capsys):
     home, state = ["--home", str(tmp_path / "home")], tmp_path / "home" / "demo.json"
     monkeypatch.delenv("RLHF_LAB_JOIN_CODE", raising=False)
-    assert app.main(home) == app.main([*home, "--demo-mode"]) == 0
+    assert serve.main(home) == serve.main([*home, "--demo-mode"]) == 0
     assert served[0].demo is None
     assert not served[0].access.is_multi_user
     assert (served[1].demo.config, served[1].access.default_role) == (DemoConfig(), Role.LABELLER)
     began = state.read_text()
-    monkeypatch.setenv(app.DEMO_MODE_ENV_VAR, "max_steps=7")
+    monkeypatch.setenv(serve.DEMO_MODE_ENV_VAR, "max_steps=7")
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
-    assert app.main(home) == 0
+    assert serve.main(home) == 0
     assert (served[2].demo.config.max_steps, served[2].access.default_role) == (7, Role.VIEWER)
     assert served[2].scheduler.demo is served[2].demo
     assert state.read_text() == began
-    monkeypatch.setenv(app.DEMO_MODE_ENV_VAR, "yes")
-    assert app.main(home) == 1
+    monkeypatch.setenv(serve.DEMO_MODE_ENV_VAR, "yes")
+    assert serve.main(home) == 1
     assert capsys.readouterr().err == (
         'error: RLHF_LAB_DEMO_MODE: "yes" is no setting. Write NAME=VALUE, such as max_steps=20.\n'
     )
-    monkeypatch.setenv(app.DEMO_MODE_ENV_VAR, "")
-    assert app.main(home) == 0
+    monkeypatch.setenv(serve.DEMO_MODE_ENV_VAR, "")
+    assert serve.main(home) == 0
     assert (served[3].demo, state.exists()) == (None, False)
 
 
 def test_a_space_opens_without_demo_mode_where_its_variable_cannot_be_used(tmp_path, served, monkeypatch, capsys):
     home, state = ["--home", str(tmp_path / "home")], tmp_path / "home" / "demo.json"
     monkeypatch.setenv("SPACE_ID", "somebody/lab")
-    monkeypatch.setenv(app.DEMO_MODE_ENV_VAR, "1")
-    assert app.main(home) == 0
+    monkeypatch.setenv(serve.DEMO_MODE_ENV_VAR, "1")
+    assert serve.main(home) == 0
     began = state.read_text()
-    monkeypatch.setenv(app.DEMO_MODE_ENV_VAR, "max_stepz=3")
+    monkeypatch.setenv(serve.DEMO_MODE_ENV_VAR, "max_stepz=3")
     capsys.readouterr()
-    assert app.main(home) == 0
+    assert serve.main(home) == 0
     ctx = served[-1]
     assert (ctx.demo, state.read_text()) == (None, began)
     warning = header.state(ctx)["warning"]
@@ -400,7 +400,7 @@ def test_a_space_opens_without_demo_mode_where_its_variable_cannot_be_used(tmp_p
         "default limits."
     )
     assert capsys.readouterr().err == f"error: {warning}\n"
-    assert app.main([*home, "--demo-mode", "max_stepz=3"]) == 1
+    assert serve.main([*home, "--demo-mode", "max_stepz=3"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_invalid_models_and_files_are_refused_without_a_project(tmp_path, served
             "rlhf_lab.jobs.hub_download.download_model", lambda facts, stop: (_ for _ in ()).throw(OSError("no"))
         )
     said = [option.format(here=tmp_path) for option in options]
-    assert app.main(["--home", str(tmp_path / "home"), *said]) == 1
+    assert serve.main(["--home", str(tmp_path / "home"), *said]) == 1
     err = capsys.readouterr().err
     assert err.startswith("error: ")
     assert any(part in err for part in words.split("|"))
@@ -437,7 +437,7 @@ def test_an_auth_file_makes_the_lab_multi_user(tmp_path, served, monkeypatch):
     (tmp_path / "people.txt").write_text("Ann:x")
     home, people = ["--home", str(tmp_path / "home")], ["--auth-file", str(tmp_path / "people.txt")]
     for more in ([], people, [*people, "--public-labelling"]):
-        assert app.main([*home, *more]) == 0
+        assert serve.main([*home, *more]) == 0
     alone, closed, to_all = served
     assert not alone.access.is_multi_user
     assert (closed.access.default_role, list(closed.access.password_entries)) == (Role.VIEWER, ["Ann"])
@@ -446,7 +446,7 @@ def test_an_auth_file_makes_the_lab_multi_user(tmp_path, served, monkeypatch):
     monkeypatch.setenv("SPACE_ID", "somebody/lab")
     monkeypatch.delenv("RLHF_LAB_JOIN_CODE")
     for more in ([], people):
-        assert app.main([*home, *more]) == 0
+        assert serve.main([*home, *more]) == 0
     assert [ctx.access.default_role for ctx in served[3:]] == [Role.LABELLER, Role.VIEWER]
 
 

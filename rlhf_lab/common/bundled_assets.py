@@ -9,7 +9,15 @@ from typing import Any
 from rlhf_lab.common.hashing import file_sha256
 from rlhf_lab.errors import ConfigError, ModelError
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def bundled_path(name: str) -> Path:
+    """A folder at the top of the repository. A wheel carries it inside the package."""
+    return _PACKAGE / name if (_PACKAGE / name).exists() else _PACKAGE.parent / name
+
+
+ASSETS = bundled_path("assets")
 EMBEDDED_MODEL = "embedded"
 EMBEDDED_PROMPT_SETS = ("tales", "support", "reviews")  # beginnings of the texts that the embedded model writes
 EVERYDAY = "everyday"  # instructions, for models with a chat template

@@ -5,7 +5,9 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-METRICS_DOC = Path(__file__).resolve().parents[3] / "docs" / "METRICS.md"
+from rlhf_lab.common.bundled_assets import bundled_path
+
+METRICS_DOC = bundled_path("docs") / "METRICS.md"
 
 
 class Curve(NamedTuple):
