@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from rlhf_lab.cli.console import (
     add_project_argument,
     open_existing_database,
     print_result,
+    progress_reporter,
     resolve_home,
 )
 from rlhf_lab.common.enums import Source
+from rlhf_lab.common.progress import FractionCallback, ignore_fraction
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.exporters.adapter_zip import BEST, export_adapter, export_reward_model
 from rlhf_lab.exporters.dataset_folder import export_dataset
@@ -153,11 +156,25 @@ def _export_labels(args: argparse.Namespace, db: Database, _home: Path, out: Pat
         raise ConfigError(
             f"--out must be a folder; the name of the file is chosen by the export: --out {args.out.parent}"
         )
-    return [export_labels(db, pick_project(db, args.project).id, out, _label_options(args), force=args.force)]
+    project_id, options = pick_project(db, args.project).id, _label_options(args)
+    with _label_progress(args) as on_progress:
+        return [export_labels(db, project_id, out, options, force=args.force, on_progress=on_progress)]
 
 
 def _export_dataset(args: argparse.Namespace, db: Database, _home: Path, out: Path) -> list[Path]:
-    return [export_dataset(db, pick_project(db, args.project).id, out, _label_options(args), force=args.force)]
+    project_id, options = pick_project(db, args.project).id, _label_options(args)
+    with _label_progress(args) as on_progress:
+        return [export_dataset(db, project_id, out, options, force=args.force, on_progress=on_progress)]
+
+
+@contextlib.contextmanager
+def _label_progress(args: argparse.Namespace) -> Iterator[FractionCallback]:
+    """A bar on a terminal; nothing elsewhere, because labels are written in seconds."""
+    if args.json or not (sys.stdout.isatty() and sys.stderr.isatty()):
+        yield ignore_fraction
+        return
+    with progress_reporter("writing the labels") as report:
+        yield lambda fraction: report(fraction, None)
 
 
 def _run_id(args: argparse.Namespace, db: Database) -> int:

@@ -20,12 +20,12 @@ from rlhf_lab.jobs import engine_process, queue, run_lock
 from rlhf_lab.jobs.demo import Demo
 from rlhf_lab.jobs.judge_labelling import annotator_name_of, label_with_judge
 from rlhf_lab.jobs.project_setup import pick_project
-from rlhf_lab.jobs.retraining import is_retraining_due, submit_training
+from rlhf_lab.jobs.retraining import get_label_progress, is_retraining_due, submit_training
 from rlhf_lab.judges.builtin import builtin_judge
 from rlhf_lab.store.annotators import latest_annotators
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.features import texts_without_features
-from rlhf_lab.store.pair_leases import count_active_annotators, count_free_pairs
+from rlhf_lab.store.pair_leases import count_active_annotators, fewest_free_pairs
 from rlhf_lab.store.projects import count_pairs, get_labelling_config
 from rlhf_lab.store.runs import runs
 from rlhf_lab.store.votes import count_unvoted_pairs
@@ -53,6 +53,7 @@ class Scheduler:
         self._lock = threading.Lock()
         self._pending_judge_labels: dict[tuple[int, str], int] = {}  # (project, judge) -> labels still to give
         self._features_checked_at = -FEATURE_CHECK_INTERVAL_S
+        self._read_project_id: int | None = None  # the project whose votes were read ahead
         self._judging_projects: list[int] = []  # projects that a judge is labelling at this moment
 
     def start(self) -> None:
@@ -110,11 +111,12 @@ class Scheduler:
             self._stop_event.wait(SCHEDULE_INTERVAL_S)
 
     def run_once(self) -> None:
-        """Mark runs that lost their process, reset a demo, submit the jobs that are due (none while a reset waits), and start an
-        engine where something waits for it."""
+        """Read the votes of a project that was opened, mark runs that lost their process, reset a demo, submit the jobs that are
+        due (none while a reset waits), and start an engine where something waits for it."""
+        project = pick_project(self.db, None)
+        self._read_ahead(project)
         run_lock.mark_interrupted_runs(self.db, self.home)
         queue.remove_old_chats(self.db, CHAT_KEPT_S)
-        project = pick_project(self.db, None)
         if self.demo is None or self.demo.reset_if_due() or not self.demo.is_reset_due():
             open_jobs = queue.jobs(self.db, statuses=UNFINISHED_JOB_STATUSES)
             kinds = {job.kind for job in open_jobs if job.project_id == project.id}
@@ -123,6 +125,12 @@ class Scheduler:
             self._submit_due_training(project, kinds)
         if queue.jobs(self.db, statuses=UNFINISHED_JOB_STATUSES, limit=1) or self._lacks_features(project):
             engine_process.ensure_engine(self.db, self.home)
+
+    def _read_ahead(self, project: Project) -> None:
+        """Read votes and reward models into memory, so that no visitor waits for that: 2 s for 200,000 votes."""
+        if project.id != self._read_project_id:
+            get_label_progress(self.db, project.id)
+            self._read_project_id = project.id
 
     def _lacks_features(self, project: Project) -> bool:
         """Whether texts have no features yet, which an engine computes when it is idle. Looks at intervals."""
@@ -137,9 +145,7 @@ class Scheduler:
         config = get_labelling_config(self.db, project.id)
         checkpoint = newest_checkpoint(self.home, self.db, project.id) if config.texts == "policy" else None
         annotators = latest_annotators(self.db, project.id, 8) or ["nobody yet"]
-        available = min(
-            count_free_pairs(self.db, project.id, name, config, checkpoint=checkpoint) for name in annotators
-        )
+        available = fewest_free_pairs(self.db, project.id, annotators, config, checkpoint=checkpoint)
         target = POLICY_PAIR_POOL_SIZE if checkpoint else PAIR_POOL_SIZE
         target += PAIRS_PER_EXTRA_ANNOTATOR * max(0, count_active_annotators(self.db, project.id) - 1)
         with self._lock:

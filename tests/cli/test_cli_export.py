@@ -1,6 +1,9 @@
 """`export`: which files are written, what is printed, and that an error leaves nothing behind."""
 
 import json
+import os
+import subprocess
+import sys
 import uuid
 
 import pytest
@@ -128,3 +131,32 @@ def test_default_project_is_the_one_opened_last(lab, export):
     with Database.open(lab) as db:
         open_project(db, 1)
     assert "Project 1 has no run" in export("run")[1]["error"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("what", ["labels", "dataset"])
+def test_a_terminal_shows_a_progress_bar_which_nothing_else_does(lab, tmp_path, what):
+    import pty
+
+    def output(*words, out):
+        command = [sys.executable, "-m", "rlhf_lab", "export", what, "--home", str(lab), "--out", str(tmp_path / out)]
+        terminal, end = pty.openpty()
+        try:
+            subprocess.run([*command, *words], stdin=end, stdout=end, stderr=end, check=True)
+            return os.read(terminal, 100_000).decode()
+        finally:
+            os.close(terminal)
+            os.close(end)
+
+    bar = output(out="bar")
+    assert "writing the labels" in bar
+    assert "100%" in bar
+    with_json = output("--json", out="json")
+    assert "writing" not in with_json
+    assert json.loads(with_json)["files"]
+
+
+def test_no_progress_is_printed_without_a_terminal(lab, tmp_path, capsys):
+    assert main(["export", "labels", "--home", str(lab), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (f"{tmp_path / 'out' / 'labels-project-2.jsonl'}\n", "")

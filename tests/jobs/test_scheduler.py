@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sqlalchemy import func, insert, select
 
 from rlhf_lab.common.checkpoint_index import TRAINER_FILE
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, Source
@@ -18,7 +19,16 @@ from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import engine_process, queue, retraining, scheduler
 from rlhf_lab.jobs.project_setup import new_project
-from rlhf_lab.store import features, label_snapshots, pair_leases, projects, votes
+from rlhf_lab.store import (
+    features,
+    label_snapshots,
+    pair_leases,
+    projects,
+    reward_model_list,
+    tables,
+    vote_table,
+    votes,
+)
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run
@@ -355,6 +365,49 @@ def test_two_pages_of_one_home_submit_each_job_once(db, project, runner, monkeyp
         for round_ in [pages.submit(one.run_once) for one in (runner, scheduler.Scheduler(tmp_path, other_db))]:
             round_.result()
     assert sorted(open_kinds(db)) == [JobKind.SAMPLE_PAIRS, JobKind.TRAIN_REWARD]
+
+
+def test_votes_and_reward_models_of_an_opened_project_are_read_before_a_visitor_comes(db, runner, monkeypatch):
+    votes_read, models_read = [], []
+    append_votes, listed = vote_table._Reader._append_votes, reward_model_list._listed
+
+    def count_votes(reader, rows):
+        votes_read.append(reader.project_id)
+        append_votes(reader, rows)
+
+    def count_models(row, table):
+        models_read.append(row.id)
+        return listed(row, table)
+
+    monkeypatch.setattr(vote_table._Reader, "_append_votes", count_votes)
+    monkeypatch.setattr(reward_model_list, "_listed", count_models)
+    for number in range(2):
+        project = new_project(db)
+        (pair,) = add_pairs(db, project, 1)
+        with db.write() as conn:
+            conn.execute(insert(tables.votes), [
+                {"uuid": f"u{number}", "pair_id": pair.id, "annotator": "ann", "source": Source.HUMAN,
+                 "choice": Choice.FIRST, "first_on_left": True, "created_at": 1.0, "via": "page"}
+            ])  # fmt: skip
+            vote_id = conn.execute(select(func.max(tables.votes.c.id))).scalar_one()
+        row = add_reward_model(
+            db,
+            project.id,
+            "m",
+            config={},
+            report={"accuracy": 0.8},
+            snapshot=LabelSnapshot((vote_id,), "", Source.HUMAN),
+        )
+        for kind in (JobKind.SAMPLE_PAIRS, JobKind.TRAIN_REWARD):  # nothing is due, so nothing else reads the votes
+            queue.submit(db, kind, project.id, {"count": 1})
+        monkeypatch.setattr(scheduler, "texts_without_features", lambda *_: [])
+        runner.run_once()
+        assert (votes_read, models_read) == ([project.id], [row.id])
+        retraining.get_label_progress(db, project.id)  # what the header of the first visitor shows
+        runner.run_once()
+        assert (votes_read, models_read) == ([project.id], [row.id])
+        votes_read.clear()
+        models_read.clear()
 
 
 def test_an_error_of_any_kind_does_not_end_the_scheduler(db, tmp_path, monkeypatch):
