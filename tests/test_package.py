@@ -1,0 +1,64 @@
+"""The installed package: what the wheel carries, and its command."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rlhf_lab import __version__, entry_point
+from rlhf_lab.cli import main as command_line
+from rlhf_lab.cli import serve
+
+ROOT = Path(__file__).resolve().parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_versions_are_the_same():
+    assert PYPROJECT["project"]["version"] == __version__
+
+
+def test_the_package_works_with_the_folders_that_its_wheel_carries(tmp_path):
+    """Laid out as the wheel: app.py and the top of the repository are not there."""
+    shutil.copytree(ROOT / "rlhf_lab", tmp_path / "rlhf_lab", ignore=shutil.ignore_patterns("__pycache__"))
+    for source, target in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"].items():
+        copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copyfile
+        (tmp_path / target).parent.mkdir(exist_ok=True)
+        copy(ROOT / source, tmp_path / target)
+    code = (
+        "from rlhf_lab.common.bundled_assets import embedded_model_folder\n"
+        "from rlhf_lab.ui.components.charts import metric_descriptions\n"
+        "from rlhf_lab.ui.page import initial_body_html\n"
+        "assert metric_descriptions() and len(initial_body_html()) > 10_000\n"
+        "print(embedded_model_folder())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True,
+        text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.stdout.strip() == str(tmp_path / "rlhf_lab" / "assets" / "model"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [([], "page"), (["--port", "7861"], "page"), (["doctor", "--json"], "command line"), (["--help"], "page")],
+)
+def test_the_command_serves_the_lab_or_runs_a_command(monkeypatch, arguments, expected):
+    monkeypatch.setattr(serve, "main", lambda: "page")
+    monkeypatch.setattr(command_line, "main", lambda: "command line")
+    monkeypatch.delitem(sys.modules, "rlhf_lab.__main__", raising=False)
+    monkeypatch.setattr(sys, "argv", ["rlhf-lab", *arguments])
+    assert entry_point.main() == expected
+
+
+def test_the_container_has_what_the_page_needs():
+    """The build context leaves everything out but these; the Dockerfile copies them."""
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert sorted(kept) == ["app.py", "assets", "docs/METRICS.md", "requirements.txt", "rlhf_lab"]
+    for path in kept:
+        assert (ROOT / path).exists()
+        assert f"COPY {path} " in dockerfile
