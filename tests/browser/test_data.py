@@ -5,7 +5,9 @@ import re
 
 from helpers import ENGINE_TIMEOUT_MS, control, wait_until
 from playwright.sync_api import expect
+from prepared_labs import add_labels
 
+from rlhf_lab.common.enums import Source
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.reward_models import reward_models
@@ -175,3 +177,49 @@ def test_the_preview_says_what_is_not_used_and_a_column_can_be_left_out(lab, ope
     page.locator('[data-map="input"]').select_option("context", force=True)
     control(page, "data-again").dispatch_event("click")
     expect(control(page, "data-unused")).to_have_text("Not used: label")
+
+
+def test_progress_of_labels_is_shown_beside_the_button_while_the_page_goes_on(lab, fresh_project, open_page):
+    with Database.open(lab.home) as db:
+        add_labels(db, fresh_project.id, Source.SIMULATED, 5)
+    page = open_page(lab)
+    page.get_by_role("tab", name="Runs & data").click()
+    expect(control(page, "export-labels")).to_be_enabled()
+    held, fractions = [], [0.45]
+
+    def hold_export(route):
+        body = route.request.post_data or ""
+        if '"kind"' in body and not held:
+            held.append(route)
+        elif '"export_progress"' in body and fractions:
+            route.fulfill(json={"fraction": fractions[-1]})
+        else:
+            route.continue_()
+
+    page.route(re.compile("gradio_api"), hold_export)
+    progress = control(page, "export-progress")
+    expect(progress).to_be_hidden()
+    control(page, "export-labels").click()
+    expect(progress).to_have_text("Writing the labels: 45 %")
+    expect(progress).to_have_attribute("aria-valuenow", "45")
+    button, text = (item.bounding_box() for item in (control(page, "export-dataset"), progress))
+    assert text["x"] > button["x"]
+    assert abs(text["y"] + text["height"] / 2 - button["y"] - button["height"] / 2) < 10
+    page.get_by_role("tab", name="People").click()
+    page.get_by_role("tab", name="Runs & data").click()
+    fractions.append(0.999)
+    expect(progress).to_have_text("Writing the labels: 99 %")
+    control(page, "export-names").select_option("without")  # the card is in use, and keeps the text
+    with page.expect_download() as caught:
+        held[0].continue_()
+    assert len(caught.value.path().read_text().splitlines()) == 5
+    expect(progress).to_be_hidden()
+    expect(control(page, "export-link")).to_be_visible()
+
+    fractions.clear()  # from here on the lab itself replies: it knows no such export
+    held.clear()
+    page.clock.install()
+    control(page, "export-labels").click()
+    expect(progress).to_have_text("Writing the labels: 0 %")
+    wait_until(lambda: page.clock.run_for(500) or not progress.is_visible(), "the end of the export", page)
+    expect(control(page, "runs-notice")).to_contain_text("The labels were not written")

@@ -6,6 +6,7 @@ import stat
 import time
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_runs import SCORE, a_run, step
@@ -13,11 +14,13 @@ from fake_runs import SCORE, a_run, step
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Vote
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
+from rlhf_lab.exporters import label_export
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.pair_leases import lease_pairs
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.events import parse_payload
+from rlhf_lab.ui.screens import runs
 from rlhf_lab.ui.services.downloads import DownloadService, ExportRequest
 
 ALL_LABELS = {"kind": "labels", "source": "all", "ties": "keep"}
@@ -186,3 +189,27 @@ def test_files_of_other_programs_in_gradios_cache_are_left_alone(ctx, tmp_path, 
     file = create_file(DownloadService(ctx), ALL_LABELS)
     assert theirs.exists()
     assert file.is_relative_to(tmp_path / "rlhf-lab")
+
+
+def test_the_page_reads_how_much_of_the_labels_is_written(ctx, calls, monkeypatch):
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
+    for section in (runs.backup, runs.import_data, runs.quality):
+        monkeypatch.setattr(section, "build", lambda *_: None)
+    screen = calls(runs, ctx)
+    monkeypatch.setattr(label_export, "BATCH_ROWS", 2)
+    told, label_row = [], label_export._label_row
+
+    def row_while_the_page_looks(*values):
+        told.append([screen.export_progress({"export": number}) for number in (7, 8)])
+        return label_row(*values)
+
+    monkeypatch.setattr(label_export, "_label_row", row_while_the_page_looks)
+    for kind in ("labels", "dataset"):
+        event = SimpleNamespace(_data=ALL_LABELS | {"kind": kind, "request_id": 7})
+        assert screen.export(None, event)["download"]["bytes"] > 0
+        assert told == [[{"fraction": done}, {"fraction": None}] for done in (0.0, 0.0, 0.4, 0.4, 0.8)]
+        assert screen.export_progress({"export": 7}) == {"fraction": None}
+        told.clear()
+    screen.export(None, SimpleNamespace(_data=ALL_LABELS | {"source": "human", "request_id": 7}))  # there are none
+    assert screen.export_progress({"export": 7}) == {"fraction": None}
+    assert "no usable export" in screen.export_progress({})["error"]

@@ -7,10 +7,10 @@ window.LabExportCard = window.LabExportCard || (() => {
     return el('select.lab-input', { 'aria-label': label, 'data-do': name }, items.map(([value, label]) => el('option', { value }, label)));
   }
 
-  function exportRow(onExport, buttons, title, description, fields, getOptions, isEnabled) {
+  function exportRow(onExport, buttons, title, description, fields, getOptions, isEnabled, progress = null) {
     return el('div.line', {}, el('div', {}, el('h3', {}, title), el('p.muted', {}, description)),
       el('div.lab-row', {}, Lab.operatorOnly(...fields, ...buttons.map(([name, label]) => el('button.lab-button.small', { type: 'button', 'data-do': `export-${name}`, disabled: !isEnabled,
-        onclick: () => onExport(name, getOptions()) }, label)))));
+        onclick: () => onExport(name, getOptions()) }, label))), progress));
   }
 
   // Offer all annotators and each annotator with labels of the chosen source.
@@ -19,8 +19,8 @@ window.LabExportCard = window.LabExportCard || (() => {
     control('export-annotator').replaceChildren(...[['', 'everybody'], ...names.map((name) => [name, Lab.displayName(name)])].map(([value, label]) => el('option', { value, selected: value === selected }, label)));
   }
 
-  // Returns whether the card was redrawn. onExport(kind, options): a button was pressed.
-  function draw(card, state, onExport) {
+  // Returns whether the card was redrawn. onExport(kind, options): a button was pressed. progress: an element beside the buttons of labels.
+  function draw(card, state, onExport, progress) {
     const control = controlsOf(card);
     const key = JSON.stringify([state.project, state.labels, state.annotators, state.reward_models, state.runs.map((run) => [run.id, run.name, run.step > 0])]);
     if (key === card.dataset.drawn) return false;
@@ -34,7 +34,7 @@ window.LabExportCard = window.LabExportCard || (() => {
           select('export-layout', 'format of the rows', [['votes', 'every vote with all columns'], ['explicit', 'TRL, explicit prompt'], ['implicit', 'TRL, implicit prompt'], ['explicit+chats', 'TRL, explicit, chats'], ['implicit+chats', 'TRL, implicit, chats']]),
           select('export-agreement', 'agreement', [['0', 'any agreement'], ['0.5', 'half of the votes agree'], ['0.66', 'two thirds agree'], ['1', 'all agree']]),
           select('export-format', 'format', [['jsonl', 'JSON Lines'], ['jsonl.gz', 'JSON Lines, gzip'], ['json', 'JSON'], ['csv', 'CSV'], ['parquet', 'Parquet']])],
-        () => ({ source: control('export-source').value, annotators: [control('export-annotator').value].filter(Boolean), names: control('export-names').value === 'with', ties: control('export-ties').value, layout: control('export-layout').value, agreement: Number(control('export-agreement').value), format: control('export-format').value }), human + simulated > 0),
+        () => ({ source: control('export-source').value, annotators: [control('export-annotator').value].filter(Boolean), names: control('export-names').value === 'with', ties: control('export-ties').value, layout: control('export-layout').value, agreement: Number(control('export-agreement').value), format: control('export-format').value }), human + simulated > 0, progress),
       exportRow(onExport, [['run', 'Run (zip)'], ['adapter', 'Adapter (zip)'], ['model', 'Whole model (zip)']], 'Run', 'Metrics as CSV and TensorBoard, samples, manifest; or its latest checkpoint, as a LoRA adapter for PEFT or as a whole model that transformers, vLLM and llama.cpp load.',
         [select('export-which-run', 'run', state.runs.length ? state.runs.map((run) => [run.id, `${run.id} ${run.name}`]) : [['', 'no run yet']])],
         () => ({ run: control('export-which-run').value }), state.runs.length > 0),

@@ -10,7 +10,8 @@ let editing = null;  // {run, mode: 'name' | 'delete'}: meanwhile the list is no
 let metric = 'objective/scores';
 let comparison = null;        // what the charts show
 let comparisonRevision = '';  // its revision
-let pendingId = 0;            // request_id of the last action
+let pendingId = 0;            // request_id of the last action on a run
+const pendingExports = new Set();  // request_ids of exports whose file is not here yet
 const control = (name, run) => root.querySelector(`[data-do="${name}"]${run === undefined ? '' : `[data-run="${run}"]`}`);
 
 const list = el('section.list', { 'aria-label': 'runs of this project' }, el('div.lab-card.lab-empty', { role: 'status' }, 'Loading the runs …'));
@@ -23,10 +24,11 @@ exportCard.addEventListener('change', () => { if (control('export-link')) showMe
 const showMessage = (text, isError = false) => Lab.showNotice(notice, text, isError);
 
 function send(name, fields) {
-  pendingId = Date.now();
-  if (name === 'export') exportCard.after(notice); else list.before(notice);  // near the pressed button
+  const id = Date.now();
+  if (name === 'export') { pendingExports.add(id); exportCard.after(notice); } else { pendingId = id; list.before(notice); }  // near the pressed button
   showMessage('');
-  trigger(name, { request_id: pendingId, ...fields });
+  trigger(name, { request_id: id, ...fields });
+  return id;
 }
 
 // ---- compared runs and their colors
@@ -211,8 +213,37 @@ function drawDiffers() {
 
 // ---- exports
 
-const requestExport = (kind, options) => { send('export', { kind, ...options }); showMessage('Writing the file …'); };
-const drawExportCard = () => { if (LabExportCard.draw(exportCard, state, requestExport) && control('export-link')) showMessage(''); };  // the offered file no longer matches this card
+const EXPORT_POLL_MS = 500, MAX_UNKNOWN_POLLS = 20;
+const exportProgress = el('span.muted', { role: 'progressbar', 'aria-label': 'labels written', 'aria-valuemin': 0, 'aria-valuemax': 100, hidden: true, 'data-do': 'export-progress' });
+
+function requestExport(kind, options) {
+  const id = send('export', { kind, ...options });
+  if (kind === 'labels' || kind === 'dataset') followExport(id); else showMessage('Writing the file …');
+}
+
+function showExportFraction(fraction) {
+  const percent = Math.floor(100 * fraction);
+  exportProgress.hidden = false;
+  exportProgress.textContent = `Writing the labels: ${percent} %`;
+  exportProgress.setAttribute('aria-valuenow', percent);
+}
+
+// Show how much of an export is written until its reply is here, or the lab has known nothing of it for a while.
+async function followExport(id) {
+  showExportFraction(0);
+  for (let unknown = 0; unknown < MAX_UNKNOWN_POLLS; unknown += 1) {
+    await new Promise((resolve) => { setTimeout(resolve, EXPORT_POLL_MS); });
+    const reply = await Lab.unwrap(server.export_progress({ export: id })).catch(() => ({ fraction: null }));
+    if (!pendingExports.has(id)) return;
+    if (reply.fraction === null) continue;
+    showExportFraction(reply.fraction);
+    unknown = 0;
+  }
+  exportProgress.hidden = true;
+  showMessage('The labels were not written: the lab was stopped or started again meanwhile. Export them once more.', true);
+}
+
+const drawExportCard = () => { if (LabExportCard.draw(exportCard, state, requestExport, exportProgress) && control('export-link')) showMessage(''); };  // the offered file no longer matches this card
 
 function offerDownload(file) {
   const link = el('a.lab-button.small', { href: `gradio_api/file=${encodeURI(file.path)}`, download: file.name, 'data-do': 'export-link' }, 'Save it');
@@ -247,7 +278,11 @@ async function update() {
 
 watch('value', () => {
   const reply = props.value;
-  if (!reply || reply.request_id !== pendingId) return;
+  if (!reply) return;
+  if (pendingExports.delete(reply.request_id)) {
+    exportProgress.hidden = !pendingExports.size;
+    exportCard.after(notice);
+  } else if (reply.request_id !== pendingId) return;
   if (reply.error) showMessage(reply.error, true);
   else if (reply.download) offerDownload(reply.download);
   else showMessage(reply.message);

@@ -38,6 +38,12 @@ class ComparisonQuery(Payload):
     revision: str | None = None
 
 
+class ExportQuery(Payload):
+    """export: the request_id of its ExportRequest."""
+
+    export: int
+
+
 class RunAction(Payload):
     """action: rename, resume or delete."""
 
@@ -54,6 +60,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     def compare(query: dict[str, Any]) -> dict[str, Any]:
         return comparison(ctx, parse_payload(ComparisonQuery, query))
+
+    def export_progress(query: dict[str, Any]) -> dict[str, Any]:
+        return {"fraction": download_service.fraction_written(parse_payload(ExportQuery, query).export)}
 
     @operator_action(ctx, RunAction)
     def control(payload: RunAction) -> dict[str, Any]:
@@ -74,7 +83,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     }
     component = widget(
         "runs",
-        server_functions={"get_state": get_state, "compare": compare},
+        server_functions={"get_state": get_state, "compare": compare, "export_progress": export_progress},
         charts=True,
         scripts=["export_card"],
         data=data,

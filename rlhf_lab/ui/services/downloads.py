@@ -5,6 +5,7 @@ what a stopped page leaves behind, the next one removes.
 """
 
 import contextlib
+import functools
 import secrets
 import shutil
 import threading
@@ -61,10 +62,13 @@ class DownloadService:
     def __init__(self, ctx: Context, cache: Path | None = None) -> None:
         self.ctx = ctx
         self.cache = cache or Path(get_upload_folder()) / CACHE_FOLDER
+        self._fractions: dict[int | None, float] = {}  # request_id -> of its labels, the fraction that is written
         self.cleanup()
 
     def create(self, request: ExportRequest) -> dict[str, Any]:
         """Write an export; {"path": what the browser may fetch, "name", "bytes"}. Raises LabError."""
+        if request.kind in ("labels", "dataset"):
+            self._fractions[request.request_id] = 0.0
         work_folder = self.ctx.home / EXPORT_FOLDER / secrets.token_hex(8)
         try:
             path = self._write(work_folder, request)
@@ -77,18 +81,24 @@ class DownloadService:
                 f"The file could not be written ({error.strerror or error}). Free some disk space and try again."
             ) from error
         finally:
+            self._fractions.pop(request.request_id, None)
             shutil.rmtree(work_folder, ignore_errors=True)
         cleanup_timer = threading.Timer(MAX_AGE_S + 1, self.cleanup)
         cleanup_timer.daemon = True
         cleanup_timer.start()
         return {"path": cached_path.as_posix(), "name": cached_path.name, "bytes": cached_path.stat().st_size}
 
+    def fraction_written(self, request_id: int) -> float | None:
+        """Of the labels of an export that is being written; None for any other."""
+        return self._fractions.get(request_id)
+
     def _write(self, work_folder: Path, request: ExportRequest) -> Path:
         db, home, project = self.ctx.db, self.ctx.home, self.ctx.project
+        on_progress = functools.partial(self._fractions.__setitem__, request.request_id)
         if request.kind == "labels":
-            return export_labels(db, project.id, work_folder, _label_options(request))
+            return export_labels(db, project.id, work_folder, _label_options(request), on_progress=on_progress)
         if request.kind == "dataset":
-            folder = export_dataset(db, project.id, work_folder, _label_options(request))
+            folder = export_dataset(db, project.id, work_folder, _label_options(request), on_progress=on_progress)
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             return write_zip(work_folder / f"{folder.name}.zip", work_folder, files)
         if request.kind == "backup":
