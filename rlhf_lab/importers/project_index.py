@@ -94,9 +94,8 @@ class ProjectIndex:
             )
         if self._list_undone_imports(conn) != self._undone_imports:
             raise DataError(
-                "An import of this project was taken back meanwhile, and this one ended. What it had taken in stays, "
-                "unless it "
-                "is the one that was taken back; the same file again brings the rest."
+                "An import of this project was undone in the meantime, so this one ended. Its rows so far are kept, unless "
+                "this import is the one that was undone. Import the same file again to add the rest."
             )
         self._read_prompts(conn, self._synced_ids.prompt_id)
         self._read_pairs(conn, t.pairs.c.id > self._synced_ids.pair_id)

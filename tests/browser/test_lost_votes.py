@@ -203,7 +203,7 @@ def test_what_would_act_twice_is_not_sent_again_and_the_page_says_so(lab, open_p
     press_key(page, "1")
     if name == "redo":
         page.keyboard.press("u")
-        expect(message(page)).to_contain_text("taken back")
+        expect(message(page)).to_contain_text("was undone")
     before = (vote_count(lab), newest_vote(lab), project_created_at(lab))
     page.evaluate("document.querySelector('details.talks').open = true; window.confirm = () => true;")
     current_pair(page)

@@ -281,7 +281,7 @@ def test_runs_are_compared_and_one_is_deleted(lab, run, open_page):
     page.click("[data-do=run-delete-leave]")
     page.click(f"[data-do=run-delete][data-run='{other.id}']")
     page.click("[data-do=run-delete-sure]")
-    expect_text(page, "runs-notice", f"Run {other.id} is deleted")
+    expect_text(page, "runs-notice", f"Run {other.id} was deleted")
     with Database.open(lab.home) as db:
         assert [left.id for left in runs(db)] == [run.id]
 
@@ -382,7 +382,7 @@ def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
     assert answer.locator("text=score").count() >= 6
     assert answer.locator("text=best of 4 by its score").count() == 2
     assert page.locator(".lab-compare .results img").count() == 0
-    assert "learnt from" not in answer.inner_text()
+    assert "was trained on" not in answer.inner_text()
     other = next(value for value in ("1", "2") if value != mine)
     control(page, "reward").select_option(other)
     page.route(re.compile("component_server"), reply_with_markup)

@@ -50,7 +50,7 @@ def test_label_with_a_judge_is_marked_as_simulated(tmp_path, capsys):
         (["demo", "--model", "./nowhere"], "ModelError", "embedded"),
         (["demo", "--steps", "0"], "ConfigError", "steps"),
         (["demo", "--labels", "-3"], "ConfigError", "at least 2 labels"),
-        (["demo", "--prompts", "/nonexistent/prompts.txt"], "ConfigError", "a prompt a line"),
+        (["demo", "--prompts", "/nonexistent/prompts.txt"], "ConfigError", "one prompt per line"),
     ],
 )
 def test_errors_name_the_remedy(tmp_path, capsys, words, kind, remedy):

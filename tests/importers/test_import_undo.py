@@ -232,7 +232,7 @@ def test_reimporting_after_undo_restores_everything_as_a_new_import(db, project,
 
 def test_an_import_that_is_undone_while_running_stops(db, project, bring, gaps):
     gaps += [None, lambda: undo_import(db, project.id, project_imports(db, project.id)[0].id)]
-    with pytest.raises(DataError, match="taken back meanwhile"):
+    with pytest.raises(DataError, match="undone in the meantime"):
         bring()
     assert live(db, project) == []
     assert projects.count_pairs(db, project.id) == 0

@@ -94,5 +94,5 @@ def test_files(tmp_path):
     path.write_bytes(b"x" * (MAX_BYTES + 1))
     with pytest.raises(ConfigError, match="2 MB"):
         read_prompt_file(path)
-    with pytest.raises(ConfigError, match="a prompt a line"):
+    with pytest.raises(ConfigError, match="one prompt per line"):
         read_prompt_file(tmp_path / "none.txt")

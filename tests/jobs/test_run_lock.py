@@ -163,7 +163,7 @@ def test_the_page_and_the_command_line_mark_interrupted_runs(db, home, run, proc
 
 
 def test_resuming_a_run_that_is_trained_without_a_job_queues_none(db, home, run, process):
-    with pytest.raises(StoreError, match=f"Run {run} goes on already"):
+    with pytest.raises(StoreError, match=f"Run {run} is already in progress"):
         run_control.resume(db, home, run)
     set_run_status(db, run, RunStatus.PAUSED)
     run_control.resume(db, home, run)

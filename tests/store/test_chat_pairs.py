@@ -29,8 +29,8 @@ def test_what_the_project_holds_is_not_stored_again(db: Database, project: Proje
 
 
 def test_what_is_no_pair_stores_nothing(db: Database, project: Project):
-    with pytest.raises(LabelError, match="are the same"):
+    with pytest.raises(LabelError, match="are equal"):
         add_chat_pair(db, project.id, "A tale?", BIRD, BIRD._replace(text="Once a bird sang. ", checkpoint="base"))
-    with pytest.raises(LabelError, match="kept for evaluation"):
+    with pytest.raises(LabelError, match="held out for evaluation"):
         add_chat_pair(db, project.id, "Far", BIRD, CAT)
     assert count_pairs(db, project.id) == 0

@@ -138,7 +138,7 @@ def test_a_write_inside_a_write_fails_instead_of_waiting_for_ever(home: Path) ->
 
 
 def test_foreign_keys_hold(db: Database) -> None:
-    with pytest.raises(StoreError, match="contradict"), db.write() as conn:
+    with pytest.raises(StoreError, match="violate"), db.write() as conn:
         conn.exec_driver_sql("INSERT INTO run_events (run_id, kind, payload, created_at) VALUES (99, 'note', '{}', 0)")
 
 

@@ -111,7 +111,7 @@ def test_a_gold_pair_is_no_hidden_repeat(db, project, make_pairs):
 def test_only_the_persons_own_vote_for_one_text_becomes_a_known_answer(db, project, make_pairs):
     one, two = make_pairs(2)
     vote, tie = cast(db, one, "ann", Choice.SECOND), cast(db, two, "ann", Choice.TIE)
-    with pytest.raises(StaleVoteError, match="taken back meanwhile"):
+    with pytest.raises(StaleVoteError, match="changed or undone"):
         gold_pairs.mark_gold(db, project.id, "bob", vote.id, True)
     with pytest.raises(LabelError, match="must prefer one of the two texts"):
         gold_pairs.mark_gold(db, project.id, "ann", tie.id, True)

@@ -105,7 +105,7 @@ def test_a_newer_schema_is_refused_and_left_alone(fresh: str, home: Path) -> Non
 
 def test_a_database_of_something_else_is_refused_and_left_alone(fresh: str, home: Path) -> None:
     _do(fresh, "CREATE TABLE cats (name TEXT)")
-    with pytest.raises(StoreError, match=r"something else.*cats.*--home"):
+    with pytest.raises(StoreError, match=r"another program.*cats.*--home"):
         Database.open(home)
     assert _columns(fresh) == {"cats": ["name"]}
 
@@ -226,7 +226,7 @@ def test_foreign_keys_are_back_after_a_migration(old: Path) -> None:
     with Database.open(old) as db:
         with db.write() as conn:
             assert conn.execute(text("PRAGMA foreign_keys")).scalar() == 1
-        with pytest.raises(StoreError, match="contradict"), db.write() as conn:
+        with pytest.raises(StoreError, match="violate"), db.write() as conn:
             conn.execute(text("DELETE FROM projects WHERE id = 1"))
     assert len(_contents(old)[0]["scores"]) == 2
 

@@ -187,7 +187,7 @@ def test_labels_changed_by_hand_are_noticed(db: Database, project: Project, make
     pinned = label_snapshots.snapshot_labels(db, project.id, Source.HUMAN)
     with db.write() as conn:
         conn.exec_driver_sql(change)
-    with pytest.raises(StoreError, match="not those that were pinned"):
+    with pytest.raises(StoreError, match="differ from the recorded ones"):
         label_snapshots.load_comparisons(db, pinned)
 
 

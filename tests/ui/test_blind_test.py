@@ -107,7 +107,7 @@ def test_what_cannot_be_asked_for_is_refused_and_leaves_nothing(ctx, begun, chan
 
 def test_no_more_pairs_than_prompts_are_kept_aside(ctx, begun, monkeypatch):
     monkeypatch.setattr(blind_test, "prompts", lambda db, project, split: prompts(db, project, split)[:3])
-    with pytest.raises(FieldError, match="keeps 3 prompts aside") as refused:
+    with pytest.raises(FieldError, match="has 3 held-out prompts") as refused:
         start(ctx)
     assert refused.value.field == "pairs"
 
@@ -187,7 +187,7 @@ def test_a_test_is_renamed_and_deleted_with_what_was_said(ctx, begun):
     assert (told["test"]["id"], told["test"]["deletion_note"]) == (other.id, "with its texts (nobody had answered)")
     assert blind_test.list_tests(ctx) == [[other.id, "base model against run 1, step 40"]]
     assert blind_test.state(ctx, begun.id, "bob") == {"id": None}
-    with pytest.raises(StaleVoteError, match="not there any more"):
+    with pytest.raises(StaleVoteError, match="was deleted"):
         answer(ctx, "eve", test_id=begun.id, position=0, choice="left")
 
 
@@ -198,7 +198,7 @@ def test_a_test_is_renamed_and_deleted_with_what_was_said(ctx, begun):
         ({"test_id": 1, "action": "rename"}, "1 to 80 characters"),
         ({"test_id": 1, "action": "rename", "name": "x" * 81}, "1 to 80 characters"),
         ({"test_id": 1, "action": "burn"}, "no usable action"),
-        ({"action": "delete"}, "no usable test"), ({"test_id": 99, "action": "delete"}, "not there any more"),
+        ({"action": "delete"}, "no usable test"), ({"test_id": 99, "action": "delete"}, "was deleted"),
     ],
 )  # fmt: skip
 def test_an_invalid_edit_of_a_test_is_refused(ctx, begun, payload, words):
@@ -206,7 +206,7 @@ def test_an_invalid_edit_of_a_test_is_refused(ctx, begun, payload, words):
         edit(ctx, "ann", **payload)
     assert blind_test.list_tests(ctx) == [[begun.id, "base model against run 1, step 40"]]
     copy_project(ctx.db, ctx.project)
-    with pytest.raises(LabError, match="not there any more"):
+    with pytest.raises(LabError, match="was deleted"):
         edit(ctx, "ann", test_id=begun.id, action="delete")
 
 
@@ -242,7 +242,7 @@ def test_answers_to_what_is_not_there_are_refused_and_nothing_is_recorded(ctx, b
             answer(ctx, "ann", **{"test_id": begun.id, "position": 0, "choice": "left"} | wrong)
     with pytest.raises(LabError):
         answer(ctx, "ann", test_id=begun.id, choice="left")
-    with pytest.raises(StaleVoteError, match="not there any more"):
+    with pytest.raises(StaleVoteError, match="was deleted"):
         answer(ctx, "ann", test_id=begun.id + 1, position=0, choice="left")
     answer(ctx, "ann", test_id=begun.id, position=0, choice="tie")
     with pytest.raises(StaleVoteError, match="already been judged"):

@@ -23,7 +23,7 @@ from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import _require_labeller_for
 from rlhf_lab.ui.screens import chat, label
 
-NOT_YOURS = "not yours"
+NOT_YOURS = "belongs to somebody else"
 SETTINGS = {
     "models": ["run/1/4", "base"],
     "seed": 7,
@@ -224,7 +224,7 @@ def test_what_cannot_become_a_pair(ctx, screen):
     assert "two complete answers" in screen.make_pair(event(jobs=stopped))["error"]
     alone = answered(ctx, screen)[:1]
     assert "two complete answers" in screen.make_pair(event(jobs=alone))["error"]
-    assert "the same" in screen.make_pair(event(jobs=answered(ctx, screen, ("Once.", "Once. "))))["error"]
+    assert "are equal" in screen.make_pair(event(jobs=answered(ctx, screen, ("Once.", "Once. "))))["error"]
     evaluation = prompts(ctx.db, ctx.project.id, "eval")[0].text
     assert "evaluation" in screen.make_pair(event(jobs=answered(ctx, screen, prompts=(evaluation,) * 2)))["error"]
     different = answered(ctx, screen, prompts=(CONVERSATION, "A tale?"))

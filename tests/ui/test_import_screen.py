@@ -92,7 +92,7 @@ def test_imports_are_listed_and_undone(controller, ctx):
     )
     payload = {"project": listed["project"], "import": record["id"]}
     assert act(controller, {"action": "ask", **payload}) == {"deletion_summary": "2 votes and 2 pairs go."}
-    with pytest.raises(ConfigError, match="Another project was opened"):
+    with pytest.raises(ConfigError, match="Another project has been opened"):
         act(controller, {"action": "back", **payload, "project": listed["project"] + 1})
     for wrong in (record["id"] + 1, 2**70):
         with pytest.raises(StoreError):
@@ -140,7 +140,7 @@ def test_no_other_file_of_this_machine_is_read(controller, ctx, tmp_path):
         controller.uploads / "none",
         controller.uploads,
     ):
-        with pytest.raises(ConfigError, match="not here"):
+        with pytest.raises(ConfigError, match="is missing"):
             act(controller, {"action": "preview", "path": str(path)})
     for name in ("", "secret.jsonl", "../secret", "a b/c", "rlhf_lab/ui"):
         with pytest.raises(ConfigError, match="OWNER/NAME"):

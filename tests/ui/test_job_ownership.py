@@ -23,7 +23,7 @@ from rlhf_lab.ui.screens import blind_test, compare, reward
 from rlhf_lab.ui.services import generation_requests
 
 SAMPLING = {"models": ["base"], "seed": 7, "temperature": 1, "max_new_tokens": 8, "reward_model_id": ""}
-NOT_YOURS = "not yours"
+NOT_YOURS = "belongs to somebody else"
 
 
 @pytest.fixture

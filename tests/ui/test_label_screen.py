@@ -112,7 +112,7 @@ def test_a_page_that_still_shows_a_deleted_project_cannot_vote_in_the_next(ctx, 
     remove_project(ctx.db, ctx.home, 2)
     new_project(ctx.db, prompt_set="support")
     now = label.state(ctx, "ann")
-    with pytest.raises(StaleVoteError, match="not there any more"):
+    with pytest.raises(StaleVoteError, match="was deleted"):
         cast(ctx, payload | {"uuid": "stale"}, via)
     second = cast(ctx, payload | {"uuid": "second", "pair_id": now["pair"]["id"]}, via)
     assert second.id > first.id
@@ -143,7 +143,7 @@ def test_a_page_of_another_project_undoes_nothing_in_this_one(ctx):
 def test_the_reply_to_a_vote_has_its_uuid_also_when_its_pair_is_gone(ctx):
     handler = label.voting_handlers(ctx)["vote"]
     pair = label.state(ctx, "ann")["pair"]["id"]
-    for pair_id, words in ((pair, ""), (9999, "not there any more"), (pair, "already voted")):
+    for pair_id, words in ((pair, ""), (9999, "was deleted"), (pair, "already voted")):
         payload = {"annotator": "ann", "pair_id": pair_id, "choice": "left", "uuid": f"{pair_id}{words}"}
         reply = handler(gr.EventData(None, payload))
         assert reply["vote_uuid"] == payload["uuid"]

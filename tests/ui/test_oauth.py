@@ -163,7 +163,7 @@ def test_the_state_cookie_is_no_login_cookie(web, hub, access):
 
 @pytest.mark.parametrize(
     ("code", "broken", "status", "words"),
-    [("bad", False, 502, "OAuthError"), ("good", True, 502, "ConnectError"), ("", False, 403, "says no")],
+    [("bad", False, 502, "OAuthError"), ("good", True, 502, "ConnectError"), ("", False, 403, "refused")],
 )
 def test_a_provider_that_refuses_or_is_unreachable_is_reported(web, hub, access, code, broken, status, words):
     state = leave(web, hub)

@@ -353,7 +353,7 @@ def test_only_the_operator_creates_a_project(ctx, calls):
     for wrong in (None, "", "Sesame"):
         assert "Only the operator" in page.action(wrong, event)["error"]
     assert len(projects(ctx.db)) == 1
-    assert "is made" in page.action("sesame", event)["message"]
+    assert "was created" in page.action("sesame", event)["message"]
     assert len(projects(ctx.db)) == 2
 
 

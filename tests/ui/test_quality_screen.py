@@ -129,7 +129,7 @@ def test_doubtful_labels_are_listed_and_can_be_set_aside(ctx, three):
     assert act(ctx, {"action": "again", "vote_id": worst["vote_id"]}).endswith("will see the pair again.")
     again = controller.get_state({})["doubtful_labels"]["labels"]
     assert [label["is_set_aside"] for label in again] == [True, False]
-    with pytest.raises(LabError, match="taken back meanwhile"):
+    with pytest.raises(LabError, match="changed or undone"):
         act(ctx, {"action": "again", "vote_id": worst["vote_id"]})
 
 

@@ -232,7 +232,7 @@ def test_explanations_need_an_existing_model_and_a_queue_that_is_not_full(ctx):
 
 def test_the_result_of_another_kind_of_job_is_refused(ctx):
     job = queue.submit(ctx.db, JobKind.SAMPLE_PAIRS, ctx.project.id, {"count": 1})
-    with pytest.raises(LabError, match="not yours"):
+    with pytest.raises(LabError, match="belongs to somebody else"):
         generation_requests.own_job(ctx, job.id, JobKind.EXPLAIN, "ann")
     with pytest.raises(LabError, match="no usable job"):
         parse_payload(reward.JobQuery, {"job": None})

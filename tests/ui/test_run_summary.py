@@ -67,7 +67,7 @@ def test_the_best_checkpoint_in_a_sentence(ctx):
 
 
 ACTIVITIES = [
-    (RunStatus.QUEUED, EngineState.STARTING, {}, "loads torch"),
+    (RunStatus.QUEUED, EngineState.STARTING, {}, "loads PyTorch"),
     (RunStatus.QUEUED, EngineState.ABSENT, {}, "is starting"),
     (RunStatus.QUEUED, EngineState.ALIVE, {}, "Waits for the engine"),
     (RunStatus.QUEUED, EngineState.ALIVE, {"waits_for": [3]}, "until run 3 has ended"),

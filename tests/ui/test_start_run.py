@@ -76,7 +76,7 @@ def test_a_reward_model_that_may_be_guessing_has_a_warning(ctx):
     good = reward_model(ctx, accuracy=0.8, accuracy_low=0.7, accuracy_high=0.9)
     trusted, doubtful = start_run.start_options(ctx, {})["models"]
     assert doubtful["label"] == f"{wide.id}: 3 simulated labels, accuracy 3–56 %"
-    assert "no better than guessing" in doubtful["note"]
+    assert "no better than chance" in doubtful["note"]
     assert trusted["label"] == f"{good.id}: 3 simulated labels, accuracy 80 %"
     assert "guessing" not in trusted["note"]
 
@@ -87,7 +87,7 @@ def test_an_accuracy_interval_that_begins_at_zero_has_the_warning_too(ctx):
     unmeasured = reward_model(ctx, accuracy=None, accuracy_low=0.0, accuracy_high=1.0)
     unknown = reward_model(ctx, accuracy=0.8, accuracy_low=None)
     notes = {model["id"]: model["note"] for model in start_run.start_options(ctx, {})["models"]}
-    warned = {row.id: "no better than guessing" in notes[row.id] for row in (lowest, unmeasured, unknown)}
+    warned = {row.id: "no better than chance" in notes[row.id] for row in (lowest, unmeasured, unknown)}
     assert warned == {lowest.id: True, unmeasured.id: True, unknown.id: False}
 
 
@@ -107,7 +107,7 @@ def test_an_accuracy_interval_that_begins_at_zero_has_the_warning_too(ctx):
 def test_without_a_bound_the_accuracy_itself_tells_whether_to_warn(ctx, accuracy, low, warns, label):
     row = reward_model(ctx, accuracy=accuracy, accuracy_low=low, accuracy_high=low)
     (model,) = start_run.start_options(ctx, {})["models"]
-    assert ("no better than guessing" in model["note"]) is warns
+    assert ("no better than chance" in model["note"]) is warns
     assert model["label"] == f"{row.id}: 3 simulated labels, {label}"
 
 

@@ -57,7 +57,7 @@ def test_the_base_comes_first_and_prompts_are_those_that_nothing_was_trained_on(
     [
         ({"contestants": ["base"]}, "2 to 8 different models; 1"),
         ({"contestants": ["base", "run/9/40"]}, 'run/9/40" does not exist'),
-        ({"contestants": ["base", "../x"]}, "is not there"),
+        ({"contestants": ["base", "../x"]}, "does not exist"),
         ({"prompts": "65"}, "from 1 to 64"),
         ({"reward_model_id": ""}, "Best of 4 needs a reward model"),
     ],
@@ -114,5 +114,5 @@ def test_sides_are_chosen_for_each_person(ctx, written):
 def test_deleting(ctx, written):
     payload = parse_payload(tournament.TournamentPayload, {"tournament_id": written.id})
     assert tournament.delete(ctx, payload, "ann") == {"id": None, "ids": []}
-    with pytest.raises(LabError, match="not there any more"):
+    with pytest.raises(LabError, match="was deleted"):
         tournament.delete(ctx, payload, "ann")

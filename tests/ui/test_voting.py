@@ -55,7 +55,7 @@ def test_strength_and_note_are_kept_and_strength_belongs_to_a_side(ctx):
 
 @pytest.mark.parametrize("broken", [{"strength": "very"}, {"note": "x" * 1001}, {"uuid": "x" * 65}])
 def test_an_unknown_strength_and_too_long_texts_are_refused(ctx, broken):
-    with pytest.raises(LabError, match=r"no usable strength|shorten it|uuid is too long"):
+    with pytest.raises(LabError, match=r"no usable strength|shorten the note|uuid is too long"):
         cast(ctx, **broken)
     assert label.state(ctx, "ann")["labels"] == 0
 
@@ -178,14 +178,14 @@ def test_programs_need_the_join_code_where_people_do(ctx, monkeypatch, in_loop):
         ask(name="bot")
     assert ask(name="bot", code="abc234")["id"] is not None
     for nobody in ("", "x" * 51):
-        with pytest.raises(Error, match="who judges"):
+        with pytest.raises(Error, match="name of the annotator"):
             ask(name=nobody, code="ABC234")
 
 
 @pytest.mark.parametrize(
     ("payload", "words"),
     [({"duration_ms": float("inf")}, "no usable duration"), ({"pair_id": float("inf")}, "no usable pair"),
-     ({"uuid": "u" * 65}, "uuid is too long"), ({"note": "n" * 1001}, "shorten it")],
+     ({"uuid": "u" * 65}, "uuid is too long"), ({"note": "n" * 1001}, "shorten the note")],
 )  # fmt: skip
 def test_an_invalid_vote_is_refused_with_a_message(ctx, payload, words):
     with pytest.raises(LabError, match=words):
