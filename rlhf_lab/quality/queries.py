@@ -75,5 +75,5 @@ def request_new_vote(db: Database, project_id: int, vote_id: int) -> None:
     query = select(t.votes.c.id).join(t.pairs, in_project).where(t.votes.c.id == vote_id, LIVE_VOTE)
     with db.write() as conn:
         if conn.execute(query).scalar() is None:
-            raise StaleVoteError("That vote was changed or taken back meanwhile. Look at the list again.")
+            raise StaleVoteError("That vote has been changed or undone. Reload the page.")
         update_vote(conn, vote_id, undone_at=time.time())

@@ -196,7 +196,7 @@ def test_stopped_run_is_renamed_and_resumed_in_the_list(lab, run, open_page):
         before = runs(db)[0]
     assert (before.name, before.status) == ("<b>first</b> try", RunStatus.STOPPED)
     page.click("[data-do=run-resume]")
-    expect_text(page, "runs-notice", f"Run {before.id} goes on")
+    expect_text(page, "runs-notice", f"Run {before.id} continues")
     page.click("[data-do=run-watch]")
     wait_step(page, before.step + 2)
     page.click("[data-do=stop]")

@@ -66,7 +66,7 @@ def test_a_guarded_lab_asks_for_the_join_code(ctx, monkeypatch):
     ("endpoint", "arguments", "message"),
     [
         ("next_pair", {"name": 5}, "must be texts"),
-        ("next_pair", {"name": ""}, "Say who judges"),
+        ("next_pair", {"name": ""}, "Pass the name"),
         ("next_pair", {"who": "tool"}, "Unknown: who. There are name, code and session."),
         ("next_pair", ["tool"], "Send a JSON object with name, code."),
         ("next_pair", {"name": "tool", "session": 1}, "`session` must be a text"),

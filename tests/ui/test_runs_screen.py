@@ -223,7 +223,7 @@ def test_rename_resume_and_delete(ctx, make, monkeypatch):
     assert store.get_run(ctx.db, run_id).name == "<b>two</b>"
     with pytest.raises(ConfigError, match="1 to 80"):
         act(ctx, action="rename", run=run_id, name="  ")
-    assert "goes on" in act(ctx, action="resume", run=run_id)
+    assert "continues" in act(ctx, action="resume", run=run_id)
     (job,) = queue.jobs(ctx.db, kinds=[JobKind.TRAIN_POLICY])
     assert job.payload == {"run_id": run_id}
     with pytest.raises(StoreError, match="stop it"):

@@ -41,10 +41,13 @@ class ApiClients:
             or not name.isprintable()
             or latin_spelling(name).casefold().startswith(("api:", "judge:"))
         ):
-            raise LabelError(f"Say who judges: `name`, 1 to {MAX_TOOL_NAME_LENGTH} characters, without api: or judge:.")
+            raise LabelError(
+                f"Pass the name of the annotator: `name`, 1 to {MAX_TOOL_NAME_LENGTH} characters, without api: or judge:."
+            )
         if scripts := mixed_scripts(name):
             raise LabelError(
-                f"A word of `name` mixes letters of several alphabets ({', '.join(scripts)}). Write each word in one alphabet."
+                f"A word of `name` mixes letters of several alphabets ({', '.join(scripts)}). Write each word in one "
+                "alphabet."
             )
         now, keys = time.monotonic(), lookalike_keys(name)
         with self._lock:

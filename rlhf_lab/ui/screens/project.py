@@ -215,7 +215,7 @@ class ProjectController:
     def rename(self, payload: ProjectPayload) -> dict[str, Any]:
         name = check_name(payload.name)
         rename_project(self.ctx.db, payload.project, name)
-        return {"message": f'The project is now called "{name}" now.'}
+        return {"message": f'The project is called "{name}" now.'}
 
     def set_temperature(self, payload: ProjectPayload) -> dict[str, Any]:
         if payload.temperature is None:
