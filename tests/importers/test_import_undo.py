@@ -243,7 +243,7 @@ def test_undoing_an_import_stops_another_running_one_which_can_be_repeated(db, p
     bring()
     rows = [*ROWS[:4], row("q"), row("r"), *ROWS[4:]]
     gaps += [None, lambda: undo_import(db, project.id, project_imports(db, project.id)[-1].id)]
-    with pytest.raises(DataError, match="taken back meanwhile, and this one ended"):
+    with pytest.raises(DataError, match="undone in the meantime, so this one ended"):
         bring(rows, name="w.jsonl")
     gaps.clear()
     bring(rows, name="w.jsonl")
