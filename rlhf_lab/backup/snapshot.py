@@ -132,8 +132,7 @@ def take_snapshot(
         except OSError as exc:
             raise StoreError(
                 f"The home {home} could not be copied to {folder} ({exc.strerror or exc}). Free some disk space and "
-                "try again. "
-                "The lab was not changed."
+                "try again. The lab was not changed."
             ) from exc
         if snapshot.missing == missing:
             return snapshot
@@ -146,9 +145,8 @@ def check_home(home: Path) -> None:
     if database_url_override() is not None:
         raise StoreError(
             "The lab's tables are not in its home but where RLHF_LAB_STORE says, so the home alone would be no "
-            "backup. Copy the "
-            "database with its own tools (pg_dump, pg_restore) while nothing trains, and the folder of the home as "
-            "it is."
+            "backup. Copy the database with its own tools (pg_dump, pg_restore) while nothing trains, and the "
+            "folder of the home as it is."
         )
     if not (home / FILE_NAME).is_file():
         raise StoreError(f"There is no lab in {home}. Give its folder with --home.")

@@ -375,8 +375,8 @@ def format_result(r: DemoResult) -> str:
         f'{pluralize(r.labels, "simulated label")} by the judge "{r.judge}" '
         f"({pluralize(r.label_ties, 'tie')}), seed {r.seed}" + (f"; {r.note}" if r.note else ""),
         f"reward model: {r.reward_accuracy:.0%} of {pluralize(r.accuracy_pairs, 'unseen pair')} ranked as the judge "
-        "does "
-        f"(95 %: {r.reward_accuracy_low:.0%} to {r.reward_accuracy_high:.0%}; {r.tie_share:.0%} of pairs were ties)",
+        f"does (95 %: {r.reward_accuracy_low:.0%} to {r.reward_accuracy_high:.0%}; {r.tie_share:.0%} of pairs were "
+        "ties)",
         f"gold above the base, in sd of the base: policy {r.gold_gain:+.2f} ± {r.gold_gain_se:.2f} at KL {r.kl:.1f}; "
         f"best of 4 {r.best_of_4_gold - r.gold_base:+.2f} ± {r.best_of_4_se:.2f} at {r.best_of_4_kl:.1f}; "
         f"best of 16 {r.best_of_16_gold - r.gold_base:+.2f} ± {r.best_of_16_se:.2f} at {r.best_of_16_kl:.1f}",

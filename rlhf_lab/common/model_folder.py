@@ -77,8 +77,7 @@ def check_file_names(name: str, files: Collection[str]) -> None:
         if any(file.endswith(PICKLE_SUFFIXES) for file in files):
             raise ModelError(
                 f"{name}: its weights are pickle files, which can run code when opened and are refused. Choose a "
-                "model with "
-                "*.safetensors, or convert it: "
+                "model with *.safetensors, or convert it: "
                 "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)."
             )
         raise ModelError(f"{name}: there is no *.safetensors file, so there are no weights to load. Choose another.")
@@ -130,20 +129,17 @@ def causal_lm_architecture(name: str, config: Any) -> str:
     if model_type not in known:
         raise ModelError(
             f"{name}: its config.json cannot be read: the installed transformers knows no causal language model of "
-            "the type "
-            f"{model_type!r}. A model that needs remote code is not supported. Choose another."
+            f"the type {model_type!r}. A model that needs remote code is not supported. Choose another."
         )
     if model_type in RECURRENT_MODEL_TYPES:
         raise ModelError(
             f"{name}: a model of the type {model_type} keeps a state of the text so far instead of keys and values, "
-            "and the "
-            "lab cannot sample from it. Choose a model with attention layers."
+            "and the lab cannot sample from it. Choose a model with attention layers."
         )
     if config.get("quantization_config"):
         raise ModelError(
             f"{name}: its weights are stored quantised, and adapters cannot be trained on these. Choose the model's "
-            "version "
-            "in bfloat16 or float32."
+            "version in bfloat16 or float32."
         )
     return str(architectures[0] if architectures else known[model_type])
 

@@ -33,9 +33,8 @@ class LabellingConfig(Config):
     hold_s: int = setting(180, "seconds for which a pair shown to one person is kept from the others", 5, 3600)
     sampling: SamplingMethod = setting(
         "random",
-        "which pairs of those written are shown: any; whose answers are expected to teach the most; where the reward "
-        "model is least sure; "
-        "what is least similar to the existing pairs",
+        "which pairs of those written are shown: any; whose answers are expected to teach the most; where the "
+        "reward model is least sure; what is least similar to the existing pairs",
     )
     texts: Literal["base", "policy"] = setting(
         "base", "who writes the texts: the base model, or the newest checkpoint of a run"

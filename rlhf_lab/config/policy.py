@@ -282,8 +282,7 @@ class PolicyConfig(Config):
             if not item.applies_to(self.algorithm) and value != item.default:
                 raise ConfigError(
                     f"{item.name} = {value} has no meaning for {self.algorithm}, only for "
-                    f"{', '.join(item.only or ())}. "
-                    f"Leave it at {item.default}."
+                    f"{', '.join(item.only or ())}. Leave it at {item.default}."
                 )
         for is_conflict, message in _conflicts(self):
             if is_conflict:
@@ -352,8 +351,7 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         (
             c.algorithm in SINGLE_PASS_ALGORITHMS and (c.epochs > 1 or c.minibatches > 1),
             f"epochs = {c.epochs}, minibatches = {c.minibatches}: {c.algorithm} has no probability ratio that could "
-            "account "
-            "for rollouts of an older policy. Set both to 1",
+            "account for rollouts of an older policy. Set both to 1",
         ),
         (
             c.algorithm == "trpo" and c.value_trunk == "shared",
@@ -376,8 +374,7 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         (
             c.kl_penalty == "loss" and c.kl_estimator in ("k1", "full"),
             f"kl_estimator = {c.kl_estimator} in the loss: the slope of k1 is 0 on average, and full is not kept for "
-            "the loss. "
-            "Choose k2 or k3, or kl_penalty = reward",
+            "the loss. Choose k2 or k3, or kl_penalty = reward",
         ),
         (
             c.kl_controller == "adaptive" and not c.beta > 0,
@@ -392,8 +389,7 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         (
             c.kl_budget is not None and (c.kl_controller == "adaptive" or not c.beta > 0),
             f"kl_budget = {c.kl_budget} steers beta itself, from a positive value on. Choose kl_controller = fixed "
-            "and a "
-            "positive beta, or kl_budget = none",
+            "and a positive beta, or kl_budget = none",
         ),
         (
             c.algorithm == "dpo" and not c.beta > 0,

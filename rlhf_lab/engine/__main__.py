@@ -53,8 +53,7 @@ def run_engine(home: Path, idle_exit_s: float, threads: int) -> None:
     except OSError as error:
         raise StoreError(
             f"the home {home} cannot be used: {error.strerror or error}. Check that it is a folder on a disk with "
-            "free space "
-            "that you may write to, or choose another with --home."
+            "free space that you may write to, or choose another with --home."
         ) from error
     with lock:
         _open_log(home)

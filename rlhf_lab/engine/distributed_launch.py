@@ -44,8 +44,7 @@ LAUNCHED_VARIABLE = "TORCHELASTIC_RUN_ID"  # set for processes that `accelerate 
 ERROR_REPORT_WAIT_S = 30.0  # how long a failed process waits for the main one, which failed too, to record the error
 REWARD_PROCESS_DIED = (
     f"one of the processes that trained the reward model died, and the others were ended ({LOG_FILE} in the home's "
-    "folder "
-    f"{REWARD_MODELS_FOLDER} says more). The labels are untouched: train it again."
+    f"folder {REWARD_MODELS_FOLDER} says more). The labels are untouched: train it again."
 )
 
 

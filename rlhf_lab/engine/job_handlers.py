@@ -298,7 +298,6 @@ def _save_reward_model(home: Path, model: RewardModel, config: RewardConfig, rep
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
         raise TrainingError(
             f"the reward model could not be written to {folder.parent} ({error}). Free some disk space and train it "
-            "again: "
-            "the labels are untouched."
+            "again: the labels are untouched."
         ) from error
     return folder

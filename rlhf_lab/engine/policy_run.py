@@ -68,8 +68,7 @@ STEP_PARTS = ("rollout", "score", "update")
 HALT_EVENT_KINDS = (EventKind.PAUSE, EventKind.STOP)  # applied at once, also within a step
 RUN_PROCESS_DIED = (
     "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). "
-    "The last "
-    "checkpoint is kept: resume the run."
+    "The last checkpoint is kept: resume the run."
 )
 ENGINE_EXIT_MESSAGE = "the engine was stopped; the run continues when it is restarted"
 

@@ -275,8 +275,7 @@ def _detect_row_format(
             raise ColumnMappingError(
                 f"There are two pairs of texts: {names[0]} and {names[1]}, {names[2]} and {names[3]}.",
                 f"Say which to take: --map chosen={names[0]} --map rejected={names[1]}, or --map first={names[2]} "
-                "--map "
-                f"second={names[3]}.",
+                f"--map second={names[3]}.",
                 available,
             )
     if ("chosen", "rejected") in pairs:
@@ -289,8 +288,7 @@ def _detect_row_format(
         raise ColumnMappingError(
             f"Row 1 has two texts, but nothing says which is better. The columns are {_join_names(available)}.",
             "Say which column is the choice, or which are the scores: --map choice=COLUMN, or --map "
-            "score_first=COLUMN --map "
-            "score_second=COLUMN.",
+            "score_first=COLUMN --map score_second=COLUMN.",
             available,
         )
     if {"completion", "label"} <= set(available):
@@ -301,8 +299,7 @@ def _detect_row_format(
     raise ColumnMappingError(
         f"Row 1 has no pair of texts that the lab knows by name. The columns are {_join_names(available)}.",
         "Say which they are: --map chosen=COLUMN --map rejected=COLUMN, or --map first=COLUMN --map second=COLUMN "
-        "--map "
-        "choice=COLUMN.",
+        "--map choice=COLUMN.",
         available,
     )
 

@@ -29,8 +29,7 @@ def report_split_conflicts(db: Database, parsed_file: ParsedFile, project_id: in
             vote.row_number,
             f"row {vote.row_number}",
             f"{column} is {vote.split!r}, but the project has this prompt in {splits[vote.prompt]!r}. Take the row "
-            "out, or leave "
-            "the column out with --map split=.",
+            "out, or leave the column out with --map split=.",
         )
         for vote in parsed_file.votes
         if vote.split and splits.get(vote.prompt, vote.split) != vote.split
@@ -70,8 +69,7 @@ class ProjectIndex:
         if conn.execute(active_votes).first():
             raise DataError(
                 "An import of this project is being taken back. Wait a moment and import this then; if that was cut "
-                "off, take "
-                "the rest of it back first."
+                "off, take the rest of it back first."
             )
         self._read_prompts(conn, 0)
         prompt_ids = sorted({self.prompt_ids[text] for text in prompts if text in self.prompt_ids})

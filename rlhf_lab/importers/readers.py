@@ -101,8 +101,7 @@ def _check_columns(names: Iterable[str]) -> str:
     if long_name := next((name for name in counts if len(name) > MAX_COLUMN_NAME_CHARS), ""):
         return (
             f"a column's name has {len(long_name):,} characters ({long_name[:40]!r} …), more than "
-            f"{MAX_COLUMN_NAME_CHARS}. "
-            "Write the names of the columns in row 1"
+            f"{MAX_COLUMN_NAME_CHARS}. Write the names of the columns in row 1"
         )
     if duplicates := sorted(name for name, count in counts.items() if name and count > 1):
         return f"two columns are called {duplicates[0]!r}. Rename one in row 1 of the file"

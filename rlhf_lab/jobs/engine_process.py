@@ -200,10 +200,9 @@ def start_failure(status: EngineStatus, home: Path) -> str:
     delay = restart_delay_s(status.failed_starts)
     return (
         f"The engine does not start: {status.failed_starts} times in a row it ended while loading ({reason}). The "
-        "usual "
-        "cause is too little memory: close other programs, or raise the memory limit of the lab. The whole message "
-        "is in "
-        f"{OUTPUT_FILE} in the lab's home. What waits is kept; the next try follows within {delay:.0f} s."
+        "usual cause is too little memory: close other programs, or raise the memory limit of the lab. The whole "
+        f"message is in {OUTPUT_FILE} in the lab's home. What waits is kept; the next try follows within {delay:.0f} "
+        "s."
     )
 
 

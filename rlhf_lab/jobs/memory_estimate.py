@@ -153,8 +153,7 @@ def estimate_memory(facts: ModelFacts, device: DeviceMemory, config: PolicyConfi
     if least_bytes < required_bytes:
         advice += (
             f" The sizes are those of float32; in bfloat16 it is {least_bytes / 1e9:.1f} GB. The engine measures "
-            "which of the "
-            "two is faster on this machine and uses that one, unless RLHF_LAB_DTYPE is set."
+            "which of the two is faster on this machine and uses that one, unless RLHF_LAB_DTYPE is set."
         )
     return MemoryEstimate(device, terms, required_bytes, least_bytes, verdict, advice)
 

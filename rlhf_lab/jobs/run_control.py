@@ -141,8 +141,7 @@ def _labels_of_new_run(
     if all(comparison.tie for comparison in load_comparisons(db, labels)):
         raise LabelError(
             f"{config.algorithm} learns from labels, and in project {project_id} none prefers a text. Label some "
-            "pairs first, or "
-            "let a judge label some."
+            "pairs first, or let a judge label some."
         )
     return labels
 
@@ -180,8 +179,7 @@ def check_reward(
         ):
             raise ConfigError(
                 "the reward term arithmetic needs exercises like 3 + 4 in every prompt. Make a project with the "
-                "prompt set "
-                "arithmetic."
+                "prompt set arithmetic."
             )
 
 
@@ -238,8 +236,8 @@ def _check_critic_source(folder: Path) -> None:
         problem = "reads all layers" if reads_all_layers else "has no adapter"
         raise ConfigError(
             "critic_init = reward copies a reward model's adapter and its head on the last layer, and this one "
-            f"{problem}. "
-            "Choose critic_init = fresh, or a reward model that was trained with layers = last and kept its adapter."
+            f"{problem}. Choose critic_init = fresh, or a reward model that was trained with layers = last and kept "
+            "its adapter."
         )
 
 

@@ -109,8 +109,7 @@ def plan_project(db: Database, settings: StartupSettings, device: DeviceMemory) 
             if setting is not None:
                 raise ConfigError(
                     f"{setting.source} applies to a new project. Also give its model, in --model or "
-                    f"{VARIABLES['model']}: "
-                    "embedded, a folder, or a Hub id."
+                    f"{VARIABLES['model']}: embedded, a folder, or a Hub id."
                 )
         return ProjectPlan(None, None, None, temperature, "")
     with _naming(settings.model):

@@ -29,8 +29,7 @@ def encode_chat_prompt(tokenizer: TextTokenizer, prompt: str, settings: ChatSett
             error = template_error
     raise ModelError(
         f"the model's chat template refuses a prompt ({error}). Take this prompt out, or change the template "
-        "arguments: "
-        f"{prompt[:80]!r}."
+        f"arguments: {prompt[:80]!r}."
     ) from error
 
 

@@ -73,8 +73,7 @@ def check_terms(terms: list[RewardTerm]) -> list[RewardTerm]:
         if not (math.isfinite(term.weight) and 0 < abs(term.weight) <= MAX_WEIGHT):
             raise ConfigError(
                 f"the weight {term.weight} of the reward term {term.name} is no use: choose a number other than 0, "
-                "at most "
-                f"{MAX_WEIGHT:g}."
+                f"at most {MAX_WEIGHT:g}."
             )
         if term.name == OWN:
             if not str(term.options.get("file", "")).endswith(".py") or not term.options.get("function"):
@@ -116,8 +115,7 @@ def _length_window(min_words: Any, max_words: Any) -> RewardFunction:
     ):
         raise ConfigError(
             f"the reward term length needs a window of words like 5-20; it has {min_words} to {max_words}. Give two "
-            "whole "
-            "numbers, the smaller one first."
+            "whole numbers, the smaller one first."
         )
     return builtin.length_window(min_words, max_words)
 

@@ -60,8 +60,7 @@ class OpenFiles:
             if inode is None or self._inodes.setdefault(file, inode) != inode:
                 raise LostStoreError(
                     f"{file} was deleted, moved or replaced while the lab was running, so nothing is stored any "
-                    "more. Stop the "
-                    "lab, put the file back or choose another home with --home, and start it again."
+                    "more. Stop the lab, put the file back or choose another home with --home, and start it again."
                 )
 
     def forget_log(self) -> None:

@@ -147,8 +147,8 @@ class Context:
         if not self.is_operator() and not self._is_secret(secret):
             raise NotAllowedError(
                 "Only the operator may do this. Open the operator's link that was printed when the lab was started, "
-                "or enter "
-                f"the operator's secret under Project; it is the value of {OPERATOR_SECRET_ENV_VAR} where the lab runs."
+                f"or enter the operator's secret under Project; it is the value of {OPERATOR_SECRET_ENV_VAR} where "
+                "the lab runs."
             )
 
     def is_operator_with_secret(self, secret: str | None) -> bool:

@@ -93,8 +93,7 @@ def to_token_ids(backbone: Backbone, text_or_ids: TextOrIds, encode: Callable[[s
     if unknown:
         raise ConfigError(
             f"the token id {unknown[0]} does not exist: the model has the ids 0 to {vocabulary_size - 1}. Encode the "
-            "text with "
-            "the model's own tokenizer."
+            "text with the model's own tokenizer."
         )
     return ids
 
@@ -234,8 +233,7 @@ class PolicyTrainer:
         if not len(queries) == len(responses) == len(score_tensor) > 0:
             raise ConfigError(
                 f"{len(queries)} queries, {len(responses)} responses, {len(score_tensor)} scores: pass as many of "
-                "each, at least "
-                "one."
+                "each, at least one."
             )
         self.state.kl_controller.check_batch_size(len(score_tensor))
         check_scores(score_tensor, self.state.steps_done + 1)

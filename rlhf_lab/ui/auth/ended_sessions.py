@@ -27,8 +27,7 @@ class EndedSessions:
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise StoreError(
                 f"{path} cannot be used ({error}). It lists who logged out. Delete it together with access.json in "
-                "the same "
-                "folder: everybody has to log in again."
+                "the same folder: everybody has to log in again."
             ) from error
 
     def __contains__(self, session: str) -> bool:

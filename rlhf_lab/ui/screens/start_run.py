@@ -145,8 +145,7 @@ def reward_terms_input() -> Any:
         placeholder="0.5 * length:5-20",
         info="Empty: the reward model alone. Otherwise each line is a term, or a weight times a term, that is added to the "
         "reward model's score: length:5-20 (words), regex:^Yes, json, repetition, arithmetic, or FILE.py:FUNCTION "
-        "from the "
-        "folder rewards of the lab. The line 0.5 * reward_model halves the reward model's own weight.",
+        "from the folder rewards of the lab. The line 0.5 * reward_model halves the reward model's own weight.",
     )
 
 

@@ -349,8 +349,7 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
         return Finding(
             Level.ALERT,
             f"KL {kl.current:.1f} {direction} while gold {gold_direction}: the policy probably exploits the reward "
-            "model; "
-            f"{'raise beta or stop' if trends.kl_budget is None else 'stop, or start with a lower kl_budget'}.",
+            f"model; {'raise beta or stop' if trends.kl_budget is None else 'stop, or start with a lower kl_budget'}.",
             restrains=True,
         )
     if kl.current > KL_HIGH:
@@ -481,8 +480,7 @@ def _gold(gold: Trend, trends: CurveTrends) -> Finding:
         return Finding(
             Level.ALERT,
             f"Gold {gold.current:z.2f}, {gold.best:z.2f} at its highest, while the score rose: over-optimisation; "
-            "stop or "
-            f"{'raise beta' if trends.kl_budget is None else 'start with a lower kl_budget'}.",
+            f"stop or {'raise beta' if trends.kl_budget is None else 'start with a lower kl_budget'}.",
             restrains=True,
         )
     if gold.best - gold.current > GOLD_NOISE_FACTOR * gold.effective_threshold(GOLD_FALL / GOLD_NOISE_FACTOR):
