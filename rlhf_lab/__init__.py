@@ -24,4 +24,8 @@ no cycle exists inside a package.
     errors                    one exception hierarchy
 """
 
+from rlhf_lab.common.storage import keep_models_on_storage
+
 __version__ = "0.2.0"
+
+keep_models_on_storage()  # before any module imports huggingface_hub

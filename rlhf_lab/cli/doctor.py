@@ -24,6 +24,7 @@ from rlhf_lab.common.bundled_assets import embedded_model_folder, weights_digest
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState
 from rlhf_lab.common.paths import database_url_override
 from rlhf_lab.common.records import EngineRow
+from rlhf_lab.common.storage import storage_note
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import EngineError, LabError
 from rlhf_lab.jobs import queue
@@ -119,7 +120,11 @@ def check_store(db: Database, home: Path) -> str:
     with db.write():
         pass
     database_note = f"its tables in {db.location}; " if database_url_override() else ""
-    return f"{check_writable(home)}; {database_note}{pluralize(len(projects(db)), 'project')}, {pluralize(len(runs(db)), 'run')}"
+    journal_note = (
+        f"no write-ahead log, because {db.wal_problem}: a rollback journal instead; " if db.wal_problem else ""
+    )
+    counts = f"{pluralize(len(projects(db)), 'project')}, {pluralize(len(runs(db)), 'run')}"
+    return f"{check_writable(home)}{storage_note(home)}; {journal_note}{database_note}{counts}"
 
 
 def check_writable(folder: Path) -> str:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
+from rlhf_lab.common.storage import HOME_NAME, mounted_storage
+
 STORE_VARIABLE = "RLHF_LAB_STORE"
 RUNS_FOLDER = "runs"
 REWARD_MODELS_FOLDER = "reward_models"
@@ -16,8 +18,12 @@ _PTX_TEXTS = "ptx_texts.json"
 
 
 def default_home() -> Path:
-    """RLHF_LAB_HOME, or the user's data folder."""
-    return Path(os.environ.get("RLHF_LAB_HOME") or user_data_path("rlhf-lab"))
+    """RLHF_LAB_HOME; else a folder of the storage that is mounted at /data; else, or if there is a lab already, one of the
+    user's data folder."""
+    if chosen := os.environ.get("RLHF_LAB_HOME"):
+        return Path(chosen)
+    usual, storage = user_data_path("rlhf-lab"), mounted_storage()
+    return usual if storage is None or (usual / "lab.db").exists() else storage / HOME_NAME
 
 
 def database_url_override() -> str | None:

@@ -8,6 +8,7 @@ There is one writer at a time on every backend (SQLite: BEGIN IMMEDIATE; Postgre
 is safe. Never open `write` inside `write`: it would wait for itself.
 """
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ from rlhf_lab.store import home_replacement, sqlite
 from rlhf_lab.store.filesystem import wal_problem
 from rlhf_lab.store.home_lock import SharedLock
 from rlhf_lab.store.tables import SCHEMA_VERSION
+
+log = logging.getLogger("rlhf_lab.store")
 
 AnyRow = Row[*tuple[Any, ...]]
 
@@ -97,6 +100,8 @@ class Database:
                     busy_timeout_s = max(busy_timeout_s, ROLLBACK_BUSY_TIMEOUT_S)
                 db = cls(sqlite.create_sqlite_engine(path, busy_timeout_s, wal=wal), str(path), busy_timeout_s)
                 db.wal_problem = problem
+                if problem:
+                    log.warning("%s has a rollback journal and no write-ahead log, because %s", path, problem)
                 with db._closed_on_error():
                     engine_without_foreign_keys = sqlite.create_sqlite_engine(
                         path, busy_timeout_s, foreign_keys=False, wal=wal

@@ -306,8 +306,8 @@ function loadAbout() {
   const container = control('lab-about').querySelector('.inside');
   send('about', {}, (reply) => {
     if (reply.error) { container.replaceChildren(el('p.lab-notice.bad', {}, reply.error)); return; }
-    const { path, usage, free, log } = reply.about;
-    container.replaceChildren(el('p', {}, 'Everything is kept in ', el('code', {}, path)),
+    const { path, note, usage, free, log } = reply.about;
+    container.replaceChildren(el('p', {}, 'Everything is kept in ', el('code', {}, path)), note ? el('p.muted', { 'data-do': 'lab-journal' }, `${note} Nothing is lost; votes of many people at once take a little longer.`) : '',
       el('table', {}, el('tbody', {}, [...usage, ['free on this disk', free]].map(([label, size]) => el('tr', {}, el('th', { scope: 'row' }, label), el('td.figure', {}, bytes(size)))))),
       el('div.lab-row', {}, el('h3', {}, 'The engine\'s last lines'), el('button.lab-button.small', { type: 'button', 'data-do': 'lab-log-again', onclick: loadAbout }, 'Look again')),
       log ? el('pre.log', { tabindex: '0' }, log) : el('p.muted', {}, 'Nothing yet: the engine has not been started in this home.'));

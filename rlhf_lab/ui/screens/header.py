@@ -9,6 +9,7 @@ import gradio as gr
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.common.records import EngineStatus, Job
+from rlhf_lab.common.storage import is_on_storage
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, retraining
 from rlhf_lab.jobs.mirror_loop import MIRROR_VARIABLE, mirror_view
@@ -153,7 +154,9 @@ def _mirror_view(ctx: Context) -> dict[str, Any] | None:
 
 
 def _warning(ctx: Context) -> str:
-    if not ctx.on_space or ctx.mirror is not None or ctx.demo is not None:  # visitors of a demo cannot export
+    if (
+        not ctx.on_space or is_on_storage(ctx.home) or ctx.mirror is not None or ctx.demo is not None
+    ):  # visitors of a demo cannot export
         return ""
     return (
         "This Space keeps labels and models on a disk that is wiped when it restarts. Export what you want to keep "

@@ -17,6 +17,7 @@ from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, PROMPT_SETS, train_ev
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import EngineState, Source
 from rlhf_lab.common.records import ChatSettings, Project
+from rlhf_lab.common.storage import storage_note
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import engine_process
 from rlhf_lab.jobs.hub_download import DownloadProgress, DownloadStatus
@@ -309,7 +310,7 @@ class ProjectController:
         return {"message": "The engine has ended." if stopped else "No engine was running."}
 
     def home_info(self, _: ProjectPayload) -> dict[str, Any]:
-        return {"about": home_summary(self.ctx.home)}
+        return {"about": home_summary(self.ctx.home, self.ctx.db.wal_problem)}
 
 
 def _inspect_model_at(model: str, minute: int) -> ModelFacts:
@@ -355,15 +356,19 @@ def model_label(model: str) -> str:
     return Path(model).name if Path(model).is_absolute() else model
 
 
-def home_summary(home: Path) -> dict[str, Any]:
-    """{"path", "usage": [[group, bytes]], "free": bytes, "log": the engine's last lines}."""
+def home_summary(home: Path, wal_problem: str = "") -> dict[str, Any]:
+    """{"path", "note": why the database has no write-ahead log, "usage": [[group, bytes]], "free": bytes, "log": the engine's
+    last lines}."""
     sizes = {group_name: 0 for group_name, _ in FILE_GROUPS} | {"other": 0}
     for path in home.iterdir():
         group = next((group_name for group_name, prefixes in FILE_GROUPS if path.name.startswith(prefixes)), "other")
         with contextlib.suppress(OSError):  # deleted in between
             sizes[group] += folder_size(path) if path.is_dir() else path.stat().st_size
     return {
-        "path": str(home),
+        "path": f"{home}{storage_note(home)}",
+        "note": f"The database has a rollback journal and no write-ahead log, because {wal_problem}."
+        if wal_problem
+        else "",
         "usage": [[group_name, size] for group_name, size in sizes.items() if size],
         "free": shutil.disk_usage(home).free,
         "log": tail(home / "engine.log") or tail(home / "engine.out"),
