@@ -2,7 +2,7 @@
 
     python benchmarks/large_lab.py loads        CPU ms of what each screen reads
     python benchmarks/large_lab.py clients --clients 60 --seconds 120        programs label while PPO trains
-    python benchmarks/large_lab.py export --formats jsonl,csv,parquet        CPU time and memory
+    python benchmarks/large_lab.py export --formats jsonl,csv,parquet        time and memory of each, in processes of their own
 
 40 people with very different numbers of votes, ties, strengths, skips, hidden repeats, notes and votes that were taken back; ten
 reward models, the newest on all labels but 20. `loads` calls what a page calls, in one process, and counts the CPU time of the
@@ -13,6 +13,7 @@ scheduler, which runs every second. --home keeps the lab for another call.
 import argparse
 import contextlib
 import json
+import multiprocessing
 import random
 import resource
 import sys
@@ -20,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +88,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--no-ppo", action="store_true", help="clients: without PPO beside them")
-    parser.add_argument("--formats", default="jsonl,csv,parquet")
+    parser.add_argument("--formats", default="jsonl,jsonl.gz,json,csv,parquet")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with contextlib.ExitStack() as stack:
@@ -263,6 +265,7 @@ class PageCalls:
             newest = conn.exec_driver_sql("SELECT max(id) FROM reward_models").scalar()
         me = {"annotator": "person 0"}
         self.calls: dict[str, Callable[[], Any]] = {
+            "background: scheduler, one round": ctx.scheduler.run_once,  # as in a page process, before a visitor comes
             "Header": lambda: self.widget("lab-header", me, 0),
             "Label: first pair": lambda: label.state(ctx, "person 0"),
             "Label: earlier votes, people, instant": lambda: [self.widget("lab-label", me, i) for i in range(3)],
@@ -277,7 +280,6 @@ class PageCalls:
             "Runs & data: imports": lambda: self.widget("lab-import-data", {}, 0),
             "People": lambda: self.widget("lab-people", me, 0),
             "Project": lambda: self.widget("lab-project", {}, 0),
-            "background: scheduler, one round": ctx.scheduler.run_once,
             "background: instant reward, one round": ctx.instant_reward.run_once,
         }
         engine_process.ensure_engine = lambda *_: None  # type: ignore[assignment]  # no engine beside the measurement
@@ -361,17 +363,35 @@ def process_cpu_s(pid: int) -> float:
 
 
 def measure_export(home: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """CPU seconds of each format, and by how much the memory of the process grew."""
+    """Each format in a process of its own."""
+    open_lab(home, args).close()
     result: dict[str, Any] = {}
-    with open_lab(home, args) as db, tempfile.TemporaryDirectory() as out:
-        for format_ in args.formats.split(","):
-            memory, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-            path = export_labels(db, 1, Path(out) / format_, LabelExportOptions(format=format_))
-            result[format_] = (
-                f"{time.process_time() - start:6.1f} s CPU   {path.stat().st_size / 2**20:6.1f} MiB   peak memory "
-                f"+{(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024:.0f} MiB"
-            )
+    for format_ in args.formats.split(","):
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            result[format_] = pool.submit(export_figures, home, format_).result()
     return result
+
+
+def export_figures(home: Path, format_: str) -> str:
+    """Seconds of an export, when its first progress came, and how far its memory rose above that at its start. Linux only."""
+    progress: list[float] = []
+    with Database.open(home) as db, tempfile.TemporaryDirectory() as out:
+        memory, start, cpu_start = memory_mib("VmRSS"), time.monotonic(), time.process_time()
+        path = export_labels(
+            db, 1, Path(out) / format_, LabelExportOptions(format=format_),
+            on_progress=lambda _: progress.append(time.monotonic() - start),
+        )  # fmt: skip
+        seconds, cpu = time.monotonic() - start, time.process_time() - cpu_start
+        return (
+            f"{seconds:6.1f} s, {cpu:6.1f} s of CPU, first progress after {progress[0]:4.1f} s   "
+            f"{path.stat().st_size / 2**20:6.1f} MiB   peak memory +{memory_mib('VmHWM') - memory:.0f} MiB"
+        )
+
+
+def memory_mib(name: str) -> float:
+    """VmRSS (now) or VmHWM (the peak) of this process. `ru_maxrss` would begin with the memory of the process that started it."""
+    status = Path("/proc/self/status").read_text()
+    return float(next(line.split()[1] for line in status.splitlines() if line.startswith(f"{name}:"))) / 1024
 
 
 if __name__ == "__main__":
