@@ -177,7 +177,10 @@ def serve(ctx: Context, host: str, port: int) -> int:
         if ctx.mirror is not None:
             ctx.mirror.start()
             stop_on_sigterm()
-        print(f"RLHF Lab: {url}\nhome: {ctx.home}{storage_note(ctx.home)}{access_instructions(ctx, ctx.public_url or url)}", flush=True)
+        print(
+            f"RLHF Lab: {url}\nhome: {ctx.home}{storage_note(ctx.home)}{access_instructions(ctx, ctx.public_url or url)}",
+            flush=True,
+        )
         print("Ctrl-C stops the page; the engine continues.", flush=True)
         threading.Event().wait()
     ctx.scheduler.stop()
