@@ -172,7 +172,7 @@ def test_a_project_with_a_system_prompt_and_template_arguments(ctx, controller, 
 def test_a_temperature_can_be_changed_and_existing_pairs_are_mentioned(ctx, controller):
     pairs = controller.get_state()["projects"][0]["pair_count"]
     reply = act(controller, {"action": "temperature", "project": 1, "temperature": "0.8"})
-    assert f"{pairs} pairs written at 1 stay" in reply["message"]
+    assert f"{pairs} pairs written at 1 are kept" in reply["message"]
     assert ctx.project.temperature == controller.get_state()["projects"][0]["temperature"] == 0.8
     for temperature in ("", "9", "warm"):
         with pytest.raises(FieldError, match=r"from 0\.05 to 5"):
