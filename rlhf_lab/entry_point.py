@@ -9,6 +9,7 @@ def main() -> int:
         from rlhf_lab.cli import serve  # without torch, so that the page starts fast
 
         return serve.main()
-    from rlhf_lab import __main__  # sets the environment before torch is imported
+    import rlhf_lab.__main__  # noqa: F401  sets the environment before torch is imported
+    from rlhf_lab.cli.main import main as run_command
 
-    return __main__.main()
+    return run_command()

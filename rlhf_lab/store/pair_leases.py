@@ -309,9 +309,7 @@ def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote) -> 
             return existing
         own_vote = and_(t.votes.c.id == vote_id, t.votes.c.annotator == new_vote.annotator)
         if conn.execute(query.where(own_vote)).scalar() is None:
-            raise StaleVoteError(
-                "That vote was deleted or undone; nothing was changed. Reload the page."
-            )
+            raise StaleVoteError("That vote was deleted or undone; nothing was changed. Reload the page.")
         old = update_vote(conn, vote_id, undone_at=time.time())
         return insert_vote(
             conn,
