@@ -160,13 +160,15 @@ class VoteTable:
         name: of the condition, which says of each vote of a table whether it counts, by its own columns. Only votes that came
         after the last call with this name are counted.
         """
-        known = self._counts.get(name, _Count(0, np.zeros(0, np.int64)))
-        if known.votes > len(self.vote_id):  # a later state has counted already
-            known = _Count(0, np.zeros(0, np.int64))
+        nothing = _Count(0, np.zeros(0, np.int64))
+        known = self._counts.get(name, nothing)
+        is_earlier = known.votes > len(self.vote_id) or len(known.by_pair) > len(self.pair_id)
+        if is_earlier:  # a later state with more votes or pairs has counted already
+            known = nothing
         new = self._votes_after(known.votes)
         by_pair = np.bincount(new.pair[condition(new)], minlength=len(self.pair_id))
         by_pair[: len(known.by_pair)] += known.by_pair
-        if known.votes <= len(self.vote_id):
+        if not is_earlier:
             self._counts[name] = _Count(len(self.vote_id), by_pair)
         return by_pair
 

@@ -145,6 +145,17 @@ def test_counts_by_pair_grow_with_new_votes_and_fall_with_undone_ones(db, projec
     assert human_answers(third) == [2, 0, 1]
 
 
+def test_an_earlier_state_counts_after_new_pairs_were_counted(db, project, make_pairs):
+    """As a thread does that read its state before another one sampled pairs."""
+    (one,) = make_pairs(1)
+    cast(db, one, "ann", F)
+    earlier = current_votes(db, project.id)
+    make_pairs(2)
+    later = current_votes(db, project.id)
+    for table, expected in ((later, [1, 0, 0]), (earlier, [1]), (later, [1, 0, 0])):
+        assert table.count_by_pair("human answers", lambda some: some.answers_of(HUMAN)).tolist() == expected
+
+
 def test_positions_of_pairs_leave_out_unknown_ids(db, project, make_pairs):
     ids = [pair.id for pair in make_pairs(3)]
     table = current_votes(db, project.id)
