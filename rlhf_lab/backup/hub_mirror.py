@@ -24,7 +24,7 @@ from pathlib import Path
 from rlhf_lab.backup.hub_repository import HubRepository
 from rlhf_lab.backup.mirror_records import MANIFEST_FILE, Manifest, ManifestFile, MirrorState, read_state
 from rlhf_lab.backup.process_rows import clear_process_rows
-from rlhf_lab.backup.restore import restore_files
+from rlhf_lab.backup.restore import restore_files, safe_path
 from rlhf_lab.backup.snapshot import CheckpointRule, KnownFile, Snapshot, SnapshotFile, take_snapshot
 from rlhf_lab.common.hashing import file_sha256
 from rlhf_lab.common.private_files import make_private_folder
@@ -244,7 +244,7 @@ class HubMirror:
         folder = self.home / DOWNLOAD_FOLDER
         files = []
         for path, entry in sorted(manifest.files.items()):
-            source = folder / path
+            source = folder / safe_path(path)  # whoever may write to the repository has chosen it
             for _ in range(2):  # a file of an older save may lie there
                 if not _matches(source, entry):
                     source.unlink(missing_ok=True)

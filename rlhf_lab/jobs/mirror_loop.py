@@ -85,7 +85,7 @@ def restore_home(mirror: HubMirror, report: Callable[[str], None]) -> None:
                     raise MirrorError(_restore_failure(mirror, str(error))) from error
                 report(f"{mirror.repository.name}: {error}. It is tried again in {delay:.0f} s.")
                 time.sleep(delay)
-            except LabError as error:
+            except (LabError, OSError) as error:
                 raise MirrorError(_restore_failure(mirror, str(error))) from error
 
 
@@ -99,13 +99,18 @@ def _restore_failure(mirror: HubMirror, reason: str) -> str:
 @contextlib.contextmanager
 def _home_lock(home: Path) -> Iterator[None]:
     """Of several pages that start with an empty home, one restores it. Raises MirrorError."""
-    make_private_folder(home)
     try:
+        make_private_folder(home)
         with FileLock(home / LOCK_FILE, timeout=RESTORE_PATIENCE_S, mode=PRIVATE_FILE):
             yield
     except Timeout as error:
         raise MirrorError(
             f"Another process is restoring {home}. Wait for it, or end it, and start this one again."
+        ) from error
+    except OSError as error:
+        raise MirrorError(
+            f"The home {home} cannot be used: {error.strerror or error}. Check that it is a folder on a disk with free space "
+            "that you may write to, or choose another with --home."
         ) from error
 
 
@@ -153,13 +158,35 @@ class MirrorLoop:
         for _ in range(LAST_SAVE_ATTEMPTS):
             self._next_save_at = 0.0
             self.run_once()
-            if self._has_conflict or self._saved_version == self._database_version():
+            is_other_page_saving = not self._lock.is_locked
+            if is_other_page_saving or self._has_conflict or self._saved_version == self._database_version():
                 break
             time.sleep(FIRST_RETRY_S / 2)
         self._lock.release()
 
     def run_once(self) -> None:
-        """Save if it is due, this process holds the lock, and no other lab writes to the repository."""
+        """Save if it is due, this process holds the lock, and no other lab writes to the repository.
+
+        Nothing is raised: without this thread nothing would be saved until the page is started again.
+        """
+        try:
+            self._save_if_due()
+        except MirrorConflictError as error:
+            self._has_conflict = True
+            self._note_problem(str(error))
+        except HubUnavailableError as error:
+            delay = self._delays.next(error.retry_after_s)
+            self._next_save_at = time.monotonic() + delay
+            self._note_problem(f"{_capitalised(str(error))}. It is tried again by itself.")
+        except LabError as error:
+            self._next_save_at = time.monotonic() + MAX_RETRY_S
+            self._note_problem(str(error))
+        except Exception as error:
+            log.exception("a save to the Hub failed")
+            self._next_save_at = time.monotonic() + MAX_RETRY_S
+            self._note_problem(f"Saving failed ({type(error).__name__}); the log of the lab says more.")
+
+    def _save_if_due(self) -> None:
         try:
             if not self._lock.is_locked:
                 self._lock.acquire()
@@ -175,30 +202,11 @@ class MirrorLoop:
                 self.mirror.note_unchanged(moment)
                 self._note_at = now + UNCHANGED_NOTE_INTERVAL_S
             return
-        self._save(now, version)
-
-    def _save(self, started_at: float, version: int) -> None:
-        try:
-            self.mirror.save()
-        except MirrorConflictError as error:
-            self._has_conflict = True
-            self._note_problem(str(error))
-        except HubUnavailableError as error:
-            delay = self._delays.next(error.retry_after_s)
-            self._next_save_at = time.monotonic() + delay
-            self._note_problem(f"{_capitalised(str(error))}. It is tried again by itself.")
-        except LabError as error:
-            self._next_save_at = time.monotonic() + MAX_RETRY_S
-            self._note_problem(str(error))
-        except Exception as error:  # without this thread nothing would be saved until the page is started again
-            log.exception("a save to the Hub failed")
-            self._next_save_at = time.monotonic() + MAX_RETRY_S
-            self._note_problem(f"Saving failed ({type(error).__name__}); the log of the lab says more.")
-        else:
-            self._delays.reset()
-            self._saved_version = version
-            self._next_save_at = started_at + SAVE_INTERVAL_S
-            self._full_check_at = started_at + FULL_CHECK_INTERVAL_S
+        self.mirror.save()
+        self._delays.reset()
+        self._saved_version = version
+        self._next_save_at = now + SAVE_INTERVAL_S
+        self._full_check_at = now + FULL_CHECK_INTERVAL_S
 
     def _note_problem(self, message: str) -> None:
         log.warning("not saved to %s: %s", self.mirror.repository.name, message)

@@ -16,7 +16,7 @@ from rlhf_lab.backup.snapshot import CheckpointRule
 from rlhf_lab.common import checkpoint_index
 from rlhf_lab.common.enums import Choice, EngineState, JobKind, Source
 from rlhf_lab.common.records import Vote
-from rlhf_lab.errors import ConfigError, HubUnavailableError, MirrorConflictError, MirrorError
+from rlhf_lab.errors import ConfigError, DataError, HubUnavailableError, MirrorConflictError, MirrorError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.store import projects, votes
 from rlhf_lab.store.database import Database, lab_exists
@@ -419,6 +419,22 @@ def test_a_file_that_is_not_what_was_saved_is_refused(mirror, hub, home, tmp_pat
     with pytest.raises(MirrorError, match=r"reward_models/m/report\.json .*SHA-256 differs"):
         mirror_of(tmp_path / "new").restore()
     assert not lab_exists(tmp_path / "new")
+
+
+@pytest.mark.parametrize("path", ["../mine.txt", "rewards/../../mine.txt", "engine.log"])
+def test_a_manifest_names_no_files_outside_of_a_lab(mirror, hub, home, tmp_path, path):
+    mirror.save()
+    manifest = json.loads(hub.content("manifest.json"))
+    manifest["files"][path] = {"size": 1, "sha256": "0" * 64}
+    hub.add_commit({"manifest.json": json.dumps(manifest).encode()})
+    new = tmp_path / "new"
+    new.mkdir()
+    for file in (new / "mine.txt", tmp_path / "mine.txt", new / "engine.log"):
+        file.write_text("kept")
+    with pytest.raises(DataError, match="no file of a lab"):
+        mirror_of(new).restore()
+    assert [file.read_text() for file in (new / "mine.txt", tmp_path / "mine.txt", new / "engine.log")] == ["kept"] * 3
+    assert not lab_exists(new)
 
 
 @pytest.mark.parametrize("token", [READ_TOKEN, "hf_unknown"])

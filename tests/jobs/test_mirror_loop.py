@@ -123,6 +123,21 @@ def test_other_failures_are_tried_again_each_minute(mirror, clock, error):
     assert len(mirror.problems) == 1
 
 
+@pytest.mark.parametrize("failing", ["note_unchanged", "_database_version"])
+def test_a_failure_between_saves_does_not_end_the_thread(mirror, clock, monkeypatch, failing):
+    """The disk is full when the lab notes that nothing has changed; the database is locked."""
+    loop = MirrorLoop(mirror)
+    assert run_for(loop, clock, 2) == [0]
+    owner = mirror if failing == "note_unchanged" else loop
+    error = MirrorError("The disk is full.") if owner is mirror else sqlite3.OperationalError("database is locked")
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, failing, lambda *_: (_ for _ in ()).throw(error))
+        assert run_for(loop, clock, 50) == []
+    assert len(mirror.problems) == 1
+    change(mirror)
+    assert len(run_for(loop, clock, 70)) == 1
+
+
 def test_nothing_is_saved_any_more_after_another_lab_has_saved(mirror, clock):
     mirror.errors = [MirrorConflictError("Another lab …")]
     loop = MirrorLoop(mirror)
@@ -149,6 +164,27 @@ def test_the_last_save_comes_with_the_end_of_the_page(mirror, monkeypatch):
     mirror.errors = [HubUnavailableError("the Hub cannot be reached")]
     loop.stop()
     assert mirror.saves == 3
+
+
+def test_a_page_that_another_one_saves_for_ends_at_once(mirror, tmp_path, monkeypatch):
+    monkeypatch.setattr(mirror_loop, "FIRST_RETRY_S", 1e6)
+    monkeypatch.setattr(mirror_loop, "LAST_SAVE_TIMEOUT_S", 5.0)
+    loop = MirrorLoop(mirror)
+    with FileLock(tmp_path / "mirror.lock"):
+        loop.start()
+        loop.stop()
+    assert not loop._thread.is_alive()
+    assert mirror.saves == 0
+
+
+def test_a_home_that_cannot_be_made_is_no_traceback(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MirrorError, match="choose another with --home"):
+        restore_home(FakeMirror(tmp_path / "file" / "home"), pytest.fail)
+    mirror = FakeMirror(tmp_path / "new")
+    mirror.errors = [OSError(28, "No space left on device")]
+    with pytest.raises(MirrorError, match=r"No space left on device\. Nothing was changed"):
+        restore_home(mirror, pytest.fail)
 
 
 def test_a_restore_waits_for_the_hub_and_gives_up_with_what_to_do(clock, tmp_path):
