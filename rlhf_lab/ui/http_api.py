@@ -21,6 +21,7 @@ from typing import Any, Literal, TypedDict
 import anyio
 from gradio.context import LocalContext
 from gradio.events import api
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -29,8 +30,9 @@ from rlhf_lab.errors import LabelError, LabError, NotAllowedError, StaleVoteErro
 from rlhf_lab.jobs import retraining
 from rlhf_lab.store.pair_leases import count_free_pairs, lease_pair
 from rlhf_lab.store.projects import get_labelling_config
+from rlhf_lab.ui.auth.api_clients import Client
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import allow_viewers, parse_payload, show_errors
+from rlhf_lab.ui.events import allow_viewers, show_errors
 from rlhf_lab.ui.network import read_body
 from rlhf_lab.ui.request_checks import BadRequestError, describe_exception, is_json, parse_json
 from rlhf_lab.ui.services import voting
@@ -176,7 +178,7 @@ def endpoints(ctx: Context) -> list[Endpoint]:
         answer = {
             "pair_id": pair_id, "choice": choice, "uuid": uuid, "strength": strength, "note": note, "duration_ms": ms,
         }  # fmt: skip
-        payload = parse_payload(voting.VotePayload, answer)
+        payload = _parse_answer(answer)
         try:
             vote = voting.cast_vote(ctx, payload, annotator, via="api")
         except StaleVoteError as error:
@@ -201,6 +203,16 @@ def endpoints(ctx: Context) -> list[Endpoint]:
     return [next_pair, submit_vote, status]
 
 
+def _parse_answer(answer: dict[str, Any]) -> voting.VotePayload:
+    """Raises LabelError, naming the argument and what it may be."""
+    try:
+        return voting.VotePayload.model_validate(answer)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+    name = "ms" if problem["loc"][0] == "duration_ms" else problem["loc"][0]
+    raise LabelError(f"`{name}` cannot be used: {problem['msg']}.")
+
+
 def annotator_name(ctx: Context, name: object, code: object) -> str:
     """The annotator's name of the program that calls.
 
@@ -213,5 +225,9 @@ def annotator_name(ctx: Context, name: object, code: object) -> str:
         ctx.api_clients.check_code(code, ctx.access.join_code, address)
     request = LocalContext.request.get(None)
     session = getattr(getattr(request, "state", None), "api_session", "") or getattr(request, "session_hash", None)
-    client = ctx.visitor().name or session or address
+    client: Client = ("address", address)
+    if own_name := ctx.visitor().name:
+        client = ("name", own_name)
+    elif session:
+        client = ("session", session)
     return f"api:{ctx.api_clients.bind_name(name, client)}"

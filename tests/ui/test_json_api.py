@@ -6,9 +6,11 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from rlhf_lab.common.records import Role
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui import http_api
+from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import Context
 
 
@@ -54,6 +56,19 @@ def test_programs_of_one_address_are_distinguished_by_their_session(client):
     assert call(client, "next_pair", name="tool", session="one").status_code == 200
 
 
+def test_a_session_that_equals_an_address_or_a_name_is_another_client(ctx, monkeypatch):
+    """The name in a cookie and the address of a client are no secrets; a session is chosen by the program."""
+    lab = ctx.as_multi_user(open_to_all=True)
+    client = TestClient(Starlette(routes=http_api.routes(lab)))
+    cookie = lab.access.cookie_value(Visitor(Role.OPERATOR, "Ann"))
+    signed_in = {"cookie": f"{lab.access.login_cookie_name}={cookie}"}
+    assert client.post("/api/next_pair", json={"name": "hers"}, headers=signed_in).status_code == 200
+    assert call(client, "next_pair", name="tool").status_code == 200
+    for name, session in (("hers", "Ann"), ("tool", "testclient")):
+        assert call(client, "next_pair", name=name, session=session).status_code == 403
+    assert client.post("/api/next_pair", json={"name": "hers", "session": "x"}, headers=signed_in).status_code == 200
+
+
 def test_a_guarded_lab_asks_for_the_join_code(ctx, monkeypatch):
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
     client = TestClient(Starlette(routes=http_api.routes(ctx.as_multi_user(open_to_all=False))))
@@ -73,7 +88,9 @@ def test_a_guarded_lab_asks_for_the_join_code(ctx, monkeypatch):
         ("next_pair", {"name": "tool", "session": "x" * 101}, "`session` must be a text"),
         ("next_pair", {"name": "\ud800"}, "lone surrogate"),
         ("submit_vote", {"name": "tool", "pair_id": 1}, "Missing: choice, uuid."),
-        ("submit_vote", {"name": "tool", "pair_id": 1, "choice": "best", "uuid": "u"}, "no usable choice"),
+        ("submit_vote", {"name": "tool", "pair_id": 1, "choice": "best", "uuid": "u"},
+         "`choice` cannot be used: Input should be 'left', 'right', 'tie', 'both_bad' or 'skip'."),
+        ("submit_vote", {"name": "tool", "pair_id": 1, "choice": "tie", "uuid": "u", "ms": "long"}, "`ms` cannot be used"),
     ],
 )  # fmt: skip
 def test_arguments_that_cannot_be_used_get_an_error_message(client, endpoint, arguments, message):

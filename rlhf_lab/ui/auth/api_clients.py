@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import Literal
 
 from rlhf_lab.common.person_names import latin_spelling, lookalike_keys, mixed_scripts, normalize_name
 from rlhf_lab.errors import LabelError, NotAllowedError
@@ -11,16 +12,21 @@ from rlhf_lab.ui.auth.visitors import secrets_equal
 MAX_TOOL_NAME_LENGTH = 50
 NAME_IDLE_S = 600
 
+#: By what a client is known ("name" in its cookie, else the "session" that it has drawn, else its "address"), and that. A program
+#: chooses its session freely, so a session never equals a name or an address.
+Client = tuple[Literal["name", "session", "address"], str]
+
 
 class ApiClients:
     """A name, with the names that look like it, belongs to the client that first used it, until that client has called nothing
-    for NAME_IDLE_S seconds or the page is started again. A client is known by its cookie's name, else by the session that it
-    draws, else by its address."""
+    for NAME_IDLE_S seconds or the page is started again."""
 
     def __init__(self) -> None:
         self._limiter = FailedAttemptLimiter("join codes")
         self._lock = threading.Lock()
-        self._owners: dict[str, tuple[str, float]] = {}  # look-alike key of a name -> (client, time of its last call)
+        self._owners: dict[
+            str, tuple[Client, float]
+        ] = {}  # look-alike key of a name -> (client, time of its last call)
 
     def check_code(self, code: str, join_code: str, address: str) -> None:
         """Raises NotAllowedError for another code than the lab's join code, and after too many wrong ones."""
@@ -30,7 +36,7 @@ class ApiClients:
             self._limiter.record_failure(address)
             raise NotAllowedError("Labelling needs the lab's join code here: give it as `code`.")
 
-    def bind_name(self, name: str, client: str) -> str:
+    def bind_name(self, name: str, client: Client) -> str:
         """The normalized name, which is the client's from now on.
 
         Raises LabelError for a name that cannot be used, NotAllowedError for one that another client uses or that looks like one.

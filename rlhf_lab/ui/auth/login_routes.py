@@ -72,7 +72,7 @@ class FailedAttemptLimiter:
             is_used_up = _is_used_up(self._total)
         if is_used_up and not was_used_up:
             logger.warning(
-                "%d wrong %s withwithin a minute: somebody may be guessing. Correct ones are still accepted.",
+                "%d wrong %s within a minute: somebody may be guessing. Correct ones are still accepted.",
                 MAX_TOTAL_FAILURES_PER_MINUTE, self._what,
             )  # fmt: skip
         return is_used_up
