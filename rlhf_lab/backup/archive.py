@@ -215,12 +215,12 @@ def _make_home(home: Path) -> None:
 def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
     """The archive; errors while it is read become a DataError."""
     try:
-        with zipfile.ZipFile(file) as archive:
+        try:
+            archive = zipfile.ZipFile(file)
+        except OSError as error:
+            raise DataError(f"{file} cannot be read: {error.strerror or error}. Name a backup of a lab.") from error
+        with archive:
             yield archive
-    except FileNotFoundError as error:
-        if error.filename is not None and Path(error.filename) != file:
-            raise
-        raise DataError(f"There is no file {file}.") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise DataError(
             f"{file.name} is no intact backup of a lab ({error}): it is damaged, was not transferred whole, or is another file. "

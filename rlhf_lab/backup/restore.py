@@ -4,8 +4,10 @@ The files are collected in a folder of the home, where their database is opened,
 of the old content, which is kept (store/home_replacement.py).
 """
 
+import contextlib
 import secrets
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -32,6 +34,8 @@ CONTENT = (
 TEMPORARY_PREFIX = ".restore-"
 #: A checked backup that the operator uploaded, and one that takes effect at the next start of the page.
 CHECKED_FOLDER, CONFIRMED_FOLDER = f"{TEMPORARY_PREFIX}checked", f"{TEMPORARY_PREFIX}confirmed"
+#: Of an upload that was given up, and of a checked backup that nobody confirmed.
+MAX_UPLOAD_AGE_S = 86_400.0
 INTERRUPTED_MESSAGE = "it was being trained when the backup was made; resume it to go on from its last checkpoint"
 
 
@@ -125,6 +129,7 @@ def apply_confirmed(home: Path) -> Path | None:
     Returns the folder with the old content; None: no restore waits, or there was no content. Raises StoreError while other
     processes use the home.
     """
+    remove_leftovers(home, min_age_s=MAX_UPLOAD_AGE_S)
     folder = home / CONFIRMED_FOLDER
     if not folder.is_dir():
         return None
@@ -135,11 +140,17 @@ def apply_confirmed(home: Path) -> Path | None:
         raise StoreError(f"A backup waits to be restored. {error}") from error
 
 
-def remove_leftovers(home: Path) -> None:
-    """Delete what interrupted restores left. Call it with the exclusive lock of the home."""
+def remove_leftovers(home: Path, *, min_age_s: float = 0.0) -> None:
+    """Delete what interrupted restores and uploads left, and checked backups that nobody confirmed, if they are this old.
+
+    Without the exclusive lock of the home another page may be at work, so give an age that its folders do not reach.
+    """
     for folder in home.glob(f"{TEMPORARY_PREFIX}*"):
-        if folder.name not in (CHECKED_FOLDER, CONFIRMED_FOLDER, home_replacement.NEW_FOLDER):
-            shutil.rmtree(folder, ignore_errors=True)
+        if folder.name in (CONFIRMED_FOLDER, home_replacement.NEW_FOLDER):
+            continue
+        with contextlib.suppress(OSError):  # another page was quicker
+            if time.time() - folder.stat().st_mtime >= min_age_s:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end_processes(db: Database) -> None:

@@ -44,8 +44,8 @@ from rlhf_lab.common.paths import (
 from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder
 from rlhf_lab.errors import StoreError
 from rlhf_lab.rewards.terms import REWARDS_FOLDER
-from rlhf_lab.store import sqlite
-from rlhf_lab.store.database import FILE_NAME
+from rlhf_lab.store import home_replacement, sqlite
+from rlhf_lab.store.database import FILE_NAME, lab_exists
 
 #: Small files of a home that may be there.
 STATE_FILES = (DEMO_FILE, SPEED_FILE)
@@ -120,11 +120,26 @@ def take_snapshot(
     Raises StoreError.
     """
     check_home(home)
+    try:
+        lock = home_replacement.use_home(home)  # a home that a killed restore left half replaced is completed first
+    except OSError as exc:
+        raise StoreError(
+            f"The home {home} cannot be used: {exc.strerror or exc}. Check that you may write to it."
+        ) from exc
+    try:
+        return _take_snapshot(home, folder, known or {}, checkpoints, secrets)
+    finally:
+        lock.release()
+
+
+def _take_snapshot(
+    home: Path, folder: Path, known: Mapping[str, KnownFile], checkpoints: CheckpointRule, secrets: bool
+) -> Snapshot:
     missing: tuple[str, ...] = ()
     for _ in range(MAX_ATTEMPTS):
         try:
             _clear(folder)
-            snapshot = _Collector(home, folder, known or {}, checkpoints, secrets).collect()
+            snapshot = _Collector(home, folder, known, checkpoints, secrets).collect()
         except FileNotFoundError:
             continue  # deleted while it was read
         except sqlite3.Error as exc:
@@ -148,7 +163,7 @@ def check_home(home: Path) -> None:
             "backup. Copy the database with its own tools (pg_dump, pg_restore) while nothing trains, and the "
             "folder of the home as it is."
         )
-    if not (home / FILE_NAME).is_file():
+    if not lab_exists(home):
         raise StoreError(f"There is no lab in {home}. Give its folder with --home.")
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import random
 import shutil
 import signal
@@ -25,6 +26,7 @@ from rlhf_lab.cli.main import main
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus, RunStatus
 from rlhf_lab.errors import DataError, StoreError
 from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.store import home_lock
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run
 
@@ -282,8 +284,9 @@ def test_other_files_are_no_backups(tmp_path, data):
     with pytest.raises(DataError, match="no intact backup"):
         restore_backup(tmp_path / "x.zip", tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(DataError, match="There is no file"):
-        restore_backup(tmp_path / "missing.zip", tmp_path / "new")
+    for path, reason in ((tmp_path / "missing.zip", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(DataError, match=f"cannot be read: {reason}"):
+            restore_backup(path, tmp_path / "new")
 
 
 def test_a_full_disk_is_noticed_before_anything_is_written(home, backup, monkeypatch):
@@ -329,6 +332,24 @@ def test_a_staged_backup_waits_for_the_next_start(home, backup):
     archive.discard_staged(home)
     with pytest.raises(StoreError, match="Upload it again"):
         archive.confirm_staged(home)
+
+
+def test_uploads_that_were_given_up_are_deleted_at_a_start_a_day_later(home, backup):
+    archive.stage_backup(backup, home)
+    for name in (".restore-upload", ".restore-0a1b2c3d"):
+        (home / name).mkdir()
+        (home / name / "file").write_text("half")
+    assert apply_confirmed(home) is None
+    temporary = sorted(home.glob(".restore-*"))
+    assert [folder.name for folder in temporary] == [".restore-0a1b2c3d", ".restore-checked", ".restore-upload"]
+    for folder in temporary:
+        os.utime(folder, (time.time() - 90_000,) * 2)
+    assert apply_confirmed(home) is None
+    assert not list(home.glob(".restore-*"))
+    archive.stage_backup(backup, home)
+    archive.confirm_staged(home)
+    os.utime(home / restore.CONFIRMED_FOLDER, (1.0, 1.0))
+    assert apply_confirmed(home) is not None
 
 
 # ---- interruptions
@@ -391,6 +412,31 @@ def test_every_rename_may_be_the_last_one(changed, backup, monkeypatch, tmp_path
     assert not outcomes[0]
     assert outcomes == sorted(outcomes)
     assert len(outcomes) > 8
+
+
+@pytest.mark.parametrize("last", ["lab.db", "reward_models"])
+def test_a_backup_of_a_half_replaced_home_is_the_new_lab(changed, backup, monkeypatch, tmp_path, last):
+    """The restore was killed after it had moved this file of the new content."""
+    original = Path.rename
+
+    def rename(path, target):
+        original(path, target)
+        if path == changed / ".restore-new" / last:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        with pytest.raises(KeyboardInterrupt):
+            restore_backup(backup, changed, replace=True)
+    write_backup(changed, tmp_path / "again.zip")
+    assert [file.path for file in read_manifest(tmp_path / "again.zip").files] == CONTENT
+    assert len(votes(changed)) == 3
+
+
+def test_nothing_is_backed_up_while_the_home_is_replaced(home, tmp_path, monkeypatch):
+    monkeypatch.setattr(home_lock, "WAIT_S", 0.0)
+    with home_lock.lock_exclusively(home), pytest.raises(StoreError, match="is being restored"):
+        write_backup(home, tmp_path / "lab.zip")
 
 
 KILLED = """
