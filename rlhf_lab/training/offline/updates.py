@@ -16,12 +16,14 @@ from rlhf_lab.training.policy.update import apply_gradient
 
 
 class LabelPair(NamedTuple):
-    """Token ids of a label. tie: neither response was preferred, and which one is called chosen means nothing."""
+    """Token ids of a label. tie: neither response was preferred, and which one is called chosen means nothing. weight: > 0, the
+    share of the label that counts."""
 
     prompt: list[int]
     chosen: list[int]
     rejected: list[int]
     tie: bool
+    weight: float = 1.0
 
     @property
     def tokens(self) -> int:
@@ -29,13 +31,14 @@ class LabelPair(NamedTuple):
 
 
 def encode_labels(backbone: Backbone, labels: Sequence[Comparison]) -> list[LabelPair]:
-    """Labels as token ids, each as often as it counts."""
+    """Labels as token ids, each as often as it counts, with its weight."""
     return [
         LabelPair(
             backbone.encode_prompt(label.prompt),
             list(label.chosen_ids) or backbone.encode_response(label.chosen),
             list(label.rejected_ids) or backbone.encode_response(label.rejected),
             label.tie,
+            label.weight,
         )
         for label in labels
         for _ in range(label.count)
@@ -59,14 +62,15 @@ def reference_sums(state: TrainState, pairs: Sequence[LabelPair]) -> Tensor:
 def preference_update(state: TrainState, pairs: Sequence[LabelPair], reference: Tensor) -> dict[str, float]:
     """One update by direct preference optimization; returns the metrics, as of before the update.
 
-    reference: (N, 2), see `reference_sums`. The rewards are means over the decided pairs, left out where there are none.
+    reference: (N, 2), see `reference_sums`. The loss is the mean of the pairs' losses by their weights. The rewards are means
+    over the decided pairs, without weights, and left out where there are none.
     """
-    config, beta = state.config, state.kl_controller.value
+    config, beta, total_weight = state.config, state.kl_controller.value, sum(pair.weight for pair in pairs)
     losses, margins, rewards = [], [], []
     for indices in _micro_batches([pair.tokens for pair in pairs], max(1, config.micro_batch // 2)):
         state.on_progress()
         chunk = [pairs[i] for i in indices]
-        loss, log_ratios = _preference_backward(state, chunk, reference[indices], len(pairs))
+        loss, log_ratios = _preference_backward(state, chunk, reference[indices], total_weight)
         losses.append(loss)
         decided = beta * log_ratios[[not pair.tie for pair in chunk]]
         rewards.append(decided)
@@ -85,11 +89,11 @@ def preference_update(state: TrainState, pairs: Sequence[LabelPair], reference: 
 
 
 def _preference_backward(
-    state: TrainState, pairs: Sequence[LabelPair], reference: Tensor, pair_count: int
+    state: TrainState, pairs: Sequence[LabelPair], reference: Tensor, total_weight: float
 ) -> tuple[Tensor, Tensor]:
     """Accumulate the gradient of a micro-batch; returns its share of the loss and its (N, 2) log-ratios, detached.
 
-    A function of its own, so that its graph is freed before the next forward pass.
+    total_weight: of all pairs of the update. A function of its own, so that its graph is freed before the next forward pass.
     """
     config = state.config
     responses = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
@@ -97,31 +101,45 @@ def _preference_backward(
     logprobs = _response_sums(state.policy, batch, config.temperature)
     log_ratios = logprobs.view(2, -1).T - reference
     tie = torch.tensor([pair.tie for pair in pairs], device=log_ratios.device)
-    mean_loss = direct_preference_loss(
-        log_ratios[:, 0], log_ratios[:, 1], beta=state.kl_controller.value, kind=config.dpo_loss,
-        label_smoothing=config.label_smoothing, tie=tie,
-    )  # fmt: skip
-    loss = mean_loss * (len(pairs) / pair_count)
+    losses = []
+    for weight in sorted({pair.weight for pair in pairs}):  # a mean over each group of equal weights
+        rows = [i for i, pair in enumerate(pairs) if pair.weight == weight]
+        mean_loss = direct_preference_loss(
+            *log_ratios[rows].unbind(1), beta=state.kl_controller.value, kind=config.dpo_loss,
+            label_smoothing=config.label_smoothing, tie=tie[rows],
+        )  # fmt: skip
+        losses.append(mean_loss * (weight * len(rows) / total_weight))
+    loss = torch.stack(losses).sum()
     loss.backward()
     return loss.detach(), log_ratios.detach()
 
 
-def imitation_update(state: TrainState, texts: Sequence[ChosenText]) -> dict[str, float]:
-    """One update by supervised fine-tuning: the mean cross-entropy of all response tokens; returns the metrics."""
-    token_count, losses = sum(len(text.response) for text in texts), []
+def imitation_update(
+    state: TrainState, texts: Sequence[ChosenText], weights: Sequence[float] | None = None
+) -> dict[str, float]:
+    """One update by supervised fine-tuning: the mean cross-entropy of all response tokens; returns the metrics.
+
+    weights: > 0, of each text, that is of each of its tokens; None: all 1.
+    """
+    weights, losses = [1.0] * len(texts) if weights is None else weights, []
+    token_weight = sum(weight * len(text.response) for weight, text in zip(weights, texts, strict=True))
     lengths = [len(text.prompt) + len(text.response) for text in texts]
     for indices in _micro_batches(lengths, state.config.micro_batch):
         state.on_progress()
-        losses.append(_imitation_backward(state, [texts[i] for i in indices], token_count))
+        chunk, chunk_weights = [texts[i] for i in indices], [weights[i] for i in indices]
+        losses.append(_imitation_backward(state, chunk, chunk_weights, token_weight))
     total = torch.stack(losses).sum()
     grad_norm = apply_gradient(state, lambda: _non_finite("loss/sft_avg", total))
     return {"loss/sft_avg": float(total), "grad_norm": float(grad_norm)}
 
 
-def _imitation_backward(state: TrainState, texts: Sequence[ChosenText], token_count: int) -> Tensor:
-    """Accumulate the gradient of a micro-batch; returns its share of the loss."""
+def _imitation_backward(
+    state: TrainState, texts: Sequence[ChosenText], weights: Sequence[float], token_weight: float
+) -> Tensor:
+    """Accumulate the gradient of a micro-batch; returns its share of the loss. token_weight: of all tokens of the update."""
     batch = make_batch(state.policy.backbone, [text.prompt for text in texts], [text.response for text in texts])
-    loss = -_response_sums(state.policy, batch, state.config.temperature).sum() / token_count
+    sums = _response_sums(state.policy, batch, state.config.temperature)
+    loss = -(sums * torch.tensor(weights, dtype=sums.dtype, device=sums.device)).sum() / token_weight
     loss.backward()
     return loss.detach()
 
