@@ -268,7 +268,7 @@ class PolicyConfig(Config):
         only=("rejection",),
     )  # fmt: skip
     rounds: int = setting(
-        4, "times that new responses are sampled and the best kept, first from the base, then from the policy", 1, 1000,
+        4, "how often at most new responses are sampled and the best kept, first from the base, then from the policy", 1, 1000,
         group="offline methods", only=("rejection",),
     )  # fmt: skip
 

@@ -55,6 +55,7 @@ OFFLINE_VARIANTS = {
     "ipo": ("dpo", {"dpo_loss": "ipo", "label_smoothing": 0.1}),
     "sft": ("sft", {}),
     "rejection, within a round": ("rejection", {"rounds": 1}),
+    "updates that are scaled back": ("sft", {"kl_budget": 2.0, "lr": 0.3, "sample_every": 40}),
 }
 
 

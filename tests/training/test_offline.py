@@ -87,6 +87,22 @@ def test_sft_follows_the_gradient_of_the_cross_entropy(gpt2_folder, unapplied):
             torch.testing.assert_close(actual, wanted, rtol=1e-7, atol=1e-10)
 
 
+@pytest.mark.parametrize("algorithm", ["dpo", "sft"])
+def test_the_weight_of_a_label_multiplies_its_loss(gpt2_folder, unapplied, monkeypatch, algorithm):
+    """One label of weight 1/2 beside labels of weight 1 is one label beside all others twice. In micro-batches of both."""
+    half = [dataclasses.replace(tiny_models.LABELS[0], weight=0.5), *tiny_models.LABELS[1:]]
+    twice = [tiny_models.LABELS[0], *(dataclasses.replace(x, count=2 * x.count) for x in tiny_models.LABELS[1:])]
+    losses, grads = [], []
+    for labels in (half, twice):
+        monkeypatch.setattr(tiny_models, "LABELS", labels)
+        trainer = tiny_models.midway(gpt2_folder, algorithm, torch.float64, label_batch=16, micro_batch=4)
+        losses.append(trainer.update_on_texts()[f"loss/{algorithm}_avg"])
+        grads.append(gradients(trainer))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+    for actual, wanted in zip(*grads, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-6, atol=1e-10)
+
+
 def test_dpo_starts_at_the_reference(llama_folder):
     """No margin, so the loss is log 2 and the KL is 0; the first step moves both."""
     first, second = tiny_models.run(tiny_models.learner(llama_folder, "dpo", sample_every=1), 2)
@@ -176,6 +192,8 @@ def test_at_the_kl_budget_an_offline_method_stands_still(gpt2_folder, monkeypatc
     del numbers["measured_kl"]
     resumed.state.load_state_dict(tensors, numbers)  # a checkpoint of an earlier version
     assert resumed.state.measured_kl == 0.0
+    trainer.state.measured_kl = -1.0  # of a few responses k1 may be negative, the KL is not
+    assert trainer.state.scheduled_lr() == pytest.approx(0.01 * math.sqrt(5 / 9))
     trainer.state.measured_kl = 5.0
     before = tiny_models.weights(trainer)
     monkeypatch.setattr(
@@ -184,6 +202,21 @@ def test_at_the_kl_budget_an_offline_method_stands_still(gpt2_folder, monkeypatc
     assert trainer.run_step().metrics["lr"] == 0.0
     assert trainer.state.lr == 0.01
     assert all(torch.equal(before[name], weight) for name, weight in tiny_models.weights(trainer).items())
+
+
+def test_after_an_update_that_was_scaled_back_the_next_one_is_limited_too(gpt2_folder):
+    """Although it is not due. Without that the second step left the budget of 2 nats at once, for 15, and nothing leads back."""
+    trainer = tiny_models.learner(gpt2_folder, "sft", kl_budget=2.0, lr=0.5, steps=50, sample_every=40)
+    results = [result.metrics for result in tiny_models.run(trainer, 4)]
+    assert all(metrics["policy/update_fraction"] < 1.0 for metrics in results)
+    assert max(metrics["policy/update_kl"] for metrics in results) <= 0.2
+    assert trainer.measure_policy()[0]["objective/kl"] < 1.3 * 2.0
+    tensors, numbers = trainer.state.state_dict()
+    assert numbers["update_fraction"] == results[-1]["policy/update_fraction"]
+    del numbers["update_fraction"]
+    trainer.state.load_state_dict(tensors, numbers)  # a checkpoint of an earlier version
+    assert trainer.state.update_fraction == 1.0
+    assert "policy/update_fraction" not in trainer.run_step().metrics
 
 
 def test_the_best_candidate_is_kept():

@@ -2,11 +2,13 @@
 
 dpo learns from label pairs. sft learns the chosen texts of the labels. rejection samples several responses to each prompt, keeps
 the one that scores best, and learns it; in rounds, the first with the base, each later one with the policy of that moment. How
-strongly somebody preferred a text is not used by any of them. A tie is a pair with target 0.5 for dpo, and left out by sft.
+strongly somebody preferred a text is not used by any of them; the weight of a label multiplies its loss, as for reward models.
+A tie is a pair with target 0.5 for dpo, and left out by sft.
 
 So that the methods can be compared with those that learn from rollouts, the policy is measured on fresh samples like theirs,
-before the first step and then every `sample_every` steps; nothing is learnt from these. dpo and sft need no scorer: without one
-the metrics of the score are left out. Resuming is exact, as for them.
+before the first step and then every `sample_every` steps; nothing is learnt from these. With a KL budget these steps limit their
+update. The step after an update that was scaled back is measured too, because no penalty would bring these methods back from a
+larger one. dpo and sft need no scorer: without one the metrics of the score are left out. Resuming is exact, as for them.
 """
 
 import time
@@ -38,7 +40,9 @@ class OfflineTrainer(PolicyTrainer):
         super().__init__(*args, **kwargs)
         config = self.state.config
         self.pairs = encode_labels(self.backbone, self.task.labels)
-        self.texts = [ChosenText(pair.prompt, pair.chosen) for pair in self.pairs if not pair.tie]
+        decided = [pair for pair in self.pairs if not pair.tie]
+        self.texts = [ChosenText(pair.prompt, pair.chosen) for pair in decided]
+        self.text_weights = [pair.weight for pair in decided]
         self._reference: Tensor | None = None  # (N, 2), computed once
         if config.algorithm in LABEL_ALGORITHMS and not self.texts:
             raise LabelError(
@@ -63,7 +67,7 @@ class OfflineTrainer(PolicyTrainer):
         step, is_last = state.steps_done + 1, state.steps_done + 1 == config.steps
         start_time, metrics = time.monotonic(), {"time/score": 0.0}
         measured: OldPolicy | None = None
-        if state.steps_done % config.sample_every == 0 or is_last:
+        if state.steps_done % config.sample_every == 0 or is_last or state.update_fraction < 1.0:
             fresh_metrics, measured = self.measure_policy()
             metrics |= fresh_metrics
         if config.algorithm == "rejection" and state.steps_done % config.updates_per_round == 0:
@@ -89,6 +93,7 @@ class OfflineTrainer(PolicyTrainer):
         start = [parameter.detach().clone() for parameter in self.adapters.parameters(state.policy.adapter)]
         metrics = self.update_on_texts()
         size = limit_update(state, old, start, rounding_kl(state, old, start))
+        state.update_fraction = size.fraction
         return metrics | {"policy/update_kl": size.kl, "policy/update_fraction": size.fraction}
 
     def update_on_texts(self) -> dict[str, float]:
@@ -107,7 +112,8 @@ class OfflineTrainer(PolicyTrainer):
                 self._reference = reference_sums(state, self.pairs)
             metrics = preference_update(state, [self.pairs[i] for i in indices], self._reference[indices])
         else:
-            metrics = imitation_update(state, [texts[i] for i in indices])
+            weights = None if config.algorithm == "rejection" else [self.text_weights[i] for i in indices]
+            metrics = imitation_update(state, [texts[i] for i in indices], weights)
         state.episodes += size
         return metrics | {"epoch": (in_round + 1) * size / count}
 

@@ -2,7 +2,8 @@
 
 After the updates of a step, KL(old || new) is measured on the step's responses. Above a limit the change of the parameters is
 scaled back until the KL is below it, as in a trust region, so that no step leaves the budget far behind. The learning rate
-follows the measured KL towards a target, both ways. `core.kl.BudgetKL` steers beta.
+follows the measured KL towards a target, both ways. `core.kl.BudgetKL` steers beta. Offline methods, which have no responses of
+their own in most steps, do this in the steps that measure the policy.
 
 In half precision the smallest change of the parameters rounds every activation differently, which adds to a measured KL as much
 per token as a good update does. So that nothing follows the rounding (the learning rate, the coefficient of ppo_penalty, the
@@ -26,7 +27,7 @@ TARGET_SHARE, LIMIT_SHARE = 1 / 40, 1 / 10
 MAX_ATTEMPTS = 8  # to scale an update back before it is undone
 LR_RANGE = (1e-3, 10.0)  # times the configured learning rate
 ROUNDING_SHARE = 0.01  # of an update: its own KL is a ten-thousandth
-ROUNDING_EVERY = 5  # steps between two measurements of the rounding
+ROUNDING_EVERY = 5  # at steps divisible by this the rounding is measured again
 ROUNDING_ERROR = 0.05  # of the rounding: values that cannot be distinguished from 0 count as so much
 
 
@@ -78,7 +79,8 @@ def without_rounding(kl: float, rounding: float) -> float:
 
 
 def rounding_kl(state: TrainState, old: OldPolicy, start: Sequence[Tensor]) -> float:
-    """What rounding alone adds to `update_kl`, nats per response; 0 in full precision. Measured every ROUNDING_EVERY steps.
+    """What rounding alone adds to `update_kl`, nats per response; 0 in full precision. Kept until a step divisible by
+    ROUNDING_EVERY.
 
     start: the policy adapter's parameters before the updates of the step.
     """

@@ -27,10 +27,10 @@ WARMUP_STEPS = 4  # over which the learning rate rises, with a KL budget: Adam's
 #: The numbers of a state, and of how many each consists.
 NUMBER_COUNTS = {
     "step": 1, "episodes": 1, "beta": 1, "lr": 1, "penalty": 1, "scores": 3, "kl_budget": 2, "score_unit": 2, "best": 2,
-    "rounding": 1, "measured_kl": 1,
+    "rounding": 1, "measured_kl": 1, "update_fraction": 1,
 }  # fmt: skip
 #: Not in checkpoints of earlier versions.
-OPTIONAL_NUMBERS = ("episodes", "kl_budget", "score_unit", "best", "rounding", "measured_kl")
+OPTIONAL_NUMBERS = ("episodes", "kl_budget", "score_unit", "best", "rounding", "measured_kl", "update_fraction")
 
 
 class BestCheckpoint(NamedTuple):
@@ -61,8 +61,9 @@ class TrainState:
     parameters: everything that is trained. kl_controller: beta. penalty_controller: the coefficient of ppo_penalty. lr: before
     its schedule. score_moments: running mean and variance of the scores. episodes: responses trained on so far. With a KL
     budget, score_unit: the unit of the scores, None before it is measured; best: the best checkpoint so far. rounding: what
-    rounding adds to the KL of an update, nats per token, None before it is measured. measured_kl: offline methods, the KL to the
-    reference when it was last measured. chosen_texts: rejection sampling, what the last round chose.
+    rounding adds to the KL of an update, nats per token, None before it is measured. Of offline methods, when it was last
+    measured: measured_kl, the KL to the reference; update_fraction, how much of an update the limit kept. chosen_texts:
+    rejection sampling, what the last round chose.
     """
 
     config: PolicyConfig
@@ -80,6 +81,7 @@ class TrainState:
     best: BestCheckpoint | None = None
     rounding: float | None = None
     measured_kl: float = 0.0
+    update_fraction: float = 1.0
     chosen_texts: list[ChosenText] = field(default_factory=list)
     steps_done: int = 0
     episodes: int = 0
@@ -126,7 +128,8 @@ class TrainState:
             if isinstance(self.kl_controller, BudgetKL):
                 multiplier *= self.kl_controller.update_length
             else:
-                multiplier *= max(0.0, 1.0 - self.measured_kl / self.config.kl_budget)
+                closeness = max(0.0, self.measured_kl) / self.config.kl_budget  # k1 of a few samples may be negative
+                multiplier *= max(0.0, 1.0 - closeness)
         return multiplier
 
     def state_dict(self) -> StateDict:
@@ -156,7 +159,7 @@ class TrainState:
         if self.rounding is not None:
             numbers["rounding"] = self.rounding
         if self.config.is_offline and self.config.kl_budget is not None:
-            numbers["measured_kl"] = self.measured_kl
+            numbers |= {"measured_kl": self.measured_kl, "update_fraction": self.update_fraction}
         return tensors, numbers
 
     def load_state_dict(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -186,6 +189,7 @@ class TrainState:
         rounding = numbers.get("rounding")
         self.rounding = None if rounding is None else float(rounding)
         self.measured_kl = float(numbers.get("measured_kl", 0.0))
+        self.update_fraction = float(numbers.get("update_fraction", 1.0))
         self.chosen_texts = _unpack_texts(tensors) if "chosen.ids" in tensors else []
         if self.config.kl_budget is not None:
             self._load_best(numbers)
