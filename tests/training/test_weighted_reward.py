@@ -42,6 +42,12 @@ def test_the_sum_weighs_each_term():
     }  # fmt: skip
 
 
+def test_without_a_reward_model_a_function_may_have_its_name():
+    """The function `reward` of a file reward_model.py."""
+    scorer = reward({"reward_model": 2.0, "prompt": 1.0})
+    assert scorer.scores([[1], [2, 3]], [[1, 1], [2]]).tolist() == [2.0 * 10 + 10.0, 2.0 * 10 + 20.0]
+
+
 def test_without_a_reward_model_the_functions_are_the_sum():
     total, values = reward({"length": 2.0, "prompt": 1.0}).combine(None, torch.tensor([[1.0, 5.0]]))
     assert (total.tolist(), list(values)) == ([7.0], ["length", "prompt"])

@@ -24,7 +24,8 @@ class FunctionScorer(Protocol):
 
 @dataclass(frozen=True)
 class WeightedReward:
-    """A scorer. weights: by label, in the order of `functions`; that of the reward model, if there is one, has its label.
+    """A scorer. weights: by label, in the order of `functions`; that of the reward model, if there is one, has its label, which
+    is otherwise a name like any other.
 
     prompt_texts: the texts that functions get for prompts (without a chat template); others are decoded.
     """
@@ -39,7 +40,7 @@ class WeightedReward:
         self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], on_progress: ProgressCallback
     ) -> Tensor:
         """(N, F) float64 on the CPU: the values of each function."""
-        if not any(label != REWARD_MODEL_LABEL for label in self.weights):
+        if not self._function_labels(has_model=self.reward_model is not None):
             return torch.zeros(len(prompts), 0, dtype=torch.float64)
         prompt_texts = [self.prompt_texts.get(tuple(ids)) or self.backbone.decode(list(ids)) for ids in prompts]
         texts = [self.backbone.decode(list(ids), after=list(p)) for p, ids in zip(prompts, responses, strict=True)]
@@ -50,11 +51,14 @@ class WeightedReward:
 
         model_scores: (N,), None without a reward model.
         """
-        functions = [label for label in self.weights if label != REWARD_MODEL_LABEL]
+        functions = self._function_labels(has_model=model_scores is not None)
         values = {} if model_scores is None else {REWARD_MODEL_LABEL: model_scores.double().cpu()}
         values |= dict(zip(functions, function_scores.cpu().unbind(1), strict=True))
         total = sum((self.weights[label] * value for label, value in values.items()), torch.zeros(len(function_scores)))
         return total.float(), values
+
+    def _function_labels(self, *, has_model: bool) -> list[str]:
+        return [label for label in self.weights if not (has_model and label == REWARD_MODEL_LABEL)]
 
     def scores(
         self,
