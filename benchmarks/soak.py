@@ -222,7 +222,7 @@ class LoadedLab:
 def life_figures(lives: list[list[Sample]], settle_s: float) -> dict[str, float]:
     """lives: the samples of each process, in order. Nothing where there is too little to measure."""
     figures: dict[str, float] = {}
-    ends, slopes = [], []
+    ends, trends = [], []
     for samples in lives:
         last = [
             sample for sample in samples if sample.at > samples[-1].at - LAST_MINUTE_S and sample.age > WARM_UP_S / 2
@@ -233,7 +233,7 @@ def life_figures(lives: list[list[Sample]], settle_s: float) -> dict[str, float]
             )
         warm = [sample for sample in samples if sample.age > WARM_UP_S and sample.at > settle_s]
         if len(warm) > 5:
-            slopes.append(600 * float(np.polyfit([s.at for s in warm], [s.rss for s in warm], 1)[0]))
+            trends.append(600 * float(np.polyfit([s.at for s in warm], [s.rss for s in warm], 1)[0]))
     if len(ends) > 1:
         at, rss, descriptors = np.array(ends).T
         figures |= {
@@ -242,8 +242,8 @@ def life_figures(lives: list[list[Sample]], settle_s: float) -> dict[str, float]
             "descriptors_median": float(np.median(descriptors)),
             "descriptors_spread": float(descriptors.max() - descriptors.min()),
         }  # fmt: skip
-    if slopes:
-        figures["rss_slope_within"] = statistics.median(slopes)
+    if trends:
+        figures["rss_slope_within"] = statistics.median(trends)
     return figures
 
 

@@ -127,7 +127,13 @@ def set_journal_mode(path: Path, busy_timeout_s: float, *, wal: bool) -> bool:
 
 
 def has_wal(path: Path) -> bool:
-    """Whether a database file is one with a write-ahead log (sqlite.org/fileformat.html, offset 18). False for an empty file."""
+    """Whether a database file is one with a write-ahead log (sqlite.org/fileformat.html, offset 18). False for an empty file.
+
+    While the log is there, the file is not read: this process may have it open, and closing any descriptor of it would release
+    the locks of its connections (POSIX). Another process would then take itself for the last user and delete the log.
+    """
+    if path.with_name(path.name + "-wal").exists():
+        return True
     with path.open("rb") as file:
         return file.read(20)[18:] == b"\2\2"
 

@@ -212,7 +212,7 @@ def test_pause_change_beta_resume_and_stop(lab, active_run, open_page):
     page.fill("[data-do=knob-beta]", "0.25")
     page.click("[data-do=set-beta]")
     asked = page.locator("[data-asked]")
-    expect(asked).to_have_text("asked for: beta = 0.25 (takes effect with the next whole step)")
+    expect(asked).to_have_text("requested: beta = 0.25 (takes effect with the next whole step)")
     expect(page.locator(".lab-header .job .what")).to_have_text(f"run {active_run.id} paused, step {held} of 400")
     page.wait_for_timeout(5000)  # longer than the page waits for a lost reply to "pause"
     expect(asked).to_contain_text("beta = 0.25")

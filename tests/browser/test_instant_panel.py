@@ -36,7 +36,7 @@ def panel(page):
 
 def test_until_there_are_enough_answers_a_sentence_says_so(lab, fresh_project, open_page):
     page = open_page(lab)
-    expect(panel(page)).to_contain_text("starts after 6 that prefer one text: 0 so far")
+    expect(panel(page)).to_contain_text("starts after 6 answers that prefer one text: 0 so far")
     height = page.evaluate(HEIGHT)
     vote(page)
     expect(panel(page)).to_contain_text("1 so far")

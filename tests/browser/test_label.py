@@ -53,7 +53,7 @@ def test_undo_on_a_page_of_another_project_changes_nothing(tmp_path_factory, ope
         with Database.open(lab.home) as db:
             new_project(db, prompt_set="reviews")
         page.keyboard.press("u")
-        page.wait_for_selector("text=Nothing was taken back")
+        page.wait_for_selector("text=Nothing was undone")
         assert [vote[4] for vote in votes(lab)] == [None]
         page.close()
     finally:

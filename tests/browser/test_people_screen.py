@@ -129,7 +129,7 @@ def test_undo_redo_and_changing_an_earlier_answer(lab, open_page):
     page.get_by_label("how much better", exact=True).select_option("slightly")
     page.locator(".earlier input").fill("  it rhymes")
     page.click(".earlier [data-do=amend]")
-    page.wait_for_selector(".lab-notice:has-text('earlier answer is changed')")
+    page.wait_for_selector(".lab-notice:has-text('earlier answer was changed')")
     ((strength, note, choice, _),) = query_rows(lab, mine)
     assert (strength, note, choice) == ("slightly", "it rhymes", "second" if on_left else "first")
 
@@ -262,7 +262,7 @@ def test_operator_erases_a_person_who_may_join_again(lab, open_page):
     operator = open_page(lab)
     operator.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
     operator.click("role=tab[name='People']")
-    operator.click("summary:has-text('Take somebody out')")
+    operator.click("summary:has-text('Remove a person from this lab')")
     operator.locator("[data-do=erase-name]").select_option("<b>Rude</b>")
     looks = "boxes => boxes.map(box => getComputedStyle(box).appearance)"  # otherwise Gradio hides the tick
     boxes = operator.locator(".lab-people [type=checkbox]")

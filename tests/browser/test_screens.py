@@ -418,12 +418,12 @@ def test_blind_test_is_judged_by_keys_and_reveals_the_models(lab, run, open_page
         page.wait_for_selector(f"[data-judged='{len(said)}']")
     another = open_screen(lab, open_page, "Compare")  # another visitor has answered none
     another.wait_for_selector("[data-judged='0']")
-    expect(control(another, "blind-others")).to_have_text("1 other: 1 at it")
+    expect(control(another, "blind-others")).to_have_text("1 other: 1 in progress")
     expect(control(page, "blind-others")).to_have_text("")  # a visitor without answers does not count
     shown = page.locator(".blind .sides").element_handle()
     control(another, "blind-stop").click()
     expect_text(another, "blind-result", "You decided no pair.")
-    expect(control(another, "blind-others")).to_have_text("1 other: 1 at it")
+    expect(control(another, "blind-others")).to_have_text("1 other: 1 in progress")
     expect(control(page, "blind-others")).to_have_text(
         "1 other: 1 done"
     )  # though without answers; the page is not redrawn

@@ -43,7 +43,7 @@ def expect_invitation(page, link: str) -> None:
     expect(page.locator("[aria-label='who is connected']")).to_contain_text("can do everything")
     expect(page.locator(".invite svg.qr path")).to_have_count(1)
     expect(page.locator(".invite .lab-text")).to_have_text(link)
-    page.locator("summary:has-text('Take somebody out')").click()
+    page.locator("summary:has-text('Remove a person from this lab')").click()
 
 
 def join_by_link(page, link: str, name: str) -> None:

@@ -1,5 +1,6 @@
 """`export`: which files are written, what is printed, and that an error leaves nothing behind."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -143,7 +144,12 @@ def test_a_terminal_shows_a_progress_bar_which_nothing_else_does(lab, tmp_path, 
         terminal, end = pty.openpty()
         try:
             subprocess.run([*command, *words], stdin=end, stdout=end, stderr=end, check=True)
-            return os.read(terminal, 100_000).decode()
+            os.set_blocking(terminal, False)
+            printed = b""
+            with contextlib.suppress(BlockingIOError):  # a read returns a part of what is there
+                while True:
+                    printed += os.read(terminal, 4096)
+            return printed.decode()
         finally:
             os.close(terminal)
             os.close(end)

@@ -58,7 +58,7 @@ def test_pairs_sets_the_temperature_of_a_new_or_the_open_project(db, tmp_path, c
     assert call(tmp_path, "pairs", "--temperature", "0.8") == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["project"] == 2
-    assert f"{pairs} pairs written at 1 stay" in printed.err
+    assert f"{pairs} pairs written at 1 are kept" in printed.err
     assert call(tmp_path, "pairs", "--model", "embedded", "--temperature", "0.9") == 0
     assert capsys.readouterr().err == ""
     assert [project.temperature for project in projects(db)] == [0.7, 0.8, 0.9]

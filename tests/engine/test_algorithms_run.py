@@ -89,4 +89,4 @@ def test_a_runs_own_pretraining_texts_are_used(lab, monkeypatch):
     assert lab.train(other).status is JobStatus.DONE
     assert len(mixed[-1]) == PTX_CORPUS_TEXTS
     assert lab.train(gone).status is JobStatus.FAILED
-    assert "Put" in get_run(lab.db, gone).message
+    assert "Restore" in get_run(lab.db, gone).message

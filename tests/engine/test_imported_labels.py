@@ -86,7 +86,7 @@ def test_pairs_that_differ_only_beyond_the_context_are_left_out_and_reported(fre
     report = latest_reward_model(fresh.db, fresh.project.id).report
     assert (report["labels"], report["cut"], report["indistinguishable"]) == (12, 4, 2)
     note = (
-        "4 labels are longer than the model reads, and cut; "
+        "4 labels are longer than the model reads, and truncated; "
         "2 labels are left out: the model reads the same tokens for both texts"
     )
     assert (job.result["note"], report["note"]) == (note, note)

@@ -106,7 +106,7 @@ def test_a_changed_temperature_is_for_new_texts(db):
     with_pairs, without = new_project(db), new_project(db, custom_prompts=OWN)
     assert "stay" not in change_temperature(db, without.id, 0.5)
     message = change_temperature(db, with_pairs.id, 0.7)
-    assert f"at temperature 0.7. {count_pairs(db, with_pairs.id)} pairs written at 1 stay" in message
+    assert f"at temperature 0.7. {count_pairs(db, with_pairs.id)} pairs written at 1 are kept" in message
     assert "stay" not in change_temperature(db, with_pairs.id, 0.7)
     assert [one.temperature for one in projects(db)] == [0.7, 0.5]
     with pytest.raises(ConfigError, match="temperature = 9"):

@@ -96,8 +96,8 @@ def test_the_settings_choose_model_prompts_system_prompt_and_temperature(db, hub
         ({"MODEL": "embedded", "TEMPERATURE": "9"}, ConfigError, "RLHF_LAB_TEMPERATURE: temperature = 9"),
         ({"MODEL": "embedded", "TEMPLATE_ARGUMENTS": "fast"}, ConfigError, "RLHF_LAB_TEMPLATE_ARGUMENTS: .*not a JSON"),
         ({"MODEL": "embedded", "TEMPLATE_ARGUMENTS": '{"a": 1}'}, ConfigError, "RLHF_LAB_TEMPLATE_ARGUMENTS: .*missing"),
-        ({"PROMPTS": "tales"}, ConfigError, "RLHF_LAB_PROMPTS is for a new project.*RLHF_LAB_MODEL"),
-        ({"SYSTEM_PROMPT": "x"}, ConfigError, "RLHF_LAB_SYSTEM_PROMPT is for a new project"),
+        ({"PROMPTS": "tales"}, ConfigError, "RLHF_LAB_PROMPTS applies to a new project.*RLHF_LAB_MODEL"),
+        ({"SYSTEM_PROMPT": "x"}, ConfigError, "RLHF_LAB_SYSTEM_PROMPT applies to a new project"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_with_the_name_of_its_variable(db, hub, settings, error, words):

@@ -2,6 +2,8 @@
 
 import multiprocessing
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from types import SimpleNamespace
@@ -9,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlhf_lab.errors import ConfigError, CorruptStoreError, LostStoreError
+from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import filesystem
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
@@ -178,3 +181,14 @@ def test_an_erased_name_is_in_no_file(home, rollback):
             conn.exec_driver_sql("DELETE FROM people WHERE name = 'Hildegard'")
         db.truncate_log()
         assert not [path for path in home.iterdir() if b"Hildegard" in path.read_bytes()]
+
+
+def test_a_database_that_a_process_opens_twice_keeps_its_log(tmp_path):
+    """Whoever opens it the second time must not release the locks of the first; another process would then delete the log."""
+    code = "import sys; from rlhf_lab.store.database import Database; Database.open(sys.argv[1]).close()"
+    with Database.open(tmp_path) as first:
+        new_project(first)
+        with Database.open(tmp_path):
+            pass
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120)
+        new_project(first)  # LostStoreError without the log

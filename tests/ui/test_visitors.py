@@ -19,6 +19,7 @@ from rlhf_lab.errors import LabelError
 from rlhf_lab.store.annotators import OPERATOR_NAME, VISITOR_PREFIX, add_person
 from rlhf_lab.store.votes import vote_history
 from rlhf_lab.ui import http_api
+from rlhf_lab.ui.auth.api_clients import ApiClients
 from rlhf_lab.ui.auth.visitors import Visitor, multi_user_access
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
@@ -265,7 +266,8 @@ def test_a_page_of_another_site_does_not_act_as_the_visitor(lab, victim):
 def test_a_program_never_has_the_name_of_a_person(lab, victim, handle_event_with):
     for cookies in (None, newcomer(lab)[0]):
         handle_event_with(cookies)
-        assert http_api.annotator_name(lab, victim[0], "") == f"api:{victim[0]}"
+        started_again = replace(lab, api_clients=ApiClients())
+        assert http_api.annotator_name(started_again, victim[0], "") == f"api:{victim[0]}"
 
 
 def test_only_signed_names_are_present(lab, handle_event_with):

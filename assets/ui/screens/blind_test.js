@@ -83,7 +83,7 @@ window.LabBlindTest = window.LabBlindTest || (({ root, fetchState, trigger, getR
     Lab.showNotice(notice, '');
     editing = action;
     controls.replaceChildren(action === 'rename' ? Lab.nameField(name, `new name of test ${id}`, 'blind-name', {}, (newName) => sendEdit({ name: newName }), stopEditing)
-      : Lab.deleteConfirmation(`Delete test ${id} for good, ${deletionNote}?`, 'blind-delete', {}, () => sendEdit({}), stopEditing));
+      : Lab.deleteConfirmation(`Delete test ${id} permanently, ${deletionNote}?`, 'blind-delete', {}, () => sendEdit({}), stopEditing));
     controls.querySelector('input, button').focus();
   }
 
