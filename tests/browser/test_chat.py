@@ -11,10 +11,17 @@ from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.votes import label_count, vote_counts
 
 STATUSES = "[...document.querySelectorAll('.lab-chat .reply')].map((reply) => reply.dataset.status)"
-LENGTHS = """() => {
-    window.lengths = [];
-    new MutationObserver(() => window.lengths.push(document.querySelector('.lab-chat .reply .lab-text')?.innerText.length ?? 0))
-        .observe(document.querySelector('.lab-chat'), { subtree: true, childList: true }); }"""
+#: JavaScript: presses Stop once an answer was seen at two lengths. From here the press could come after the answer's end.
+STOP_AT_THE_SECOND_LENGTH = """() => {
+    const lengths = new Set();
+    const observer = new MutationObserver(() => {
+        const length = document.querySelector('.lab-chat .reply .lab-text')?.innerText.length ?? 0;
+        if (length > 20) lengths.add(length);
+        if (lengths.size < 2) return;
+        observer.disconnect();
+        document.querySelector('[data-do=chat-stop]').click();
+    });
+    observer.observe(document.querySelector('.lab-chat'), { subtree: true, childList: true }); }"""
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +44,8 @@ def test_a_chat_while_a_run_trains(lab, open_page):
         page.locator(".lab-chat summary").click()
         control(page, "chat-max_new_tokens").fill("230")
         control(page, "chat-temperature").fill("5")  # such texts hardly end
-        page.evaluate(LENGTHS)
+        page.evaluate(STOP_AT_THE_SECOND_LENGTH)
         ask(page, "Once upon a time")
-        wait_for_engine(page, "() => new Set(window.lengths.filter((length) => length > 20)).size >= 2")
-        control(page, "chat-stop").click()
         wait_for_engine(page, f"() => {STATUSES}.join() === 'cancelled,cancelled'")
         kept = page.locator(".lab-chat .reply .lab-text").first.inner_text()
         assert len(kept) > 20

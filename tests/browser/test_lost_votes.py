@@ -11,12 +11,12 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.votes import vote_counts
 
-#: JavaScript: while window.shortTimeouts is set, shortens reply timeouts and records the real ones in window.waits.
+#: JavaScript: while window.replyTimeout is set, replies are awaited for that many ms; window.waits records the real timeouts.
 SHORT_TIMEOUTS = """const wait = window.setTimeout, waits = window.waits = [];
     window.setTimeout = (act, ms, ...more) => {
-        const shorter = window.shortTimeouts && String(act).includes('onTimeout');
-        if (shorter) waits.push(ms);
-        return wait(act, shorter ? 300 : ms, ...more); };"""
+        const changed = window.replyTimeout && String(act).includes('onTimeout');
+        if (changed) waits.push(ms);
+        return wait(act, changed ? window.replyTimeout : ms, ...more); };"""
 
 
 def vote_count(lab) -> int:
@@ -47,7 +47,7 @@ def keep_lost_vote(page, pair: str, by: str, created_at: float) -> None:
 
 
 def open_impatient_page(lab, open_page):
-    """A page whose reply timeouts are short once window.shortTimeouts is set."""
+    """A page whose reply timeouts are short once window.replyTimeout is set."""
     page = open_page(lab)
     page.add_init_script(SHORT_TIMEOUTS)
     page.reload()
@@ -56,7 +56,7 @@ def open_impatient_page(lab, open_page):
 
 
 def go_offline(page) -> None:
-    page.evaluate("window.shortTimeouts = true")
+    page.evaluate("window.replyTimeout = 300")
     page.context.set_offline(True)
 
 
@@ -77,7 +77,7 @@ def test_unanswered_vote_is_kept_and_sent_again_until_it_is_stored(lab, open_pag
     page, held = open_impatient_page(lab, open_page), []
     pair, before = current_pair(page), vote_count(lab)
     sent = intercept_votes(page, *[held.append] * 6)  # the seventh request reaches the server
-    page.evaluate("window.shortTimeouts = true")
+    page.evaluate("window.replyTimeout = 300")
     page.keyboard.press("1")
     assert page.get_attribute(".lab-label", "data-pair") != pair
     expect(message(page)).to_contain_text("Your last answer is not stored yet")
@@ -96,7 +96,7 @@ def test_unanswered_vote_is_sent_again_after_a_reload(lab, open_page):
     page, held = open_impatient_page(lab, open_page), []
     pair, before = current_pair(page), vote_count(lab)
     sent = intercept_votes(page, *[held.append] * 6)
-    page.evaluate("window.shortTimeouts = true")
+    page.evaluate("window.replyTimeout = 300")
     page.keyboard.press("1")
     wait_until(lambda: len(held) == 6, "six attempts", page)
     page.reload()
@@ -128,7 +128,7 @@ def test_unanswered_vote_can_be_discarded(lab, open_page):
     page, held = open_impatient_page(lab, open_page), []
     pair, before = current_pair(page), vote_count(lab)
     sent = intercept_votes(page, *[held.append] * 60)
-    page.evaluate("window.shortTimeouts = true")
+    page.evaluate("window.replyTimeout = 300")
     page.keyboard.press("1")
     page.evaluate("document.body.classList.add('lab-offline')")  # as the page is when it cannot reach the lab
     page.click("[data-do=discard-vote]")
@@ -211,7 +211,7 @@ def test_what_would_act_twice_is_not_sent_again_and_the_page_says_so(lab, open_p
     page.click(f"[data-do={name}]")
     expect(message(page)).to_contain_text(f'The lab does not reply to "{label}". It is not sent again automatically.')
     go_online(page, open_page)
-    expect(message(page)).to_have_text(f'"{label}" was not done, because the lab did not reply. Press it again.')
+    expect(message(page)).to_have_text(f'"{label}" is not done. Press it again if you still want it.')
     current_pair(page)
     assert (vote_count(lab), newest_vote(lab), project_created_at(lab)) == before
     ignore_lost_connection(open_page)
@@ -222,9 +222,12 @@ def test_undo_that_was_done_without_a_reply_is_not_done_twice(lab, open_page):
     press_key(page, "1")
     pair = press_key(page, "2")
     before = vote_count(lab)
-    sent = intercept_votes(page, lambda route: route.fetch(), marker='"by"')
-    page.evaluate("window.shortTimeouts = true")
+    done = []
+    sent = intercept_votes(page, lambda route: done.append(route.fetch()), marker='"by"')
+    page.evaluate("window.replyTimeout = 600000")
     page.keyboard.press("u")
+    wait_until(lambda: done, "the undo that is done", page)
+    page.evaluate("window.replyTimeout = 300; window.dispatchEvent(new Event('online'))")  # as after a timeout
     expect(message(page)).to_contain_text('The lab did not reply to "Undo", but something has changed since')
     assert current_pair(page) == pair
     assert (len(sent), vote_count(lab)) == (1, before - 1)

@@ -468,7 +468,7 @@ def test_a_flood_of_wrong_codes_is_logged_and_keeps_no_correct_code_out(proxied,
     assert not limiter.is_blocked("198.51.100.1")
     assert not limiter.is_blocked("203.0.113.3")
     assert [record.getMessage() for record in caplog.records] == [
-        "50 wrong join codes withwithin a minute: somebody may be guessing. Correct ones are still accepted."
+        "50 wrong join codes within a minute: somebody may be guessing. Correct ones are still accepted."
     ]
 
 

@@ -80,7 +80,7 @@ function unansweredOnce() { return JSON.parse(Lab.getItem('once') || 'null'); }
 function outcomeOfOnce({ name, before, by }, state) {
   const [label, value] = SENT_ONCE[name];
   if (by !== (state.you.name || annotator)) return '';
-  if (value(state) === before) return `"${label}" was not done, because the lab did not reply. Press it again.`;
+  if (value(state) === before) return `"${label}" is not done. Press it again if you still want it.`;
   return `The lab did not reply to "${label}", but something has changed since: check before you press it again.`;
 }
 
