@@ -294,8 +294,10 @@ class InstantReward:
         self._wake.set()
 
     def labels_changed(self) -> None:
-        """Learn again: votes were undone, changed or imported."""
-        self._wake.set()
+        """Learn again: votes were undone, changed, imported or sent by a program. Nothing is fitted while no page shows the
+        figures: sixty programs would otherwise keep a third of a core busy for nobody."""
+        if self._is_watched():
+            self._wake.set()
 
     def forget_votes(self, annotator: str, pair_id: int) -> None:
         """A person's vote on a pair was undone: the pair is open to them again, so its scores are not shown any more."""
@@ -307,13 +309,17 @@ class InstantReward:
         self._wake.set()
 
     def figures(self, project_id: int) -> InstantFigures:
-        """The figures of the newest fit."""
+        """The figures of the newest fit. The first request after a while starts the next one."""
+        was_watched, model = self._is_watched(), self.model
         self._last_request_at = time.monotonic()
-        model = self.model
-        if model is None or model.project_id != project_id:
+        if not was_watched or model is None or model.project_id != project_id:
             self._wake.set()
+        if model is None or model.project_id != project_id:
             return InstantFigures(project_id, Source.HUMAN)
         return model.figures
+
+    def _is_watched(self) -> bool:
+        return time.monotonic() - self._last_request_at < WATCHED_S
 
     def is_pending(self, uuid: str) -> bool:
         """Whether a vote is still to be predicted and learnt from."""
@@ -329,8 +335,7 @@ class InstantReward:
     def _run(self) -> None:
         while not self._stopped.is_set():
             self._wake.wait(POLL_INTERVAL_S)
-            is_watched = time.monotonic() - self._last_request_at < WATCHED_S
-            if self._stopped.is_set() or not (self._wake.is_set() or is_watched):
+            if self._stopped.is_set() or not (self._wake.is_set() or self._is_watched()):
                 continue
             self._wake.clear()
             start_time = time.thread_time()

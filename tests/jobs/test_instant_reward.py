@@ -270,9 +270,29 @@ def test_a_round_is_followed_by_a_rest_of_twice_its_cpu_time(db, monkeypatch):
     monkeypatch.setattr(instant_reward.time, "thread_time", lambda: next(cpu))
     monkeypatch.setattr(service, "run_once", lambda: None)
     monkeypatch.setattr(service._stopped, "wait", lambda seconds: (waits.append(seconds), service._stopped.set()))
-    service.labels_changed()
+    service.figures(1)
     service._run()
     assert waits == [0.5]
+
+
+def test_nothing_is_fitted_for_nobody_and_the_first_look_starts_a_fit(db, monkeypatch):
+    """Votes of programs need no predictions. monotonic: 100 s, and later 131 s after the page asked for the figures."""
+    service, clock = InstantReward(db), [100.0]
+    monkeypatch.setattr(instant_reward.time, "monotonic", lambda: clock[0])
+    service.labels_changed()
+    assert not service._wake.is_set()
+    service.model = InstantModel(db, 1)
+    service.figures(1)
+    assert service._wake.is_set()
+    service._wake.clear()
+    service.figures(1)
+    assert not service._wake.is_set()  # the page looks several times per second
+    service.labels_changed()
+    assert service._wake.is_set()
+    service._wake.clear()
+    clock[0] = 231.0
+    service.labels_changed()
+    assert not service._wake.is_set()
 
 
 def test_only_the_newest_labels_are_learnt(db, project, texts, monkeypatch):
