@@ -12,6 +12,8 @@ import pytest
 from rlhf_lab import __version__, entry_point
 from rlhf_lab.cli import main as command_line
 from rlhf_lab.cli import serve
+from rlhf_lab.common import program_names
+from rlhf_lab.store.runs import no_such_run
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -33,13 +35,14 @@ def test_the_package_works_with_the_folders_that_its_wheel_carries(tmp_path):
         "from rlhf_lab.ui.components.charts import metric_descriptions\n"
         "from rlhf_lab.ui.page import initial_body_html\n"
         "assert metric_descriptions() and len(initial_body_html()) > 10_000\n"
-        "print(embedded_model_folder())"
+        "from rlhf_lab.common.program_names import lab_command, page_command\n"
+        "print(embedded_model_folder(), page_command(), lab_command(), sep='|')"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True,
         text=True, check=False, timeout=300,
     )  # fmt: skip
-    assert done.stdout.strip() == str(tmp_path / "rlhf_lab" / "assets" / "model"), done.stderr
+    assert done.stdout.strip() == f"{tmp_path / 'rlhf_lab' / 'assets' / 'model'}|rlhf-lab|rlhf-lab", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,37 @@ def test_the_command_serves_the_lab_or_runs_a_command(monkeypatch, arguments, ex
     monkeypatch.delitem(sys.modules, "rlhf_lab.__main__", raising=False)
     monkeypatch.setattr(sys, "argv", ["rlhf-lab", *arguments])
     assert entry_point.main() == expected
+
+
+def test_app_py_and_the_command_print_the_version(monkeypatch, capsys):
+    done = subprocess.run(
+        [sys.executable, "app.py", "--version"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert (done.stdout, done.returncode) == (f"{PYPROJECT['project']['version']}\n", 0), done.stderr
+    monkeypatch.setattr(sys, "argv", ["/venv/bin/rlhf-lab", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        entry_point.main()
+    assert capsys.readouterr().out == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("started", "page", "command"),
+    [
+        ("/venv/bin/rlhf-lab", "rlhf-lab", "rlhf-lab"),
+        ("rlhf-lab.exe", "rlhf-lab", "rlhf-lab"),
+        ("app.py", "python app.py", "python -m rlhf_lab"),
+        (str(ROOT / "rlhf_lab" / "__main__.py"), "python app.py", "python -m rlhf_lab"),
+    ],
+)
+def test_messages_name_the_command_that_started_the_lab(monkeypatch, capsys, started, page, command):
+    monkeypatch.setattr(sys, "argv", [started])
+    assert (program_names.page_command(), program_names.lab_command()) == (page, command)
+    with pytest.raises(SystemExit):
+        command_line.main(["--help"])
+    help_text = capsys.readouterr().out
+    assert help_text.startswith(f"usage: {command} [-h]")
+    assert f"`{page}` starts the page" in " ".join(help_text.split())
+    assert f"runs: {command} runs" in str(no_such_run(9))
 
 
 def test_the_container_has_what_the_page_needs():

@@ -23,6 +23,7 @@ from rlhf_lab.cli.console import add_common_arguments, print_result, resolve_hom
 from rlhf_lab.common.bundled_assets import embedded_model_folder, weights_digest
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState
 from rlhf_lab.common.paths import database_url_override
+from rlhf_lab.common.program_names import lab_command, page_command
 from rlhf_lab.common.records import EngineRow
 from rlhf_lab.common.storage import storage_note
 from rlhf_lab.common.text import pluralize
@@ -105,7 +106,7 @@ def _check_home(home: Path) -> Iterator[tuple[str, tuple[bool, str]]]:
     name = f"home {home}"
     if not lab_exists(home):
         parent = _nearest_existing(home)
-        yield name, _run_check(lambda: f"{check_writable(parent)}; there is no lab yet: python app.py creates one")
+        yield name, _run_check(lambda: f"{check_writable(parent)}; there is no lab yet: {page_command()} creates one")
         return
     try:
         with Database.open(home) as db:
@@ -168,7 +169,9 @@ def check_port(port: int) -> str:
         except (OSError, OverflowError) as error:
             if _serves_lab(port):
                 return f"{port} serves the lab's page already: http://127.0.0.1:{port}"
-            raise OSError(f"{port} cannot be used ({error}). Give another: python app.py --port {port + 1}") from error
+            raise OSError(
+                f"{port} cannot be used ({error}). Give another: {page_command()} --port {port + 1}"
+            ) from error
     return f"{port} is free"
 
 
@@ -202,7 +205,7 @@ def check_engine(db: Database, home: Path) -> str:
     if not is_gone(row):
         raise EngineError(
             f"{process_label} does not respond, last heartbeat {_heartbeat_age(row)}; {jobs_text}. If this persists, "
-            "stop it with `python -m rlhf_lab stop-engine`: a run continues from its last checkpoint. See "
+            f"stop it with `{lab_command()} stop-engine`: a run continues from its last checkpoint. See "
             f"{home / OUTPUT_FILE}."
         )
     if failure := start_failure(status, home):
@@ -211,7 +214,7 @@ def check_engine(db: Database, home: Path) -> str:
     if waiting_count == 0:
         return f"{message}; no job is waiting, and the next engine starts automatically"
     raise EngineError(
-        f"{message}; {jobs_text}. Open the page (python app.py) or run a command that trains: the next engine takes "
+        f"{message}; {jobs_text}. Open the page ({page_command()}) or run a command that trains: the next engine takes "
         f"the waiting jobs, a run from its last checkpoint. Its last output is in {home / OUTPUT_FILE}."
     )
 

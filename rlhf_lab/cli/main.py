@@ -6,15 +6,19 @@ import sys
 
 from rlhf_lab import __version__
 from rlhf_lab.cli import backup, commands, control, demo, doctor, export, import_, password, people, pretrain, sft
+from rlhf_lab.common.program_names import lab_command, page_command
 from rlhf_lab.errors import LabError
 
-ABOUT = "Label pairs of texts, train a reward model on the labels, and PPO on the reward model. `python app.py` is the page."
 COMMANDS = (demo, commands, control, import_, export, backup, doctor, people, password, pretrain, sft)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; returns its exit status, 1 after a LabError, 130 after Ctrl-C. argparse exits with 2 for wrong usage."""
-    parser = argparse.ArgumentParser(prog="python -m rlhf_lab", description=ABOUT)
+    parser = argparse.ArgumentParser(
+        prog=lab_command(),
+        description="Label pairs of texts, train a reward model on the labels, and PPO on the reward model. "
+        f"`{page_command()}` starts the page.",
+    )
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:

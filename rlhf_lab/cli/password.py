@@ -6,11 +6,12 @@ import sys
 from typing import Any
 
 from rlhf_lab.common.passwords import hash_password
+from rlhf_lab.common.program_names import page_command
 from rlhf_lab.errors import ConfigError
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("password", help="hash a password, for a line of `python app.py --auth-file`")
+    parser = subparsers.add_parser("password", help=f"hash a password, for a line of `{page_command()} --auth-file`")
     parser.set_defaults(run=run)
 
 

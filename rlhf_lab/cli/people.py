@@ -11,6 +11,7 @@ from rlhf_lab.cli.console import (
     print_result,
     resolve_home,
 )
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError, LabelError
 from rlhf_lab.jobs.person_erasure import erase_person_data
@@ -65,7 +66,7 @@ def _decide(db: Database, args: argparse.Namespace) -> None:
     if name is None:
         return
     if name not in known_names(db):
-        raise LabelError(f'Nobody in this lab is called "{name}". `python -m rlhf_lab people` lists the names.')
+        raise LabelError(f'Nobody in this lab is called "{name}". `{lab_command()} people` lists the names.')
     project_id = pick_project(db, args.project).id
     if args.let_go_on:
         let_go_on(db, project_id, name)

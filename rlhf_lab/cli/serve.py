@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
+from rlhf_lab import __version__
 from rlhf_lab.backup.restore import apply_confirmed
 from rlhf_lab.common import logs, process_env
 from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus
 from rlhf_lab.common.paths import default_home
+from rlhf_lab.common.program_names import lab_command, page_command
 from rlhf_lab.common.records import Role
 from rlhf_lab.common.storage import storage_note
 from rlhf_lab.config.demo import DEMO_MODE_ENV_VAR, DemoConfig, demo_config
@@ -38,6 +40,7 @@ MIN_SECRET_LENGTH = 16
 def main(argv: list[str] | None = None) -> int:
     on_space = bool(os.environ.get("SPACE_ID"))
     parser = argparse.ArgumentParser(
+        prog=page_command(),
         description="The lab in the browser.",
         epilog=f"Environment variables replace missing options: {', '.join(VARIABLES.values())}.",
     )
@@ -81,8 +84,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--auth-file", type=Path, default=None,
         help="people who log in with name and password at /enter, in addition to the join code: a file of lines NAME:PASSWORD or "
-        "NAME:PASSWORD:operator; `python -m rlhf_lab password` creates a hash to use instead of a password",
+        f"NAME:PASSWORD:operator; `{lab_command()} password` creates a hash to use instead of a password",
     )  # fmt: skip
+    parser.add_argument("--version", action="version", version=__version__)
     args = parser.parse_args(argv)
     try:
         ctx = open_context(args, on_space)
@@ -208,7 +212,7 @@ def shutdown_message(db: Database, home: Path) -> str:
     activity = f"is still working ({running_text})" if running_text else "is idle, and exits after 10 minutes"
     return (
         f"The page has ended. The engine (pid {engine.row.process.pid}) {activity}.\n"
-        f"Start `python app.py{home_option}` again to watch it; `python -m rlhf_lab stop-engine{home_option}` ends it "
+        f"Start `{page_command()}{home_option}` again to watch it; `{lab_command()} stop-engine{home_option}` ends it "
         "(a run resumes later)."
     )
 

@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from rlhf_lab.common.logs import OneLineFormatter
 from rlhf_lab.common.private_files import make_private_folder
 from rlhf_lab.common.process_env import set_training_env
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.errors import EngineError, LabError, StoreError
 from rlhf_lab.jobs.engine_process import STATE_STARTING, record_heartbeat, this_process
 from rlhf_lab.store.database import Database
@@ -48,7 +49,7 @@ def run_engine(home: Path, idle_exit_s: float, threads: int) -> None:
     except Timeout as error:
         raise EngineError(
             f"another engine already works on {home}; one home has one engine. "
-            "`python -m rlhf_lab doctor` names it; stop that one first, or choose another --home."
+            f"`{lab_command()} doctor` names it; stop that one first, or choose another --home."
         ) from error
     except OSError as error:
         raise StoreError(

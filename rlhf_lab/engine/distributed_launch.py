@@ -20,6 +20,7 @@ import torch
 
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, JobStatus, RunStatus
 from rlhf_lab.common.paths import REWARD_MODELS_FOLDER, run_folder
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.progress import ProgressCallback
 from rlhf_lab.common.records import Job, ProcessIdentity
 from rlhf_lab.config.policy import PolicyConfig
@@ -106,7 +107,7 @@ def check_devices(processes: int) -> None:
     if 0 < gpus < processes:
         raise TrainingError(
             f"{processes} processes need a GPU each, and there are {gpus}. Set processes to {gpus} or fewer; to "
-            f"resume a run that was started with more: python -m rlhf_lab train-policy --resume RUN --processes {gpus}"
+            f"resume a run that was started with more: {lab_command()} train-policy --resume RUN --processes {gpus}"
         )
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import select
 from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, RunStatus
 from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.records import ProcessIdentity
 from rlhf_lab.errors import ClaimedError
 from rlhf_lab.jobs import engine_process
@@ -54,7 +55,7 @@ def _acquire_lock(home: Path, run_id: int) -> AbstractContextManager[object]:
         return FileLock(folder / LOCK_FILE, timeout=LOCK_TIMEOUT_S).acquire()
     except Timeout as error:
         raise ClaimedError(
-            f"run {run_id} is being trained by another process. Stop it first: python -m rlhf_lab control {run_id} stop"
+            f"run {run_id} is being trained by another process. Stop it first: {lab_command()} control {run_id} stop"
         ) from error
 
 
@@ -96,7 +97,7 @@ def _mark_interrupted(db: Database, run_id: int) -> bool:
     """False: nothing was changed, because the run has ended in between or has a job."""
     message = (
         "the process that trained it ended unexpectedly; resume it from its last checkpoint: "
-        f"python -m rlhf_lab train-policy --resume {run_id}"
+        f"{lab_command()} train-policy --resume {run_id}"
     )
     is_open_training_job = (t.jobs.c.kind == JobKind.TRAIN_POLICY) & t.jobs.c.status.in_(UNFINISHED_JOB_STATUSES)
     with db.write() as conn:

@@ -22,6 +22,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from rlhf_lab.common.paths import database_url_override
 from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder, restrict_file, restrict_folder
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.errors import BusyStoreError, StoreError
 from rlhf_lab.store import home_replacement, sqlite
 from rlhf_lab.store.filesystem import wal_problem
@@ -113,7 +114,7 @@ class Database:
         except Timeout as exc:
             raise StoreError(
                 f"Another process has been opening {path} for {_OPENING_TIMEOUT_S:.0f} s. Wait for it or stop it; "
-                "`python -m rlhf_lab doctor` lists what is running."
+                f"`{lab_command()} doctor` lists what is running."
             ) from exc
         except OSError as exc:
             raise _home_error(path.parent, exc) from exc

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlhf_lab.common.private_files import PRIVATE_FILE, restrict_file
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.errors import StoreError
 
 if sys.platform != "win32":
@@ -55,7 +56,7 @@ def lock_exclusively(home: Path, *, wait_s: float = 0.0) -> Iterator[None]:
             if time.monotonic() >= deadline:
                 raise StoreError(
                     f"{home} is in use: the page, the engine or a command has its database open. End the page with Ctrl-C and "
-                    f"the engine with `python -m rlhf_lab stop-engine --home {home}`, then try again. Nothing was changed."
+                    f"the engine with `{lab_command()} stop-engine --home {home}`, then try again. Nothing was changed."
                 )
             time.sleep(POLL_S)
         yield

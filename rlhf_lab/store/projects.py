@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, UNFINISHED_JOB_STATUSES
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.records import NO_CHAT_SETTINGS, ChatSettings, Completion, NewCompletion, Pair, Project, Prompt
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, NotFoundError, StoreError
@@ -136,7 +137,7 @@ def set_temperature(db: Database, project_id: int, temperature: float) -> None:
 
 
 def no_such_project(project_id: int) -> StoreError:
-    return StoreError(f"There is no project {project_id}. `python -m rlhf_lab doctor` shows the projects.")
+    return StoreError(f"There is no project {project_id}. `{lab_command()} doctor` shows the projects.")
 
 
 def get_labelling_config(db: Database, project_id: int) -> LabellingConfig:

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from rlhf_lab.common.enums import EventKind, RunStatus
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.records import Run, RunEvent
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store import tables as t
@@ -96,7 +97,7 @@ def update_run(conn: Connection, run_id: int, **values: Any) -> None:
 
 
 def no_such_run(run_id: int) -> StoreError:
-    return StoreError(f"There is no run {run_id}; it may have been deleted. To list the runs: python -m rlhf_lab runs")
+    return StoreError(f"There is no run {run_id}; it may have been deleted. To list the runs: {lab_command()} runs")
 
 
 def add_event(db: Database, run_id: int, kind: EventKind, payload: dict[str, Any]) -> RunEvent:

@@ -10,6 +10,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.errors import BusyStoreError, CorruptStoreError, LostStoreError, StoreError
 
 WRITER_OPTION = "rlhf_lab_writer"  # execution option: this connection's transactions begin with the write lock
@@ -207,7 +208,7 @@ def primary_error_code(exc: BaseException | None) -> int | None:
 def to_store_error(exc: BaseException | None, path: str) -> StoreError:
     """A StoreError that says what to do about an error of SQLite."""
     advice = {
-        sqlite3.SQLITE_BUSY: "another process kept it locked for too long. Check `python -m rlhf_lab doctor`, and try again.",
+        sqlite3.SQLITE_BUSY: f"another process kept it locked for too long. Check `{lab_command()} doctor`, and try again.",
         sqlite3.SQLITE_READONLY: "it may not be written. Make the file and its folder writable, "
         "or choose another home with --home.",
         sqlite3.SQLITE_FULL: "the disk is full. What was committed before is safe. Free some space and try again.",

@@ -67,7 +67,7 @@ def test_offline_page_disables_its_buttons_until_it_reconnects(lab, open_page):
     assert page.evaluate(BUTTON_STYLES, SCREEN_BUTTONS) == ["0.45 none"]
     assert page.evaluate(BUTTON_STYLES, HEADER_BUTTONS) == ["1 auto"]
     told = page.evaluate("getComputedStyle(document.querySelector('.lab-header'), '::after').content")
-    assert told == '"The page cannot reach the lab. Is app.py still running?"'
+    assert told == '"The page cannot reach the lab. Is it still running?"'
     page.unroute("**/component_server**")
     page.wait_for_selector("body:not(.lab-offline)")
     assert page.evaluate(BUTTON_STYLES, SCREEN_BUTTONS) == ["1 auto"]

@@ -22,7 +22,7 @@ const form = el('section.lab-card.ask', { 'aria-label': 'what to import' },
     el('span.muted', {}, 'or from the Hub'), datasetInput, splitInput,
     el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: previewDataset }, 'Preview')),
   el('div.lab-row', {}, el('label', {}, el('span.muted', {}, 'whose votes'), sourceSelect), el('label', {}, el('span.muted', {}, 'annotator, where the file names none'), annotatorInput)),
-  el('p.muted', {}, `Files up to ${Lab.bytes(props.data.max_bytes)} here; larger ones with: python -m rlhf_lab import FILE`));
+  el('p.muted', {}, `Files up to ${Lab.bytes(props.data.max_bytes)} here; larger ones with: ${props.data.lab_command} import FILE`));
 const previewCard = el('section.lab-card.found', { 'aria-label': 'preview', hidden: true });
 const importsCard = el('section.lab-card.past', { 'aria-label': 'what was imported', hidden: true });
 const operatorNotice = Lab.operatorNotice("Only the operator imports and takes back. Open the operator's link, or enter the operator's secret under Project.");
@@ -40,7 +40,7 @@ function previewDataset() {
 async function upload(selectedFile) {
   if (!selectedFile) return;
   datasetInput.value = '';
-  if (selectedFile.size > props.data.max_bytes) { showMessage(`${selectedFile.name} has ${Lab.bytes(selectedFile.size)}. Import it with: python -m rlhf_lab import FILE`, true); return; }
+  if (selectedFile.size > props.data.max_bytes) { showMessage(`${selectedFile.name} has ${Lab.bytes(selectedFile.size)}. Import it with: ${props.data.lab_command} import FILE`, true); return; }
   showMessage('Sending the file …');
   isUploading = true;
   const data = new FormData();

@@ -67,7 +67,7 @@ function invitationCard() {
   if (invite === undefined) return null;
   if (!invite) {
     return el('section.lab-card', {}, el('h2', {}, 'Others'),
-      el('p.muted', {}, 'Phones and other computers cannot reach this lab. Start it with ', el('code', {}, 'python app.py --host 0.0.0.0'), ' and others in your network join with a code.'));
+      el('p.muted', {}, 'Phones and other computers cannot reach this lab. Start it with ', el('code', {}, `${props.data.page_command} --host 0.0.0.0`), ' and others in your network join with a code.'));
   }
   const [address] = invite.link.split('?');  // enough to type; the whole link can be copied
   return el('section.lab-card.invite', { 'aria-label': 'invitation' }, qrImage(), el('div', {},

@@ -31,7 +31,7 @@ function sendNext() {
   const { action, fields, onReply } = queue.shift();
   pending = { id: Date.now(), onReply };
   const sentRequest = pending;
-  setTimeout(() => { if (pending === sentRequest) { pending = null; onReply({ error: 'The lab did not answer within a minute. Is app.py still running? Try again.' }); sendNext(); } }, 60000);
+  setTimeout(() => { if (pending === sentRequest) { pending = null; onReply({ error: 'The lab did not answer within a minute. Is it still running? Try again.' }); sendNext(); } }, 60000);
   trigger(action === 'operator_secret' ? 'operator_secret' : 'action', { request_id: pending.id, action, ...fields });
 }
 watch('value', () => {

@@ -125,7 +125,7 @@ function drawList() {
     el('tbody', {}, state.runs.map(row)));
   list.replaceChildren(el('div.lab-card', {}, el('div.lab-row', {}, el('h2', {}, `Runs of ${state.name}`),
     el('span.muted', {}, `tick up to ${MAX_RUNS} to compare; score, KL and gold are means of the last ${props.data.window} steps, of fewer before step ${2 * props.data.window}`)), table,
-    state.unlisted_count ? el('p.muted', {}, `${state.unlisted_count} older runs are not listed; python -m rlhf_lab runs lists all.`) : null));
+    state.unlisted_count ? el('p.muted', {}, `${state.unlisted_count} older runs are not listed; ${state.lab_command} runs lists all.`) : null));
   if (focus && focus[0]) control(focus[0], focus[1])?.focus();
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlhf_lab.common import passwords
 from rlhf_lab.common.person_names import has_invisible, normalize_name
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.records import Role
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, OPERATOR_NAME, RESERVED_PREFIXES
@@ -80,5 +81,5 @@ def _parse_line(line: str) -> PasswordEntry:
             f'"{OPERATOR_NAME}", who comes by the link.'
         )
     if password.startswith(f"{passwords.SCHEME}$") and not passwords.HASH_PATTERN.fullmatch(password):
-        raise ConfigError("the hash is incomplete. Create a new one: python -m rlhf_lab password.")
+        raise ConfigError(f"the hash is incomplete. Create a new one: {lab_command()} password.")
     return PasswordEntry(name, Role.OPERATOR if rest.endswith(OPERATOR_SUFFIX) else Role.LABELLER, password)

@@ -12,6 +12,7 @@ from gradio.utils import get_upload_folder
 from pydantic import Field
 
 from rlhf_lab.common.enums import Source
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.errors import ConfigError, DataError
 from rlhf_lab.importers.column_mapping import MEANINGS
 from rlhf_lab.importers.hub_reader import is_hub_id
@@ -66,6 +67,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     controller = ImportController(ctx)
     data = {
         "suffixes": list(FILE_SUFFIXES),
+        "lab_command": lab_command(),
         "max_bytes": MAX_UPLOAD_BYTES,
         "mappable_columns": [name for name in MAPPABLE_COLUMNS if name in MEANINGS],
     }

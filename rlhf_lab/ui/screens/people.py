@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import gradio as gr
 import segno
 
+from rlhf_lab.common.program_names import page_command
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError
@@ -81,7 +82,12 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         }
         for item in fields_of(LabellingConfig)
     ]
-    component = widget("people", server_functions={"get_state": get_state}, data={"fields": fields}, label="People")
+    component = widget(
+        "people",
+        server_functions={"get_state": get_state},
+        data={"fields": fields, "page_command": page_command()},
+        label="People",
+    )
 
     @operator_action(ctx, RulesPayload)
     def rules(payload: RulesPayload) -> dict[str, Any]:

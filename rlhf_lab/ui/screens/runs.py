@@ -9,6 +9,7 @@ import gradio as gr
 
 from rlhf_lab.common.curves import Point, downsample
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, RunStatus, Source
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.records import Run
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import run_control
@@ -155,6 +156,7 @@ def runs_overview(ctx: Context, row_cache: RunRowCache) -> dict[str, Any]:
         "project": project.id,
         "name": project.name,
         "runs": row_cache.rows_for(ctx.db, project_runs[:MAX_LISTED]),
+        "lab_command": lab_command(),
         "unlisted_count": max(0, len(project_runs) - MAX_LISTED),
         "reward_models": [
             [row.id, run_summary.reward_model_label(row)] for row in list_reward_models(ctx.db, project.id)

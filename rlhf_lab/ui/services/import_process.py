@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import rlhf_lab
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.errors import DataError
 
 REPOSITORY_ROOT = Path(rlhf_lab.__file__).parents[1]
@@ -58,12 +59,12 @@ def run_in_subprocess(request: ImportProcessRequest) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         raise DataError(
             f"Reading took longer than {TIMEOUT_S / 60:.0f} minutes and was stopped; {what_remains}. Import a part "
-            "of the file, or use the command line: python -m rlhf_lab."
+            f"of the file, or use the command line: {lab_command()} import."
         ) from None
     except (OSError, ValueError):
         raise DataError(
             f"The process that reads the file ended unexpectedly; {what_remains}. It may have run out of memory: "
-            "import the file in parts, or use the command line (python -m rlhf_lab), which prints more details."
+            f"import the file in parts, or use the command line ({lab_command()} import), which prints more details."
         ) from None
     return reply
 
