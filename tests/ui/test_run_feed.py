@@ -168,6 +168,18 @@ def test_static_state_is_sent_when_it_changed(ctx):
     assert [name for _, name, _ in feed.poll(page["query"])["static"]["runs"]] == ["another", "a run"]
 
 
+def test_a_page_that_chooses_another_run_gets_its_static_state_where_both_are_equal(ctx):
+    """The page begins a chosen run with nothing of the run before."""
+    model, feed, config = reward_model(ctx), run_feed.RunFeed(ctx), PolicyConfig().to_dict()
+    one, other = (
+        create_run(ctx.db, ctx.project.id, model.id, "a run", config=config, manifest={}, total_steps=4)
+        for _ in range(2)
+    )
+    shown = feed.poll({"run": other.id})
+    reply = feed.poll({"run": one.id} | {name: shown[name] for name in ("epoch", "revision", "static_id")})
+    assert reply["static"] == shown["static"]
+
+
 def test_what_a_run_has_besides_the_usual_curves(ctx):
     """Reward terms in the order of the run, also before they have a value; settings that its algorithm reads."""
     terms = term_records([RewardTerm("json"), RewardTerm("reward_model", 0.5)])

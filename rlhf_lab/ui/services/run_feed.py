@@ -237,7 +237,8 @@ class RunFeed:
             cache.refresh(self.ctx.db, run.step)
             static = self._static_state(status)
             started_at = run_summary.activity_started_at(run, status.job)
-            snapshot = _Snapshot(revision, _live_state(status, cache), static, revision_of(static), started_at)
+            static_id = revision_of([run.id, static])  # a page that chooses another run begins with nothing
+            snapshot = _Snapshot(revision, _live_state(status, cache), static, static_id, started_at)
         self._caches[run.id] = (cache, snapshot)
         while len(self._caches) > MAX_CACHED_RUNS:
             self._caches.popitem(last=False)
