@@ -17,7 +17,13 @@ for own in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE", "RLHF_LAB_QUANTIZE"):  # somebod
 
 
 #: Files of tests/browser that train with an engine, about half of the time of all. No two of them run at once.
-BROWSER_AND_ENGINE = ("test_chat.py", "test_crash_recovery.py", "test_demo_mode.py", "test_full_journey.py")
+BROWSER_AND_ENGINE = (
+    "test_chat.py",
+    "test_crash_recovery.py",
+    "test_demo_mode.py",
+    "test_full_journey.py",
+    "test_restored_lab.py",
+)
 
 
 @pytest.hookimpl(optionalhook=True)
