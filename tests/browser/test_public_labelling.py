@@ -86,7 +86,7 @@ def test_labelling_without_cookies_and_storage(lab, open_page):
     """In a frame of another site over http, where browsers refuse both; the name lasts as long as the page."""
     page, elsewhere = open_page(lab), lab.url.replace("127.0.0.1", "localhost")  # another site for the browser
     page.context.clear_cookies()
-    page.context.add_init_script("""for (const name of ['localStorage', 'sessionStorage'])
+    page.add_init_script("""for (const name of ['localStorage', 'sessionStorage'])
         Object.defineProperty(window, name, { configurable: true,
             get() { throw new DOMException('refused', 'SecurityError'); } });""")
 
