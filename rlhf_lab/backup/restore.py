@@ -84,9 +84,10 @@ def put_in_place(home: Path, folder: Path) -> Path | None:
             home_replacement.finish_replacement(home)
         for path in folder.rglob("*"):
             fsync_path(path)
-        if new.exists():
-            shutil.rmtree(new)  # of a restore that was interrupted before it began to replace
-        folder.rename(new)
+        if folder != new:
+            if new.exists():  # of a restore that was interrupted; a part of it must not keep this name
+                shutil.rmtree(new.rename(home / f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}"))
+            folder.rename(new)
         return home_replacement.replace_content(home, replaced)
     except OSError as error:
         raise StoreError(
@@ -124,20 +125,30 @@ def safe_path(path: str) -> PurePosixPath:
 
 
 def apply_confirmed(home: Path) -> Path | None:
-    """At the start of the page: put a restore in place that the operator confirmed on it.
+    """At the start of the page: put a restore in place that the operator confirmed on it, or that was interrupted before it began
+    to replace.
 
     Returns the folder with the old content; None: no restore waits, or there was no content. Raises StoreError while other
     processes use the home.
     """
     remove_leftovers(home, min_age_s=MAX_UPLOAD_AGE_S)
-    folder = home / CONFIRMED_FOLDER
-    if not folder.is_dir():
+    if _waiting_folder(home) is None:
         return None
     try:
         with home_lock.lock_exclusively(home):
-            return put_in_place(home, folder)
+            folder = _waiting_folder(home)  # another page may have been quicker
+            return put_in_place(home, folder) if folder is not None else None
     except StoreError as error:
         raise StoreError(f"A backup waits to be restored. {error}") from error
+
+
+def _waiting_folder(home: Path) -> Path | None:
+    """The checked content that takes the home's place at the next start. A folder gets the name NEW_FOLDER when it is complete,
+    and restore.json follows; between the two a kill leaves the folder alone."""
+    if (home / CONFIRMED_FOLDER).is_dir():
+        return home / CONFIRMED_FOLDER
+    new = home / home_replacement.NEW_FOLDER
+    return new if new.is_dir() and not home_replacement.is_unfinished(home) else None
 
 
 def remove_leftovers(home: Path, *, min_age_s: float = 0.0) -> None:

@@ -26,7 +26,7 @@ from rlhf_lab.cli.main import main
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus, RunStatus
 from rlhf_lab.errors import DataError, StoreError
 from rlhf_lab.jobs import engine_process, queue
-from rlhf_lab.store import home_lock
+from rlhf_lab.store import home_lock, home_replacement
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run
 
@@ -412,6 +412,47 @@ def test_every_rename_may_be_the_last_one(changed, backup, monkeypatch, tmp_path
     assert not outcomes[0]
     assert outcomes == sorted(outcomes)
     assert len(outcomes) > 8
+
+
+def test_a_confirmed_restore_that_is_killed_before_it_replaces_anything_is_done_at_the_next_start(
+    changed, backup, monkeypatch
+):
+    """Between the folder's new name and restore.json."""
+    archive.stage_backup(backup, changed)
+    archive.confirm_staged(changed)
+    with monkeypatch.context() as patch:
+        patch.setattr(home_replacement, "_write_record", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            apply_confirmed(changed)
+    assert len(votes(changed)) == 2
+    old = apply_confirmed(changed)
+    assert (len(votes(changed)), len(votes(old))) == (3, 2)
+    assert assert_old_or_new(changed)
+    assert apply_confirmed(changed) is None
+    assert not list(changed.glob(f"{restore.TEMPORARY_PREFIX}*"))
+
+
+def test_a_part_of_an_earlier_restore_is_never_put_in_place(changed, backup, monkeypatch):
+    """The process ends while it deletes the new content of a restore that was interrupted."""
+    (changed / ".restore-new").mkdir()
+    (changed / ".restore-new/part").write_text("")
+    original = shutil.rmtree
+
+    def rmtree(path, **options):
+        if Path(path, "part").exists():
+            raise KeyboardInterrupt
+        original(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", rmtree)
+        with pytest.raises(KeyboardInterrupt):
+            restore_backup(backup, changed, replace=True)
+    assert apply_confirmed(changed) is None
+    assert not assert_old_or_new(changed)
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("last", ["lab.db", "reward_models"])
