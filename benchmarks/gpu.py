@@ -6,7 +6,8 @@
 Writes OUT/gpu.json and OUT/gpu.md after every part, so that what was measured is kept if a later part fails or time runs out.
 
 Parts: the tests; a PPO step in bfloat16 of a random Llama of Qwen2 0.5B's sizes (but for a narrower feed-forward layer, 366
-million weights) beside its floor, see ppo_vs_trl.py; sampling with CUDA graphs and without, in tokens a second and peak memory.
+million weights) beside its lower bound ("floor", see ppo_vs_trl.py);
+sampling with CUDA graphs and without, in tokens a second and peak memory.
 """
 
 import argparse
@@ -63,7 +64,7 @@ def main() -> int:
         start = time.monotonic()
         try:
             results[name] = part(args, deadline - start)
-        except (Exception, SystemExit) as error:  # the other parts are worth having
+        except (Exception, SystemExit) as error:  # the other parts still give results
             results[name] = {"error": f"{type(error).__name__}: {error}"[:2000]}
         results[name]["wall_s"] = round(time.monotonic() - start, 1)
         (args.out / "gpu.json").write_text(json.dumps(results, indent=1), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Does one preset keep the KL within its budget on any model? KL, gold and the kept checkpoint of runs on several models.
+"""Does one preset keep the KL within its budget on any model? KL, gold and best checkpoint of runs on several models.
 
     python benchmarks/kl_budget.py --seeds 3                                                           the embedded model
     python benchmarks/kl_budget.py --seeds 3 --model FOLDER --prompts benchmarks/story_prompts.txt     a model of a folder
@@ -10,8 +10,8 @@ A simulated judge labels pairs, a reward model is trained, and PPO runs with the
 judge's score in standard deviations of the base's samples, as the difference between policy and base, prompt by prompt, on
 prompts that nothing was trained on; the interval is a 95 % one over prompts. With --home labels and reward models are kept for
 the next call. The last line of each run is the policy at its end, and the best checkpoint by the trainer's own evaluation.
---out holds in addition the CPU seconds and the peak memory of each stage, and --samples pairs of a base's and the policy's
-response, drawn by the seed.
+--out also contains the CPU seconds and the peak memory of each stage, and
+--samples responses of base and policy to prompts drawn by the seed.
 """
 
 import argparse
@@ -138,7 +138,7 @@ def random_experiment(family: str, folder: Path, seed: int) -> Experiment:
 
 
 def judge_experiment(args: argparse.Namespace, home: Path, db: Database, seed: int) -> Experiment:
-    """Labels and a reward model of a seed, from the home where it has them already."""
+    """Labels and a reward model of a seed; read from the home if it contains them."""
     judge, model_cache = load_judge(args.judge), ModelCache(home, db)
     name = f"{args.judge} {args.labels} {args.length} seed {seed}"
     default_prompts = judge.prompt_set if args.model == EMBEDDED_MODEL else None  # None: those that suit the model

@@ -88,14 +88,14 @@ def with_length(side: Side) -> Blocks:
 
 
 def layer_scaling(reference: Blocks) -> Callable[[Blocks], Tensor]:
-    """That of the product: every layer has the same share of the spread."""
+    """The scaling that the lab uses: every layer has the same share of the spread."""
     widths = [block.shape[1] for block in reference]
     scales = [LayerScaler(block.numpy(), 1).scales[0] / math.sqrt(len(widths)) for block in reference]
     return lambda blocks: torch.cat([float(scale) * block for scale, block in zip(scales, blocks, strict=True)], 1)
 
 
 def no_scaling(reference: Blocks) -> Callable[[Blocks], Tensor]:
-    """The layers as they are, by one factor for all."""
+    """All layers multiplied by one factor."""
     joined = torch.cat(reference, 1)
     return lambda blocks: torch.cat(blocks, 1) / joined.var(0).sum().sqrt()
 
@@ -111,7 +111,7 @@ def extra_scaling(weight: float) -> Callable[[Blocks], Callable[[Blocks], Tensor
 
 
 def unit_scaling(reference: Blocks) -> Callable[[Blocks], Tensor]:
-    """Every hidden unit has unit spread, but for a floor."""
+    """Every hidden unit has unit spread, with a lower bound of the divisor."""
     spreads = torch.cat(reference, 1).std(0)
     floor = 0.1 * spreads.median()
     return lambda blocks: torch.cat(blocks, 1) / (spreads + floor) / math.sqrt(len(spreads))
@@ -137,7 +137,7 @@ def power_scaling(power: float) -> Callable[[Blocks], Callable[[Blocks], Tensor]
 
 @dataclass(frozen=True)
 class HeadVariant:
-    """How to fit a head. ridge: None chooses it by leaving labels out. selects_pairs: those that tell the most are labelled."""
+    """How to fit a head. ridge: None chooses it by leaving labels out. selects_pairs: the most informative pairs are labelled."""
 
     feature: Feature = layers()  # noqa: RUF009
     scaling: Callable[[Blocks], Callable[[Blocks], Tensor]] = layer_scaling

@@ -4,11 +4,11 @@
     python benchmarks/labellers.py --clients 30 --seconds 180 --restart --json     the page is killed and restarted halfway
     python benchmarks/labellers.py --model FOLDER --judge concise --batch-size 16 --seconds 300 --quiet-steps 5 --browser
 
-Each client asks for a pair, thinks 2 ± 1 s, and votes; one vote in ten is sent twice. Failed requests are repeated with the same
-uuid until they are answered. Prints how many votes were counted, whether any was lost, doubled or given to one person twice, and
-the latency of the page (median, 95th percentile, worst, in ms), and the median seconds of a PPO step before the clients came and
-while they label. --browser: one more person labels in Chromium; from each of their votes to the figures of the instant reward
-model that has learnt from it.
+Each client asks for a pair, thinks 2 ± 1 s, and votes; one vote in ten is sent twice. Failed requests are repeated with the
+same uuid until they are answered. Prints how many votes were counted, whether any was lost, doubled or given to one person
+twice, and the latency of the page (median, 95th percentile, worst, in ms), and the median seconds of a PPO step before the
+clients came and while they label. --browser: one more person labels in Chromium, and the time from each of their votes to the
+figures of the instant reward model that include it is measured.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def measure(home: Path, args: argparse.Namespace) -> dict[str, Any]:
         seconds = {step: sum(m[f"time/{part}"] for part in ("rollout", "score", "update"))
                    for step, m in metrics_since(db, run_id, 0)}  # fmt: skip
         quiet = [s for step, s in seconds.items() if step <= start_step]
-        # the step that the clients came into belongs to neither
+        # the step during which the clients started counts for neither
         busy = [s for step, s in seconds.items() if start_step + 1 < step <= end_step]
         return reconcile(db, clients) | latency_summary("instant_figures", figures_ms) | {
             "clients": args.clients,
@@ -117,7 +117,7 @@ def wait_for_job(db: Database, home: Path, job: Job) -> None:
 
 
 def run_clients(page: "Page", args: argparse.Namespace) -> tuple[list["Client"], list[float]]:
-    """The clients after their time, and ms from a vote in the browser to the figures that know it."""
+    """The clients after their time, and ms from a vote in the browser to the figures that include it."""
     end = time.monotonic() + args.seconds
     clients = [Client(n, page.url, end) for n in range(args.clients)]
     threads = [threading.Thread(target=client.run) for client in clients]
@@ -134,9 +134,9 @@ def run_clients(page: "Page", args: argparse.Namespace) -> tuple[list["Client"],
 
 
 def vote_in_browser(url: str, end: float) -> list[float]:
-    """Votes every few seconds with the keyboard; ms from each key press to the reward model's figures that know the vote.
+    """Votes every few seconds with the keyboard; ms from each key press to the reward model's figures that include it.
 
-    Infinite where they did not come within a minute.
+    Infinite if they did not arrive within a minute.
     """
     from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
     from playwright.sync_api import sync_playwright

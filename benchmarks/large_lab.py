@@ -1,10 +1,10 @@
-"""A lab with 10,000 pairs and 200,000 votes: what each page load costs, how long a pair takes to come, and the export.
+"""A lab with 10,000 pairs and 200,000 votes: the costs of page loads, the wait for a pair, and the export.
 
     python benchmarks/large_lab.py loads        CPU ms of what each screen reads
     python benchmarks/large_lab.py clients --clients 60 --seconds 120        programs label while PPO trains
     python benchmarks/large_lab.py export --formats jsonl,csv,parquet        time and memory of each, in processes of their own
 
-40 people with very different numbers of votes, ties, strengths, skips, hidden repeats, notes and votes that were taken back; ten
+40 people with very different numbers of votes, ties, strengths, skips, hidden repeats, notes and undone votes; ten
 reward models, the newest on all labels but 20. `loads` calls what a page calls, in one process, and counts the CPU time of the
 calling thread: the first time in the process, again, after a vote, and after an undone vote. Background: a round of the
 scheduler, which runs every second. --home keeps the lab for another call.

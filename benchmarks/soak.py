@@ -1,13 +1,13 @@
-"""A lab under load for an hour: 30 programs label, one PPO run follows the other, page and engine are killed again and again, and
-the lab saves itself to a small Hub on this machine that is slow and fails now and then.
+"""A lab under load for an hour: 30 programs label, PPO runs follow one another, page and engine are killed repeatedly, and
+the lab saves itself to a simulated Hub on this machine that is slow and sometimes fails.
 
     python benchmarks/soak.py --minutes 60 --json
     python benchmarks/soak.py --minutes 4 --kill-page 1 --kill-engine 1.4 --settle 1 --json     a trial of the program itself
 
-At the end every vote is reconciled with what the programs were told, and a new home is restored from the Hub and compared with
-the old one. Every 10 s the resident memory and the open descriptors of page and engine are measured. A process that is killed
-begins anew, so its last minute stands for it: `rss_slope_mib_per_10min` is the slope of these medians over the time after
---settle, and `rss_slope_within` the median of the slopes within a process's life, without its first minute.
+At the end every vote is reconciled with the replies that the programs got, and a new home is restored from the Hub and compared
+with the old one. Every 10 s the resident memory and the open descriptors of page and engine are measured. A killed process
+starts again, so each process is represented by its last minute: `rss_slope_mib_per_10min` is the slope of these medians over
+the time after --settle, and `rss_slope_within` the median of the slopes within a process's life, without its first minute.
 `descriptors_spread` is the difference between the most and the fewest descriptors in these last minutes (medians).
 `mirror_lag`: how old the copy on the Hub was, in seconds, while the page had been running for a minute at least.
 """
@@ -132,7 +132,7 @@ def measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
             engine_process.stop_engine(db, home)
         restored = folder / "restored"
         for _ in range(20):
-            with suppress(Exception):  # the Hub fails now and then
+            with suppress(Exception):  # the Hub fails sometimes
                 HubMirror(restored, HubRepository(REPOSITORY)).restore()
                 break
         return result | {"restored_differs": votes_of(restored) != votes_of(home)}

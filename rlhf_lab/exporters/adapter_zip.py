@@ -46,16 +46,16 @@ def export_adapter(
 
 
 def resolve_step(home: Path, run: Run, step: int | Literal["best"] | None) -> int | None:
-    """The step that BEST stands for; other steps as they are. Raises StoreError if the run has no best checkpoint."""
+    """The step that BEST stands for; other values are returned unchanged. Raises StoreError if the run has no best checkpoint."""
     if step != BEST:
         return step
-    found = best_step(run_folder(home, run.id))
-    if found is None:
+    best = best_step(run_folder(home, run.id))
+    if best is None:
         raise StoreError(
             f"Run {run.id} has no best checkpoint: it has no KL budget, no checkpoint was within it, or the best is "
             "damaged. Name a step, or export the newest."
         )
-    return found
+    return best
 
 
 def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir: Path, *, force: bool = False) -> Path:

@@ -43,7 +43,7 @@ def dump_json_lines(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def portable_name(name: str) -> str:
-    """A model's or judge's name without the folders of this machine: of a path the last component. Hub ids stay."""
+    """A model's or judge's name for other machines: the last component of a path; Hub ids are unchanged."""
     windows_path = PureWindowsPath(name)
     if windows_path.drive or "\\" in name:
         return windows_path.name

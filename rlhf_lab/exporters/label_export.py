@@ -107,7 +107,7 @@ def export_labels(
 def label_batches(
     db: Database, project: Project, options: LabelExportOptions, on_progress: FractionCallback = ignore_fraction
 ) -> Iterator[list[dict[str, Any]]]:
-    """The rows of an export, at most BATCH_ROWS at a time; after each batch on_progress gets the fraction that was taken."""
+    """The rows of an export, at most BATCH_ROWS at a time; after each batch on_progress gets the fraction read so far."""
     with db.read() as conn:
         vote_ids = _vote_ids(conn, project.id, options)
         pseudonyms = {} if options.names else _pseudonyms(conn)

@@ -105,7 +105,7 @@ def _add_updates(checkpoint: Path, shards: list[Path]) -> None:
     stored = {name: weight for path in shards for name, weight in _stored_weights(path)}
     updates = dict(_updates(checkpoint))
     weights = {name: _find_weight(name, stored) for name in updates}
-    # GPT-2 stores weights as (in, out); where a weight is square, the others tell
+    # GPT-2 stores weights as (in, out); for a square weight, the other weights decide
     is_transposed = any(weight.shape != updates[name].shape for name, weight in weights.items())
     for name, update in updates.items():
         weight, change = weights[name], update.product()

@@ -35,7 +35,7 @@ class AtomicOutput:
         for name in self.names:
             target = self.out_dir / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            (self.temp_dir / name).chmod(PRIVATE_FILE)  # labels carry names
+            (self.temp_dir / name).chmod(PRIVATE_FILE)  # labels contain the names of people
             (self.temp_dir / name).replace(target)
 
     def _check_not_existing(self, name: str) -> None:

@@ -224,7 +224,7 @@ def _scoring_code(head_config: dict[str, Any]) -> str:
 
 
 def _reward_text(run: Run, row: RewardModelRow | None) -> str:
-    """What the policy was trained against or, where it learnt from labels, on."""
+    """What the policy was trained with: its reward, or the labels if it was trained on labels."""
     if run.config.get("algorithm") in LABEL_ALGORITHMS:
         return "on labels, without a reward model" if row is None else f"on the labels of reward model {row.id}"
     terms = ", ".join(f"{item['weight']:g} · {item['name']}" for item in run.manifest.get("reward_terms") or [])

@@ -65,7 +65,7 @@ def _iter_samples(db: Database, run_id: int) -> Iterator[tuple[int, Sample]]:
 
 
 def _add_manifest(output: AtomicOutput, db: Database, run: Run) -> None:
-    """JSON: the run, its config and environment, the changes during the run, its reward model and the labels of that."""
+    """JSON: the run, its config and environment, the changes during the run, its reward model and that model's labels."""
     project = dataclasses.asdict(get_project(db, run.project_id))
     document = {
         "lab_version": __version__,

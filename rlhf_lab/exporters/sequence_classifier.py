@@ -46,7 +46,7 @@ def _cached_config(hub_id: str) -> Path | None:
 
     try:
         path = try_to_load_from_cache(hub_id, CONFIG_FILE)
-    except HFValidationError:  # a folder that is gone
+    except HFValidationError:  # the folder no longer exists
         return None
     return Path(path) if isinstance(path, str) else None
 

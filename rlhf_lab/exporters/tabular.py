@@ -16,7 +16,7 @@ from rlhf_lab.exporters.json_io import dump_json_lines, to_strict_json
 if TYPE_CHECKING:
     import pyarrow
 
-#: column -> type for Parquet, where a column with nothing but null would have none. All others are text.
+#: column -> type in Parquet, where a column that contains only nulls would have none. All others are text.
 COLUMN_TYPES = {
     "tie": "bool", "both_bad": "bool", "first_on_left": "bool", "repeat": "bool", "adjudication": "bool", "response_ms": "int",
     "pair_id": "int", "seed_chosen": "int", "seed_rejected": "int", "created_at": "float", "margin": "float",
@@ -32,8 +32,8 @@ Batches = Iterable[Sequence[Mapping[str, Any]]]
 def write_rows(path: Path, batches: Batches, format_: str) -> int:
     """Write rows in one of label_export.FORMATS, one batch after the other; returns their number.
 
-    In CSV, cells that a spreadsheet would evaluate as a formula get an apostrophe, which `importers` removes; not so
-    TEXT_COLUMNS, which are training data.
+    In CSV, cells that a spreadsheet would evaluate as a formula get an apostrophe, which `importers` removes.
+    TEXT_COLUMNS are training data and are not changed.
     """
     if format_ == "parquet":
         return _write_parquet(path, batches)
