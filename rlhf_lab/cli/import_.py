@@ -63,9 +63,9 @@ def add_parser(subparsers: Any) -> None:
     add_common_arguments(parser)
     add_project_argument(parser)
     parser.add_argument(
-        "--take-back", type=int, default=None, metavar="ID", help="print what would be removed with an import"
+        "--undo", type=int, default=None, metavar="ID", help="print what undoing an import would remove"
     )
-    parser.add_argument("--yes", action="store_true", help="with --take-back: remove it")
+    parser.add_argument("--yes", action="store_true", help="with --undo: undo it")
     parser.set_defaults(run=run_imports)
 
 
@@ -120,18 +120,16 @@ def _preview(args: argparse.Namespace, parsed: ParsedFile) -> dict[str, Any]:
 def run_imports(args: argparse.Namespace) -> int:
     with open_existing_database(resolve_home(args)) as db:
         project_id = pick_project(db, args.project).id
-        if args.take_back is None:
+        if args.undo is None:
             batches = project_imports(db, project_id)
             lines = [_format_batch(batch) for batch in batches] or ["nothing was imported into this project"]
             print_result(
                 args, {"project": project_id, "imports": [asdict(batch) for batch in batches]}, "\n".join(lines)
             )
             return 0
-        undo = (undo_import if args.yes else preview_undo)(db, project_id, args.take_back)
+        undo = (undo_import if args.yes else preview_undo)(db, project_id, args.undo)
     message = format_undo(undo, completed=args.yes) + ("" if args.yes else " Add --yes to undo it.")
-    print_result(
-        args, {"project": project_id, "import": args.take_back, "taken_back": args.yes, **asdict(undo)}, message
-    )
+    print_result(args, {"project": project_id, "import": args.undo, "taken_back": args.yes, **asdict(undo)}, message)
     return 0
 
 

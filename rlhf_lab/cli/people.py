@@ -1,5 +1,5 @@
-"""`python -m rlhf_lab people`: list the people a lab knows by name, with their accuracy on gold pairs; make them experts, let
-them go on after a pause; `--take-out NAME --yes`: erase a person. All as the page does."""
+"""`python -m rlhf_lab people`: list the people a lab knows by name, with their accuracy on gold pairs; make them experts, end a
+pause, erase a person (`--erase NAME --yes`). All as the page does."""
 
 import argparse
 from typing import Any
@@ -19,7 +19,7 @@ from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.erasure import count_person_votes, known_names
 from rlhf_lab.store.gold_pairs import gold_results
-from rlhf_lab.store.project_people import experts, let_go_on, set_expert
+from rlhf_lab.store.project_people import end_pause, experts, set_expert
 from rlhf_lab.store.projects import current_project, get_labelling_config
 
 
@@ -27,31 +27,31 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("people", help="list the names that the lab knows, or remove a person")
     add_common_arguments(parser)
     parser.add_argument(
-        "--take-out", metavar="NAME", help="in every project, permanently; the votes are kept without the name"
+        "--erase", metavar="NAME", help="in every project, permanently; the votes are kept without the name"
     )
-    parser.add_argument("--votes", action="store_true", help="with --take-out: also remove their votes and notes")
+    parser.add_argument("--votes", action="store_true", help="with --erase: also remove their votes and notes")
     add_project_argument(parser)
     decision = parser.add_mutually_exclusive_group()
     decision.add_argument(
         "--expert", metavar="NAME", help="an expert of the project: decides disputed pairs, chooses gold pairs"
     )
     decision.add_argument("--no-expert", metavar="NAME", help="no longer an expert")
-    decision.add_argument("--let-go-on", metavar="NAME", help="end a pause: the count of their gold answers is reset")
-    parser.add_argument("--yes", action="store_true", help="with --take-out: carry it out")
+    decision.add_argument("--end-pause", metavar="NAME", help="end a pause: the count of their gold answers is reset")
+    parser.add_argument("--yes", action="store_true", help="with --erase: carry it out")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    home, name = resolve_home(args), args.take_out
+    home, name = resolve_home(args), args.erase
     if name is None and (args.votes or args.yes):
-        raise ConfigError("--votes and --yes need --take-out NAME.")
+        raise ConfigError("--votes and --yes need --erase NAME.")
     with open_existing_database(home) as db:
         if name is None:
             _decide(db, args)
             _list(db, args)
             return 0
         count = erase_person_data(db, home, name, votes=args.votes) if args.yes else count_person_votes(db, name)
-    votes_outcome = "taken back" if args.votes else "kept without the name"
+    votes_outcome = "deleted" if args.votes else "kept without the name"
     message = (
         f"{name} {'is' if args.yes else 'would be'} removed from this lab; {pluralize(count, 'vote')} {votes_outcome}."
     )
@@ -61,15 +61,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _decide(db: Database, args: argparse.Namespace) -> None:
-    """What --expert, --no-expert or --let-go-on ask for. Raises LabelError for a name that nobody has."""
-    name = args.expert or args.no_expert or args.let_go_on
+    """Apply --expert, --no-expert or --end-pause. Raises LabelError for a name that nobody has."""
+    name = args.expert or args.no_expert or args.end_pause
     if name is None:
         return
     if name not in known_names(db):
         raise LabelError(f'Nobody in this lab is called "{name}". `{lab_command()} people` lists the names.')
     project_id = pick_project(db, args.project).id
-    if args.let_go_on:
-        let_go_on(db, project_id, name)
+    if args.end_pause:
+        end_pause(db, project_id, name)
     else:
         set_expert(db, project_id, name, args.expert is not None)
 

@@ -14,7 +14,7 @@ from rlhf_lab.common.records import Completion, Prompt
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.errors import CorruptStoreError, LabError, LostStoreError
-from rlhf_lab.jobs.model_speed import KEPT, ModelSpeed
+from rlhf_lab.jobs.model_speed import MAX_MEASUREMENTS, ModelSpeed
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.batch import make_batch, map_by_length
 from rlhf_lab.models.features import FeatureSpec, text_features
@@ -59,18 +59,18 @@ class FeatureBackfill:
     def _run_batch(self, project_id: int, rest_factor: float) -> bool:
         start_time = time.monotonic()
         try:
-            found = add_missing_features(self.model_cache, project_id)
+            were_missing = add_missing_features(self.model_cache, project_id)
         except (CorruptStoreError, LostStoreError):
             raise
         except Exception as error:  # labels are stored and jobs run without features
             log.warning("no features of texts: %s", error, exc_info=not isinstance(error, LabError))
             self._next_at = time.monotonic() + RETRY_AFTER_S
             return False
-        if found and len(self.model_cache.speed.forward) < KEPT:
+        if were_missing and len(self.model_cache.speed.forward) < MAX_MEASUREMENTS:
             self.model_cache.save_speed()
         now = time.monotonic()
-        self._next_at = now + (rest_factor * (now - start_time) if found else CHECK_INTERVAL_S)
-        return found
+        self._next_at = now + (rest_factor * (now - start_time) if were_missing else CHECK_INTERVAL_S)
+        return were_missing
 
 
 def add_missing_features(model_cache: ModelCache, project_id: int) -> bool:

@@ -1,6 +1,6 @@
 """`python -m rlhf_lab.importers`: one import in a process of its own, for the page. JSON request on stdin, reply on stdout.
 
-The page must not load torch, which `datasets` does, and a file that exhausts the memory must not take the page with it.
+The page must not load torch, which `datasets` does, and a file that exhausts the memory must not end the page.
 """
 
 import json
@@ -31,7 +31,7 @@ def handle_request(request: dict[str, Any]) -> dict[str, Any]:
             "save" the votes are also written. Or only "texts": the argument of `load_texts`.
 
     Returns:
-        {"preview"}, {"preview", "saved", "words"}, {"texts", "source"} or {"error"}; an error that only a person can resolve by
+        {"preview"}, {"preview", "saved", "message"}, {"texts", "source"} or {"error"}; an error that only a person can resolve by
         mapping columns also has "columns".
     """
     try:
@@ -59,7 +59,7 @@ def handle_request(request: dict[str, Any]) -> dict[str, Any]:
             reply: dict[str, Any] = {"preview": build_preview(parsed_file, count_duplicates(db, parsed_file, target))}
             if request.get("save"):
                 result = save_import(db, parsed_file, target)
-                reply |= {"saved": asdict(result), "words": format_result(result, parsed_file)}
+                reply |= {"saved": asdict(result), "message": format_result(result, parsed_file)}
     except ColumnMappingError as error:
         return {"error": error.message, "columns": list(error.columns)}
     except UnreadableError as error:

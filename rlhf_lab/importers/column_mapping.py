@@ -14,7 +14,7 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "instruction", "query", "context", "post"),
     "input": ("input",),  # context of an instruction, appended to it after an empty line
     "system": ("system", "system_prompt"),  # a message of the system before the prompt
-    "history": (),  # earlier rounds of the conversation, [[question, answer], …]; known by what its cells hold
+    "history": (),  # earlier rounds of the conversation, [[question, answer], …]; recognised by the content of its cells
     "chosen": ("chosen", "preferred", "response_chosen", "chosen_response", "better"),
     "rejected": ("rejected", "dispreferred", "response_rejected", "rejected_response", "worse"),
     "first": ("first", "response_a", "answer_a", "completion_a", "response_1", "answer_1", "output_1", "text_a", "left_text",
@@ -71,7 +71,7 @@ OWN_EXPORT_MEANINGS = (
 FURTHER_PROMPT_NAMES = ("input", "problem", "history")
 #: Names of a column with the messages of a conversation, which is the prompt if no column is called so.
 CONVERSATION_NAMES = ("messages", "conversations")
-#: Meanings that decide what a row says. Two columns with names of one of them are asked about.
+#: Meanings that decide what a row says. If two columns have names of the same one, the user is asked.
 DECIDING_MEANINGS = (
     "prompt", "chosen", "rejected", "first", "second", "choice", "score_chosen", "score_rejected", "score_first", "score_second",
     "tie", "both_bad",
@@ -83,7 +83,7 @@ TWO_TEXTS_AND_SCORES = "two texts and their scores"
 
 
 class ColumnMappingError(DataError):
-    """Only a person knows what the columns (or the vote words) mean.
+    """The meaning of the columns (or of the vote words) is ambiguous; the user has to state it.
 
     Args:
         message: what is unknown.
@@ -205,7 +205,7 @@ def has_text_pair(column_names: Iterable[str], overrides: Mapping[str, str]) -> 
 
 
 def with_second_score(overrides: Mapping[str, str], available: Iterable[str]) -> dict[str, str]:
-    """What the user says, and where that names the first score the second one too: "…_b" beside "…_a", "…_2" beside "…_1"."""
+    """The user's mapping; if it names only the first score's column, the second is added: "…_b" for "…_a", "…_2" for "…_1"."""
     column = overrides.get("score_first", "")
     successor = column[:-1] + {"a": "b", "A": "B", "0": "1", "1": "2"}.get(column[-1:], "")
     return ({"score_second": successor} if column and successor in available else {}) | dict(overrides)
@@ -214,7 +214,7 @@ def with_second_score(overrides: Mapping[str, str], available: Iterable[str]) ->
 def reject_rival_columns(mapping: ColumnMapping, overrides: Mapping[str, str], filled_columns: Iterable[str]) -> None:
     """Raise ColumnMappingError if several columns have names of one meaning that decides what a row says.
 
-    filled_columns: the columns that hold something.
+    filled_columns: those with a value in at least one row.
     """
     unused = [column for column in filled_columns if column not in mapping.used_columns]
     for meaning in DECIDING_MEANINGS:

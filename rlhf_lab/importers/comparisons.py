@@ -48,7 +48,7 @@ def expand_each(expand: CellExpansion) -> RowExpansion:
                 yield from (replace(row, cells=cells) for cells in expand(row.cells))
             except UnreadableError as error:
                 yield _row_error(row, str(error))
-            except (AttributeError, KeyError, TypeError, ValueError):  # a list where an object belongs, and the like
+            except (AttributeError, KeyError, TypeError, ValueError):  # for example a list in place of an object
                 yield _row_error(row, "the row has not the form of the other rows")
 
     return expand_all

@@ -1,7 +1,7 @@
 """Which published layout a file has, and its rows as rows of two texts.
 
-A layout is known by its columns (LAYOUTS), or by what all cells of a column hold (CELL_KINDS). What the user maps comes before
-what a layout says.
+A layout is recognised by its columns (LAYOUTS), or by the content of all cells of a column (CELL_KINDS). The user's mapping takes
+precedence over a layout.
 """
 
 import json
@@ -56,8 +56,8 @@ class Layout:
     """A published layout.
 
     Attributes:
-        columns: paths, each of which holds something in some row.
-        mapping, choices: what the user would say with --map and --choices.
+        columns: paths, each of which has a value in at least one row.
+        mapping, choices: as given with --map and --choices.
         expand: makes rows of two texts; None if they are that already.
     """
 
@@ -93,7 +93,7 @@ LAYOUTS = (
 
 @dataclass(frozen=True)
 class UnfoldedRows:
-    """Rows of two texts; mapping, choices: what is known about them, as the user would say it with --map and --choices."""
+    """Rows of two texts; mapping, choices: what is known about them, as given with --map and --choices."""
 
     rows: Sequence[SourceRow | RowError]
     mapping: dict[str, str] = field(default_factory=dict)
@@ -122,7 +122,7 @@ def unfold_rows(rows: Sequence[SourceRow | RowError], overrides: Mapping[str, st
 
 
 def _has_layout(layout: Layout, columns: Sequence[str], rows: Sequence[SourceRow | RowError]) -> bool:
-    """Whether each of the layout's paths holds something in some row. A path that begins with * may have any beginning."""
+    """Whether each of the layout's paths has a value in at least one row. A path that begins with * may have any beginning."""
     for path in layout.columns:
         suffix = path.removeprefix("*")
         names = [name for name in columns if name.endswith(suffix)] if suffix != path else [path]

@@ -129,7 +129,7 @@ def _reject_unread_ties(
 
 
 def _list_filled_columns(rows: Iterable[SourceRow]) -> list[str]:
-    """The columns that hold something in some row."""
+    """The columns with a value in at least one row."""
     filled: dict[str, None] = {}
     for row in rows:
         for column, value in row.cells.items():
@@ -181,7 +181,7 @@ def _reject_unclear_votes(rows: list[SourceRow], available: list[str], options: 
     """Raise if votes are numbers that several readings fit: only the user knows which one the file means."""
     if options.choices:
         return
-    locations: dict[str, str] = {}  # vote -> where it is first
+    locations: dict[str, str] = {}  # vote -> location of its first occurrence
     for row in rows:
         for column in options.mapping.vote_columns:
             if not is_blank(value := cell_at(row.cells, column)):

@@ -68,8 +68,8 @@ class ProjectIndex:
         )
         if conn.execute(active_votes).first():
             raise DataError(
-                "An import of this project is being taken back. Wait a moment and import this then; if that was cut "
-                "off, take the rest of it back first."
+                "An import of this project is being undone. Wait a moment, then import this file; if "
+                "the undo was interrupted, repeat it first."
             )
         self._read_prompts(conn, 0)
         prompt_ids = sorted({self.prompt_ids[text] for text in prompts if text in self.prompt_ids})

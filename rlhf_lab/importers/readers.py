@@ -1,5 +1,5 @@
 """Rows of a local file, or of the one data file in a folder: JSON Lines, JSON, CSV (also with ; or tabs), Parquet; text formats
-also gzipped. Which kind of JSON it is, its content says.
+also gzipped. The kind of JSON is recognised by its content.
 
 Python's own readers are used, because the errors of `datasets` do not name the row.
 """
@@ -33,7 +33,7 @@ MAX_FOLDER_ENTRIES = 1_000
 DELIMITERS = ",;\t|"
 SEPARATOR_LINE = re.compile(r'[\r\n]*"?sep=([^\r\n"])"?\r?\n', re.IGNORECASE)
 UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
-MAX_COLUMNS = 1_000  # different ones of all rows together
+MAX_COLUMNS = 1_000  # number of different columns in all rows
 MAX_COLUMN_NAME_CHARS = 200
 #: Of one row, before it is decoded: decoded JSON takes up to 25 times as much memory.
 MAX_ROW_CHARS = 10_000_000
@@ -82,7 +82,7 @@ def _data_file(folder: Path) -> Path:
 
 
 def _limit_columns(rows: RowStream) -> RowStream:
-    """The rows as far as they have at most MAX_COLUMNS different columns; then an error."""
+    """The rows before the one that exceeds MAX_COLUMNS different columns, then an error."""
     columns: set[str] = set()
     for row in rows:
         if isinstance(row, SourceRow) and not columns.issuperset(row.cells):
@@ -413,7 +413,7 @@ def _parse_parquet(name: str, content: bytes, limits: Limits) -> RowStream:
             return
         columns = [metadata.schema.column(index) for index in range(metadata.num_columns)]
         text_columns = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
-        # As dictionaries repeated texts take no memory of their own, so that they can be counted before they are decoded.
+        # Read as dictionaries, repeated texts take no extra memory, and can be counted before they are decoded.
         file = parquet.ParquetFile(io.BytesIO(content), read_dictionary=text_columns)
         for group_index in range(metadata.num_row_groups):
             if _least_group_size(metadata, group_index) > limits.max_bytes:

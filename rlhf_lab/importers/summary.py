@@ -45,18 +45,18 @@ def build_preview(parsed_file: ParsedFile, duplicate_counts: dict[str, int] | No
 def _warning_text(payload: dict[str, Any]) -> str:
     """What to check before importing, or ""."""
     warnings = {
-        "held": ("vote", " that this project has already, left out"),
+        "held": ("vote", " already in this project, left out"),
         "duplicates": (
             "vote",
-            " by somebody who has answered about the same two texts before, in the file or in this project",
+            " by a person who has already compared the same two texts, in the file or in this project",
         ),
-        "same_texts": ("comparison", " of a text with itself: nothing can be learnt there"),
+        "same_texts": ("comparison", " of a text with itself, which a reward model cannot learn from"),
         "empty_texts": ("comparison", " with an empty text"),
     }
     phrases = [
         pluralize(payload[name], noun) + suffix for name, (noun, suffix) in warnings.items() if payload.get(name)
     ]
-    return f"Look again: {'; '.join(phrases)}." if phrases else ""
+    return f"Please check: {'; '.join(phrases)}." if phrases else ""
 
 
 def _preview_row(vote: ParsedVote) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def format_preview(payload: dict[str, Any]) -> str:
 
 
 def _format_turns(turns: Sequence[dict[str, str]]) -> str:
-    """A prompt: one message of the user as it is, the last turns of a conversation with the name of who speaks."""
+    """A prompt: one message of the user as it is, the last turns of a conversation with the name of each speaker."""
     if [turn["role"] for turn in turns] == ["user"]:
         return _shorten(turns[0]["content"])
     shown = [f"{turn['role']}: {_shorten(turn['content'])}" for turn in turns[-PREVIEW_TURNS:]]
@@ -107,36 +107,38 @@ def _shorten(text: str) -> str:
 def format_result(result: ImportResult, parsed_file: ParsedFile) -> str:
     """What was imported and what was left out."""
     created = f"{pluralize(result.pairs, 'new pair')} and {pluralize(result.prompts, 'new prompt')}"
-    sentences = [f"Taken in: {pluralize(result.votes, 'vote')} of {parsed_file.name}, on {created}."]
+    sentences = [f"Imported: {pluralize(result.votes, 'vote')} from {parsed_file.name}, on {created}."]
     if parsed_file.unused_columns:
         sentences.append(f"{_unused_text(parsed_file.unused_columns)}.")
     if result.held:
         criterion = "the same answer of the same person about the same two texts"
         sentences.append(
-            f"Left out, because this project has that already: {pluralize(result.held, 'vote')} ({criterion})."
+            f"Left out, because they are already in this project: {pluralize(result.held, 'vote')} ({criterion})."
         )
     if result.duplicates:
-        handling = "left out" if result.dropped else "kept; left out when that is asked for"
+        handling = "left out" if result.dropped else "imported; there is an option to leave them out"
         further = pluralize(result.duplicates, "further answer")
-        sentences.append(f"Besides: {further} of the same person about the same two texts ({handling}).")
+        sentences.append(f"Also: {further} of the same person about the same two texts ({handling}).")
     if result.broken:
         sentences.append(f"Left out: {pluralize(result.broken, 'row')} with a problem.")
     if result.same_texts:
         sentences.append(
-            f"Nothing can be learnt from {pluralize(result.same_texts, 'comparison')} of a text with itself."
+            f"A reward model cannot learn from {pluralize(result.same_texts, 'comparison')} of a text with itself."
         )
     return " ".join(sentences)
 
 
 def format_undo(undo: ImportUndo, *, completed: bool = False) -> str:
     """What undoing an import would remove, or has removed (completed)."""
-    go_verb, stay_verb = ("went", "stayed") if completed else ("go", "stay")
-    sentences = [f"{pluralize(undo.votes, 'vote')} and {pluralize(undo.pairs, 'pair')} {go_verb}."]
+    removed, kept = ("removed", "kept") if completed else ("will be removed", "will be kept")
+    sentences = [f"{pluralize(undo.votes, 'vote')} and {pluralize(undo.pairs, 'pair')} {removed}."]
     if undo.staying:
-        sentences.append(f"{pluralize(undo.staying, 'pair')} {stay_verb}, because others have voted there.")
+        sentences.append(f"{pluralize(undo.staying, 'pair')} {kept}, because other people have voted there.")
     if undo.prompts:
-        sentences.append(f"{pluralize(undo.prompts, 'prompt')} will not be sampled from any more.")
+        sentences.append(f"{pluralize(undo.prompts, 'prompt')} will no longer be used for sampling.")
     if undo.models:
         models_phrase = f"{pluralize(undo.models, 'reward model')} {'has' if undo.models == 1 else 'have'}"
-        sentences.append(f"{models_phrase} learnt from these votes and will not change: train another one afterwards.")
+        sentences.append(
+            f"{models_phrase} been trained on these votes and will not change: train another one afterwards."
+        )
     return " ".join(sentences)

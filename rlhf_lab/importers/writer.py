@@ -1,4 +1,4 @@
-"""Writes imported votes to a project's tables in chunks of a few hundred, so that concurrent voters hardly wait.
+"""Writes imported votes to a project's tables in chunks of a few hundred, so that people who vote meanwhile wait only briefly.
 
 Each chunk is one short transaction with its prompts, completions, pairs and votes. An interrupted import leaves complete chunks;
 importing the same file again adds the rest, because votes that the project has are skipped. Concurrent imports are safe too.
@@ -85,7 +85,7 @@ def save_import(db: Database, parsed_file: ParsedFile, target: ImportTarget) -> 
 
     Raises:
         DataError: names the rows with errors; nothing was written.
-        StoreError: not all could be written; it says how much was, and that stays.
+        StoreError: only a part could be written; the message says how much. That part is kept.
     """
     parsed_file = report_split_conflicts(db, parsed_file, target.project_id)
     if parsed_file.errors and not target.skip_broken:
@@ -163,8 +163,8 @@ class _ImportWriter:
         if not vote_count:
             return ""
         return (
-            f" What is in stays: {pluralize(vote_count, 'vote')} of {self.parsed_file.name}. Import it again for the rest: "
-            "nothing is taken in twice."
+            f" Already imported and kept: {pluralize(vote_count, 'vote')} from {self.parsed_file.name}. "
+            "Import it again to add the rest: nothing is imported twice."
         )
 
     def _write_chunk(self, conn: Connection, votes: Sequence[ParsedVote]) -> list[AssignedVote]:

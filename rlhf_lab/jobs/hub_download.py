@@ -29,14 +29,14 @@ class DownloadStatus(StrEnum):
 
 @dataclass(frozen=True)
 class DownloadProgress:
-    """held, total: bytes. words: the outcome, or the error and what to do. eta_s: None while unknown."""
+    """message: the outcome, or the error and what to do. eta_s: None while unknown."""
 
     model: str
     status: DownloadStatus
-    held: int
-    total: int
+    downloaded_bytes: int
+    total_bytes: int
     eta_s: float | None
-    words: str
+    message: str
 
 
 class _CancelledError(Exception):

@@ -329,8 +329,8 @@ class InstantReward:
     def prediction(self, uuid: str, annotator: str) -> tuple[Vote, Prediction | None] | None:
         """A person's own vote with its prediction; None: it is not theirs, or is not known (any more)."""
         with self._lock:
-            found = self._predictions.get(uuid)
-        return found if found is not None and found[0].annotator == annotator else None
+            entry = self._predictions.get(uuid)
+        return entry if entry is not None and entry[0].annotator == annotator else None
 
     def _run(self) -> None:
         while not self._stopped.is_set():

@@ -99,10 +99,10 @@ def find_cached_model(name: str) -> ModelFacts | None:
 
 def inspect_model_folder(name: str, folder: Path) -> ModelFacts:
     """The facts of a folder. Raises ModelError."""
-    found = check_model_folder(name, folder)
+    checked = check_model_folder(name, folder)
     has_chat_template, temperature = _sampling_facts(folder)
     return ModelFacts(
-        name, found.architecture, found.config, found.parameters, folder, has_chat_template=has_chat_template,
+        name, checked.architecture, checked.config, checked.parameters, folder, has_chat_template=has_chat_template,
         temperature=temperature, chat_template=_chat_template(folder),
     )  # fmt: skip
 

@@ -18,9 +18,9 @@ from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.common.paths import SPEED_FILE
 from rlhf_lab.common.private_files import PRIVATE_FILE
 
-KEPT = 5  # newest measurements of a rate, whose median counts: the first ones include loading and compiling
-KEPT_LENGTHS = 128  # newest texts
-KEPT_ROW_COUNTS = 12
+MAX_MEASUREMENTS = 5  # newest measurements of a rate, whose median counts: the first ones include loading and compiling
+MAX_LENGTHS = 128  # newest texts
+MAX_ROW_COUNTS = 12
 
 
 @dataclass
@@ -66,7 +66,7 @@ class ModelSpeed:
             measurements = self.sampling.pop(str(len(responses)), [])
             self.sampling[str(len(responses))] = measurements  # the newest row count is last
             _append(measurements, seconds * len(responses) / tokens)
-            for oldest in list(self.sampling)[:-KEPT_ROW_COUNTS]:
+            for oldest in list(self.sampling)[:-MAX_ROW_COUNTS]:
                 del self.sampling[oldest]
 
     def record_texts(
@@ -75,7 +75,7 @@ class ModelSpeed:
         """The lengths of texts of the base model, at its usual length."""
         self.prompt_tokens = fmean(map(len, prompts))
         lengths = [len(response) if len(response) < max_new_tokens else None for response in responses]
-        self.response_tokens = [*self.response_tokens, *lengths][-KEPT_LENGTHS:]
+        self.response_tokens = [*self.response_tokens, *lengths][-MAX_LENGTHS:]
 
     def record_stage(self, stage: str, seconds: float, estimated: float | None) -> None:
         """A stage that is over. estimated: by the rates alone; None: they are not measured."""
@@ -120,7 +120,7 @@ class ModelSpeed:
 
 def _append(measurements: list[float], value: float) -> None:
     measurements.append(float(f"{value:.4g}"))
-    del measurements[:-KEPT]
+    del measurements[:-MAX_MEASUREMENTS]
 
 
 def load_speed(home: Path, host: str, model: str) -> ModelSpeed | None:

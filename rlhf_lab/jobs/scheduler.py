@@ -39,7 +39,7 @@ PAIR_POOL_SIZE = 24  # unlabelled pairs kept ready
 POLICY_PAIR_POOL_SIZE = 8  # of the newest checkpoint's pairs: the next checkpoint makes them old
 PAIRS_PER_EXTRA_ANNOTATOR = 8  # more pairs for each further person who has one on screen
 MIN_PAIRS_PER_JOB = 16  # a batch is sampled in a few seconds
-CHAT_KEPT_S = 3600.0  # how long the texts of an inactive chat are kept
+CHAT_LIFETIME_S = 3600.0  # how long the texts of an inactive chat are kept
 MAX_JUDGE_LABELS = 1000  # labels that a judge can be asked for at once
 
 
@@ -116,7 +116,7 @@ class Scheduler:
         project = pick_project(self.db, None)
         self._read_ahead(project)
         run_lock.mark_interrupted_runs(self.db, self.home)
-        queue.remove_old_chats(self.db, CHAT_KEPT_S)
+        queue.remove_old_chats(self.db, CHAT_LIFETIME_S)
         if self.demo is None or self.demo.reset_if_due() or not self.demo.is_reset_due():
             open_jobs = queue.jobs(self.db, statuses=UNFINISHED_JOB_STATUSES)
             kinds = {job.kind for job in open_jobs if job.project_id == project.id}

@@ -231,8 +231,8 @@ class StartupProject:
         self._downloads.wait()
         progress = self._downloads.progress()
         if progress is None or progress.status is not DownloadStatus.DONE:
-            raise ModelError(f"{facts.name}: {progress.words if progress else 'it was not downloaded.'}")
-        return progress.words
+            raise ModelError(f"{facts.name}: {progress.message if progress else 'it was not downloaded.'}")
+        return progress.message
 
     def start(self) -> bool:
         """False: it is under way already."""

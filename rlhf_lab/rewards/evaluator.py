@@ -1,7 +1,7 @@
 """Evaluates function terms in a process of their own, which ends with the run or when a batch takes too long: this process
 kills it then, or it ends by itself, OWN_END_S later, where this one was killed meanwhile.
 
-The process has none of the lab's environment variables but a few (KEPT_VARIABLES), so that it sees no tokens or passwords there.
+The process gets only a few of the lab's environment variables (PASSED_VARIABLES), so that it sees no tokens or passwords there.
 It is no sandbox: an own function may read files and use the network.
 """
 
@@ -26,7 +26,7 @@ REPOSITORY_ROOT = Path(rlhf_lab.__file__).parents[1]
 TIME_LIMIT_S = 60.0  # of a batch, the start of the process included
 OWN_END_S = 5.0
 POLL_S = 0.05
-KEPT_VARIABLES = (
+PASSED_VARIABLES = (
     "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
     "OMP_NUM_THREADS",
 )  # fmt: skip
@@ -83,7 +83,7 @@ class FunctionTerms:
                     pipe.close()
 
     def _start(self) -> subprocess.Popen[str]:
-        environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+        environment = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
         own_limit = str(self.time_limit_s + OWN_END_S)
         self._process = process = subprocess.Popen(
             [sys.executable, "-m", "rlhf_lab.rewards", own_limit], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

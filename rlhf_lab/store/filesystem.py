@@ -76,15 +76,15 @@ def wal_problem(folder: Path, *, has_wal: bool) -> str:
 def filesystem_type(folder: Path) -> str:
     """The type of the file system that a folder is on, such as ext4, overlay or nfs4; "" where it is unknown."""
     path = folder.resolve()
-    found, kind = -1, ""
+    longest, kind = -1, ""
     try:
         partitions = psutil.disk_partitions(all=True)
     except (OSError, RuntimeError):
         return ""
     for partition in partitions:  # of two mounts at one place the later one counts
         mount = Path(partition.mountpoint)
-        if path.is_relative_to(mount) and len(mount.parts) >= found:
-            found, kind = len(mount.parts), partition.fstype.lower()
+        if path.is_relative_to(mount) and len(mount.parts) >= longest:
+            longest, kind = len(mount.parts), partition.fstype.lower()
     return kind
 
 

@@ -21,7 +21,7 @@ def set_expert(db: Database, project_id: int, annotator: str, is_expert: bool) -
     _set(db, project_id, annotator, is_expert=is_expert)
 
 
-def let_go_on(db: Database, project_id: int, annotator: str) -> None:
+def end_pause(db: Database, project_id: int, annotator: str) -> None:
     """Reset a person's gold figures: earlier gold answers no longer count."""
     _set(db, project_id, annotator, gold_since=time.time())
 

@@ -36,19 +36,19 @@ class UploadRoom:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._held = 0
+        self._stored_bytes = 0
 
     def measure(self) -> None:
-        self._held = folder_size(self.folder)
+        self._stored_bytes = folder_size(self.folder)
 
     def take(self, count: int, *, is_operator: bool) -> bool:
         """Count bytes that arrived. False, and nothing is counted: there is no room for them."""
         limit = MAX_UPLOADED_BYTES - (0 if is_operator else OPERATOR_RESERVE_BYTES)
-        if self._held + count > limit:
+        if self._stored_bytes + count > limit:
             self.measure()  # files may have been deleted in between
-        if self._held + count > limit:
+        if self._stored_bytes + count > limit:
             return False
-        self._held += count
+        self._stored_bytes += count
         return True
 
 

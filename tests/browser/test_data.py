@@ -70,7 +70,7 @@ def test_import_agreement_training_without_an_annotator_and_export(lab, open_pag
     control(page, "data-file").set_input_files(good)
     expect(control(page, "data-counts")).to_contain_text("36 rows, 36 votes on 12 prompts")
     control(page, "data-import").click()
-    expect(control(page, "data-notice")).to_contain_text("Taken in: 36 votes of votes.jsonl, on 12 new pairs")
+    expect(control(page, "data-notice")).to_contain_text("Imported: 36 votes from votes.jsonl, on 12 new pairs")
 
     page.locator("#runs-quality > button").click()
     expect(control(page, "quality-agreement")).to_have_text("33 %")
@@ -111,17 +111,17 @@ def test_import_is_undone_after_a_confirmation(lab, open_page):
     expect(mine).to_contain_text("1 vote, 1 new pair")
 
     control(page, "data-file").set_input_files(file)
-    expect(control(page, "data-doubts")).to_contain_text("1 vote that this project has already, left out")
+    expect(control(page, "data-doubts")).to_contain_text("1 vote already in this project, left out")
     control(page, "data-source").select_option("simulated")
-    expect(control(page, "data-doubts")).to_have_text(re.compile("^Look again: 1 vote by somebody who has answered"))
+    expect(control(page, "data-doubts")).to_have_text(re.compile("^Please check: 1 vote by a person who has already compared"))
 
     mine.locator("[data-do=data-back]").click()
-    expect(mine).to_contain_text("1 vote and 1 pair go.")
+    expect(mine).to_contain_text("1 vote and 1 pair will be removed.")
     control(page, "data-back-leave").click()
     expect(mine.locator("[data-do=data-back]")).to_be_focused()
     mine.locator("[data-do=data-back]").click()
     control(page, "data-back-sure").click()
-    expect(control(page, "data-notice")).to_have_text("Undone: 1 vote and 1 pair went.")
+    expect(control(page, "data-notice")).to_have_text("Undone: 1 vote and 1 pair removed.")
     expect(mine).to_contain_text("0 of 1 vote, 0 of 1 new pair (undone)")
     expect(mine.locator("button")).to_have_count(0)
     assert page.locator("img[src=x]").count() == 0

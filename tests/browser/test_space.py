@@ -101,7 +101,7 @@ def test_training_on_a_space_needs_the_operator_secret(space, open_page):
 def test_import_is_disabled_with_a_notice_without_the_secret(space, open_page):
     page = open_screen(space, open_page, "Runs & data")
     page.locator("#runs-import > button").click()
-    expect(page.locator(".lab-import-data .lab-only")).to_contain_text("Only the operator imports and takes back.")
+    expect(page.locator(".lab-import-data .lab-only")).to_contain_text("Only the operator can import and undo imports.")
     for button in ("data-choose", "data-hub-look"):
         expect(control(page, button)).to_be_disabled()
     open_tab(page, "Project")

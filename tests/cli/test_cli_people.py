@@ -41,7 +41,7 @@ def firsts(home: Path) -> int:
 
 @pytest.mark.parametrize(("votes", "left"), [(False, 2), (True, 1)])
 def test_a_person_is_erased_only_with_yes(call, tmp_path: Path, votes: bool, left: int) -> None:
-    options = ["--take-out", "Ann", *(["--votes"] if votes else [])]
+    options = ["--erase", "Ann", *(["--votes"] if votes else [])]
     erasure = {"name": "Ann", "votes": 1, "votes_taken_back": votes}
     assert call(*options) == (0, erasure | {"taken_out": False})
     assert call() == (0, {"people": ["Ann", "Bob"], "experts": [], "gold": []})
@@ -54,10 +54,10 @@ def test_a_person_is_erased_only_with_yes(call, tmp_path: Path, votes: bool, lef
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--take-out", "Cid"], 'Nobody in this lab is called "Cid"'),
-        (["--take-out", "Cid", "--yes"], 'Nobody in this lab is called "Cid"'),
-        (["--votes"], "need --take-out NAME"),
-        (["--yes"], "need --take-out NAME"),
+        (["--erase", "Cid"], 'Nobody in this lab is called "Cid"'),
+        (["--erase", "Cid", "--yes"], 'Nobody in this lab is called "Cid"'),
+        (["--votes"], "need --erase NAME"),
+        (["--yes"], "need --erase NAME"),
     ],
 )
 def test_invalid_erasures_are_refused(call, words: list[str], why: str) -> None:
@@ -81,5 +81,5 @@ def test_accuracy_on_gold_pairs_and_experts_are_listed(call, tmp_path: Path) -> 
     assert (row["name"], row["right"], row["answers"], row["low"], row["below_bound"]) == ("Cid", 0, 1, 0.0, False)
     assert row["high"] == pytest.approx(3.8416 / 4.8416)  # Wilson's upper end of 0 of 1
     assert call("--no-expert", "Bob")[1]["experts"] == []
-    assert call("--let-go-on", "Cid")[1]["gold"] == []
+    assert call("--end-pause", "Cid")[1]["gold"] == []
     assert 'Nobody in this lab is called "Zoe"' in call("--expert", "Zoe")[1]["error"]

@@ -124,7 +124,7 @@ def test_a_failed_import_reports_what_was_stored(db, project, files, gaps, monke
         real(self, conn, chosen)
 
     monkeypatch.setattr(writer._ImportWriter, "_insert_votes", full)
-    with pytest.raises(BusyStoreError, match=r"disk is full\. What is in stays: 4 votes of v\.jsonl\. Import it again"):
+    with pytest.raises(BusyStoreError, match=r"disk is full\. Already imported and kept: 4 votes from v\.jsonl\."):
         save_import(db, files.parse("v.jsonl", ROWS), ImportTarget(project.id))
     with pytest.raises(BusyStoreError, match=r"^The disk is full\.$"):
         save_import(db, files.parse("w.jsonl", [row("new")]), ImportTarget(project.id))

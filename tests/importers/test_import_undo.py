@@ -111,12 +111,12 @@ def test_the_command(tmp_path, files, capsys):
         r"1: \d{4}-\d\d-\d\d \d\d:\d\d v\.jsonl by command line: 10 votes, 5 new pairs\n",
         capsys.readouterr().out,
     )
-    assert main(["imports", "--home", home, "--take-back", "1"]) == 0
-    assert capsys.readouterr().out == "10 votes and 5 pairs go. Add --yes to undo it.\n"
-    assert main(["imports", "--home", home, "--take-back", "1", "--yes", "--json"]) == 0
+    assert main(["imports", "--home", home, "--undo", "1"]) == 0
+    assert capsys.readouterr().out == "10 votes and 5 pairs will be removed. Add --yes to undo it.\n"
+    assert main(["imports", "--home", home, "--undo", "1", "--yes", "--json"]) == 0
     reply = json.loads(capsys.readouterr().out)
     assert (reply["taken_back"], reply["votes"], reply["pairs"]) == (True, 10, 5)
-    assert main(["imports", "--home", home, "--take-back", "1", "--yes"]) == 1
+    assert main(["imports", "--home", home, "--undo", "1", "--yes"]) == 1
     assert "has already been undone" in capsys.readouterr().err
     assert main(["imports", "--home", home, "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)["imports"]
@@ -256,7 +256,7 @@ def test_no_import_starts_during_an_undo(db, project, bring, gaps):
     refused = []
 
     def begin():
-        with pytest.raises(DataError, match="is being taken back"):
+        with pytest.raises(DataError, match="is being undone"):
             bring(name="w.jsonl")
         refused.append(True)
 

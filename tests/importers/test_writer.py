@@ -198,8 +198,8 @@ def test_the_command(tmp_path, files, capsys):
     assert (reply["imported"], reply["skipped"], reply["saved"]["held"], reply["saved"]["duplicates"]) == (2, 4, 4, 2)
     assert main(["import", path, "--home", home]) == 0
     words = capsys.readouterr().out
-    assert "Taken in: 0 votes of v.jsonl, on 0 new pairs and 0 new prompts." in words
-    assert "Left out, because this project has that already: 6 votes (the same answer of the same person" in words
+    assert "Imported: 0 votes from v.jsonl, on 0 new pairs and 0 new prompts." in words
+    assert "Left out, because they are already in this project: 6 votes (the same answer of the same person" in words
     assert main(["import", str(tmp_path / "none.csv"), "--home", home, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["kind"] == "DataError"
     assert main(["import", path, "--home", home, "--choices", "x=y"]) == 1
@@ -221,8 +221,8 @@ def test_the_preview_of_the_command_counts_duplicates_as_the_page_does(db, proje
     reply = preview()
     assert (reply["held"], reply["duplicates"], reply["dropped"]) == (1, 1, 0)
     assert reply["doubts"] == (
-        "Look again: 1 vote that this project has already, left out; 1 vote by somebody who has answered about the same two "
-        "texts before, in the file or in this project; 1 comparison of a text with itself: nothing can be learnt there."
+        "Please check: 1 vote already in this project, left out; 1 vote by a person who has already compared the same two "
+        "texts, in the file or in this project; 1 comparison of a text with itself, which a reward model cannot learn from."
     )
     assert reply == handle_request({"what": path, "home": home, "project": project.id})["preview"]
     assert preview("--project", "1", "--drop-duplicates")["dropped"] == 1
@@ -236,7 +236,7 @@ def test_the_preview_of_the_command_counts_duplicates_as_the_page_does(db, proje
     words = capsys.readouterr().out
     assert words.startswith("v.jsonl: 3 rows, 3 votes on 1 prompt (")
     assert "; 1 annotator\n" in words
-    assert "\nLook again: 1 vote that this project has already, left out; 1 vote by" in words
+    assert "\nPlease check: 1 vote already in this project, left out; 1 vote by" in words
 
 
 def test_a_preview_creates_no_project(files, tmp_path):
@@ -278,7 +278,7 @@ def test_the_import_subprocess(db, project, files, tmp_path):
     )
     reply = json.loads(result.stdout)
     assert reply["saved"]["votes"] == 4
-    assert reply["words"].startswith("Taken in: 4 votes of votes.jsonl, on 2 new pairs and 1 new prompt.")
+    assert reply["message"].startswith("Imported: 4 votes from votes.jsonl, on 2 new pairs and 1 new prompt.")
     assert len(votes(db)) == 4
     assert [handle_request(request_base)["preview"][name] for name in ("held", "duplicates")] == [4, 0]
     assert "error" in handle_request({**request_base, "what": str(tmp_path / "none")})
@@ -443,7 +443,7 @@ def test_a_new_project_keeps_the_splits_of_any_file(tmp_path, files, capsys, nam
 def test_a_result_names_the_columns_that_were_not_used(db, project, files, tmp_path, capsys):
     path = str(files.rows("v.jsonl", [ONCE | {"topic": "tales", "margin": 2, "empty": None}]))
     request = {"what": path, "home": str(tmp_path / "home"), "project": project.id, "save": True}
-    assert "Not used: topic, margin." in handle_request(request)["words"]
+    assert "Not used: topic, margin." in handle_request(request)["message"]
     assert main(["import", path, "--home", str(tmp_path / "home")]) == 0
     assert "Not used: topic, margin." in capsys.readouterr().out
     assert main(["import", path, "--home", str(tmp_path / "home"), "--preview"]) == 0

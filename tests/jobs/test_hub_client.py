@@ -32,7 +32,7 @@ def hub(tmp_path, monkeypatch):
 
 def wait_for_bytes(downloads, least):
     limit = time.monotonic() + WAIT
-    while (now := downloads.progress()).held < least:
+    while (now := downloads.progress()).downloaded_bytes < least:
         assert time.monotonic() < limit, now
         time.sleep(0.02)
     return now
@@ -51,9 +51,9 @@ def test_progress_while_a_file_arrives_and_the_model_is_here_afterwards(hub, db)
     hub.go_on.clear()
     downloads.start(facts, lambda folder: "Made.")
     now = wait_for_bytes(downloads, sizes["config.json"] + sizes["tokenizer.json"] + 1)
-    assert (now.status, now.total) == (DownloadStatus.RUNNING, sum(sizes.values()))
-    assert now.held < now.total
-    assert finish(downloads, hub).words == "Made."
+    assert (now.status, now.total_bytes) == (DownloadStatus.RUNNING, sum(sizes.values()))
+    assert now.downloaded_bytes < now.total_bytes
+    assert finish(downloads, hub).message == "Made."
     hub.is_down = True  # and nobody asks for it
     found = inspect_model(NAME)
     assert (found.files_to_download, found.folder.name) == ((), COMMIT)
@@ -65,7 +65,7 @@ def test_a_connection_that_breaks_is_resumed_where_it_broke(hub):
     hub.breaks = 2
     before = len(hub.requests)
     downloads.start(facts, lambda folder: "Made.")
-    assert finish(downloads, hub).words == "Made."
+    assert finish(downloads, hub).message == "Made."
     del hub.requests[:before]
     assert hub.transfers("model.safetensors") == ["", f"bytes={CHUNK}-", f"bytes={2 * CHUNK}-"]
     here = inspect_model(NAME).folder / "model.safetensors"
@@ -82,11 +82,11 @@ def test_after_a_failure_only_the_files_that_are_missing_are_fetched(hub, monkey
     downloads.wait(WAIT)
     failed = downloads.progress()
     assert failed.status is DownloadStatus.FAILED
-    assert "was interrupted" in failed.words
-    assert "Start it again" in failed.words
+    assert "was interrupted" in failed.message
+    assert "Start it again" in failed.message
     hub.is_down, hub.requests[:] = False, []
     downloads.start(facts, lambda folder: "Made.")
-    assert finish(downloads, hub).words == "Made."
+    assert finish(downloads, hub).message == "Made."
     assert hub.transfers("model.safetensors") == [""]
     assert hub.transfers("config.json") == []
 
@@ -102,7 +102,7 @@ def test_what_a_killed_process_left_does_not_count_as_progress(hub, tmp_path):
     facts = inspect_model(NAME)
     downloads.start(facts, lambda folder: "Made.")
     now = wait_for_bytes(downloads, 300)
-    assert now.held < 60_000
+    assert now.downloaded_bytes < 60_000
     assert finish(downloads, hub).status is DownloadStatus.DONE
 
 
@@ -134,7 +134,7 @@ def test_the_engine_finds_what_the_page_has_downloaded_also_without_the_hub(hub)
 
     downloads = ModelDownloader()
     downloads.start(inspect_model(NAME), lambda folder: "Made.")
-    assert finish(downloads, hub).words == "Made."
+    assert finish(downloads, hub).message == "Made."
     hub.requests[:] = []
     here = resolve_model_folder(NAME)
     assert here.name == COMMIT

@@ -42,15 +42,15 @@ def test_a_download_from_beginning_to_end(hub):
     assert hub.arrived.wait(WAIT)
     now = downloads.progress()
     sizes = dict(facts.files_to_download)
-    assert (now.status, now.total) == (DownloadStatus.RUNNING, facts.download_bytes)
-    assert now.held == sizes["config.json"] + sizes["model.safetensors"]
+    assert (now.status, now.total_bytes) == (DownloadStatus.RUNNING, facts.download_bytes)
+    assert now.downloaded_bytes == sizes["config.json"] + sizes["model.safetensors"]
     assert now.eta_s >= 0
     with pytest.raises(EngineError, match="being downloaded"):
         downloads.start(facts, lambda folder: "")
     hub.go_on.set()
     downloads.wait(WAIT)
     end = downloads.progress()
-    assert (end.status, end.words, end.held) == (DownloadStatus.DONE, "Made.", facts.download_bytes)
+    assert (end.status, end.message, end.downloaded_bytes) == (DownloadStatus.DONE, "Made.", facts.download_bytes)
     assert done == [hub.folder(NAME) / "snapshots" / "abc123"]
     assert inspect_model(NAME).files_to_download == ()
 
@@ -95,7 +95,7 @@ def test_a_finished_download_cannot_be_cancelled(hub):
     downloads.start(inspect_model(NAME), lambda folder: outputs.append(downloads.cancel()) or "Made.")
     downloads.wait(WAIT)
     assert outputs == [False]
-    assert downloads.progress().words == "Made."
+    assert downloads.progress().message == "Made."
 
 
 def test_cancelling_without_a_download_does_nothing():
@@ -118,12 +118,12 @@ def test_an_interrupted_download_can_be_continued(hub, error, match):
     downloads.wait(WAIT)
     now = downloads.progress()
     assert now.status is DownloadStatus.FAILED
-    assert match in now.words
+    assert match in now.message
     hub.error = None
     hub.go_on.set()
     downloads.start(facts, lambda folder: "Made.")
     downloads.wait(WAIT)
-    assert downloads.progress().words == "Made."
+    assert downloads.progress().message == "Made."
 
 
 def test_an_error_after_the_download_is_reported(hub):
@@ -135,7 +135,7 @@ def test_an_error_after_the_download_is_reported(hub):
     downloads.start(inspect_model(NAME), then)
     downloads.wait(WAIT)
     now = downloads.progress()
-    assert (now.status, now.words) == (DownloadStatus.FAILED, "It is broken. Choose another.")
+    assert (now.status, now.message) == (DownloadStatus.FAILED, "It is broken. Choose another.")
 
 
 def test_cached_bytes_of_an_unknown_model_are_zero(hub):

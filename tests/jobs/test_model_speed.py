@@ -8,8 +8,8 @@ import pytest
 
 from rlhf_lab.common.paths import SPEED_FILE
 from rlhf_lab.jobs.model_speed import (
-    KEPT,
-    KEPT_ROW_COUNTS,
+    MAX_MEASUREMENTS,
+    MAX_ROW_COUNTS,
     ModelSpeed,
     load_speed,
     save_speed,
@@ -73,11 +73,11 @@ def test_newest_measurements_count_and_one_slow_one_does_not():
     for seconds in (100, 100, 1, 1, 50, 1, 1):
         speed.record_sampling(seconds, [[1]])
         speed.record_stage("ppo", seconds, 2.0)
-    assert len(speed.sampling["1"]) == KEPT
+    assert len(speed.sampling["1"]) == MAX_MEASUREMENTS
     assert (speed.sampling_seconds(1, 64), speed.correction("ppo"), speed.correction("trpo")) == (1, 0.5, None)
     for rows in range(2, 20):
         speed.record_sampling(1.0, [[1]] * rows)
-    assert list(speed.sampling) == [str(rows) for rows in range(20 - KEPT_ROW_COUNTS, 20)]
+    assert list(speed.sampling) == [str(rows) for rows in range(20 - MAX_ROW_COUNTS, 20)]
 
 
 def test_file_keeps_each_machine_and_model_apart(tmp_path):

@@ -188,7 +188,7 @@ def test_erasing_an_expert_removes_the_name(db, project, make_pairs):
     (pair,) = make_pairs(1)
     cast(db, pair, "eve", FIRST)
     project_people.set_expert(db, project.id, "eve", True)
-    project_people.let_go_on(db, project.id, "eve")
+    project_people.end_pause(db, project.id, "eve")
     assert project_people.experts(db, project.id) == ["eve"]
     erase_person_rows(db, "eve", votes=False)
     assert project_people.experts(db, project.id) == []

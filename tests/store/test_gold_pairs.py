@@ -165,7 +165,7 @@ def test_the_rule_looks_after_each_tenth_answer_only(db, project, make_pairs):
     cast(db, pairs[10], "ann")
     assert gold_pairs.result_at_last_look(db, project.id, "ann", PAUSE) == GoldResult("ann", 0, 5)
     assert gold_pairs.result_at_last_look(db, project.id, "bob", PAUSE) is None
-    project_people.let_go_on(db, project.id, "ann")
+    project_people.end_pause(db, project.id, "ann")
     assert gold_pairs.result_at_last_look(db, project.id, "ann", PAUSE) is None
     assert gold_pairs.gold_results(db, project.id) == []
 

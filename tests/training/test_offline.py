@@ -8,7 +8,7 @@ import torch
 from support import tiny_models
 
 from rlhf_lab.errors import ConfigError, LabelError, TrainingError
-from rlhf_lab.training.offline.trainer import kept_texts
+from rlhf_lab.training.offline.trainer import best_texts
 from rlhf_lab.training.offline.updates import imitation_update, preference_update, reference_sums
 from rlhf_lab.training.policy.kl_budget import OldPolicy
 from rlhf_lab.training.policy.train_state import ChosenText
@@ -223,7 +223,7 @@ def test_the_best_candidate_is_kept():
     """Two prompts with three candidates each; of equal ones the first."""
     rewards = torch.tensor([[1.0, 3.0, 2.0], [0.5, 0.5, -1.0]])
     responses = [[10], [11], [12], [13], [14], [15]]
-    kept = kept_texts([[1]] * 3 + [[2]] * 3, responses, rewards)
+    kept = best_texts([[1]] * 3 + [[2]] * 3, responses, rewards)
     assert kept == [ChosenText([1], [11]), ChosenText([2], [13])]
 
 

@@ -52,7 +52,7 @@ def test_preview_mapping_and_import(controller, ctx):
     assert preview["duplicates"] == 0
     assert sum(vote_counts(ctx.db, ctx.project.id)[Source.HUMAN].values()) == 0
     done = act(controller, {"action": "import", **file, **mapped, "annotator": " ann "})
-    assert done["message"].startswith("Taken in: 2 votes of my votes.jsonl, on ")
+    assert done["message"].startswith("Imported: 2 votes from my votes.jsonl, on ")
     counts = vote_counts(ctx.db, ctx.project.id)[Source.HUMAN]
     assert counts[Choice.FIRST] + counts[Choice.SECOND] == 2
     again = {"action": "preview", **file, **mapped, "annotator": "ann"}
@@ -91,14 +91,14 @@ def test_imports_are_listed_and_undone(controller, ctx):
         2,
     )
     payload = {"project": listed["project"], "import": record["id"]}
-    assert act(controller, {"action": "ask", **payload}) == {"deletion_summary": "2 votes and 2 pairs go."}
+    assert act(controller, {"action": "ask", **payload}) == {"deletion_summary": "2 votes and 2 pairs will be removed."}
     with pytest.raises(ConfigError, match="Another project has been opened"):
         act(controller, {"action": "back", **payload, "project": listed["project"] + 1})
     for wrong in (record["id"] + 1, 2**70):
         with pytest.raises(StoreError):
             act(controller, {"action": "back", **payload, "import": wrong})
     assert list_imports(ctx) == listed
-    assert act(controller, {"action": "back", **payload}) == {"message": "Undone: 2 votes and 2 pairs went."}
+    assert act(controller, {"action": "back", **payload}) == {"message": "Undone: 2 votes and 2 pairs removed."}
     assert sum(vote_counts(ctx.db, ctx.project.id)[Source.HUMAN].values()) == 0
     with pytest.raises(StoreError, match="already"):
         act(controller, {"action": "back", **payload})
@@ -121,14 +121,13 @@ def test_only_the_operator_undoes_imports(ctx, controller, calls):
 def test_format_undo():
     text = format_undo(ImportUndo(1_234, 1_200, 34, 7, 2))
     assert text == (
-        "1,234 votes and 1,200 pairs go. 34 pairs stay, because others have voted there. 7 prompts will not be "
-        "sampled from "
-        "any more. 2 reward models have learnt from these votes and will not change: train another one afterwards."
+        "1,234 votes and 1,200 pairs will be removed. 34 pairs will be kept, because other people have voted there. 7 prompts "
+        "will no longer be used for sampling. 2 reward models have been trained on these votes and will not change: train "
+        "another one afterwards."
     )
     assert format_undo(ImportUndo(1, 0, 1, 0, 1), completed=True) == (
-        "1 vote and 0 pairs went. 1 pair stayed, because others have voted there. 1 reward model has learnt from "
-        "these votes "
-        "and will not change: train another one afterwards."
+        "1 vote and 0 pairs removed. 1 pair kept, because other people have voted there. 1 reward model has been trained on "
+        "these votes and will not change: train another one afterwards."
     )
 
 

@@ -25,7 +25,7 @@ const form = el('section.lab-card.ask', { 'aria-label': 'what to import' },
   el('p.muted', {}, `Files up to ${Lab.bytes(props.data.max_bytes)} here; larger ones with: ${props.data.lab_command} import FILE`));
 const previewCard = el('section.lab-card.found', { 'aria-label': 'preview', hidden: true });
 const importsCard = el('section.lab-card.past', { 'aria-label': 'what was imported', hidden: true });
-const operatorNotice = Lab.operatorNotice("Only the operator imports and takes back. Open the operator's link, or enter the operator's secret under Project.");
+const operatorNotice = Lab.operatorNotice("Only the operator can import and undo imports. Open the operator's link, or enter the operator's secret under Project.");
 root.append(operatorNotice, Lab.operatorOnly(form, previewCard), notice, importsCard);  // the notice is below the buttons, so that it does not move them
 
 const showMessage = (text, isError = false) => Lab.showNotice(notice, text, isError);
@@ -135,9 +135,9 @@ function importRow(item) {
     el('p.figure', {}, contents, item.taken_back_at ? el('span.muted', {}, item.votes_left ? ' (only partly undone)' : ' (undone)') : null),
     confirming?.id === item.id
       ? el('div.sure', {}, el('p', {}, confirming.summary), el('div.lab-row', {},
-        el('button.lab-button.small.danger', { type: 'button', 'data-do': 'data-back-sure', onclick: () => { confirming = null; undo('back'); drawImports(); } }, 'Take back'),
+        el('button.lab-button.small.danger', { type: 'button', 'data-do': 'data-back-sure', onclick: () => { confirming = null; undo('back'); drawImports(); } }, 'Undo import'),
         el('button.lab-button.small', { type: 'button', 'data-do': 'data-back-leave', onclick: () => { confirming = null; drawImports(); importsCard.querySelector(`[data-import="${item.id}"] button`)?.focus(); } }, 'Keep')))
-      : left && !(item.taken_back_at && !item.votes_left) ? Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'data-back', 'aria-label': `Take back ${item.name}`, onclick: () => undo('ask') }, 'Take back')) : null);
+      : left && !(item.taken_back_at && !item.votes_left) ? Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'data-back', 'aria-label': `Undo import of ${item.name}`, onclick: () => undo('ask') }, 'Undo import')) : null);
 }
 function drawImports() {
   importsCard.hidden = !state.imports.length;

@@ -132,7 +132,7 @@ function goldRow(name, row) {
   const isExpert = goldReply.experts.includes(name), effect = { inform: 'gets a note', down_weight: 'votes count less', pause: 'pauses' }[goldReply.rule];
   const expert = el('input', { type: 'checkbox', checked: isExpert, 'data-do': 'expert', 'aria-label': `${Lab.displayName(name)} is an expert`, onchange: () => sendPerson({ name, is_expert: !isExpert }) });
   const goOn = () => Lab.operatorOnly(el('span.lab-badge', {}, `below the bound: ${effect}`), ' ',
-    el('button.lab-button.small', { type: 'button', 'data-do': 'go-on', title: 'The count of gold answers was reset.', onclick: () => sendPerson({ name, go_on: true }) }, 'End pause'));
+    el('button.lab-button.small', { type: 'button', 'data-do': 'go-on', title: 'Resets the count of gold answers.', onclick: () => sendPerson({ name, go_on: true }) }, 'End pause'));
   return el('tr', { 'data-name': name }, el('th', { scope: 'row', dir: 'auto' }, Lab.displayName(name)), el('td', {}, row ? `${row.right} of ${row.answers}` : '–'),
     el('td', {}, row ? `${Lab.percent(row.right / row.answers)} (${Lab.interval(row.low, row.high)})` : '–'), el('td', {}, Lab.operatorOnly(expert)), el('td', {}, row?.below ? goOn() : null));
 }

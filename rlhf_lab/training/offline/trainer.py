@@ -177,14 +177,14 @@ class OfflineTrainer(PolicyTrainer):
         rewards = self.score(prompts, responses).scores
         ended = torch.tensor([response[-1] in self.backbone.eos_ids for response in responses])
         rewards = rewards.where(ended, rewards - config.missing_eos_penalty).view(-1, config.candidates)
-        state.chosen_texts = kept_texts(prompts, responses, rewards)
+        state.chosen_texts = best_texts(prompts, responses, rewards)
         return {
             "rejection/rewards": float(rewards.mean()),
             "rejection/kept_rewards": float(rewards.amax(1).mean()),
         }
 
 
-def kept_texts(prompts: Sequence[list[int]], responses: Sequence[list[int]], rewards: Tensor) -> list[ChosenText]:
+def best_texts(prompts: Sequence[list[int]], responses: Sequence[list[int]], rewards: Tensor) -> list[ChosenText]:
     """The response with the highest reward of each group, the first of equals. rewards: (groups, candidates), row by row."""
     size = rewards.shape[1]
     best = [group * size + index for group, index in enumerate(rewards.argmax(1).tolist())]

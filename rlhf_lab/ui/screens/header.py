@@ -136,7 +136,7 @@ def _startup_view(ctx: Context) -> dict[str, Any] | None:
     progress = ctx.downloads.progress() if startup.phase is StartupPhase.DOWNLOADING else None
     return {
         "phase": startup.phase, "model": startup.model.rstrip("/").rsplit("/", 1)[-1], "message": startup.message,
-        "downloaded_bytes": progress and progress.held, "total_bytes": progress and progress.total,
+        "downloaded_bytes": progress and progress.downloaded_bytes, "total_bytes": progress and progress.total_bytes,
         "eta_s": progress and progress.eta_s,
     }  # fmt: skip
 

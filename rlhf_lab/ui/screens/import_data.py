@@ -141,7 +141,7 @@ class ImportController:
         if "error" in result:
             raise DataError(str(result["error"]))
         preview = {PREVIEW_KEYS.get(key, key): value for key, value in result["preview"].items()}
-        return {"message": result.get("words", ""), "preview": preview}
+        return {"message": result.get("message", ""), "preview": preview}
 
     def undo_import(self, payload: ImportAction) -> dict[str, Any]:
         """What undoing an import would delete, or has deleted. The page names the project it shows: another may be open now."""

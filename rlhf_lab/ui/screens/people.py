@@ -13,7 +13,7 @@ from rlhf_lab.errors import LabelError
 from rlhf_lab.jobs.person_erasure import erase_person_data
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, annotator_stats
 from rlhf_lab.store.erasure import known_names
-from rlhf_lab.store.project_people import let_go_on, set_expert
+from rlhf_lab.store.project_people import end_pause, set_expert
 from rlhf_lab.store.projects import get_labelling_config, set_labelling_config
 from rlhf_lab.ui.components.forms import parse_value
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
@@ -135,7 +135,7 @@ def decide_about_person(ctx: Context, payload: PersonPayload) -> str:
         raise LabelError(f'Nobody in this lab is called "{payload.name}" (any more).')
     project_id = ctx.project.id
     if payload.go_on:
-        let_go_on(ctx.db, project_id, payload.name)
+        end_pause(ctx.db, project_id, payload.name)
         return f"{payload.name} can continue; the count of gold answers was reset."
     set_expert(ctx.db, project_id, payload.name, bool(payload.is_expert))
     return f"{payload.name} is {'an expert' if payload.is_expert else 'no expert'} in this project."
@@ -182,6 +182,6 @@ def erase_person(ctx: Context, payload: ErasePayload) -> str:
     name, votes = payload.name, payload.delete_votes
     count = erase_person_data(ctx.db, ctx.home, name, votes=votes)
     PRESENCE.remove(name)
-    outcome = "taken back" if votes else "kept without the name"
+    outcome = "deleted" if votes else "kept without the name"
     message = "The name was removed from this lab" + (f"; votes that are {outcome}: {count}." if count else ".")
     return message + (PASSWORD_FILE_NOTE if name in ctx.access.password_entries else "")

@@ -321,8 +321,8 @@ def download_view(progress: DownloadProgress | None) -> dict[str, Any] | None:
     if progress is None:
         return None
     return {
-        "model": progress.model, "status": progress.status, "downloaded_bytes": progress.held,
-        "total_bytes": progress.total, "eta_s": progress.eta_s, "message": progress.words,
+        "model": progress.model, "status": progress.status, "downloaded_bytes": progress.downloaded_bytes,
+        "total_bytes": progress.total_bytes, "eta_s": progress.eta_s, "message": progress.message,
     }  # fmt: skip
 
 

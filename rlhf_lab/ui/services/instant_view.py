@@ -15,8 +15,10 @@ from rlhf_lab.ui.context import Context
 def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> dict[str, Any]:
     """The newest figures; `pending` while the vote is still to be learnt from, then `prediction` if there is one."""
     project, service = ctx.project, ctx.instant_reward
-    pending = bool(vote_uuid) and service.is_pending(vote_uuid)  # read first: figures of that moment know the vote
-    found = service.prediction(vote_uuid, annotator) if vote_uuid and not pending else None
+    pending = bool(vote_uuid) and service.is_pending(
+        vote_uuid
+    )  # read first: the figures read afterwards include the vote
+    prediction = service.prediction(vote_uuid, annotator) if vote_uuid and not pending else None
     figures = service.figures(project.id)
     return {
         "project_created_at": project.created_at,
@@ -29,7 +31,9 @@ def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> dict[str, Any]
         "low": figures.low,
         "high": figures.high,
         "pending": pending,
-        "prediction": None if found is None or found[1] is None else prediction_view(found[0], found[1]),
+        "prediction": None
+        if prediction is None or prediction[1] is None
+        else prediction_view(prediction[0], prediction[1]),
     }
 
 
