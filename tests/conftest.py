@@ -12,7 +12,8 @@ import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
-for own in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE", "RLHF_LAB_QUANTIZE"):  # somebody's own settings
+#: Somebody's own settings.
+for own in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE", "RLHF_LAB_QUANTIZE", "RLHF_LAB_MIRROR", "HF_TOKEN"):
     os.environ.pop(own, None)
 
 

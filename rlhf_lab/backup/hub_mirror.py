@@ -37,8 +37,9 @@ WORK_FOLDER, DOWNLOAD_FOLDER = ".mirror", ".mirror-download"
 MAX_COMMITS = 100
 MAX_RESTORE_ATTEMPTS = 5
 WHAT_TO_DO = (
-    "Only one lab may save to a repository. Stop the other one and restart this one with RLHF_LAB_MIRROR_TAKE_OVER=1 (this lab "
-    "then replaces what the other one has saved), or name another repository in RLHF_LAB_MIRROR."
+    "Only one lab may save to a repository. Stop the other one. Then the operator takes over under Runs & data → Backup, "
+    "or restarts this lab with RLHF_LAB_MIRROR_TAKE_OVER=1: it then replaces what the other one has saved. Or name another "
+    "repository."
 )
 
 
@@ -62,6 +63,10 @@ class HubMirror:
             state = MirrorState(self.repository.name, lab=state.lab if state is not None else "")
         self.state = state
         self._saved_files: Mapping[str, ManifestFile] | None = None  # in the repository; None: not known yet
+
+    def allow_take_over(self) -> None:
+        """Let the next save replace what another lab has saved."""
+        self._take_over = True
 
     # ---- saving
 
@@ -134,7 +139,7 @@ class HubMirror:
 
         Raises MirrorConflictError where it is not.
         """
-        head = self._head()
+        head = self.repository.head_or_create()
         if head == self.state.head and self._saved_files is not None:
             return self._saved_files
         manifest = self._read_manifest(head)
@@ -152,18 +157,6 @@ class HubMirror:
         self._write_state()
         return self._saved_files or {}
 
-    def _head(self) -> str:
-        """The newest commit of the repository, which is created if it is missing."""
-        head = self.repository.head()
-        if head is None:
-            self.repository.create_if_missing()
-            head = self.repository.head()
-        if head is None:
-            raise MirrorError(
-                f"The Hub does not show the dataset {self.repository.name}. Check its name and the token."
-            )
-        return head
-
     def _unverified(self, head: str, manifest: Manifest) -> dict[str, ManifestFile]:
         """A save's files in a commit of which only that is certain: anybody may have changed them, so all are sent again."""
         return {path: ManifestFile(-1, "") for path in self.repository.files(head) if path in manifest.files}
@@ -175,7 +168,7 @@ class HubMirror:
             if files:
                 raise MirrorError(
                     f"The dataset {self.repository.name} holds something else ({', '.join(sorted(files)[:3])} …). Name an empty "
-                    "repository in RLHF_LAB_MIRROR, or one that does not exist yet."
+                    "repository, or one that does not exist yet."
                 )
             return None
         folder = self.home / DOWNLOAD_FOLDER
@@ -222,7 +215,7 @@ class HubMirror:
             return False
         make_private_folder(self.home)
         for _ in range(MAX_RESTORE_ATTEMPTS):
-            head = self._head()
+            head = self.repository.head_or_create()
             manifest = self._read_manifest(head)
             if manifest is None:
                 return False

@@ -19,6 +19,9 @@ REPO_TYPE = "dataset"
 #: Without an answer for so long, in seconds, a request has failed. The client would wait for ever.
 REQUEST_TIMEOUT_S = 30.0
 STALE_PARENT, RATE_LIMIT = 412, 429
+WHERE_TO_PUT_A_TOKEN = (
+    "Enter it under Runs & data → Backup, or set it as HF_TOKEN (on a Space: as a secret) and start the lab again."
+)
 
 
 class HubRepository:
@@ -32,10 +35,6 @@ class HubRepository:
         if name.count("/") != 1 or not all(name.split("/")):
             raise ConfigError(f'"{name}" is no name of a repository on the Hub. Write OWNER/NAME.')
         self.name, self._token = name, token
-
-    def create_if_missing(self) -> None:
-        with self._errors() as api:
-            api.create_repo(self.name, repo_type=REPO_TYPE, private=True, exist_ok=True)
 
     def head(self) -> str | None:
         """The newest commit; None: there is no such repository, or the token does not see it.
@@ -55,6 +54,23 @@ class HubRepository:
                 "huggingface.co, or name another repository."
             )
         return str(info.sha)
+
+    def head_or_create(self) -> str:
+        """The newest commit of the repository, which is created, as a private one, if it is missing."""
+        head = self.head()
+        if head is None:
+            with self._errors() as api:
+                api.create_repo(self.name, repo_type=REPO_TYPE, private=True, exist_ok=True)
+            head = self.head()
+        if head is None:
+            raise MirrorError(f"The Hub does not show the dataset {self.name}. Check its name and the token.")
+        return head
+
+    def check_access(self) -> None:
+        """Make sure that a lab can be saved here: the repository is private, and the token may write to it."""
+        self.head_or_create()
+        with self._errors() as api:
+            api.auth_check(self.name, repo_type=REPO_TYPE, write=True)
 
     def files(self, commit: str) -> list[str]:
         """The paths of a commit's files, without those that the Hub itself adds."""
@@ -104,7 +120,7 @@ class HubRepository:
         if token is None:
             raise MirrorError(
                 f"There is no token for {self.name}. Make one with write access on huggingface.co under Settings → Access "
-                "Tokens, and set it as HF_TOKEN (on a Space: as a secret)."
+                f"Tokens. {WHERE_TO_PUT_A_TOKEN}"
             )
         try:
             yield HfApi(token=token)
@@ -135,8 +151,7 @@ class HubRepository:
         if status in (401, 403, 404):
             return MirrorError(
                 f"The Hub refuses {self.name} to this token (status {status}). The token needs write access to it: make one on "
-                "huggingface.co under Settings → Access Tokens, set it as HF_TOKEN (on a Space: as a secret), and start the lab "
-                "again."
+                f"huggingface.co under Settings → Access Tokens. {WHERE_TO_PUT_A_TOKEN}"
             )
         return MirrorError(f"The Hub refuses to save to {self.name}: {line}")
 

@@ -23,7 +23,8 @@ from rlhf_lab.config.demo import DEMO_MODE_ENV_VAR, DemoConfig, demo_config
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.demo import end_demo
-from rlhf_lab.jobs.mirror_loop import MirrorLoop, mirror_of, restore_home, stop_on_sigterm
+from rlhf_lab.jobs.mirror_control import MirrorControl
+from rlhf_lab.jobs.mirror_loop import restore_home, stop_on_sigterm
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.jobs.startup_project import VARIABLES, StartupProject, StartupSettings
 from rlhf_lab.store.database import Database
@@ -109,11 +110,12 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
         home = (args.home or default_home()).expanduser().resolve()
         if (old := apply_confirmed(home)) is not None:
             print(f"The backup was restored. The data that were here before are kept in {old}", flush=True)
-        if (mirror := mirror_of(home, os.environ)) is not None:
-            restore_home(mirror, lambda message: print(message, flush=True))
+        control = MirrorControl(home, os.environ)
+        if control.mirror is not None:
+            restore_home(control.mirror, lambda message: print(message, flush=True))
         ctx = Context.open(home)
         cleanup.enter_context(ctx.db)
-        ctx = replace(ctx, settings_problem=demo_problem, mirror=MirrorLoop(mirror) if mirror is not None else None)
+        ctx = replace(ctx, settings_problem=demo_problem, mirror=control)
         if not on_space:
             ctx = replace(
                 ctx, public_url=proxy_address or network_url(args.host, args.port), behind_proxy=bool(proxy_address)
@@ -180,7 +182,7 @@ def serve(ctx: Context, host: str, port: int) -> int:
         ctx.instant_reward.start()
         if ctx.mirror is not None:
             ctx.mirror.start()
-            stop_on_sigterm()
+        stop_on_sigterm()
         print(
             f"RLHF Lab: {url}\nhome: {ctx.home}{storage_note(ctx.home)}{access_instructions(ctx, ctx.public_url or url)}",
             flush=True,
@@ -190,7 +192,7 @@ def serve(ctx: Context, host: str, port: int) -> int:
     ctx.scheduler.stop()
     ctx.instant_reward.stop()
     page.close(verbose=False)
-    if ctx.mirror is not None:
+    if ctx.mirror is not None and ctx.mirror.loop is not None:
         print("Saving to the Hub …", flush=True)
         ctx.mirror.stop()
     print(f"\n{shutdown_message(ctx.db, ctx.home)}", flush=True)

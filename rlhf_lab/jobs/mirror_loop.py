@@ -1,4 +1,5 @@
-"""Keeps the copy of a lab on the Hub up to date, in a thread of the page's process. Settings come from the environment.
+"""Keeps the copy of a lab on the Hub up to date, in a thread of the page's process. Settings come from the environment, or from
+the page (jobs/mirror_control.py).
 
 Of several pages of one home one does it, which holds a lock. A save begins SAVE_INTERVAL_S after the last one began, if anything
 has changed, so with up to 20 s for the upload the copy is at most a minute old. The Hub accepts 128 commits an hour of a
@@ -21,6 +22,7 @@ from filelock import FileLock, Timeout
 from rlhf_lab.backup.hub_mirror import HubMirror
 from rlhf_lab.backup.hub_repository import HubRepository
 from rlhf_lab.backup.mirror_records import read_state
+from rlhf_lab.backup.mirror_settings import SETTINGS_FILE, MirrorSettings, read_settings
 from rlhf_lab.backup.snapshot import CheckpointRule
 from rlhf_lab.common.paths import STORE_VARIABLE, database_url_override
 from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder
@@ -29,6 +31,7 @@ from rlhf_lab.store.database import FILE_NAME, lab_exists
 
 log = logging.getLogger("rlhf_lab.mirror")
 MIRROR_VARIABLE = "RLHF_LAB_MIRROR"
+TOKEN_VARIABLE = "HF_TOKEN"
 CHECKPOINTS_VARIABLE = "RLHF_LAB_MIRROR_CHECKPOINTS"
 TAKE_OVER_VARIABLE = "RLHF_LAB_MIRROR_TAKE_OVER"
 LOCK_FILE = "mirror.lock"
@@ -47,22 +50,30 @@ RESTORE_PATIENCE_S = 120.0
 LAST_SAVE_TIMEOUT_S, LAST_SAVE_ATTEMPTS = 20.0, 4
 
 
-def mirror_of(home: Path, environment: Mapping[str, str]) -> HubMirror | None:
-    """The mirror that the environment asks for; None: none. Raises ConfigError."""
-    name = environment.get(MIRROR_VARIABLE, "").strip()
+def mirror_of(home: Path, environment: Mapping[str, str], entered: MirrorSettings | None = None) -> HubMirror | None:
+    """The mirror that the environment asks for, or else the page's form; None: none.
+
+    entered: what is in the form; None: what it had when it was sent last. Raises ConfigError and StoreError.
+    """
+    name, token = environment.get(MIRROR_VARIABLE, "").strip(), ""
     if not name:
-        return None
+        settings = entered or read_settings(home)
+        if settings is None:
+            return None
+        name, token = settings.repository, settings.token
+    if environment.get(TOKEN_VARIABLE, "").strip():
+        token = ""  # the Hub's client reads the variable
     if database_url_override() is not None:
         raise ConfigError(
-            f"{MIRROR_VARIABLE} saves a home with its lab.db, and {STORE_VARIABLE} puts the tables elsewhere. Save that database "
-            f"with its own tools, and do not set {MIRROR_VARIABLE}."
+            f"A mirror saves a home with its lab.db, and {STORE_VARIABLE} puts the tables elsewhere. Save that database with its "
+            f"own tools, do not set {MIRROR_VARIABLE}, and delete {home / SETTINGS_FILE} if it is there."
         )
     rule = environment.get(CHECKPOINTS_VARIABLE, "").strip() or CheckpointRule.NEWEST
     if rule not in list(CheckpointRule):
         raise ConfigError(f'{CHECKPOINTS_VARIABLE} is "{rule}". Choose {", ".join(CheckpointRule)}.')
     return HubMirror(
         home,
-        HubRepository(name),
+        HubRepository(name, token or None),
         checkpoints=CheckpointRule(rule),
         take_over=environment.get(TAKE_OVER_VARIABLE) == "1",
     )
@@ -92,7 +103,8 @@ def restore_home(mirror: HubMirror, report: Callable[[str], None]) -> None:
 def _restore_failure(mirror: HubMirror, reason: str) -> str:
     return (
         f"The lab could not be restored from {mirror.repository.name}: {reason.rstrip('.')}. Nothing was changed. Start it "
-        f"again when that is solved. To begin an empty lab, which is not saved to the Hub, start it without {MIRROR_VARIABLE}."
+        f"again when that is solved. To begin an empty lab, which is not saved to the Hub, start it without {MIRROR_VARIABLE} "
+        f"(if it was entered on the page: without {SETTINGS_FILE} in the home)."
     )
 
 
@@ -139,6 +151,7 @@ class MirrorLoop:
         self._thread = threading.Thread(target=self._run, daemon=True, name="mirror")
         self._delays = _RetryDelays()
         self._has_conflict = False
+        self._saves_at_end = True
         self._connection: sqlite3.Connection | None = None
         self._saved_version: int | None = None  # of the database that the last save contains
         self._next_save_at = self._full_check_at = self._note_at = 0.0  # time.monotonic()
@@ -152,10 +165,31 @@ class MirrorLoop:
         if self._thread.is_alive():
             self._thread.join(timeout=LAST_SAVE_TIMEOUT_S)
 
+    def end(self) -> None:
+        """End the thread after the save that may be going on, without another one."""
+        self._saves_at_end = False
+        self._stop_event.set()
+
+    @property
+    def is_saving_page(self) -> bool:
+        """Whether this page, and no other one of the home, saves."""
+        return self._lock.is_locked
+
+    @property
+    def has_conflict(self) -> bool:
+        """Whether nothing is saved any more because another lab has saved to the repository."""
+        return self._has_conflict
+
+    def take_over(self) -> None:
+        """Replace what another lab has saved. Call it while `has_conflict`, when the thread leaves the mirror alone."""
+        self.mirror.allow_take_over()
+        self._next_save_at, self._saved_version = 0.0, None
+        self._has_conflict = False
+
     def _run(self) -> None:
         while not self._stop_event.wait(POLL_INTERVAL_S):
             self.run_once()
-        for _ in range(LAST_SAVE_ATTEMPTS):
+        for _ in range(LAST_SAVE_ATTEMPTS if self._saves_at_end else 0):
             self._next_save_at = 0.0
             self.run_once()
             is_other_page_saving = not self._lock.is_locked

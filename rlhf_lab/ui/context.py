@@ -16,7 +16,7 @@ from rlhf_lab.errors import LabelError, NotAllowedError
 from rlhf_lab.jobs.demo import Demo
 from rlhf_lab.jobs.hub_download import ModelDownloader
 from rlhf_lab.jobs.instant_reward import InstantReward
-from rlhf_lab.jobs.mirror_loop import MirrorLoop
+from rlhf_lab.jobs.mirror_control import MirrorControl
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.jobs.scheduler import Scheduler
 from rlhf_lab.jobs.startup_project import StartupProject
@@ -43,8 +43,8 @@ class Context:
     operator_secret: None where every visitor is the operator (a laptop). public_url: how others reach the lab; "" where they do
     not, and on a Space. behind_proxy: public_url is that of a proxy in front of the lab. demo: None without demo mode.
     downloads: of models, one at a time. startup: opens the project that a Space's variables name; None elsewhere.
-    settings_problem: what is wrong with the other variables of a Space, for the page; "" for nothing. mirror: saves the lab to
-    the Hub; None where no repository is named.
+    settings_problem: what is wrong with the other variables of a Space, for the page; "" for nothing. mirror: of the lab on
+    the Hub; None for a page that never has one.
     """
 
     home: Path
@@ -59,7 +59,7 @@ class Context:
     api_clients: ApiClients = field(default_factory=ApiClients)
     startup: StartupProject | None = None
     settings_problem: str = ""
-    mirror: MirrorLoop | None = None
+    mirror: MirrorControl | None = None
 
     @classmethod
     def open(cls, home: Path) -> "Context":

@@ -198,7 +198,7 @@ class MirrorHubHandler(BaseHTTPRequestHandler):
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
             if token not in (TOKEN, READ_TOKEN):
                 return self.reply(401, b"{}", {"X-Error-Message": "Invalid credentials in Authorization header"})
-            if token == READ_TOKEN and self.command == "POST":
+            if token == READ_TOKEN and (self.command == "POST" or path.endswith("/auth-check/write")):
                 return self.reply(403, b"{}", {"X-Error-Message": "Forbidden: the token has no write access"})
             if stage != "create" and not hub.exists:
                 return self.reply(404, b"{}", {"X-Error-Code": "RepoNotFound"})

@@ -6,13 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlhf_lab.backup.hub_mirror import HubMirror
-from rlhf_lab.backup.hub_repository import HubRepository
 from rlhf_lab.backup.mirror_records import MirrorState
+from rlhf_lab.backup.mirror_settings import MirrorSettings, write_settings
 from rlhf_lab.common.enums import EngineState, JobKind, RunStatus, Source
 from rlhf_lab.common.records import EngineStatus, LabelSnapshot, Role
 from rlhf_lab.jobs import engine_process, queue
-from rlhf_lab.jobs.mirror_loop import MirrorLoop
+from rlhf_lab.jobs.mirror_control import MirrorControl
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.jobs.scheduler import no_pair_message
 from rlhf_lab.store.database import Database
@@ -118,7 +117,7 @@ def test_counts_come_with_the_time_of_counting_and_the_step_of_the_run(ctx):
 def test_a_lab_that_is_saved_to_the_hub_says_how_old_the_copy_is(tmp_path):
     with Database.open(tmp_path) as db:
         new_project(db)
-        mirror = MirrorLoop(HubMirror(tmp_path, HubRepository("a/b")))
+        mirror = MirrorControl(tmp_path, {"RLHF_LAB_MIRROR": "a/b"})
         MirrorState("a/b", saved_at=time.time() - 20, problem="The Hub does not answer.").write(tmp_path)
         shown = header.state(Context(tmp_path, db, "secret", on_space=True, mirror=mirror))
     assert shown["warning"] == ""
@@ -129,9 +128,14 @@ def test_a_lab_that_is_saved_to_the_hub_says_how_old_the_copy_is(tmp_path):
 
 
 def test_a_space_says_that_its_disk_is_wiped(tmp_path):
+    """Also with a mirror of the page's form, which is on that disk."""
+    write_settings(tmp_path, MirrorSettings("a/b", "hf_token"))
     with Database.open(tmp_path) as db:
         new_project(db)
-        assert "wiped" in header.state(Context(tmp_path, db, "secret", on_space=True))["warning"]
+        for mirror in (None, MirrorControl(tmp_path, {})):
+            shown = header.state(Context(tmp_path, db, "secret", on_space=True, mirror=mirror))
+            assert "wiped" in shown["warning"]
+            assert bool(shown["mirror"]) == (mirror is not None)
 
 
 def test_every_kind_of_work_has_words():

@@ -37,6 +37,23 @@ Object.assign(window.Lab, (() => {
     return reply;
   }
 
+  // Events whose replies are awaited. sendEvent(payload) triggers one. Returns {send, receive}: send(action, fields, limit) returns
+  // a promise of the reply; receive(reply) takes every value of the widget. An {error}, or no reply within `limit` ms, rejects it.
+  function requests(sendEvent) {
+    const waiting = new Map();  // request_id -> function that takes the reply
+    let lastId = 0;
+    function send(action, fields = {}, limit = 60_000) {
+      const id = lastId = Math.max(lastId + 1, Date.now());
+      return new Promise((resolve, reject) => {
+        const finish = (settle, value) => { clearTimeout(timer); waiting.delete(id); settle(value); };
+        const timer = setTimeout(() => finish(reject, new Error('The lab has not answered. It may still be working on this, or the connection was lost. Reload the page and try again.')), limit);
+        waiting.set(id, (reply) => (reply.error ? finish(reject, new Error(reply.error)) : finish(resolve, reply)));
+        sendEvent({ request_id: id, action, ...fields });
+      });
+    }
+    return { send, receive: (reply) => waiting.get(reply?.request_id)?.(reply) };
+  }
+
   let wasOffline = false;
   // reason: what the lab itself says is wrong; '' if it does not reply.
   function setOffline(isOffline, reason = '') {
@@ -47,5 +64,5 @@ Object.assign(window.Lab, (() => {
     document.body.classList.toggle('lab-offline', isOffline);
   }
 
-  return { poll, unwrap };
+  return { poll, unwrap, requests };
 })());

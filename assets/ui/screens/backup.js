@@ -1,8 +1,8 @@
 // Section "Backup": download the whole lab as one file; send a backup, which takes the lab's place at its next start.
 const { el } = Lab;
 const root = element.querySelector('.lab-backup');
-const waiting = new Map();  // request_id -> resolve function of `send`
-let lastId = 0;
+const { send, receive } = Lab.requests((payload) => trigger('action', payload));
+const WHOLE_LAB_MS = 15 * 60_000;  // for what reads or writes the whole lab
 
 const notice = el('p.lab-notice.lab-text', { role: 'status', hidden: true, 'data-do': 'backup-notice' });
 const fileInput = el('input', { type: 'file', hidden: true, accept: '.zip', 'data-do': 'backup-file', onchange: (event) => restore(event.target.files[0]) });
@@ -16,13 +16,6 @@ root.append(Lab.operatorNotice("Only the operator makes and restores backups. Op
   Lab.operatorOnly(card), notice);
 const showMessage = (text, isError = false) => Lab.showNotice(notice, text, isError);
 
-function send(action, fields = {}) {
-  lastId = Math.max(lastId + 1, Date.now());
-  const reply = new Promise((resolve) => { waiting.set(lastId, resolve); });
-  trigger('action', { request_id: lastId, action, ...fields });
-  return reply.then((value) => { if (value.error) throw new Error(value.error); return value; });
-}
-
 // Disable the buttons meanwhile; an error is shown.
 async function busy(work) {
   createButton.disabled = chooseButton.disabled = true;
@@ -32,7 +25,7 @@ async function busy(work) {
 function create() {
   return busy(async () => {
     showMessage('Writing the backup …');
-    const { download } = await send('create');
+    const { download } = await send('create', {}, WHOLE_LAB_MS);
     const link = el('a.lab-button.small', { href: `gradio_api/file=${encodeURI(download.path)}`, download: download.name, 'data-do': 'backup-link' }, 'Save it');
     notice.replaceChildren(`${download.name}, ${Lab.bytes(download.bytes)}. `, link);
     link.click();
@@ -48,7 +41,7 @@ function restore(file) {
       await send('append', { path: await upload(file.slice(offset, offset + props.data.piece_bytes)), offset });
     }
     showMessage('Checking the backup …');
-    const { summary } = await send('check');
+    const { summary } = await send('check', {}, WHOLE_LAB_MS);
     showMessage('');
     ask(summary);
   });
@@ -89,10 +82,4 @@ async function showState() {
 }
 showState().catch(() => {});
 
-watch('value', () => {
-  const reply = props.value;
-  const resolve = reply && waiting.get(reply.request_id);
-  if (!resolve) return;
-  waiting.delete(reply.request_id);
-  resolve(reply);
-});
+watch('value', () => receive(props.value));

@@ -143,9 +143,9 @@ def _startup_view(ctx: Context) -> dict[str, Any] | None:
 
 def _mirror_view(ctx: Context) -> dict[str, Any] | None:
     """How current the copy on the Hub is; None: there is none."""
-    if ctx.mirror is None:
+    if ctx.mirror is None or not ctx.mirror.repository:
         return None
-    view = mirror_view(ctx.home, ctx.mirror.mirror.repository.name)
+    view = mirror_view(ctx.home, ctx.mirror.repository)
     age_s = None if view.saved_at is None else max(0.0, time.time() - view.saved_at)
     return {
         "repository": view.repository, "saved_at": view.saved_at, "age_s": age_s, "problem": view.problem,
@@ -155,7 +155,10 @@ def _mirror_view(ctx: Context) -> dict[str, Any] | None:
 
 def _warning(ctx: Context) -> str:
     if (
-        not ctx.on_space or is_on_storage(ctx.home) or ctx.mirror is not None or ctx.demo is not None
+        not ctx.on_space
+        or is_on_storage(ctx.home)
+        or (ctx.mirror is not None and ctx.mirror.is_set_by_variable)
+        or ctx.demo is not None
     ):  # visitors of a demo cannot export
         return ""
     return (

@@ -22,7 +22,7 @@ from rlhf_lab.ui.components.charts import CURVES, PLOTLY_CONFIG, layout, metric_
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, if_changed, operator_action, parse_payload, revision_of
-from rlhf_lab.ui.screens import backup, import_data, quality
+from rlhf_lab.ui.screens import backup, hub_mirror, import_data, quality
 from rlhf_lab.ui.services import run_summary
 from rlhf_lab.ui.services.curve_diagnosis import WINDOW, trend
 from rlhf_lab.ui.services.downloads import DownloadService, ExportRequest
@@ -98,6 +98,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         import_data.build(ctx, operator)
     with gr.Accordion("Backup", open=False, elem_id="runs-backup"):
         backup.build(ctx, operator)
+        if ctx.mirror is not None:
+            hub_mirror.build(ctx, ctx.mirror, operator)
 
 
 class RunRowCache:

@@ -1,0 +1,67 @@
+"""Part "Copy on the Hub" without a browser: what a page is told, and who may change it."""
+
+import dataclasses
+import json
+
+import gradio as gr
+import pytest
+
+from rlhf_lab.backup.mirror_records import MirrorState
+from rlhf_lab.backup.mirror_settings import MirrorSettings, read_settings, write_settings
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.jobs.mirror_control import MirrorControl
+from rlhf_lab.ui.events import parse_payload
+from rlhf_lab.ui.screens import hub_mirror
+
+ENTERED = MirrorSettings("someone/lab", "hf_secret")
+
+
+@pytest.fixture
+def screen(ctx, calls, monkeypatch):
+    """The screen for a visitor who is not the operator."""
+    write_settings(ctx.home, ENTERED)
+    control = MirrorControl(ctx.home, {})
+    build = hub_mirror.build
+    monkeypatch.setattr(hub_mirror, "build", lambda context, operator: build(context, control, operator))
+    return calls(hub_mirror, dataclasses.replace(ctx, operator_secret="secret"))
+
+
+def act(screen, secret, action, **fields):
+    return screen.action(secret, gr.EventData(None, {"request_id": 1, "action": action} | fields))
+
+
+def test_a_page_never_gets_the_token(screen, ctx):
+    MirrorState("someone/lab", saved_at=1.0, problem="The Hub …").write(ctx.home)
+    state = screen.read({})
+    assert state.pop("age_s") > 1e9
+    assert state == {
+        "repository": "someone/lab", "problem": "The Hub …", "has_conflict": False, "is_set_by_variable": False,
+        "has_token_variable": False, "has_token": True,
+    }  # fmt: skip
+    assert "hf_secret" not in json.dumps(state)
+
+
+@pytest.mark.parametrize("action", ["set_up", "take_over", "turn_off"])
+def test_only_the_operator_may(screen, ctx, action):
+    reply = act(screen, "guess", action, repository="a/b", token="hf_theirs")
+    assert "Only the operator" in reply["error"]
+    assert read_settings(ctx.home) == ENTERED
+
+
+def test_the_operator_stops_saving(screen, ctx):
+    reply = act(screen, "secret", "turn_off")
+    assert reply == {
+        "request_id": 1,
+        "message": "The lab is not saved any more, and the token is forgotten. What is in someone/lab stays there.",
+    }
+    assert read_settings(ctx.home) is None
+    assert screen.read({})["repository"] == ""
+
+
+def test_an_error_repeats_no_token(screen):
+    reply = act(screen, "secret", "set_up", repository="lab", token="hf_theirs")
+    assert reply["error"] == '"lab" is no name of a repository on the Hub. Write OWNER/NAME.'
+    with pytest.raises(ConfigError) as error:
+        parse_payload(hub_mirror.MirrorAction, {"action": "set_up", "token": "hf_theirs" * 200})
+    assert "hf_theirs" not in str(error.value)
+    assert "hf_theirs" not in repr(parse_payload(hub_mirror.MirrorAction, {"action": "set_up", "token": "hf_theirs"}))
