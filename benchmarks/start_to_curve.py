@@ -51,7 +51,7 @@ PATH = (
     Step("rlhf_lab/ui/services/run_feed.py", ("refresh", "_refreshed", "poll"), "metric_series", True),
     Step("rlhf_lab/ui/screens/train.py", ("build",), "poll", True),
     Step("assets/ui/screens/train.js", ("update", "applyReply", "drawCurves"), "points", True),
-    Step("assets/ui/components/charts.js", ("make",), "points"),
+    Step("assets/ui/components/charts.js", ("makeChart",), "points"),
 )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ class SourceFile:
                     self.functions.setdefault(node.name, set()).update(_python_identifiers(node))
         else:
             self.identifiers = _words(text)
-            for match in re.finditer(r"^( *)(?:async )?function (\w+)(\(.*?)^\1\}", text, re.MULTILINE | re.DOTALL):
+            for match in re.finditer(r"^( *)(?:export )?(?:async )?function (\w+)(\(.*?)^\1\}", text, re.MULTILINE | re.DOTALL):
                 self.functions.setdefault(match[2], set()).update(_words(match[3]))
 
     def defines(self, name: str) -> bool:

@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RETIRED = tomllib.loads((ROOT / "tests" / "retired_names.toml").read_text(encoding="utf-8"))
 SOURCES = sorted([*(ROOT / "rlhf_lab").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"), ROOT / "app.py"])
 SCRIPTS = sorted((ROOT / "assets" / "ui").rglob("*.js"))
+IMPORT = re.compile(r"^import \{([^}]+)\} from '(\.[^']+)';$", re.MULTILINE)
+EXPORT = re.compile(r"^export (?:async )?(?:function|const|let) (\w+)", re.MULTILINE)
 
 
 def test_import_contracts():
@@ -110,6 +112,24 @@ def test_javascript_uses_no_retired_name(path):
     source = path.read_text(encoding="utf-8")
     names = set(re.findall(r"\b(?:const|let|function)\s+\(?([A-Za-z_$][\w$]*)", source))
     assert retired_words(names) == []
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_javascript_has_short_lines_and_no_global_names(path):
+    source = path.read_text(encoding="utf-8")
+    assert [line for line in source.splitlines() if len(line) > 120] == []
+    globals_set = ["requestAnimationFrame"] if path.name == "before_gradio.js" else []
+    assert re.findall(r"\bwindow\.(\w+) = ", source) == globals_set
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_every_import_of_a_module_exists(path):
+    source = path.read_text(encoding="utf-8")
+    imports = IMPORT.findall(source)
+    assert len(imports) == len(re.findall(r"^import\b", source, re.MULTILINE)) == len(re.findall(r"\bfrom '", source))
+    for names, address in imports:
+        exported = EXPORT.findall((path.parent / address).read_text(encoding="utf-8"))
+        assert {name.strip() for name in names.split(",") if name.strip()} - set(exported) == set()
 
 
 @pytest.mark.parametrize(

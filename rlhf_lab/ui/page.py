@@ -16,18 +16,17 @@ from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth.login_routes import login_routes
 from rlhf_lab.ui.auth.visitors import Access
 from rlhf_lab.ui.body_limits import BodyLimits
-from rlhf_lab.ui.components.widgets import STATIC_PATHS, UI_ASSETS, script_path
+from rlhf_lab.ui.components.widgets import PLOTLY_JS
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import require_role_for_events
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
 from rlhf_lab.ui.middleware import RequestGuard
 from rlhf_lab.ui.request_checks import RequestChecks
 from rlhf_lab.ui.screens import chat, compare, header, label, people, project, reward, runs, train
+from rlhf_lab.ui.scripts import UI_ASSETS, module_route, module_tags
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 OPERATOR_STORAGE_KEY = "rlhf-lab-operator"
-#: Scripts of assets/ui/lib in the order they need: the first defines window.Lab, the others extend and use it.
-LIBRARY_SCRIPTS = ("dom", "format", "session", "poll", "diff", "boot")
 SCREENS = {
     "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Chat": chat,
     "Runs & data": runs, "People": people, "Project": project,
@@ -47,7 +46,7 @@ def theme() -> gr.themes.Base:
 
 
 def build_page(ctx: Context) -> gr.Blocks:
-    gr.set_static_paths(list(STATIC_PATHS))
+    gr.set_static_paths([PLOTLY_JS])
     page: gr.Blocks = gr.Blocks(
         title="RLHF Lab", analytics_enabled=False, fill_width=True, delete_cache=UPLOAD_CACHE_SECONDS
     )
@@ -64,11 +63,13 @@ def build_page(ctx: Context) -> gr.Blocks:
 
 
 def initial_body_html() -> str:
-    """All our style sheets, and the scripts that must run before Gradio's. Gradio's own `css` option rewrites selectors and loses
-    media queries."""
+    """All our style sheets, the script that must run before Gradio's, and the modules.
+
+    Gradio's own `css` option rewrites selectors and loses media queries.
+    """
     styles = "\n".join(path.read_text(encoding="utf-8") for path in sorted(UI_ASSETS.glob("styles/*.css")))
-    scripts = "\n".join(script_path(name).read_text(encoding="utf-8") for name in LIBRARY_SCRIPTS)
-    return f"<style>{styles}</style><script>{scripts}</script>"
+    script = (UI_ASSETS / "before_gradio.js").read_text(encoding="utf-8")
+    return f"<style>{styles}</style><script>{script}</script>{module_tags()}"
 
 
 def launch_options(ctx: Context) -> dict[str, Any]:
@@ -84,12 +85,13 @@ def launch_options(ctx: Context) -> dict[str, Any]:
         Middleware(BodyLimits, access=ctx.access, is_operator=ctx.is_operator, upload_folder=Path(get_upload_folder())),
         Middleware(RequestChecks),
     ]
+    routes = [module_route(), first_pair_route(ctx), *http_api.routes(ctx)]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
         "state_session_capacity": MAX_SESSIONS,
         "_frontend": False,  # else Gradio requests its own page and exits where that takes 3 s
-        "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": [first_pair_route(ctx), *http_api.routes(ctx)]},
+        "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": routes},
     }  # fmt: skip
     if ctx.behind_proxy:
         options["root_path"] = ctx.public_url.rstrip("/")
@@ -103,8 +105,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
 
     return options | {
         "auth_dependency": identify_visitor,
-        "app_kwargs": options["app_kwargs"]
-        | {"routes": [*options["app_kwargs"]["routes"], *auth_routes(ctx.db, access)]},
+        "app_kwargs": options["app_kwargs"] | {"routes": [*routes, *auth_routes(ctx.db, access)]},
     }
 
 

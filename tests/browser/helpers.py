@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from playwright.sync_api import Error, Page, expect
 
+from rlhf_lab.ui.scripts import MODULE_FOLDER
+
 #: For what a page and its server do within a second or two, on a busy machine.
 PAGE_TIMEOUT_MS = 60_000
 #: For the engine, which starts, samples and trains within ten seconds.
@@ -21,6 +23,13 @@ PAGE_SUMMARY = """() => [location.href,
 
 def open_tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name, exact=True).click()
+
+
+def call_module(page: Page, module: str, function: str, *arguments):
+    """Call a function that a module exports, in a lab's page: call_module(page, "lib/format.js", "plural", 2, "label")."""
+    script = """async ([address, name, values]) =>
+        (await import(new URL(address, document.baseURI)))[name](...values)"""
+    return page.evaluate(script, [f"{MODULE_FOLDER}/{module}", function, arguments])
 
 
 def open_screen(lab, open_page, name: str, **options) -> Page:

@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 from browser_lab import current_pair, intercept_votes, kept_requests, press_key, project_created_at
-from helpers import wait_until
+from helpers import call_module, wait_until
 from playwright.sync_api import expect
 
 from rlhf_lab.store.database import Database
@@ -43,7 +43,7 @@ def keep_lost_vote(page, pair: str, by: str, created_at: float) -> None:
         "by": by,
         "project_created_at": created_at,
     }
-    page.evaluate("vote => Lab.keepRequest(vote)", vote)
+    call_module(page, "lib/session.js", "keepRequest", vote)
 
 
 def open_impatient_page(lab, open_page):

@@ -6,6 +6,7 @@ import sqlite3
 
 import pytest
 from browser_lab import Lab, current_pair, intercept_votes, kept_requests, press_key, project_created_at
+from helpers import call_module
 from playwright.sync_api import expect
 
 from rlhf_lab.common.enums import Choice, Source
@@ -89,10 +90,8 @@ def test_a_viewer_keeps_a_lost_vote_unsent_until_it_is_discarded(lab, open_page)
         "uuid": "lost",
         "project_created_at": project_created_at(lab),
     }
-    page.evaluate(
-        "vote => Lab.keepRequest({ ...vote, by: localStorage.getItem('rlhf-lab-annotator') })",
-        vote,
-    )
+    vote["by"] = page.evaluate("localStorage.getItem('rlhf-lab-annotator')")
+    call_module(page, "lib/session.js", "keepRequest", vote)
     sent = intercept_votes(page)
     page.reload()
     page.wait_for_selector("text=Join to label")

@@ -11,8 +11,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from rlhf_lab.ui.components import widgets
-from rlhf_lab.ui.components.widgets import UI_ASSETS
 from rlhf_lab.ui.middleware import UPLOAD_PATH, RequestGuard, folder_size, hostname
+from rlhf_lab.ui.scripts import UI_ASSETS
 
 
 def said(request):

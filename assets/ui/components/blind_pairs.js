@@ -1,48 +1,107 @@
-// Blind pairs on the screen "Compare", of a blind test or a tournament: the two texts with their buttons and keys, requests to the lab, and
-// answers that the browser keeps until the lab has confirmed them.
-// name: prefix of data-do and of what the browser keeps; idName, pairName: of an answer's payload; fetchState({[idName], annotator}) -> state, with
-// the `pair` to judge; choiceByKey: further keys; mayUseKeys(), isShown(): whether keys count and the state is needed; show(), updateButtons(): draw.
-window.LabBlindPairs = window.LabBlindPairs || (({
-  name, idName, pairName, answerEvent, card, stage, notice, trigger, fetchState, show, choiceByKey = {}, updateButtons = () => {}, mayUseKeys = () => true, isShown = () => true,
-}) => {
-  const { el } = Lab;
-  const REPLY_TIMEOUT_MS = 6000, KEPT = `rlhf-lab-${name}-answer`, NOTICE = `${name}-notice`, STORED = 'Your last answer is stored now.';
+// Blind pairs on the screen "Compare", of a blind test or a tournament: the two texts with their buttons and keys,
+// requests to the lab, and answers that the browser keeps until the lab has confirmed them. name: prefix of data-do and
+// of what the browser keeps; idName, pairName: of an answer's payload; fetchState({[idName], annotator}) -> state, with
+// the `pair` to judge; choiceByKey: further keys; mayUseKeys(), isShown(): whether keys count and the state is needed;
+// show(), updateButtons(): draw.
+import { el, isShortcut, promptView, showNotice } from '../lib/dom.js';
+import { unwrap } from '../lib/poll.js';
+import { annotatorName, getItem, setItem } from '../lib/session.js';
+
+export function createBlindPairs({
+  name,
+  idName,
+  pairName,
+  answerEvent,
+  card,
+  stage,
+  notice,
+  trigger,
+  fetchState,
+  show,
+  choiceByKey = {},
+  updateButtons = () => {},
+  mayUseKeys = () => true,
+  isShown = () => true,
+}) {
+  const REPLY_TIMEOUT_MS = 6000;
+  const KEPT = `rlhf-lab-${name}-answer`;
+  const NOTICE = `${name}-notice`;
+  const STORED = 'Your last answer is stored now.';
   const keys = { 1: 'left', arrowleft: 'left', 2: 'right', arrowright: 'right', 0: 'tie', '=': 'tie', ...choiceByKey };
   const keptAnswer = () => JSON.parse(localStorage.getItem(KEPT) || 'null');
   const forgetAnswer = () => localStorage.removeItem(KEPT);
-  const pairs = { state: null, selectedId: keptAnswer()?.[idName] ?? null, send, answer, handleReply, refresh, reset, showNoReply, view, choiceButton, drawButtons };
-  let pending = null, replyCount = 0, isFetching = false;  // pending: {id, isAnswer, isResend} of the request that waits for its reply
+  const pairs = {
+    state: null,
+    selectedId: keptAnswer()?.[idName] ?? null,
+    send,
+    answer,
+    handleReply,
+    refresh,
+    reset,
+    showNoReply,
+    view,
+    choiceButton,
+    drawButtons,
+  };
+  let pending = null; // {id, isAnswer, isResend} of the request that waits for its reply
+  let replyCount = 0;
+  let isFetching = false;
 
-  // onNoReply(): says what became of it. Gradio may reload the page when the connection is lost, so the words are kept for the tab.
+  // onNoReply(): says what became of it. Gradio may reload the page when the connection is lost, so the words are kept
+  // for the tab.
   function send(event, fields, onNoReply, isResend = false) {
     if (pending) return;
-    const sent = pending = { id: Date.now(), isAnswer: Boolean(fields.choice), isResend };
+    const sent = (pending = { id: Date.now(), isAnswer: Boolean(fields.choice), isResend });
     showNoReply('');
     drawButtons();
-    trigger(event, { request_id: sent.id, annotator: Lab.annotator(), ...fields });
-    setTimeout(() => { if (pending === sent) { pending = null; onNoReply(); drawButtons(); refresh(); } }, REPLY_TIMEOUT_MS);
+    trigger(event, { request_id: sent.id, annotator: annotatorName(), ...fields });
+    setTimeout(() => {
+      if (pending === sent) {
+        pending = null;
+        onNoReply();
+        drawButtons();
+        refresh();
+      }
+    }, REPLY_TIMEOUT_MS);
   }
 
-  function showNoReply(text) { Lab.setItem(NOTICE, text); Lab.showNotice(notice, text); }
+  function showNoReply(text) {
+    setItem(NOTICE, text);
+    showNotice(notice, text);
+  }
 
   function drawButtons() {
     for (const button of card.querySelectorAll('button:not(.lab-offline-too)')) button.disabled = Boolean(pending);
     updateButtons();
   }
 
-  // An answer is kept by this browser until the lab has replied. When the lab can be reached again and still asks for that pair, it is sent again.
+  // An answer is kept by this browser until the lab has replied. When the lab can be reached again and still asks for
+  // that pair, it is sent again.
   function answer(choice) {
     const { id, annotator, pair } = pairs.state || {};
     if (!pair || pending) return;
     localStorage.setItem(KEPT, JSON.stringify({ by: annotator, [idName]: id, pair, choice }));
     sendAnswer(choice);
   }
-  function sendAnswer(choice, isResend) { send(answerEvent, { [idName]: pairs.state.id, [pairName]: pairs.state.pair[pairName], choice }, showKept, isResend); }
+  function sendAnswer(choice, isResend) {
+    send(answerEvent, { [idName]: pairs.state.id, [pairName]: pairs.state.pair[pairName], choice }, showKept, isResend);
+  }
 
   function showKept() {
     if (!keptAnswer()) return;
-    Lab.showNotice(notice, 'Your last answer is not stored yet, because the lab does not reply. The page keeps your answer, also if you close it, and sends it again until it is stored.');
-    notice.append(' ', el('button.lab-button.small.lab-offline-too', { type: 'button', 'data-do': `${name}-discard`, onclick: discardAnswer }, 'Discard it'));
+    showNotice(
+      notice,
+      'Your last answer is not stored yet, because the lab does not reply. The page keeps your answer, also ' +
+        'if you close it, and sends it again until it is stored.',
+    );
+    notice.append(
+      ' ',
+      el(
+        'button.lab-button.small.lab-offline-too',
+        { type: 'button', 'data-do': `${name}-discard`, onclick: discardAnswer },
+        'Discard it',
+      ),
+    );
   }
 
   function discardAnswer() {
@@ -54,24 +113,33 @@ window.LabBlindPairs = window.LabBlindPairs || (({
 
   // If the pair on screen is that of the kept answer, the lab never stored it.
   function resendAnswer() {
-    const kept = keptAnswer(), { id, annotator, pair = null } = pairs.state;
+    const kept = keptAnswer();
+    const { id, annotator, pair = null } = pairs.state;
     if (!kept || pending || kept[idName] !== id || kept.by !== annotator) return;
-    if (JSON.stringify(kept.pair) === JSON.stringify(pair)) { sendAnswer(kept.choice, true); showKept(); return; }
+    if (JSON.stringify(kept.pair) === JSON.stringify(pair)) {
+      sendAnswer(kept.choice, true);
+      showKept();
+      return;
+    }
     forgetAnswer();
-    Lab.showNotice(notice, STORED);
+    showNotice(notice, STORED);
   }
 
   // Returns whether the reply belongs to a request that was sent here. It holds the new state, or an error.
   function handleReply(reply) {
     if (!pending || reply?.request_id !== pending.id) return false;
-    const { isAnswer, isResend } = pending, state = reply[idName.replace('_id', '')];
+    const { isAnswer, isResend } = pending;
+    const state = reply[idName.replace('_id', '')];
     pending = null;
     replyCount += 1;
     if (isAnswer) forgetAnswer();
-    if (reply.error) { Lab.showNotice(notice, reply.error, true); refresh(); } else {
+    if (reply.error) {
+      showNotice(notice, reply.error, true);
+      refresh();
+    } else {
       pairs.selectedId = state.id;
       setState(state);
-      Lab.showNotice(notice, reply.message || (isResend ? STORED : ''));
+      showNotice(notice, reply.message || (isResend ? STORED : ''));
     }
     drawButtons();
     return true;
@@ -80,18 +148,28 @@ window.LabBlindPairs = window.LabBlindPairs || (({
   async function refresh() {
     if (isFetching || !(isShown() || keptAnswer())) return;
     isFetching = true;
-    const replyCountBefore = replyCount, requestedId = pairs.selectedId;
+    const replyCountBefore = replyCount;
+    const requestedId = pairs.selectedId;
     try {
-      const state = await Lab.unwrap(fetchState({ [idName]: requestedId, annotator: Lab.annotator() }));
-      if (replyCountBefore === replyCount && !pending && requestedId === pairs.selectedId) { setState(state); resendAnswer(); }
-    } catch (error) { /* the next poll tries again */ } finally { isFetching = false; }
-    if (requestedId !== pairs.selectedId && !pairs.state) await refresh();  // another one was selected meanwhile
+      const state = await unwrap(fetchState({ [idName]: requestedId, annotator: annotatorName() }));
+      if (replyCountBefore === replyCount && !pending && requestedId === pairs.selectedId) {
+        setState(state);
+        resendAnswer();
+      }
+    } catch (error) {
+      /* the next poll tries again */
+    } finally {
+      isFetching = false;
+    }
+    if (requestedId !== pairs.selectedId && !pairs.state) await refresh(); // another one was selected meanwhile
   }
 
   function setState(state) {
     pairs.state = state;
-    if (state.id === null) pairs.selectedId = null;  // it was deleted: the next poll shows the newest
-    else if (state.pair) pairs.selectedId = state.id;  // a newer one does not replace the one being judged
+    if (state.id === null) {
+      pairs.selectedId = null;
+    } // it was deleted: the next poll shows the newest
+    else if (state.pair) pairs.selectedId = state.id; // a newer one does not replace the one being judged
     show();
   }
 
@@ -99,24 +177,41 @@ window.LabBlindPairs = window.LabBlindPairs || (({
   function reset() {
     pairs.selectedId = pairs.state = null;
     stage.replaceChildren();
-    Lab.showNotice(notice, '');
+    showNotice(notice, '');
   }
 
   // The pair on screen. head, others: contents of the rows above and below it.
   function view(head, others) {
     const { pair } = pairs.state;
-    const side = (choice, key) => el(`div.lab-card.side.${choice}`, {}, el('p.lab-text.lab-scroll', { dir: 'auto' }, pair[choice] || '(nothing)'), choiceButton(choice, 'This one', key));
-    return [el('div.lab-row', {}, ...head), Lab.prompt(pair.turns, '.asked.lab-scroll'), el('div.sides', {}, side('left', '1'), side('right', '2')),
-      el('div.lab-row', {}, choiceButton('tie', 'No difference', '0'), ...others)];
+    const side = (choice, key) =>
+      el(
+        `div.lab-card.side.${choice}`,
+        {},
+        el('p.lab-text.lab-scroll', { dir: 'auto' }, pair[choice] || '(nothing)'),
+        choiceButton(choice, 'This one', key),
+      );
+    return [
+      el('div.lab-row', {}, ...head),
+      promptView(pair.turns, '.asked.lab-scroll'),
+      el('div.sides', {}, side('left', '1'), side('right', '2')),
+      el('div.lab-row', {}, choiceButton('tie', 'No difference', '0'), ...others),
+    ];
   }
-  function choiceButton(choice, label, key) { return el('button.lab-button', { type: 'button', 'data-do': `${name}-${choice}`, onclick: () => answer(choice) }, label, el('kbd', {}, key)); }
+  function choiceButton(choice, label, key) {
+    return el(
+      'button.lab-button',
+      { type: 'button', 'data-do': `${name}-${choice}`, onclick: () => answer(choice) },
+      label,
+      el('kbd', {}, key),
+    );
+  }
 
   document.addEventListener('keydown', (event) => {
     const choice = keys[event.key.toLowerCase()];
-    if (!choice || !pairs.state?.pair || !stage.checkVisibility() || !mayUseKeys() || !Lab.isShortcut(event)) return;
+    if (!choice || !pairs.state?.pair || !stage.checkVisibility() || !mayUseKeys() || !isShortcut(event)) return;
     event.preventDefault();
     answer(choice);
   });
-  Lab.showNotice(notice, Lab.getItem(NOTICE));
+  showNotice(notice, getItem(NOTICE));
   return pairs;
-});
+}

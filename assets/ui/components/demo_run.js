@@ -1,68 +1,109 @@
-// Demo mode: visitors start a short run of their own, see its place in the queue, and stop it. Hidden from the operator.
-const { el } = Lab;
-const root = element.querySelector('.lab-demo-run');
+// Demo mode: visitors start a short run of their own, see its place in the queue, and stop it. Hidden from the
+// operator.
+import { el, showNotice } from '../lib/dom.js';
+import { resetText } from '../lib/format.js';
+import { poll, unwrap } from '../lib/poll.js';
+import { annotatorName } from '../lib/session.js';
+
 const ESTIMATE_DELAY_MS = 400;
-let isBusy = false;      // a start or stop has no reply yet
-let busyTimer = null;
-let estimateTimer = null;
-let ownRun = null;       // of the last state
-let pollNow = () => {};
 
-const fields = props.data.fields.map((field) => {
-  const input = el('input.lab-input', { type: 'number', min: field.low, max: field.high, step: 1, value: field.value, 'data-do': `demo-${field.name}`, oninput: requestEstimate });
-  return { ...field, input, label: el('label', {}, el('span.muted', {}, `${field.label} (${field.low} to ${field.high})`), input) };
-});
-const startButton = el('button.lab-button.lab-main', { type: 'button', disabled: true, 'data-do': 'demo-start', onclick: () => send('start', values()) }, 'Start PPO');
-const stopButton = el('button.lab-button.danger', { type: 'button', 'data-do': 'demo-stop', onclick: () => send('stop') }, 'Stop my run');
-const form = el('div.lab-row.fields', {}, fields.map(({ label }) => label), startButton);
-const estimate = el('p.muted', { 'data-do': 'demo-estimate' });
-const status = el('p', { role: 'status', 'data-do': 'demo-status' }, 'Loading the queue …');
-const notice = el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'demo-error' });
-const reset = el('p.muted', { 'data-do': 'demo-reset' }, props.data.rules);
-const title = el('h2', {}, 'Start a run of your own');
-root.append(el('div.lab-card', {}, title, form, estimate, el('div.lab-row', {}, status, stopButton), notice, reset));
+export default function mount({ element, props, server, trigger, watch }) {
+  const root = element.querySelector('.lab-demo-run');
+  let isBusy = false; // a start or stop has no reply yet
+  let busyTimer = null;
+  let estimateTimer = null;
+  let ownRun = null; // of the last state
+  let pollNow = () => {};
 
-const values = () => Object.fromEntries(fields.map(({ name, input }) => [name, input.valueAsNumber]));
+  const fields = props.data.fields.map((field) => {
+    const input = el('input.lab-input', {
+      type: 'number',
+      min: field.low,
+      max: field.high,
+      step: 1,
+      value: field.value,
+      'data-do': `demo-${field.name}`,
+      oninput: requestEstimate,
+    });
+    return {
+      ...field,
+      input,
+      label: el('label', {}, el('span.muted', {}, `${field.label} (${field.low} to ${field.high})`), input),
+    };
+  });
+  const startButton = el(
+    'button.lab-button.lab-main',
+    { type: 'button', disabled: true, 'data-do': 'demo-start', onclick: () => send('start', values()) },
+    'Start PPO',
+  );
+  const stopButton = el(
+    'button.lab-button.danger',
+    { type: 'button', 'data-do': 'demo-stop', onclick: () => send('stop') },
+    'Stop my run',
+  );
+  const form = el(
+    'div.lab-row.fields',
+    {},
+    fields.map(({ label }) => label),
+    startButton,
+  );
+  const estimate = el('p.muted', { 'data-do': 'demo-estimate' });
+  const status = el('p', { role: 'status', 'data-do': 'demo-status' }, 'Loading the queue …');
+  const notice = el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'demo-error' });
+  const reset = el('p.muted', { 'data-do': 'demo-reset' }, props.data.rules);
+  const title = el('h2', {}, 'Start a run of your own');
+  root.append(el('div.lab-card', {}, title, form, estimate, el('div.lab-row', {}, status, stopButton), notice, reset));
 
-function setBusy(now) {
-  isBusy = now;
-  clearTimeout(busyTimer);
-  if (now) busyTimer = setTimeout(() => { setBusy(false); pollNow(); }, 4000);  // the reply got lost
-  if (now) startButton.disabled = stopButton.disabled = true;
+  const values = () => Object.fromEntries(fields.map(({ name, input }) => [name, input.valueAsNumber]));
+
+  function setBusy(now) {
+    isBusy = now;
+    clearTimeout(busyTimer);
+    if (now) {
+      busyTimer = setTimeout(() => {
+        setBusy(false);
+        pollNow();
+      }, 4000);
+    } // the reply got lost
+    if (now) startButton.disabled = stopButton.disabled = true;
+  }
+
+  function send(name, payload = {}) {
+    setBusy(true);
+    showNotice(notice, '');
+    trigger(name, { request_id: Date.now(), annotator: annotatorName(), ...payload });
+  }
+
+  function requestEstimate() {
+    clearTimeout(estimateTimer);
+    estimateTimer = setTimeout(async () => {
+      estimate.textContent = (await unwrap(server.estimate(values()))).sentence;
+    }, ESTIMATE_DELAY_MS);
+  }
+
+  function draw(state) {
+    if (ownRun !== null && state.own_run === null) requestEstimate(); // a run has ended: times were measured
+    ownRun = state.own_run;
+    title.textContent = ownRun === null ? 'Start a run of your own' : 'Your run';
+    status.textContent = state.status_text;
+    form.hidden = estimate.hidden = ownRun !== null;
+    stopButton.hidden = ownRun === null;
+    reset.textContent = `${props.data.rules} ${resetText(state)}`;
+    if (isBusy) return;
+    startButton.disabled = !state.can_start;
+    stopButton.disabled = false;
+  }
+
+  watch('value', () => {
+    const reply = props.value;
+    if (!reply) return;
+    setBusy(false);
+    if (reply.error) showNotice(notice, reply.error, true);
+    else draw(reply);
+    // else the run that goes on stays in view
+    if (reply.run && !reply.runs_before) window.dispatchEvent(new CustomEvent('lab-run', { detail: reply.run }));
+    pollNow();
+  });
+  requestEstimate();
+  pollNow = poll(root, async () => draw(await unwrap(server.state({ annotator: annotatorName() }))), 1500);
 }
-
-function send(name, payload = {}) {
-  setBusy(true);
-  Lab.showNotice(notice, '');
-  trigger(name, { request_id: Date.now(), annotator: Lab.annotator(), ...payload });
-}
-
-function requestEstimate() {
-  clearTimeout(estimateTimer);
-  estimateTimer = setTimeout(async () => { estimate.textContent = (await Lab.unwrap(server.estimate(values()))).sentence; }, ESTIMATE_DELAY_MS);
-}
-
-function draw(state) {
-  if (ownRun !== null && state.own_run === null) requestEstimate();  // a run has ended: times were measured
-  ownRun = state.own_run;
-  title.textContent = ownRun === null ? 'Start a run of your own' : 'Your run';
-  status.textContent = state.status_text;
-  form.hidden = estimate.hidden = ownRun !== null;
-  stopButton.hidden = ownRun === null;
-  reset.textContent = `${props.data.rules} ${Lab.resetText(state)}`;
-  if (isBusy) return;
-  startButton.disabled = !state.can_start;
-  stopButton.disabled = false;
-}
-
-watch('value', () => {
-  const reply = props.value;
-  if (!reply) return;
-  setBusy(false);
-  if (reply.error) Lab.showNotice(notice, reply.error, true);
-  else draw(reply);
-  if (reply.run && !reply.runs_before) window.dispatchEvent(new CustomEvent('lab-run', { detail: reply.run }));  // else the run that goes on stays in view
-  pollNow();
-});
-requestEstimate();
-pollNow = Lab.poll(root, async () => draw(await Lab.unwrap(server.state({ annotator: Lab.annotator() }))), 1500);

@@ -1,34 +1,53 @@
-// A small, safe part of Markdown as elements: paragraphs, headings, lists, **bold**, *italic*, `code`, fences. No links, no
-// pictures, no markup: every character of the text enters the page through text nodes.
-window.Lab.markdown = window.Lab.markdown || ((text) => {
-  const { el } = window.Lab;
+// A small, safe part of Markdown as elements: paragraphs, headings, lists, **bold**, *italic*, `code`, fences. No
+// links, no pictures, no markup: every character of the text enters the page through text nodes.
+import { el } from '../lib/dom.js';
+
+export function renderMarkdown(text) {
   const INLINE = /(`[^`]+`|\*\*[^*]+\*\*|\*[^*\s][^*]*\*)/;
-  const inline = (line) => line.split(INLINE).filter(Boolean).map((piece) => {
-    if (INLINE.test(piece) && piece.length > 2) {
-      if (piece.startsWith('`')) return el('code', {}, piece.slice(1, -1));
-      if (piece.startsWith('**')) return el('strong', {}, piece.slice(2, -2));
-      return el('em', {}, piece.slice(1, -1));
-    }
-    return piece;
-  });
+  const inline = (line) =>
+    line
+      .split(INLINE)
+      .filter(Boolean)
+      .map((piece) => {
+        if (INLINE.test(piece) && piece.length > 2) {
+          if (piece.startsWith('`')) return el('code', {}, piece.slice(1, -1));
+          if (piece.startsWith('**')) return el('strong', {}, piece.slice(2, -2));
+          return el('em', {}, piece.slice(1, -1));
+        }
+        return piece;
+      });
   const root = el('div.lab-text.lab-markdown', { dir: 'auto', tabindex: '0' });
-  let block = null, fence = null;
+  let block = null;
+  let fence = null;
   const begin = (tag) => {
-    if (!block || block.localName !== tag) { block = el(tag); root.append(block); }
+    if (!block || block.localName !== tag) {
+      block = el(tag);
+      root.append(block);
+    }
     return block;
   };
   for (const line of text.split('\n')) {
     if (/^\s*```/.test(line)) {
       if (fence) fence = null;
-      else { fence = el('code'); root.append(el('pre', {}, fence)); }
+      else {
+        fence = el('code');
+        root.append(el('pre', {}, fence));
+      }
       block = null;
       continue;
     }
-    if (fence) { fence.append(`${line}\n`); continue; }
-    const heading = line.match(/^#{1,6}\s+(.*)/), bullet = line.match(/^\s*[-*+]\s+(.*)/), number = line.match(/^\s*\d+[.)]\s+(.*)/);
+    if (fence) {
+      fence.append(`${line}\n`);
+      continue;
+    }
+    const heading = line.match(/^#{1,6}\s+(.*)/);
+    const bullet = line.match(/^\s*[-*+]\s+(.*)/);
+    const number = line.match(/^\s*\d+[.)]\s+(.*)/);
     if (!line.trim()) block = null;
-    else if (heading) { root.append(el('p', {}, el('strong', {}, inline(heading[1])))); block = null; }
-    else if (bullet || number) begin(bullet ? 'ul' : 'ol').append(el('li', {}, inline((bullet || number)[1])));
+    else if (heading) {
+      root.append(el('p', {}, el('strong', {}, inline(heading[1]))));
+      block = null;
+    } else if (bullet || number) begin(bullet ? 'ul' : 'ol').append(el('li', {}, inline((bullet || number)[1])));
     else {
       const at = begin('p');
       if (at.childNodes.length) at.append('\n');
@@ -36,4 +55,4 @@ window.Lab.markdown = window.Lab.markdown || ((text) => {
     }
   }
   return root;
-});
+}

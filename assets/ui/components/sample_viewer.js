@@ -1,25 +1,62 @@
 // The samples of a run, beside its curves: the texts of one step, and a slider that selects the step.
-// fetchSamples({run, step}) -> {step, rows}; onStep(step): another step was selected; onTokens(): the button Tokens was pressed.
-window.LabSampleViewer = window.LabSampleViewer || ((run, fetchSamples, onStep, onTokens) => {
-  const { el } = Lab;
-  let steps = [], step = null, followsLatest = true;  // followsLatest: show the newest step
-  let epoch = null, shownKey = null, pendingKey = null, isScheduled = false;
+// fetchSamples({run, step}) -> {step, rows}; onStep(step): another step was selected; onTokens(): the button Tokens was
+// pressed.
+import { markedDiff } from '../lib/diff.js';
+import { el, promptView } from '../lib/dom.js';
+import { formatDifference, formatNumber } from '../lib/format.js';
+import { unwrap } from '../lib/poll.js';
+
+export function createSampleViewer(run, fetchSamples, onStep, onTokens) {
+  let steps = [];
+  let step = null;
+  let followsLatest = true; // show the newest step
+  let epoch = null;
+  let shownKey = null;
+  let pendingKey = null;
+  let isScheduled = false;
   const cache = {};
 
-  const slider = el('input', { type: 'range', min: 0, max: 0, step: 1, value: 0, 'aria-label': 'step of the samples', 'data-do': 'scrub',
+  const slider = el('input', {
+    type: 'range',
+    min: 0,
+    max: 0,
+    step: 1,
+    value: 0,
+    'aria-label': 'step of the samples',
+    'data-do': 'scrub',
     oninput: () => {
       if (isScheduled) return;
       isScheduled = true;
-      requestAnimationFrame(() => { isScheduled = false; const i = Number(slider.value); goTo(steps[i], i === steps.length - 1); });
-    } });
+      requestAnimationFrame(() => {
+        isScheduled = false;
+        const i = Number(slider.value);
+        goTo(steps[i], i === steps.length - 1);
+      });
+    },
+  });
   const stepLabel = el('strong', { 'data-at': '', 'aria-live': 'off' }, '');
-  const latest = el('button.lab-button.small', { type: 'button', 'data-do': 'latest', 'aria-pressed': 'true', onclick: () => goTo(steps.at(-1), true) }, 'Latest');
+  const latest = el(
+    'button.lab-button.small',
+    { type: 'button', 'data-do': 'latest', 'aria-pressed': 'true', onclick: () => goTo(steps.at(-1), true) },
+    'Latest',
+  );
   const rows = el('div.rows', {}, el('p.lab-empty', {}, 'The base model first writes samples for the fixed prompts.'));
-  const node = el('aside.side.lab-scroll', { 'aria-label': 'samples' },
-    el('div.lab-row', {}, el('h2', {}, 'Samples'), stepLabel, el('span.lab-grow'),
-      el('button.lab-button.small', { type: 'button', 'data-do': 'to-tokens', onclick: onTokens }, 'Tokens'), latest),
+  const node = el(
+    'aside.side.lab-scroll',
+    { 'aria-label': 'samples' },
+    el(
+      'div.lab-row',
+      {},
+      el('h2', {}, 'Samples'),
+      stepLabel,
+      el('span.lab-grow'),
+      el('button.lab-button.small', { type: 'button', 'data-do': 'to-tokens', onclick: onTokens }, 'Tokens'),
+      latest,
+    ),
     el('div.scrub', {}, slider),
-    el('p.muted', {}, 'Same prompts and seeds as at the start; changed words are marked.'), rows);
+    el('p.muted', {}, 'Same prompts and seeds as at the start; changed words are marked.'),
+    rows,
+  );
 
   const nearest = (x) => steps.reduce((best, s) => (Math.abs(s - x) < Math.abs(best - x) ? s : best), steps[0] ?? null);
 
@@ -35,7 +72,9 @@ window.LabSampleViewer = window.LabSampleViewer || ((run, fetchSamples, onStep, 
   function addSteps(newEpoch, newSteps, reset) {
     epoch = newEpoch;
     steps = reset ? newSteps : [...steps, ...newSteps];
-    if (steps.length && (followsLatest || !steps.includes(step)) && (step !== steps.at(-1) || reset)) goTo(steps.at(-1), true);
+    if (steps.length && (followsLatest || !steps.includes(step)) && (step !== steps.at(-1) || reset)) {
+      goTo(steps.at(-1), true);
+    }
     updateSlider();
   }
 
@@ -58,7 +97,13 @@ window.LabSampleViewer = window.LabSampleViewer || ((run, fetchSamples, onStep, 
     if (!cache[key]) {
       if (!shownKey) rows.replaceChildren(el('p.lab-empty', {}, 'Loading the texts of this step …'));
       pendingKey = key;
-      try { cache[key] = await Lab.unwrap(fetchSamples({ run, step })); } catch (error) { return; } finally { pendingKey = null; }
+      try {
+        cache[key] = await unwrap(fetchSamples({ run, step }));
+      } catch (error) {
+        return;
+      } finally {
+        pendingKey = null;
+      }
     }
     if (key !== `${epoch}/${step}`) return;
     shownKey = key;
@@ -67,27 +112,52 @@ window.LabSampleViewer = window.LabSampleViewer || ((run, fetchSamples, onStep, 
 
   function draw(reply) {
     const scrollTop = node.scrollTop;
-    rows.replaceChildren(...(reply.rows.length ? reply.rows.map((row) => sample(row, reply.step)) : [el('p.lab-empty', {}, 'No samples were stored at this step.')]));
+    rows.replaceChildren(
+      ...(reply.rows.length
+        ? reply.rows.map((row) => sample(row, reply.step))
+        : [el('p.lab-empty', {}, 'No samples were stored at this step.')]),
+    );
     node.scrollTop = scrollTop;
   }
 
   function sample(row, sampleStep) {
     const showsBase = sampleStep !== 0 && row.base_text !== null;
-    return el('article.lab-card.sample', {},
-      Lab.prompt(row.turns, '.muted'),
-      el('div.pair', {},
-        showsBase ? el('div.before', {}, el('span.tag', {}, 'base'), el('p.lab-text', { dir: 'auto' }, row.base_text)) : null,
-        el('div.now', {}, el('span.tag', {}, sampleStep === 0 ? 'base' : `step ${sampleStep}`), showsBase ? Lab.markedDiff(row.base_text, row.text) : el('p.lab-text', { dir: 'auto' }, row.text))),
-      el('div.lab-row', {}, scoreBadge(row.score, showsBase ? row.base_score : null, 'score'), scoreBadge(row.gold, showsBase ? row.base_gold : null, 'gold')));
+    return el(
+      'article.lab-card.sample',
+      {},
+      promptView(row.turns, '.muted'),
+      el(
+        'div.pair',
+        {},
+        showsBase
+          ? el('div.before', {}, el('span.tag', {}, 'base'), el('p.lab-text', { dir: 'auto' }, row.base_text))
+          : null,
+        el(
+          'div.now',
+          {},
+          el('span.tag', {}, sampleStep === 0 ? 'base' : `step ${sampleStep}`),
+          showsBase ? markedDiff(row.base_text, row.text) : el('p.lab-text', { dir: 'auto' }, row.text),
+        ),
+      ),
+      el(
+        'div.lab-row',
+        {},
+        scoreBadge(row.score, showsBase ? row.base_score : null, 'score'),
+        scoreBadge(row.gold, showsBase ? row.base_gold : null, 'gold'),
+      ),
+    );
   }
 
   function scoreBadge(value, baseValue, name) {
     if (value === null) return null;
     const change = baseValue === null || baseValue === undefined ? null : value - baseValue;
     const style = change === null || Math.abs(change) < 0.05 ? '' : change > 0 ? 'good' : 'bad';
-    return el(`span.lab-badge${style && `.${style}`}`, { title: change === null ? `${name} now` : `${name} now; ${Lab.number(baseValue)} at the start` },
-      `${name} ${Lab.number(value)}${change ? ` (${Lab.difference(change, 2)})` : ''}`);
+    return el(
+      `span.lab-badge${style && `.${style}`}`,
+      { title: change === null ? `${name} now` : `${name} now; ${formatNumber(baseValue)} at the start` },
+      `${name} ${formatNumber(value)}${change ? ` (${formatDifference(change, 2)})` : ''}`,
+    );
   }
 
   return { node, goTo, addSteps, nearest, load, currentStep: () => step, followsLatest: () => followsLatest };
-});
+}

@@ -1,133 +1,217 @@
-// Elements that every screen uses. No library, and no markup from data. The files of lib/ extend window.Lab in the order of ui/page.py.
-window.Lab = (() => {
-  // An element: Lab.el('p.note', {title: 'x', onclick: f}, 'text', child, …). Strings become text, never markup.
-  function el(selector, attributes = {}, ...children) {
-    const [tag, ...classes] = selector.split('.');
-    const node = document.createElement(tag || 'div');
-    if (classes.length) node.className = classes.join(' ');
-    for (const [name, value] of Object.entries(attributes || {})) {
-      if (value === null || value === undefined || value === false) continue;
-      if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
-      else node.setAttribute(name, value === true ? '' : value);
-    }
-    for (const child of children.flat()) {
-      if (child === null || child === undefined || child === false) continue;
-      node.append(child instanceof Node ? child : document.createTextNode(String(child)));
-    }
-    return node;
-  }
+// Elements that every screen uses. No library, and no markup from data.
 
-  function svg(tag, attributes, ...children) {
-    const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    node.append(...children);
-    return node;
+// An element: el('p.note', {title: 'x', onclick: f}, 'text', child, …). Strings become text, never markup.
+export function el(selector, attributes = {}, ...children) {
+  const [tag, ...classes] = selector.split('.');
+  const node = document.createElement(tag || 'div');
+  if (classes.length) node.className = classes.join(' ');
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? '' : value);
   }
-
-  // A small line chart, 100 by 28. y(value): its vertical position. Missing values (null) are skipped; under two values nothing is drawn.
-  function sparkline(values, y, attributes) {
-    const known = values.map((value, i) => [i, value]).filter(([, value]) => value !== null);
-    const points = known.map(([i, value]) => `${(100 * i / (values.length - 1)).toFixed(1)},${y(value).toFixed(1)}`).join(' ');
-    return svg('svg', { viewBox: '0 0 100 28', preserveAspectRatio: 'none', class: 'spark', ...attributes },
-      ...(known.length < 2 ? [] : [svg('polyline', { points })]));
+  for (const child of children.flat()) {
+    if (child === null || child === undefined || child === false) continue;
+    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
   }
+  return node;
+}
 
-  // Show the result of an action in an element. Errors that are still shown are cleared when another tab is opened.
-  function showNotice(notice, text, isError = false) {
-    notice.hidden = !text;
-    notice.textContent = text || '';
-    notice.classList.toggle('bad', isError);
-    notice.setAttribute('role', isError ? 'alert' : 'status');
-    notice.dataset.notice = '';
+export function svg(tag, attributes, ...children) {
+  const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+// A small line chart, 100 by 28. y(value): its vertical position. Missing values (null) are skipped; under two values
+// nothing is drawn.
+export function sparkline(values, y, attributes) {
+  const known = values.map((value, i) => [i, value]).filter(([, value]) => value !== null);
+  const points = known
+    .map(([i, value]) => `${((100 * i) / (values.length - 1)).toFixed(1)},${y(value).toFixed(1)}`)
+    .join(' ');
+  return svg(
+    'svg',
+    { viewBox: '0 0 100 28', preserveAspectRatio: 'none', class: 'spark', ...attributes },
+    ...(known.length < 2 ? [] : [svg('polyline', { points })]),
+  );
+}
+
+// Show the result of an action in an element. Errors that are still shown are cleared when another tab is opened.
+export function showNotice(notice, text, isError = false) {
+  notice.hidden = !text;
+  notice.textContent = text || '';
+  notice.classList.toggle('bad', isError);
+  notice.setAttribute('role', isError ? 'alert' : 'status');
+  notice.dataset.notice = '';
+}
+
+// Replaces the name in a row by a field for a new one. save(name) is called if it changed, then close().
+export function nameField(value, label, action, attributes, save, close) {
+  const input = el('input.lab-input', {
+    type: 'text',
+    maxlength: 80,
+    value,
+    'aria-label': label,
+    'data-do': action,
+    ...attributes,
+    onkeydown: (event) => {
+      if (event.key === 'Enter') {
+        event.preventDefault();
+        submit();
+      } else if (event.key === 'Escape') close();
+    },
+  });
+  // preventDefault: otherwise Enter would also press the button that gets the focus next, and open the field again.
+  const submit = () => {
+    if (input.value !== value) save(input.value);
+    close();
+  };
+  return el(
+    'div.lab-row',
+    {},
+    input,
+    el('button.lab-button.small', { type: 'button', 'data-do': `${action}-keep`, onclick: submit }, 'Save'),
+    el('button.lab-button.small', { type: 'button', 'data-do': `${action}-leave`, onclick: close }, 'Cancel'),
+  );
+}
+
+// Replaces the buttons of a row by a question before something is deleted.
+export function deleteConfirmation(question, action, attributes, confirm, close) {
+  return el(
+    'div.lab-row',
+    {},
+    el('span', {}, question),
+    el(
+      'button.lab-button.small.danger',
+      {
+        type: 'button',
+        'data-do': `${action}-sure`,
+        ...attributes,
+        onclick: () => {
+          confirm();
+          close();
+        },
+      },
+      'Delete',
+    ),
+    el('button.lab-button.small', { type: 'button', 'data-do': `${action}-leave`, onclick: close }, 'Keep'),
+  );
+}
+
+// A prompt: its text, or a conversation turn by turn, scrolled to the last one. turns: [{role, content}]; classes:
+// '.asked', say.
+const SPEAKERS = { user: 'User', assistant: 'Model', system: 'System prompt' };
+const isConversation = (turns) => turns.length > 1 || turns[0].role !== 'user';
+export function promptView(turns, classes = '') {
+  return isConversation(turns)
+    ? conversationView(turns, classes)
+    : el(`p.lab-text${classes}`, { dir: 'auto' }, turns[0].content);
+}
+export function conversationView(turns, classes = '') {
+  return el(
+    `div.conversation.lab-scroll${classes}`,
+    { role: 'group', 'aria-label': 'conversation', tabindex: '0' },
+    el(
+      'div.turns',
+      {},
+      turns.map(({ role, content }) =>
+        el(`div.turn.${role}`, {}, el('span.muted', {}, SPEAKERS[role]), el('p.lab-text', { dir: 'auto' }, content)),
+      ),
+    ),
+  );
+}
+
+// Shows a conversation in place of the text field that holds it, until somebody presses `edit`. show(turns): the turns
+// of the field's text; null or undefined for a text that somebody typed.
+export function conversationField(field, action) {
+  let editedText = null;
+  const shown = el('div', { hidden: true });
+  const edit = el(
+    'button.lab-button.small',
+    {
+      type: 'button',
+      'data-do': action,
+      hidden: true,
+      onclick: () => {
+        editedText = field.value;
+        show(null);
+        field.focus();
+      },
+    },
+    'Edit as text',
+  );
+  function show(turns) {
+    if (field.value !== editedText) editedText = null;
+    field.hidden = Boolean(turns) && isConversation(turns) && editedText === null;
+    shown.hidden = edit.hidden = !field.hidden;
+    shown.replaceChildren(...(field.hidden ? [promptView(turns, '.asked')] : []));
   }
+  return { shown, edit, show };
+}
 
-  // Replaces the name in a row by a field for a new one. save(name) is called if it changed, then close().
-  function nameField(value, label, action, attributes, save, close) {
-    const input = el('input.lab-input', { type: 'text', maxlength: 80, value, 'aria-label': label, 'data-do': action, ...attributes,
-      onkeydown: (event) => { if (event.key === 'Enter') { event.preventDefault(); submit(); } else if (event.key === 'Escape') close(); } });
-    // preventDefault: otherwise Enter would also press the button that gets the focus next, and open the field again.
-    const submit = () => { if (input.value !== value) save(input.value); close(); };
-    return el('div.lab-row', {}, input,
-      el('button.lab-button.small', { type: 'button', 'data-do': `${action}-keep`, onclick: submit }, 'Save'),
-      el('button.lab-button.small', { type: 'button', 'data-do': `${action}-leave`, onclick: close }, 'Cancel'));
+// What a pair's texts answer.
+export function promptSection(turns) {
+  if (isConversation(turns)) return promptView(turns, '.prompt');
+  return el(
+    'section.prompt.lab-scroll',
+    { 'aria-label': 'prompt' },
+    el('span.muted', {}, 'Prompt'),
+    el('p.lab-text', { dir: 'auto' }, turns[0].content),
+  );
+}
+
+// a pair's texts stand one above the other: label.css
+export const stackedScreen = matchMedia('(max-width: 640px) and (orientation: portrait)');
+const shortScreen = matchMedia('(max-height: 700px)');
+const MIN_TEXT_PX = 40;
+const COMFORTABLE_TEXT_PX = 96;
+
+// On a phone or a short screen the two texts of `root` share the height that the rest leaves, so that all buttons are
+// visible; and so is the element `extra` below the buttons, if the texts have a comfortable height then.
+export function fitTextHeights(root, buttons, extra) {
+  const texts = [...root.querySelectorAll('.side .lab-text')];
+  root.style.removeProperty('--text-height');
+  if (!(stackedScreen.matches || shortScreen.matches) || !buttons || !texts.length || !root.getClientRects().length) {
+    return;
   }
+  const rows = stackedScreen.matches ? texts : texts.slice(0, 1);
+  const textsHeight = rows.reduce((sum, node) => sum + node.offsetHeight, 0);
+  const roomAbove = (last) =>
+    Math.floor(
+      (window.innerHeight - last.getBoundingClientRect().bottom - window.scrollY + textsHeight - 6) / rows.length,
+    );
+  const withExtra = extra ? roomAbove(extra) : 0;
+  root.style.setProperty(
+    '--text-height',
+    `${Math.max(MIN_TEXT_PX, withExtra < COMFORTABLE_TEXT_PX ? roomAbove(buttons) : withExtra)}px`,
+  );
+}
 
-  // Replaces the buttons of a row by a question before something is deleted.
-  function deleteConfirmation(question, action, attributes, confirm, close) {
-    return el('div.lab-row', {}, el('span', {}, question),
-      el('button.lab-button.small.danger', { type: 'button', 'data-do': `${action}-sure`, ...attributes, onclick: () => { confirm(); close(); } }, 'Delete'),
-      el('button.lab-button.small', { type: 'button', 'data-do': `${action}-leave`, onclick: close }, 'Keep'));
-  }
+// Whether a key press may be a shortcut: not while typing, with modifiers, or repeated.
+export function isShortcut(event) {
+  if (event.defaultPrevented || event.repeat || event.isComposing) return false;
+  if (event.ctrlKey || event.metaKey || event.altKey) return false;
+  const target = event.composedPath()[0];
+  return !(target instanceof Element && target.closest('input, textarea, select, [contenteditable]'));
+}
 
-  // A prompt: its text, or a conversation turn by turn, scrolled to the last one. turns: [{role, content}]; classes: '.asked', say.
-  const SPEAKERS = { user: 'User', assistant: 'Model', system: 'System prompt' };
-  const isConversation = (turns) => turns.length > 1 || turns[0].role !== 'user';
-  function prompt(turns, classes = '') {
-    return isConversation(turns) ? conversation(turns, classes) : el(`p.lab-text${classes}`, { dir: 'auto' }, turns[0].content);
-  }
-  function conversation(turns, classes = '') {
-    return el(`div.conversation.lab-scroll${classes}`, { role: 'group', 'aria-label': 'conversation', tabindex: '0' },
-      el('div.turns', {}, turns.map(({ role, content }) => el(`div.turn.${role}`, {}, el('span.muted', {}, SPEAKERS[role]), el('p.lab-text', { dir: 'auto' }, content)))));
-  }
-
-  // Shows a conversation in place of the text field that holds it, until somebody presses `edit`. show(turns): the turns of the
-  // field's text; null or undefined for a text that somebody typed.
-  function conversationField(field, action) {
-    let editedText = null;
-    const shown = el('div', { hidden: true });
-    const edit = el('button.lab-button.small', { type: 'button', 'data-do': action, hidden: true,
-      onclick: () => { editedText = field.value; show(null); field.focus(); } }, 'Edit as text');
-    function show(turns) {
-      if (field.value !== editedText) editedText = null;
-      field.hidden = Boolean(turns) && isConversation(turns) && editedText === null;
-      shown.hidden = edit.hidden = !field.hidden;
-      shown.replaceChildren(...(field.hidden ? [prompt(turns, '.asked')] : []));
-    }
-    return { shown, edit, show };
-  }
-
-  // What a pair's texts answer.
-  function promptSection(turns) {
-    if (isConversation(turns)) return prompt(turns, '.prompt');
-    return el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, turns[0].content));
-  }
-
-  const stackedScreen = matchMedia('(max-width: 640px) and (orientation: portrait)');  // a pair's texts stand one above the other: label.css
-  const shortScreen = matchMedia('(max-height: 700px)');
-  const MIN_TEXT_PX = 40, COMFORTABLE_TEXT_PX = 96;
-
-  // On a phone or a short screen the two texts of `root` share the height that the rest leaves, so that all buttons are visible;
-  // and so is the element `extra` below the buttons, if the texts have a comfortable height then.
-  function fitTexts(root, buttons, extra) {
-    const texts = [...root.querySelectorAll('.side .lab-text')];
-    root.style.removeProperty('--text-height');
-    if (!(stackedScreen.matches || shortScreen.matches) || !buttons || !texts.length || !root.getClientRects().length) return;
-    const rows = stackedScreen.matches ? texts : texts.slice(0, 1);
-    const textsHeight = rows.reduce((sum, node) => sum + node.offsetHeight, 0);
-    const roomAbove = (last) => Math.floor((window.innerHeight - last.getBoundingClientRect().bottom - window.scrollY + textsHeight - 6) / rows.length);
-    const withExtra = extra ? roomAbove(extra) : 0;
-    root.style.setProperty('--text-height', `${Math.max(MIN_TEXT_PX, withExtra < COMFORTABLE_TEXT_PX ? roomAbove(buttons) : withExtra)}px`);
-  }
-
-  // Whether a key press may be a shortcut: not while typing, with modifiers, or repeated.
-  function isShortcut(event) {
-    if (event.defaultPrevented || event.repeat || event.isComposing) return false;
-    if (event.ctrlKey || event.metaKey || event.altKey) return false;
-    const target = event.composedPath()[0];
-    return !(target instanceof Element && target.closest('input, textarea, select, [contenteditable]'));
-  }
-
-  // The colors of the current theme, for charts.
-  function palette() {
-    const style = getComputedStyle(document.body);
-    const read = (name, fallback) => style.getPropertyValue(name).trim() || fallback;
-    return {
-      ink: read('--lab-ink', '#1f2430'), muted: read('--lab-muted', '#667085'), line: read('--lab-line', '#e4e7ec'), card: read('--lab-card', ''),
-      accent: read('--lab-accent', '#4f46e5'), good: read('--lab-good', '#15803d'), warn: read('--lab-warn', '#b45309'),
-      bad: read('--lab-bad', '#b91c1c'), left: read('--lab-left', '#2563eb'), right: read('--lab-right', '#c2570c'),
-      font: style.fontFamily,
-    };
-  }
-
-  return { el, svg, sparkline, showNotice, nameField, deleteConfirmation, prompt, conversation, conversationField, promptSection, stackedScreen, fitTexts, isShortcut, palette };
-})();
+// The colors of the current theme, for charts.
+export function palette() {
+  const style = getComputedStyle(document.body);
+  const read = (name, fallback) => style.getPropertyValue(name).trim() || fallback;
+  return {
+    ink: read('--lab-ink', '#1f2430'),
+    muted: read('--lab-muted', '#667085'),
+    line: read('--lab-line', '#e4e7ec'),
+    card: read('--lab-card', ''),
+    accent: read('--lab-accent', '#4f46e5'),
+    good: read('--lab-good', '#15803d'),
+    warn: read('--lab-warn', '#b45309'),
+    bad: read('--lab-bad', '#b91c1c'),
+    left: read('--lab-left', '#2563eb'),
+    right: read('--lab-right', '#c2570c'),
+    font: style.fontFamily,
+  };
+}

@@ -1,60 +1,71 @@
 // Numbers, counts and names as text.
-Object.assign(window.Lab, (() => {
-  function number(value, digits = 3) {
-    if (value === null || value === undefined || Number.isNaN(value)) return '–';
-    const size = Math.abs(value);
-    const text = size !== 0 && (size < 0.001 || size >= 1e5) ? value.toExponential(1) : String(Number(value.toPrecision(digits)));
-    return text.replaceAll('-', '−');
-  }
-  // A difference is the only number with a plus sign.
-  const difference = (value, digits = 3) => `${value > 0 ? '+' : ''}${number(value, digits)}`;
-  const percent = (share) => (share === null || share === undefined ? '–' : `${Math.round(100 * share)} %`);
-  const interval = (low, high) => (low === null || low === undefined ? '' : `${Math.round(100 * low)}–${percent(high)}`);
-  const plural = (n, noun) => `${n} ${noun}${n === 1 ? '' : 's'}`;
 
-  // An accuracy {accuracy, low, high}. If its interval is wider than 0.25, the interval is shown instead.
-  const isWideInterval = ({ low, high }) => low !== null && high - low > 0.25;
-  const accuracy = (value) => (isWideInterval(value) ? interval(value.low, value.high) : percent(value.accuracy));
+export function formatNumber(value, digits = 3) {
+  if (value === null || value === undefined || Number.isNaN(value)) return '–';
+  const size = Math.abs(value);
+  const text =
+    size !== 0 && (size < 0.001 || size >= 1e5) ? value.toExponential(1) : String(Number(value.toPrecision(digits)));
+  return text.replaceAll('-', '−');
+}
+// A difference is the only number with a plus sign.
+export const formatDifference = (value, digits = 3) => `${value > 0 ? '+' : ''}${formatNumber(value, digits)}`;
+export const formatPercent = (share) => (share === null || share === undefined ? '–' : `${Math.round(100 * share)} %`);
+export const formatInterval = (low, high) =>
+  low === null || low === undefined ? '' : `${Math.round(100 * low)}–${formatPercent(high)}`;
+export const plural = (n, noun) => `${n} ${noun}${n === 1 ? '' : 's'}`;
 
-  function bytes(size) {
-    if (size < 1e6) return `${Math.max(size ? 1 : 0, Math.round(size / 1e3))} kB`;
-    return size < 1e9 ? `${number(size / 1e6, size < 1e7 ? 2 : 3)} MB` : `${number(size / 1e9)} GB`;
-  }
+// An accuracy {accuracy, low, high}. If its interval is wider than 0.25, the interval is shown instead.
+export const isWideInterval = ({ low, high }) => low !== null && high - low > 0.25;
+export const formatAccuracy = (value) =>
+  isWideInterval(value) ? formatInterval(value.low, value.high) : formatPercent(value.accuracy);
 
-  function duration(seconds) {
-    if (seconds === null || seconds === undefined) return '';
-    const rounded = Math.max(0, Math.round(seconds));
-    if (rounded < 60) return `${rounded} s`;
-    if (rounded < 3600) return `${Math.floor(rounded / 60)} min ${rounded % 60} s`;
-    return `${Math.floor(rounded / 3600)} h ${Math.floor((rounded % 3600) / 60)} min`;
-  }
+export function formatBytes(size) {
+  if (size < 1e6) return `${Math.max(size ? 1 : 0, Math.round(size / 1e3))} kB`;
+  return size < 1e9 ? `${formatNumber(size / 1e6, size < 1e7 ? 2 : 3)} MB` : `${formatNumber(size / 1e9)} GB`;
+}
 
-  // The remaining time of a job, if known. A job with nothing left to count still writes its result.
-  function timeLeft(seconds, share, prefix = '') {
-    if (share >= 1 || (seconds !== null && Math.round(seconds) <= 0)) return ' · finishing';
-    if (seconds === null) return '';
-    const text = seconds < 600 ? duration(seconds) : duration(60 * Math.round(seconds / 60)).replace(' 0 s', '');
-    return ` · ${prefix}${text} left`;
-  }
+export function formatDuration(seconds) {
+  if (seconds === null || seconds === undefined) return '';
+  const rounded = Math.max(0, Math.round(seconds));
+  if (rounded < 60) return `${rounded} s`;
+  if (rounded < 3600) return `${Math.floor(rounded / 60)} min ${rounded % 60} s`;
+  return `${Math.floor(rounded / 3600)} h ${Math.floor((rounded % 3600) / 60)} min`;
+}
 
-  // A moment (seconds since 1970): the time of day, with the date unless it is today.
-  function momentText(seconds) {
-    const at = new Date(1000 * seconds), day = at.toDateString() === new Date().toDateString() ? '' : `${at.toLocaleDateString('en', { weekday: 'short', day: 'numeric', month: 'short' })}, `;
-    return `${day}${at.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' })}`;
-  }
+// The remaining time of a job, if known. A job with nothing left to count still writes its result.
+export function timeLeftText(seconds, share, prefix = '') {
+  if (share >= 1 || (seconds !== null && Math.round(seconds) <= 0)) return ' · finishing';
+  if (seconds === null) return '';
+  const text =
+    seconds < 600 ? formatDuration(seconds) : formatDuration(60 * Math.round(seconds / 60)).replace(' 0 s', '');
+  return ` · ${prefix}${text} left`;
+}
 
-  // When a demo is reset, as a sentence. reset_at: seconds since 1970.
-  function resetText({ reset_at: resetAt, is_reset_due: isDue }) {
-    if (isDue) return 'The demo is reset when all work in progress has ended.';
-    return `Next reset: ${momentText(resetAt)}.`;
-  }
+// A moment (seconds since 1970): the time of day, with the date unless it is today.
+export function momentText(seconds) {
+  const at = new Date(1000 * seconds);
+  const day =
+    at.toDateString() === new Date().toDateString()
+      ? ''
+      : `${at.toLocaleDateString('en', { weekday: 'short', day: 'numeric', month: 'short' })}, `;
+  return `${day}${at.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' })}`;
+}
 
-  // An annotator's name for display. Generated visitor names are shortened, simulated judges are marked.
-  const isVisitor = (name) => name.startsWith('visitor-');
-  const displayName = (name) => (isVisitor(name) ? `visitor ${name.slice(8, 12)}` : name.startsWith('judge:') ? `judge ${name.slice(6)} (simulated)` : name);
+// When a demo is reset, as a sentence. reset_at: seconds since 1970.
+export function resetText({ reset_at: resetAt, is_reset_due: isDue }) {
+  if (isDue) return 'The demo is reset when all work in progress has ended.';
+  return `Next reset: ${momentText(resetAt)}.`;
+}
 
-  // Text for plotly, which interprets some markup.
-  const plotlyText = (text, maxChars = Infinity) => String(text).slice(0, maxChars).replace(/&/g, '&amp;').replace(/</g, '&lt;');
+// An annotator's name for display. Generated visitor names are shortened, simulated judges are marked.
+export const isVisitor = (name) => name.startsWith('visitor-');
+export const displayName = (name) =>
+  isVisitor(name)
+    ? `visitor ${name.slice(8, 12)}`
+    : name.startsWith('judge:')
+      ? `judge ${name.slice(6)} (simulated)`
+      : name;
 
-  return { number, difference, percent, interval, plural, isWideInterval, accuracy, bytes, duration, timeLeft, momentText, resetText, isVisitor, displayName, plotlyText };
-})());
+// Text for plotly, which interprets some markup.
+export const plotlyText = (text, maxChars = Infinity) =>
+  String(text).slice(0, maxChars).replace(/&/g, '&amp;').replace(/</g, '&lt;');

@@ -1,77 +1,118 @@
 // The visitor of this page: name, rights, stored preferences, open tab.
-Object.assign(window.Lab, (() => {
-  const { el } = Lab;
+import { el, showNotice } from './dom.js';
 
-  // The annotator's name: signed by the server and sent with the page (also as a cookie, which a browser may refuse), otherwise
-  // generated here. The server believes a generated name only in a single-user lab; with several users its session cookie counts.
-  const ANNOTATOR_KEY = 'rlhf-lab-annotator';
-  function uuid() {
-    if (crypto.randomUUID) return crypto.randomUUID();
-    const bytes = crypto.getRandomValues(new Uint8Array(16));
-    return Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('');
+// The annotator's name: signed by the server and sent with the page (also as a cookie, which a browser may refuse),
+// otherwise generated here. The server believes a generated name only in a single-user lab; with several users its
+// session cookie counts.
+const ANNOTATOR_KEY = 'rlhf-lab-annotator';
+export function newUuid() {
+  if (crypto.randomUUID) return crypto.randomUUID();
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('');
+}
+export function annotatorName() {
+  let name = document.querySelector('meta[name=lab-visitor]')?.content || localStorage.getItem(ANNOTATOR_KEY);
+  if (!name) {
+    name = `visitor-${newUuid().slice(0, 8)}`;
+    localStorage.setItem(ANNOTATOR_KEY, name);
   }
-  function annotator() {
-    let name = document.querySelector('meta[name=lab-visitor]')?.content || localStorage.getItem(ANNOTATOR_KEY);
-    if (!name) { name = `visitor-${uuid().slice(0, 8)}`; localStorage.setItem(ANNOTATOR_KEY, name); }
-    return name;
-  }
+  return name;
+}
 
-  // The name under which this browser labelled while the lab was for one person; null if it is the present one.
-  function earlierName() {
-    const name = localStorage.getItem(ANNOTATOR_KEY);
-    return name === annotator() ? null : name;
-  }
+// The name under which this browser labelled while the lab was for one person; null if it is the present one.
+export function earlierName() {
+  const name = localStorage.getItem(ANNOTATOR_KEY);
+  return name === annotatorName() ? null : name;
+}
 
-  // Controls for the operator alone stand in operatorOnly(…): a fieldset disables them for mouse, keyboard and screen readers.
-  // operatorNotice(…) tells everybody else; elements of the class lab-operating are hidden from them.
-  const OPERATOR_ONLY = 'Only the operator may do this.';
-  let operator = !document.querySelector('meta[name=lab-guest]');  // as the page was served; the header updates it
-  document.body.classList.toggle('lab-guest', !operator);
-  const isOperator = () => operator;
-  const operatorOnly = (...children) => el('fieldset.lab-operator', { role: 'presentation', disabled: !operator, title: operator ? null : OPERATOR_ONLY }, ...children);
-  const operatorNotice = (text) => el('p.lab-notice.lab-only', {}, text);
-  const judgeHint = (comma = ',') => el('span.lab-operating', {}, `${comma} or let a simulated judge label 40 there`);  // on the screen Label
-  function setOperator(now) {
-    operator = now;
-    document.body.classList.toggle('lab-guest', !now);
-    for (const fieldset of document.querySelectorAll('fieldset.lab-operator')) { fieldset.disabled = !now; fieldset.title = now ? '' : OPERATOR_ONLY; }
+// Controls for the operator alone stand in operatorOnly(…): a fieldset disables them for mouse, keyboard and screen
+// readers. operatorNotice(…) tells everybody else; elements of the class lab-operating are hidden from them.
+const OPERATOR_ONLY = 'Only the operator may do this.';
+let operator = !document.querySelector('meta[name=lab-guest]'); // as the page was served; the header updates it
+document.body.classList.toggle('lab-guest', !operator);
+export const isOperator = () => operator;
+export const operatorOnly = (...children) =>
+  el(
+    'fieldset.lab-operator',
+    { role: 'presentation', disabled: !operator, title: operator ? null : OPERATOR_ONLY },
+    ...children,
+  );
+export const operatorNotice = (text) => el('p.lab-notice.lab-only', {}, text);
+export const judgeHint = (comma = ',') =>
+  el('span.lab-operating', {}, `${comma} or let a simulated judge label 40 there`); // on the screen Label
+export function setOperator(now) {
+  operator = now;
+  document.body.classList.toggle('lab-guest', !now);
+  for (const fieldset of document.querySelectorAll('fieldset.lab-operator')) {
+    fieldset.disabled = !now;
+    fieldset.title = now ? '' : OPERATOR_ONLY;
   }
+}
 
-  // Values that this browser tab stores across reloads; null if unset.
-  function setItem(name, value) { sessionStorage.setItem(`rlhf-lab-${name}`, value); }
-  function getItem(name) { return sessionStorage.getItem(`rlhf-lab-${name}`); }
+// Values that this browser tab stores across reloads; null if unset.
+export function setItem(name, value) {
+  sessionStorage.setItem(`rlhf-lab-${name}`, value);
+}
+export function getItem(name) {
+  return sessionStorage.getItem(`rlhf-lab-${name}`);
+}
 
-  // Requests that the lab has not confirmed, kept by this browser when the tab is closed, too: {uuid, by, project_created_at, …}.
-  // When a project was made tells it from all others, also from those of another lab at this address.
-  const KEPT_PREFIX = 'rlhf-lab-unconfirmed-';
-  function keepRequest(request) { localStorage.setItem(KEPT_PREFIX + request.uuid, JSON.stringify(request)); }
-  function forgetRequest(uuid) { localStorage.removeItem(KEPT_PREFIX + uuid); }
-  function keptRequests(projectCreatedAt) {
-    const names = Array.from({ length: localStorage.length }, (_, i) => localStorage.key(i)).filter((name) => name.startsWith(KEPT_PREFIX));
-    return names.map((name) => JSON.parse(localStorage.getItem(name))).filter((request) => request.project_created_at === projectCreatedAt);
-  }
+// Requests that the lab has not confirmed, kept by this browser when the tab is closed, too: {uuid, by,
+// project_created_at, …}. When a project was made tells it from all others, also from those of another lab at this
+// address.
+const KEPT_PREFIX = 'rlhf-lab-unconfirmed-';
+export function keepRequest(request) {
+  localStorage.setItem(KEPT_PREFIX + request.uuid, JSON.stringify(request));
+}
+export function forgetRequest(uuid) {
+  localStorage.removeItem(KEPT_PREFIX + uuid);
+}
+export function keptRequests(projectCreatedAt) {
+  const names = Array.from({ length: localStorage.length }, (_, i) => localStorage.key(i)).filter((name) =>
+    name.startsWith(KEPT_PREFIX),
+  );
+  return names
+    .map((name) => JSON.parse(localStorage.getItem(name)))
+    .filter((request) => request.project_created_at === projectCreatedAt);
+}
 
-  // The open tab is in the address, so that Back, a reload and a link lead to it; the header opens it.
-  const tabSlug = (tab) => tab.textContent.trim().toLowerCase().replace(/\W+/g, '-');
-  // A short form of it is enough (#runs, #data, #reward); an unknown address opens Label. Before Gradio has drawn the tabs, it is
-  // the address as it stands.
-  function currentTab() {
-    const name = hashWords().join('-'), slugs = [...document.querySelectorAll('[role=tab]')].map(tabSlug);
-    if (!slugs.length) return name || 'label';
-    return slugs.find((slug) => slug === name) || (name && slugs.find((slug) => hashWords().every((word) => isShortFor(word, slug)))) || 'label';
+// The open tab is in the address, so that Back, a reload and a link lead to it; the header opens it.
+export const tabSlug = (tab) => tab.textContent.trim().toLowerCase().replace(/\W+/g, '-');
+// A short form of it is enough (#runs, #data, #reward); an unknown address opens Label. Before Gradio has drawn the
+// tabs, it is the address as it stands.
+export function currentTab() {
+  const name = hashWords().join('-');
+  const slugs = [...document.querySelectorAll('[role=tab]')].map(tabSlug);
+  if (!slugs.length) return name || 'label';
+  return (
+    slugs.find((slug) => slug === name) ||
+    (name && slugs.find((slug) => hashWords().every((word) => isShortFor(word, slug)))) ||
+    'label'
+  );
+}
+function hashWords() {
+  let hash = location.hash.slice(1);
+  try {
+    hash = decodeURIComponent(hash);
+  } catch (error) {
+    /* a stray percent sign */
   }
-  function hashWords() {
-    let hash = location.hash.slice(1);
-    try { hash = decodeURIComponent(hash); } catch (error) { /* a stray percent sign */ }
-    return hash.toLowerCase().split(/[^a-z0-9]+/).filter((word) => word && word !== 'and');
-  }
-  const isShortFor = (word, slug) => word.length > 2 && slug.split('-').some((part) => part.startsWith(word.replace(/s$/, '')) || word.startsWith(part));
-  document.addEventListener('click', (event) => {
+  return hash
+    .toLowerCase()
+    .split(/[^a-z0-9]+/)
+    .filter((word) => word && word !== 'and');
+}
+const isShortFor = (word, slug) =>
+  word.length > 2 && slug.split('-').some((part) => part.startsWith(word.replace(/s$/, '')) || word.startsWith(part));
+document.addEventListener(
+  'click',
+  (event) => {
     const tab = event.target.closest?.('[role=tab]');
     if (!tab) return;
     if (tabSlug(tab) !== currentTab()) location.hash = tabSlug(tab);
-    if (tab.getAttribute('aria-selected') !== 'true') document.querySelectorAll('.lab-notice.bad[data-notice]').forEach((notice) => Lab.showNotice(notice, ''));
-  }, true);
-
-  return { uuid, annotator, earlierName, isOperator, operatorOnly, operatorNotice, judgeHint, setOperator, setItem, getItem, keepRequest, forgetRequest, keptRequests, tabSlug, currentTab };
-})());
+    if (tab.getAttribute('aria-selected') !== 'true') {
+      document.querySelectorAll('.lab-notice.bad[data-notice]').forEach((notice) => showNotice(notice, ''));
+    }
+  },
+  true,
+);

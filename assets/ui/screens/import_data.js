@@ -1,175 +1,488 @@
 // Section "Import preferences": choose a file or a Hub data set, preview it, map columns, import it; undo an import.
-const { el, plural } = Lab;
-const root = element.querySelector('.lab-import-data');
-let file = null;  // {path, name} of the uploaded file
-let isUploading = false;
-let preview = null, pendingId = 0, pendingAction = '';
-const mapping = {};
-let choices = '';  // the values of votes as typed, "0=first,1=second"
+import { el, promptView, showNotice } from '../lib/dom.js';
+import { displayName, formatBytes, plural } from '../lib/format.js';
+import { poll, unwrap } from '../lib/poll.js';
+import { operatorNotice, operatorOnly } from '../lib/session.js';
 
-const notice = el('p.lab-notice.lab-text', { role: 'status', hidden: true, 'data-do': 'data-notice' });
-const fileInput = el('input', { type: 'file', hidden: true, accept: props.data.suffixes.join(','), 'data-do': 'data-file', onchange: (event) => upload(event.target.files[0]) });
-const datasetInput = el('input.lab-input', { type: 'text', placeholder: 'OWNER/NAME', 'aria-label': 'data set on the Hub', 'data-do': 'data-hub' });
-const splitInput = el('input.lab-input', { type: 'text', value: 'train', 'aria-label': 'split', size: 12 });
-const fileName = el('span.muted', {});
-// Which votes are already in the project depends on their source and annotator.
-const previewAgain = () => { if (preview) requestPreview(); };
-const sourceSelect = el('select.lab-input', { 'data-do': 'data-source', onchange: previewAgain }, el('option', { value: 'human' }, 'votes of people'), el('option', { value: 'simulated' }, 'simulated votes'));
-const annotatorInput = el('input.lab-input', { type: 'text', maxlength: 60, placeholder: 'imported', 'data-do': 'data-annotator', onchange: previewAgain });
-const form = el('section.lab-card.ask', { 'aria-label': 'what to import' },
-  el('div.lab-row', {}, el('span.muted.lab-grow', {}, 'JSON Lines, JSON, CSV or Parquet, also .gz: chosen and rejected, votes of several people, scores, chats, transcripts.')),
-  el('div.lab-row', {}, el('button.lab-button', { type: 'button', 'data-do': 'data-choose', onclick: () => fileInput.click() }, 'Choose a file'), fileInput, fileName,
-    el('span.muted', {}, 'or from the Hub'), datasetInput, splitInput,
-    el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: previewDataset }, 'Preview')),
-  el('div.lab-row', {}, el('label', {}, el('span.muted', {}, 'whose votes'), sourceSelect), el('label', {}, el('span.muted', {}, 'annotator, where the file names none'), annotatorInput)),
-  el('p.muted', {}, `Files up to ${Lab.bytes(props.data.max_bytes)} here; larger ones with: ${props.data.lab_command} import FILE`));
-const previewCard = el('section.lab-card.found', { 'aria-label': 'preview', hidden: true });
-const importsCard = el('section.lab-card.past', { 'aria-label': 'what was imported', hidden: true });
-const operatorNotice = Lab.operatorNotice("Only the operator can import and undo imports. Open the operator's link, or enter the operator's secret under Project.");
-root.append(operatorNotice, Lab.operatorOnly(form, previewCard), notice, importsCard);  // the notice is below the buttons, so that it does not move them
+const WAITING_TEXTS = {
+  import: 'Importing …',
+  preview: 'Reading it …',
+  ask: 'Counting what would be removed …',
+  back: 'Undoing the import …',
+};
+const checkbox = (name, label) =>
+  el('label.tick', {}, el('input', { type: 'checkbox', 'data-do': `data-${name}` }), label);
+const countText = (left, total, noun) =>
+  `${left === total ? '' : `${left.toLocaleString('en')} of `}${total.toLocaleString('en')} ` +
+  `${noun}${total === 1 ? '' : 's'}`;
 
-const showMessage = (text, isError = false) => Lab.showNotice(notice, text, isError);
+export default function mount({ element, props, server, trigger, watch }) {
+  const root = element.querySelector('.lab-import-data');
+  let file = null; // {path, name} of the uploaded file
+  let isUploading = false;
+  let preview = null;
+  let pendingId = 0;
+  let pendingAction = '';
+  const mapping = {};
+  let choices = ''; // the values of votes as typed, "0=first,1=second"
 
-// Without a Hub name the uploaded file is previewed; an upload also starts a preview by itself.
-function previewDataset() {
-  if (isUploading) return;
-  if (datasetInput.value.trim() || !file) { file = null; fileName.textContent = ''; resetMapping(); }
-  requestPreview();
-}
+  const notice = el('p.lab-notice.lab-text', { role: 'status', hidden: true, 'data-do': 'data-notice' });
+  const fileInput = el('input', {
+    type: 'file',
+    hidden: true,
+    accept: props.data.suffixes.join(','),
+    'data-do': 'data-file',
+    onchange: (event) => upload(event.target.files[0]),
+  });
+  const datasetInput = el('input.lab-input', {
+    type: 'text',
+    placeholder: 'OWNER/NAME',
+    'aria-label': 'data set on the Hub',
+    'data-do': 'data-hub',
+  });
+  const splitInput = el('input.lab-input', { type: 'text', value: 'train', 'aria-label': 'split', size: 12 });
+  const fileName = el('span.muted', {});
+  // Which votes are already in the project depends on their source and annotator.
+  const previewAgain = () => {
+    if (preview) requestPreview();
+  };
+  const sourceSelect = el(
+    'select.lab-input',
+    { 'data-do': 'data-source', onchange: previewAgain },
+    el('option', { value: 'human' }, 'votes of people'),
+    el('option', { value: 'simulated' }, 'simulated votes'),
+  );
+  const annotatorInput = el('input.lab-input', {
+    type: 'text',
+    maxlength: 60,
+    placeholder: 'imported',
+    'data-do': 'data-annotator',
+    onchange: previewAgain,
+  });
+  const form = el(
+    'section.lab-card.ask',
+    { 'aria-label': 'what to import' },
+    el(
+      'div.lab-row',
+      {},
+      el(
+        'span.muted.lab-grow',
+        {},
+        'JSON Lines, JSON, CSV or Parquet, also .gz: chosen and rejected, votes of several people, scores, ' +
+          'chats, transcripts.',
+      ),
+    ),
+    el(
+      'div.lab-row',
+      {},
+      el(
+        'button.lab-button',
+        { type: 'button', 'data-do': 'data-choose', onclick: () => fileInput.click() },
+        'Choose a file',
+      ),
+      fileInput,
+      fileName,
+      el('span.muted', {}, 'or from the Hub'),
+      datasetInput,
+      splitInput,
+      el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: previewDataset }, 'Preview'),
+    ),
+    el(
+      'div.lab-row',
+      {},
+      el('label', {}, el('span.muted', {}, 'whose votes'), sourceSelect),
+      el('label', {}, el('span.muted', {}, 'annotator, where the file names none'), annotatorInput),
+    ),
+    el(
+      'p.muted',
+      {},
+      `Files up to ${formatBytes(props.data.max_bytes)} here; larger ones with: ${props.data.lab_command} import FILE`,
+    ),
+  );
+  const previewCard = el('section.lab-card.found', { 'aria-label': 'preview', hidden: true });
+  const importsCard = el('section.lab-card.past', { 'aria-label': 'what was imported', hidden: true });
+  const onlyOperator = operatorNotice(
+    "Only the operator can import and undo imports. Open the operator's link, or enter the operator's secret " +
+      'under Project.',
+  );
+  // the notice is below the buttons, so that it does not move them
+  root.append(onlyOperator, operatorOnly(form, previewCard), notice, importsCard);
 
-async function upload(selectedFile) {
-  if (!selectedFile) return;
-  datasetInput.value = '';
-  if (selectedFile.size > props.data.max_bytes) { showMessage(`${selectedFile.name} has ${Lab.bytes(selectedFile.size)}. Import it with: ${props.data.lab_command} import FILE`, true); return; }
-  showMessage('Sending the file …');
-  isUploading = true;
-  const data = new FormData();
-  data.append('files', selectedFile);
-  try {
-    const reply = await fetch('gradio_api/upload', { method: 'POST', body: data });
-    if (!reply.ok) throw new Error(`the page answered ${reply.status}`);
-    file = { path: (await reply.json())[0], name: selectedFile.name };
-  } catch (error) {
-    showMessage(`The file could not be sent (${error.message}). Try again.`, true);
-    return;
-  } finally { fileInput.value = ''; isUploading = false; }
-  fileName.textContent = selectedFile.name;
-  resetMapping();
-  requestPreview();
-}
-function resetMapping() {
-  for (const key of Object.keys(mapping)) delete mapping[key];
-  choices = '';
-}
+  const showMessage = (text, isError = false) => showNotice(notice, text, isError);
 
-function request() {
-  const input = file ? { path: file.path, name: file.name } : { dataset: datasetInput.value, split: splitInput.value };
-  return { ...input, column_mapping: mapping, choices, source: sourceSelect.value, annotator: annotatorInput.value };
-}
-const WAITING_TEXTS = { import: 'Importing …', preview: 'Reading it …', ask: 'Counting what would be removed …', back: 'Undoing the import …' };
-function send(action, fields) {
-  pendingId = Date.now();
-  pendingAction = action;
-  showMessage(WAITING_TEXTS[action]);
-  trigger('action', { request_id: pendingId, action, ...fields });
-}
-const sendWithInput = (action, fields = {}) => send(action, { ...request(), ...fields });
-function requestPreview() { sendWithInput('preview'); }
-
-const checkbox = (name, label) => el('label.tick', {}, el('input', { type: 'checkbox', 'data-do': `data-${name}` }), label);
-const isChecked = (name) => previewCard.querySelector(`[data-do=data-${name}]`).checked;
-
-// What each column means. current: the known mapping. Open if the data cannot be read without one.
-function mappingForm(columns, current, isOpen) {
-  return el('details', { open: isOpen }, el('summary', {}, 'Which column means what'),
-    el('div.fields', {}, props.data.mappable_columns.map((meaning) => el('label', {}, el('span.muted', {}, meaning.replace('_', ' ')),
-      meaning === 'annotators'
-        ? el('input.lab-input', { type: 'text', value: current.annotators?.replaceAll(', ', '+') || '', placeholder: 'columns, joined by +', 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } })
-        : el('select.lab-input', { 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } },
-          ['', ...columns].map((name) => el('option', { value: name, selected: (current[meaning] || '') === name }, name || '–')),
-          el('option', { value: '', selected: mapping[meaning] === '' }, meaning === 'prompt' ? 'text at the beginning of both responses' : 'no column'))))),
-    el('label', {}, el('span.muted', {}, "what the votes' words mean, as in 0=first,1=second,2=tie "), el('input.lab-input', { type: 'text', value: choices, 'data-do': 'data-choices', oninput: (event) => { choices = event.target.value; } })),
-    el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: requestPreview }, 'Look again'));
-}
-
-// What only the person knows: the question stands above the fields, which on a phone fill more than the screen.
-function drawQuestion(question, columns) {
-  const card = el('p.lab-notice.bad', { role: 'alert', 'data-do': 'data-question' }, question);
-  previewCard.hidden = false;
-  previewCard.replaceChildren(card, mappingForm(columns, mapping, true));
-  card.scrollIntoView({ block: 'nearest' });
-}
-
-function drawPreview() {
-  previewCard.hidden = !preview;
-  if (!preview) return;
-  const columns = [...new Set([...Object.values(preview.mapping), ...preview.unused])].filter((name) => !name.includes(', '));
-  const choiceCounts = Object.entries(preview.choices).map(([name, n]) => `${n} ${name.replace('_', ' ')}`).join(', ');
-  previewCard.replaceChildren(...[
-    el('div.lab-row', {}, el('h3', {}, preview.name), el('span.muted', { 'data-do': 'data-counts' }, `${plural(preview.rows, 'row')}, ${plural(preview.votes, 'vote')} on ${plural(preview.prompts, 'prompt')} (${preview.layout}); ${choiceCounts || 'no votes'}${preview.people ? `; ${plural(preview.people, 'annotator')}` : ''}`)),
-    preview.unused.length ? el('p.muted', { 'data-do': 'data-unused' }, `Not used: ${preview.unused.slice(0, 12).join(', ')}${preview.unused.length > 12 ? ' …' : ''}`) : null,
-    preview.warnings ? el('p.lab-notice', { 'data-do': 'data-doubts' }, preview.warnings) : null,
-    mappingForm(columns, preview.mapping, false),
-    preview.errors.length ? el('pre.problems', { role: 'alert', 'data-do': 'data-problems' }, `${plural(preview.error_count, 'row')} cannot be used:\n${preview.errors.join('\n')}`) : null,
-    el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'the first rows' }, el('table', {},
-      el('thead', {}, el('tr', {}, ['row', 'prompt', 'first', 'second', 'vote', 'annotator'].map((name) => el('th', { scope: 'col' }, name)))),
-      el('tbody', {}, preview.first_rows.map((row) => el('tr', {}, el('td', {}, String(row.row)),
-        el('td', {}, Lab.prompt(row.turns, '.brief')), ...[row.first, row.second].map((text) => el('td', {}, el('p.lab-text', { dir: 'auto' }, text))), el('td', {}, row.choice.replace('_', ' ')), el('td', {}, row.annotator)))))),
-    el('div.lab-row', {}, checkbox('use_prompts', 'also sample from the new prompts'), checkbox('drop_duplicates', 'leave out further answers of the same person to the same two texts'), checkbox('skip_broken', 'leave out rows that cannot be used')),
-    el('div.lab-row', {}, el('button.lab-button.lab-main', { type: 'button', 'data-do': 'data-import', disabled: !preview.votes, onclick: () => sendWithInput('import', {
-      use_prompts: isChecked('use_prompts'), drop_duplicates: isChecked('drop_duplicates'), skip_broken: isChecked('skip_broken') }) }, 'Import into this project'),
-    el('span.muted', {}, 'If a row cannot be used, nothing is imported, unless such rows are left out.'))].filter(Boolean));
-}
-
-// ---- earlier imports, each of which can be undone
-
-let state = null, confirmingId = 0;
-let confirming = null;  // {id, summary} of the import whose undo is to be confirmed
-const countText = (left, total, noun) => `${left === total ? '' : `${left.toLocaleString('en')} of `}${total.toLocaleString('en')} ${noun}${total === 1 ? '' : 's'}`;
-function importRow(item) {
-  const left = item.votes_left || item.pairs_left, name = { 'data-import': item.id };
-  const details = [new Date(item.created_at * 1000).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' }), item.imported_by && `by ${Lab.displayName(item.imported_by)}`].filter(Boolean).join(', ');
-  const contents = item.votes || item.pairs ? `${countText(item.votes_left, item.votes, 'vote')}, ${countText(item.pairs_left, item.pairs, 'new pair')}` : 'contained nothing new';
-  const undo = (action) => { confirmingId = item.id; send(action, { import: item.id, project: state.project }); };
-  return el('li', name, el('div.what', {}, el('p.name', { dir: 'auto' }, item.name), el('p.muted', {}, details)),
-    el('p.figure', {}, contents, item.taken_back_at ? el('span.muted', {}, item.votes_left ? ' (only partly undone)' : ' (undone)') : null),
-    confirming?.id === item.id
-      ? el('div.sure', {}, el('p', {}, confirming.summary), el('div.lab-row', {},
-        el('button.lab-button.small.danger', { type: 'button', 'data-do': 'data-back-sure', onclick: () => { confirming = null; undo('back'); drawImports(); } }, 'Undo import'),
-        el('button.lab-button.small', { type: 'button', 'data-do': 'data-back-leave', onclick: () => { confirming = null; drawImports(); importsCard.querySelector(`[data-import="${item.id}"] button`)?.focus(); } }, 'Keep')))
-      : left && !(item.taken_back_at && !item.votes_left) ? Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'data-back', 'aria-label': `Undo import of ${item.name}`, onclick: () => undo('ask') }, 'Undo import')) : null);
-}
-function drawImports() {
-  importsCard.hidden = !state.imports.length;
-  importsCard.replaceChildren(el('h3', {}, 'Imported so far'), el('ul', {}, state.imports.map(importRow)));
-}
-const refresh = Lab.poll(root, async () => {
-  const reply = await Lab.unwrap(server.get_state({ revision: state?.revision }));
-  if (reply.unchanged) return;
-  if (reply.project !== state?.project) confirming = null;
-  const focused = importsCard.contains(document.activeElement) && { ...document.activeElement.dataset, id: document.activeElement.closest('li')?.dataset.import };
-  state = reply;
-  drawImports();
-  if (focused) importsCard.querySelector(`[data-import="${focused.id}"] [data-do=${focused.do}]`)?.focus();
-}, 4000);
-
-watch('value', () => {
-  const reply = props.value;
-  if (!reply || reply.request_id !== pendingId) return;
-  if (reply.error) {
-    if (pendingAction === 'preview') { preview = null; drawPreview(); }  // the preview on screen is of another file
-    showMessage(reply.columns ? '' : reply.error, true);
-    if (reply.columns) drawQuestion(reply.error, reply.columns);
-    return;
+  // Without a Hub name the uploaded file is previewed; an upload also starts a preview by itself.
+  function previewDataset() {
+    if (isUploading) return;
+    if (datasetInput.value.trim() || !file) {
+      file = null;
+      fileName.textContent = '';
+      resetMapping();
+    }
+    requestPreview();
   }
-  if (pendingAction === 'ask' || pendingAction === 'back') {
-    showMessage(reply.message || '');
-    confirming = reply.deletion_summary ? { id: confirmingId, summary: reply.deletion_summary } : null;
-    drawImports();
-    importsCard.querySelector('[data-do=data-back-sure]')?.focus();
-    refresh();
-    return;
+
+  async function upload(selectedFile) {
+    if (!selectedFile) return;
+    datasetInput.value = '';
+    if (selectedFile.size > props.data.max_bytes) {
+      showMessage(
+        `${selectedFile.name} has ${formatBytes(selectedFile.size)}. Import it with: ` +
+          `${props.data.lab_command} import FILE`,
+        true,
+      );
+      return;
+    }
+    showMessage('Sending the file …');
+    isUploading = true;
+    const data = new FormData();
+    data.append('files', selectedFile);
+    try {
+      const reply = await fetch('gradio_api/upload', { method: 'POST', body: data });
+      if (!reply.ok) throw new Error(`the page answered ${reply.status}`);
+      file = { path: (await reply.json())[0], name: selectedFile.name };
+    } catch (error) {
+      showMessage(`The file could not be sent (${error.message}). Try again.`, true);
+      return;
+    } finally {
+      fileInput.value = '';
+      isUploading = false;
+    }
+    fileName.textContent = selectedFile.name;
+    resetMapping();
+    requestPreview();
   }
-  if (pendingAction === 'import') { preview = null; file = null; fileName.textContent = ''; showMessage(reply.message); refresh(); } else { preview = reply.preview; showMessage(''); }
-  drawPreview();
-});
+  function resetMapping() {
+    for (const key of Object.keys(mapping)) delete mapping[key];
+    choices = '';
+  }
+
+  function request() {
+    const input = file
+      ? { path: file.path, name: file.name }
+      : { dataset: datasetInput.value, split: splitInput.value };
+    return { ...input, column_mapping: mapping, choices, source: sourceSelect.value, annotator: annotatorInput.value };
+  }
+  function send(action, fields) {
+    pendingId = Date.now();
+    pendingAction = action;
+    showMessage(WAITING_TEXTS[action]);
+    trigger('action', { request_id: pendingId, action, ...fields });
+  }
+  const sendWithInput = (action, fields = {}) => send(action, { ...request(), ...fields });
+  function requestPreview() {
+    sendWithInput('preview');
+  }
+
+  const isChecked = (name) => previewCard.querySelector(`[data-do=data-${name}]`).checked;
+
+  // What each column means. current: the known mapping. Open if the data cannot be read without one.
+  function mappingForm(columns, current, isOpen) {
+    return el(
+      'details',
+      { open: isOpen },
+      el('summary', {}, 'Which column means what'),
+      el(
+        'div.fields',
+        {},
+        props.data.mappable_columns.map((meaning) =>
+          el(
+            'label',
+            {},
+            el('span.muted', {}, meaning.replace('_', ' ')),
+            meaning === 'annotators'
+              ? el('input.lab-input', {
+                  type: 'text',
+                  value: current.annotators?.replaceAll(', ', '+') || '',
+                  placeholder: 'columns, joined by +',
+                  'data-map': meaning,
+                  onchange: (event) => {
+                    mapping[meaning] = event.target.value;
+                  },
+                })
+              : el(
+                  'select.lab-input',
+                  {
+                    'data-map': meaning,
+                    onchange: (event) => {
+                      mapping[meaning] = event.target.value;
+                    },
+                  },
+                  ['', ...columns].map((name) =>
+                    el('option', { value: name, selected: (current[meaning] || '') === name }, name || '–'),
+                  ),
+                  el(
+                    'option',
+                    { value: '', selected: mapping[meaning] === '' },
+                    meaning === 'prompt' ? 'text at the beginning of both responses' : 'no column',
+                  ),
+                ),
+          ),
+        ),
+      ),
+      el(
+        'label',
+        {},
+        el('span.muted', {}, "what the votes' words mean, as in 0=first,1=second,2=tie "),
+        el('input.lab-input', {
+          type: 'text',
+          value: choices,
+          'data-do': 'data-choices',
+          oninput: (event) => {
+            choices = event.target.value;
+          },
+        }),
+      ),
+      el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: requestPreview }, 'Look again'),
+    );
+  }
+
+  // What only the person knows: the question stands above the fields, which on a phone fill more than the screen.
+  function drawQuestion(question, columns) {
+    const card = el('p.lab-notice.bad', { role: 'alert', 'data-do': 'data-question' }, question);
+    previewCard.hidden = false;
+    previewCard.replaceChildren(card, mappingForm(columns, mapping, true));
+    card.scrollIntoView({ block: 'nearest' });
+  }
+
+  function drawPreview() {
+    previewCard.hidden = !preview;
+    if (!preview) return;
+    const columns = [...new Set([...Object.values(preview.mapping), ...preview.unused])].filter(
+      (name) => !name.includes(', '),
+    );
+    const choiceCounts = Object.entries(preview.choices)
+      .map(([name, n]) => `${n} ${name.replace('_', ' ')}`)
+      .join(', ');
+    previewCard.replaceChildren(
+      ...[
+        el(
+          'div.lab-row',
+          {},
+          el('h3', {}, preview.name),
+          el(
+            'span.muted',
+            { 'data-do': 'data-counts' },
+            `${plural(preview.rows, 'row')}, ${plural(preview.votes, 'vote')} on ` +
+              `${plural(preview.prompts, 'prompt')} (${preview.layout}); ${choiceCounts || 'no votes'}` +
+              (preview.people ? `; ${plural(preview.people, 'annotator')}` : ''),
+          ),
+        ),
+        preview.unused.length
+          ? el(
+              'p.muted',
+              { 'data-do': 'data-unused' },
+              `Not used: ${preview.unused.slice(0, 12).join(', ')}${preview.unused.length > 12 ? ' …' : ''}`,
+            )
+          : null,
+        preview.warnings ? el('p.lab-notice', { 'data-do': 'data-doubts' }, preview.warnings) : null,
+        mappingForm(columns, preview.mapping, false),
+        preview.errors.length
+          ? el(
+              'pre.problems',
+              { role: 'alert', 'data-do': 'data-problems' },
+              `${plural(preview.error_count, 'row')} cannot be used:\n${preview.errors.join('\n')}`,
+            )
+          : null,
+        el(
+          'div.scroll',
+          { tabindex: '0', role: 'group', 'aria-label': 'the first rows' },
+          el(
+            'table',
+            {},
+            el(
+              'thead',
+              {},
+              el(
+                'tr',
+                {},
+                ['row', 'prompt', 'first', 'second', 'vote', 'annotator'].map((name) =>
+                  el('th', { scope: 'col' }, name),
+                ),
+              ),
+            ),
+            el(
+              'tbody',
+              {},
+              preview.first_rows.map((row) =>
+                el(
+                  'tr',
+                  {},
+                  el('td', {}, String(row.row)),
+                  el('td', {}, promptView(row.turns, '.brief')),
+                  ...[row.first, row.second].map((text) => el('td', {}, el('p.lab-text', { dir: 'auto' }, text))),
+                  el('td', {}, row.choice.replace('_', ' ')),
+                  el('td', {}, row.annotator),
+                ),
+              ),
+            ),
+          ),
+        ),
+        el(
+          'div.lab-row',
+          {},
+          checkbox('use_prompts', 'also sample from the new prompts'),
+          checkbox('drop_duplicates', 'leave out further answers of the same person to the same two texts'),
+          checkbox('skip_broken', 'leave out rows that cannot be used'),
+        ),
+        el(
+          'div.lab-row',
+          {},
+          el(
+            'button.lab-button.lab-main',
+            {
+              type: 'button',
+              'data-do': 'data-import',
+              disabled: !preview.votes,
+              onclick: () =>
+                sendWithInput('import', {
+                  use_prompts: isChecked('use_prompts'),
+                  drop_duplicates: isChecked('drop_duplicates'),
+                  skip_broken: isChecked('skip_broken'),
+                }),
+            },
+            'Import into this project',
+          ),
+          el('span.muted', {}, 'If a row cannot be used, nothing is imported, unless such rows are left out.'),
+        ),
+      ].filter(Boolean),
+    );
+  }
+
+  // ---- earlier imports, each of which can be undone
+
+  let state = null;
+  let confirmingId = 0;
+  let confirming = null; // {id, summary} of the import whose undo is to be confirmed
+  function importRow(item) {
+    const left = item.votes_left || item.pairs_left;
+    const name = { 'data-import': item.id };
+    const details = [
+      new Date(item.created_at * 1000).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' }),
+      item.imported_by && `by ${displayName(item.imported_by)}`,
+    ]
+      .filter(Boolean)
+      .join(', ');
+    const contents =
+      item.votes || item.pairs
+        ? `${countText(item.votes_left, item.votes, 'vote')}, ${countText(item.pairs_left, item.pairs, 'new pair')}`
+        : 'contained nothing new';
+    const undo = (action) => {
+      confirmingId = item.id;
+      send(action, { import: item.id, project: state.project });
+    };
+    return el(
+      'li',
+      name,
+      el('div.what', {}, el('p.name', { dir: 'auto' }, item.name), el('p.muted', {}, details)),
+      el(
+        'p.figure',
+        {},
+        contents,
+        item.taken_back_at ? el('span.muted', {}, item.votes_left ? ' (only partly undone)' : ' (undone)') : null,
+      ),
+      confirming?.id === item.id
+        ? el(
+            'div.sure',
+            {},
+            el('p', {}, confirming.summary),
+            el(
+              'div.lab-row',
+              {},
+              el(
+                'button.lab-button.small.danger',
+                {
+                  type: 'button',
+                  'data-do': 'data-back-sure',
+                  onclick: () => {
+                    confirming = null;
+                    undo('back');
+                    drawImports();
+                  },
+                },
+                'Undo import',
+              ),
+              el(
+                'button.lab-button.small',
+                {
+                  type: 'button',
+                  'data-do': 'data-back-leave',
+                  onclick: () => {
+                    confirming = null;
+                    drawImports();
+                    importsCard.querySelector(`[data-import="${item.id}"] button`)?.focus();
+                  },
+                },
+                'Keep',
+              ),
+            ),
+          )
+        : left && !(item.taken_back_at && !item.votes_left)
+          ? operatorOnly(
+              el(
+                'button.lab-button.small',
+                {
+                  type: 'button',
+                  'data-do': 'data-back',
+                  'aria-label': `Undo import of ${item.name}`,
+                  onclick: () => undo('ask'),
+                },
+                'Undo import',
+              ),
+            )
+          : null,
+    );
+  }
+  function drawImports() {
+    importsCard.hidden = !state.imports.length;
+    importsCard.replaceChildren(el('h3', {}, 'Imported so far'), el('ul', {}, state.imports.map(importRow)));
+  }
+  const refresh = poll(
+    root,
+    async () => {
+      const reply = await unwrap(server.get_state({ revision: state?.revision }));
+      if (reply.unchanged) return;
+      if (reply.project !== state?.project) confirming = null;
+      const focused = importsCard.contains(document.activeElement) && {
+        ...document.activeElement.dataset,
+        id: document.activeElement.closest('li')?.dataset.import,
+      };
+      state = reply;
+      drawImports();
+      if (focused) importsCard.querySelector(`[data-import="${focused.id}"] [data-do=${focused.do}]`)?.focus();
+    },
+    4000,
+  );
+
+  watch('value', () => {
+    const reply = props.value;
+    if (!reply || reply.request_id !== pendingId) return;
+    if (reply.error) {
+      if (pendingAction === 'preview') {
+        preview = null;
+        drawPreview();
+      } // the preview on screen is of another file
+      showMessage(reply.columns ? '' : reply.error, true);
+      if (reply.columns) drawQuestion(reply.error, reply.columns);
+      return;
+    }
+    if (pendingAction === 'ask' || pendingAction === 'back') {
+      showMessage(reply.message || '');
+      confirming = reply.deletion_summary ? { id: confirmingId, summary: reply.deletion_summary } : null;
+      drawImports();
+      importsCard.querySelector('[data-do=data-back-sure]')?.focus();
+      refresh();
+      return;
+    }
+    if (pendingAction === 'import') {
+      preview = null;
+      file = null;
+      fileName.textContent = '';
+      showMessage(reply.message);
+      refresh();
+    } else {
+      preview = reply.preview;
+      showMessage('');
+    }
+    drawPreview();
+  });
+}

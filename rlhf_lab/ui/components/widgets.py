@@ -12,48 +12,43 @@ from typing import Any
 import gradio as gr
 import plotly
 
-from rlhf_lab.common.bundled_assets import ASSETS
 from rlhf_lab.ui.events import server_function
+from rlhf_lab.ui.scripts import module_address
 
-UI_ASSETS = ASSETS / "ui"
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-#: What the browser may fetch as files.
-STATIC_PATHS = (UI_ASSETS, PLOTLY_JS)
+PLOTLY_TAG = f'<script src="gradio_api/file={PLOTLY_JS}?v={int(PLOTLY_JS.stat().st_mtime)}"></script>'
 #: Options of an event: no progress display, not part of the API for programs, not queued.
 SILENT_EVENT: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
 #: The same, sent also while the reply to the one before is outstanding.
 SILENT_MULTIPLE_EVENT: dict[str, Any] = SILENT_EVENT | {"trigger_mode": "multiple"}
-
-
-def script_path(name: str) -> Path:
-    """The script `NAME.js`, in whichever folder of assets/ui it stands."""
-    return next(UI_ASSETS.rglob(f"{name}.js"))
-
-
-def _script_tag(path: Path) -> str:
-    return f'<script src="gradio_api/file={path}?v={int(path.stat().st_mtime)}"></script>'
+#: What Gradio runs as the body of a function when it has drawn a widget.
+MOUNT_SCRIPT = """
+const events = [{events}];  // Gradio looks here for their names
+import(new URL('{address}', document.baseURI)).then(
+  ({ default: mount }) => mount({ element, props, server, trigger, watch }),
+  () => { element.textContent = 'This part of the page did not load. Reload the page.'; },
+);
+"""
 
 
 def widget(
-    name: str, *, server_functions: Mapping[str, Callable[[dict[str, Any]], Any]] | None = None, charts: bool = False,
-    scripts: Sequence[str] = (), data: Any = None, label: str = "",
+    name: str, *, events: Sequence[str] = (),
+    server_functions: Mapping[str, Callable[[dict[str, Any]], Any]] | None = None, charts: bool = False, data: Any = None,
+    label: str = "",
 ) -> gr.HTML:  # fmt: skip
-    """An empty element that NAME.js fills. The events that the script triggers are attributes of the result.
+    """An empty element that NAME.js fills: a module that exports `mount({element, props, server, trigger, watch})`.
 
-    Its class and id are `lab-NAME`, with hyphens for underscores. server_functions: what the script reads, by name. charts:
-    load plotly.js and charts.js too. scripts: other files of assets/ui that it needs, besides those of lib/ (see ui/page.py).
-    data: JSON that reaches the script as props.data, once.
+    Its class and id are `lab-NAME`, with hyphens for underscores. events: what the module triggers; each is an attribute
+    of the result. server_functions: what the module reads, by name. charts: load plotly.js first. data: JSON that reaches
+    the module as props.data, once.
     A function and not a subclass of gr.HTML: Gradio writes a .pyi file beside every subclass.
     """
-    script_paths = [
-        *((PLOTLY_JS, script_path("charts")) if charts else ()),
-        *(script_path(other) for other in scripts),
-    ]
     css_name = f"lab-{name.replace('_', '-')}"
+    mount_script = MOUNT_SCRIPT.replace("{events}", ", ".join(f"'{event}'" for event in events))
     return gr.HTML(
         html_template=f'<div class="lab {css_name}" role="region" aria-label="{label or name}"></div>',
-        js_on_load=script_path(name).read_text(encoding="utf-8"),
-        head="".join(_script_tag(path) for path in script_paths),
+        js_on_load=mount_script.replace("{address}", module_address(name)),
+        head=PLOTLY_TAG if charts else None,
         server_functions=[server_function(function, name) for name, function in (server_functions or {}).items()],
         apply_default_css=False,
         padding=False,

@@ -48,7 +48,11 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         return controller.handle_action(payload)
 
     component = widget(
-        "backup", server_functions={"get_state": get_state}, data={"piece_bytes": PIECE_BYTES}, label="Backup"
+        "backup",
+        events=("action",),
+        server_functions={"get_state": get_state},
+        data={"piece_bytes": PIECE_BYTES},
+        label="Backup",
     )
     component.action(action, operator, component, **SILENT_MULTIPLE_EVENT)
 

@@ -78,7 +78,12 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         jobs = own_answers(ctx, payload.jobs, ctx.annotator_or_empty(payload.annotator))
         return {"answers": [answer_view(job) for job in jobs]}
 
-    component = widget("chat", server_functions={"options": options, "answers": answers}, label="Chat with a model")
+    component = widget(
+        "chat",
+        events=("ask", "make_pair", "stop_answers", "forget"),
+        server_functions={"options": options, "answers": answers},
+        label="Chat with a model",
+    )
 
     @visitor_action(AskPayload)
     def ask(payload: AskPayload) -> dict[str, Any]:

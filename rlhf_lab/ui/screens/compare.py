@@ -110,6 +110,16 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     component = widget(
         "compare",
+        events=(
+            "start_tournament",
+            "delete_tournament",
+            "judge_pair",
+            "sample",
+            "start_test",
+            "edit_test",
+            "answer",
+            "cancel",
+        ),
         server_functions={
             "options": options,
             "completions": completions,
@@ -117,7 +127,6 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
             "tournament": tournament_state,
             "estimates": lambda query: estimates(ctx, parse_payload(EstimateQuery, query)),
         },
-        scripts=["blind_pairs", "blind_test", "tournament"],
         data={"judges": [[judge.name, judge.description] for judge in JUDGES.values()]},
         label="Compare models",
     )

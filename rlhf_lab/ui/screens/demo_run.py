@@ -54,6 +54,7 @@ def build(ctx: Context, demo: Demo) -> None:
 
     component = widget(
         "demo_run",
+        events=("start", "stop"),
         server_functions={"state": state, "estimate": estimate},
         data=form_data(demo),
         label="Start a run of your own",

@@ -63,7 +63,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         """Whether the secret that a browser keeps is the operator's."""
         return {"is_operator": ctx.is_operator_with_secret(secret)}
 
-    component = widget("header", server_functions={"status": status}, label="State of the lab")
+    component = widget(
+        "header", events=("verify_operator",), server_functions={"status": status}, label="State of the lab"
+    )
     component.verify_operator(verify_operator, operator, component, **SILENT_EVENT)
 
 

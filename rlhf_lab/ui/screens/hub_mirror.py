@@ -35,7 +35,7 @@ def build(ctx: Context, control: MirrorControl, operator: gr.BrowserState) -> No
         return {"message": handle_action(control, payload)}
 
     component = widget(
-        "hub_mirror", server_functions={"get_state": get_state}, label="Copy on the Hub",
+        "hub_mirror", events=("action",), server_functions={"get_state": get_state}, label="Copy on the Hub",
         data={"is_disk_wiped": ctx.on_space and not is_on_storage(ctx.home)},
     )  # fmt: skip
     component.action(action, operator, component, **SILENT_MULTIPLE_EVENT)

@@ -79,7 +79,13 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def action(payload: ImportAction) -> dict[str, Any]:
         return controller.handle_action(payload)
 
-    component = widget("import_data", server_functions={"get_state": get_state}, data=data, label="Import preferences")
+    component = widget(
+        "import_data",
+        events=("action",),
+        server_functions={"get_state": get_state},
+        data=data,
+        label="Import preferences",
+    )
     component.action(action, operator, component, **SILENT_MULTIPLE_EVENT)
 
 

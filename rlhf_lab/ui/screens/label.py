@@ -106,10 +106,11 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         {"name": judge.name, "description": judge.description, "prompt_set": judge.prompt_set}
         for judge in JUDGES.values()
     ]
+    handlers = voting_handlers(ctx)
     component = widget(
         "label",
+        events=("judge", "reset", *handlers),
         server_functions={"recent_votes": recent_votes, "presence": presence, "instant": instant, "disputed": disputed},
-        scripts=["markdown"],
         data={"judges": judges},
         label="Label pairs of texts",
     )
@@ -128,7 +129,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         notice = f'A new project was created: "{project.name}". The old one is kept under Project.'
         return state(ctx, annotator, notice=notice)
 
-    for name, handler in voting_handlers(ctx).items():
+    for name, handler in handlers.items():
         getattr(component, name)(handler, None, component, **SILENT_MULTIPLE_EVENT)
     component.judge(judge, operator, component, **SILENT_MULTIPLE_EVENT)
     component.reset(reset, operator, component, **SILENT_MULTIPLE_EVENT)

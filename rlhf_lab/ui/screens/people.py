@@ -84,6 +84,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     ]
     component = widget(
         "people",
+        events=("rules", "invite", "list_names", "erase", "gold", "person"),
         server_functions={"get_state": get_state},
         data={"fields": fields, "page_command": page_command()},
         label="People",

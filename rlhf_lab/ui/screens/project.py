@@ -139,7 +139,13 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         "max_bytes": MAX_BYTES,
         "has_secret": ctx.operator_secret is not None,
     }
-    component = widget("project", server_functions={"get_state": lambda _: cached_state()}, data=data, label="Project")
+    component = widget(
+        "project",
+        events=("action", "operator_secret"),
+        server_functions={"get_state": lambda _: cached_state()},
+        data=data,
+        label="Project",
+    )
 
     @operator_action(ctx, ProjectPayload)
     def action(payload: ProjectPayload) -> dict[str, Any]:

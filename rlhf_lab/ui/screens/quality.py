@@ -67,6 +67,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     component = widget(
         "quality",
+        events=("action",),
         server_functions={"get_state": controller.get_state},
         data={"heaviest": MAX_WEIGHT},
         label="Quality of the labels",

@@ -76,9 +76,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     component = widget(
         "reward",
+        events=("visitor_train", "train", "estimate", "explain"),
         server_functions={"state": lambda _: cached_state(), "report": report, "explanation": explanation},
         charts=True,
-        scripts=["reward_charts"],
         data={"layout": layout(190), "config": PLOTLY_CONFIG, "is_demo": ctx.demo is not None},
         label="Reward model",
     )

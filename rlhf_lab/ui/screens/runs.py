@@ -84,9 +84,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     }
     component = widget(
         "runs",
+        events=("control", "export"),
         server_functions={"get_state": get_state, "compare": compare, "export_progress": export_progress},
         charts=True,
-        scripts=["export_card"],
         data=data,
         label="Runs and data",
     )

@@ -76,6 +76,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     }
     component = widget(
         "run_form",
+        events=("preset", "algorithm", "estimate", "start"),
         server_functions={"options": lambda _: start_options(ctx, note_cache)},
         data=data,
         label="Start a new run",

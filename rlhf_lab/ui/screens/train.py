@@ -71,6 +71,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     }
     component = widget(
         "train",
+        events=("control",),
         server_functions={
             "points": feed.poll,
             "samples": samples,
@@ -78,7 +79,6 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
             "metric_points": metric_points,
         },
         charts=True,
-        scripts=["token_view", "sample_viewer"],
         data=data,
         label="Training run",
     )

@@ -1,0 +1,74 @@
+// Shows the pair to label until Gradio has rendered the page, so that reading can begin. Its buttons are disabled.
+import { el, fitTextHeights, promptSection } from './dom.js';
+import { annotatorName, currentTab, getItem } from './session.js';
+
+// wide, narrow: what the text is called side by side, and stacked on a phone.
+function side(name, text, wide, narrow) {
+  const label = el('span', {}, el('span.beside', {}, wide), el('span.above', {}, narrow), ' is better');
+  return el(
+    `article.lab-card.side.${name}`,
+    { 'aria-label': `${wide} text` },
+    el('p.lab-text.lab-scroll', { dir: 'auto' }, text),
+    el('button.lab-button', { type: 'button', disabled: true }, label),
+  );
+}
+
+function newOverlay() {
+  const overlay = el('div.lab.lab-first', { 'aria-busy': 'true' });
+  const dark = getItem('dark');
+  overlay.classList.toggle('dark', dark ? dark === 'on' : matchMedia('(prefers-color-scheme: dark)').matches);
+  overlay.classList.toggle('projector', getItem('projector') === 'on');
+  return overlay;
+}
+
+const isRendered = () => document.querySelector('.lab-label[data-pair]');
+
+// Removed once the screen Label has rendered, at the latest after 30 s.
+function removeWhenRendered(overlay) {
+  const observer = new MutationObserver(() => {
+    if (isRendered()) remove();
+  });
+  function remove() {
+    observer.disconnect();
+    overlay.remove();
+  }
+  observer.observe(document, { subtree: true, attributes: true, attributeFilter: ['data-pair'] });
+  setTimeout(remove, 30000);
+}
+
+function show({ turns, left, right, guideline }) {
+  if (isRendered()) return;
+  const overlay = newOverlay();
+  overlay.replaceChildren(
+    el('div.top', {}, el('span.name', {}, 'RLHF Lab'), el('span.muted', {}, 'getting ready …')),
+    el(
+      'div.screen',
+      {},
+      guideline ? el('p.guideline.lab-scroll.lab-text', { dir: 'auto' }, guideline) : null,
+      promptSection(turns),
+      el('h2', {}, 'Which text is better?'),
+      el('div.sides', {}, side('left', left, 'Left', 'First'), side('right', right, 'Right', 'Second')),
+      el(
+        'div.others',
+        {},
+        ['Equally good', 'Both bad', 'Skip', 'Undo', 'Redo'].map((label) =>
+          el('button.lab-button', { type: 'button', disabled: true }, label),
+        ),
+      ),
+    ),
+  );
+  document.body.append(overlay);
+  removeWhenRendered(overlay);
+  fitTextHeights(overlay, overlay.querySelector('.others'));
+}
+
+async function requestFirstPair() {
+  const reply = await fetch('first', {
+    method: 'POST',
+    headers: { 'Content-Type': 'application/json' },
+    body: JSON.stringify({ annotator: annotatorName() }),
+  });
+  if (reply.status === 200) show(await reply.json());
+}
+
+if (currentTab() === 'label') requestFirstPair().catch(() => {}); // the screen itself shows what is wrong

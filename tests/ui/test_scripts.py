@@ -1,0 +1,59 @@
+"""Addresses of the page's modules: they name the version, and are kept by browsers for ever."""
+
+import re
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from rlhf_lab.ui import scripts
+from rlhf_lab.ui.components.widgets import widget
+from rlhf_lab.ui.scripts import MODULE_FOLDER, MODULES, module_address, module_route, module_tags
+
+
+@pytest.fixture
+def client():
+    return TestClient(Starlette(routes=[module_route()]))
+
+
+def test_a_module_is_served_as_it_is_and_kept_for_ever(client):
+    reply = client.get(f"/{MODULE_FOLDER}/lib/dom.js")
+    assert reply.status_code == 200
+    assert reply.content == (scripts.UI_ASSETS / "lib" / "dom.js").read_bytes()
+    assert reply.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert reply.headers["cache-control"] == "public, max-age=31536000, immutable"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "lab-assets/0123456789abcdef/lib/dom.js",  # of another version
+        f"{MODULE_FOLDER}/lib/boot.js",
+        f"{MODULE_FOLDER}/before_gradio.js",
+        f"{MODULE_FOLDER}/lib/../styles/lab.css",
+        f"{MODULE_FOLDER}/lib/%2e%2e/styles/lab.css",
+    ],
+)
+def test_nothing_else_is_served(client, path):
+    assert client.get(f"/{path}").status_code == 404
+
+
+def test_the_version_depends_on_every_module():
+    assert re.fullmatch(r"lab-assets/[0-9a-f]{16}", MODULE_FOLDER)
+    changed = scripts.version_of(MODULES | {"lib/diff.js": MODULES["lib/diff.js"] + b"\n"})
+    renamed = scripts.version_of({name.replace("diff", "diffs"): source for name, source in MODULES.items()})
+    assert len({scripts.version_of(MODULES), changed, renamed}) == 3
+
+
+def test_a_page_loads_every_module_once_by_a_relative_address():
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', module_tags())
+    assert sorted(addresses) == sorted(f"{MODULE_FOLDER}/{name}" for name in MODULES)
+    assert addresses[0] == f"{MODULE_FOLDER}/lib/first_pair.js"
+
+
+def test_a_widget_mounts_its_module_and_has_its_events():
+    component = widget("runs", events=("control", "export"))
+    assert module_address("runs") == f"{MODULE_FOLDER}/screens/runs.js"
+    assert f"new URL('{MODULE_FOLDER}/screens/runs.js', document.baseURI)" in component.js_on_load
+    assert callable(component.control)
+    assert not hasattr(component, "answer")
