@@ -33,6 +33,7 @@ OPERATOR_CONTROLS = {
     "Runs & data": [
         "run-rename", "run-resume", "run-delete", "export-labels", "export-dataset", "export-run", "export-reward-model",
         "export-source", "quality-weight", "quality-train", "data-choose", "data-hub", "data-hub-look", "data-back",
+        "backup-create", "backup-choose", "mirror-repository", "mirror-token", "mirror-set-up",
     ],
     "Reward model": ["train", "source"],
     "Project": ["project-rename", "project-temperature", "project-open", "project-delete", "stop-engine"],
@@ -119,8 +120,8 @@ def single_user_lab(tmp_path_factory):
 def go_to(page, name: str) -> None:
     page.get_by_role("tab", name=name, exact=True).click()
     if name == "Runs & data":
-        for fold in ("runs-quality", "runs-import"):
-            if not page.locator(f"#{fold} .lab").is_visible():
+        for fold in ("runs-quality", "runs-import", "runs-backup"):
+            if not page.locator(f"#{fold} .lab").first.is_visible():
                 page.locator(f"#{fold} > button").click()
 
 
