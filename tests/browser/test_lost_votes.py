@@ -11,12 +11,14 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.votes import vote_counts
 
-#: JavaScript: while window.replyTimeout is set, replies are awaited for that many ms; window.waits records the real timeouts.
+#: JavaScript: while window.replyTimeout is set, window.changedReplies replies are awaited for that many ms; window.waits records
+#: the real timeouts.
 SHORT_TIMEOUTS = """const wait = window.setTimeout, waits = window.waits = [];
+    window.changedReplies = Infinity;
     window.setTimeout = (act, ms, ...more) => {
-        const changed = window.replyTimeout && String(act).includes('onTimeout');
-        if (changed) waits.push(ms);
-        return wait(act, changed ? window.replyTimeout : ms, ...more); };"""
+        const isReply = window.replyTimeout && String(act).includes('onTimeout');
+        if (isReply) waits.push(ms);
+        return wait(act, isReply && waits.length <= window.changedReplies ? window.replyTimeout : ms, ...more); };"""
 
 
 def vote_count(lab) -> int:
@@ -76,8 +78,10 @@ def message(page):
 def test_unanswered_vote_is_kept_and_sent_again_until_it_is_stored(lab, open_page):
     page, held = open_impatient_page(lab, open_page), []
     pair, before = current_pair(page), vote_count(lab)
-    sent = intercept_votes(page, *[held.append] * 6)  # the seventh request reaches the server
-    page.evaluate("window.replyTimeout = 300")
+    sent = intercept_votes(
+        page, *[held.append] * 6
+    )  # the seventh request reaches the server, and is awaited for its full time
+    page.evaluate("window.replyTimeout = 300; window.changedReplies = 6;")
     page.keyboard.press("1")
     assert page.get_attribute(".lab-label", "data-pair") != pair
     expect(message(page)).to_contain_text("Your last answer is not stored yet")
