@@ -69,7 +69,9 @@ class SourceFile:
                     self.functions.setdefault(node.name, set()).update(_python_identifiers(node))
         else:
             self.identifiers = _words(text)
-            for match in re.finditer(r"^( *)(?:export )?(?:async )?function (\w+)(\(.*?)^\1\}", text, re.MULTILINE | re.DOTALL):
+            for match in re.finditer(
+                r"^( *)(?:export )?(?:async )?function (\w+)(\(.*?)^\1\}", text, re.MULTILINE | re.DOTALL
+            ):
                 self.functions.setdefault(match[2], set()).update(_words(match[3]))
 
     def defines(self, name: str) -> bool:

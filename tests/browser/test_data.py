@@ -113,7 +113,9 @@ def test_import_is_undone_after_a_confirmation(lab, open_page):
     control(page, "data-file").set_input_files(file)
     expect(control(page, "data-doubts")).to_contain_text("1 vote already in this project, left out")
     control(page, "data-source").select_option("simulated")
-    expect(control(page, "data-doubts")).to_have_text(re.compile("^Please check: 1 vote by a person who has already compared"))
+    expect(control(page, "data-doubts")).to_have_text(
+        re.compile("^Please check: 1 vote by a person who has already compared")
+    )
 
     mine.locator("[data-do=data-back]").click()
     expect(mine).to_contain_text("1 vote and 1 pair will be removed.")

@@ -168,7 +168,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     if (person.ties.low > 0.5) texts.push('mostly ties');
     if (person.seconds !== null && person.seconds < 1 && person.votes >= 10) texts.push('votes within a second');
     if (person.alpha_without !== null && state.alpha !== null && person.alpha_without - state.alpha > 0.03) {
-      texts.push('the others agree better without them them');
+      texts.push('the others agree better without this person');
     }
     return texts.join(', ');
   }
