@@ -17,13 +17,16 @@ for own in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE", "RLHF_LAB_QUANTIZE", "RLHF_LAB_M
     os.environ.pop(own, None)
 
 
-#: Files of tests/browser that train with an engine, about half of the time of all. No two of them run at once.
-BROWSER_AND_ENGINE = (
+#: Files of tests/browser that run in the first of two processes, about half of the time of all. Those that train with an engine
+#: are among them, so no two of them run at once.
+FIRST_BROWSER = (
     "test_chat.py",
     "test_crash_recovery.py",
     "test_demo_mode.py",
     "test_full_journey.py",
+    "test_label.py",
     "test_restored_lab.py",
+    "test_screens.py",
 )
 
 
@@ -36,7 +39,7 @@ def pytest_xdist_make_scheduler(config, log):
             file = super()._split_scope(nodeid)
             if "browser/" not in file:
                 return file
-            return "browser and engine" if file.endswith(BROWSER_AND_ENGINE) else "browser"
+            return "first browser" if file.endswith(FIRST_BROWSER) else "second browser"
 
     return TwoBrowsers(config, log)
 
