@@ -85,6 +85,12 @@ export default function mount({ element, props, server, trigger, watch }) {
   // ---- charts: figure(palette) -> {traces, layout}; redrawing keeps the zoom
 
   const charts = new Map(); // name → {node, figure}
+  // A chart that is drawn while its screen is hidden has plotly's own width until somebody opens the screen.
+  const widths = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      if (target.clientWidth && target._fullLayout && target._fullLayout.width !== target.clientWidth) P.Plots.resize(target);
+    }
+  });
 
   function drawChart({ node, figure }) {
     const { traces, layout: extra } = figure(palette());
@@ -114,6 +120,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   function chart(name, label, figure) {
     const node = el('div.plot', { role: 'img', 'aria-label': label });
     charts.set(name, { node, figure });
+    widths.observe(node);
     requestAnimationFrame(() => {
       if (node.isConnected) drawChart(charts.get(name));
     });
@@ -124,6 +131,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     for (const [name, { node }] of charts) {
       if (!node.isConnected) {
         P.purge(node);
+        widths.unobserve(node);
         charts.delete(name);
       }
     }
