@@ -15,6 +15,7 @@ from rlhf_lab.store.reward_models import reward_models
 
 def open_section(page, section):
     page.get_by_role("tab", name="Runs & data").click()
+    page.get_by_role("heading", name="Export").wait_for()  # above the section: what comes later moves it down
     page.locator(f"#{section} > button").click()
 
 
@@ -62,7 +63,7 @@ def test_import_agreement_training_without_an_annotator_and_export(lab, open_pag
     twice.write_text("\n".join(json.dumps(row) for row in (pair, pair, pair | {"chosen": "b"}, pair | {"chosen": " "})))
     control(page, "data-file").set_input_files(twice)
     expect(control(page, "data-doubts")).to_contain_text(
-        "1 vote by somebody who has answered about the same two texts before"
+        "1 vote by a person who has already compared the same two texts"
     )
     expect(control(page, "data-doubts")).to_contain_text("1 comparison of a text with itself")
     expect(control(page, "data-doubts")).to_contain_text("1 comparison with an empty text")
@@ -74,7 +75,9 @@ def test_import_agreement_training_without_an_annotator_and_export(lab, open_pag
 
     page.locator("#runs-quality > button").click()
     expect(control(page, "quality-agreement")).to_have_text("33 %")
-    expect(page.locator('.lab-quality tr[data-name="cy"]')).to_contain_text("the others agree better without them them")
+    expect(page.locator('.lab-quality tr[data-name="cy"]')).to_contain_text(
+        "the others agree better without this person"
+    )
     expect(page.locator(".lab-quality [data-trend=alpha]")).to_contain_text("alpha over time")
     course = page.locator('.lab-quality tr[data-name="cy"] .spark')
     control(page, "quality-trend").select_option("ties")

@@ -29,8 +29,8 @@ if "deaf" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with Database.open(Path(sys.argv[1])) as db:
     while True:
-        engine_process.record_heartbeat(db, "idle", device="cpu", memory_mib=12.5)
         print("beat", flush=True)
+        engine_process.record_heartbeat(db, "idle", device="cpu", memory_mib=12.5)
         time.sleep(0.1)
 """
 
