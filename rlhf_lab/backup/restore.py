@@ -84,9 +84,10 @@ def put_in_place(home: Path, folder: Path) -> Path | None:
             home_replacement.finish_replacement(home)
         for path in folder.rglob("*"):
             fsync_path(path)
+        for other in (new, home / CONFIRMED_FOLDER):  # of an earlier restore; a part of it must not keep this name
+            if other != folder and other.exists():
+                shutil.rmtree(other.rename(home / f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}"))
         if folder != new:
-            if new.exists():  # of a restore that was interrupted; a part of it must not keep this name
-                shutil.rmtree(new.rename(home / f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}"))
             folder.rename(new)
         return home_replacement.replace_content(home, replaced)
     except OSError as error:

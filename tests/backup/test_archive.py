@@ -334,6 +334,19 @@ def test_a_staged_backup_waits_for_the_next_start(home, backup):
         archive.confirm_staged(home)
 
 
+def test_a_later_restore_in_the_terminal_replaces_one_that_waits(home, backup, tmp_path):
+    """Else the next start would put the older choice in its place."""
+    with Database.open(home) as db, db.write() as conn:
+        conn.exec_driver_sql("DELETE FROM votes WHERE id = 1")
+    newer = tmp_path / "newer.tar"
+    archive.write_backup(home, newer)
+    archive.stage_backup(backup, home)
+    archive.confirm_staged(home)
+    restore_backup(newer, home, replace=True)
+    assert apply_confirmed(home) is None
+    assert len(votes(home)) == 2
+
+
 def test_uploads_that_were_given_up_are_deleted_at_a_start_a_day_later(home, backup):
     archive.stage_backup(backup, home)
     for name in (".restore-upload", ".restore-0a1b2c3d"):
