@@ -88,7 +88,8 @@ export default function mount({ element, props, server, trigger, watch }) {
   // A chart that is drawn while its screen is hidden has plotly's own width until somebody opens the screen.
   const widths = new ResizeObserver((entries) => {
     for (const { target } of entries) {
-      if (target.clientWidth && target._fullLayout && target._fullLayout.width !== target.clientWidth) P.Plots.resize(target);
+      const drawnWidth = target._fullLayout?.width;
+      if (target.clientWidth && drawnWidth && drawnWidth !== target.clientWidth) P.Plots.resize(target);
     }
   });
 
