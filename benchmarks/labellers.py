@@ -90,7 +90,9 @@ def measure(home: Path, args: argparse.Namespace) -> dict[str, Any]:
             run_id = run_control.start_run(db, home, project.id, config, None).id
             while (start_step := get_run(db, run_id).step) < args.quiet_steps:
                 time.sleep(0.2)
-            clients, figures_ms = run_clients(page, args)
+            clients, figures_ms = run_clients(
+                page, args.clients, args.seconds, restart=args.restart, browser=args.browser
+            )
             end_step = get_run(db, run_id).step
         finally:
             page.kill()
@@ -116,18 +118,20 @@ def wait_for_job(db: Database, home: Path, job: Job) -> None:
     assert current.status is JobStatus.DONE, current.error
 
 
-def run_clients(page: "Page", args: argparse.Namespace) -> tuple[list["Client"], list[float]]:
+def run_clients(
+    page: "Page", count: int, seconds: float, *, restart: bool = False, browser: bool = False
+) -> tuple[list["Client"], list[float]]:
     """The clients after their time, and ms from a vote in the browser to the figures that include it."""
-    end = time.monotonic() + args.seconds
-    clients = [Client(n, page.url, end) for n in range(args.clients)]
+    end = time.monotonic() + seconds
+    clients = [Client(n, page.url, end) for n in range(count)]
     threads = [threading.Thread(target=client.run) for client in clients]
     for thread in threads:
         thread.start()
-    if args.restart:
-        time.sleep(args.seconds / 2)
+    if restart:
+        time.sleep(seconds / 2)
         page.kill()
         page.start()
-    figures_ms = vote_in_browser(page.url, end) if args.browser else []
+    figures_ms = vote_in_browser(page.url, end) if browser else []
     for thread in threads:
         thread.join()
     return clients, figures_ms
@@ -155,10 +159,10 @@ def vote_in_browser(url: str, end: float) -> list[float]:
                 start_time = time.perf_counter()
                 page.keyboard.press("1")
                 page.wait_for_function(
-                    "document.querySelector('.instant .guess').innerText.includes('learns from your answer')"
+                    "document.querySelector('.instant .guess').innerText.includes('is being trained on your answer')"
                 )
                 page.wait_for_function(
-                    "!document.querySelector('.instant .guess').innerText.includes('learns from your answer')",
+                    "!document.querySelector('.instant .guess').innerText.includes('is being trained on your answer')",
                     polling=20,
                 )
                 waits.append(1000 * (time.perf_counter() - start_time))

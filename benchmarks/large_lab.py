@@ -18,7 +18,6 @@ import random
 import resource
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -31,7 +30,7 @@ from sqlalchemy import insert, update
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from labellers import Client, Page, latency_summary, reconcile, wait_for_job
+from labellers import Page, latency_summary, reconcile, run_clients, wait_for_job
 
 from rlhf_lab.common.enums import Choice, JobKind, Source, Strength
 from rlhf_lab.common.records import LabelSnapshot, Project, Vote
@@ -88,6 +87,9 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--no-ppo", action="store_true", help="clients: without PPO beside them")
+    parser.add_argument(
+        "--browser", action="store_true", help="clients: one more person labels in Chromium beside them"
+    )
     parser.add_argument("--formats", default="jsonl,jsonl.gz,json,csv,parquet")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -330,13 +332,8 @@ def measure_clients(home: Path, args: argparse.Namespace) -> dict[str, Any]:
             time.sleep(5.0)
             start_step = get_run(db, run_id).step if run_id is not None else 0
             assert page.process is not None
-            cpu_before, end = process_cpu_s(page.process.pid), time.monotonic() + args.seconds
-            clients = [Client(n, page.url, end) for n in range(args.clients)]
-            threads = [threading.Thread(target=client.run) for client in clients]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            cpu_before = process_cpu_s(page.process.pid)
+            clients, figures_ms = run_clients(page, args.clients, args.seconds, browser=args.browser)
             cores = (process_cpu_s(page.process.pid) - cpu_before) / args.seconds
             steps = get_run(db, run_id).step - start_step if run_id is not None else 0
         finally:
@@ -345,7 +342,7 @@ def measure_clients(home: Path, args: argparse.Namespace) -> dict[str, Any]:
         warm = [latency for client in clients for latency in client.latencies_ms["next_pair"][1:]]
         return reconcile(db, clients) | latency_summary("next_pair_but_the_first_of_each", warm) | {
             "clients": args.clients, "seconds": args.seconds, "ppo_steps_meanwhile": steps, "page_cores": round(cores, 2),
-        }  # fmt: skip
+        } | (latency_summary("instant_figures", figures_ms) if args.browser else {})  # fmt: skip
 
 
 def reward_model_ids(db: Database) -> list[int]:
