@@ -17,6 +17,12 @@ export function el(selector, attributes = {}, ...children) {
   return node;
 }
 
+// The head of a table, a column for each label.
+export function tableHead(labels) {
+  const cells = labels.map((label) => el('th', { scope: 'col' }, label));
+  return el('thead', {}, el('tr', {}, cells));
+}
+
 export function svg(tag, attributes, ...children) {
   const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);

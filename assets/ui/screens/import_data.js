@@ -1,5 +1,5 @@
 // Section "Import preferences": choose a file or a Hub data set, preview it, map columns, import it; undo an import.
-import { el, promptView, showNotice } from '../lib/dom.js';
+import { el, promptView, showNotice, tableHead } from '../lib/dom.js';
 import { displayName, formatBytes, plural } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
 import { operatorNotice, operatorOnly } from '../lib/session.js';
@@ -289,17 +289,7 @@ export default function mount({ element, props, server, trigger, watch }) {
           el(
             'table',
             {},
-            el(
-              'thead',
-              {},
-              el(
-                'tr',
-                {},
-                ['row', 'prompt', 'first', 'second', 'vote', 'annotator'].map((name) =>
-                  el('th', { scope: 'col' }, name),
-                ),
-              ),
-            ),
+            tableHead(['row', 'prompt', 'first', 'second', 'vote', 'annotator']),
             el(
               'tbody',
               {},

@@ -1,6 +1,6 @@
 // Screen "People": who is here, the leaderboard, the invitation; for the operator also the labelling rules and erasing
 // a person.
-import { deleteConfirmation, el, svg } from '../lib/dom.js';
+import { deleteConfirmation, el, svg, tableHead } from '../lib/dom.js';
 import { displayName, formatInterval, formatPercent, isVisitor, plural } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
 import { annotatorName, earlierName, isOperator, operatorNotice, operatorOnly } from '../lib/session.js';
@@ -401,17 +401,7 @@ export default function mount({ element, props, server, trigger, watch }) {
             el(
               'table',
               {},
-              el(
-                'thead',
-                {},
-                el(
-                  'tr',
-                  {},
-                  ['Name', 'Right', 'Accuracy (95 %)', 'Expert', 'Rule'].map((text) =>
-                    el('th', { scope: 'col' }, text),
-                  ),
-                ),
-              ),
+              tableHead(['Name', 'Right', 'Accuracy (95 %)', 'Expert', 'Rule']),
               el(
                 'tbody',
                 {},

@@ -1,5 +1,5 @@
 // Screen "Project": the list of projects, a new one, the operator's secret, the lab's folder and engine.
-import { deleteConfirmation, el, nameField, promptView, showNotice } from '../lib/dom.js';
+import { deleteConfirmation, el, nameField, promptView, showNotice, tableHead } from '../lib/dom.js';
 import { formatBytes, formatNumber, plural, timeLeftText } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
 import { operatorNotice, operatorOnly } from '../lib/session.js';
@@ -355,15 +355,7 @@ export default function mount({ element, props, server, trigger, watch }) {
         el(
           'table',
           {},
-          el(
-            'thead',
-            {},
-            el(
-              'tr',
-              {},
-              head.map((label) => el('th', { scope: 'col' }, label)),
-            ),
-          ),
+          tableHead(head),
           el('tbody', {}, state.projects.map(row)),
         ),
       ),

@@ -1,5 +1,5 @@
 // Section "Quality of the labels": agreement, annotators, weights for the next reward model, doubtful labels.
-import { el, promptView, showNotice, sparkline } from '../lib/dom.js';
+import { el, promptView, showNotice, sparkline, tableHead } from '../lib/dom.js';
 import { displayName, formatInterval, formatNumber, formatPercent } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
 import { operatorOnly } from '../lib/session.js';
@@ -221,15 +221,7 @@ export default function mount({ element, props, server, trigger, watch }) {
           el(
             'table',
             {},
-            el(
-              'thead',
-              {},
-              el(
-                'tr',
-                {},
-                header.map((label) => el('th', { scope: 'col' }, label)),
-              ),
-            ),
+            tableHead(header),
             el(
               'tbody',
               {},
@@ -310,17 +302,7 @@ export default function mount({ element, props, server, trigger, watch }) {
         el(
           'table',
           {},
-          el(
-            'thead',
-            {},
-            el(
-              'tr',
-              {},
-              ['reward model', 'labels', 'learnt from', 'held-out pairs ranked as labelled'].map((label) =>
-                el('th', { scope: 'col' }, label),
-              ),
-            ),
-          ),
+          tableHead(['reward model', 'labels', 'learnt from', 'held-out pairs ranked as labelled']),
           el(
             'tbody',
             {},

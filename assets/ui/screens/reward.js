@@ -9,7 +9,7 @@ import {
   MIN_CALIBRATION_PAIRS,
   unseenPairs,
 } from '../components/reward_charts.js';
-import { conversationField, el, palette } from '../lib/dom.js';
+import { conversationField, el, palette, tableHead } from '../lib/dom.js';
 import {
   formatAccuracy,
   formatDifference,
@@ -568,17 +568,7 @@ export default function mount({ element, props, server, trigger, watch }) {
         el(
           'table',
           {},
-          el(
-            'thead',
-            {},
-            el(
-              'tr',
-              {},
-              ['', 'accuracy', '95 % interval', 'labels', 'from', 'trained'].map((name) =>
-                el('th', { scope: 'col' }, name),
-              ),
-            ),
-          ),
+          tableHead(['', 'accuracy', '95 % interval', 'labels', 'from', 'trained']),
           el(
             'tbody',
             {},

@@ -1,7 +1,7 @@
 // Screen "Runs & data": the list of runs, a comparison of chosen runs, exports.
 import { chartConfig, chartTheme, integerTick, onThemeChange } from '../components/charts.js';
 import { updateExportCard } from '../components/export_card.js';
-import { deleteConfirmation, el, nameField, showNotice, sparkline } from '../lib/dom.js';
+import { deleteConfirmation, el, nameField, showNotice, sparkline, tableHead } from '../lib/dom.js';
 import { formatBytes, formatNumber, plotlyText } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
 import { operatorNotice, operatorOnly } from '../lib/session.js';
@@ -312,15 +312,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     const table = el(
       'table',
       {},
-      el(
-        'thead',
-        {},
-        el(
-          'tr',
-          {},
-          head.map((label) => el('th', { scope: 'col' }, label)),
-        ),
-      ),
+      tableHead(head),
       el('tbody', {}, state.runs.map(row)),
     );
     list.replaceChildren(

@@ -2,7 +2,7 @@
 // fetchState({tournament_id, annotator}) -> state (ui/screens/tournament.py); trigger: sends an event; getRequest():
 // the form's settings; chosenModels(): [[model, label]] of the columns.
 import { createBlindPairs } from '../components/blind_pairs.js';
-import { deleteConfirmation, el } from '../lib/dom.js';
+import { deleteConfirmation, el, tableHead } from '../lib/dom.js';
 import { getItem, operatorNotice, operatorOnly, setItem } from '../lib/session.js';
 
 export function createTournament({ root, fetchState, trigger, getRequest, chosenModels }) {
@@ -290,7 +290,6 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
     const key = JSON.stringify(standings);
     if (tables.dataset.key === key) return;
     tables.dataset.key = key;
-    const head = (...names) => el('thead', {}, el('tr', {}, ...names.map((name) => el('th', { scope: 'col' }, name))));
     const hasGold = rows.some((row) => row.gold !== null);
     const scoreText = (row) =>
       row.is_reference ? '0 (reference)' : `${signed(row.score)} (${signed(row.low)} to ${signed(row.high)})`;
@@ -326,7 +325,7 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
         el(
           'table',
           { 'data-do': 'tournament-ranking' },
-          head('model', 'score (95 % interval)', 'KL', 'reward', ...(hasGold ? ['gold'] : [])),
+          tableHead(['model', 'score (95 % interval)', 'KL', 'reward', ...(hasGold ? ['gold'] : [])]),
           el('tbody', {}, ...scores),
         ),
       ),
@@ -344,7 +343,7 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
         el(
           'table',
           { 'data-do': 'tournament-matrix' },
-          head('', ...rows.map((row) => row.name)),
+          tableHead(['', ...rows.map((row) => row.name)]),
           el('tbody', {}, ...matrix),
         ),
       ),
