@@ -47,13 +47,13 @@ def load_functions(items: Sequence[tuple[str, dict[str, Any], str]]) -> list[tup
 
 
 def evaluate(
-    label: str, function: Callable[..., object], prompts: list[str], responses: list[str], report: Report
+    label: str, function: Callable[..., Any], prompts: list[str], responses: list[str], report: Report
 ) -> list[float]:
     """The values of a function, which may be a batch function. Raises RewardFunctionError that names the text."""
     if is_batch_function(function):
         report(label, 0)
         try:
-            values = list(function(prompts, responses))  # type: ignore[call-overload]
+            values = list(function(prompts, responses))
         except Exception as error:
             raise RewardFunctionError(f"{label} failed on a batch of {len(responses)} texts: {error!r}") from error
         if len(values) != len(responses):

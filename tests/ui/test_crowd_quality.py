@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 from page_events import event_handlers
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Vote
@@ -18,6 +20,7 @@ from rlhf_lab.store.gold_pairs import mark_gold
 from rlhf_lab.store.pair_leases import leased_pairs
 from rlhf_lab.store.projects import newest_pairs, set_labelling_config
 from rlhf_lab.store.votes import cast_vote, vote_history
+from rlhf_lab.ui import http_api
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.screens import label, people
 from rlhf_lab.ui.services import crowd, voting
@@ -127,6 +130,15 @@ def test_a_paused_person_gets_no_pair_until_the_operator_lets_them_go_on(ctx, sh
         crowd.refuse_if_paused(shared, "Ann")
     people.decide_about_person(ctx, people.PersonPayload(name="Ann", go_on=True))
     assert label.state(shared, "Ann")["pair"] is not None
+
+
+def test_a_paused_program_gets_no_pair(shared):
+    set_rules(shared, gold_rule="pause", gold_answers=5)
+    answer_wrongly(shared, "api:tool")
+    client = TestClient(Starlette(routes=http_api.routes(shared)))
+    reply = client.post("/api/next_pair", json={"name": "tool"})
+    assert (reply.status_code, reply.json()) == (403, {"error": crowd.PAUSED_TEXT})
+    assert client.post("/api/next_pair", json={"name": "another"}).json()["id"] is not None
 
 
 def test_only_experts_and_the_operator_decide_and_choose_gold_pairs(ctx, shared):

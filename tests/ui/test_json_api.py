@@ -47,6 +47,15 @@ def test_a_program_labels_with_three_requests(ctx, client):
     assert client.get("/api/status").json()["labels"] == 1
 
 
+def test_figures_that_a_page_shows_follow_the_votes_of_programs(ctx, client):
+    ctx.instant_reward.figures(ctx.project.id)  # a page asks
+    ctx.instant_reward._wake.clear()
+    pair = call(client, "next_pair", name="tool").json()
+    assert not ctx.instant_reward._wake.is_set()
+    call(client, "submit_vote", name="tool", pair_id=pair["id"], choice="left", uuid="u1")
+    assert ctx.instant_reward._wake.is_set()
+
+
 def test_programs_of_one_address_are_distinguished_by_their_session(client):
     assert call(client, "next_pair", name="tool", session="one").status_code == 200
     refused = call(client, "next_pair", name="tool", session="two")
