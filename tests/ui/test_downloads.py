@@ -120,11 +120,12 @@ def test_an_impossible_export_is_refused_and_leaves_no_file(ctx, downloads, payl
     assert not list((ctx.home / "exports").glob("*"))
 
 
-def test_another_projects_run_is_not_exported(ctx, downloads):
+def test_runs_and_reward_models_of_another_project_are_not_exported(ctx, downloads):
     run = a_run(ctx)
     new_project(ctx.db)
-    with pytest.raises(ConfigError, match="Another project"):
-        create(downloads, {"kind": "run", "run": run.id})
+    for payload in ({"kind": "run", "run": run.id}, {"kind": "reward-model", "reward_model": run.reward_model_id}):
+        with pytest.raises(ConfigError, match="Another project"):
+            create(downloads, payload)
 
 
 @pytest.fixture
