@@ -16,7 +16,8 @@ from rlhf_lab.common.records import Completion, Prompt
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import live_pair_of, load_pairs
-from rlhf_lab.store.votes import NOT_A_REPEAT, has_live_vote, is_final_label, live_votes_query
+from rlhf_lab.store.vote_table import current_votes
+from rlhf_lab.store.votes import LIVE_VOTE, NOT_A_REPEAT, has_live_vote, is_final_label, live_votes_query
 
 #: Of what the engine computes (engine/text_features.py). Features of another version are computed again.
 FEATURE_VERSION = 1
@@ -103,8 +104,10 @@ def newest_labels(db: Database, project_id: int, source: Source, limit: int = MA
     """
     v, p = t.votes.c, t.pairs.c
     columns = (v.id, v.pair_id, t.completions.c.prompt_id, p.first_id, p.second_id, v.choice, v.strength)
-    query = live_votes_query(project_id, source, *columns).join(t.completions, t.completions.c.id == p.first_id)
-    query = query.where(is_final_label(), v.choice != Choice.SKIP).order_by(v.id.desc()).limit(limit)
+    votes = current_votes(db, project_id)  # in memory: SQLite would read all votes to find the newest labels
+    newest = votes.vote_id[np.flatnonzero(votes.training_labels(source, gold=True))[-limit:]].tolist()
+    query = select(*columns).join(t.pairs, p.id == v.pair_id).join(t.completions, t.completions.c.id == p.first_id)
+    query = query.where(v.id.in_(newest), LIVE_VOTE, is_final_label()).order_by(v.id)
     with db.read() as conn:
         rows = conn.execute(query).all()
     return [
@@ -112,7 +115,7 @@ def newest_labels(db: Database, project_id: int, source: Source, limit: int = MA
             row.id, row.pair_id, row.prompt_id, row.first_id, row.second_id, row.choice,
             0.0 if row.strength is None else float(row.strength.level),
         )
-        for row in reversed(rows)
+        for row in rows
     ]  # fmt: skip
 
 
