@@ -17,7 +17,7 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import live_pair_of, load_pairs
 from rlhf_lab.store.vote_table import current_votes
-from rlhf_lab.store.votes import LIVE_VOTE, NOT_A_REPEAT, has_live_vote, is_final_label, live_votes_query
+from rlhf_lab.store.votes import LIVE_VOTE, has_live_vote, is_final_label
 
 #: Of what the engine computes (engine/text_features.py). Features of another version are computed again.
 FEATURE_VERSION = 1
@@ -104,8 +104,7 @@ def newest_labels(db: Database, project_id: int, source: Source, limit: int = MA
     """
     v, p = t.votes.c, t.pairs.c
     columns = (v.id, v.pair_id, t.completions.c.prompt_id, p.first_id, p.second_id, v.choice, v.strength)
-    votes = current_votes(db, project_id)  # in memory: SQLite would read all votes to find the newest labels
-    newest = votes.vote_id[np.flatnonzero(votes.training_labels(source, gold=True))[-limit:]].tolist()
+    newest = _newest_label_ids(db, project_id, source, limit)
     query = select(*columns).join(t.pairs, p.id == v.pair_id).join(t.completions, t.completions.c.id == p.first_id)
     query = query.where(v.id.in_(newest), LIVE_VOTE, is_final_label()).order_by(v.id)
     with db.read() as conn:
@@ -119,15 +118,23 @@ def newest_labels(db: Database, project_id: int, source: Source, limit: int = MA
     ]  # fmt: skip
 
 
+def _newest_label_ids(db: Database, project_id: int, source: Source, limit: int) -> list[int]:
+    """Found in memory: SQLite would read all votes."""
+    votes = current_votes(db, project_id)
+    ids: list[int] = votes.vote_id[np.flatnonzero(votes.training_labels(source, gold=True))[-limit:]].tolist()
+    return ids
+
+
 def texts_without_features(db: Database, project_id: int, limit: int) -> list[tuple[Prompt, Completion]]:
     """At most `limit` completions that the instant reward model needs and that have no features, with their prompts.
 
     First those of the newest labels, then those of pairs that nobody has labelled yet.
     """
+    newest = [_newest_label_ids(db, project_id, source, MAX_INSTANT_LABELS) for source in Source]
     with db.read() as conn:
         pair_ids = [
             pair_id
-            for query in (*(_labelled_pairs(project_id, source) for source in Source), _unlabelled_pairs(project_id))
+            for query in (*map(_labelled_pairs, newest), _unlabelled_pairs(project_id))
             for pair_id in conn.execute(query.limit(limit)).scalars()
         ]
         pairs = {pair.id: pair for pair in load_pairs(conn, pair_ids[:limit])}
@@ -138,13 +145,11 @@ def texts_without_features(db: Database, project_id: int, limit: int) -> list[tu
     return list(missing.values())[:limit]
 
 
-def _labelled_pairs(project_id: int, source: Source) -> Select[*tuple[Any, ...]]:
-    """Pairs of the newest labels whose features are missing."""
-    vote_id = t.votes.c.id
-    labels = live_votes_query(project_id, source, vote_id).where(NOT_A_REPEAT)
-    newest = labels.order_by(vote_id.desc()).limit(MAX_INSTANT_LABELS)
-    query = live_votes_query(project_id, source, t.pairs.c.id).where(vote_id.in_(newest), _lacks_features())
-    return query.order_by(vote_id.desc())
+def _labelled_pairs(vote_ids: Sequence[int]) -> Select[*tuple[Any, ...]]:
+    """Pairs of these votes whose features are missing."""
+    v, p = t.votes.c, t.pairs.c
+    query = select(p.id).join(t.votes, v.pair_id == p.id).where(v.id.in_(vote_ids), LIVE_VOTE, _lacks_features())
+    return query.order_by(v.id.desc())
 
 
 def _unlabelled_pairs(project_id: int) -> Select[*tuple[Any, ...]]:
