@@ -1,8 +1,11 @@
-"""Copies of a whole home: for moving a lab between machines and versions, and for mirrors. No torch here.
+"""Backups of a whole home: for moving a lab between machines and versions, and for mirrors. Does not import torch.
 
-snapshot    the database and the files that belong to it, at one moment
-restore     files of a snapshot become the content of a home
-archive     a snapshot as one zip
-hub_mirror  snapshots in a private dataset repository on the Hub (hub_repository), with their records (mirror_records), and the
-            rows that they leave out (process_rows)
+snapshot         copies the database and the files that belong to it, at one point in time
+restore          replaces the content of a home by the files of a snapshot
+archive          a snapshot as one zip file
+hub_mirror       saves snapshots to a private dataset repository on the Hub, and restores them
+hub_repository   the requests to that repository
+mirror_records   manifest of a save, and state of a mirror
+mirror_settings  repository and token that the operator entered
+process_rows     removes rows about running processes from a copied database
 """

@@ -3,8 +3,8 @@
     manifest.json       first: versions, and size and SHA-256 of each file
     lab.db, reward_models/…, runs/…, rewards/…, access.json …
 
-`unzip` opens it. A restore accepts exactly the files of the manifest, with exactly their sizes and checksums: a damaged or forged
-archive changes nothing.
+`unzip` opens it. A restore requires exactly the files of the manifest, with their sizes and checksums; a damaged or forged
+archive is rejected before anything is changed.
 """
 
 import shutil
@@ -39,7 +39,7 @@ MAX_FILES = 200_000
 #: Bytes of disk that a restore leaves free, for the migration of the database.
 SPARE_BYTES = 2**26
 CHUNK_BYTES = 1 << 20
-#: Weights hardly compress.
+#: Stored without compression, because weights hardly compress.
 STORED_SUFFIXES = (".safetensors",)
 
 
@@ -56,7 +56,7 @@ class FileRecord(_Record):
 
 
 class Manifest(_Record):
-    """lab_version: of the lab that made it. schema_revision: of its database. created_at: seconds since 1970."""
+    """lab_version: of the lab that made the backup. schema_revision: of its database. created_at: seconds since 1970."""
 
     format: Literal["rlhf-lab-backup"] = "rlhf-lab-backup"
     format_version: int
@@ -72,16 +72,16 @@ class Manifest(_Record):
 
 
 def backup_name(now: float | None = None) -> str:
-    """A name for a backup that is made now, in UTC."""
+    """A file name for a new backup, with the time in UTC."""
     return f"rlhf-lab-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}.zip"
 
 
 def write_backup(
     home: Path, file: Path, on_progress: FractionCallback = ignore_fraction, *, force: bool = False
 ) -> Manifest:
-    """Write everything of a home, which may be in use, with the keys that keep people signed in.
+    """Write a backup of a home, which may be in use, including the secrets that keep people signed in.
 
-    file: appears whole or not at all, readable by its owner only. force: replace an existing one. Raises StoreError.
+    file: written atomically, readable by its owner only. force: replace an existing one. Raises StoreError.
     """
     check_home(home)
     if file.is_dir():
@@ -128,7 +128,7 @@ def _write_zip(path: Path, manifest: Manifest, snapshot: Snapshot, on_progress: 
 
 
 def _entry(path: str, size: int) -> zipfile.ZipInfo:
-    """size: lets zipfile choose the 64-bit format."""
+    """size: in bytes; zipfile needs it to choose the 64-bit format for large files."""
     entry = zipfile.ZipInfo(path, time.gmtime()[:6])
     entry.compress_type = zipfile.ZIP_STORED if path.endswith(STORED_SUFFIXES) else zipfile.ZIP_DEFLATED
     entry.external_attr = (stat.S_IFREG | PRIVATE_FILE) << 16
@@ -137,14 +137,14 @@ def _entry(path: str, size: int) -> zipfile.ZipInfo:
 
 
 def _remove_old_work(home: Path) -> None:
-    """What interrupted backups left."""
+    """Delete work folders that interrupted backups left behind."""
     for folder in home.glob(f"{WORK_PREFIX}*"):
         if time.time() - folder.stat().st_mtime > MAX_WORK_AGE_S:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_manifest(file: Path) -> Manifest:
-    """The manifest of a backup, with which the archive's list of files agrees. Raises DataError."""
+    """The manifest of a backup. Raises DataError also if the archive has other files than the manifest lists."""
     with _opened(file) as archive:
         return _checked_manifest(archive)
 
@@ -152,10 +152,10 @@ def read_manifest(file: Path) -> Manifest:
 def restore_backup(
     file: Path, home: Path, on_progress: FractionCallback = ignore_fraction, *, replace: bool = False
 ) -> Path | None:
-    """Restore a backup into a home that nobody uses: a new one, or with `replace` also one that has a lab.
+    """Restore a backup into a home that is not in use: a new one, or with `replace` also one that has a lab.
 
-    Returns the folder in which the old content is kept; None: there was none. Raises DataError for a file that is no intact
-    backup or of a newer version, StoreError for a home that is in use, has a lab, or cannot be written. Then nothing was changed.
+    Returns the folder that holds the old content, or None if there was none. Raises DataError if the file is not an intact backup
+    or comes from a newer version, StoreError if the home is in use, has a lab, or cannot be written; nothing is changed then.
     """
     with _opened(file) as archive:
         manifest = _checked_manifest(archive)
@@ -173,8 +173,10 @@ def restore_backup(
 
 
 def stage_backup(file: Path, home: Path, on_progress: FractionCallback = ignore_fraction) -> Manifest:
-    """Check a backup completely, and keep its files in the home, which may be in use, for `confirm_staged`. Raises DataError, or
-    StoreError where the home cannot be written."""
+    """Extract and verify a backup into a staging folder of the home, which may be in use, for `confirm_staged`.
+
+    Raises DataError for a backup that cannot be used, StoreError if the home cannot be written.
+    """
     with _opened(file) as archive, restore.new_content(home) as folder:
         manifest = _checked_manifest(archive)
         _extract(archive, manifest, folder, on_progress)
@@ -192,13 +194,13 @@ def confirm_staged(home: Path) -> None:
 
 
 def discard_staged(home: Path) -> None:
-    """Forget a staged backup, also one that was confirmed."""
+    """Delete the staged backup, whether confirmed or not."""
     for name in (restore.CHECKED_FOLDER, restore.CONFIRMED_FOLDER):
         shutil.rmtree(home / name, ignore_errors=True)
 
 
 def is_confirmed(home: Path) -> bool:
-    """Whether a backup takes effect at the next start of the page."""
+    """Whether a confirmed backup will replace the home's content at the next start of the page."""
     return (home / restore.CONFIRMED_FOLDER).is_dir()
 
 
@@ -213,7 +215,7 @@ def _make_home(home: Path) -> None:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
-    """The archive; errors while it is read become a DataError."""
+    """Open the archive. Errors while it is read are raised as DataError."""
     try:
         try:
             archive = zipfile.ZipFile(file)
@@ -266,7 +268,7 @@ class _Versions(BaseModel):
 
 
 def _check_version(manifest: bytes) -> None:
-    """Raises DataError for a backup of a newer version, whatever else its manifest contains."""
+    """Raises DataError for a backup of a newer version, even if the rest of its manifest cannot be parsed."""
     from rlhf_lab.store import migrations  # late, because importing Alembic takes 0.3 s
 
     try:
@@ -283,7 +285,10 @@ def _check_version(manifest: bytes) -> None:
 
 
 def _extract(archive: zipfile.ZipFile, manifest: Manifest, folder: Path, on_progress: FractionCallback) -> None:
-    """Write the files, verified, to an empty folder, and open their database. Raises DataError, StoreError, OSError."""
+    """Write the files to an empty folder, verify their checksums and open the database.
+
+    Raises DataError, StoreError, OSError.
+    """
     free = shutil.disk_usage(folder).free
     if manifest.size + SPARE_BYTES > free:
         raise StoreError(
@@ -307,7 +312,7 @@ def _extract(archive: zipfile.ZipFile, manifest: Manifest, folder: Path, on_prog
 
 
 def _chunks(source: IO[bytes], record: FileRecord) -> Iterator[bytes]:
-    """The content of an entry. Raises DataError, at the end at the latest, where it is not what the manifest says."""
+    """The content of an entry. Raises DataError, after the last chunk at the latest, if its size or checksum is wrong."""
     digest, size = sha256(), 0
     while chunk := source.read(CHUNK_BYTES):
         size += len(chunk)

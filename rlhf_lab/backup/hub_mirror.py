@@ -1,15 +1,17 @@
 """Saves a lab to a private dataset repository on the Hub, and restores an empty home from it.
 
-A save is one commit: a snapshot's files that changed, and a manifest that lists all of them. Its parent is the commit of the save
-before, so that the Hub refuses it if anybody else has committed meanwhile. The manifest says whose save it is:
+A save is one commit: the files of a snapshot that have changed, and a manifest that lists all its files. The parent of the commit
+is the previous save, so the Hub rejects it if there has been any other commit since. The manifest of that other commit decides:
 
-- ours: the connection broke after the Hub had accepted the commit, or this process ended before it could write that down;
-- another lab's, or this lab's in another home: two labs would overwrite each other's labels, so this mirror stops.
+- It is a save of this mirror: the connection broke after the Hub had accepted the commit, or the process ended before recording
+  it. The mirror continues from there.
+- It is a save of another lab, or of this lab in another home: the mirror stops, since two labs would overwrite each other's
+  labels.
 
-Restoring begins with a commit, too. Where the old home is still in use (a Space that is being replaced), its next save is
-refused, instead of the new one's.
+Restoring also makes a commit. If the old home is still in use (a Space that is being replaced), the next save of the old home is
+rejected, and not that of the new one.
 
-The database is saved as it is, not compressed: the Hub's storage stores equal parts of files once, and sends only the others.
+The database is saved uncompressed: the Hub deduplicates equal parts of files and transfers only the parts that have changed.
 """
 
 import contextlib
@@ -33,7 +35,7 @@ from rlhf_lab.store.database import FILE_NAME, lab_exists
 
 log = logging.getLogger("rlhf_lab.mirror")
 WORK_FOLDER, DOWNLOAD_FOLDER = ".mirror", ".mirror-download"
-#: The history is squashed after so many commits.
+#: The history is squashed after this many commits.
 MAX_COMMITS = 100
 MAX_RESTORE_ATTEMPTS = 5
 WHAT_TO_DO = (
@@ -44,7 +46,7 @@ WHAT_TO_DO = (
 
 
 class HubMirror:
-    """The mirror of one home. One thread at a time uses it, and one process (jobs/mirror_loop.py)."""
+    """The mirror of one home. Not thread-safe; only one process uses it (jobs/mirror_loop.py)."""
 
     def __init__(
         self, home: Path, repository: HubRepository, *, checkpoints: CheckpointRule = CheckpointRule.NEWEST,
@@ -57,7 +59,7 @@ class HubMirror:
         self.read_state()
 
     def read_state(self) -> None:
-        """Go on from what the home says, where another process may have saved meanwhile."""
+        """Read the state from the home again, because another process may have saved in the meantime."""
         state = read_state(self.home)
         if state is None or state.repository != self.repository.name:
             state = MirrorState(self.repository.name, lab=state.lab if state is not None else "")
@@ -71,7 +73,7 @@ class HubMirror:
     # ---- saving
 
     def save(self) -> bool:
-        """Save what has changed since the last save. False: nothing had.
+        """Save what has changed since the last save. Returns False if nothing has.
 
         Raises HubUnavailableError, MirrorConflictError, MirrorError, StoreError.
         """
@@ -94,7 +96,7 @@ class HubMirror:
         return True
 
     def note_unchanged(self, moment: float) -> None:
-        """The database had not changed since the last save at this moment (seconds since 1970), so all of it is saved."""
+        """Record that the last save was still up to date at `moment` (seconds since 1970)."""
         self._note_saved(moment)
 
     def note_problem(self, message: str) -> None:
@@ -119,7 +121,10 @@ class HubMirror:
     def _commit(
         self, manifest: Manifest, sources: Mapping[str, Path], deletions: list[str], folder: Path, message: str
     ) -> None:
-        """Commit a manifest with the files of `sources`. The attempt is written down first, so that it is recognised later."""
+        """Commit a manifest with the files of `sources`.
+
+        The attempt is recorded before it is made, so that the commit is recognised if the connection breaks.
+        """
         folder.mkdir(exist_ok=True)
         manifest_file = folder / MANIFEST_FILE
         manifest_file.write_text(manifest.to_json(), encoding="utf-8")
@@ -135,9 +140,9 @@ class HubMirror:
         self._saved_files = saved_files
 
     def _find_head(self) -> Mapping[str, ManifestFile]:
-        """Make sure that the head of the repository is a save of this home; returns the files that it has.
+        """Check that the head of the repository is a save of this home, and return its files.
 
-        Raises MirrorConflictError where it is not.
+        Raises MirrorConflictError if it is not.
         """
         head = self.repository.head_or_create()
         if head == self.state.head and self._saved_files is not None:
@@ -158,11 +163,14 @@ class HubMirror:
         return self._saved_files or {}
 
     def _unverified(self, head: str, manifest: Manifest) -> dict[str, ManifestFile]:
-        """A save's files in a commit of which only that is certain: anybody may have changed them, so all are sent again."""
+        """The files of a save that are in a commit, without size and checksum, so that all of them are uploaded again.
+
+        Used for a commit that this mirror has not made or not seen accepted: its files may have been changed.
+        """
         return {path: ManifestFile(-1, "") for path in self.repository.files(head) if path in manifest.files}
 
     def _read_manifest(self, head: str) -> Manifest | None:
-        """None: nothing was saved there yet. Raises MirrorError for a repository of something else."""
+        """The manifest, or None if nothing was saved yet. Raises MirrorError for a repository with other content."""
         files = self.repository.files(head)
         if MANIFEST_FILE not in files:
             if files:
@@ -177,7 +185,7 @@ class HubMirror:
             return Manifest.from_json(file.read_text(encoding="utf-8"))
         finally:
             shutil.rmtree(folder / "manifest", ignore_errors=True)
-            with contextlib.suppress(OSError):  # it has files of a restore
+            with contextlib.suppress(OSError):  # not empty: it contains files of a restore
                 folder.rmdir()
 
     def _conflict_text(self, manifest: Manifest) -> str:
@@ -205,9 +213,9 @@ class HubMirror:
     # ---- restoring
 
     def restore(self) -> bool:
-        """Restore the lab into a home without a database. False: the repository is empty, or the home has a lab.
+        """Restore the lab into a home without a database. Returns False if the repository is empty or the home has a lab.
 
-        Afterwards the home has either the whole lab or, as before, none.
+        All or nothing: if it fails, the home still has no lab.
 
         Raises HubUnavailableError, MirrorError, DataError, StoreError.
         """
@@ -223,7 +231,7 @@ class HubMirror:
             try:
                 self._claim(head, manifest)
             except MirrorConflictError:
-                continue  # the old home has saved meanwhile
+                continue  # the old home has saved since the download
             restore_files(files, self.home)
             shutil.rmtree(self.home / DOWNLOAD_FOLDER, ignore_errors=True)
             return True
@@ -233,12 +241,12 @@ class HubMirror:
         )
 
     def _download(self, head: str, manifest: Manifest) -> tuple[SnapshotFile, ...]:
-        """The files of a save, verified. What an interrupted restore has fetched is used again."""
+        """Download and verify the files of a save. Files that an interrupted restore has downloaded are reused."""
         folder = self.home / DOWNLOAD_FOLDER
         files = []
         for path, entry in sorted(manifest.files.items()):
-            source = folder / safe_path(path)  # whoever may write to the repository has chosen it
-            for _ in range(2):  # a file of an older save may lie there
+            source = folder / safe_path(path)  # the path is untrusted: others may write to the repository
+            for _ in range(2):  # the first attempt may continue a partial file of an older save
                 if not _matches(source, entry):
                     source.unlink(missing_ok=True)
                     self.repository.download(head, path, folder)
@@ -251,7 +259,7 @@ class HubMirror:
         return tuple(files)
 
     def _claim(self, head: str, manifest: Manifest) -> None:
-        """Commit the same save under a new name, so that nobody else's save has the right parent any more."""
+        """Commit the same save with a new id, so that the next save of any other home has an outdated parent."""
         self.state.head, self.state.lab = head, manifest.lab
         claim = Manifest(manifest.lab, uuid.uuid4().hex, manifest.taken_at, manifest.schema, manifest.files)
         folder = self.home / WORK_FOLDER

@@ -1,4 +1,4 @@
-"""A private dataset repository on the Hub: its head, one commit at a time, files of one commit. Uses the Hub's own client."""
+"""Requests to a private dataset repository on the Hub, made with huggingface_hub."""
 
 import errno
 import logging
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rlhf_lab.mirror")
 REPO_TYPE = "dataset"
-#: Without an answer for so long, in seconds, a request has failed. The client would wait for ever.
+#: Timeout of a request. The client has none by default.
 REQUEST_TIMEOUT_S = 30.0
 STALE_PARENT, RATE_LIMIT = 412, 429
 WHERE_TO_PUT_A_TOKEN = (
@@ -25,19 +25,19 @@ WHERE_TO_PUT_A_TOKEN = (
 
 
 class HubRepository:
-    """Names one repository; nothing is requested until a method is called.
+    """One repository. Nothing is requested until a method is called.
 
-    Every method raises HubUnavailableError where trying again may help, and MirrorError, with what to do, where it does not.
+    Every method raises HubUnavailableError if a retry may help, and MirrorError, with advice for the operator, if not.
     """
 
     def __init__(self, name: str, token: str | None = None) -> None:
-        """name: OWNER/NAME. token: None: HF_TOKEN or the stored login. Raises ConfigError."""
+        """name: OWNER/NAME. token: None means HF_TOKEN or the stored login. Raises ConfigError."""
         if name.count("/") != 1 or not all(name.split("/")):
             raise ConfigError(f'"{name}" is no name of a repository on the Hub. Write OWNER/NAME.')
         self.name, self._token = name, token
 
     def head(self) -> str | None:
-        """The newest commit; None: there is no such repository, or the token does not see it.
+        """The newest commit, or None if there is no such repository or the token cannot see it.
 
         Raises MirrorError for a public repository.
         """
@@ -56,7 +56,7 @@ class HubRepository:
         return str(info.sha)
 
     def head_or_create(self) -> str:
-        """The newest commit of the repository, which is created, as a private one, if it is missing."""
+        """The newest commit of the repository. Creates a private repository if there is none."""
         head = self.head()
         if head is None:
             with self._errors() as api:
@@ -67,20 +67,20 @@ class HubRepository:
         return head
 
     def check_access(self) -> None:
-        """Make sure that a lab can be saved here: the repository is private, and the token may write to it."""
+        """Check that a lab can be saved here: the repository is private, and the token has write access."""
         self.head_or_create()
         with self._errors() as api:
             api.auth_check(self.name, repo_type=REPO_TYPE, write=True)
 
     def files(self, commit: str) -> list[str]:
-        """The paths of a commit's files, without those that the Hub itself adds."""
+        """The paths of a commit's files, without those that the Hub adds itself."""
         with self._errors() as api:
             info = api.dataset_info(self.name, revision=commit, timeout=REQUEST_TIMEOUT_S)
         paths = [file.rfilename for file in info.siblings or ()]
         return [path for path in paths if path not in (".gitattributes", "README.md")]
 
     def download(self, commit: str, path: str, folder: Path) -> Path:
-        """Download a file of a commit into a folder, under its path. Continues a file that has arrived in part."""
+        """Download a file of a commit to the same path below a folder. Resumes a partial download."""
         with self._errors() as api:
             return Path(api.hf_hub_download(self.name, path, repo_type=REPO_TYPE, revision=commit, local_dir=folder))
 
@@ -88,7 +88,7 @@ class HubRepository:
         """Commit files and return the new head.
 
         additions: path in the repository -> file. Raises MirrorConflictError if the head is no longer `parent`. After a
-        HubUnavailableError the Hub may have accepted the commit all the same.
+        HubUnavailableError the Hub may nevertheless have accepted the commit.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete
 
@@ -109,12 +109,12 @@ class HubRepository:
 
     @contextmanager
     def _errors(self) -> Iterator["HfApi"]:
-        """The client; its errors become ours."""
+        """Yield the client, and raise its errors as those of this package."""
         from huggingface_hub import HfApi, get_session, get_token
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
         from huggingface_hub.utils.tqdm import disable_progress_bars
 
-        disable_progress_bars()  # of uploads, in the log of a Space
+        disable_progress_bars()  # they would fill the log of a Space
         get_session().timeout = REQUEST_TIMEOUT_S
         token = self._token or get_token()
         if token is None:
@@ -132,7 +132,7 @@ class HubRepository:
             ) from None
         except MirrorError:
             raise
-        except Exception as error:  # the client raises errors of many classes for connections that break
+        except Exception as error:  # the client raises many different classes for a broken connection
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise MirrorError("The disk is full. Free some space.") from None
             log.debug("the client failed", exc_info=True)

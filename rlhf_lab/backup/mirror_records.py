@@ -1,4 +1,4 @@
-"""What a mirror writes down: the manifest of a save, in the repository, and the state of the mirror, in the home."""
+"""Records of a mirror: the manifest of a save, stored in the repository, and the state of the mirror, stored in the home."""
 
 import dataclasses
 import json
@@ -28,8 +28,8 @@ class ManifestFile:
 class Manifest:
     """One save of a lab.
 
-    lab: identifies the lab, also after it was restored elsewhere. save: identifies this attempt to save it. taken_at: everything
-    that was stored before is in the save (seconds since 1970). schema: revision of the tables. files: by path.
+    lab: identifies the lab; unchanged when it is restored elsewhere. save: identifies this attempt to save it. taken_at: the save
+    contains everything stored before this time (seconds since 1970). schema: revision of the tables. files: by path.
     """
 
     lab: str
@@ -59,12 +59,12 @@ class Manifest:
 
 @dataclass
 class MirrorState:
-    """Of the mirror of one home; kept in its STATE_FILE.
+    """State of the mirror of one home, stored in its STATE_FILE.
 
-    repository: OWNER/NAME. lab: "" until the first save. head: the commit that the last save or restore left. save: that save.
-    attempts: saves since then, which the Hub may have accepted without our knowing. commits: since the history was squashed.
-    saved_at: everything stored before is on the Hub (seconds since 1970; None: nothing is). problem: why it cannot be saved now
-    and what to do; "" while it can.
+    repository: OWNER/NAME. lab: "" until the first save. head: the commit of the last save or restore. save: the id of that save.
+    attempts: ids of later saves without an answer; the Hub may have accepted them. commits: number since the history was
+    squashed. saved_at: everything stored before this time is on the Hub (seconds since 1970; None: nothing is). problem: why the
+    lab cannot be saved at present, and what to do; "" if it can.
     """
 
     repository: str
@@ -82,7 +82,7 @@ class MirrorState:
 
 
 def read_state(home: Path) -> MirrorState | None:
-    """None: there is none that can be read."""
+    """The state, or None if it is missing or cannot be read."""
     try:
         values: dict[str, Any] = json.loads((home / STATE_FILE).read_text(encoding="utf-8"))
         return MirrorState(**values)

@@ -1,4 +1,4 @@
-"""Repository and token of a mirror, as the operator entered them on the page. They are in no backup and in no save to the Hub."""
+"""Repository and token of a mirror, as the operator entered them on the page. Backups and saves to the Hub exclude them."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -13,7 +13,7 @@ SETTINGS_FILE = "mirror_settings.json"
 
 @dataclass(frozen=True)
 class MirrorSettings:
-    """repository: OWNER/NAME. token: "" where the Hub's client has a stored login."""
+    """repository: OWNER/NAME. token: "" to use the stored login of the Hub's client."""
 
     repository: str
     token: str = field(default="", repr=False)
@@ -26,12 +26,12 @@ class MirrorSettings:
 
 
 def read_settings(home: Path) -> MirrorSettings | None:
-    """None: nothing was entered. Raises StoreError for a file that cannot be read."""
+    """The settings, or None if none were entered. Raises StoreError for a file that cannot be read."""
     try:
         return MirrorSettings(**json.loads((home / SETTINGS_FILE).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, ConfigError):  # without its text, which may contain the token
+    except (OSError, ValueError, TypeError, ConfigError):  # the text of the error may contain the token
         raise StoreError(
             f"{home / SETTINGS_FILE} cannot be read. Delete it, start the lab again, and enter repository and token under Runs & "
             "data → Backup."

@@ -1,5 +1,7 @@
-"""What the database says about running processes has no place in a copy: it changes every few seconds, and in a restored home
-these processes do not exist."""
+"""Removes rows about running processes from a copy of the database.
+
+They change every few seconds, and in a restored home these processes do not exist.
+"""
 
 import hashlib
 import sqlite3
@@ -12,12 +14,13 @@ _COUNTER = (1).to_bytes(4, "big")
 
 
 def clear_process_rows(database: Path) -> str:
-    """Make the engines in a copy of a database processes that have ended, and no page open. Returns the file's SHA-256.
+    """Mark all engines in a copy of a database as stopped and delete the presence of pages. Returns the file's SHA-256.
 
-    Copies between which nothing but heartbeats was written become equal, byte for byte. Nobody else may have the file open.
+    Two copies are then identical, byte for byte, if nothing but heartbeats was written in between. The file must not be open
+    anywhere else.
     """
     with closing(sqlite3.connect(database)) as connection:
-        connection.execute("PRAGMA secure_delete=ON")  # freed bytes are zeroed, so that they do not differ
+        connection.execute("PRAGMA secure_delete=ON")  # zeroes freed bytes, so that copies do not differ there
         with connection:
             rows = connection.execute("SELECT id, started_at FROM engines ORDER BY id").fetchall()
             connection.execute("DELETE FROM presence")

@@ -1,7 +1,7 @@
-"""Puts the files of a snapshot into a home, all or none.
+"""Replaces the content of a home by the files of a snapshot: all of them, or none.
 
-The files are collected in a folder of the home, where their database is opened, which migrates it. Only then they take the place
-of the old content, which is kept (store/home_replacement.py).
+The files are first collected in a new folder of the home, and their database is opened there, which migrates it. Only then do
+they replace the old content, which is moved to a folder of the home (store/home_replacement.py).
 """
 
 import contextlib
@@ -26,23 +26,25 @@ from rlhf_lab.store import home_lock, home_replacement
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import FILE_NAME, Database
 
-#: What a restore replaces in a home. Logs, and folders of earlier restores, stay.
+#: Files and folders of a home that a restore replaces. Logs and the folders of earlier restores stay.
 CONTENT = (
     FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", f"{FILE_NAME}-journal",
     REWARD_MODELS_FOLDER, RUNS_FOLDER, REWARDS_FOLDER, *STATE_FILES, *SECRET_FILES,
 )  # fmt: skip
 TEMPORARY_PREFIX = ".restore-"
-#: A checked backup that the operator uploaded, and one that takes effect at the next start of the page.
+#: An uploaded and checked backup, and one that the operator has confirmed: it is restored at the next start of the page.
 CHECKED_FOLDER, CONFIRMED_FOLDER = f"{TEMPORARY_PREFIX}checked", f"{TEMPORARY_PREFIX}confirmed"
-#: Of an upload that was given up, and of a checked backup that nobody confirmed.
+#: Abandoned uploads and unconfirmed backups are deleted at this age.
 MAX_UPLOAD_AGE_S = 86_400.0
 INTERRUPTED_MESSAGE = "it was being trained when the backup was made; resume it to go on from its last checkpoint"
 
 
 @contextmanager
 def new_content(home: Path) -> Iterator[Path]:
-    """Yield an empty folder on the home's disk, in which the caller puts the files of a snapshot. Deleted afterwards, if it is
-    still there. Raises StoreError for a home that cannot be used."""
+    """Yield an empty folder in the home for the files of a snapshot. It is deleted afterwards, unless the caller has moved it.
+
+    Raises StoreError if the home cannot be used or written.
+    """
     if database_url_override() is not None:
         raise StoreError(
             "RLHF_LAB_STORE names another database, which a restore would not change. Restore without this variable, into a home "
@@ -62,20 +64,21 @@ def new_content(home: Path) -> Iterator[Path]:
 
 
 def check_content(folder: Path) -> None:
-    """Open the database of a restored folder, which migrates it; its engines belong to another machine or an earlier time.
+    """Open the database of a restored folder, which migrates it, and mark its engines as stopped.
 
     Raises StoreError for a database that this version cannot open.
     """
     with Database.open(folder) as db:
         _end_processes(db)
     for path in [*folder.glob(f"{FILE_NAME}.*"), *folder.glob(f"{FILE_NAME}-*")]:
-        path.unlink()  # locks, and the log, which was copied to the file when the database was closed
+        path.unlink()  # locks, and the write-ahead log, which was checkpointed when the database was closed
 
 
 def put_in_place(home: Path, folder: Path) -> Path | None:
-    """Replace the home's content by a checked folder in it. The old content is kept: its folder, None if there was none.
+    """Replace the home's content by that of a checked folder in the home.
 
-    Call it with the exclusive lock of the home (store/home_lock.py). Raises StoreError.
+    Returns the folder that holds the old content, or None if there was none. The caller must hold the exclusive lock of the home
+    (store/home_lock.py). Raises StoreError.
     """
     new = home / home_replacement.NEW_FOLDER
     replaced = [name for name in CONTENT if name not in SECRET_FILES or (folder / name).exists()]
@@ -84,7 +87,7 @@ def put_in_place(home: Path, folder: Path) -> Path | None:
             home_replacement.finish_replacement(home)
         for path in folder.rglob("*"):
             fsync_path(path)
-        for other in (new, home / CONFIRMED_FOLDER):  # of an earlier restore; a part of it must not keep this name
+        for other in (new, home / CONFIRMED_FOLDER):  # renamed first: a partly deleted folder must not have these names
             if other != folder and other.exists():
                 shutil.rmtree(other.rename(home / f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}"))
         if folder != new:
@@ -98,10 +101,10 @@ def put_in_place(home: Path, folder: Path) -> Path | None:
 
 
 def restore_files(files: Iterable[SnapshotFile], home: Path) -> Path | None:
-    """Make verified copies of a snapshot's files the content of a home that nobody uses.
+    """Copy and verify a snapshot's files, and replace the content of a home, which must not be in use, by them.
 
-    Returns the folder with the old content; None: there was none. Raises DataError for a file that is not what its record says,
-    StoreError for a home that is in use, cannot be written, or gets a database that this version cannot open.
+    Returns the folder that holds the old content, or None if there was none. Raises DataError for a file whose size or checksum
+    differs from its record, StoreError if the home is in use or cannot be written, or if this version cannot open the database.
     """
     make_private_folder(home)
     with home_lock.lock_exclusively(home), new_content(home) as folder:
@@ -116,7 +119,7 @@ def restore_files(files: Iterable[SnapshotFile], home: Path) -> Path | None:
 
 
 def safe_path(path: str) -> PurePosixPath:
-    """The path, if it is one of CONTENT or under it. Raises DataError."""
+    """The path as a PurePosixPath. Raises DataError if it is neither in CONTENT nor below a folder of CONTENT."""
     relative = PurePosixPath(path)
     parts = path.split("/")
     is_plain = all(part not in ("", ".", "..") and "\\" not in part and ":" not in part for part in parts)
@@ -126,26 +129,29 @@ def safe_path(path: str) -> PurePosixPath:
 
 
 def apply_confirmed(home: Path) -> Path | None:
-    """At the start of the page: put a restore in place that the operator confirmed on it, or that was interrupted before it began
-    to replace.
+    """Carry out a pending restore, at the start of the page.
 
-    Returns the folder with the old content; None: no restore waits, or there was no content. Raises StoreError while other
-    processes use the home.
+    A restore is pending if the operator has confirmed it on the page, or if it was interrupted before it replaced anything.
+    Returns the folder that holds the old content, or None if no restore is pending or there was no content. Raises StoreError
+    while other processes use the home.
     """
     remove_leftovers(home, min_age_s=MAX_UPLOAD_AGE_S)
     if _waiting_folder(home) is None:
         return None
     try:
         with home_lock.lock_exclusively(home):
-            folder = _waiting_folder(home)  # another page may have been quicker
+            folder = _waiting_folder(home)  # another process may have restored it before the lock was acquired
             return put_in_place(home, folder) if folder is not None else None
     except StoreError as error:
         raise StoreError(f"A backup waits to be restored. {error}") from error
 
 
 def _waiting_folder(home: Path) -> Path | None:
-    """The checked content that takes the home's place at the next start. A folder gets the name NEW_FOLDER when it is complete,
-    and restore.json follows; between the two a kill leaves the folder alone."""
+    """The checked content that replaces the home's content at the next start.
+
+    A complete folder is first renamed to NEW_FOLDER, then restore.json is written. A process killed between the two leaves
+    NEW_FOLDER without restore.json.
+    """
     if (home / CONFIRMED_FOLDER).is_dir():
         return home / CONFIRMED_FOLDER
     new = home / home_replacement.NEW_FOLDER
@@ -153,20 +159,23 @@ def _waiting_folder(home: Path) -> Path | None:
 
 
 def remove_leftovers(home: Path, *, min_age_s: float = 0.0) -> None:
-    """Delete what interrupted restores and uploads left, and checked backups that nobody confirmed, if they are this old.
+    """Delete folders of at least this age that interrupted restores and uploads left, and unconfirmed backups.
 
-    Without the exclusive lock of the home another page may be at work, so give an age that its folders do not reach.
+    Without the exclusive lock of the home, another process may be using such a folder: then pass an age that excludes it.
     """
     for folder in home.glob(f"{TEMPORARY_PREFIX}*"):
         if folder.name in (CONFIRMED_FOLDER, home_replacement.NEW_FOLDER):
             continue
-        with contextlib.suppress(OSError):  # another page was quicker
+        with contextlib.suppress(OSError):  # another process has deleted it
             if time.time() - folder.stat().st_mtime >= min_age_s:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end_processes(db: Database) -> None:
-    """No engine of the snapshot works on this home: queued jobs go on with the next one, runs without a job can be resumed."""
+    """Mark the engines of the snapshot as stopped, and runs that have no job as interrupted, so that they can be resumed.
+
+    Queued jobs stay queued for the next engine.
+    """
     jobs, runs, engines = t.jobs.c, t.runs.c, t.engines.c
     with db.write() as conn:
         values = {"host": "", "pid": 0, "process_started": 0.0}

@@ -3,14 +3,14 @@
 A snapshot contains the database and every file that its rows refer to. It is taken in this order:
 
 1. The checkpoints of runs are linked. A step is stored in the database before its checkpoint is written, so the database, which
-   is copied later, knows every linked step. In the other order a checkpoint could be ahead of the metrics.
+   is copied later, contains every linked step. In the other order a checkpoint could be ahead of the metrics.
 2. The database is copied by SQLite's online backup, in one read transaction.
-3. The other files are linked or copied. A reward model's folder is complete before its row is inserted, so the rows of the copy
-   find their folders. Files of rows that are not in the copy are left out.
+3. The other files are linked or copied. A reward model's folder is complete before its row is inserted, so every row of the copy
+   has its folder. Files whose row is not in the copy are left out.
 
-If files disappear meanwhile (somebody deletes a run), the snapshot is taken again. Checkpoints and reward models are never
-changed in place, so a hard link keeps them as they are, also after their deletion; where links are impossible they are copied.
-Locks, logs, exports and temporary files are left out. No file of a home is appended to, except logs.
+If files disappear while they are collected (for example because a run is deleted), the snapshot is taken again. Checkpoints and
+reward models are never changed in place, so a hard link preserves their content even if the original is deleted; where hard links
+are not supported, they are copied. Locks, logs, exports and temporary files are left out. Only log files are ever appended to.
 """
 
 import json
@@ -47,7 +47,7 @@ from rlhf_lab.rewards.terms import REWARDS_FOLDER
 from rlhf_lab.store import home_replacement, sqlite
 from rlhf_lab.store.database import FILE_NAME, lab_exists
 
-#: Small files of a home that may be there.
+#: Small files of a home; each of them may be missing.
 STATE_FILES = (DEMO_FILE, SPEED_FILE)
 #: Signing key of cookies, operator's secret, join code, and who has logged out.
 SECRET_FILES = (ACCESS_FILE, ENDED_SESSIONS_FILE)
@@ -56,7 +56,7 @@ MAX_ATTEMPTS = 5
 
 
 class CheckpointRule(StrEnum):
-    """Which checkpoints of each run belong to a snapshot. NEWEST: the one that a resume loads, and the best one."""
+    """Which checkpoints of each run a snapshot contains. NEWEST: the one from which a run is resumed, and the best one."""
 
     ALL = "all"
     NEWEST = "newest"
@@ -64,7 +64,7 @@ class CheckpointRule(StrEnum):
 
 
 class SnapshotFile(NamedTuple):
-    """path: POSIX, relative to the home. source: where its content lies, in the snapshot's folder. size: bytes."""
+    """path: POSIX, relative to the home. source: the copy or link in the snapshot's folder. size: bytes."""
 
     path: str
     source: Path
@@ -83,8 +83,8 @@ class KnownFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """files: sorted by path; the database is FILE_NAME. schema: its revision. created_at: seconds since 1970. known: for the next
-    snapshot of the home, by path. missing: paths of files that rows refer to and the home does not have."""
+    """files: sorted by path; the database is FILE_NAME. schema: revision of the database. created_at: seconds since 1970. known:
+    checksums by path, which speed up the next snapshot. missing: paths that rows refer to but that are not in the home."""
 
     files: tuple[SnapshotFile, ...]
     schema: str
@@ -110,18 +110,18 @@ def take_snapshot(
 
     Args:
         home: its tables must be in its lab.db.
-        folder: a new or empty folder for the copies and links; on the disk of the home nothing large is copied but the database.
-            The snapshot's files lie there until the caller deletes it.
+        folder: a new or empty folder for the copies and links. The caller deletes it after use. If it is on the disk of the home,
+            the database is the only large file that is copied.
         known: `Snapshot.known` of an earlier snapshot.
-        checkpoints: without checkpoints a run that is continued begins anew.
-        secrets: include SECRET_FILES, with which people stay signed in. Whoever has them can act as the operator, so they must
-            not leave the operator's hands.
+        checkpoints: a run restored without checkpoints starts again from its first step when it is resumed.
+        secrets: include SECRET_FILES, which keep people signed in. They allow anybody who has them to act as the operator, so
+            only the operator may receive such a snapshot.
 
     Raises StoreError.
     """
     check_home(home)
     try:
-        lock = home_replacement.use_home(home)  # a home that a killed restore left half replaced is completed first
+        lock = home_replacement.use_home(home)  # completes the replacement first if a restore was killed during it
     except OSError as exc:
         raise StoreError(
             f"The home {home} cannot be used: {exc.strerror or exc}. Check that you may write to it."
@@ -151,7 +151,7 @@ def _take_snapshot(
             ) from exc
         if snapshot.missing == missing:
             return snapshot
-        missing = snapshot.missing  # deleted just now, or missing for long: the next attempt tells
+        missing = snapshot.missing  # if the next attempt misses the same files, they were not just deleted
     raise StoreError(f"Files of {home} are being deleted while they are copied. Try again in a moment.")
 
 
@@ -168,7 +168,7 @@ def check_home(home: Path) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Make the folder, empty after an attempt that failed."""
+    """Create the folder, or empty it after a failed attempt."""
     make_private_folder(folder)
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -228,7 +228,7 @@ class _Collector:
             yield from (checkpoint_folder(run_path, step) for step in steps)
 
     def _small_files(self) -> Iterator[Path]:
-        """Files that may be changed in place, as people do with their own reward functions."""
+        """Files that may be edited in place, such as custom reward functions."""
         for name in STATE_FILES + (SECRET_FILES if self._secrets else ()):
             if (self._home / name).is_file():
                 yield self._home / name
@@ -292,7 +292,7 @@ class _Collector:
 
 
 class _Rows(NamedTuple):
-    """What rows of a database of any revision refer to."""
+    """What the rows of a database refer to. The queries work with every revision of the schema."""
 
     schema: str
     reward_models: list[str]
@@ -312,13 +312,13 @@ class _Rows(NamedTuple):
 
 
 def _belongs_to_other_run(path: str, run_ids: set[int]) -> bool:
-    """Whether a path is of a run that is not in the database."""
+    """Whether a path belongs to a run that is not in the database."""
     parts = path.split("/")
     return parts[0] == RUNS_FOLDER and not (parts[1].isdigit() and int(parts[1]) in run_ids)
 
 
 def _regular_files(folder: Path) -> Iterator[Path]:
-    """The files under a folder that have their final name, without links and what Python caches. Missing folder: none."""
+    """The files below a folder, without hidden (temporary) files, links and Python's caches. Empty if the folder is missing."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         is_hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
