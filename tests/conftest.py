@@ -1,8 +1,8 @@
-"""Fixtures that several folders of tests share. Torch is imported only where a test asks for a model.
+"""Fixtures shared by several test folders. Torch is imported only for tests that use a model.
 
-Four processes run the tests (-n 4 in pyproject.toml; -n 0 for one, as a debugger wants): those of the browser in two of them,
-the rest file by file. Each, and the engines it starts, uses one thread. Tests of the browser mostly wait, and fail when they
-wait too long: the other tests yield to them and use what they leave.
+Four processes run the tests (-n 4 in pyproject.toml; -n 0 for a single one, for example with a debugger): two of them run the
+browser tests, and the other tests are distributed by file. Each process, and each engine that it starts, uses one thread.
+Browser tests mostly wait and have time limits, so all other tests run at a lower priority.
 """
 
 import os
@@ -12,13 +12,13 @@ import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
-#: Somebody's own settings.
-for own in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE", "RLHF_LAB_QUANTIZE", "RLHF_LAB_MIRROR", "HF_TOKEN"):
-    os.environ.pop(own, None)
+#: Settings of the person who runs the tests.
+for variable in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE", "RLHF_LAB_QUANTIZE", "RLHF_LAB_MIRROR", "HF_TOKEN"):
+    os.environ.pop(variable, None)
 
 
-#: Files of tests/browser that run in the first of two processes, about half of the time of all. Those that train with an engine
-#: are among them, so no two of them run at once.
+#: Files of tests/browser that run in the first of the two browser processes; they take about half of the total time. All files
+#: that train with an engine are among them, so no two of these run at once.
 FIRST_BROWSER = (
     "test_chat.py",
     "test_crash_recovery.py",
@@ -51,7 +51,7 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(scope="session")
 def llama_folder(tmp_path_factory):
-    """A Llama with rotary positions, a pad token of its own, and dropout that must stay off."""
+    """A Llama with rotary positions, a separate pad token, and dropout in its config that must stay off."""
     from support import tiny_models
 
     return tiny_models.save_llama(tmp_path_factory.mktemp("llama"))
@@ -59,7 +59,7 @@ def llama_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def gpt2_folder(tmp_path_factory):
-    """A GPT-2: absolute positions, which show a wrong position id, and no pad token, so that pad is EOS."""
+    """A GPT-2 with absolute positions, which reveal a wrong position id, and no pad token, so pad is EOS."""
     from support import tiny_models
 
     return tiny_models.save_gpt2(tmp_path_factory.mktemp("gpt2"))
@@ -72,7 +72,7 @@ def folders(llama_folder, gpt2_folder):
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory):
-    """A model of each family, by its kind."""
+    """The folder of one model of each family, by kind."""
     from support import model_families
 
     return {kind: model_families.save(kind, tmp_path_factory.mktemp(kind)) for kind in model_families.KINDS}
@@ -80,7 +80,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def whole_folders(tmp_path_factory):
-    """A model of each kind whose layers are computed as one function each."""
+    """The folder of one model of each kind with fused layers."""
     from support import model_families
 
     return {kind: model_families.save(kind, tmp_path_factory.mktemp(kind)) for kind in model_families.WHOLE}
@@ -88,7 +88,7 @@ def whole_folders(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiled_folders(tmp_path_factory):
-    """The same in sizes that layers in C take."""
+    """The same in sizes that the layers in C support."""
     from support import model_families
 
     return {
@@ -99,5 +99,5 @@ def tiled_folders(tmp_path_factory):
 
 @pytest.fixture
 def llama_copy(llama_folder, tmp_path):
-    """A copy that a test may spoil."""
+    """A copy that a test may modify."""
     return shutil.copytree(llama_folder, tmp_path / "model", dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""`python app.py`: serves the lab, says what goes on when it ends, keeps torch out, refuses open addresses."""
+"""`python app.py`: serves the lab without torch, prints at exit what is still running, refuses invalid addresses."""
 
 import gc
 import platform
@@ -54,10 +54,10 @@ def start(home: Path) -> tuple[subprocess.Popen, str]:
 
 def end(server: subprocess.Popen, home: Path) -> str:
     server.send_signal(signal.SIGINT)
-    said = server.communicate(timeout=60)[0]
+    output = server.communicate(timeout=60)[0]
     with Database.open(home) as db:
         engine_process.stop_engine(db, home)
-    return said
+    return output
 
 
 def wait_until(condition) -> None:
@@ -79,11 +79,11 @@ def fetch(url: str, server: subprocess.Popen) -> str:
 
 
 @pytest.mark.parametrize(("words", "looks"), [("demo --labels 9", "10000"), ("sft", "10000"), ("pretrain", "3000")])
-def test_spin_count_of_commands_that_train_in_their_own_process(words, looks, monkeypatch):
-    """Writers of text work beside `pretrain`. What a person has set stays."""
+def test_spin_count_of_commands_that_train_in_their_own_process(words, spin_count, monkeypatch):
+    """`pretrain` runs beside processes that write texts. A value set by the user is not changed."""
     monkeypatch.setattr(process_env, "_set_malloc_options", lambda options: None)
     monkeypatch.setattr(sys, "argv", ["rlhf_lab", *words.split()])
-    for before, after in ((None, looks), ("7", "7")):
+    for before, after in ((None, spin_count), ("7", "7")):
         environment = {} if before is None else {"GOMP_SPINCOUNT": before}
         monkeypatch.setattr(process_env.os, "environ", environment)
         runpy.run_module("rlhf_lab.__main__")
@@ -94,10 +94,10 @@ def test_spin_count_of_commands_that_train_in_their_own_process(words, looks, mo
 def test_freeze_gc():
     with process_env.freeze_gc():
         assert not gc.isenabled()
-        kept = [object() for _ in range(3)]
-        kept.append(kept)
+        cycle = [object() for _ in range(3)]
+        cycle.append(cycle)
     assert gc.isenabled()
-    assert not any(found is kept for found in gc.get_objects())
+    assert not any(found is cycle for found in gc.get_objects())
     with pytest.raises(KeyError), process_env.freeze_gc():
         raise KeyError
     assert gc.isenabled()
@@ -126,8 +126,8 @@ libc.fclose(ctypes.c_void_p(file))
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="one heap a thread is a habit of glibc")
 def test_threads_share_one_malloc_arena(tmp_path):
     heaps = []
-    for how in ("small", "as it is"):
-        subprocess.run([sys.executable, "-c", HEAPS, how, tmp_path / "heaps"], check=True, cwd=ROOT, timeout=120)
+    for arenas in ("small", "as it is"):
+        subprocess.run([sys.executable, "-c", HEAPS, arenas, tmp_path / "heaps"], check=True, cwd=ROOT, timeout=120)
         heaps.append((tmp_path / "heaps").read_text().count("<heap nr="))
     assert heaps[0] == 1 < heaps[1]
 
@@ -154,13 +154,13 @@ def test_the_page_is_served_without_torch_and_ctrl_c_prints_a_farewell(tmp_path)
         first = server.stdout.readline()  # only now it waits for Ctrl-C
         loaded = {Path(item.path).name for item in psutil.Process(server.pid).memory_maps()}
     finally:
-        said = end(server, tmp_path)
+        output = end(server, tmp_path)
     assert "RLHF Lab" in page
     assert (tmp_path / "lab.db").is_file()
     assert not [name for name in loaded if "torch" in name]
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     assert url in first
-    assert "The page has ended" in said
+    assert "The page has ended" in output
 
 
 def test_shutdown_message_names_the_run_and_how_to_stop_it(tmp_path):
@@ -191,14 +191,14 @@ def test_other_hosts_are_not_loopback(host):
 def test_access_instructions_in_multi_user_mode(tmp_path, monkeypatch):
     monkeypatch.delenv("RLHF_LAB_OPERATOR_SECRET", raising=False)
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
-    alone = Context.open(tmp_path)
-    assert access_instructions(alone, "http://127.0.0.1:7860/") == ""
-    closed, open_ = (alone.as_multi_user(open_to_all=everybody) for everybody in (False, True))
-    said = access_instructions(closed, "http://192.168.1.7:7860/")
-    assert f"http://192.168.1.7:7860/enter?key={closed.operator_secret}" in said
-    assert "http://192.168.1.7:7860/join  with the code ABC234" in said
+    single_user = Context.open(tmp_path)
+    assert access_instructions(single_user, "http://127.0.0.1:7860/") == ""
+    closed, open_ = (single_user.as_multi_user(open_to_all=everybody) for everybody in (False, True))
+    instructions = access_instructions(closed, "http://192.168.1.7:7860/")
+    assert f"http://192.168.1.7:7860/enter?key={closed.operator_secret}" in instructions
+    assert "http://192.168.1.7:7860/join  with the code ABC234" in instructions
     assert "ABC234" not in access_instructions(open_, "http://192.168.1.7:7860/")
-    assert "can be guessed" not in said
+    assert "can be guessed" not in instructions
     monkeypatch.setenv("RLHF_LAB_OPERATOR_SECRET", "five big cats")
     chosen = Context.open(tmp_path)
     short = access_instructions(chosen.as_multi_user(open_to_all=False), "http://192.168.1.7:7860/")
@@ -206,7 +206,7 @@ def test_access_instructions_in_multi_user_mode(tmp_path, monkeypatch):
     chosen.db.close()
     monkeypatch.setenv("SPACE_HOST", "me-lab.hf.space")
     assert "https://me-lab.hf.space/enter?key=" in access_instructions(closed, "http://0.0.0.0:7860/")
-    alone.db.close()
+    single_user.db.close()
 
 
 def test_behind_a_proxy_the_lab_is_multi_user_with_its_address(tmp_path, served):
@@ -220,7 +220,7 @@ def test_behind_a_proxy_the_lab_is_multi_user_with_its_address(tmp_path, served)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "url",
     [
         "lab.example.org",
         "ftp://lab.example.org",
@@ -232,9 +232,9 @@ def test_behind_a_proxy_the_lab_is_multi_user_with_its_address(tmp_path, served)
         "https://\u200d.b/",
     ],
 )
-def test_invalid_proxy_urls_are_refused(tmp_path, capsys, said):
-    assert serve.main(["--home", str(tmp_path), "--url", said]) == 1
-    assert f"--url {said}: give the address that people open" in capsys.readouterr().err
+def test_invalid_proxy_urls_are_refused(tmp_path, capsys, url):
+    assert serve.main(["--home", str(tmp_path), "--url", url]) == 1
+    assert f"--url {url}: give the address that people open" in capsys.readouterr().err
     assert not (tmp_path / "lab.db").exists()
 
 
@@ -298,10 +298,10 @@ def test_the_database_is_closed_at_exit(tmp_path, served, monkeypatch, capsys, m
     closed = []
     monkeypatch.setattr(Database, "close", lambda db, close=Database.close: (closed.append(db), close(db)))
     opened_by_app = serve.Context.open
-    seen = []
-    monkeypatch.setattr(serve.Context, "open", lambda home: seen.append(opened_by_app(home)) or seen[-1])
+    contexts = []
+    monkeypatch.setattr(serve.Context, "open", lambda home: contexts.append(opened_by_app(home)) or contexts[-1])
     assert serve.main(["--home", str(tmp_path), *more]) == status
-    assert seen[0].db in closed
+    assert contexts[0].db in closed
 
 
 def test_a_too_large_model_is_refused_unless_it_has_a_project_already(tmp_path, served, capsys, monkeypatch):
@@ -364,13 +364,13 @@ def test_demo_mode_by_option_and_variable(tmp_path, served, monkeypatch, capsys)
     assert served[0].demo is None
     assert not served[0].access.is_multi_user
     assert (served[1].demo.config, served[1].access.default_role) == (DemoConfig(), Role.LABELLER)
-    began = state.read_text()
+    state_at_start = state.read_text()
     monkeypatch.setenv(serve.DEMO_MODE_ENV_VAR, "max_steps=7")
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
     assert serve.main(home) == 0
     assert (served[2].demo.config.max_steps, served[2].access.default_role) == (7, Role.VIEWER)
     assert served[2].scheduler.demo is served[2].demo
-    assert state.read_text() == began
+    assert state.read_text() == state_at_start
     monkeypatch.setenv(serve.DEMO_MODE_ENV_VAR, "yes")
     assert serve.main(home) == 1
     assert capsys.readouterr().err == (
@@ -386,12 +386,12 @@ def test_a_space_opens_without_demo_mode_where_its_variable_cannot_be_used(tmp_p
     monkeypatch.setenv("SPACE_ID", "somebody/lab")
     monkeypatch.setenv(serve.DEMO_MODE_ENV_VAR, "1")
     assert serve.main(home) == 0
-    began = state.read_text()
+    state_at_start = state.read_text()
     monkeypatch.setenv(serve.DEMO_MODE_ENV_VAR, "max_stepz=3")
     capsys.readouterr()
     assert serve.main(home) == 0
     ctx = served[-1]
-    assert (ctx.demo, state.read_text()) == (None, began)
+    assert (ctx.demo, state.read_text()) == (None, state_at_start)
     warning = header.state(ctx)["warning"]
     assert warning.startswith("Demo mode is off. RLHF_LAB_DEMO_MODE: unknown setting(s) max_stepz; known: ")
     assert warning.endswith(
@@ -422,8 +422,8 @@ def test_invalid_models_and_files_are_refused_without_a_project(tmp_path, served
         monkeypatch.setattr(
             "rlhf_lab.jobs.hub_download.download_model", lambda facts, stop: (_ for _ in ()).throw(OSError("no"))
         )
-    said = [option.format(here=tmp_path) for option in options]
-    assert serve.main(["--home", str(tmp_path / "home"), *said]) == 1
+    arguments = [option.format(here=tmp_path) for option in options]
+    assert serve.main(["--home", str(tmp_path / "home"), *arguments]) == 1
     err = capsys.readouterr().err
     assert err.startswith("error: ")
     assert any(part in err for part in words.split("|"))
@@ -438,10 +438,10 @@ def test_an_auth_file_makes_the_lab_multi_user(tmp_path, served, monkeypatch):
     home, people = ["--home", str(tmp_path / "home")], ["--auth-file", str(tmp_path / "people.txt")]
     for more in ([], people, [*people, "--public-labelling"]):
         assert serve.main([*home, *more]) == 0
-    alone, closed, to_all = served
-    assert not alone.access.is_multi_user
+    single_user, closed, public = served
+    assert not single_user.access.is_multi_user
     assert (closed.access.default_role, list(closed.access.password_entries)) == (Role.VIEWER, ["Ann"])
-    assert to_all.access.default_role is Role.LABELLER
+    assert public.access.default_role is Role.LABELLER
     assert "http://127.0.0.1:1/enter  with name and password" in access_instructions(closed, "http://127.0.0.1:1/")
     monkeypatch.setenv("SPACE_ID", "somebody/lab")
     monkeypatch.delenv("RLHF_LAB_JOIN_CODE")

@@ -57,19 +57,19 @@ def test_retired_path_is_gone(path):
 def definitions(source: str) -> set[str]:
     """Qualified names of the classes, functions, methods and module constants of a module, without the module's own name."""
 
-    def of(body: list[ast.stmt], prefix: str) -> set[str]:
+    def names_in(body: list[ast.stmt], prefix: str) -> set[str]:
         names = set()
         for node in body:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 names.add(prefix + node.name)
                 if isinstance(node, ast.ClassDef):
-                    names |= of(node.body, f"{prefix}{node.name}.")
+                    names |= names_in(node.body, f"{prefix}{node.name}.")
             elif isinstance(node, (ast.Assign, ast.AnnAssign)):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 names |= {prefix + target.id for target in targets if isinstance(target, ast.Name)}
         return names
 
-    return of(ast.parse(source).body, "")
+    return names_in(ast.parse(source).body, "")
 
 
 def bound_names(source: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""What the documents promise is there."""
+"""The statements of the documentation are true."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ KEY = re.compile(
 
 
 def metric_keys() -> set[str]:
-    """Every string in the trainers that has the form of a metric's name, where it is a key of a dict or a subscript."""
+    """Every string in the trainers that looks like a metric's name and is a dict key or a subscript."""
     found = set()
     for path in sorted((ROOT / "rlhf_lab" / "training").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py, which nobody can run without a GPU, in its dry mode; and that every test of a GPU is among its tests."""
+"""benchmarks/gpu.py in its dry mode, which needs no GPU; and that it runs every test that needs a GPU."""
 
 import importlib.util
 import json

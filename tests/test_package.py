@@ -24,7 +24,7 @@ def test_versions_are_the_same():
 
 
 def test_the_package_works_with_the_folders_that_its_wheel_carries(tmp_path):
-    """Laid out as the wheel: app.py and the top of the repository are not there."""
+    """Laid out like the wheel: without app.py and the root folder of the repository."""
     shutil.copytree(ROOT / "rlhf_lab", tmp_path / "rlhf_lab", ignore=shutil.ignore_patterns("__pycache__"))
     for source, target in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"].items():
         copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copyfile
@@ -91,7 +91,7 @@ def test_messages_name_the_command_that_started_the_lab(monkeypatch, capsys, sta
 
 
 def test_the_container_has_what_the_page_needs():
-    """The build context leaves everything out but these; the Dockerfile copies them."""
+    """The build context contains only these paths; the Dockerfile copies them."""
     dockerfile = (ROOT / "Dockerfile").read_text()
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert sorted(kept) == ["app.py", "assets", "docs/METRICS.md", "requirements.txt", "rlhf_lab"]

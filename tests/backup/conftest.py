@@ -1,4 +1,4 @@
-"""A lab with votes, a reward model and a run with three checkpoints, whose files are made by hand."""
+"""A lab with votes, a reward model and a run with three checkpoints, whose files are written by the fixture."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A backup becomes the same lab again, and nothing that is no intact backup changes a home."""
+"""A restored backup is the same lab, and anything but an intact backup leaves a home unchanged."""
 
 import contextlib
 import io
@@ -47,11 +47,11 @@ def backup(home, tmp_path):
     return file
 
 
-def content(home, *left_out):
+def content(home, *excluded):
     """Every file of a home but the database and locks."""
     names = (path.relative_to(home).as_posix() for path in sorted(home.rglob("*")) if path.is_file())
-    kept = [name for name in names if not name.startswith(("lab.db", "engine.", ".", *left_out))]
-    return {name: (home / name).read_bytes() for name in kept}
+    included = [name for name in names if not name.startswith(("lab.db", "engine.", ".", *excluded))]
+    return {name: (home / name).read_bytes() for name in included}
 
 
 def votes(home):
@@ -165,7 +165,7 @@ def test_another_process_in_the_home_is_noticed(home, backup):
 
 
 def test_runs_and_jobs_go_on_after_a_restore(home, tmp_path):
-    """The engine of the backup still works for the old home; the restored one needs another."""
+    """The engine recorded in the backup still serves the old home; the restored home needs another one."""
     with Database.open(home) as db:
         engine = engine_process.record_heartbeat(db, "training")
         queue.submit(db, JobKind.TRAIN_POLICY, 1, {"run_id": 2})
@@ -257,7 +257,7 @@ def test_a_forged_or_newer_archive_changes_nothing(home, backup, change, message
 
 
 def test_a_truncated_or_damaged_archive_changes_nothing(home, backup):
-    """Every byte that is cut off or changed is noticed, or does not matter to what is restored."""
+    """A missing or changed byte is either detected or has no effect on what is restored."""
     whole, before = backup.read_bytes(), content(home)
     choices = random.Random(0)
     for n in range(30):
@@ -335,7 +335,7 @@ def test_a_staged_backup_waits_for_the_next_start(home, backup):
 
 
 def test_a_later_restore_in_the_terminal_replaces_one_that_waits(home, backup, tmp_path):
-    """Else the next start would put the older choice in its place."""
+    """Otherwise the next start would replace it with the older backup."""
     with Database.open(home) as db, db.write() as conn:
         conn.exec_driver_sql("DELETE FROM votes WHERE id = 1")
     newer = tmp_path / "newer.tar"
@@ -369,7 +369,7 @@ def test_uploads_that_were_given_up_are_deleted_at_a_start_a_day_later(home, bac
 
 
 def assert_old_or_new(home):
-    """Opening finishes what was begun: all of the old lab (2 votes, one file more), or all of the new one."""
+    """Opening the home completes an interrupted restore: it holds the old lab (2 votes, one more file) or the new one."""
     with Database.open(home):
         pass
     is_new = len(votes(home)) == 3
@@ -396,17 +396,17 @@ def changed(home, backup):
 
 
 def test_every_rename_may_be_the_last_one(changed, backup, monkeypatch, tmp_path):
-    """The process ends before the n-th rename of the replacement, for each n, and again at the first attempt to go on."""
+    """The process ends before the n-th rename of the replacement, for each n, and again at the first retry."""
     original, outcomes = Path.rename, []
     for last in range(40):
         home = tmp_path / f"copy{last}"
         shutil.copytree(changed, home)
-        left = [last]
+        remaining = [last]
 
-        def rename(path, target, left=left):
-            if left[0] == 0:
+        def rename(path, target, remaining=remaining):
+            if remaining[0] == 0:
                 raise KeyboardInterrupt
-            left[0] -= 1
+            remaining[0] -= 1
             return original(path, target)
 
         monkeypatch.setattr(Path, "rename", rename)
@@ -415,7 +415,7 @@ def test_every_rename_may_be_the_last_one(changed, backup, monkeypatch, tmp_path
             interrupted = False
         except KeyboardInterrupt:
             interrupted = True
-            left[0] = 1
+            remaining[0] = 1
             with contextlib.suppress(KeyboardInterrupt):
                 Database.open(home).close()
         monkeypatch.setattr(Path, "rename", original)
@@ -504,10 +504,10 @@ restore_backup(Path(sys.argv[1]), Path(sys.argv[2]), replace=True)
 
 @pytest.mark.parametrize("rounds", [5, pytest.param(60, marks=pytest.mark.slow)])
 def test_killed_at_random(changed, backup, tmp_path, rounds):
-    """The restore is killed after a random time; the home opens, old or new. A restore afterwards succeeds."""
-    began = time.monotonic()
+    """Kill a restore after a random time: the home opens as the old or the new lab, and the next restore succeeds."""
+    start = time.monotonic()
     restore_backup(backup, tmp_path / "timed")
-    longest = time.monotonic() - began
+    longest = time.monotonic() - start
     for n in range(rounds):
         home = tmp_path / f"killed{n}"
         shutil.copytree(changed, home)

@@ -1,4 +1,4 @@
-"""Saving to a repository on the Hub and restoring from it, with the Hub's own client and a small Hub on this machine."""
+"""Saving to a repository on the Hub and restoring from it, with the real client and a local Hub server."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ def hub(tmp_path, monkeypatch):
 
 
 def mirror_of(home, **options):
-    """What a page makes at its start."""
+    """The mirror that a page creates at its start."""
     return HubMirror(home, HubRepository(NAME), **options)
 
 
@@ -44,7 +44,7 @@ def mirror(home, hub):
 
 
 def vote_again(home, name):
-    """One more vote."""
+    """Add a vote."""
     with Database.open(home) as db:
         votes.cast_vote(db, Vote(f"uuid-{name}", 1, name, Source.HUMAN, Choice.SECOND, True))
 
@@ -128,9 +128,9 @@ def test_everything_stored_before_saved_at_is_in_the_save(mirror, hub, home, tmp
     monkeypatch.setattr(hub, "next_fault", vote_during_the_commit)
     mirror.save()
     with closing(sqlite3.connect(home / "lab.db")) as connection:
-        (late_at,) = connection.execute("SELECT created_at FROM votes WHERE annotator = 'Late'").fetchone()
+        (created_at,) = connection.execute("SELECT created_at FROM votes WHERE annotator = 'Late'").fetchone()
     assert saved_rows(hub, tmp_path, VOTERS) == [("Ann",)] * 3
-    assert mirror.state.saved_at < late_at
+    assert mirror.state.saved_at < created_at
 
 
 # ---- whose commit it is
@@ -160,13 +160,13 @@ def test_a_lab_in_another_place_that_saves_to_the_same_repository_stops_this_one
     (other / "mirror.json").write_text((home / "mirror.json").read_text())
     vote_again(other, "Bea")
     mirror_of(other).save()
-    theirs = hub.head
+    head_of_other = hub.head
     vote_again(home, "Ann2")
     with pytest.raises(MirrorConflictError, match=r"The same lab, in another place, .*RLHF_LAB_MIRROR_TAKE_OVER=1"):
         mirror.save()
     with pytest.raises(MirrorConflictError):
         mirror_of(home).save()
-    assert hub.head == theirs
+    assert hub.head == head_of_other
 
 
 def test_a_commit_between_the_check_and_ours_is_refused_by_the_hub(mirror, hub, home, tmp_path, monkeypatch):
@@ -363,7 +363,7 @@ def test_a_save_of_the_old_home_during_a_restore_is_restored_too(mirror, hub, ho
     new = mirror_of(tmp_path / "new")
     real = HubMirror._download
 
-    def save_meanwhile(self, *args):
+    def save_during_download(self, *args):
         files = real(self, *args)
         with closing(sqlite3.connect(home / "lab.db")) as connection:
             voters = connection.execute("SELECT count(*) FROM votes").fetchone()
@@ -372,7 +372,7 @@ def test_a_save_of_the_old_home_during_a_restore_is_restored_too(mirror, hub, ho
             mirror.save()
         return files
 
-    monkeypatch.setattr(HubMirror, "_download", save_meanwhile)
+    monkeypatch.setattr(HubMirror, "_download", save_during_download)
     assert new.restore()
     assert lab_rows(tmp_path / "new")["votes"] == lab_rows(home)["votes"]
     assert len(lab_rows(home)["votes"]) == 4

@@ -1,5 +1,7 @@
-"""A process that saves and restores is killed at random moments, by a Hub that is slow, fails, limits the rate and drops
-connections: every vote that was reported as saved comes back, and no home is restored by half."""
+"""A process that saves and restores is killed at random moments. The Hub is slow, fails, limits the rate and drops connections.
+
+Every vote that was reported as saved is restored, and no home is restored partially.
+"""
 
 import os
 import random
@@ -20,7 +22,7 @@ from rlhf_lab.backup.mirror_records import read_state
 from rlhf_lab.store.database import Database, lab_exists
 
 ROOT = Path(__file__).resolve().parents[2]
-LONGEST_S = 4.0  # from the moment when a process begins to its end
+LONGEST_S = 4.0  # from the start of a process to its end
 
 
 def votes_of(database):
@@ -63,7 +65,7 @@ def test_no_vote_that_was_reported_as_saved_is_lost(home, tmp_path, monkeypatch,
                 finally:
                     process.kill()
                     process.wait()
-            time.sleep(0.2)  # what the Hub has received it finishes
+            time.sleep(0.2)  # the Hub completes requests that it has received
             state = read_state(home)
             if state is not None and state.saved_at is not None:
                 reported |= stored_before(log, state.saved_at)

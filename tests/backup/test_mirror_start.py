@@ -1,4 +1,4 @@
-"""What app.py does with a repository that cannot be read: no empty lab is begun in its place."""
+"""What app.py does with a repository that cannot be read: it does not start an empty lab instead."""
 
 import pytest
 from support.mirror_hub import MirrorHub

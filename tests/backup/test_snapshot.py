@@ -1,4 +1,4 @@
-"""A snapshot holds a home at one moment, whatever others do to it meanwhile."""
+"""A snapshot holds the state of a home at one moment, even if other processes change it during the copy."""
 
 import hashlib
 import shutil
@@ -108,7 +108,7 @@ def dict_of(snapshot):
 
 
 def test_checkpoints_are_never_ahead_of_the_database(home, tmp_path, db, monkeypatch):
-    """Between the checkpoints and the database a step with its checkpoint and a reward model arrive."""
+    """A step, its checkpoint and a reward model are written after the checkpoints and before the database are copied."""
     original = module._Collector._copy_database
 
     def copy_late(collector):
@@ -165,7 +165,7 @@ def test_files_that_are_missing_for_good_are_named(home, tmp_path):
 
 
 def test_rows_and_files_agree_while_others_write(home, tmp_path, db):
-    """A thread records steps with their checkpoints and reward models as quickly as it can; each snapshot agrees with itself."""
+    """A thread records steps with checkpoints and reward models as fast as it can; each snapshot is consistent."""
     stop = threading.Event()
 
     def write():
