@@ -221,10 +221,10 @@ def grpo_advantages(scores: Tensor, *, scale: bool = True) -> Tensor:
 
     Args:
         scores: (P, G) float, G >= 2 samples of each of P prompts.
-        scale: False leaves the deviation out: prompts on which all samples are nearly alike are then not blown up.
+        scale: False does not divide by the deviation, so small differences within a group are not amplified.
 
     Returns:
-        (P, G); 0 where all samples of a prompt score alike.
+        (P, G); 0 where all samples of a prompt have the same score.
 
     Raises:
         ConfigError: not (P, G) with G >= 2.
@@ -251,8 +251,8 @@ def value_targets(
 
     Args:
         rewards, values, mask, gamma, lam, last_values: as in `gae`.
-        target: "gae": advantages + values, i.e. the lambda-return, which leans on the values; "monte_carlo": the
-            rewards to go (values and lam are ignored).
+        target: "gae": advantages + values, i.e. the lambda-return, which depends on the predicted values;
+            "monte_carlo": the rewards to go (values and lam are ignored).
 
     Returns:
         (B, T), 0 on padding, without gradient.
@@ -284,7 +284,7 @@ def truncation_values(next_values: Tensor, ended: Tensor) -> Tensor:
 
 
 def broadcast_to_tokens(per_response: Tensor, mask: Tensor) -> Tensor:
-    """(B,) -> (B, T): every response token gets its response's number, padding 0.
+    """(B,) -> (B, T): every response token gets the value of its response, padding 0.
 
     Raises:
         ConfigError: shapes that do not belong together, a mask that is not bool.
@@ -325,7 +325,7 @@ def _prepare(
 
 
 def _next_step_values(x: Tensor, mask: Tensor, last_values: Tensor | None) -> Tensor:
-    """x one step later, (B, T): x[:, t+1], and last (or 0) at the end of the response."""
+    """x one step later, (B, T): x[:, t+1], and last_values (or 0) at the end of the response."""
     shifted = torch.cat([x[:, 1:], torch.zeros_like(x[:, :1])], dim=1)
     end = torch.zeros_like(x) if last_values is None else last_values.unsqueeze(1).expand_as(x)
     return torch.where(is_last_token(mask), end, shifted)

@@ -1,8 +1,8 @@
 """Direct preference optimization: a policy learns from pairs without a reward model.
 
-Its implicit reward of a response is beta · log(policy / reference), the sum over the response's tokens: the reward under
-which the policy is the best one at that KL penalty. Sources: Rafailov et al. 2023 (DPO); Azar et al. 2024 (IPO); Mitchell 2023
-(label smoothing).
+Its implicit reward of a response is beta · log(policy / reference), summed over the response's tokens: the reward for
+which the policy is optimal under a KL penalty of strength beta. Sources: Rafailov et al. 2023 (DPO); Azar et al. 2024
+(IPO); Mitchell 2023 (label smoothing).
 """
 
 import math
@@ -24,18 +24,17 @@ def direct_preference_loss(
     label_smoothing: float = 0.0,
     tie: Tensor | None = None,
 ) -> Tensor:
-    """Mean loss of pairs, by the difference h = chosen_log_ratio - rejected_log_ratio.
+    """Mean loss of pairs, a function of the difference h = chosen_log_ratio - rejected_log_ratio.
 
-    sigmoid: -log sigmoid(beta · h), the Bradley-Terry loss of the implicit rewards. ipo: (h - 1 / (2 · beta))², so that h has
-    a target and does not grow for ever. A share `label_smoothing` of the labels counts as the other way round; of a tie, half
-    does, so a tie pulls h to 0.
+    sigmoid: -log sigmoid(beta · h), the Bradley-Terry loss of the implicit rewards. ipo: (h - 1 / (2 · beta))², whose
+    minimum is at a finite h, so h does not grow without bound. label_smoothing is the fraction of labels that are assumed
+    to be reversed; for a tie this fraction is 0.5, so a tie pulls h to 0.
 
     Args:
         chosen_log_ratios: (N,) float, log-probability under the policy minus that under the reference, summed over the
-            response's tokens, nats; N >= 1. Sums also for ipo, as in its paper: h is then the log-ratio of whole responses,
-            and beta has the same unit in both losses. (Means per token, as other implementations take, need a far larger
-            beta.)
-        rejected_log_ratios: (N,) float, the same of the other responses.
+            response's tokens, nats; N >= 1. ipo takes sums too, as in its paper, so that beta has the same unit in both
+            losses. (Other implementations take means per token, which need a far larger beta.)
+        rejected_log_ratios: (N,) float, the same for the other responses.
         beta: > 0, the strength of the KL penalty against the reference, reward per nat.
         kind: "sigmoid" or "ipo".
         label_smoothing: in [0, 0.5).

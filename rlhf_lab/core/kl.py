@@ -87,13 +87,14 @@ def full_kl(logits: Tensor, ref_logits: Tensor, temperature: float = 1.0) -> Ten
 
 
 def lr_factor(kl: float, target: float) -> float:
-    """The factor for a learning rate after an update of this KL(old || new), so that the next ones are of the target's size.
+    """The factor by which to multiply a learning rate after an update of this KL(old || new), to approach the target.
 
-    The KL of an update grows with the square of its length, so (target / kl)^(1/2) would correct all of the error at once; half
-    of it in the logarithm averages the noise of single updates, and one step lowers the rate more than it raises it.
+    The KL of an update grows with the square of its length, so (target / kl)^(1/2) would correct the whole error at once.
+    (target / kl)^(1/4) averages the noise of single updates. The limits let one step lower the rate more than raise it.
 
     Args:
-        kl, target: nats, kl >= 0, target > 0. A KL that is not finite counts as far too large; 0 says nothing: the factor is 1.
+        kl, target: nats, kl >= 0, target > 0. A KL that is not finite counts as far too large. For a KL of 0, which
+            carries no information, the factor is 1.
     """
     if kl == 0.0:
         return 1.0
@@ -198,19 +199,23 @@ class BudgetKL:
     """Lets the KL per sequence rise to a budget and holds it there. State: `base` and `average`; the coefficient is `value`.
 
     value = base * (average / budget)^3, where average is an exponential average of the measured KL: a few dozen sequences
-    measure it with an error of a tenth. The cube lets a policy go that is far below the budget and stops it above it; base
-    is what an integrator adds, so that the KL settles at the budget for any scale of the scores. Below half of the
-    budget, and while the KL rises towards it, base stays: the policy has not got there yet.
+    measure it with an error of a tenth. Because of the cube, there is hardly a penalty far below the budget and a strong
+    one above it. base is the integral term of the controller, so that the KL settles at the budget for any scale of the
+    scores. It does not change below half of the budget, or while the KL rises towards the budget.
     """
 
     EXPONENT = 3.0
     NEW_SHARE = 0.5  # of the newest KL in the average
     GAIN = 0.25  # of log(average / budget), per step
     MAX_RATIO = 4.0  # of average to budget, beyond which the coefficient grows through base only
-    SETTLED_LENGTH = 0.5  # of an update at the budget, to that of one far below it
+    SETTLED_LENGTH = 0.5  # `update_length` at the budget and above
 
     def __init__(self, init: float, budget: float) -> None:
-        """init: the coefficient at the budget, to begin with; budget: nats per sequence. Raises ConfigError unless positive."""
+        """init: the initial value of base, which is the coefficient at the budget; budget: nats per sequence.
+
+        Raises:
+            ConfigError: one of them is not positive and finite.
+        """
         for name, setting in {"init": init, "budget": budget}.items():
             if not (setting > 0 and math.isfinite(setting)):
                 raise ConfigError(f"{name} is {setting}: holding a KL budget needs a positive number.")
@@ -222,14 +227,14 @@ class BudgetKL:
 
     @value.setter
     def value(self, coefficient: float) -> None:
-        """Continue from this coefficient; with an average of 0, when nothing holds the policy back, it is that at the budget."""
+        """Set base so that this is the current coefficient; while average is 0, base itself is set to it."""
         self.base = coefficient / (self._wall() or 1.0)
 
     @property
     def update_length(self) -> float:
-        """How long an update may be, as a share of one far below the budget: 1 up to half of it, then falling to SETTLED_LENGTH.
+        """Factor of the learning rate: 1 up to half of the budget, then falling linearly to SETTLED_LENGTH at the budget.
 
-        Updates of one length would carry the KL as far beyond the budget as the coefficient is slow to follow, and back again.
+        With updates of constant length the KL would oscillate around the budget, because the coefficient lags behind it.
         """
         closeness = min(1.0, max(0.0, 2.0 * self.average / self.budget - 1.0))
         return 1.0 + closeness * (self.SETTLED_LENGTH - 1.0)

@@ -1,8 +1,9 @@
 """A ridge-regularised Bradley-Terry fit on frozen features in numpy, fast enough to be repeated after every vote.
 
-Its weights lie in the span of the N feature differences (chosen - rejected): w = differences^T a. So everything is computed from
-the Gram matrix of the differences, (N, N), where a text has thousands of features and N is a few hundred. Newton's method for the
-coefficients a is that of the Laplace approximation of Gaussian processes (Rasmussen & Williams 2006, algorithm 3.1).
+The weights lie in the span of the N feature differences (chosen - rejected): w = differences^T a. A text has thousands of
+features and N is a few hundred, so everything is computed from the Gram matrix of the differences, (N, N). The
+coefficients a are found by Newton's method, as in the Laplace approximation of Gaussian processes (Rasmussen & Williams
+2006, algorithm 3.1).
 """
 
 from collections.abc import Hashable, Sequence
@@ -16,7 +17,7 @@ Float32 = NDArray[np.float32]
 
 #: Ridges to choose from. Features are scaled so that texts have a mean square distance of 1 from their mean.
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-MIN_CURVATURE = 1e-12  # of a label whose margin is in the flat part of the loss
+MIN_CURVATURE = 1e-12  # lower bound, for labels in the flat part of the loss
 MAX_NEWTON_STEPS = 100
 _CHUNK_ROWS = 64  # converted from half to single precision at a time
 
@@ -112,7 +113,7 @@ def log_loss(scores: Float64, targets: PreferenceTargets) -> float:
 def choose_ridge(
     gram: Float64, targets: PreferenceTargets, groups: Sequence[Hashable], ridges: Sequence[float] = RIDGES
 ) -> float:
-    """The ridge with the lowest leave-one-group-out log-loss; of equal ones the largest."""
+    """The ridge with the lowest leave-one-group-out log-loss; if several are equal, the largest."""
     losses: dict[float, float] = {}
     start = None
     for ridge in sorted(ridges, reverse=True):
@@ -122,8 +123,8 @@ def choose_ridge(
 
 
 class LayerScaler:
-    """Scales features so that each layer of the model has the same share of the spread, and texts a mean square distance of
-    1 from their mean.
+    """Scales features so that every layer of the model contributes equally to the variance, and the mean square distance of
+    texts from their mean is 1.
 
     The features of a text are `layers` blocks of equal width. A layer in which all texts are equal is multiplied by 0.
     """

@@ -61,7 +61,7 @@ def normalise_scores(
 
 
 def place_scores(scores: Tensor, mask: Tensor, placement: ScorePlacement = "last") -> Tensor:
-    """Each response's score placed on its tokens: on the last one, or in equal parts on all.
+    """Place each response's score on its tokens: on the last one, or in equal parts on all.
 
     Args:
         scores: (B,) float.

@@ -30,7 +30,7 @@ from rlhf_lab.common.model_files import ADAPTER_FILE
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.adapters import Adapters
 
-#: How many of the newest checkpoints keep what a resume needs, beside the best one; the others keep the adapter alone.
+#: This many of the newest checkpoints, and the best one, keep what a resume needs; the others keep only the adapter.
 RESUMABLE_CHECKPOINTS = 2
 
 
@@ -60,7 +60,8 @@ def save_checkpoint(
 def load_latest(run_path: Path, *, recover: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Tensors and numbers of the newest intact checkpoint that can be resumed; None where there is none.
 
-    recover: clear away what a crash left first. Of several processes only the main one does that, before the others look.
+    recover: first clean up writes that a crash interrupted. With several processes, only the main process does
+    this, before the others call.
     """
     if recover:
         recover_interrupted_writes(run_path)

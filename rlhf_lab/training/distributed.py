@@ -19,7 +19,7 @@ from torch import Tensor
 from rlhf_lab.errors import TrainingError
 
 T = TypeVar("T")
-COLLECTIVE_TIMEOUT = timedelta(days=7)  # a paused run keeps the others waiting; the launcher notices dead processes
+COLLECTIVE_TIMEOUT = timedelta(days=7)  # processes also wait while a run is paused; the launcher detects dead ones
 SHUTDOWN_TIMEOUT_S = 20.0  # how long a process waits for the others when it leaves the group
 
 
@@ -80,7 +80,7 @@ class Distributed:
                 tensor.copy_(total.view_as(tensor))
 
     def all_reduce_grads(self, parameters: Sequence[Tensor]) -> None:
-        """Sum the gradients over the processes. A parameter without a gradient in any process keeps None: Adam skips it."""
+        """Sum the gradients over the processes. A parameter that has a gradient in no process keeps None: Adam skips it."""
         if self.world_size == 1:
             return
         grad_counts = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=self.device)
@@ -135,9 +135,9 @@ def init_from_env() -> Distributed:
 
 
 def shutdown() -> None:
-    """Leave the process group: a thread of the group that still runs would abort the process at its exit.
+    """Leave the process group: a group thread that is still running would abort the process at exit.
 
-    A process that waits for another one, or has failed, gives up after SHUTDOWN_TIMEOUT_S.
+    Waits for the other processes at most SHUTDOWN_TIMEOUT_S seconds, in case one of them has failed.
     """
     if dist.is_initialized():
         thread = threading.Thread(target=dist.destroy_process_group, daemon=True)

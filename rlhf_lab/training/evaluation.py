@@ -51,7 +51,7 @@ def sample_responses(
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Fraction of pairs ranked as by the judge, with its 95 % Wilson interval; ties of the judge do not count."""
+    """Fraction of pairs that are ranked as the judge ranks them, with its 95 % Wilson interval; the judge's ties do not count."""
 
     value: float
     low: float
@@ -91,8 +91,8 @@ def mean(values: Sequence[float]) -> Mean:
 def gain_over_base(gold: Sequence[float], base: Sequence[Sequence[float]]) -> Mean:
     """Mean over prompts of gold minus the mean of the base's samples for the same prompt.
 
-    gold: one number per prompt; base: one list per prompt. The standard error is that of the differences: it contains the noise
-    of the base's samples, but not the differences between prompts.
+    gold: one number per prompt; base: one list per prompt. The standard error is that of the paired differences: it includes
+    the noise of the base's samples, but not the variation between prompts.
     """
     return mean([value - fmean(base_values) for value, base_values in zip(gold, base, strict=True)])
 
@@ -100,8 +100,9 @@ def gain_over_base(gold: Sequence[float], base: Sequence[Sequence[float]]) -> Me
 def best_of_n(n: int, scores: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]) -> Mean:
     """Mean gold of the response with the highest score among n, over disjoint groups of n per prompt.
 
-    scores, gold: one list per prompt, of the same base samples. The standard error is that of its difference to the base's mean,
-    in which every prompt counts once: from the variance of each prompt's contribution among prompts with as many samples.
+    scores, gold: one list per prompt, of the same base samples. The standard error is that of the difference to the base's
+    mean (each prompt weighted equally). It is estimated from the variance of the prompts' contributions, within groups of
+    prompts that have the same number of samples.
     """
     best_gold = best_of_n_gold(n, scores, gold)
     groups = sum(map(len, best_gold)) or math.nan

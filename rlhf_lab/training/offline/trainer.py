@@ -1,14 +1,14 @@
 """The trainer of the offline methods: one step is one update on fixed texts.
 
-dpo learns from label pairs. sft learns the chosen texts of the labels. rejection samples several responses to each prompt, keeps
-the one that scores best, and learns it; in rounds, the first with the base, each later one with the policy of that moment. How
-strongly somebody preferred a text is not used by any of them; the weight of a label multiplies its loss, as for reward models.
-A tie is a pair with target 0.5 for dpo, and left out by sft.
+dpo learns from label pairs. sft learns the chosen texts of the labels. rejection works in rounds: it samples several responses
+to each prompt, in the first round from the base and later from the current policy, and learns the response with the highest
+score. None of them uses the strength of a preference; the weight of a label multiplies its loss, as for reward models. dpo
+treats a tie as a pair with target 0.5; sft leaves ties out.
 
-So that the methods can be compared with those that learn from rollouts, the policy is measured on fresh samples like theirs,
-before the first step and then every `sample_every` steps; nothing is learnt from these. With a KL budget these steps limit their
-update. The step after an update that was scaled back is measured too, because no penalty would bring these methods back from a
-larger one. dpo and sft need no scorer: without one the metrics of the score are left out. Resuming is exact, as for them.
+To make the methods comparable with those that learn from rollouts, the policy is measured on fresh samples before the first
+step and then every `sample_every` steps; nothing is learnt from these samples. With a KL budget, the update of such a step is
+limited. The step after an update that was scaled back is measured too, because these methods have no KL penalty that would
+bring the policy back. dpo and sft need no scorer; without one, the metrics of the score are left out. Resuming is exact.
 """
 
 import time
@@ -34,7 +34,7 @@ from rlhf_lab.training.policy.trainer import PolicyTrainer
 
 
 class OfflineTrainer(PolicyTrainer):
-    """A PolicyTrainer whose `run_step` learns from fixed texts. Raises LabelError where the labels hold nothing to learn."""
+    """A PolicyTrainer whose `run_step` learns from fixed texts. Raises LabelError if it needs labels and none prefers a text."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -51,14 +51,14 @@ class OfflineTrainer(PolicyTrainer):
             )
 
     def train_on_scored(self, *_: object) -> NoReturn:
-        """Scored responses are nothing that these methods learn from."""
+        """Raises ConfigError: these methods do not learn from scored responses."""
         raise ConfigError(
             f"{self.state.config.algorithm} does not learn from scored responses. Call run_step, or choose ppo or another "
             "algorithm that does."
         )
 
     def run_step(self) -> StepResult:
-        """One update, and where it is due the policy measured before it. Raises NotFiniteError; the step then does not count."""
+        """Measure the policy if this step is due for it, then update. Raises NotFiniteError; the step then does not count."""
         if not self.task.prompts:
             raise TrainingError("there are no prompts to sample from. Add prompts to the project.")
         state, config = self.state, self.state.config
@@ -86,7 +86,7 @@ class OfflineTrainer(PolicyTrainer):
         return StepResult(step, metrics, [], self.samples() if samples_due else [])
 
     def limited_update(self, old: OldPolicy) -> dict[str, float]:
-        """`update_on_texts`; with a KL budget its size is measured on the responses of the policy before it, and limited."""
+        """`update_on_texts`; with a KL budget, the KL of the update is measured on responses of the old policy and limited."""
         state = self.state
         if state.config.kl_budget is None:
             return self.update_on_texts()

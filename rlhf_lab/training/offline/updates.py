@@ -16,8 +16,8 @@ from rlhf_lab.training.policy.update import apply_gradient
 
 
 class LabelPair(NamedTuple):
-    """Token ids of a label. tie: neither response was preferred, and which one is called chosen means nothing. weight: > 0, the
-    share of the label that counts."""
+    """Token ids of a label. tie: neither response was preferred; which one is `chosen` is then arbitrary. weight: > 0, the
+    factor of the label's loss."""
 
     prompt: list[int]
     chosen: list[int]
@@ -31,7 +31,7 @@ class LabelPair(NamedTuple):
 
 
 def encode_labels(backbone: Backbone, labels: Sequence[Comparison]) -> list[LabelPair]:
-    """Labels as token ids, each as often as it counts, with its weight."""
+    """Labels as token ids, each repeated by its count, with its weight."""
     return [
         LabelPair(
             backbone.encode_prompt(label.prompt),
@@ -60,10 +60,10 @@ def reference_sums(state: TrainState, pairs: Sequence[LabelPair]) -> Tensor:
 
 
 def preference_update(state: TrainState, pairs: Sequence[LabelPair], reference: Tensor) -> dict[str, float]:
-    """One update by direct preference optimization; returns the metrics, as of before the update.
+    """One update by direct preference optimization; returns the metrics, measured before the update.
 
-    reference: (N, 2), see `reference_sums`. The loss is the mean of the pairs' losses by their weights. The rewards are means
-    over the decided pairs, without weights, and left out where there are none.
+    reference: (N, 2), see `reference_sums`. The loss is the weighted mean of the pairs' losses. The reward metrics are
+    unweighted means over the decided pairs, and are left out if there are none.
     """
     config, beta, total_weight = state.config, state.kl_controller.value, sum(pair.weight for pair in pairs)
     losses, margins, rewards = [], [], []
@@ -119,7 +119,7 @@ def imitation_update(
 ) -> dict[str, float]:
     """One update by supervised fine-tuning: the mean cross-entropy of all response tokens; returns the metrics.
 
-    weights: > 0, of each text, that is of each of its tokens; None: all 1.
+    weights: > 0, one per text; a text's weight applies to each of its tokens. None: all 1.
     """
     weights, losses = [1.0] * len(texts) if weights is None else weights, []
     token_weight = sum(weight * len(text.response) for weight, text in zip(weights, texts, strict=True))

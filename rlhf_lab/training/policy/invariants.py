@@ -11,7 +11,7 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, NotFiniteError, SelfCheckError
 
 RATIO_TOLERANCE = 1e-5
-MAX_SCORE = 1e15  # the squares of its gradients are still float32
+MAX_SCORE = 1e15  # the squares of its gradients still fit in float32
 START_KL_TOLERANCE = 1e-4
 
 
@@ -50,7 +50,10 @@ def to_score_tensor(scores: Sequence[float] | Tensor) -> Tensor:
 
 
 def check_scores(scores: Tensor, step: int) -> None:
-    """Raises NotFiniteError for scores (N,) that are not finite or too large, before any update: their source is the cause."""
+    """Raises NotFiniteError for scores (N,) that are not finite or too large.
+
+    Called before any update, so the cause is the scorer and not the policy.
+    """
     bad = [index for index, score in enumerate(scores.tolist()) if not abs(score) <= MAX_SCORE]
     if bad:
         kind = "finite number" if not torch.isfinite(scores).all() else f"number between ±{MAX_SCORE:g}"
@@ -81,5 +84,5 @@ def check_metrics(metrics: dict[str, float], dtype: torch.dtype, step: int) -> N
 
 
 def check_process_count(processes: int, config: PolicyConfig) -> None:
-    """Raises ConfigError if the work cannot be divided among the processes, which may be others than the config says."""
+    """Raises ConfigError if the work cannot be divided among the processes. Their number may differ from the config's."""
     config.replace(processes=processes, shard_backbone=config.shard_backbone and processes > 1)

@@ -1,13 +1,13 @@
-"""Keeps a run within its KL budget: how large an update may be, and how large the learning rate makes the next one.
+"""Keeps a run within its KL budget: limits the size of an update, and adapts the learning rate.
 
-After the updates of a step, KL(old || new) is measured on the step's responses. Above a limit the change of the parameters is
-scaled back until the KL is below it, as in a trust region, so that no step leaves the budget far behind. The learning rate
-follows the measured KL towards a target, both ways. `core.kl.BudgetKL` steers beta. Offline methods, which have no responses of
-their own in most steps, do this in the steps that measure the policy.
+After the updates of a step, KL(old || new) is measured on the step's responses. If it exceeds a limit, the change of the
+parameters is scaled back until the KL is below the limit, as in a trust region, so that no step exceeds the budget by much. The
+learning rate is raised or lowered to bring the measured KL to a target. `core.kl.BudgetKL` adapts beta. Offline methods sample
+no responses in most steps; they do this in the steps that measure the policy.
 
-In half precision the smallest change of the parameters rounds every activation differently, which adds to a measured KL as much
-per token as a good update does. So that nothing follows the rounding (the learning rate, the coefficient of ppo_penalty, the
-line search of trpo), it is measured too, with a hundredth of an update, and subtracted.
+In half precision even a tiny change of the parameters rounds every activation differently, which adds as much to the measured KL
+per token as a useful update does. This part is measured with a hundredth of an update and subtracted, so that the learning
+rate, the coefficient of ppo_penalty and the line search of trpo do not respond to rounding.
 """
 
 import math
@@ -22,13 +22,13 @@ from rlhf_lab.kernels.ops import HALF_DTYPES
 from rlhf_lab.models.batch import Batch
 from rlhf_lab.training.policy.train_state import TrainState
 
-#: Of the budget: the KL that the updates of a step aim at, before the schedule of the learning rate, and the limit.
+#: As fractions of the budget: the target KL of a step's updates (before the learning-rate schedule), and the limit.
 TARGET_SHARE, LIMIT_SHARE = 1 / 40, 1 / 10
 MAX_ATTEMPTS = 8  # to scale an update back before it is undone
 LR_RANGE = (1e-3, 10.0)  # times the configured learning rate
-ROUNDING_SHARE = 0.01  # of an update: its own KL is a ten-thousandth
+ROUNDING_SHARE = 0.01  # of an update: without rounding, its KL would be a ten-thousandth of the update's
 ROUNDING_EVERY = 5  # at steps divisible by this the rounding is measured again
-ROUNDING_ERROR = 0.05  # of the rounding: values that cannot be distinguished from 0 count as so much
+ROUNDING_ERROR = 0.05  # of the rounding: smaller KLs cannot be distinguished from 0
 
 
 class OldPolicy(NamedTuple):
@@ -64,7 +64,7 @@ def limit_update(state: TrainState, old: OldPolicy, start: Sequence[Tensor], rou
         set_between(parameters, start, end, fraction)
         kl = without_rounding(update_kl(state, old), rounding) if fraction else 0.0
     target, measurable = TARGET_SHARE * budget * state.lr_multiplier() ** 2, ROUNDING_ERROR * rounding
-    # where the policy should not move, or neither can be distinguished from 0, the measurement is uninformative
+    # If the target is 0, or neither KL can be distinguished from 0, the measurement carries no information.
     factor = (
         1.0 if target == 0.0 or max(first_kl, target) <= measurable else lr_factor(max(first_kl, measurable), target)
     )
@@ -74,12 +74,12 @@ def limit_update(state: TrainState, old: OldPolicy, start: Sequence[Tensor], rou
 
 
 def without_rounding(kl: float, rounding: float) -> float:
-    """A measured KL less the part that is rounding, at least 0; NaN stays NaN."""
+    """A measured KL minus the part due to rounding, at least 0; NaN stays NaN."""
     return kl if math.isnan(kl) else max(0.0, kl - rounding)
 
 
 def rounding_kl(state: TrainState, old: OldPolicy, start: Sequence[Tensor]) -> float:
-    """What rounding alone adds to `update_kl`, nats per response; 0 in full precision. Kept until a step divisible by
+    """What rounding alone adds to `update_kl`, nats per response; 0 in full precision. Measured again at steps divisible by
     ROUNDING_EVERY.
 
     start: the policy adapter's parameters before the updates of the step.
@@ -93,7 +93,7 @@ def rounding_kl(state: TrainState, old: OldPolicy, start: Sequence[Tensor]) -> f
         set_between(parameters, start, end, ROUNDING_SHARE)
         kl = update_kl(state, old)
         set_between(parameters, end, end, 0.0)
-        if math.isfinite(kl):  # that of a policy that the update broke says nothing
+        if math.isfinite(kl):  # not finite: the update broke the policy
             state.rounding = kl / tokens
     return (state.rounding or 0.0) * tokens
 
@@ -107,7 +107,7 @@ def set_between(parameters: Sequence[Tensor], start: Sequence[Tensor], end: Sequ
 
 @torch.no_grad()
 def update_kl(state: TrainState, old: OldPolicy) -> float:
-    """KL(old || new) of the policy: k3 on the tokens of its old responses, summed per response, mean over them, nats."""
+    """KL(old || new) of the policy: k3 on the tokens of `old`, summed per response, mean over responses, nats."""
     micro_batches = [indices for minibatch in state.minibatches(0, old.batch) for indices in minibatch]
     total = torch.zeros((), dtype=torch.float64, device=old.logprobs.device)
     for indices in state.distributed.shard(micro_batches):

@@ -1,4 +1,4 @@
-"""The policy loss and the value loss of a micro-batch by the algorithm of the config, to be minimised."""
+"""The policy loss and the value loss of a micro-batch, to be minimised, for the algorithm of the config."""
 
 from typing import NamedTuple
 
@@ -56,7 +56,7 @@ def policy_loss(
     config: PolicyConfig,
     coefficients: AdaptiveCoefficients,
 ) -> PolicyLoss:
-    """The policy loss by `config.loss_mean`, and statistics, which are always token means.
+    """The policy loss, reduced as `config.loss_mean` says, and statistics, which are always token means.
 
     logprobs: (B, R), of the policy being trained.
     """

@@ -71,7 +71,7 @@ class PolicyModel:
             return forward(self.backbone, batch, predict_only=True).before_token
 
     def compute_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(B, R) values by a forward pass of their own, and (B,) the value of the state after the last token.
+        """(B, R) values, from a separate forward pass, and (B,) the value of the state after the last token.
 
         The gradient reaches the head, and the critic's adapter where there is one, but never the policy's adapter.
         """
@@ -214,9 +214,9 @@ def score_responses(
     on_progress: ProgressCallback,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> ScoredResponses:
-    """Score responses; a head on the reference's own states shares its forward pass with the reference's log-probabilities.
+    """Score responses. A reward head that reads the reference's states shares its forward pass with the reference.
 
-    Each process scores its share. On the CPU.
+    The reference's log-probabilities then come with the scores. Each process scores its share. Results are on the CPU.
     """
     if isinstance(scorer, WeightedReward):
         model = ScoredResponses(torch.zeros(len(prompts)))
@@ -230,7 +230,7 @@ def score_responses(
         scores, terms = scorer.combine(model.scores if scorer.reward_model else None, function_scores)
         return ScoredResponses(scores, model.ref_logprobs, terms)
     reward_model, width = reference_reader(policy, scorer), max(map(len, responses))
-    if reward_model is None or config.kl_estimator == "full":  # that one needs the reference's states
+    if reward_model is None or config.kl_estimator == "full":  # "full" needs the reference's states
         return ScoredResponses(
             distributed.map_rows(len(prompts), lambda rows: scorer.scores(prompts[rows], responses[rows], on_progress))
         )
@@ -257,7 +257,7 @@ def sequence_log_ratios(
     on_progress: ProgressCallback,
     ref_logprobs: Tensor | None = None,
 ) -> Tensor:
-    """(N,) float64 log-ratio of policy and reference summed per response: of the policy's samples, k1 of the KL in nats.
+    """(N,) float64 log-ratio of policy and reference, summed per response. On the policy's samples: k1 of the KL, nats.
 
     ref_logprobs: see ScoredResponses.
     """
@@ -309,8 +309,8 @@ def evaluate_batch(
 ) -> EvaluatedBatch:
     """Evaluate the policy, the value function and, unless `scored` has its log-probabilities, the reference on a batch.
 
-    micro_batches: row indices. The old log-probabilities come from the same forward pass as in training, on the very
-    micro-batches of the first epoch, so that the first ratios are exactly 1. Each process passes its own micro-batches.
+    micro_batches: row indices. The old log-probabilities come from the same forward pass as in training, on the same
+    micro-batches as in the first epoch, so that the first ratios are exactly 1. Each process passes its own micro-batches.
     """
     old_logprobs = torch.zeros(batch.mask.shape, device=batch.mask.device)
     ref_logprobs, values, full_kls = (torch.zeros_like(old_logprobs) for _ in range(3))

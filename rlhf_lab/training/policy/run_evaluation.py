@@ -1,6 +1,6 @@
-"""What a run with a KL budget measures besides its steps: the unit of the scores, and its score and KL on held-out prompts.
+"""Measurements of a run with a KL budget: the unit of its scores, and score and KL of the policy on held-out prompts.
 
-Both depend on the seed, the prompts and the weights alone, so a resumed run measures the same. All processes take part.
+They depend only on the seed, the prompts and the weights, so a resumed run measures the same. All processes take part.
 """
 
 import math
@@ -54,10 +54,10 @@ def evaluate_held_out(state: TrainState, prompt_ids: Sequence[list[int]], scorer
 
 
 def updated_best(best: BestCheckpoint | None, step: int, score: float, standard_error: float) -> BestCheckpoint:
-    """The best checkpoint after another one within the budget.
+    """The best checkpoint, given the score of a new one within the budget.
 
-    The newest is the best unless its score is more than a standard error below the peak: the score of a few dozen responses
-    is too uncertain for the highest one to mean much, and training improves a policy until it breaks.
+    The newest is the best unless its score is more than a standard error below the peak: scores of a few dozen responses
+    are too uncertain to choose the highest one, and training usually improves a policy until it breaks.
     """
     if best is None or score >= best.peak - standard_error:
         return BestCheckpoint(step, max(score, best.peak if best else score))

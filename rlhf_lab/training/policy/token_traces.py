@@ -67,6 +67,6 @@ def _token_columns(policy: PolicyModel, rollout: Rollout, batch: Batch, config: 
 
 
 def _whitening_stats(rollout: Rollout) -> tuple[float, float]:
-    """The mean that `core.advantages.whiten` subtracted from the advantages, and the deviation it divided them by."""
+    """The mean that `core.advantages.whiten` subtracted from the advantages, and the standard deviation it divided by."""
     raw, mask = rollout.raw_advantages, rollout.batch.mask
     return float(masked_mean(raw, mask)), float((masked_var(raw, mask) + WHITEN_EPS).sqrt())

@@ -24,7 +24,7 @@ from rlhf_lab.training.policy.rollout import CRITIC_ADAPTER, PolicyModel
 StateDict = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and plain numbers for JSON
 WARMUP_STEPS = 4  # over which the learning rate rises, with a KL budget: Adam's first updates are its largest
 
-#: The numbers of a state, and of how many each consists.
+#: The names of the numbers in a saved state, and how many values each has.
 NUMBER_COUNTS = {
     "step": 1, "episodes": 1, "beta": 1, "lr": 1, "penalty": 1, "scores": 3, "kl_budget": 2, "score_unit": 2, "best": 2,
     "rounding": 1, "measured_kl": 1, "update_fraction": 1,
@@ -61,9 +61,9 @@ class TrainState:
     parameters: everything that is trained. kl_controller: beta. penalty_controller: the coefficient of ppo_penalty. lr: before
     its schedule. score_moments: running mean and variance of the scores. episodes: responses trained on so far. With a KL
     budget, score_unit: the unit of the scores, None before it is measured; best: the best checkpoint so far. rounding: what
-    rounding adds to the KL of an update, nats per token, None before it is measured. Of offline methods, when it was last
-    measured: measured_kl, the KL to the reference; update_fraction, how much of an update the limit kept. chosen_texts:
-    rejection sampling, what the last round chose.
+    rounding adds to the KL of an update, nats per token, None before it is measured. Offline methods: measured_kl, the last
+    measured KL to the reference; update_fraction, the fraction of the last measured update that the limit kept. chosen_texts:
+    the texts that the last round of rejection sampling chose.
     """
 
     config: PolicyConfig
@@ -114,8 +114,9 @@ class TrainState:
         return self.lr * self.lr_multiplier()
 
     def lr_multiplier(self) -> float:
-        """The share of the learning rate in the next step: the schedule's and, with a KL budget, that of the warm-up and of an
-        update's length near the budget. Offline methods have no coefficient that stops them: at the budget it is 0."""
+        """The factor of the learning rate in the next step: that of the schedule and, with a KL budget, those of the warm-up
+        and of `BudgetKL.update_length`. Offline methods have no KL coefficient; instead their factor falls to 0 at the budget.
+        """
         fraction_done = min(1.0, self.steps_done / self.config.steps)
         multiplier = 1.0
         if self.config.lr_schedule == "linear":
@@ -184,7 +185,7 @@ class TrainState:
             if optimizer_state := with_prefix(f"optimiser.{i}."):
                 self.optimizer.state[parameter] = to_device_of(parameter, optimizer_state)
         self.steps_done = int(numbers["step"])
-        self.episodes = int(numbers.get("episodes", self.steps_done * self.config.batch_size))  # old checkpoints: none
+        self.episodes = int(numbers.get("episodes", self.steps_done * self.config.batch_size))  # absent in old ones
         self.lr = float(numbers["lr"])
         rounding = numbers.get("rounding")
         self.rounding = None if rounding is None else float(rounding)
@@ -195,7 +196,7 @@ class TrainState:
             self._load_best(numbers)
         if isinstance(self.kl_controller, BudgetKL) and "kl_budget" in numbers:
             self.kl_controller.base, self.kl_controller.average = map(float, numbers["kl_budget"])
-        else:  # checkpoints from before there was a budget have a beta too
+        else:  # beta is in all checkpoints, also in those from before there was a budget
             self.kl_controller.value = float(numbers["beta"])
         if self.penalty_controller is not None:
             self.penalty_controller.value = float(numbers["penalty"])
@@ -209,8 +210,10 @@ class TrainState:
         self.best = BestCheckpoint(int(best[0]), float(best[1])) if best else None
 
     def _check_fits(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """Raises TrainingError where a saved state has other parts than this one, or damaged ones. Old checkpoints name no
-        algorithm."""
+        """Raises TrainingError if a saved state lacks parts of this one, has additional parts, or is damaged.
+
+        Old checkpoints do not name their algorithm.
+        """
         algorithm = numbers.get("algorithm", self.config.algorithm)
         if algorithm != self.config.algorithm:
             raise TrainingError(
@@ -239,8 +242,8 @@ class TrainState:
             raise TrainingError(f"the state cannot be loaded: {problem}. Load another checkpoint, or start a new run.")
 
     def _find_bad_tensor(self, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> str:
-        """What is wrong with the tensors of a saved state; "". expected: those of this state. `Adapters` checks the names and
-        shapes of the policy's."""
+        """What is wrong with the tensors of a saved state; "" if nothing is. expected: the tensors of this state. `Adapters`
+        checks the names and shapes of the policy's."""
         heads = ("value.", "critic.")
         shapes = {name: value.shape for name, value in expected.items() if name.startswith(heads)}
         if different := shapes.keys() ^ {name for name in tensors if name.startswith(heads)}:
@@ -250,7 +253,7 @@ class TrainState:
             if name.startswith("optimiser."):
                 _, index, key = name.split(".", 2)
                 if not index.isdigit() or int(index) >= len(self.parameters):
-                    return f"nothing is trained that {name} belongs to"
+                    return f"{name} belongs to no parameter that this run trains"
                 shapes[name] = torch.Size() if key == "step" else self.parameters[int(index)].shape
         for name, value in tensors.items():
             if value.shape != shapes.get(name, value.shape):
@@ -261,7 +264,7 @@ class TrainState:
 
 
 def _find_bad_number(numbers: dict[str, Any], expected: dict[str, Any]) -> str:
-    """Which number of a saved state is missing or not finite; "". expected: the numbers of this state."""
+    """Which number of a saved state is missing or not finite; "" if none is. expected: the numbers of this state."""
     for name, count in NUMBER_COUNTS.items():
         value = numbers.get(name)
         if value is None:

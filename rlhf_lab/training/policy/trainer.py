@@ -5,7 +5,7 @@ One step: sample responses, score them, penalise the KL to the frozen reference 
 objectives.py), or a natural gradient step within a trust region (trpo_update.py).
 
 Every random draw is derived from the seed and the step, so on a CPU a resumed run repeats the uninterrupted one bit for bit. The
-trainer knows no database: it returns results, and calls `on_progress` between pieces of work (it may raise to stop).
+trainer does not use the database: it returns results, and calls `on_progress` regularly, which may raise to stop the run.
 """
 
 import dataclasses
@@ -61,12 +61,13 @@ TextOrIds = str | Sequence[int]
 
 @dataclass(frozen=True)
 class PolicyTask:
-    """What a policy is trained for: its prompts, what scores the responses, and the gold score where a judge labelled.
+    """What a policy is trained for: its prompts, the scorer of the responses, and the gold score if a judge labelled.
 
-    gold: of (prompt, response).
+    gold: the judge's score of (prompt, response).
     sample_prompts: fixed prompts whose responses are shown over the run. eval_prompts: held-out prompts; with a KL budget the
     score and KL on them determine the best checkpoint. ptx_texts: pretraining texts for PPO-ptx. labels: what dpo and sft learn
-    from; they need no scorer, which only measures them. Otherwise, without prompts or a scorer only `PolicyTrainer.step` trains.
+    from; for them a scorer is optional and only measures. For the other algorithms, `PolicyTrainer.run_step` needs prompts and
+    a scorer; `PolicyTrainer.step` needs neither.
     """
 
     prompts: Sequence[str] = ()
@@ -141,7 +142,7 @@ class PolicyTrainer:
             self.state.lr = value
 
     def set_scorer(self, scorer: Scorer) -> None:
-        """Score with another reward model from the next step on. The best checkpoint is then chosen again, by its scores."""
+        """Score with another reward model from the next step on. The search for the best checkpoint starts again."""
         self.task = dataclasses.replace(self.task, scorer=scorer)
         self.state.score_unit = self.state.best = None
 
@@ -177,7 +178,7 @@ class PolicyTrainer:
             self.state.score_unit = run_evaluation.measure_score_unit(self.state, self.prompt_ids, self.scorer)
 
     def scores_in_unit(self, scores: Tensor) -> Tensor:
-        """Scores of the task's scorer in standard deviations of the reference's above its mean, where that was measured."""
+        """Scores minus the mean of the reference's scores, over their standard deviation; unchanged if it was not measured."""
         unit = self.state.score_unit
         return scores if unit is None else normalise_scores(scores, mean=unit.mean, scale=unit.sd)
 
@@ -217,13 +218,14 @@ class PolicyTrainer:
 
         Args:
             queries: texts or token ids. For rloo and grpo each is repeated group_size times in a row.
-            responses: one per query, by the current policy, the stop token included: `sample_responses` samples them. A text gets
-                its stop token here.
+            responses: one per query, by the current policy, including the stop token: `sample_responses` samples them. If a
+                response is a text, the stop token is appended.
             scores: one per response, in any unit; beta is in that unit per nat.
 
-        Raises ConfigError for lists of different lengths, too many for `kl_horizon` or of other things, ModelError for an empty
-        or too long text, NotFiniteError for scores, losses or gradients that are not finite: no such gradient is applied,
-        minibatches before it have been; `state.state_dict` and `state.load_state_dict` around a step undo those.
+        Raises ConfigError for lists of different lengths, for more responses than `kl_horizon` allows, or for elements of
+        another type; ModelError for an empty or too long text; NotFiniteError for scores, losses or gradients that are not
+        finite. Such a gradient is not applied, but the earlier minibatches of the step have been: save `state.state_dict`
+        before the step and restore it with `state.load_state_dict` to undo them.
         """
         start_time, backbone = time.monotonic(), self.backbone
         reset_peak_memory(backbone.device)
@@ -253,7 +255,7 @@ class PolicyTrainer:
         """Update on scored responses and check the metrics. timing: seconds of the rollout, and when scoring began."""
         state, scores, (rollout_seconds, start_time) = self.state, scored.scores, timing
         check_scores(scores, state.steps_done + 1)
-        # The first KL has to be 0: the reference is then read in the policy's own micro-batches, which round alike.
+        # The first KL has to be 0, so the reference is then evaluated in the policy's micro-batches, with equal rounding.
         ref_logprobs = scored.ref_logprobs if state.steps_done else None
         rollout = self.prepare_rollout(batch, scores, sampler_logprobs, ref_logprobs)
         initial_metrics = {"objective/scores": float(scores.mean()), "objective/kl": float(rollout.kl.sum())}
@@ -289,7 +291,7 @@ class PolicyTrainer:
         return run_evaluation.evaluate_held_out(state, self.eval_prompt_ids, self.scorer)
 
     def texts_of(self, batch: Batch) -> tuple[list[str], list[str]]:
-        """The prompts of a batch, those of the task as they were given (without a chat template), and the responses."""
+        """The prompts and responses of a batch as texts; prompts of the task as they were given, without a chat template."""
         prompts, responses = [], []
         for prompt, prompt_mask, response, mask in zip(*batch[:4], strict=True):
             ids = prompt[prompt_mask.bool()].tolist()

@@ -82,7 +82,8 @@ def optimizer_step(state: TrainState, stats: UpdateStats) -> None:
 def apply_gradient(state: TrainState, non_finite_losses: Callable[[], list[str]]) -> Tensor:
     """Clip the gradient and step the optimizer; returns the gradient's norm before clipping.
 
-    non_finite_losses: the names of the losses to blame. Raises NotFiniteError before a broken gradient is applied.
+    non_finite_losses: returns the names of the losses that are not finite, for the message. Raises NotFiniteError before a
+    gradient that is not finite is applied.
     """
     state.distributed.all_reduce_grads(state.parameters)
     grad_norm = torch.nn.utils.clip_grad_norm_(state.parameters, state.config.max_grad_norm)
@@ -108,7 +109,7 @@ def micro_batch_backward(
 ) -> None:
     """Accumulate the gradient of one micro-batch.
 
-    A function of its own, so that its local variables, and with them the autograd graph, are freed before the next forward pass.
+    A separate function, so that its local variables, and with them the autograd graph, are freed before the next forward pass.
     A graph that outlives its backward pass is scattered among the freed activations and fragments their memory.
     """
     config, policy = state.config, state.policy
@@ -131,7 +132,7 @@ def micro_batch_backward(
 def value_backward(
     state: TrainState, micro_batch: MicroBatch, denominators: LossDenominators, stats: UpdateStats
 ) -> None:
-    """Accumulate the gradient of the value loss in a forward pass of its own."""
+    """Accumulate the gradient of the value loss, in a separate forward pass."""
     values, _ = state.policy.compute_values(micro_batch.batch)
     value_terms = value_loss(values, micro_batch, denominators, state.config)
     (state.config.vf_coef * value_terms.loss).backward()

@@ -24,8 +24,8 @@ class FunctionScorer(Protocol):
 
 @dataclass(frozen=True)
 class WeightedReward:
-    """A scorer. weights: by label, in the order of `functions`; that of the reward model, if there is one, has its label, which
-    is otherwise a name like any other.
+    """A scorer. weights: by label, in the order of `functions`. If there is a reward model, its weight has the label
+    REWARD_MODEL_LABEL; without one, a function may have this label.
 
     prompt_texts: the texts that functions get for prompts (without a chat template); others are decoded.
     """

@@ -128,7 +128,7 @@ def uncertainty_kind(model: RewardModel) -> str:
 def select_most_diverse(
     candidates: Sequence[frozenset[str]], existing: Sequence[frozenset[str]], count: int
 ) -> list[int]:
-    """The indices of `count` candidates, ascending: greedily the farthest from the existing and the selected ones.
+    """The indices of `count` candidates, ascending, chosen greedily to be farthest from the existing and selected ones.
 
     Distance: the Jaccard distance of the word sets.
     """

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from rlhf_lab.core.preference_fit import LayerScaler, PreferenceTargets, choose_ridge, fit_dual, held_out_scores
 
-#: Of more labels a head learns from so many, evenly spread: time grows with their cube, and accuracy hardly grows.
+#: With more labels, a head is fitted to an evenly spaced subset of this size: the time grows with its cube, and the
+#: accuracy hardly grows.
 MAX_HEAD_LABELS = 4000
 
 
@@ -20,7 +21,7 @@ class HeadFit(NamedTuple):
     """A head fitted to the comparisons `indices` (n,).
 
     weights: (F,) float32, of features; bias: makes the mean score of the reference texts 0. scaled_weights: (F,) float64,
-    of scaled features. held_out: (n,) float64, score differences by heads that did not see the labels of the same group.
+    of scaled features. held_out: (n,) float64, score differences by heads fitted without the labels of the same group.
     """
 
     indices: list[int]

@@ -96,7 +96,7 @@ def calibration(probabilities: Sequence[float], bins: int = CALIBRATION_BINS) ->
     hits_by_confidence = defaultdict(list)
     for p in probabilities:
         hits_by_confidence[max(p, 1 - p)].append(p > 0.5)
-    # Labels of equal confidence share their accuracy, else a bin's edge could separate the right from the wrong ones.
+    # Labels of equal confidence share their accuracy; otherwise a bin edge could separate right from wrong ones.
     ordered = [(level, sum(hits) / len(hits)) for level, hits in sorted(hits_by_confidence.items()) for _ in hits]
     bins = min(bins, len(ordered))
     edges = [i * len(ordered) // bins for i in range(bins + 1)] if bins else []

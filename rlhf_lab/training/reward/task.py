@@ -1,4 +1,4 @@
-"""One reward training: encoded comparisons, and a model fitted to any subset of them."""
+"""The training job of a reward model: encoded comparisons, and models fitted to subsets of them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ TokenIds = Sequence[Sequence[int]]
 
 
 class ReferenceSamples(NamedTuple):
-    """Samples of the base model, which the scores are normalised on. Token ids, row by row."""
+    """Samples of the base model, on which scores are normalised. Token ids, row by row."""
 
     prompts: list[list[int]]
     responses: list[list[int]]
@@ -65,8 +65,8 @@ class FitSpec:
 class RewardTask:
     """One training job: encoded texts, frozen features, and fits on any subset of the comparisons.
 
-    distinguishable: the indices of the comparisons whose two texts have different tokens; the others teach nothing.
-    Several processes share the rows of every batch and every evaluation; each holds all of the adapter and the heads.
+    distinguishable: the indices of the comparisons whose two texts have different tokens; only these can be learnt from.
+    Several processes share the rows of every batch and every evaluation; each holds the whole adapter and all heads.
     """
 
     def __init__(

@@ -44,10 +44,11 @@ def train_reward(
     """Train a reward model on comparisons and evaluate it on labels of prompts that it did not see.
 
     A fitted head (warm_start) is evaluated by leaving out one prompt after the other. An adapter is evaluated by one more fit,
-    on the labels of all but one in `folds` prompts, and is trained on all labels only if it predicts the others better than the
-    head alone. With early_stopping these labels also choose its epochs. The report's metrics are those after the same epochs, and
-    so are slightly optimistic. A trained adapter is REWARD_TRAINING_ADAPTER, loaded and frozen. Several processes share the
-    work, and all return the same result. Comparisons whose texts have the same tokens are left out.
+    which leaves out the labels of one in `folds` prompts; it is trained on all labels only if it predicts the left-out ones
+    better than the head alone. With early_stopping the left-out labels also determine the number of epochs, so the report's
+    metrics, which are measured on them after that many epochs, are slightly optimistic. A trained adapter is loaded and frozen
+    as REWARD_TRAINING_ADAPTER. Several processes share the work, and all return the same result. Comparisons whose texts have
+    the same tokens are left out.
     Raises LabelError for too few or only tied labels, ConfigError for less than 2 reference samples, NotFiniteError.
     """
     check_labels(comparisons)
