@@ -1,4 +1,4 @@
-"""Accessibility of a page: contrast and size of its texts, names of its controls."""
+"""Accessibility of a page: contrast and size of texts, names of controls."""
 
 import re
 from typing import NamedTuple

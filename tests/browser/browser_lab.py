@@ -14,7 +14,7 @@ import psutil
 from helpers import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Holds a sitecustomize that every process of a lab imports.
+#: Contains a sitecustomize.py that every process of a lab imports.
 NETWORK_GUARD = Path(__file__).parent / "network_guard"
 #: Of the page's process.
 MAX_MEMORY_BYTES = 300 * 2**20
@@ -81,7 +81,7 @@ class Lab:
         return row.process.pid
 
     def stop(self) -> None:
-        """Stop page and engine. AssertionError if the page takes too much memory or one of them did something forbidden."""
+        """Stop page and engine. AssertionError: the page uses too much memory, or the network guard logged something."""
         from rlhf_lab.jobs.engine_process import stop_engine
         from rlhf_lab.store.database import Database
 
@@ -100,7 +100,7 @@ class Lab:
 
 
 def current_pair(page) -> str:
-    """The id of the pair on the Label screen; waits until it takes answers."""
+    """The id of the pair on the Label screen; waits until the pair can be answered."""
     page.wait_for_selector(".lab-label[data-open]")
     return page.get_attribute(".lab-label", "data-pair")
 
@@ -119,7 +119,7 @@ def press_key(page, key: str) -> str:
 def intercept_votes(page, *handlers, marker='"pair_id"'):
     """Give the first vote requests to the handlers. Returns the list of the payloads of all votes sent from now on.
 
-    marker: what the body of a request contains; another one intercepts other events.
+    marker: text in the body of the requests to intercept; pass another one to intercept other events.
     """
     sent, other_urls = [], []
 
@@ -148,7 +148,7 @@ def kept_requests(page) -> list[str]:
 
 
 def project_created_at(lab: Lab) -> float:
-    """Of the open project: by this a page tells it from others."""
+    """The creation time of the open project, by which a page identifies it."""
     from rlhf_lab.store.database import Database
     from rlhf_lab.store.projects import current_project
 

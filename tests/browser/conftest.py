@@ -1,4 +1,4 @@
-"""A real lab (app.py as a process) and a real Chromium. Every page must leave a clean console and contact no other machine."""
+"""A real lab (app.py as a process) and a real Chromium. A page must log no console errors and contact no other machine."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """The report of a failed test says what its pages showed."""
+    """Add what the open pages show to the report of a failed test."""
     report = yield
     if report.failed and "chromium" in getattr(item, "funcargs", {}):
         report.sections.append(("what the pages showed", describe_pages(item.funcargs["chromium"])))
@@ -33,7 +33,7 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture(scope="module")
 def chromium():
-    """The browser; without one the tests skip, and fail where RLHF_LAB_REQUIRE_BROWSER=1."""
+    """The browser. Without one the tests are skipped; with RLHF_LAB_REQUIRE_BROWSER=1 they fail."""
     try:
         from playwright.sync_api import expect, sync_playwright
 
@@ -64,8 +64,11 @@ def fresh_project(lab):
 
 @pytest.fixture(scope="module")
 def idle_visitors(chromium):
-    """Browser contexts that no test uses, by their options. They are reused, because Chromium keeps the scripts that it has
-    downloaded and compiled with the context: a page in a new one takes a third more CPU time."""
+    """Unused browser contexts by their options.
+
+    They are reused because Chromium caches downloaded and compiled scripts per context: a page in a new context takes a third
+    more CPU time.
+    """
     return defaultdict(list)
 
 
@@ -99,7 +102,7 @@ def open_page(chromium, idle_visitors):
 
 
 def forget_everything(context) -> None:
-    """Make a context that of a new visitor again: no pages, cookies, stored data, interceptions; online."""
+    """Reset a context to that of a new visitor: no pages, cookies, stored data or interceptions; online."""
     origins = {"/".join(frame.url.split("/")[:3]) for page in context.pages for frame in page.frames}
     for page in context.pages:
         page.close()

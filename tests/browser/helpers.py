@@ -7,7 +7,7 @@ from playwright.sync_api import Error, Page, expect
 
 from rlhf_lab.ui.scripts import MODULE_FOLDER
 
-#: For what a page and its server do within a second or two, on a busy machine.
+#: For actions that take a page and its server one or two seconds, with a reserve for a busy machine.
 PAGE_TIMEOUT_MS = 60_000
 #: For the engine, which starts, samples and trains within ten seconds.
 ENGINE_TIMEOUT_MS = 3 * PAGE_TIMEOUT_MS
@@ -59,11 +59,11 @@ def wait_for_engine(page: Page, condition: str, arg=None) -> None:
     assert outcome == "done", f"the page shows an error instead: {outcome}"
 
 
-def wait_until(condition: Callable[[], object], what: str, page: Page | None = None) -> None:
-    """Wait for the engine until a condition holds; with a page: for what the page does, while its requests go on."""
+def wait_until(condition: Callable[[], object], description: str, page: Page | None = None) -> None:
+    """Wait until a condition holds: up to the timeout of the engine; with a page: up to that of a page, handling its events."""
     end = time.monotonic() + (PAGE_TIMEOUT_MS if page else ENGINE_TIMEOUT_MS) / 1000
     while not condition():
-        assert time.monotonic() < end, f"still waiting for {what}"
+        assert time.monotonic() < end, f"still waiting for {description}"
         page.wait_for_timeout(50) if page else time.sleep(0.1)
 
 

@@ -31,15 +31,17 @@ def wait_for_job(db: Database, job: Job) -> None:
     """Wait until a job is done. AssertionError at once if it fails."""
 
     def is_done() -> bool:
-        now = queue.get_job(db, job.id)
-        assert now.status in (*UNFINISHED_JOB_STATUSES, JobStatus.DONE), f"{now.kind} is {now.status}: {now.error}"
-        return now.status is JobStatus.DONE
+        current = queue.get_job(db, job.id)
+        assert current.status in (*UNFINISHED_JOB_STATUSES, JobStatus.DONE), (
+            f"{current.kind} is {current.status}: {current.error}"
+        )
+        return current.status is JobStatus.DONE
 
     wait_until(is_done, f"the job {job.kind}")
 
 
 def add_labels(db: Database, project_id: int, source: Source, count: int) -> None:
-    """Add labels that agree with a judge, by the judge or by the person Ann, on the pairs that come with a project."""
+    """Label a project's shipped pairs as a judge prefers, under the judge's name or the person Ann's."""
     judge = load_judge("cheerful")
     if source is Source.SIMULATED:
         assert sum(label_with_judge(db, project_id, judge, count).values()) == count
@@ -68,7 +70,7 @@ def lab_with_reward_models(home: Path, source: Source, *configs: RewardConfig) -
 
 
 def submit_reward_training(db: Database, project_id: int, source: Source, config: RewardConfig) -> Job:
-    """Submit a training before the lab is started; while it waits, no automatic training begins."""
+    """Submit a training before the lab is started; while it is queued, no automatic training starts."""
     payload = {"source": source.value, "config": config.to_dict()}
     return queue.submit(db, JobKind.TRAIN_REWARD, project_id, payload)
 
@@ -81,9 +83,9 @@ def running_run(db: Database, home: Path, **config) -> Iterator[Run]:
     try:
 
         def has_stepped() -> bool:
-            now = get_run(db, run.id)
-            assert now.status is not RunStatus.FAILED, now.message
-            return now.step >= 2
+            current = get_run(db, run.id)
+            assert current.status is not RunStatus.FAILED, current.message
+            return current.step >= 2
 
         wait_until(has_stepped, "the first steps of a run")
         yield run
@@ -95,7 +97,7 @@ def stop_all_runs(db: Database) -> None:
     """Stop every run and wait until the engine has finished with them."""
     for run in runs(db):
         if run.status in ACTIVE_RUN_STATUSES:
-            with suppress(StoreError):  # it has ended meanwhile
+            with suppress(StoreError):  # it has ended by itself
                 run_control.stop(db, run.id)
     wait_until(
         lambda: not queue.jobs(db, kinds=[JobKind.TRAIN_POLICY], statuses=UNFINISHED_JOB_STATUSES),

@@ -1,4 +1,4 @@
-"""The pictures of the documentation that show the page, made in one go: `python tests/browser/screenshots.py`.
+"""Make all pictures of the page that the documentation shows: `python tests/browser/screenshots.py`.
 
 It starts a lab in a temporary home. A simulated judge labels pairs of the embedded model, a reward model and three short runs are
 trained, and Chromium opens the screens. The pictures go to docs/images. The remaining ones there (smollm2-*, conversation-*) show
@@ -69,13 +69,13 @@ def main() -> None:
                 lab.stop()
 
 
-def save(shown: Page | Locator, name: str) -> None:
-    """A picture of the window or of an element, as soon as the page is at rest."""
-    page = shown if isinstance(shown, Page) else shown.page
+def save(target: Page | Locator, name: str) -> None:
+    """Save a picture of the window or of an element once the page has stopped changing."""
+    page = target if isinstance(target, Page) else target.page
     page.mouse.move(0, 0)
     page.evaluate("document.activeElement?.blur()")
     page.wait_for_timeout(1500)
-    shown.screenshot(path=IMAGES / name, animations="disabled")
+    target.screenshot(path=IMAGES / name, animations="disabled")
     print(name, flush=True)
 
 

@@ -1,5 +1,7 @@
-"""Blind tests and tournaments: answers that the lab has not confirmed are kept, and sent again only while the lab asks for the
-same pair; two people judge a tournament, and its ranking."""
+"""Blind tests and tournaments: unconfirmed answers are stored and sent again only while the lab shows the same pair.
+
+Also: two people judge a tournament, and its ranking.
+"""
 
 import json
 
@@ -24,7 +26,7 @@ KEPT = "localStorage.getItem('rlhf-lab-blind-answer')"
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A lab with a blind test of 6 pairs and a tournament of 3 contestants, whose texts are there already."""
+    """A lab with a blind test of 6 pairs and a tournament of 3 contestants, both with stored texts."""
     home = tmp_path_factory.mktemp("blind") / "home"
     with Database.open(home) as db:
         project, jobs = new_project(db), []
@@ -52,7 +54,7 @@ def lab(tmp_path_factory):
 
 def answer_count(lab) -> int:
     with Database.open(lab.home) as db:
-        return sum(len(given) for given in answers(db, 1).values())
+        return sum(len(answered) for answered in answers(db, 1).values())
 
 
 def open_test(lab, open_page):
@@ -82,17 +84,17 @@ def test_an_unanswered_answer_is_sent_again_when_the_lab_replies(lab, open_page)
 def test_a_kept_answer_is_not_sent_for_another_person_or_other_texts(lab, open_page):
     page, before = open_test(lab, open_page), answer_count(lab)
     lose_answer(page)
-    kept = json.loads(page.evaluate(KEPT))
+    stored = json.loads(page.evaluate(KEPT))
     page.context.set_offline(False)
     page.evaluate(
-        "kept => localStorage.setItem('rlhf-lab-blind-answer', JSON.stringify(kept))", kept | {"by": "another"}
+        "kept => localStorage.setItem('rlhf-lab-blind-answer', JSON.stringify(kept))", stored | {"by": "another"}
     )
     page.reload()
     open_tab(page, "Compare")
     page.wait_for_selector("[data-judged]")
     page.wait_for_timeout(3000)
     assert json.loads(page.evaluate(KEPT))["by"] == "another"
-    other_texts = kept | {"pair": kept["pair"] | {"left": "of another lab"}}
+    other_texts = stored | {"pair": stored["pair"] | {"left": "of another lab"}}
     page.evaluate("kept => localStorage.setItem('rlhf-lab-blind-answer', JSON.stringify(kept))", other_texts)
     expect_text(page, "blind-notice", "stored now")
     assert page.evaluate(KEPT) is None
@@ -163,13 +165,13 @@ def test_two_people_judge_a_tournament(lab, open_page):
     expect_text(page, "tournament-note", "5 answers from 2 people")
 
     page.context.set_offline(True)
-    lost = page.evaluate(TEXTS)
+    unanswered = page.evaluate(TEXTS)
     page.keyboard.press("1")
     expect_text(page, "tournament-notice", "Your last answer is not stored yet")
     assert len(given_answers(lab)) == 6
     page.context.set_offline(False)
     page.wait_for_selector(".tournament [data-judged='5']")  # the fold is open, also if Gradio has reloaded the page
-    assert given_answers(lab)[6:] == [(answers[0][0], *given_answers(lab)[6][1:3], lost[0])]
+    assert given_answers(lab)[6:] == [(answers[0][0], *given_answers(lab)[6][1:3], unanswered[0])]
     assert page.evaluate("localStorage.getItem('rlhf-lab-tournament-answer')") is None
     expect_text(page, "tournament-notice", "stored now")
 

@@ -1,4 +1,4 @@
-"""The screen Chat beside a training: an answer appears while it is sampled, is stopped, and two answers become a label."""
+"""The screen Chat during a training: an answer appears while it is sampled and can be stopped; two answers become a label."""
 
 import pytest
 from helpers import control, open_screen, wait_for_engine, wait_until
@@ -11,7 +11,7 @@ from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.votes import label_count, vote_counts
 
 STATUSES = "[...document.querySelectorAll('.lab-chat .reply')].map((reply) => reply.dataset.status)"
-#: JavaScript: presses Stop once an answer was seen at two lengths. From here the press could come after the answer's end.
+#: JavaScript: presses Stop once an answer has been seen at two lengths. A press from Python might come after the answer's end.
 STOP_AT_THE_SECOND_LENGTH = """() => {
     const lengths = new Set();
     const observer = new MutationObserver(() => {
@@ -47,13 +47,13 @@ def test_a_chat_while_a_run_trains(lab, open_page):
         page.evaluate(STOP_AT_THE_SECOND_LENGTH)
         ask(page, "Once upon a time")
         wait_for_engine(page, f"() => {STATUSES}.join() === 'cancelled,cancelled'")
-        kept = page.locator(".lab-chat .reply .lab-text").first.inner_text()
-        assert len(kept) > 20
+        stopped_text = page.locator(".lab-chat .reply .lab-text").first.inner_text()
+        assert len(stopped_text) > 20
         expect(control(page, "chat-label")).to_be_disabled()
 
         control(page, "chat-max_new_tokens").fill("12")
         ask(page, "The end.")
-        expect(page.locator(".lab-chat .turn.assistant .lab-text")).to_have_text(kept)
+        expect(page.locator(".lab-chat .turn.assistant .lab-text")).to_have_text(stopped_text)
         wait_for_engine(page, f"() => {STATUSES}.join() === 'done,done'")
         answers = sorted(page.locator(".lab-chat .reply .lab-text").all_inner_texts())
         control(page, "chat-label").click()

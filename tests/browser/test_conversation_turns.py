@@ -1,4 +1,4 @@
-"""A prompt of several turns on all screens: turn by turn, as on the screen Label, and never as a transcript."""
+"""A prompt of several turns is shown turn by turn on every screen, never as a transcript."""
 
 import pytest
 from browser_lab import Lab
@@ -50,8 +50,8 @@ def lab(tmp_path_factory):
         }  # fmt: skip
         snapshot = snapshot_labels(db, project.id, Source.HUMAN)
         model = add_reward_model(db, project.id, "x", config={}, report=report, snapshot=snapshot)
-        asked = {"prompts": [STORED], "checkpoint": "base", "temperature": 1.0, "max_new_tokens": 16}
-        jobs = [queue.submit(db, JobKind.COMPLETE, project.id, asked | {"seed": seed}) for seed in (0, 1)]
+        payload = {"prompts": [STORED], "checkpoint": "base", "temperature": 1.0, "max_new_tokens": 16}
+        jobs = [queue.submit(db, JobKind.COMPLETE, project.id, payload | {"seed": seed}) for seed in (0, 1)]
         add_test(db, project.id, *(job.id for job in jobs))
         config = PolicyConfig().to_dict()
         run = create_run(db, project.id, model.id, "a run", config=config, manifest={}, total_steps=9)

@@ -1,4 +1,4 @@
-"""Page and engine are killed: nothing is lost, the page says what happened, and the run continues."""
+"""Page and engine are killed: no data is lost, the page reports what happened, and the run continues."""
 
 import os
 import signal
@@ -60,8 +60,8 @@ def test_killed_engine_and_killed_page_lose_nothing(lab, open_page):
         at = db.execute("SELECT step FROM runs").fetchone()[0]
     page.context.close()
     open_page.console_messages.clear()
-    again = open_training(lab, open_page)
-    wait_step(again, at + 1)
-    again.click("[data-do=stop]")
-    wait_status(again, "stopped")
+    reopened = open_training(lab, open_page)
+    wait_step(reopened, at + 1)
+    reopened.click("[data-do=stop]")
+    wait_status(reopened, "stopped")
     assert run.id > 0

@@ -82,7 +82,7 @@ def test_import_agreement_training_without_an_annotator_and_export(lab, open_pag
     course = page.locator('.lab-quality tr[data-name="cy"] .spark')
     control(page, "quality-trend").select_option("ties")
     expect(course).to_have_attribute("aria-label", re.compile("^share of ties of cy over time: .*%"))
-    wait_for_reward_model(lab)  # training starts automatically; meanwhile the button is disabled
+    wait_for_reward_model(lab)  # training starts automatically, and the button is disabled until it has ended
     expect(control(page, "quality-train")).to_be_enabled(timeout=ENGINE_TIMEOUT_MS)
     page.locator('[data-do="quality-weight"][data-name="cy"]').select_option("0")
     expect(page.locator(".lab-quality .train")).to_contain_text("Without 1 of 3.")
@@ -110,8 +110,8 @@ def test_import_is_undone_after_a_confirmation(lab, open_page):
     control(page, "data-file").set_input_files(file)
     control(page, "data-import").click()
     expect(control(page, "data-notice")).to_contain_text(", on 1 new pair and")
-    mine = page.locator(".lab-import-data .past li").filter(has_text=name)
-    expect(mine).to_contain_text("1 vote, 1 new pair")
+    listed = page.locator(".lab-import-data .past li").filter(has_text=name)
+    expect(listed).to_contain_text("1 vote, 1 new pair")
 
     control(page, "data-file").set_input_files(file)
     expect(control(page, "data-doubts")).to_contain_text("1 vote already in this project, left out")
@@ -120,15 +120,15 @@ def test_import_is_undone_after_a_confirmation(lab, open_page):
         re.compile("^Please check: 1 vote by a person who has already compared")
     )
 
-    mine.locator("[data-do=data-back]").click()
-    expect(mine).to_contain_text("1 vote and 1 pair will be removed.")
+    listed.locator("[data-do=data-back]").click()
+    expect(listed).to_contain_text("1 vote and 1 pair will be removed.")
     control(page, "data-back-leave").click()
-    expect(mine.locator("[data-do=data-back]")).to_be_focused()
-    mine.locator("[data-do=data-back]").click()
+    expect(listed.locator("[data-do=data-back]")).to_be_focused()
+    listed.locator("[data-do=data-back]").click()
     control(page, "data-back-sure").click()
     expect(control(page, "data-notice")).to_have_text("Undone: 1 vote and 1 pair removed.")
-    expect(mine).to_contain_text("0 of 1 vote, 0 of 1 new pair (undone)")
-    expect(mine.locator("button")).to_have_count(0)
+    expect(listed).to_contain_text("0 of 1 vote, 0 of 1 new pair (undone)")
+    expect(listed.locator("button")).to_have_count(0)
     assert page.locator("img[src=x]").count() == 0
 
 
@@ -190,12 +190,12 @@ def test_progress_of_labels_is_shown_beside_the_button_while_the_page_goes_on(la
     page = open_page(lab)
     page.get_by_role("tab", name="Runs & data").click()
     expect(control(page, "export-labels")).to_be_enabled()
-    held, fractions = [], [0.45]
+    held_requests, fractions = [], [0.45]
 
     def hold_export(route):
         body = route.request.post_data or ""
-        if '"kind"' in body and not held:
-            held.append(route)
+        if '"kind"' in body and not held_requests:
+            held_requests.append(route)
         elif '"export_progress"' in body and fractions:
             route.fulfill(json={"fraction": fractions[-1]})
         else:
@@ -216,13 +216,13 @@ def test_progress_of_labels_is_shown_beside_the_button_while_the_page_goes_on(la
     expect(progress).to_have_text("Writing the labels: 99 %")
     control(page, "export-names").select_option("without")  # the card is in use, and keeps the text
     with page.expect_download() as caught:
-        held[0].continue_()
+        held_requests[0].continue_()
     assert len(caught.value.path().read_text().splitlines()) == 5
     expect(progress).to_be_hidden()
     expect(control(page, "export-link")).to_be_visible()
 
     fractions.clear()  # from here on the lab itself replies: it knows no such export
-    held.clear()
+    held_requests.clear()
     page.clock.install()
     control(page, "export-labels").click()
     expect(progress).to_have_text("Writing the labels: 0 %")

@@ -42,7 +42,7 @@ def start_run(page, steps: int) -> None:
 
 
 def post_event(page, lab, name: str, payload: dict) -> str:
-    """Trigger an event as a program would, with the cookies of a page. Returns the reply's text."""
+    """Trigger an event as a program would, with a page's cookies. Returns the text of the reply."""
     index = page.evaluate("name => window.gradio_config.dependencies.find((one) => one.api_name === name).id", name)
     data = {"data": [], "fn_index": index, "session_hash": "t", "event_data": payload}
     return page.request.post(f"{lab.url}gradio_api/run/predict", data=data).text()
@@ -68,7 +68,7 @@ def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page)
         for name in ("start", "start-open"):
             expect(control(page, name)).to_be_hidden()
     expect(control(bob, "stop").first).to_be_disabled()
-    for page in (operator, ann, bob):  # all watch the run that goes on
+    for page in (operator, ann, bob):  # everybody watches the active run
         expect(page.locator(".lab-train")).to_have_attribute("data-run", "1")
     assert "You already have a run: run 2" in post_event(bob, lab, "start_demo_run", limits | {"steps": 2})
     expect_text(bob, "demo-notice", "The demo is reset when all work in progress has ended.")

@@ -1,6 +1,7 @@
 """Disabled controls and the reasons shown; remaining time and axis titles of a run that has just started.
 
-One lab for the file, on a machine that seems to have one megabyte of free memory.
+One lab for the file, with a reported free memory of one megabyte.
+
 """
 
 import re
@@ -66,8 +67,8 @@ def test_offline_page_disables_its_buttons_until_it_reconnects(lab, open_page):
     page.wait_for_selector("body.lab-offline")
     assert page.evaluate(BUTTON_STYLES, SCREEN_BUTTONS) == ["0.45 none"]
     assert page.evaluate(BUTTON_STYLES, HEADER_BUTTONS) == ["1 auto"]
-    told = page.evaluate("getComputedStyle(document.querySelector('.lab-header'), '::after').content")
-    assert told == '"The page cannot reach the lab. Is it still running?"'
+    message = page.evaluate("getComputedStyle(document.querySelector('.lab-header'), '::after').content")
+    assert message == '"The page cannot reach the lab. Is it still running?"'
     page.unroute("**/component_server**")
     page.wait_for_selector("body:not(.lab-offline)")
     assert page.evaluate(BUTTON_STYLES, SCREEN_BUTTONS) == ["1 auto"]
@@ -80,8 +81,8 @@ def test_a_lab_that_cannot_work_says_why(lab, open_page):
     reason = "The database lab.db is damaged. Stop the lab and copy the file."
     page.route("**/component_server**", lambda route: route.fulfill(json={"error": reason}))
     page.wait_for_selector("body.lab-offline")
-    shown = "getComputedStyle(document.querySelector('.lab-header'), '::after').content"
-    page.wait_for_function(f"() => {shown} === 'attr(data-reason)' || {shown} === '\"{reason}\"'")
+    overlay = "getComputedStyle(document.querySelector('.lab-header'), '::after').content"
+    page.wait_for_function(f"() => {overlay} === 'attr(data-reason)' || {overlay} === '\"{reason}\"'")
     assert page.get_attribute(".lab-header", "data-reason") == reason
     page.unroute("**/component_server**")
     page.wait_for_selector("body:not(.lab-offline)")
@@ -154,8 +155,8 @@ def test_too_large_model_needs_a_confirmation(lab, open_page):
     page = open_screen(lab, open_page, "Project")
     page.locator("[data-do=new-name]").fill("all the same")
     page.click("[data-do=new-create]")
-    doubt = page.locator(".make .lab-notice", has_text="too large for this machine")
-    expect(doubt).to_have_text("This model is probably too large for this machine.Create it anyway")
+    warning = page.locator(".make .lab-notice", has_text="too large for this machine")
+    expect(warning).to_have_text("This model is probably too large for this machine.Create it anyway")
     expect(page.locator(".make .verdict")).to_have_attribute("data-verdict", "does not fit")
     with Database.open(lab.home) as db:
         assert len(projects(db)) == 1
@@ -163,6 +164,6 @@ def test_too_large_model_needs_a_confirmation(lab, open_page):
     expect(page.locator("[data-do=project-notice]")).to_have_text(
         'Project "all the same" was created and opened. The engine is writing its first pairs.'
     )
-    expect(doubt).to_have_count(0)
+    expect(warning).to_have_count(0)
     with Database.open(lab.home) as db:
         assert [project.name for project in projects(db)] == ["Tales", "all the same"]

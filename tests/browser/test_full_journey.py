@@ -22,7 +22,7 @@ from rlhf_lab.store.run_metrics import token_records_at
 from rlhf_lab.store.runs import events, get_run, pending_events
 
 CURVES = ("objective/scores", "objective/kl", "policy/clipfrac_avg", "loss/value_avg")
-#: The charts of Train in order, and those that PPO on people's labels has no figures for.
+#: The charts of Train in order, and those without values for PPO on people's labels.
 CHART_ORDER = [
     "objective/scores", "objective/rlhf_reward", "objective/kl", "objective/gold", "policy/clipfrac_avg", "loss/value_avg",
     "rewards/margins", "rewards/accuracies", "loss/dpo_avg", "loss/sft_avg", "policy/entropy_avg", "tokens/response_len",
@@ -206,21 +206,23 @@ def test_pause_change_beta_resume_and_stop(lab, active_run, open_page):
     wait_for_engine(page, "() => Number(document.querySelector('.lab-train [data-at]').dataset.at) >= 5")
     page.click("[data-do=pause]")
     wait_status(page, "paused")
-    held = shown_step(page)
+    paused_step = shown_step(page)
     page.wait_for_timeout(3000)
-    assert shown_step(page) == held
+    assert shown_step(page) == paused_step
     page.fill("[data-do=knob-beta]", "0.25")
     page.click("[data-do=set-beta]")
-    asked = page.locator("[data-asked]")
-    expect(asked).to_have_text("requested: beta = 0.25 (takes effect with the next whole step)")
-    expect(page.locator(".lab-header .job .what")).to_have_text(f"run {active_run.id} paused, step {held} of 400")
+    pending_change = page.locator("[data-asked]")
+    expect(pending_change).to_have_text("requested: beta = 0.25 (takes effect with the next whole step)")
+    expect(page.locator(".lab-header .job .what")).to_have_text(
+        f"run {active_run.id} paused, step {paused_step} of 400"
+    )
     page.wait_for_timeout(5000)  # longer than the page waits for a lost reply to "pause"
-    expect(asked).to_contain_text("beta = 0.25")
+    expect(pending_change).to_contain_text("beta = 0.25")
     page.click("[data-do=resume]")
-    wait_step(page, held + 2)
+    wait_step(page, paused_step + 2)
     with Database.open(lab.home) as db:
-        told = [event.payload for event in events(db, active_run.id) if event.kind == "set"]
-        assert told == [{"name": "beta", "value": 0.25}]
+        settings = [event.payload for event in events(db, active_run.id) if event.kind == "set"]
+        assert settings == [{"name": "beta", "value": 0.25}]
     wait_for_engine(page, f"() => ({SCORE_PLOT}.layout.annotations || []).some(mark => mark.text.includes('0.25'))")
     page.fill("[data-do=knob-lr]", "7")
     page.click("[data-do=set-lr]")
@@ -257,8 +259,8 @@ def test_token_view_shows_the_recorded_values_of_every_token(lab, stopped_run, o
     sums = page.locator(".microscope .sum").all_text_contents()
     assert sums[0].startswith(f"{format_value(first.kl[-1])} = ")
     assert sums[1].startswith(f"{format_value(first.reward[-1])} = −0.")
-    earned = format_value(first.earned)  # the score is given at the last token
-    assert sums[1].endswith(f" + ({earned})" if first.earned < 0 else f" + {earned}")
+    score = format_value(first.earned)  # the score is given at the last token
+    assert sums[1].endswith(f" + ({score})" if first.earned < 0 else f" + {score}")
     texts.nth(1).locator(".token").first.hover()
     expect(heading).to_contain_text(f"token 1 of {len(second.tokens)}")
     texts.nth(0).locator(".token").first.click()

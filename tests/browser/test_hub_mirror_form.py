@@ -1,4 +1,4 @@
-"""The operator enters repository and token on the page: mistakes are said at once, and the lab is saved."""
+"""The operator enters repository and token on the page: mistakes are reported immediately, and the lab is saved."""
 
 import pytest
 from browser_lab import Lab, press_key
@@ -54,7 +54,7 @@ def test_repository_and_token_are_entered_on_the_page(lab, hub, open_page):
     expect(control(page, "mirror-take-over")).to_be_hidden()
 
     hub.add_commit({"manifest.json": hub.content("manifest.json").replace(b'"save": "', b'"save": "theirs')})
-    theirs = hub.head
+    head_of_other = hub.head
     open_tab(page, "Label")
     press_key(page, "1")
     open_tab(page, "Runs & data")
@@ -63,7 +63,7 @@ def test_repository_and_token_are_entered_on_the_page(lab, hub, open_page):
     control(page, "mirror-sure").click()
     expect_text(page, "mirror-message", "The next save replaces")
     expect(control(page, "mirror-state")).to_contain_text("Saved to someone/lab", timeout=ENGINE_TIMEOUT_MS)
-    assert hub.commit()["parent"] == theirs
+    assert hub.commit()["parent"] == head_of_other
 
     page.reload()
     open_form(page)
@@ -84,7 +84,7 @@ def test_a_variable_wins_and_the_page_says_so(lab, open_page):
     expect(control(page, "mirror-repository")).to_be_hidden()
 
 
-#: JavaScript: what the page would wait for a minute or longer takes half a second.
+#: JavaScript: timeouts of a minute or longer are shortened to half a second.
 SHORT_WAITS = (
     "const wait = setTimeout; window.setTimeout = (f, ms, ...more) => wait(f, ms >= 60000 ? 500 : ms, ...more);"
 )

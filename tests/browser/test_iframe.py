@@ -1,4 +1,4 @@
-"""A Space shows the lab in a frame of another site, where browsers partition or refuse cookies."""
+"""A Space shows the lab in a frame of another site, where browsers partition or block cookies."""
 
 import sqlite3
 import threading
@@ -16,7 +16,7 @@ CODE = "FRAME7"
 
 @pytest.fixture(params=["SPACE_HOST", "--url"])
 def lab_behind_proxy(request, tmp_path):
-    """A lab and the proxy in front of it. Its https address comes from the Space, or from the person who starts the lab."""
+    """A lab and the proxy in front of it. Its https address is set by the Space, or by `--url`."""
     proxy, lab = TlsProxy(0, tmp_path), Lab(tmp_path / "home")
     lab.environment = {"RLHF_LAB_OPERATOR_SECRET": "five big cats", "RLHF_LAB_JOIN_CODE": CODE}
     if request.param == "SPACE_HOST":
@@ -33,15 +33,15 @@ def lab_behind_proxy(request, tmp_path):
 
 def open_framed(page, url):
     """The frame with the lab. Reloaded once on a timeout: a machine short of memory kills the frame's process first."""
-    said, frame = [], page.frame_locator("iframe")
-    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
-    page.on("requestfailed", lambda request: said.append(f"{request.failure}: {request.url}"))
-    page.on("response", lambda response: said.append(f"{response.status}: {response.url}"))
+    events, frame = [], page.frame_locator("iframe")
+    page.on("console", lambda message: events.append(f"{message.type}: {message.text}"))
+    page.on("requestfailed", lambda request: events.append(f"{request.failure}: {request.url}"))
+    page.on("response", lambda response: events.append(f"{response.status}: {response.url}"))
     page.goto(url)
     try:
         frame.get_by_text("Join to label").wait_for()
     except TimeoutError:
-        print("not in the frame:", *said, [part.url for part in page.frames], sep="\n")
+        print("not in the frame:", *events, [part.url for part in page.frames], sep="\n")
         page.reload()
     return frame
 

@@ -1,4 +1,4 @@
-"""The instant reward model on the screen "Label": it predicts a vote, tells afterwards, and moves nothing."""
+"""The instant reward model on the screen "Label": it shows its prediction after each vote and does not shift the layout."""
 
 import pytest
 from browser_lab import current_pair, press_key
@@ -13,7 +13,7 @@ HEIGHT = """() => { const [above, below] = ['.others', '.more'].map((name) => do
 
 @pytest.fixture(scope="module")
 def labelled(lab, chromium):
-    """Seven votes of somebody who prefers short texts; the engine has read the texts."""
+    """Seven votes of a person who prefers short texts; the engine has computed the features of the texts."""
     page = chromium.new_page()
     page.goto(lab.url)
     for _ in range(7):
@@ -24,7 +24,7 @@ def labelled(lab, chromium):
 
 
 def vote(page) -> str:
-    """The pair that was on screen."""
+    """Vote for the shorter text. Returns the pair that was on screen."""
     current_pair(page)
     left, right = (page.locator(f".side.{name} .lab-text").inner_text() for name in ("left", "right"))
     return press_key(page, "1" if len(left) < len(right) else "2")
@@ -80,11 +80,11 @@ def test_a_vote_without_a_winner_has_scores_and_no_verdict(labelled, open_page):
 
 
 def test_another_person_sees_the_accuracy_and_not_the_prediction(labelled, open_page):
-    mine, theirs = open_page(labelled), open_page(labelled)
-    expect(panel(theirs)).to_contain_text("predicts your next answer")
-    answers = panel(theirs).locator(".accuracy").inner_text()
-    vote(mine)
-    expect(panel(mine).locator(".verdict")).to_have_count(1)
-    expect(panel(theirs).locator(".accuracy")).not_to_have_text(answers)  # at its next look, within five seconds
-    expect(panel(theirs).locator(".verdict")).to_have_count(0)
-    expect(panel(theirs)).to_contain_text("predicts your next answer")
+    voter, other = open_page(labelled), open_page(labelled)
+    expect(panel(other)).to_contain_text("predicts your next answer")
+    answers = panel(other).locator(".accuracy").inner_text()
+    vote(voter)
+    expect(panel(voter).locator(".verdict")).to_have_count(1)
+    expect(panel(other).locator(".accuracy")).not_to_have_text(answers)  # at its next poll, within five seconds
+    expect(panel(other).locator(".verdict")).to_have_count(0)
+    expect(panel(other)).to_contain_text("predicts your next answer")

@@ -1,4 +1,7 @@
-"""Functions of the page's modules that need no lab: an empty page imports the modules. Expected values are worked out by hand."""
+"""Functions of the page's JavaScript modules that need no lab: an empty page imports them.
+
+Expected values worked out by hand.
+"""
 
 import pytest
 from playwright.sync_api import Error

@@ -1,4 +1,4 @@
-"""Labelling in a real browser: keys, buttons, undo, double presses, stale pairs, hostile text."""
+"""Labelling in a real browser: keys, buttons, undo, double key presses, stale pairs, hostile text."""
 
 import re
 import sqlite3
@@ -24,10 +24,10 @@ def votes(lab) -> list[tuple]:
 
 def test_every_answer_by_key_and_undo(lab, open_page):
     page = open_page(lab)
-    seen = [press_key(page, key) for key in ("1", "2", "0", "x", "s", "ArrowLeft", "ArrowRight", "=")]
-    assert len(set(seen)) == 8
+    pairs = [press_key(page, key) for key in ("1", "2", "0", "x", "s", "ArrowLeft", "ArrowRight", "=")]
+    assert len(set(pairs)) == 8
     cast = votes(lab)
-    assert [str(vote[0]) for vote in cast] == seen
+    assert [str(vote[0]) for vote in cast] == pairs
     words = [vote[2] for vote in cast]
     assert words[2:5] == ["tie", "both_bad", "skip"]
     assert words[7] == "tie"
@@ -37,7 +37,7 @@ def test_every_answer_by_key_and_undo(lab, open_page):
     assert words[1] == ("second" if cast[1][3] else "first")
     assert all(vote[5] > 0 for vote in cast)
     page.keyboard.press("u")
-    page.wait_for_selector(f".lab-label[data-open='{seen[-1]}']")
+    page.wait_for_selector(f".lab-label[data-open='{pairs[-1]}']")
     assert votes(lab)[-1][4] is not None
     assert (
         page.locator("[data-count]").get_attribute("data-count") == "6"
@@ -49,7 +49,7 @@ def test_undo_on_a_page_of_another_project_changes_nothing(tmp_path_factory, ope
     try:
         page = open_page(lab)
         press_key(page, "1")
-        page.route("**/component_server/**", lambda route: None)  # the page does not learn of the other project
+        page.route("**/component_server/**", lambda route: None)  # the page does not learn about the other project
         with Database.open(lab.home) as db:
             new_project(db, prompt_set="reviews")
         page.keyboard.press("u")
@@ -75,44 +75,44 @@ def test_buttons_vote_and_sides_are_shown_as_recorded(lab, open_page):
 
 def test_pair_is_shown_before_gradio_has_rendered_the_page(lab, open_page):
     """While Gradio's script is delayed, the pair can be read but not judged. A reload on another screen does not show it."""
-    page, held, asked = open_page(lab), [], []
+    page, held_requests, pair_requests = open_page(lab), [], []
 
     def hold(route):
-        held.append(route)
+        held_requests.append(route)
 
     pair = current_pair(page)
     texts = [page.locator(f".lab-label .{side} .lab-text").inner_text() for side in ("left", "right")]
     page.route("**/assets/index*.js", hold)
-    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/first") else None)
+    page.on("request", lambda request: pair_requests.append(request.url) if request.url.endswith("/first") else None)
     page.reload(wait_until="commit")
     first = page.locator(".lab-first")
     expect(first.locator(".side .lab-text")).to_have_text(texts)
     assert first.locator("button:not(:disabled)").count() == 0
     assert page.locator(".lab-label").count() == 0
-    for request in held:
+    for request in held_requests:
         request.continue_()
     page.unroute("**/assets/index*.js")
     assert current_pair(page) == pair
     expect(first).to_have_count(0)
-    assert len(asked) == 1
+    assert len(pair_requests) == 1
     page.get_by_role("tab", name="Compare").click()
     page.reload()
     expect(page.get_by_role("tab", name="Compare")).to_have_attribute("aria-selected", "true")
-    assert len(asked) == 1
+    assert len(pair_requests) == 1
 
 
 def test_screen_shows_a_placeholder_while_plotly_loads(lab, open_page):
-    page, held = open_page(lab), []
+    page, held_requests = open_page(lab), []
 
     def hold(route):
-        held.append(route)
+        held_requests.append(route)
 
     current_pair(page)
     page.route("**/plotly.min.js*", hold)
     page.get_by_role("tab", name="Reward model").click()
     before = "() => getComputedStyle(document.querySelector('.lab-reward'), '::before').content"
     page.wait_for_function(f"() => document.querySelector('.lab-reward') && ({before})() === '\"Opening …\"'")
-    for request in held:
+    for request in held_requests:
         request.continue_()
     page.wait_for_selector(".lab-reward [data-do=train]")
     assert page.evaluate(before) == "none"
@@ -139,10 +139,10 @@ def test_next_pair_is_shown_at_once_and_disabled_until_the_last_vote_is_stored(l
     page = open_page(lab)
     first = press_key(page, "1")
     second, count = current_pair(page), len(votes(lab))
-    held = []
+    held_requests = []
 
     def hold(route):
-        held.append(route)
+        held_requests.append(route)
 
     sent = intercept_votes(page, lambda route: route.fetch(), hold)
     page.click("[data-strength=much]")
@@ -155,8 +155,8 @@ def test_next_pair_is_shown_at_once_and_disabled_until_the_last_vote_is_stored(l
     page.keyboard.press("1")
     assert page.get_attribute(".lab-label", "data-pair") == third
     expect(page.locator(".lab-notice")).to_contain_text("is not stored yet")
-    wait_until(lambda: held, "the vote that is sent again", page)
-    held[0].continue_()
+    wait_until(lambda: held_requests, "the vote that is sent again", page)
+    held_requests[0].continue_()
     page.wait_for_selector(f".lab-label[data-open='{third}']")
     expect(page.locator(".lab-notice")).to_contain_text("Your last answer is stored now.")
     assert [one["uuid"] for one in sent] == [sent[0]["uuid"]] * 2
@@ -169,10 +169,10 @@ def test_next_pair_is_shown_at_once_and_disabled_until_the_last_vote_is_stored(l
 
 def test_late_reply_to_an_earlier_vote_changes_nothing(lab, open_page):
     """A vote was sent again and answered; the first reply arrives while the next vote is pending."""
-    page, held = open_page(lab), []
+    page, held_requests = open_page(lab), []
 
     def hold(route):
-        held.append(route)
+        held_requests.append(route)
 
     first, count = current_pair(page), len(votes(lab))
     intercept_votes(page, hold, lambda route: route.continue_(), hold)
@@ -182,13 +182,13 @@ def test_late_reply_to_an_earlier_vote_changes_nothing(lab, open_page):
     page.keyboard.press("2")
     third = page.get_attribute(".lab-label", "data-pair")
     assert len({first, second, third}) == 3
-    wait_until(lambda: len(held) == 2, "the second vote", page)
+    wait_until(lambda: len(held_requests) == 2, "the second vote", page)
     with page.expect_response(lambda response: response.url.endswith("/predict")):
-        held[0].continue_()
+        held_requests[0].continue_()
     page.wait_for_timeout(500)
     assert page.get_attribute(".lab-label", "data-pair") == third
     assert page.locator(".lab-label[data-open]").count() == 0
-    held[1].continue_()
+    held_requests[1].continue_()
     page.wait_for_selector(f".lab-label[data-open='{third}']")
     assert [str(vote[0]) for vote in votes(lab)[count:]] == [first, second]
 
@@ -258,14 +258,14 @@ def test_shortcuts_are_off_in_input_fields_and_with_modifiers(lab, open_page):
 
 
 def test_late_count_does_not_replace_a_newer_one(lab, open_page):
-    page, late = open_page(lab), []
+    page, replies = open_page(lab), []
 
     def answer(route):
         """Repeat the first count, with 77 people here."""
         if "presence" not in (route.request.post_data or ""):
             return route.continue_()
-        late.extend([] if late else [route.fetch().json() | {"people_here": 77}])
-        return route.fulfill(json=late[0])
+        replies.extend([] if replies else [route.fetch().json() | {"people_here": 77}])
+        return route.fulfill(json=replies[0])
 
     page.route(re.compile("component_server"), answer)
     page.wait_for_selector("[data-here='77']")
@@ -403,8 +403,8 @@ def test_judge_labels_on_request_and_reset_starts_a_new_project(lab, open_page):
     with Database.open(lab.home) as db:  # enough for the judge, however many the engine has sampled
         project = projects.projects(db)[-1]
         prompt = projects.prompts(db, project.id, "train")[0]
-        made = [NewCompletion(prompt.id, f"a text {i}", (5, i), "base", i) for i in range(80)]
-        texts = [text.id for text in projects.add_completions(db, made)]
+        completions = [NewCompletion(prompt.id, f"a text {i}", (5, i), "base", i) for i in range(80)]
+        texts = [text.id for text in projects.add_completions(db, completions)]
         projects.add_pairs(db, project.id, [(*two, "test") for two in zip(texts[::2], texts[1::2], strict=True)])
     page = open_page(lab)
     current_pair(page)
@@ -412,8 +412,8 @@ def test_judge_labels_on_request_and_reset_starts_a_new_project(lab, open_page):
     page.click("[data-do=judge]")
     expect(page.locator(".goal")).to_contain_text("40 simulated, kept apart")
     cast = votes(lab)
-    for sure in ("false", "true"):
-        page.evaluate(f"window.confirm = words => {{ window.asked = words; return {sure}; }}")
+    for confirmed in ("false", "true"):
+        page.evaluate(f"window.confirm = words => {{ window.asked = words; return {confirmed}; }}")
         page.click("[data-do=reset]")
         assert "The labels so far are kept in the old one" in page.evaluate("window.asked")
     expect(page.locator("[data-count]")).to_have_attribute("data-count", "0")

@@ -1,4 +1,4 @@
-"""Requests of the screen "Label" without a reply: what is sent again, how often, under whose name, and what the page says."""
+"""Requests of the screen "Label" without a reply: which are sent again, how often, for whom, and what the page says."""
 
 import sqlite3
 
@@ -33,7 +33,7 @@ def newest_vote(lab) -> tuple:
 
 
 def keep_lost_vote(page, pair: str, by: str, created_at: float) -> None:
-    """Keep a vote as a page does until the reply arrives."""
+    """Store a vote in the browser as a page does until the reply arrives."""
     vote = {
         "name": "vote",
         "pair_id": int(pair),
@@ -76,16 +76,16 @@ def message(page):
 
 
 def test_unanswered_vote_is_kept_and_sent_again_until_it_is_stored(lab, open_page):
-    page, held = open_impatient_page(lab, open_page), []
+    page, held_requests = open_impatient_page(lab, open_page), []
     pair, before = current_pair(page), vote_count(lab)
     sent = intercept_votes(
-        page, *[held.append] * 6
+        page, *[held_requests.append] * 6
     )  # the seventh request reaches the server, and is awaited for its full time
     page.evaluate("window.replyTimeout = 300; window.changedReplies = 6;")
     page.keyboard.press("1")
     assert page.get_attribute(".lab-label", "data-pair") != pair
     expect(message(page)).to_contain_text("Your last answer is not stored yet")
-    wait_until(lambda: len(held) == 6, "six attempts", page)
+    wait_until(lambda: len(held_requests) == 6, "six attempts", page)
     assert kept_requests(page) == [sent[0]["uuid"]]
     expect(message(page)).to_have_text("Your last answer is stored now.")
     assert page.evaluate("window.waits")[:6] == [5000, 10000, 20000, 40000, 40000, 40000]
@@ -97,12 +97,12 @@ def test_unanswered_vote_is_kept_and_sent_again_until_it_is_stored(lab, open_pag
 
 
 def test_unanswered_vote_is_sent_again_after_a_reload(lab, open_page):
-    page, held = open_impatient_page(lab, open_page), []
+    page, held_requests = open_impatient_page(lab, open_page), []
     pair, before = current_pair(page), vote_count(lab)
-    sent = intercept_votes(page, *[held.append] * 6)
+    sent = intercept_votes(page, *[held_requests.append] * 6)
     page.evaluate("window.replyTimeout = 300")
     page.keyboard.press("1")
-    wait_until(lambda: len(held) == 6, "six attempts", page)
+    wait_until(lambda: len(held_requests) == 6, "six attempts", page)
     page.reload()
     wait_until(lambda: vote_count(lab) == before + 1, "the stored vote", page)
     assert {one["uuid"] for one in sent} == {sent[0]["uuid"]}
@@ -120,18 +120,18 @@ def test_unanswered_vote_is_sent_after_the_tab_was_closed(lab, open_page):
     page.close()
     assert vote_count(lab) == before
     go_online(page, open_page)
-    again = page.context.new_page()
-    again.goto(lab.url)
-    expect(message(again)).to_have_text("Your last answer is stored now.")
-    assert current_pair(again) != pair
+    reopened = page.context.new_page()
+    reopened.goto(lab.url)
+    expect(message(reopened)).to_have_text("Your last answer is stored now.")
+    assert current_pair(reopened) != pair
     assert (vote_count(lab), newest_vote(lab)) == (before + 1, ("tie", "so warm", 0))
-    assert kept_requests(again) == []
+    assert kept_requests(reopened) == []
 
 
 def test_unanswered_vote_can_be_discarded(lab, open_page):
-    page, held = open_impatient_page(lab, open_page), []
+    page, held_requests = open_impatient_page(lab, open_page), []
     pair, before = current_pair(page), vote_count(lab)
-    sent = intercept_votes(page, *[held.append] * 60)
+    sent = intercept_votes(page, *[held_requests.append] * 60)
     page.evaluate("window.replyTimeout = 300")
     page.keyboard.press("1")
     page.evaluate("document.body.classList.add('lab-offline')")  # as the page is when it cannot reach the lab
@@ -149,17 +149,17 @@ def test_unanswered_vote_can_be_discarded(lab, open_page):
 def test_lost_vote_is_sent_again_by_its_annotator_only(lab, open_page):
     page = open_page(lab)
     pair, before, created_at = current_pair(page), vote_count(lab), project_created_at(lab)
-    me = page.evaluate("localStorage.getItem('rlhf-lab-annotator')")
+    own_name = page.evaluate("localStorage.getItem('rlhf-lab-annotator')")
     sent = intercept_votes(page)
     keep_lost_vote(page, pair, "somebody else", created_at)
     page.reload()
     assert current_pair(page) == pair
     expect(message(page)).to_contain_text("It is kept, and sent when somebody else labels here again.")
     assert kept_requests(page) == ["lost-somebody else"]
-    keep_lost_vote(page, pair, me, created_at)
+    keep_lost_vote(page, pair, own_name, created_at)
     page.reload()
     page.wait_for_selector(f".lab-label[data-open]:not([data-open='{pair}'])")
-    assert [one["uuid"] for one in sent] == [f"lost-{me}"]
+    assert [one["uuid"] for one in sent] == [f"lost-{own_name}"]
     assert vote_count(lab) == before + 1
     page.click("[data-do=discard-vote]")
     assert kept_requests(page) == []
@@ -169,14 +169,14 @@ def test_lost_vote_of_another_project_is_kept_and_not_sent(lab, open_page):
     """Another lab at the same address may have a pair and a person of the same number and name."""
     page = open_page(lab)
     pair, before = current_pair(page), vote_count(lab)
-    me = page.evaluate("localStorage.getItem('rlhf-lab-annotator')")
+    own_name = page.evaluate("localStorage.getItem('rlhf-lab-annotator')")
     sent = intercept_votes(page)
-    keep_lost_vote(page, pair, me, project_created_at(lab) - 1)
+    keep_lost_vote(page, pair, own_name, project_created_at(lab) - 1)
     page.reload()
     press_key(page, "1")
-    assert [one["uuid"] for one in sent] != [f"lost-{me}"]
+    assert [one["uuid"] for one in sent] != [f"lost-{own_name}"]
     assert (len(sent), vote_count(lab)) == (1, before + 1)
-    assert kept_requests(page) == [f"lost-{me}"]
+    assert kept_requests(page) == [f"lost-{own_name}"]
 
 
 def test_unanswered_change_is_sent_again_with_its_note(lab, open_page):

@@ -1,4 +1,4 @@
-"""The header of a lab that saves itself to the Hub: how old the copy is, and what to do where it cannot be saved."""
+"""The header of a lab that is saved to the Hub: the age of the copy, and what to do if saving fails."""
 
 import pytest
 from browser_lab import Lab, press_key

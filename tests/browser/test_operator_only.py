@@ -65,7 +65,7 @@ REPORT = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9, "train_acc
 
 
 def fill_lab(lab) -> None:
-    """Add everything that the controls need; no engine works on it."""
+    """Add everything that the controls need; no engine runs."""
     votes = lab.home.parent / "votes.jsonl"
     votes.write_text(json.dumps({"prompt": "Why?", "chosen": "Because.", "rejected": "No.", "annotator": "ann"}) + "\n")
     command = [sys.executable, "-m", "rlhf_lab", "import", str(votes), "--home", str(lab.home)]
@@ -86,8 +86,8 @@ def fill_lab(lab) -> None:
         set_run_status(db, stopped.id, RunStatus.STOPPED)
         for step in (1, 2):
             record_step(db, going.id, StepResult(step, {"objective/scores": 0.1 * step, "objective/kl": 0.2}))
-        asked = {"prompts": ["Once"], "checkpoint": "base"}
-        writing = [add_running_job(db, here, JobKind.COMPLETE, **asked) for _ in range(2)]
+        payload = {"prompts": ["Once"], "checkpoint": "base"}
+        writing = [add_running_job(db, here, JobKind.COMPLETE, **payload) for _ in range(2)]
         add_test(db, here, *writing)
         add_running_job(db, here, JobKind.TRAIN_POLICY, run_id=going.id)
 
@@ -174,8 +174,8 @@ def test_labeller_sees_operator_controls_disabled_with_a_notice(multi_user_lab, 
     for name in SCREENS:
         go_to(page, name)
         if name in NOTICES:
-            mine = page.locator(".lab-only", has_text=NOTICES[name])
-            expect(mine).to_be_visible()
+            notice = page.locator(".lab-only", has_text=NOTICES[name])
+            expect(notice).to_be_visible()
         for what in LABELLER_CONTROLS.get(name, []):
             if what != "latest":
                 expect_enabled(page, what)
@@ -202,7 +202,7 @@ class DropStatus:
 
 
 def test_controls_are_right_before_the_first_reply_of_the_server(multi_user_lab, single_user_lab, open_page):
-    for page, look in (
+    for page, check in (
         (open_page(single_user_lab), expect_enabled),
         (join_as(multi_user_lab, open_page, "Cid"), expect_disabled),
     ):
@@ -210,7 +210,7 @@ def test_controls_are_right_before_the_first_reply_of_the_server(multi_user_lab,
         page.route(re.compile("component_server"), drop_status)
         page.reload()
         go_to(page, "Train")
-        look(page, "start-open")
+        check(page, "start-open")
         assert drop_status.dropped > 0
         assert page.locator(".lab-header .strip").count() == 0
 
@@ -226,12 +226,12 @@ def test_page_disables_controls_when_the_visitor_is_no_longer_operator(multi_use
     page.goto(f"{multi_user_lab.url}enter?key={access_keys(multi_user_lab)['operator']}")
     go_to(page, "Train")
     expect_enabled(page, "pause")
-    kept = page.context.cookies()
+    cookies = page.context.cookies()
     page.context.clear_cookies()
     for what in ("pause", "start-open", "set-lr"):
         expect_disabled(page, what)
     expect(page.locator(".lab-only", has_text=NOTICES["Train"])).to_be_visible()
-    page.context.add_cookies(kept)
+    page.context.add_cookies(cookies)
     expect_enabled(page, "pause")
 
 
@@ -276,11 +276,11 @@ def test_viewer_sees_operator_controls_disabled(multi_user_lab, open_page):
 def test_wrong_secret_after_a_right_one_changes_nothing(multi_user_lab, open_page):
     page = join_as(multi_user_lab, open_page, "Dan")
     go_to(page, "Project")
-    for said, answer in (
+    for secret, answer in (
         (access_keys(multi_user_lab)["operator"], "You are the operator"),
         ("not it", "Only the operator may do this"),
     ):
-        first_control(page, "secret").fill(said)
+        first_control(page, "secret").fill(secret)
         first_control(page, "secret-enter").click()
         expect(first_control(page, "project-notice")).to_contain_text(answer)
         expect_enabled(page, "stop-engine")

@@ -1,4 +1,4 @@
-"""Several people in one lab: joining by code on a phone, separate pairs, redo and changed answers, roles."""
+"""Several people in one lab: joining by code on a phone, different pairs, redo, changed answers, roles."""
 
 import json
 import re
@@ -111,14 +111,14 @@ def test_undo_redo_and_changing_an_earlier_answer(lab, open_page):
     assert page.locator(".side mark").count() > 0
     page.locator("body").click(position={"x": 2, "y": 2})
     first = press_key(page, "1")
-    mine = "SELECT strength, note, choice, first_on_left FROM votes WHERE annotator = 'Cid' AND undone_at IS NULL"
-    ((strength, note, choice, on_left),) = query_rows(lab, mine)
+    query = "SELECT strength, note, choice, first_on_left FROM votes WHERE annotator = 'Cid' AND undone_at IS NULL"
+    ((strength, note, choice, on_left),) = query_rows(lab, query)
     assert (strength, note, choice) == ("much", "so warm", "first" if on_left else "second")
     page.keyboard.press("u")
     page.wait_for_selector(f".lab-label[data-open='{first}']")
-    assert query_rows(lab, mine) == []
+    assert query_rows(lab, query) == []
     press_key(page, "r")
-    assert len(query_rows(lab, mine)) == 1
+    assert len(query_rows(lab, query)) == 1
     page.click("summary:has-text('Your earlier labels')")
     page.wait_for_selector(".earlier article")
     answer = page.get_by_label("your answer", exact=True)
@@ -129,13 +129,13 @@ def test_undo_redo_and_changing_an_earlier_answer(lab, open_page):
     page.locator(".earlier input").fill("  it rhymes")
     page.click(".earlier [data-do=amend]")
     page.wait_for_selector(".lab-notice:has-text('earlier answer was changed')")
-    ((strength, note, choice, _),) = query_rows(lab, mine)
+    ((strength, note, choice, _),) = query_rows(lab, query)
     assert (strength, note, choice) == ("slightly", "it rhymes", "second" if on_left else "first")
 
 
 def test_expired_lease_passes_to_another_and_the_late_vote_is_refused(lab, open_page):
-    late = join_as(lab, open_page, "Dan")
-    pair = current_pair(late)
+    slow = join_as(lab, open_page, "Dan")
+    pair = current_pair(slow)
     with sqlite3.connect(lab.home / "lab.db") as db:
         db.execute("UPDATE leases SET expires_at = 1 WHERE annotator = 'Dan'")
         db.execute("UPDATE leases SET expires_at = expires_at + 9000 WHERE annotator <> 'Dan'")
@@ -143,10 +143,10 @@ def test_expired_lease_passes_to_another_and_the_late_vote_is_refused(lab, open_
     assert current_pair(other) == pair
     press_key(other, "1")
     count = len(active_votes(lab))
-    late.keyboard.press("2")
-    late.wait_for_selector(".lab-notice")
-    assert "others have judged it" in late.inner_text(".lab-notice")
-    assert current_pair(late) != pair
+    slow.keyboard.press("2")
+    slow.wait_for_selector(".lab-notice")
+    assert "others have judged it" in slow.inner_text(".lab-notice")
+    assert current_pair(slow) != pair
     assert len(active_votes(lab)) == count
 
 
@@ -162,8 +162,8 @@ RULE_CHOICES = {
 def test_only_the_operator_changes_rules_and_they_apply_to_everybody(lab, open_page):
     page = join_as(lab, open_page, "Fay")
     judge = page.evaluate("window.gradio_config.dependencies.find(d => d.api_name === 'judge').id")
-    asked = {"data": [""], "fn_index": judge, "session_hash": "x1", "event_data": {"judge": "cheerful", "count": 5}}
-    refused = page.request.post(f"{lab.url}gradio_api/run/predict", data=asked)
+    request = {"data": [""], "fn_index": judge, "session_hash": "x1", "event_data": {"judge": "cheerful", "count": 5}}
+    refused = page.request.post(f"{lab.url}gradio_api/run/predict", data=request)
     assert refused.status == 400
     assert "Only the operator may do this" in refused.text()
     assert query_rows(lab, "SELECT count(*) FROM votes WHERE source = 'simulated'") == [(0,)]
@@ -220,10 +220,10 @@ def test_leaderboard_is_sorted_by_labels_or_consistency(lab, open_page):
     """Many: 4 labels, consistent on 0 of 1 repeats. Steady: 3 labels, 1 of 1. New: 2 labels, no repeat."""
     with Database.open(lab.home) as db, db.write() as conn:
         pairs = [row[0] for row in conn.exec_driver_sql("SELECT id FROM pairs ORDER BY id LIMIT 4")]
-        said = [("Many", pair, "first", 0) for pair in pairs] + [("Many", pairs[0], "second", 1)]
-        said += [("Steady", pair, "first", 0) for pair in pairs[:3]] + [("Steady", pairs[0], "first", 1)]
-        said += [("New", pair, "second", 0) for pair in pairs[:2]]
-        for n, vote in enumerate(said):
+        votes = [("Many", pair, "first", 0) for pair in pairs] + [("Many", pairs[0], "second", 1)]
+        votes += [("Steady", pair, "first", 0) for pair in pairs[:3]] + [("Steady", pairs[0], "first", 1)]
+        votes += [("New", pair, "second", 0) for pair in pairs[:2]]
+        for n, vote in enumerate(votes):
             conn.exec_driver_sql(
                 "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, repeat, created_at)"
                 " VALUES (?, ?, ?, 'human', ?, 1, ?, 0)",
@@ -263,9 +263,9 @@ def test_operator_erases_a_person_who_may_join_again(lab, open_page):
     operator.click("role=tab[name='People']")
     operator.click("summary:has-text('Remove a person from this lab')")
     operator.locator("[data-do=erase-name]").select_option("<b>Rude</b>")
-    looks = "boxes => boxes.map(box => getComputedStyle(box).appearance)"  # otherwise Gradio hides the tick
+    appearances = "boxes => boxes.map(box => getComputedStyle(box).appearance)"  # otherwise Gradio hides the tick
     boxes = operator.locator(".lab-people [type=checkbox]")
-    assert set(boxes.evaluate_all(looks)) == {"auto"}
+    assert set(boxes.evaluate_all(appearances)) == {"auto"}
     operator.click("[data-do=erase]")
     expect(operator.locator(".lab-people .erasure")).to_contain_text(
         "Remove <b>Rude</b> from every project permanently, and keep"
@@ -304,8 +304,8 @@ def test_gold_pairs_and_an_experts_decision(lab, open_page):
         project = new_project(db)
         open_project(db, project.id)
         disputed = newest_pairs(db, project.id, 1)[0]
-        for who, choice in (("Ida", Choice.FIRST), ("Jon", Choice.SECOND)):
-            cast_vote(db, Vote(f"{who}-dispute", disputed.id, who, Source.HUMAN, choice, True))
+        for name, choice in (("Ida", Choice.FIRST), ("Jon", Choice.SECOND)):
+            cast_vote(db, Vote(f"{name}-dispute", disputed.id, name, Source.HUMAN, choice, True))
     operator = open_page(lab)
     operator.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
     gold = press_key(operator, "1")

@@ -1,4 +1,4 @@
-"""All seven answer buttons of the screen "Label" are visible when it opens, whatever the size of the screen and of the texts."""
+"""All seven answer buttons of the screen "Label" are visible when it opens, for any size of the window and the texts."""
 
 import pytest
 from browser_lab import current_pair
@@ -76,10 +76,10 @@ def test_all_answers_are_visible_when_the_screen_opens(lab_with_pair, open_page,
 @pytest.mark.parametrize("size", [(844, 390), (320, 568), (390, 844)], ids=lambda size: f"{size[0]}x{size[1]}")
 def test_buttons_have_their_places_before_gradio_has_rendered_the_page(lab_with_pair, open_page, size):
     lab, _ = lab_with_pair
-    page, held = open_page(lab, viewport={"width": size[0], "height": size[1]}), []
+    page, held_requests = open_page(lab, viewport={"width": size[0], "height": size[1]}), []
 
     def hold(route):
-        held.append(route)
+        held_requests.append(route)
 
     page.route("**/assets/index*.js", hold)
     page.reload(wait_until="commit")
@@ -87,7 +87,7 @@ def test_buttons_have_their_places_before_gradio_has_rendered_the_page(lab_with_
     expect(buttons).to_have_count(7)
     for i in range(7):
         expect(buttons.nth(i)).to_be_in_viewport(ratio=1)
-    for request in held:
+    for request in held_requests:
         request.continue_()
     page.unroute("**/assets/index*.js")
     current_pair(page)

@@ -29,7 +29,7 @@ def test_a_changed_temperature_is_stored_and_proposed_under_compare(lab, fresh_p
     open_tab(page, "Compare")
     expect(proposed).to_have_value("0.8")
     proposed.fill("1.5")
-    page.wait_for_timeout(5000)  # longer than the options are polled: a person's number stays
+    page.wait_for_timeout(5000)  # longer than the polling interval: a value that a person entered stays
     expect(proposed).to_have_value("1.5")
 
 

@@ -1,4 +1,4 @@
-"""Public labelling in a real browser: the identity of visitors with and without cookies, and its protection."""
+"""Public labelling in a real browser: identity of visitors with and without cookies, protection against taking a name."""
 
 import sqlite3
 
@@ -26,7 +26,7 @@ def latest_annotator(lab) -> str:
 
 
 def test_labels_given_before_the_lab_was_public_are_marked_as_the_visitors_own(tmp_path, open_page):
-    """They keep the name under which they were given; the page says whose they are, in that browser only."""
+    """They keep the name under which they were cast; only that browser shows whose they are."""
     lab = Lab(tmp_path / "home").start()
     page = open_page(lab)
     press_key(page, "1")
@@ -63,18 +63,20 @@ def test_visitor_keeps_their_name_after_a_reload_and_nobody_can_take_it(lab, ope
     assert current_pair(page) == shown
     press_key(page, "2")
     assert latest_annotator(lab) == name
-    thief = open_page(lab)
-    assert current_pair(thief) != current_pair(page)
-    thief.click("role=tab[name='People']")
-    thief.wait_for_selector(f".lab-people tr[data-name={name}]")  # the name is public
-    undo = thief.evaluate("window.gradio_config.dependencies.find(d => d.api_name === 'undo').id")
+    attacker = open_page(lab)
+    assert current_pair(attacker) != current_pair(page)
+    attacker.click("role=tab[name='People']")
+    attacker.wait_for_selector(f".lab-people tr[data-name={name}]")  # the name is public
+    undo = attacker.evaluate("window.gradio_config.dependencies.find(d => d.api_name === 'undo').id")
     before = active_votes(lab)
-    for said in (name, "", None):
-        asked = {"data": [], "fn_index": undo, "session_hash": "t", "event_data": {"annotator": said}}
-        answer = thief.request.post(f"{lab.url}gradio_api/run/predict", data=asked)
+    for annotator in (name, "", None):
+        request = {"data": [], "fn_index": undo, "session_hash": "t", "event_data": {"annotator": annotator}}
+        answer = attacker.request.post(f"{lab.url}gradio_api/run/predict", data=request)
         assert "There is nothing to undo." in answer.text()
-    thief.context.clear_cookies()
-    answer = thief.request.post(f"{lab.url}gradio_api/run/predict", data=asked | {"event_data": {"annotator": name}})
+    attacker.context.clear_cookies()
+    answer = attacker.request.post(
+        f"{lab.url}gradio_api/run/predict", data=request | {"event_data": {"annotator": name}}
+    )
     assert (answer.status, "no usable name" in answer.text()) == (400, True)
     assert active_votes(lab) == before
     page.keyboard.press("u")
@@ -84,14 +86,14 @@ def test_visitor_keeps_their_name_after_a_reload_and_nobody_can_take_it(lab, ope
 
 def test_labelling_without_cookies_and_storage(lab, open_page):
     """In a frame of another site over http, where browsers refuse both; the name lasts as long as the page."""
-    page, elsewhere = open_page(lab), lab.url.replace("127.0.0.1", "localhost")  # another site for the browser
+    page, other_url = open_page(lab), lab.url.replace("127.0.0.1", "localhost")  # another site for the browser
     page.context.clear_cookies()
     page.add_init_script("""for (const name of ['localStorage', 'sessionStorage'])
         Object.defineProperty(window, name, { configurable: true,
             get() { throw new DOMException('refused', 'SecurityError'); } });""")
 
     def framed():
-        page.goto(f"{elsewhere}gradio_api/app_id")
+        page.goto(f"{other_url}gradio_api/app_id")
         page.set_content(f'<iframe src="{lab.url}" style="width:1200px;height:850px"></iframe>')
         page.wait_for_selector("iframe")
         return page.frames[1]
@@ -112,4 +114,4 @@ def test_labelling_without_cookies_and_storage(lab, open_page):
     assert page.context.cookies() == []
     click(framed(), "left")
     assert latest_annotator(lab) not in names
-    open_page.console_messages[:] = [words for words in open_page.console_messages if elsewhere not in words]
+    open_page.console_messages[:] = [words for words in open_page.console_messages if other_url not in words]

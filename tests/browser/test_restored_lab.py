@@ -1,4 +1,4 @@
-"""A lab whose disk is wiped, as a Space's is, comes back from its repository on the Hub: labels, curves and samples."""
+"""A lab whose disk was wiped, as on a Space, is restored from its repository on the Hub: labels, curves and samples."""
 
 import shutil
 

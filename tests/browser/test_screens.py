@@ -81,10 +81,10 @@ def run(lab, stopped_run):
 def blind_test(lab, run):
     """An unanswered blind test of the base model against the run, with 8 prompts."""
     with Database.open(lab.home) as db:
-        asked = {"prompts": [prompt.text for prompt in prompts(db, run.project_id, "eval")[:8]], "reward_model_id": 1}
-        asked |= {"seed": 0, "temperature": 1.0, "max_new_tokens": 24}
+        payload = {"prompts": [prompt.text for prompt in prompts(db, run.project_id, "eval")[:8]], "reward_model_id": 1}
+        payload |= {"seed": 0, "temperature": 1.0, "max_new_tokens": 24}
         jobs = [
-            queue.submit(db, JobKind.COMPLETE, run.project_id, asked | {"checkpoint": checkpoint})
+            queue.submit(db, JobKind.COMPLETE, run.project_id, payload | {"checkpoint": checkpoint})
             for checkpoint in ("base", f"run/{run.id}/latest")
         ]
         for job in jobs:
@@ -219,14 +219,14 @@ def test_long_run_name_is_truncated_and_moves_no_button(lab, run, open_page, wid
 
 def test_axes_of_a_run_with_one_step(lab, run, open_page):
     with Database.open(lab.home) as db:
-        begun = create_run(
+        short_run = create_run(
             db, run.project_id, run.reward_model_id, "begun", config=run.config, manifest={}, total_steps=3
         )
         values = {"objective/scores": -0.02, "objective/kl": 0.0}
         for at, texts in enumerate(((TEMPLATE, HOSTILE), (HOSTILE, TEMPLATE))):
             samples = [Sample(HOSTILE, seed, text, 0.0) for seed, text in enumerate(texts)]
-            record_step(db, begun.id, StepResult(at, values if at else {}, [HOSTILE_TOKENS] if at else [], samples))
-        set_run_status(db, begun.id, RunStatus.STOPPED)
+            record_step(db, short_run.id, StepResult(at, values if at else {}, [HOSTILE_TOKENS] if at else [], samples))
+        set_run_status(db, short_run.id, RunStatus.STOPPED)
     page = open_screen(lab, open_page, "Train")
     page.wait_for_function(f"() => {SCORE_PLOT}?.data?.[0]?.x.length === 1")
     for metric, low in (("objective/scores", -0.1), ("objective/kl", 0.0)):
@@ -245,11 +245,11 @@ def test_axes_of_a_run_with_one_step(lab, run, open_page):
 
 
 def test_lost_reply_with_samples_is_requested_again_after_the_run_has_ended(lab, run, open_page):
-    page, lost = open_page(lab), []
+    page, lost_requests = open_page(lab), []
 
     def lose_the_first(route):
-        if "samples" in (route.request.post_data or "") and not lost:
-            lost.append(route)  # not answered yet: the page shows a placeholder
+        if "samples" in (route.request.post_data or "") and not lost_requests:
+            lost_requests.append(route)  # not answered yet: the page shows a placeholder
         else:
             route.continue_()
 
@@ -257,7 +257,7 @@ def test_lost_reply_with_samples_is_requested_again_after_the_run_has_ended(lab,
     open_tab(page, "Train")
     rows = page.locator(".lab-train .rows")
     expect(rows).to_have_text("Loading the texts of this step …")
-    lost[0].abort()
+    lost_requests[0].abort()
     page.wait_for_selector(".lab-train .sample")
     open_page.console_messages[:] = [words for words in open_page.console_messages if "ERR_FAILED" not in words]
 
@@ -318,7 +318,7 @@ def test_every_export_downloads_a_file_with_content(lab, run, open_page):
             set_run_status(db, more.id, RunStatus.STOPPED)
     expect(control(page, "run-choose")).to_have_count(MAX_RUNS + 1)
     chosen = page.locator("[data-do=run-choose]:checked")
-    expect(chosen).to_have_count(MAX_RUNS)  # runs that start while the list is open are chosen as long as there is room
+    expect(chosen).to_have_count(MAX_RUNS)  # runs that start while the list is open are selected up to the maximum
     page.locator("[data-do=run-choose]:not(:checked)").click()
     expect_text(page, "runs-notice", f"At most {MAX_RUNS} runs")
     expect(page.locator("[data-do=runs-notice] + .list")).to_be_visible()  # above the list again, not below the exports
@@ -327,7 +327,7 @@ def test_every_export_downloads_a_file_with_content(lab, run, open_page):
 class WithholdScorers:
     """A route handler that removes the runs' scorers from replies until `released`.
 
-    It stays until the end of its test: a request in flight fails when its route is removed.
+    The route stays until the end of the test, because removing it fails requests in flight.
     """
 
     released = False
@@ -359,8 +359,8 @@ def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
     models = control(page, "model-2")
     expect(control(page, "write")).to_be_enabled()
     assert int(models.input_value().split("/")[1]) == run.id
-    mine = control(page, "reward").input_value()
-    assert mine == learnt
+    selected = control(page, "reward").input_value()
+    assert selected == learnt
     withhold = WithholdScorers()
     page.route(re.compile("component_server"), withhold)
     models.select_option("base")
@@ -383,11 +383,13 @@ def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
     assert answer.locator("text=best of 4 by its score").count() == 2
     assert page.locator(".lab-compare .results img").count() == 0
     assert "was trained on" not in answer.inner_text()
-    other = next(value for value in ("1", "2") if value != mine)
+    other = next(value for value in ("1", "2") if value != selected)
     control(page, "reward").select_option(other)
     page.route(re.compile("component_server"), reply_with_markup)
     page.click("[data-do=write]")
-    expect(answer.first).to_contain_text(f"Run {run.id} was trained on reward model {mine}.", timeout=ENGINE_TIMEOUT_MS)
+    expect(answer.first).to_contain_text(
+        f"Run {run.id} was trained on reward model {selected}.", timeout=ENGINE_TIMEOUT_MS
+    )
     expect(answer.first.locator("[data-column-name] .lab-text")).to_have_text([TEMPLATE, HOSTILE, HOSTILE] * 2)
     assert page.locator(".lab-compare .results").locator("img, script, b").count() == 0
     page.unroute_all(behavior="wait")
@@ -407,15 +409,15 @@ def test_blind_test_is_judged_by_keys_and_reveals_the_models(lab, run, open_page
     page.locator(".blind h2").click()  # leave the input field
     count = int(re.search(r"of (\d+)", page.inner_text("[data-judged]"))[1])
     assert 2 <= count <= 8
-    said, chosen = [], []
-    while len(said) < count - 1:
+    judged, chosen = [], []
+    while len(judged) < count - 1:
         left, right = (page.inner_text(f".blind .{side} .lab-text") for side in ("left", "right"))
         assert left != right
-        said.append(sorted((left, right)))
-        key = "102"[len(said) % 3]
+        judged.append(sorted((left, right)))
+        key = "102"[len(judged) % 3]
         chosen += {"1": [left], "2": [right], "0": []}[key]
         page.keyboard.press(key)
-        page.wait_for_selector(f"[data-judged='{len(said)}']")
+        page.wait_for_selector(f"[data-judged='{len(judged)}']")
     another = open_screen(lab, open_page, "Compare")  # another visitor has answered none
     another.wait_for_selector("[data-judged='0']")
     expect(control(another, "blind-others")).to_have_text("1 other: 1 in progress")
@@ -426,7 +428,7 @@ def test_blind_test_is_judged_by_keys_and_reveals_the_models(lab, run, open_page
     expect(control(another, "blind-others")).to_have_text("1 other: 1 in progress")
     expect(control(page, "blind-others")).to_have_text(
         "1 other: 1 done"
-    )  # though without answers; the page is not redrawn
+    )  # although it decided no pair; the page is not redrawn
     assert shown.evaluate("node => node.isConnected")
     control(page, "blind-tie").click()
     expect_text(page, "blind-result", f"{len(chosen)} decided pair")
@@ -437,9 +439,9 @@ def test_blind_test_is_judged_by_keys_and_reveals_the_models(lab, run, open_page
     rows = page.locator(".blind tbody tr")
     expect(rows).to_have_count(count)
     shown = [sorted(row.locator("td:not(:first-child) .lab-text").all_inner_texts()) for row in rows.all()]
-    assert shown[: len(said)] == said
-    mine = rows.locator("td", has_text="you chose this").locator(".lab-text")
-    assert mine.all_inner_texts() == chosen
+    assert shown[: len(judged)] == judged
+    chosen_cells = rows.locator("td", has_text="you chose this").locator(".lab-text")
+    assert chosen_cells.all_inner_texts() == chosen
     page.reload()
     open_tab(page, "Compare")
     expect_text(page, "blind-result", f"{len(chosen)} decided pair")
@@ -476,11 +478,11 @@ def test_blind_test_is_renamed_and_deleted(lab, blind_test, open_page):
     another.route(re.compile("component_server"), leave_out)
     expect(control(another, "blind-left-out")).to_have_text(note)
     seen.append(True)
-    held, released = [], []
+    held_requests, released = [], []
 
     def hold(route):
         asks = '"options"' in (route.request.post_data or "")
-        held.append(route) if asks and not released else route.continue_()
+        held_requests.append(route) if asks and not released else route.continue_()
 
     page.route(re.compile("component_server"), hold)  # the new name is shown without another request
     control(page, "blind-rename").click()
@@ -489,7 +491,7 @@ def test_blind_test_is_renamed_and_deleted(lab, blind_test, open_page):
     expect_text(page, "blind-notice", "is called")
     expect(names.first).to_contain_text(HOSTILE)
     released.append(True)
-    for route in held:
+    for route in held_requests:
         route.continue_()
     page.wait_for_selector("[data-judged='0']")
     page.keyboard.press("1")

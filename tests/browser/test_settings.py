@@ -48,7 +48,8 @@ def test_choosing_an_algorithm_fills_in_its_settings(lab, open_page):
 def choose_until_filled_in(page, name):
     """Choose an algorithm until every field shows its recommended value.
 
-    Right after a section was opened, Gradio shows its fields but ignores their events, so the choice is repeated.
+    Right after a section is opened, Gradio ignores the events of its fields, so the choice is repeated.
+
     """
     for choice in (name, "ppo", name, "ppo", name):
         recommended = PolicyConfig.for_algorithm(choice)
@@ -155,7 +156,7 @@ def test_label_count_in_the_header_follows_the_screen_at_once(lab, open_page):
     page.locator(".lab-header .machine").wait_for()
 
     def outdated(route):
-        """The header's server keeps an answer that was counted before the vote."""
+        """The header's server replies with a count from before the vote."""
         reply = route.fetch().json()
         if "engine" in reply:
             old.append(reply)
@@ -260,11 +261,11 @@ def add_model(db, source: Source) -> int:
 
 def test_default_reward_model_is_from_people_even_if_a_judge_has_a_newer_one(lab, open_page):
     with Database.open(lab.home) as db:
-        own, judged = add_model(db, Source.HUMAN), add_model(db, Source.SIMULATED)
+        human, judged = add_model(db, Source.HUMAN), add_model(db, Source.SIMULATED)
         page = open_page(lab)
         page.get_by_role("tab", name="Train", exact=True).click()
         reward, note = page.locator("[data-do=start-reward]"), page.locator("[data-do=start-note]")
-        expect(reward).to_have_value(str(own))
+        expect(reward).to_have_value(str(human))
         expect(note).to_contain_text(
             f"Reward model {judged} is newer, but was trained on the labels of a simulated judge."
         )

@@ -24,7 +24,7 @@ def space(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def class_space(tmp_path_factory):
-    """A Space for a class: labelling needs the join code."""
+    """A Space for a class: labelling requires the join code."""
     environment = {"SPACE_ID": "somebody/lab", "RLHF_LAB_OPERATOR_SECRET": SECRET, "RLHF_LAB_JOIN_CODE": CODE}
     lab = Lab(tmp_path_factory.mktemp("room") / "home", environment=environment).start()
     yield lab
@@ -59,8 +59,8 @@ def expect_no_invitation(page, code: str) -> None:
     page.wait_for_selector("[aria-label='who is connected']")
     page.wait_for_timeout(5000)  # longer than a poll
     expect(page.locator(".lab-people .lab-only")).to_have_text(NOTICES["People"])
-    for theirs in (".invite", "svg.qr", "summary:has-text('Labelling rules')"):
-        expect(page.locator(theirs)).to_have_count(0)
+    for selector in (".invite", "svg.qr", "summary:has-text('Labelling rules')"):
+        expect(page.locator(selector)).to_have_count(0)
     expect(page.locator(".lab-people .erasure")).to_be_hidden()
     assert code not in page.content()
 
@@ -135,10 +135,10 @@ def test_secret_shows_the_invitation_and_allows_erasing_people(space, open_page)
     assert query_rows(space, "SELECT name FROM people") == []
     expect_no_invitation(guest, code)
     for name in ("invite", "list_names"):
-        for said in ("", "three small cats", None):
+        for secret in ("", "three small cats", None):
             event = guest.evaluate("name => window.gradio_config.dependencies.find(d => d.api_name === name).id", name)
-            asked = {"data": [said], "fn_index": event, "session_hash": "g", "event_data": {"origin": space.url}}
-            answer = guest.request.post(f"{space.url}gradio_api/run/predict", data=asked)
+            request = {"data": [secret], "fn_index": event, "session_hash": "g", "event_data": {"origin": space.url}}
+            answer = guest.request.post(f"{space.url}gradio_api/run/predict", data=request)
             assert "Only the operator may do this" in answer.text()
             assert code not in answer.text()
     page.reload()  # the stored secret is sent again

@@ -1,4 +1,4 @@
-"""A Space whose variables name a model of the Hub: progress, failure and another try on the page. The Hub is on this machine."""
+"""A Space whose variables name a model on the Hub: progress, failure and retry on the page. The Hub server is local."""
 
 import re
 import shutil
@@ -42,7 +42,7 @@ def test_progress_failure_and_another_try(space, hub, open_page):
     notice = page.locator("[data-do=startup-notice]")
     expect(notice).to_contain_text("storyteller is not available. RLHF_LAB_MODEL: The Hub cannot be reached")
     expect(notice).to_contain_text("You can label texts of the embedded model; the operator can retry under Project.")
-    current_pair(page)  # the lab works meanwhile
+    current_pair(page)  # the lab works during the download
     open_tab(page, "Project")
     expect(control(page, "project-retry")).to_be_disabled()
     control(page, "secret").fill(SECRET)
@@ -56,7 +56,7 @@ def test_progress_failure_and_another_try(space, hub, open_page):
     expect(notice).to_contain_text("Until then you can label texts of the embedded model")
     bar = notice.get_by_role("progressbar")
     wait_until(lambda: 0 < int(bar.get_attribute("aria-valuenow") or 0) < 100, "some progress", page)
-    expect(notice).to_contain_text(re.compile(r"\d+ kB of 8\.\d MB · "))  # the small files; the weights wait
+    expect(notice).to_contain_text(re.compile(r"\d+ kB of 8\.\d MB · "))  # the small files; the weights are held back
     guest = open_screen(space, open_page, "Label", viewport={"width": 390, "height": 800})
     expect(guest.locator("[data-do=startup-notice]")).to_contain_text("Downloading storyteller")
     current_pair(guest)

@@ -1,4 +1,4 @@
-"""The sentences that say beforehand how long a stage takes, from what the lab's own engine has measured."""
+"""Estimates of how long a stage will take, from the measurements of the lab's engine."""
 
 import re
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_each_stage_is_estimated_beside_its_button(trained_lab, open_page):
 
 
 def test_the_estimate_of_a_run_follows_its_settings(trained_lab, open_page):
-    """What is chosen as soon as the form is there stays, though the values of the preset arrive later."""
+    """A choice made as soon as the form is visible stays, although the values of the preset arrive later."""
     page = open_screen(trained_lab, open_page, "Train")
     control(page, "start-algorithm").select_option("sft")
     expect(control(page, "start")).to_have_text("Start SFT")

@@ -3,7 +3,7 @@
 RLHF_LAB_FREE_MEMORY: bytes of free memory that psutil reports instead of the real ones.
 
 Forbidden in every process: looking up or connecting to another machine. In the page's process: importing torch and the like.
-Each process first logs what it is, so that a guard that never started is noticed.
+Each process first logs what it is, so that a guard that did not start is detected.
 """
 
 import os
