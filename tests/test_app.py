@@ -78,7 +78,9 @@ def fetch(url: str, server: subprocess.Popen) -> str:
     raise AssertionError("the page was not served within a minute")
 
 
-@pytest.mark.parametrize(("words", "looks"), [("demo --labels 9", "10000"), ("sft", "10000"), ("pretrain", "3000")])
+@pytest.mark.parametrize(
+    ("words", "spin_count"), [("demo --labels 9", "10000"), ("sft", "10000"), ("pretrain", "3000")]
+)
 def test_spin_count_of_commands_that_train_in_their_own_process(words, spin_count, monkeypatch):
     """`pretrain` runs beside processes that write texts. A value set by the user is not changed."""
     monkeypatch.setattr(process_env, "_set_malloc_options", lambda options: None)

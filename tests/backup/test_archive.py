@@ -439,6 +439,7 @@ def test_a_confirmed_restore_that_is_killed_before_it_replaces_anything_is_done_
             apply_confirmed(changed)
     assert len(votes(changed)) == 2
     old = apply_confirmed(changed)
+    assert old is not None
     assert (len(votes(changed)), len(votes(old))) == (3, 2)
     assert assert_old_or_new(changed)
     assert apply_confirmed(changed) is None

@@ -138,6 +138,22 @@ def test_files_that_come_after_the_database_are_left_out(home, tmp_path, db, mon
     assert rows(snapshot, "SELECT path FROM reward_models") == [("reward_models/m",)]
 
 
+def test_checkpoints_of_a_run_that_is_deleted_before_the_database_is_copied_are_left_out(
+    home, tmp_path, db, monkeypatch
+):
+    original = module._Collector._copy_database
+
+    def delete_before(collector):
+        runs.set_run_status(db, 1, RunStatus.DONE)
+        runs.delete_run(db, 1)
+        return original(collector)
+
+    monkeypatch.setattr(module._Collector, "_copy_database", delete_before)
+    snapshot = take_snapshot(home, tmp_path / "copy")
+    assert rows(snapshot, "SELECT count(*) FROM runs") == [(0,)]
+    assert not [path for path in paths(snapshot) if path.startswith("runs/")]
+
+
 def test_a_project_deleted_meanwhile_is_in_it_whole_or_not_at_all(home, tmp_path, db, monkeypatch):
     original = module._Collector._copy_database
 

@@ -1,7 +1,6 @@
 """Disabled controls and the reasons shown; remaining time and axis titles of a run that has just started.
 
 One lab for the file, with a reported free memory of one megabyte.
-
 """
 
 import re

@@ -49,7 +49,6 @@ def choose_until_filled_in(page, name):
     """Choose an algorithm until every field shows its recommended value.
 
     Right after a section is opened, Gradio ignores the events of its fields, so the choice is repeated.
-
     """
     for choice in (name, "ppo", name, "ppo", name):
         recommended = PolicyConfig.for_algorithm(choice)

@@ -1,4 +1,4 @@
-"""The command line: what it says, its exit status, one JSON object on standard output."""
+"""The command line: its output, its exit status, one JSON object on standard output."""
 
 import io
 import json
@@ -134,11 +134,11 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
     assert reply["reward_accuracy"] > 0.7
     assert reply["best_of_16_gold"] > reply["best_of_4_gold"] > reply["gold_base"]
     assert reply["gold_gain"] == pytest.approx(reply["gold_policy"] - reply["gold_base"], abs=1e-12)
-    # Of differences by prompt: one text less its prompt's mean spreads by nearly 1 over 256 prompts; choosing spreads less.
+    # By prompt, over 256 prompts: one text minus its prompt's mean has an sd of nearly 1; the best of n varies less.
     assert 0.04 < reply["gold_gain_se"] < 0.09
     assert 0.01 < reply["best_of_4_se"] < reply["best_of_16_se"] < 0.05
     paired = reply["paired"]
-    assert [(name, of["prompts"]) for name, of in paired.items()] == [
+    assert [(name, difference["prompts"]) for name, difference in paired.items()] == [
         ("policy_over_base", 256), ("best_of_4_over_base", 256), ("best_of_16_over_base", 128), ("policy_over_best_of_4", 256),
         ("policy_over_best_of_16", 128),
     ]  # fmt: skip
@@ -146,7 +146,7 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
     assert gain["difference"] == pytest.approx(reply["gold_gain"], abs=1e-12)
     assert gain["high"] - gain["low"] == pytest.approx(2 * 1.97 * reply["gold_gain_se"], rel=0.01)
     assert best["low"] > 0.5
-    assert paired["policy_over_best_of_16"]["high"] < 0  # two steps are not worth sixteen samples
+    assert paired["policy_over_best_of_16"]["high"] < 0  # two steps are worse than the best of 16
     assert set(reply["seconds"]) >= {"sample", "reward", "policy", "total"}
     assert reply["note"] == "1 prompt left out"
     result = demo.DemoResult(**reply)
@@ -155,7 +155,7 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
 
 
 def test_demo_finds_no_gain_at_another_temperature_when_nothing_was_learnt(tmp_path, capsys, monkeypatch):
-    """Everything is sampled at this temperature, base and policy too, so a policy that did not change is not better."""
+    """Base and policy are sampled at this temperature, so a policy that did not change is not better."""
     temperatures, true_sample = set(), sampler._sample
 
     def sample(backbone, prompts, uniform, temperature, on_progress):
@@ -172,17 +172,17 @@ def test_demo_finds_no_gain_at_another_temperature_when_nothing_was_learnt(tmp_p
 
 
 def test_demo_locks_its_run(tmp_path, monkeypatch):
-    """So nobody else writes it, and a lab on the same home tells when its process is gone."""
-    seen = []
+    """No other process writes the run, and a lab on the same home detects when the process has died."""
+    locks = []
 
     def execute(run):
-        seen.append((run_lock.is_locked(tmp_path, run.run.id), run_lock.lock_owner(tmp_path, run.run.id)))
+        locks.append((run_lock.is_locked(tmp_path, run.run.id), run_lock.lock_owner(tmp_path, run.run.id)))
         raise LabelError("far enough")
 
     monkeypatch.setattr(PolicyRun, "execute", execute)
     words = ["demo", "--labels", "12", "--steps", "1", "--max-new-tokens", "8", "--home", str(tmp_path)]
     assert main(words) != 0
-    assert seen == [(True, engine_process.this_process())]
+    assert locks == [(True, engine_process.this_process())]
 
 
 def test_ptx_texts_of_a_file_are_passed_to_the_run(tmp_path, monkeypatch, capsys):
@@ -194,10 +194,10 @@ def test_ptx_texts_of_a_file_are_passed_to_the_run(tmp_path, monkeypatch, capsys
 
     monkeypatch.setattr("rlhf_lab.cli.commands.run_control.start_run", start)
     call(capsys, "label", "--judge", "cheerful", "--count", "1", *home(tmp_path))
-    own = tmp_path / "own.txt"
-    own.write_text("a tale\nanother\n")
+    texts_file = tmp_path / "own.txt"
+    texts_file.write_text("a tale\nanother\n")
     command = ["train-policy", *home(tmp_path), "--ptx-coef", "0.2", "--ptx-texts"]
-    assert main([*command, str(own)]) == 1
+    assert main([*command, str(texts_file)]) == 1
     assert passed == [(0.2, (["a tale", "another"], "own.txt"))]
     assert main([*command, str(tmp_path / "none.txt")]) == 1
     assert "none.txt cannot be read" in capsys.readouterr().err
@@ -224,7 +224,7 @@ def test_train_policy_warns_of_a_weak_reward_model_as_the_page_does(tmp_path, mo
     words = ["--reward-model", "1"] if chosen else []
     status, reply = call(capsys, "train-policy", *words, *home(tmp_path))
     assert status == 0
-    number, is_weak = 1 if chosen else 2, low is None or low <= 0.5  # without a bound the accuracy itself counts
+    number, is_weak = 1 if chosen else 2, low is None or low <= 0.5  # without a bound the accuracy itself decides
     warning = "On held-out pairs it may rank no better than chance: label more pairs first.\n"
     assert reply["printed"] == (f"reward model {number}: {warning}" if is_weak else "")
 

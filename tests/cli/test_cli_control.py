@@ -1,4 +1,4 @@
-"""`control`: each action does what it says, and what it cannot do is refused. No engine is started."""
+"""`control`: each action has its effect, and impossible actions are refused. No engine is started."""
 
 import json
 
@@ -29,7 +29,7 @@ def home(tmp_path):
 
 @pytest.fixture
 def db(home, started):
-    """Run 1, at work in an engine that is only a claim on its job."""
+    """Run 1, running in an engine that exists only as the claim on its job."""
     with Database.open(home) as db:
         project = create_project(db, "p", "embedded", "", "tales", 0, [("Once", "train"), ("Far", "eval")])
         pinned = LabelSnapshot((), "", Source.HUMAN)
@@ -67,7 +67,7 @@ def test_control_records_an_event_for_a_running_run(db, call, home, started, wor
     status, reply = call("1", *words)
     assert (status, reply) == (0, {"run": 1, "name": "first", "asked": " ".join(words), "status": "running", "step": 0})
     assert [(event.kind, event.payload) for event in events(db, 1)] == [(kind, payload)]
-    assert home in started  # an engine is there to obey
+    assert home in started  # an engine is there to act on it
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_text_output_of_control(db, home, capsys):
 
 
 def test_train_policy_creates_and_resumes_a_run(db, home, capsys, monkeypatch):
-    """The new run's job is the one that is waited for; here it is done by nobody, and has failed."""
+    """The command waits for the job of the new run; here no engine takes the job, and it fails."""
 
     def fail(opened, where):
         if (job := run_control.open_job(opened, 2)) is not None:

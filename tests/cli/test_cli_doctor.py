@@ -1,4 +1,4 @@
-"""The doctor: nothing wrong on a healthy machine, and each thing that can be wrong is named with its remedy."""
+"""The doctor: no failed check on a healthy machine, and each possible problem is named with its remedy."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def home(tmp_path):
 
 @pytest.fixture
 def without_torch(monkeypatch):
-    """Without the seconds that torch takes in a process of its own."""
+    """Skips the import of torch in a separate process, which takes seconds."""
     monkeypatch.setattr(doctor, "_DEVICE_SCRIPT", "print('a device')")
 
 
@@ -169,7 +169,7 @@ def test_port_in_use(home, without_torch, capsys, body, ok):
 
 
 def engine_row(home, **changes):
-    """A row as an engine writes it; by default of this very process, that beat just now."""
+    """A row as an engine writes it; by default that of this process, with a heartbeat of just now."""
     me = psutil.Process()
     values = {
         "host": socket.gethostname(), "pid": me.pid, "process_started": me.create_time(),

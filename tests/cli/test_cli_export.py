@@ -27,7 +27,7 @@ from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
 
 @pytest.fixture
 def lab(tmp_path):
-    """Two projects; the newer one has 3 simulated labels, a tie of a person, a reward model and two runs."""
+    """Two projects; the newer one has 3 simulated labels, a tie by a person, a reward model and two runs."""
     home = tmp_path / "home"
     with Database.open(home) as db:
         new_project(db, prompt_set="support")
@@ -135,12 +135,12 @@ def test_default_project_is_the_one_opened_last(lab, export):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
-@pytest.mark.parametrize("what", ["labels", "dataset"])
-def test_a_terminal_shows_a_progress_bar_which_nothing_else_does(lab, tmp_path, what):
+@pytest.mark.parametrize("kind", ["labels", "dataset"])
+def test_a_terminal_shows_a_progress_bar_which_nothing_else_does(lab, tmp_path, kind):
     import pty
 
     def output(*words, out):
-        command = [sys.executable, "-m", "rlhf_lab", "export", what, "--home", str(lab), "--out", str(tmp_path / out)]
+        command = [sys.executable, "-m", "rlhf_lab", "export", kind, "--home", str(lab), "--out", str(tmp_path / out)]
         terminal, end = pty.openpty()
         try:
             subprocess.run([*command, *words], stdin=end, stdout=end, stderr=end, check=True)

@@ -1,4 +1,4 @@
-"""`people`: lists whom the lab knows, says what would go, and takes somebody out only when erasure so."""
+"""`people`: lists the people of a lab, says what an erasure would remove, and erases a person only with --yes."""
 
 import json
 import uuid
@@ -26,33 +26,33 @@ def call(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
             add_person(db, name)
             votes.cast_vote(db, Vote(str(uuid.uuid4()), pair.id, name, Source.HUMAN, Choice.FIRST, True))
 
-    def say(*words: str) -> tuple[int, dict]:
+    def run_command(*words: str) -> tuple[int, dict]:
         status = main(["people", *words, "--home", str(tmp_path), "--json"])
         (line,) = capsys.readouterr().out.strip().splitlines()
         return status, json.loads(line)
 
-    return say
+    return run_command
 
 
-def firsts(home: Path) -> int:
+def count_first_choices(home: Path) -> int:
     with Database.open(home) as db:
         return votes.vote_counts(db, 1)[Source.HUMAN][Choice.FIRST]
 
 
-@pytest.mark.parametrize(("votes", "left"), [(False, 2), (True, 1)])
-def test_a_person_is_erased_only_with_yes(call, tmp_path: Path, votes: bool, left: int) -> None:
+@pytest.mark.parametrize(("votes", "remaining"), [(False, 2), (True, 1)])
+def test_a_person_is_erased_only_with_yes(call, tmp_path: Path, votes: bool, remaining: int) -> None:
     options = ["--erase", "Ann", *(["--votes"] if votes else [])]
     erasure = {"name": "Ann", "votes": 1, "votes_taken_back": votes}
     assert call(*options) == (0, erasure | {"taken_out": False})
     assert call() == (0, {"people": ["Ann", "Bob"], "experts": [], "gold": []})
-    assert firsts(tmp_path) == 2
+    assert count_first_choices(tmp_path) == 2
     assert call(*options, "--yes") == (0, erasure | {"taken_out": True})
     assert call() == (0, {"people": ["Bob"], "experts": [], "gold": []})
-    assert firsts(tmp_path) == left
+    assert count_first_choices(tmp_path) == remaining
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "message"),
     [
         (["--erase", "Cid"], 'Nobody in this lab is called "Cid"'),
         (["--erase", "Cid", "--yes"], 'Nobody in this lab is called "Cid"'),
@@ -60,10 +60,10 @@ def test_a_person_is_erased_only_with_yes(call, tmp_path: Path, votes: bool, lef
         (["--yes"], "need --erase NAME"),
     ],
 )
-def test_invalid_erasures_are_refused(call, words: list[str], why: str) -> None:
+def test_invalid_erasures_are_refused(call, words: list[str], message: str) -> None:
     status, reply = call(*words)
     assert status == 1
-    assert why in reply["error"]
+    assert message in reply["error"]
     assert call() == (0, {"people": ["Ann", "Bob"], "experts": [], "gold": []})
 
 
@@ -72,14 +72,14 @@ def test_accuracy_on_gold_pairs_and_experts_are_listed(call, tmp_path: Path) -> 
         (pair,) = projects.newest_pairs(db, 1, 1)
         vote = votes.live_votes_query(1, Source.HUMAN)
         with db.read() as conn:
-            known = next(row.id for row in conn.execute(vote) if row.annotator == "Ann")
-        gold_pairs.mark_gold(db, 1, "Ann", known, True)
+            vote_id = next(row.id for row in conn.execute(vote) if row.annotator == "Ann")
+        gold_pairs.mark_gold(db, 1, "Ann", vote_id, True)
         votes.cast_vote(db, Vote("c", pair.id, "Cid", Source.HUMAN, Choice.SECOND, True))
     status, reply = call("--expert", "Bob")
     assert (status, reply["experts"]) == (0, ["Bob"])
     (row,) = reply["gold"]
     assert (row["name"], row["right"], row["answers"], row["low"], row["below_bound"]) == ("Cid", 0, 1, 0.0, False)
-    assert row["high"] == pytest.approx(3.8416 / 4.8416)  # Wilson's upper end of 0 of 1
+    assert row["high"] == pytest.approx(3.8416 / 4.8416)  # Wilson's upper bound for 0 of 1
     assert call("--no-expert", "Bob")[1]["experts"] == []
     assert call("--end-pause", "Cid")[1]["gold"] == []
     assert 'Nobody in this lab is called "Zoe"' in call("--expert", "Zoe")[1]["error"]

@@ -1,4 +1,4 @@
-"""--temperature, --system-prompt: of a new or an existing project, of a run, and of single completions."""
+"""--temperature and --system-prompt for a new or an existing project, a run, and single completions."""
 
 import json
 

@@ -11,11 +11,11 @@ from rlhf_lab.quality.tournament import Contestant
 
 
 @pytest.mark.parametrize(
-    ("steps", "kept"),
+    ("steps", "chosen"),
     [([], []), ([5], [5]), ([5, 10, 15, 20], [10, 20]), ([1, 2, 3], [2, 3])],
 )
-def test_checkpoints_are_evenly_spaced_with_the_last(steps, kept):
-    assert spread(steps, 2) == kept
+def test_checkpoints_are_evenly_spaced_with_the_last(steps, chosen):
+    assert spread(steps, 2) == chosen
 
 
 def test_the_judge_answers_as_it_prefers():

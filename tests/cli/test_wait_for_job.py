@@ -1,4 +1,4 @@
-"""Waiting for a job on the command line: an engine that cannot start ends it."""
+"""Waiting for a job on the command line ends if the engine cannot start."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Files and folders appear whole or not at all."""
+"""Files and folders are written completely or not at all."""
 
 import os
 import stat
@@ -9,7 +9,7 @@ from rlhf_lab.common.atomic import atomic_folder, recover_interrupted_writes, wr
 
 
 class Killed(BaseException):
-    """Stands for a process that ends here."""
+    """Stands for the end of the process at this point."""
 
 
 def contents(folder):

@@ -1,4 +1,4 @@
-"""Errors of the Hub's client as lines for people."""
+"""Errors of the Hub client as readable lines."""
 
 import pytest
 

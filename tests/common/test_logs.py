@@ -1,4 +1,4 @@
-"""Nobody forges or floods the log."""
+"""Log lines cannot be forged, and the log cannot be flooded."""
 
 import io
 import logging
@@ -64,6 +64,6 @@ def test_remembered_messages_are_bounded(log):
     logger, output = log
     for number in range(3 * logs.MAX_REMEMBERED_MESSAGES):
         logger.warning("message %d", number)
-    (remembered,) = (item._logged_at for item in logger.handlers[0].filters)
-    assert len(remembered) == logs.MAX_REMEMBERED_MESSAGES
+    (logged_at,) = (item._logged_at for item in logger.handlers[0].filters)
+    assert len(logged_at) == logs.MAX_REMEMBERED_MESSAGES
     assert output.getvalue().count("\n") == 3 * logs.MAX_REMEMBERED_MESSAGES

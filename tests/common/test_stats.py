@@ -50,8 +50,8 @@ def test_wilson_interval_refuses_bad_counts(successes, n, z):
         stats.wilson_interval(successes, n, z)
 
 
-def around(share, n, t):
-    """Wilson's interval once more, from the text of his equation."""
+def wilson_by_equation(share, n, t):
+    """Wilson's interval, written from the equation in his paper."""
     centre, half = share + t * t / (2 * n), t * math.sqrt(share * (1 - share) / n + (t / (2 * n)) ** 2)
     return pytest.approx(((centre - half) / (1 + t * t / n), (centre + half) / (1 + t * t / n)), abs=7e-4)
 
@@ -61,7 +61,7 @@ def test_clustered_interval_by_hand():
     6·0.81 + 0.01 + 1.21 + 2·4.41 = 14.9; v = 10/9 · 14.9 / 900 = 149/8100; n = 0.21 / v = 1701/149; t(9) = 2.2622 (tables)."""
     pairs = [(3, 3)] * 6 + [(2, 3), (1, 3), (0, 3), (0, 3)]
     low, high = stats.clustered_interval(pairs)
-    assert (low, high) == around(0.7, 1701 / 149, 2.2622)
+    assert (low, high) == wilson_by_equation(0.7, 1701 / 149, 2.2622)
     assert (low, high) == pytest.approx((0.3757, 0.9005), abs=2e-4)
     assert type(low) is float
     assert stats.clustered_interval([(0, 0), *reversed(pairs)]) == pytest.approx((low, high), abs=1e-12)
@@ -73,14 +73,14 @@ def test_clusters_of_different_sizes_by_hand():
     """Five pairs with 1 of 1, five with 1 of 3: p = 10/20; residuals 1/2 and -1/2; v = 10/9 · 10/4 / 400 = 1/144; n = 36, but
     there are no more than 20 answers. Five with 3 of 3, five with 0 of 1: p = 15/20; residuals 3/4 and -3/4; v = 10/9 · 45/8 /
     400 = 1/64; n = 3/16 · 64 = 12."""
-    assert stats.clustered_interval([(1, 1), (1, 3)] * 5) == around(0.5, 20, 2.2622)
-    assert stats.clustered_interval([(3, 3), (0, 1)] * 5) == around(0.75, 12, 2.2622)
+    assert stats.clustered_interval([(1, 1), (1, 3)] * 5) == wilson_by_equation(0.5, 20, 2.2622)
+    assert stats.clustered_interval([(3, 3), (0, 1)] * 5) == wilson_by_equation(0.75, 12, 2.2622)
 
 
 def test_fully_correlated_clusters_count_once():
     """One answer each: v = p(1 - p) / (m - 1), as for m - 1 trials; three times the same answer: no narrower."""
     one = stats.clustered_interval([(1, 1)] * 15 + [(0, 1)] * 6)
-    assert one == around(15 / 21, 20, 2.0860)
+    assert one == wilson_by_equation(15 / 21, 20, 2.0860)
     assert stats.clustered_interval([(3, 3)] * 15 + [(0, 3)] * 6) == pytest.approx(one, abs=1e-12)
     low, high = stats.clustered_interval([(3, 3)] * 12)
     assert (low, high) == (pytest.approx(12 / (12 + 2.2010**2), abs=2e-4), 1.0)
@@ -89,20 +89,21 @@ def test_fully_correlated_clusters_count_once():
 
 def test_few_clusters_have_no_interval_and_bad_counts_are_refused():
     assert stats.clustered_interval([]) is None
-    assert stats.clustered_interval([(2, 3)] * 4 + [(0, 0)] * 9) is None  # those without an answer are none
+    assert stats.clustered_interval([(2, 3)] * 4 + [(0, 0)] * 9) is None  # pairs without answers do not count
     # p = 9/15; the squares of x - 1.8 sum to 2.8; n = 0.24 / (5/4 · 2.8 / 225) = 15.4, but there are 15
-    assert stats.clustered_interval([(2, 3), (1, 3)] * 2 + [(3, 3)]) == around(0.6, 15, 2.7764)
+    assert stats.clustered_interval([(2, 3), (1, 3)] * 2 + [(3, 3)]) == wilson_by_equation(0.6, 15, 2.7764)
     for wrong in ((4, 3), (-1, 3), (1, 0)):
         with pytest.raises(ConfigError):
             stats.clustered_interval([wrong] * 20)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
-@pytest.mark.parametrize("alike", [0.1, 0.5, 0.8])
-def test_clustered_interval_has_its_coverage_for_correlated_answers(share, alike):
-    """Each pair has its own chance, Beta with mean `share` and correlation `alike`; 15 of 100 answers are ties. 2,000 tests of
-    24 pairs: the standard error of a coverage of 95 % is half a point; for 24 pairs the worst of all nine is 93.5 %."""
-    rng, size = random.Random(f"{share}/{alike}"), 1 / alike - 1
+@pytest.mark.parametrize("correlation", [0.1, 0.5, 0.8])
+def test_clustered_interval_has_its_coverage_for_correlated_answers(share, correlation):
+    """Each pair has its own probability, Beta with mean `share` and this correlation; 15 % of the answers are
+    ties. 2,000 tests of 24 pairs: the standard error of a coverage of 95 % is half a point; for 24 pairs the worst of
+    all nine is 93.5 %."""
+    rng, size = random.Random(f"{share}/{correlation}"), 1 / correlation - 1
     covered = naive = 0
     for _ in range(2000):
         pairs = []
@@ -115,7 +116,7 @@ def test_clustered_interval_has_its_coverage_for_correlated_answers(share, alike
         low, high = stats.wilson_interval(sum(x for x, _ in pairs), sum(n for _, n in pairs))
         naive += low <= share <= high
     assert 0.92 <= covered / 2000 <= 0.985
-    if alike >= 0.5:
+    if correlation >= 0.5:
         assert naive / 2000 < 0.9
 
 

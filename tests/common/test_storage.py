@@ -1,4 +1,4 @@
-"""Storage at /data is used where it is mounted and may be written, unless another home was chosen or is there already."""
+"""Storage at /data is used if it is mounted and writable, unless another home was chosen or already exists."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from rlhf_lab.ui.screens import header, project
 
 @pytest.fixture
 def mounted(monkeypatch, tmp_path):
-    """A folder that counts as mounted storage, and a user's data folder without a lab."""
+    """A folder that is treated as mounted storage, and a user's data folder without a lab."""
     data = tmp_path / "data"
     data.mkdir()
     monkeypatch.setattr(storage, "STORAGE", data)

@@ -1,9 +1,9 @@
-"""A home made by an earlier version opens, reports the same, resumes its paused run to the same numbers, and shows on the page.
+"""A home of an earlier version opens, reports the same, resumes its paused run to the same numbers, and is shown by the page.
 
-home.tar.gz was made with the code of commit cb71520 and is never made anew; expected.json holds what that version reported about
-it. The test uses only commands, exported files and one database table, so it does not depend on names inside the package. On the
-machine of expected.json (processor, torch, compiler) numbers must be equal bit for bit; elsewhere matrix products round
-differently, and TOLERANCE is the allowed difference.
+home.tar.gz was made with the code of commit cb71520 and is never regenerated; expected.json holds what that version
+reported about it. The test uses only commands, exported files and one database table, so it does not depend on names
+inside the package. On the machine of expected.json (processor, torch, compiler) numbers must be equal bit for bit;
+elsewhere matrix products round differently, and TOLERANCE is the allowed difference.
 """
 
 import contextlib
@@ -97,20 +97,20 @@ os._exit(0)
 
 
 def environment():
-    """The environment without settings of a personal lab; the choice of kernels is kept."""
-    own = {
+    """The environment without the settings of a user's own lab; the choice of kernels is kept."""
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if name not in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE", "RLHF_LAB_HOME")
     }
-    return own | {"HF_HUB_OFFLINE": "1"}
+    return inherited | {"HF_HUB_OFFLINE": "1"}
 
 
 def lab(home, *commands, root=ROOT):
     """The --json output of each command, given by its arguments."""
-    given = [[*map(str, arguments), "--home", str(home), "--json"] for arguments in commands]
-    results = result([sys.executable, "-c", COMMANDS, json.dumps(given)], root)
-    for arguments, (status, output) in zip(given, results, strict=True):
+    command_lines = [[*map(str, arguments), "--home", str(home), "--json"] for arguments in commands]
+    results = result([sys.executable, "-c", COMMANDS, json.dumps(command_lines)], root)
+    for arguments, (status, output) in zip(command_lines, results, strict=True):
         assert status == 0, f"{' '.join(arguments)}: {output}"
     return [json.loads(output) for _, output in results]
 
@@ -134,14 +134,14 @@ def extract_home(folder, archive=ARCHIVE):
 
 def lab_state(home, root=ROOT):
     """What commands report about a home, without changing it."""
-    out = home.parent
+    folder = home.parent
     names = ("runs", "people", "imports")
     exports = (
-        ("export", "labels", "--source", "all", "--out", out / "labels"),
-        ("export", "run", FINISHED, "--out", out / "run"),
+        ("export", "labels", "--source", "all", "--out", folder / "labels"),
+        ("export", "run", FINISHED, "--out", folder / "run"),
     )
     *results, _, _ = lab(home, *([name] for name in names), *exports, root=root)
-    more = {"labels": labels(out / "labels"), "finished run": history(out / "run"), "blind": blind_answers(home)}
+    more = {"labels": labels(folder / "labels"), "finished run": history(folder / "run"), "blind": blind_answers(home)}
     return dict(zip(names, results, strict=True)) | more
 
 
@@ -185,11 +185,15 @@ def blind_answers(home):
 
 def resume_paused_run(home, root=ROOT):
     """Resume the paused run to its end: the output of the command, and its history without timings."""
-    out = home.parent / "resumed"
+    folder = home.parent / "resumed"
     results, *_ = lab(
-        home, ["train-policy", "--resume", PAUSED], ["export", "run", PAUSED, "--out", out], ["stop-engine"], root=root
+        home,
+        ["train-policy", "--resume", PAUSED],
+        ["export", "run", PAUSED, "--out", folder],
+        ["stop-engine"],
+        root=root,
     )
-    run = history(out)
+    run = history(folder)
     later = {step: run["steps"][step] for step in ("4", "5", "6")}
     return {
         "run": {name: results[name] for name in ("run_id", "status", "step")},
@@ -237,18 +241,18 @@ def wait_for_page(url, served):
 
 
 def machine():
-    """What rounding depends on, read without code of the package."""
+    """Everything that affects rounding, read without code of the package."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(errors="replace").splitlines() if cpuinfo.exists() else []
-    about = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    flags = hashlib.sha256(" ".join(sorted(about.get("flags", "").split())).encode()).hexdigest()[:16]
+    info = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    flags = hashlib.sha256(" ".join(sorted(info.get("flags", "").split())).encode()).hexdigest()[:16]
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     results = (
         subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout if compiler else ""
     )
     return {
         "machine": platform.machine(),
-        "processor": f"{about.get('vendor_id')} family {about.get('cpu family')} model {about.get('model')}, flags {flags}",
+        "processor": f"{info.get('vendor_id')} family {info.get('cpu family')} model {info.get('model')}, flags {flags}",
         "torch": version("torch"),
         "compiler": next(iter(results.splitlines()), "none"),
         "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
@@ -286,12 +290,12 @@ def test_paused_run_resumes_to_the_same_numbers(home, expected):
     assert now["later"].keys() == before["later"].keys()
     for step, row in before["later"].items():
         assert now["later"][step].keys() == row.keys()
-        off = {
+        differing = {
             name: (now["later"][step][name], value)
             for name, value in row.items()
             if not math.isclose(now["later"][step][name], value, **TOLERANCE)
         }
-        assert not off, f"step {step} on {machine()}, not {expected['machine']}"
+        assert not differing, f"step {step} on {machine()}, not {expected['machine']}"
 
 
 def test_page_opens_on_the_home(home, expected):

@@ -1,7 +1,7 @@
 """A database of each released schema opens, and reads as it was written.
 
-schemas/NNNN.sql was made by the migrations up to that revision and has the same rows each time; it is never made anew, so a later
-change of a migration does not change it. A new revision gets a file of its own.
+schemas/NNNN.sql was made by the migrations up to that revision and has the same rows each time; it is never
+regenerated, so a later change of a migration does not change it. Every new revision gets its own file.
 """
 
 import sqlite3
@@ -77,7 +77,7 @@ def test_it_opens_and_reads_the_same(old_home):
 
 @pytest.mark.parametrize("old_home", [SCHEMAS[0], SCHEMAS[-2]], indirect=True, ids=lambda path: path.stem)
 def test_a_backup_of_it_is_restored(old_home, tmp_path):
-    """A backup that an older version of the lab made: its database is migrated before it takes its place."""
+    """A backup made by an older version of the lab: its database is migrated before it is moved into place."""
     manifest = write_backup(old_home, tmp_path / "old.zip")
     assert manifest.schema_revision < migrations.revisions()[0]
     restore_backup(tmp_path / "old.zip", tmp_path / "new")

@@ -20,8 +20,8 @@ from rlhf_lab.errors import ConfigError
 from rlhf_lab.training.policy.objectives import REDUCTIONS
 
 BOTH = [PolicyConfig, RewardConfig]
-#: What must stand beside a setting so that both ends of its range are allowed.
-BESIDE = {
+#: Other settings with which both ends of the range of a setting are valid.
+SETTINGS_FOR_BOUNDS = {
     "minibatches": {"batch_size": 64},
     "batch_size": {"minibatches": 1},
     "processes": {"batch_size": 256},
@@ -70,12 +70,12 @@ def test_every_range_is_inclusive_and_enforced(cls):
         if item.low is None:
             continue
         for bound, outside in ((item.low, item.low - 1), (item.high, item.high + 1)):
-            beside = BESIDE.get(item.name, {}) if cls is PolicyConfig else {}
-            algorithm = item.only[0] if item.only else beside.get("algorithm")
+            other_settings = SETTINGS_FOR_BOUNDS.get(item.name, {}) if cls is PolicyConfig else {}
+            algorithm = item.only[0] if item.only else other_settings.get("algorithm")
             recorded = cls.recommended({"algorithm": algorithm}) | ({"algorithm": algorithm} if algorithm else {})
-            cls(**(recorded | beside | {item.name: item.type(bound)}))
+            cls(**(recorded | other_settings | {item.name: item.type(bound)}))
             with pytest.raises(ConfigError, match=rf"^{item.name} = .* (below its least|above its greatest) value"):
-                cls(**(recorded | beside | {item.name: item.type(outside)}))
+                cls(**(recorded | other_settings | {item.name: item.type(outside)}))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_options_take_precedence_over_given_defaults_and_those_over_defaults():
 
 
 def test_none_on_the_command_line_turns_a_limit_off():
-    """The help says "none leaves it unclipped", so it must: it is another thing than not giving the option."""
+    """The help says "none leaves it unclipped"; this differs from leaving the option out."""
     assert parse("--cliprange", "none").cliprange is None
     assert parse("--cliprange", "none", cliprange=0.5).cliprange is None
     assert parse("--cliprange", "0.3").cliprange == 0.3
@@ -158,7 +158,7 @@ def test_presets_and_live_settings_are_settings():
 
 
 def test_derived_seeds():
-    """SHA-256 of "0/rollout/17", its first 8 bytes, without the last bit: the same on every machine, for ever."""
+    """The first 8 bytes of the SHA-256 of "0/rollout/17" without the last bit, the same on every machine and version."""
     assert derive_seed(0, "rollout", 17) == derive_seed(0, "rollout", 17) == 6903048253272643575
     seeds = {derive_seed(seed, purpose, i) for seed in range(3) for purpose in ("a", "b") for i in range(50)}
     assert len(seeds) == 300
@@ -166,31 +166,29 @@ def test_derived_seeds():
 
 
 def test_choices_are_those_of_the_core():
-    """The words of a form, of the algorithms' table and of the core are the same ones, and the core knows each."""
+    """The form, the table of algorithms and the core use the same names for choices, and the core implements each."""
     choices = {item.name: item.choices for cls in BOTH for item in fields_of(cls)}
     assert choices["algorithm"] == tuple(ALGORITHMS)
     assert set(choices["loss_mean"]) == set(REDUCTIONS)
     row, mask = torch.tensor([[0.5, -1.0, 0.0]]), torch.tensor([[True, True, False]])
     on = {"gamma": 1.0, "values": row}
-    for choice_by_letter in choices["kl_estimator"]:
-        assert kl_from_logits(
-            row[..., None], row[..., None], torch.zeros(1, 3, dtype=torch.int64), choice_by_letter
-        ).shape == (
+    for choice in choices["kl_estimator"]:
+        assert kl_from_logits(row[..., None], row[..., None], torch.zeros(1, 3, dtype=torch.int64), choice).shape == (
             1,
             3,
         )
-    for choice_by_letter in choices["score_placement"]:
-        assert place_scores(torch.ones(1), mask, choice_by_letter).sum() == 1
-    for choice_by_letter in choices["credit"]:
-        assert reinforce_weights(row, mask, credit=choice_by_letter, **on).shape == row.shape
-    for choice_by_letter in choices["baseline"]:
-        assert reinforce_weights(row, mask, baseline=choice_by_letter, **on).shape == row.shape
-    for choice_by_letter in choices["value_target"]:
-        assert value_targets(row, row, mask, gamma=1.0, lam=0.9, target=choice_by_letter).shape == row.shape
-    for choice_by_letter in choices["ensemble_score"]:
-        assert combine_ensemble_scores(torch.ones(2, 3), choice_by_letter).shape == (3,)
-    for choice_by_letter in REDUCTIONS.values():
-        assert reduce_tokens(row, mask, choice_by_letter).shape == ()
+    for choice in choices["score_placement"]:
+        assert place_scores(torch.ones(1), mask, choice).sum() == 1
+    for choice in choices["credit"]:
+        assert reinforce_weights(row, mask, credit=choice, **on).shape == row.shape
+    for choice in choices["baseline"]:
+        assert reinforce_weights(row, mask, baseline=choice, **on).shape == row.shape
+    for choice in choices["value_target"]:
+        assert value_targets(row, row, mask, gamma=1.0, lam=0.9, target=choice).shape == row.shape
+    for choice in choices["ensemble_score"]:
+        assert combine_ensemble_scores(torch.ones(2, 3), choice).shape == (3,)
+    for choice in REDUCTIONS.values():
+        assert reduce_tokens(row, mask, choice).shape == ()
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -1,4 +1,4 @@
-"""The precision of a model's weights where nobody says which."""
+"""The default dtype of a model's weights."""
 
 import pytest
 import torch

@@ -85,15 +85,15 @@ def test_group_advantages_equal_loop(dtype, tolerance):
 def test_leave_one_out_is_unbiased_and_the_batch_mean_shrinks():
     """A one-token world with three words: E over all groups of 3, against d/d logits of the expected reward.
 
-    The mean that contains the sample itself takes a third of the gradient away: the factor is (B - 1) / B.
+    A mean that includes the sample itself reduces the gradient by a third: the factor is (B - 1) / B.
     """
-    logits, pay = f64([0.3, -0.5, 1.0]), f64([1.0, 4.0, -2.0])
+    logits, payoffs = f64([0.3, -0.5, 1.0]), f64([1.0, 4.0, -2.0])
     probs = logits.softmax(0)
-    exact = probs * (pay - probs @ pay)
+    exact = probs * (payoffs - probs @ payoffs)
     by_rloo, by_mean = torch.zeros(3).double(), torch.zeros(3).double()
     for words in itertools.product(range(3), repeat=3):
         chance = math.prod(probs[w].item() for w in words)
-        scores, score_functions = pay[list(words)], torch.eye(3).double()[list(words)] - probs
+        scores, score_functions = payoffs[list(words)], torch.eye(3).double()[list(words)] - probs
         by_rloo += chance * (advantages.rloo_advantages(scores.view(1, 3)).view(3, 1) * score_functions).mean(0)
         weights = advantages.reinforce_weights(
             scores.view(3, 1), torch.ones(3, 1, dtype=torch.bool), baseline="batch_mean"
@@ -201,7 +201,7 @@ def test_bad_arguments_are_refused():
 @pytest.mark.parametrize("constant", [10.1, 1000.1, 12345.678])
 @pytest.mark.parametrize("group", [3, 6, 7, 12])
 def test_a_group_of_equal_scores_has_no_advantage(constant, group):
-    """In float32, where the mean of so many equal numbers may be another number."""
+    """In float32, where the mean of many equal numbers may differ from the number."""
     scores = torch.full((2, group), constant)
     for found in (
         advantages.grpo_advantages(scores),

@@ -1,7 +1,7 @@
-"""Nothing in the core makes a tensor on the CPU beside others that lie elsewhere.
+"""No function of the core creates a tensor on the CPU if its arguments are on another device.
 
-The device is "meta", which every machine has: it holds shapes only and refuses to be mixed with the CPU, as a GPU does.
-Functions that must look at a number (a check, a chosen row) cannot run there and are not in this list.
+The device is "meta", which every machine has: it holds shapes only, and like a GPU it cannot be mixed with the CPU.
+Functions that read values (a check, a chosen row) cannot run there and are not in this list.
 """
 
 import pytest

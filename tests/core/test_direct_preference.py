@@ -1,4 +1,4 @@
-"""DPO and IPO against values worked by hand and a float64 implementation of their own, pair by pair with plain numbers."""
+"""DPO and IPO against values worked by hand and an independent implementation for one pair at a time in plain Python."""
 
 import math
 

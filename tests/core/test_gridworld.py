@@ -1,4 +1,4 @@
-"""The estimators against a world whose every path, value and gradient is known exactly (tests/support/gridworld.py).
+"""The estimators against a world in which every path, value and gradient is known exactly (tests/support/gridworld.py).
 
 Expectations are sums over all 2,000 paths times their probability, so "unbiased" is an equality, not a statistic.
 """
@@ -55,8 +55,8 @@ def variance(weights):
     return (CHANCE * estimates.square().sum(dim=1)).sum().item() - mean.square().sum().item()
 
 
-def close(got, wanted, tolerance=1e-10):
-    torch.testing.assert_close(got, wanted, rtol=0, atol=tolerance)
+def close(actual, expected, tolerance=1e-10):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
 
 
 # --- the world itself ----------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_few_steps_are_biased_and_many_steps_vary():
 
 
 def test_gae_is_the_weighted_mean_of_the_nstep_advantages():
-    """(1 - lam) (A1 + lam A2 + lam^2 A3 + ...), the last one with all the weight that is left; V arbitrary."""
+    """(1 - lam) (A1 + lam A2 + lam^2 A3 + ...), the last one with all the remaining weight; V arbitrary."""
     values = torch.randn(MASK.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     lam = 0.6
     got, _ = gae(REWARDS, values, MASK, gamma=0.9, lam=lam)
@@ -148,16 +148,16 @@ def test_gae_is_the_weighted_mean_of_the_nstep_advantages():
 
 
 def test_a_cut_response_is_worth_its_last_value():
-    """Stop every path after two moves: with V of the cell reached, returns are right on average; without, they are not."""
+    """Every path is cut after two moves: with V of the last cell, returns are right on average; without it, they are not."""
     v = world.values_of(POLICY, 1.0)[0]
-    reached, short = PATHS.cells[:, 2], MASK.clone()
+    last_cells, short = PATHS.cells[:, 2], MASK.clone()
     short[:, 2] = False
-    over_by_then = ~MASK[:, 2]
-    last = truncation_values(v[2][reached].masked_fill(over_by_then, float("nan")), over_by_then)
-    _, kept = gae(REWARDS, along_v(1.0), short, gamma=1.0, lam=0.7, last_values=last)
-    _, lost = gae(REWARDS, along_v(1.0), short, gamma=1.0, lam=0.7)
-    assert (CHANCE * kept[:, 0]).sum().item() == pytest.approx(v[0, 0].item(), abs=1e-9)
-    assert abs((CHANCE * lost[:, 0]).sum().item() - v[0, 0].item()) > 1.0
+    ended = ~MASK[:, 2]
+    last = truncation_values(v[2][last_cells].masked_fill(ended, float("nan")), ended)
+    _, bootstrapped = gae(REWARDS, along_v(1.0), short, gamma=1.0, lam=0.7, last_values=last)
+    _, truncated = gae(REWARDS, along_v(1.0), short, gamma=1.0, lam=0.7)
+    assert (CHANCE * bootstrapped[:, 0]).sum().item() == pytest.approx(v[0, 0].item(), abs=1e-9)
+    assert abs((CHANCE * truncated[:, 0]).sum().item() - v[0, 0].item()) > 1.0
 
 
 # --- the policy gradient -------------------------------------------------------------------------------------------
@@ -187,21 +187,28 @@ def test_every_weighting_gives_the_exact_gradient(weights, gamma):
 
 
 def test_every_baseline_lowers_the_variance():
-    """Measured by enumeration: the past out, then a state's value, then fewer random rewards."""
-    got = {name: variance(weights(1.0)) for name, weights in BASELINES.items()}
-    assert got["total"] > got["to_go"] > got["value"] > got["gae 0.95"] > got["2-step"] > got["gae 0"]
-    assert got["total"] > got["constant"]
+    """By enumeration: first without past rewards, then with a state's value, then with fewer random rewards."""
+    variances = {name: variance(weights(1.0)) for name, weights in BASELINES.items()}
+    assert (
+        variances["total"]
+        > variances["to_go"]
+        > variances["value"]
+        > variances["gae 0.95"]
+        > variances["2-step"]
+        > variances["gae 0"]
+    )
+    assert variances["total"] > variances["constant"]
 
 
 def test_a_baseline_that_depends_on_the_action_is_biased():
-    """Why the value may depend on the state and on nothing later."""
+    """A baseline may depend on the state only, not on the action or anything later."""
     q = world.values_of(POLICY, 1.0)[1][torch.arange(world.HORIZON), PATHS.cells, PATHS.actions]
     weights = reinforce_weights(REWARDS, MASK, baseline="value", values=q)
     close(expected_gradient(weights), torch.zeros_like(POLICY))
 
 
 def test_discounted_rewards_to_go_alone_follow_another_gradient():
-    """gamma^(t' - t), as practice and one of the texts have it, without the gamma^t in front."""
+    """gamma^(t' - t) without the factor gamma^t, as in practice and in one of the texts."""
     without = expected_gradient(reinforce_weights(REWARDS, MASK, gamma=0.5))
     exact = world.exact_gradient(POLICY, 0.5)
     assert (without - exact).abs().max() > 0.5
@@ -272,7 +279,7 @@ def surrogate_gradient(at):
 
 
 def test_the_per_token_ratio_is_exact_only_where_the_policies_meet():
-    """It leaves out how likely the states have become, and takes the old policy's advantages."""
+    """It ignores the change of the state distribution and uses the old policy's advantages."""
     close(surrogate_gradient(POLICY), world.exact_gradient(POLICY, 1.0))
     assert (surrogate_gradient(NEW) - world.exact_gradient(NEW, 1.0)).abs().max() > 0.1
 
@@ -285,11 +292,11 @@ def test_importance_sampling_keeps_the_mean_and_not_the_variance():
     mean = (q * ratios * totals).sum()
     by_definition = (q * (ratios * totals - mean).square()).sum()
     assert importance_variance(totals, p, q).item() == pytest.approx(by_definition.item(), rel=1e-10)
-    own = importance_variance(totals, p, p).item()
-    assert own == pytest.approx((p * (totals - mean).square()).sum().item(), rel=1e-10)
-    far = world.probability(POLICY + 2 * (NEW - POLICY), PATHS)
-    assert abs(by_definition.item() - own) > 1.0
-    assert importance_variance(torch.ones_like(p), far, q) > importance_variance(torch.ones_like(p), p, q) > 1e-3
+    on_policy = importance_variance(totals, p, p).item()
+    assert on_policy == pytest.approx((p * (totals - mean).square()).sum().item(), rel=1e-10)
+    distant = world.probability(POLICY + 2 * (NEW - POLICY), PATHS)
+    assert abs(by_definition.item() - on_policy) > 1.0
+    assert importance_variance(torch.ones_like(p), distant, q) > importance_variance(torch.ones_like(p), p, q) > 1e-3
 
 
 def test_sampled_paths_give_the_new_mean_and_the_predicted_spread():
@@ -297,12 +304,12 @@ def test_sampled_paths_give_the_new_mean_and_the_predicted_spread():
     drawn = torch.multinomial(CHANCE, 20_000, replacement=True, generator=torch.Generator().manual_seed(3))
     ratios = (world.probability(NEW, PATHS) / CHANCE)[drawn]
     totals, everything = REWARDS.sum(dim=1)[drawn], torch.ones(len(drawn), dtype=torch.bool)
-    wanted = world.values_of(NEW, 1.0)[0][0, world.START].item()
+    exact = world.values_of(NEW, 1.0)[0][0, world.START].item()
     error = math.sqrt(
         importance_variance(REWARDS.sum(dim=1), world.probability(NEW, PATHS), CHANCE).item() / len(drawn)
     )
-    assert abs(importance_mean(totals, ratios, everything).item() - wanted) < 4.5 * error
-    assert abs(importance_mean(totals, ratios, everything, normalise=True).item() - wanted) < 4.5 * error
+    assert abs(importance_mean(totals, ratios, everything).item() - exact) < 4.5 * error
+    assert abs(importance_mean(totals, ratios, everything, normalise=True).item() - exact) < 4.5 * error
     assert 0.1 < error < 0.5
     spread = importance_variance(torch.ones_like(CHANCE), world.probability(NEW, PATHS), CHANCE).item()
     assert effective_sample_size(ratios, everything).item() == pytest.approx(len(drawn) / (1 + spread), rel=0.02)

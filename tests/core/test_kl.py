@@ -56,7 +56,7 @@ def test_k3_is_accurate_for_small_differences():
 
 
 def test_gradient_of_each_estimator_as_a_loss():
-    """Summed over the vocabulary with the policy's probabilities held fixed: nothing, one KL's slope, and the other's."""
+    """Summed over the vocabulary with the policy's probabilities held fixed: 0, the gradient of one KL, that of the other."""
     logits, ref_logits = f64([LOGITS]).requires_grad_(), f64([REF_LOGITS])
     new, ref = logits.log_softmax(-1), ref_logits.log_softmax(-1)
     found = {}
@@ -64,22 +64,22 @@ def test_gradient_of_each_estimator_as_a_loss():
         loss = (new.detach().exp() * kl.kl_estimate(new, ref, estimator)).sum()
         (found[estimator],) = torch.autograd.grad(loss, logits, retain_graph=True)
     (forth,) = torch.autograd.grad(kl.full_kl(logits, ref_logits).sum(), logits)
-    (back,) = torch.autograd.grad(kl.full_kl(ref_logits, logits).sum(), logits)
-    assert (forth - back).abs().max() > 0.05
-    for estimator, expected in {"k1": torch.zeros_like(forth), "k2": forth, "k3": back}.items():
+    (reverse,) = torch.autograd.grad(kl.full_kl(ref_logits, logits).sum(), logits)
+    assert (forth - reverse).abs().max() > 0.05
+    for estimator, expected in {"k1": torch.zeros_like(forth), "k2": forth, "k3": reverse}.items():
         torch.testing.assert_close(found[estimator], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("gap", [89.0, 150.0])
 def test_k3_stays_finite_with_a_gradient(gap):
-    """The reference likes the token e^gap times more, beyond float32: k3 counts it as e^79.85, and its slope leads back."""
+    """The reference's probability is e^gap times larger, beyond float32: k3 and its gradient are bounded at e^79.85."""
     logprobs = torch.tensor([[-1.0 - gap]]).requires_grad_()
     got = kl.kl_estimate(logprobs, torch.tensor([[-1.0]]), "k3")
     (0.0 * got).sum().backward()
     assert logprobs.grad.item() == 0.0
-    (slope,) = torch.autograd.grad(kl.kl_estimate(logprobs, torch.tensor([[-1.0]]), "k3").sum(), logprobs)
+    (gradient,) = torch.autograd.grad(kl.kl_estimate(logprobs, torch.tensor([[-1.0]]), "k3").sum(), logprobs)
     assert got.item() == pytest.approx(math.exp(79.850), rel=2e-3)
-    assert slope.item() == pytest.approx(-math.exp(79.850), rel=2e-3)
+    assert gradient.item() == pytest.approx(-math.exp(79.850), rel=2e-3)
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
@@ -100,22 +100,23 @@ def test_monte_carlo_agrees_with_full_kl(estimator):
     standard_error = (estimates.std() / math.sqrt(n)).item()
     exact = kl.full_kl(f64([[LOGITS]]), f64([[REF_LOGITS]])).item()
     assert abs(estimates.mean().item() - exact) < 4 * standard_error
-    assert 10 * standard_error < exact  # the test can tell
+    assert 10 * standard_error < exact  # the test is sensitive enough
 
 
 def test_as_a_reward_only_k1_has_the_gradient_of_the_kl():
-    """The policy gradient of E[k] in the logits, p_a (k_a - E[k]), as a share of the slope of the exact KL: all of it for k1.
-    k2 and k3 are d^2 / 2 near the reference, the exact KL is the same for every token: next to nothing is left."""
+    """The policy gradient of E[k] in the logits, p_a (k_a - E[k]), as a share of the gradient of the exact KL: all of
+    it for k1. k2 and k3 are d^2 / 2 near the reference, the exact KL is the same for every token: next to nothing is
+    left."""
     reference = f64(REF_LOGITS)
     logits = (reference + 0.1 * f64(LOGITS)).requires_grad_()
-    slope = torch.autograd.grad(kl.full_kl(logits[None, None], reference[None, None]).sum(), logits)[0]
+    exact = torch.autograd.grad(kl.full_kl(logits[None, None], reference[None, None]).sum(), logits)[0]
     p, shares = logits.detach().softmax(0), {}
     for estimator in ("k1", "k2", "k3", "full"):
-        charge = reference_formulas.kl_from_logits(
+        penalty = reference_formulas.kl_from_logits(
             logits.detach().expand(5, 5), reference.expand(5, 5), torch.arange(5), estimator
         )  # of each token
-        learnt = p * (charge - (p * charge).sum())
-        shares[estimator] = float(learnt @ slope / (slope @ slope))
+        learnt = p * (penalty - (p * penalty).sum())
+        shares[estimator] = float(learnt @ exact / (exact @ exact))
     assert shares["k1"] == pytest.approx(1.0, abs=1e-9)
     assert abs(shares["k2"]) < 0.1
     assert abs(shares["k3"]) < 0.1
@@ -205,10 +206,10 @@ def test_every_estimator_from_logits(temperature):
             math.fsum(a * math.log(a / b) for a, b in zip(x, y, strict=True) if a > 0) for x, y in ((p, q), (q, p))
         ],
     }
-    for estimator, wanted in expected.items():
+    for estimator, expected_kl in expected.items():
         for shift in (0.0, 7.0):
             got = reference_formulas.kl_from_logits(logits + shift, ref_logits, tokens, estimator, temperature)
-            assert got.tolist()[0] == pytest.approx(wanted, abs=1e-12)
+            assert got.tolist()[0] == pytest.approx(expected_kl, abs=1e-12)
 
 
 def test_the_full_estimator_is_the_expectation_of_the_unbiased_ones():
@@ -224,7 +225,7 @@ def test_the_full_estimator_is_the_expectation_of_the_unbiased_ones():
 
 
 def test_shaped_rewards_gradient_and_empty_row():
-    """Rows: two tokens; none at all, which gets nothing (not even its score)."""
+    """Rows: two tokens; none, which gets no reward (not even its score)."""
     mask = torch.tensor([[True, True, False], [False, False, False]])
     scores = f64([1.0, NAN])
     kl_per_token = f64([[0.1, 0.2, NAN], [NAN, INF, -INF]]).requires_grad_()
@@ -261,7 +262,7 @@ def test_controller_unit_is_the_sequence_sum():
 
 
 def test_adaptive_kl_takes_any_sensible_n():
-    """Nothing new changes nothing; just below 5 * horizon the coefficient all but vanishes and stays positive."""
+    """n = 0 changes nothing; just below 5 * horizon the coefficient is almost 0 but positive."""
     assert kl.AdaptiveKL(1.0, 6.0, 100.0).update(60.0, 0) == 1.0
     assert kl.AdaptiveKL(1.0, 6.0, 100.0).update(0.0, 499) == pytest.approx(0.002, abs=1e-12)
 

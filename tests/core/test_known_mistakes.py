@@ -1,4 +1,4 @@
-"""docs/FROM_THE_TEXTS.md names only what there is: functions, tests, mutants, metrics, settings."""
+"""docs/FROM_THE_TEXTS.md names only existing functions, tests, mutants, metrics and settings."""
 
 import ast
 import importlib
@@ -18,7 +18,7 @@ MUTANTS = sorted((ROOT / "tests" / "mutation").glob("*core*.py"))
 
 
 def quoted(pattern, text=TEXT):
-    """What stands in backticks and matches as a whole, each once."""
+    """The texts in backticks that match completely, without duplicates."""
     return sorted({name for name in re.findall(r"`([^`]+)`", text) if re.fullmatch(pattern, name)})
 
 
@@ -63,10 +63,10 @@ def test_tests_exist():
 
 
 def test_metrics_and_settings_exist():
-    known = (ROOT / "docs" / "METRICS.md").read_text(encoding="utf-8")
+    documented = (ROOT / "docs" / "METRICS.md").read_text(encoding="utf-8")
     metrics = quoted(r"(objective|policy|loss|val|tokens)/\w+")
     assert metrics
-    assert [name for name in metrics if f"| `{name}` |" not in known] == []
+    assert [name for name in metrics if f"| `{name}` |" not in documented] == []
     settings = {item.name for config in (PolicyConfig, RewardConfig) for item in fields_of(config)}
     named = set(re.findall(r"setting `(\w+)`", TEXT))
     assert named
@@ -75,13 +75,13 @@ def test_metrics_and_settings_exist():
 
 def test_every_erratum_is_a_mutant_that_its_tests_kill():
     """The tests of a row are among those that the mutation suite runs against its mutants."""
-    table, known = rows(ERRATA), mutants()
+    table, tests_by_mutant = rows(ERRATA), mutants()
     assert len(table) >= 20
     for row in table[1:]:  # the first is the line under the heading
         named = re.findall(r'"([^"]+)"', row[3])
         assert named, row
-        assert set(named) <= set(known), row
-        assert set(quoted(r"test_\w+", row[4])) <= set().union(*(known[name] for name in named)), row
+        assert set(named) <= set(tests_by_mutant), row
+        assert set(quoted(r"test_\w+", row[4])) <= set().union(*(tests_by_mutant[name] for name in named)), row
 
 
 def test_every_public_function_of_the_core_is_in_the_document():

@@ -32,7 +32,7 @@ def loop_logprobs(logits, tokens, temperature):
 
 
 def test_mask_ends_with_the_first_eos():
-    """EOS itself is in; everything after it is out, a second EOS and ordinary tokens too."""
+    """The first EOS is part of the mask; everything after it is not, including a second EOS and ordinary tokens."""
     responses = torch.tensor([[5, 6, EOS, PAD, PAD], [5, EOS, 7, EOS, 8], [5, 6, 7, 8, 9], [5, 6, 7, 8, EOS]])
     assert reference_formulas.response_mask(responses, EOS).tolist() == [
         [True, True, True, False, False],
@@ -89,11 +89,11 @@ def test_temperature_divides_the_logits(dtype, tolerance, temperature, grad):
     logits = random_logits(3, 4, 7, dtype=dtype).requires_grad_(grad)
     tokens = torch.tensor([[0, 6, 2, 2], [1, 1, 5, 3], [4, 0, 6, 6]])
     expected, expected_entropy = loop_logprobs(logits, tokens, temperature)
-    only = logprobs.token_logprobs(logits, tokens, temperature=temperature)
+    alone = logprobs.token_logprobs(logits, tokens, temperature=temperature)
     both, entropy = logprobs.logprobs_and_entropy(logits, tokens, temperature=temperature)
     sampled, figure = logprobs.logprobs_with_detached_entropy(logits, tokens, temperature=temperature)
-    assert {x.dtype for x in (only, both, entropy, sampled, figure)} == {dtype}
-    pairs = ((only, expected), (both, expected), (entropy, expected_entropy), (sampled, both), (figure, entropy))
+    assert {x.dtype for x in (alone, both, entropy, sampled, figure)} == {dtype}
+    pairs = ((alone, expected), (both, expected), (entropy, expected_entropy), (sampled, both), (figure, entropy))
     for got, want in pairs:
         torch.testing.assert_close(got.double(), want.double(), rtol=0, atol=tolerance)
 
@@ -116,7 +116,7 @@ def test_detached_entropy_logprobs_have_the_same_gradient_and_none_for_the_entro
 
 
 def test_a_constant_added_to_all_logits_changes_nothing():
-    """Nor do the logits themselves change. They are sixteenths, which float32 can still hold beside 3,000."""
+    """Nor are the logits changed. They are multiples of 1/16, which float32 represents exactly next to 3,000."""
     logits = (random_logits(3, 7) * 16).round().div(16).float()
     tokens = torch.tensor([0, 6, 3])
     expected = logprobs.logprobs_and_entropy(logits.double(), tokens)
@@ -143,7 +143,7 @@ def test_detached_entropy_logprobs_by_hand():
 @pytest.mark.parametrize("elements", [1, 19, 10_000])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_head_logprobs_are_those_of_its_logits(temperature, elements, with_bias, monkeypatch):
-    """Values, entropy and gradient against autograd through the plain formula, whatever is worked on at once."""
+    """Values, entropy and gradient against autograd through the plain formula, for any chunk size."""
     monkeypatch.setattr(ops, "CACHE_CHUNK_ELEMENTS", elements)
     hidden, weight, tokens = random_logits(4, 6), random_logits(9, 6), torch.tensor([0, 8, 3, 3])
     bias = random_logits(1, 9)[0] if with_bias else None
@@ -181,9 +181,8 @@ def test_head_logprobs_by_hand():
 
 @pytest.mark.parametrize("by_kernel", [False, True])
 def test_head_logprobs_of_a_near_certain_token_in_half_precision(monkeypatch, by_kernel):
-    """p = 0.9995, which bfloat16 takes for 1: the slope is (1 - p) times the difference of the weights, not 0.
-
-    by_kernel: if there is one here.
+    """p = 0.9995 rounds to 1 in bfloat16: the gradient is (1 - p) times the difference of the weights, not 0.
+    by_kernel: by the C kernel, if available.
     """
     if not by_kernel:
         monkeypatch.setattr(c_ops, "supported", lambda *_: False)
@@ -203,7 +202,7 @@ def test_head_logprobs_refuses_mismatched_shapes():
 
 
 def test_chunks_change_nothing(monkeypatch):
-    """The path without gradient works in chunks; every chunk size, one that does not divide the batch too, agrees."""
+    """Without gradient the work is done in chunks; any chunk size, dividing the batch or not, gives the same result."""
     logits, tokens = random_logits(5, 3, 11), torch.randint(11, (5, 3), generator=torch.Generator().manual_seed(1))
     expected, expected_entropy = loop_logprobs(logits, tokens, 1.0)
     for chunk_elements in (1, 66, 70, 10_000):
@@ -218,20 +217,20 @@ def test_chunks_change_nothing(monkeypatch):
 def test_chunks_bound_what_is_worked_on(monkeypatch):
     """66 elements are two rows of 33: no call sees more than two of the five rows."""
     monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 66)
-    seen = []
+    row_counts = []
 
     def count_rows(x):
-        seen.append(len(x))
+        row_counts.append(len(x))
         return (x,)
 
     x = random_logits(5, 3, 11)
     assert torch.equal(logprobs.apply_in_row_chunks(count_rows, x)[0], x)
-    assert seen == [2, 2, 1]
+    assert row_counts == [2, 2, 1]
     logprobs.apply_in_row_chunks(count_rows, x.clone().requires_grad_())
-    assert seen == [2, 2, 1, 5]
+    assert row_counts == [2, 2, 1, 5]
     monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 1)
     logprobs.apply_in_row_chunks(count_rows, x)
-    assert seen == [2, 2, 1, 5, 1, 1, 1, 1, 1]
+    assert row_counts == [2, 2, 1, 5, 1, 1, 1, 1, 1]
 
 
 def test_packed_rows_and_empty_batch():

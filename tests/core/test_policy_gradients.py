@@ -1,4 +1,4 @@
-"""The losses beside PPO-clip. Expected values: by hand, or plain loops over the response tokens."""
+"""The losses other than PPO-clip. Expected values: by hand, or plain loops over the response tokens."""
 
 import math
 import statistics
@@ -134,28 +134,28 @@ def test_ppo_penalty_takes_the_exact_kl():
     estimates = [policy_losses.ppo_penalty(new[..., i], old[..., i], nothing, mask, coef=1.0) for i in range(3)]
     mean = sum(old[0, 0, i].exp() * estimate.loss for i, estimate in enumerate(estimates))
     assert with_exact.loss.item() == pytest.approx(mean.item(), abs=1e-12)
-    slopes = [torch.autograd.grad(x, logits, retain_graph=True)[0] for x in (with_exact.loss, mean)]
-    torch.testing.assert_close(*slopes, rtol=0, atol=1e-12)
-    torch.testing.assert_close(slopes[0], new.exp() - old.exp(), rtol=0, atol=1e-12)
+    gradients = [torch.autograd.grad(x, logits, retain_graph=True)[0] for x in (with_exact.loss, mean)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+    torch.testing.assert_close(gradients[0], new.exp() - old.exp(), rtol=0, atol=1e-12)
 
 
 def test_the_adaptive_penalty_finds_a_step_within_its_bounds():
-    """The same step of a softmax policy again and again: its KL falls from far too much into the bounds, and stays."""
-    old, pay = f64([[[0.0, 0.0, 0.0]]]), f64([[1.0, 0.0, -1.0]])
-    mask, penalty, seen = torch.ones(1, 3, dtype=torch.bool), AdaptivePenalty(0.1, 0.01, 0.05), []
+    """The same step of a softmax policy is repeated: its KL falls from far above the bounds into them and stays there."""
+    old, payoffs = f64([[[0.0, 0.0, 0.0]]]), f64([[1.0, 0.0, -1.0]])
+    mask, penalty, history = torch.ones(1, 3, dtype=torch.bool), AdaptivePenalty(0.1, 0.01, 0.05), []
     for _ in range(10):
         logits = old.clone().requires_grad_()
         for _ in range(100):
             loss = policy_losses.ppo_penalty(
-                logits.log_softmax(-1)[0], old.log_softmax(-1)[0], pay, mask, coef=penalty.value,
+                logits.log_softmax(-1)[0], old.log_softmax(-1)[0], payoffs, mask, coef=penalty.value,
                 kl=full_kl(old, logits).expand(1, 3),
             ).loss  # fmt: skip
             logits = (logits - 0.3 * torch.autograd.grad(loss, logits)[0]).detach().requires_grad_()
-        seen.append((full_kl(old, logits).item(), penalty.value))
-        penalty.update(seen[-1][0])
-    assert seen[0][0] > 0.1
-    assert all(0.01 <= kl <= 0.05 for kl, _ in seen[-5:])
-    assert len({beta for _, beta in seen[-5:]}) == 1
+        history.append((full_kl(old, logits).item(), penalty.value))
+        penalty.update(history[-1][0])
+    assert history[0][0] > 0.1
+    assert all(0.01 <= kl <= 0.05 for kl, _ in history[-5:])
+    assert len({beta for _, beta in history[-5:]}) == 1
 
 
 # --- pretraining text and the sum ----------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_ptx_loss_by_hand():
     """
     logits = f64([0.0, math.log(3.0)]).expand(1, 5, 2).clone()
     logits[0, 0] = NAN  # what padding predicts
-    logits[0, 4] = f64([100.0, 0.0])  # what comes after the end is not asked
+    logits[0, 4] = f64([100.0, 0.0])  # what comes after the end is not predicted
     tokens_, mask = torch.tensor([[9999, 0, 1, 1, 0]]), torch.tensor([[False, True, True, True, True]])
     loss = policy_losses.ptx_loss(logits.requires_grad_(), tokens_, mask)
     assert loss.item() == pytest.approx((2 * math.log(4 / 3) + math.log(4)) / 3, abs=1e-12)
@@ -192,17 +192,19 @@ def test_total_loss_signs():
 
 
 def test_a_step_down_the_total_loss_improves_each_objective():
-    """One logit moved against the gradient: the better word gains, the value comes nearer, the entropy term pulls back."""
+    """One step against the gradient: the better word gains, the value approaches its target, the entropy term opposes."""
     logits, value = f64([[[0.5, 0.0]]]).requires_grad_(), f64([[0.0]]).requires_grad_()
     mask = torch.ones(1, 1, dtype=torch.bool)
     logprobs = logits.log_softmax(-1)
     a2c = reference_formulas.a2c_loss(logprobs[..., 0], value, f64([[1.0]]), f64([[2.0]]), mask, vf_coef=0.5)
     entropy = -(logprobs.exp() * logprobs).sum()
     policy, plain = torch.autograd.grad(a2c.loss, (logits, value), retain_graph=True)
-    (held,) = torch.autograd.grad(policy_losses.total_loss(a2c.policy, entropy=entropy, entropy_coef=1.0), logits)
+    (with_entropy,) = torch.autograd.grad(
+        policy_losses.total_loss(a2c.policy, entropy=entropy, entropy_coef=1.0), logits
+    )
     assert policy[0, 0, 0] < 0 < policy[0, 0, 1]
     assert plain.item() == -1.0
-    assert held[0, 0, 0] > policy[0, 0, 0]
+    assert with_entropy[0, 0, 0] > policy[0, 0, 0]
 
 
 # --- junk, gradients, arguments ------------------------------------------------------------------------------------

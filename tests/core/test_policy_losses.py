@@ -70,8 +70,8 @@ def test_ppo_clip_by_hand():
     """Ratios 2, 2, 1/2, 1/2, 1 with advantages 1, -1, 1, -1, 3 and clip 0.2.
 
     Losses max(-A r, -A clip(r)): max(-2, -1.2), max(2, 1.2), max(-0.5, -0.8), max(0.5, 0.8), -3
-    = -1.2, 2, -0.5, 0.8, -3: sum -1.9. The clipped term is larger for the first and the fourth only: clipping bites
-    only where it makes the objective worse. approx_kl: four of log(2)^2 / 2.
+    = -1.2, 2, -0.5, 0.8, -3: sum -1.9. The clipped term is larger for the first and the fourth only: clipping has an
+    effect only where it makes the objective worse. approx_kl: four of log(2)^2 / 2.
     """
     log2 = math.log(2)
     logprobs = f64([[log2, log2, -log2, -log2, 0.0]]) - 1.0
@@ -125,9 +125,9 @@ def test_first_minibatch():
 @pytest.mark.parametrize("cliprange", [0.2, None])
 @pytest.mark.parametrize("log_ratio", [89.0, 150.0, 1e30])
 def test_a_ratio_beyond_the_dtype_has_a_loss_and_a_gradient(log_ratio, cliprange):
-    """float32 ends at e^88.7. Advantages 1 (clipped: gradient 0), -1, -1000, 0, and an ordinary token with ratio 1 beside them.
+    """float32 ends at e^88.7. Advantages 1 (clipped: gradient 0), -1, -1000, 0, and an ordinary token with ratio 1.
 
-    Beyond, a ratio counts as e^79.85 = 4.77e34, and pulls back by as much times -A / 5.
+    A larger ratio is bounded at e^79.85 = 4.77e34; its gradient is that times -A / 5.
     """
     logprobs = torch.tensor([[log_ratio] * 4 + [-1.0]]).requires_grad_()
     old, mask = torch.tensor([[0.0] * 4 + [-1.0]]), torch.ones(1, 5, dtype=torch.bool)
@@ -140,8 +140,8 @@ def test_a_ratio_beyond_the_dtype_has_a_loss_and_a_gradient(log_ratio, cliprange
     assert logprobs.grad.tolist()[0] == pytest.approx([first, largest / 5, 200 * largest, 0.0, -0.4], rel=2e-3, abs=0)
     assert got.loss.item() == pytest.approx((1001 if cliprange else 1000) * largest / 5, rel=2e-3)
     assert got.ratio_mean.item() == pytest.approx(0.8 * largest, rel=2e-3)
-    alone = policy_losses.ppo_clip(logprobs[:, :1], old[:, :1], torch.ones(1, 1), mask[:, :1], cliprange=0.2)
-    assert alone.loss.item() == pytest.approx(-1.2)
+    clipped_only = policy_losses.ppo_clip(logprobs[:, :1], old[:, :1], torch.ones(1, 1), mask[:, :1], cliprange=0.2)
+    assert clipped_only.loss.item() == pytest.approx(-1.2)
 
 
 def test_an_ordinary_ratio_is_the_plain_exponential_to_the_last_bit():

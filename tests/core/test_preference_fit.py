@@ -23,8 +23,8 @@ def problem(seed=0, rows=12, width=5):
     return generator.normal(size=(rows, width)), np.arange(rows) % 4 == 3
 
 
-def taught(seed, count, width=400):
-    """Differences (chosen - rejected) whose labels follow a hidden direction for the most part."""
+def noisy_differences(seed, count, width=400):
+    """Differences (chosen - rejected) whose labels mostly follow a hidden direction."""
     generator = np.random.default_rng(seed)
     differences = generator.normal(size=(count, width)) * np.geomspace(3.0, 0.3, width) / width**0.5
     logits = differences @ generator.normal(size=width) * 3 + generator.logistic(size=count)
@@ -36,9 +36,9 @@ def refitted_scores(gram, ties, groups, ridge):
     scores, groups = np.empty(len(gram)), np.array(groups)
     start = fit_dual(gram, PreferenceTargets(ties), ridge).coefficients
     for group in set(groups.tolist()):
-        out, kept = np.flatnonzero(groups == group), np.flatnonzero(groups != group)
-        fit = fit_dual(gram[np.ix_(kept, kept)], PreferenceTargets(ties[kept]), ridge, start[kept])
-        scores[out] = gram[np.ix_(out, kept)] @ fit.coefficients
+        held_out, rest = np.flatnonzero(groups == group), np.flatnonzero(groups != group)
+        fit = fit_dual(gram[np.ix_(rest, rest)], PreferenceTargets(ties[rest]), ridge, start[rest])
+        scores[held_out] = gram[np.ix_(held_out, rest)] @ fit.coefficients
     return scores
 
 
@@ -81,9 +81,9 @@ def test_the_fit_converges_with_wide_margins():
 def test_a_start_changes_the_way_not_the_fit():
     differences, ties = problem(rows=30, width=60)
     gram, targets = differences @ differences.T, PreferenceTargets(ties)
-    fresh = fit_dual(gram, targets, 0.5)
-    again = fit_dual(gram, targets, 0.5, np.random.default_rng(1).normal(size=30))
-    assert again.scores.tolist() == pytest.approx(fresh.scores.tolist(), abs=1e-6)
+    from_zero = fit_dual(gram, targets, 0.5)
+    from_random = fit_dual(gram, targets, 0.5, np.random.default_rng(1).normal(size=30))
+    assert from_random.scores.tolist() == pytest.approx(from_zero.scores.tolist(), abs=1e-6)
 
 
 def test_held_out_scores_are_one_explicit_newton_step():
@@ -96,15 +96,15 @@ def test_held_out_scores_are_one_explicit_newton_step():
     actual = held_out_scores(gram, fit, groups)
     weights = differences.T @ fit.coefficients
     for group in set(groups):
-        out = [i for i, one in enumerate(groups) if one == group]
-        kept = [i for i, one in enumerate(groups) if one != group]
+        held_out = [i for i, one in enumerate(groups) if one == group]
+        rest = [i for i, one in enumerate(groups) if one != group]
         probs = [1 / (1 + math.exp(-float(differences[i] @ weights))) for i in range(12)]
         hessian = ridge * np.eye(7)
-        for i in kept:
+        for i in rest:
             hessian += counts[i] * probs[i] * (1 - probs[i]) * np.outer(differences[i], differences[i])
-        ascent = sum(counts[i] * (probs[i] - (0.5 if ties[i] else 1.0)) * differences[i] for i in out)
+        ascent = sum(counts[i] * (probs[i] - (0.5 if ties[i] else 1.0)) * differences[i] for i in held_out)
         step = weights + np.linalg.solve(hessian, ascent)
-        assert actual[out].tolist() == pytest.approx((differences[out] @ step).tolist(), abs=1e-6)
+        assert actual[held_out].tolist() == pytest.approx((differences[held_out] @ step).tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize(("count", "block"), [(60, 1), (60, 4), (200, 2), (200, 4)])
@@ -112,7 +112,7 @@ def test_held_out_accuracy_is_that_of_exact_refits(count, block):
     """Within one accuracy point, on the mean of some draws, and no draw further than two labels away."""
     differing, draws = [], 4 if count == 60 else 2
     for seed in range(draws):
-        differences, ties = taught(seed, count), np.arange(count) % 10 == 9
+        differences, ties = noisy_differences(seed, count), np.arange(count) % 10 == 9
         gram, groups = differences @ differences.T, [i // block for i in range(count)]
         targets = PreferenceTargets(ties)
         ridge = choose_ridge(gram, targets, groups)
@@ -125,7 +125,7 @@ def test_held_out_accuracy_is_that_of_exact_refits(count, block):
 
 
 def test_a_label_does_not_predict_itself():
-    """Labels that nothing explains: the fit repeats them, held out they are right as often as not."""
+    """Random labels: the fit reproduces them, but held-out accuracy is about one half."""
     generator = np.random.default_rng(5)
     differences = generator.normal(size=(200, 2000)) / 2000**0.5
     gram, targets = differences @ differences.T, PreferenceTargets(np.zeros(200, bool))
@@ -149,7 +149,9 @@ def test_log_loss_by_hand():
 def test_the_ridge_has_the_lowest_held_out_loss():
     chosen = set()
     for seed in range(6):
-        differences = taught(seed, 40) if seed % 2 else np.random.default_rng(seed).normal(size=(40, 300)) / 300**0.5
+        differences = (
+            noisy_differences(seed, 40) if seed % 2 else np.random.default_rng(seed).normal(size=(40, 300)) / 300**0.5
+        )
         gram, ties = differences @ differences.T, np.zeros(40, bool)
         targets, groups = PreferenceTargets(ties), [i // 2 for i in range(40)]
         losses = {

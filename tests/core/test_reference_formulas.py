@@ -1,4 +1,4 @@
-"""Importance sampling. Expected values by hand and by the definitions; the cat's world has more (test_cat_world.py)."""
+"""Importance sampling. Expected values by hand and by the definitions; see also test_gridworld.py."""
 
 import math
 import statistics
@@ -51,8 +51,8 @@ def test_importance_mean_by_hand(junk):
     assert reference_formulas.importance_mean(x, ratios, mask, normalise=True).item() == pytest.approx(
         25 / 3.5, abs=1e-12
     )
-    nothing = torch.zeros(3, dtype=torch.bool)
-    assert reference_formulas.importance_mean(x, ratios, nothing, normalise=True).item() == 0.0
+    empty = torch.zeros(3, dtype=torch.bool)
+    assert reference_formulas.importance_mean(x, ratios, empty, normalise=True).item() == 0.0
 
 
 def test_normalised_weights_are_exact_for_a_constant():
@@ -97,10 +97,10 @@ def test_variance_by_hand():
 
 
 def test_variance_with_zero_probabilities():
-    never = f64([0.0, 1.0])
-    assert reference_formulas.importance_variance(f64([5.0, 3.0]), never, never).item() == 0.0
-    assert reference_formulas.importance_variance(f64([5.0, 3.0]), f64([0.5, 0.5]), never).item() == INF
-    assert reference_formulas.importance_variance(f64([0.0, 3.0]), f64([0.5, 0.5]), never).item() == pytest.approx(
+    impossible = f64([0.0, 1.0])
+    assert reference_formulas.importance_variance(f64([5.0, 3.0]), impossible, impossible).item() == 0.0
+    assert reference_formulas.importance_variance(f64([5.0, 3.0]), f64([0.5, 0.5]), impossible).item() == INF
+    assert reference_formulas.importance_variance(f64([0.0, 3.0]), f64([0.5, 0.5]), impossible).item() == pytest.approx(
         2.25 - 2.25
     )
 
@@ -129,18 +129,18 @@ def test_effective_sample_size_limits():
 
 
 @pytest.mark.parametrize(
-    ("weights", "slopes"),
+    ("weights", "expected"),
     [
         ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]),
         ([0.0, 1.0, 3.0], [0.8, 0.48, -0.16]),
         ([0.0, 1e30, 3e30], [0.8e-30, 0.48e-30, -0.16e-30]),
     ],
 )
-def test_effective_sample_size_gradient_at_zero_weights(weights, slopes):
+def test_effective_sample_size_gradient_at_zero_weights(weights, expected):
     """ess = S^2 / Q, its slope (2 S Q - 2 w S^2) / Q^2; S = 4, Q = 10: 0.8 - 0.32 w."""
     ratios = torch.tensor(weights, requires_grad=True)
     reference_formulas.effective_sample_size(ratios, torch.ones(3, dtype=torch.bool)).backward()
-    assert ratios.grad.tolist() == pytest.approx(slopes, rel=1e-5, abs=0.0)
+    assert ratios.grad.tolist() == pytest.approx(expected, rel=1e-5, abs=0.0)
 
 
 def test_gradcheck():

@@ -42,7 +42,7 @@ def test_score_on_the_last_token_or_in_equal_parts():
 
 
 def test_running_moments_equal_those_of_all_scores_together():
-    """Batches of different size and place; the offset of 1e8 would ruin a sum of squares."""
+    """Batches of different size and mean; with the offset of 1e8 a sum of squares would lose all precision."""
     moments = reward_scaling.RunningMoments()
     batches = [[1e8 + 1.0], [1e8 + 4.0, 1e8 + 9.0, 1e8 - 2.0], [], [1e8 + 0.5, 1e8 + 7.0]]
     seen = []

@@ -1,4 +1,4 @@
-"""TRPO's pieces on quadratics and on small softmax policies. Expected values: by hand, or dense linear algebra."""
+"""The parts of TRPO on quadratics and on small softmax policies. Expected values: by hand, or dense linear algebra."""
 
 import pytest
 import torch
@@ -47,10 +47,10 @@ def test_conjugate_gradient_solves_in_n_steps(dtype, tolerance):
 def test_conjugate_gradient_stops_at_the_tolerance():
     """Eigenvalues 1 and 5, b all ones: after one step (length 6 / 18) the residual is 2/3 of b, after two it is 0."""
     diagonal, b = f64([1.0, 1.0, 1.0, 5.0, 5.0, 5.0]), torch.ones(6, dtype=torch.float64)
-    for tol, wanted in ((0.7, 1), (0.6, 2), (1e-6, 2), (1.0, 0)):
+    for tol, expected_calls in ((0.7, 1), (0.6, 2), (1e-6, 2), (1.0, 0)):
         calls = []
         got = trpo.conjugate_gradient(lambda v, c=calls: c.append(1) or diagonal * v, b, iters=50, tol=tol)
-        assert got.iterations == len(calls) == wanted
+        assert got.iterations == len(calls) == expected_calls
         assert (b - diagonal * got.x).norm() <= tol * b.norm()
 
 
@@ -103,11 +103,11 @@ def test_fisher_product_equals_the_dense_matrix(damping):
 
 def test_unused_parameters_have_no_curvature():
     parameters, features, chance = small_policy()
-    spare = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    unused = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     kl = mean_kl(parameters, logits_of(parameters, features).detach(), features, chance)
-    product = trpo.fisher_product(kl, [*parameters, spare], 0.5)
+    product = trpo.fisher_product(kl, [*parameters, unused], 0.5)
     assert product(torch.ones(11, dtype=torch.float64))[9:].tolist() == [0.5, 0.5]
-    alone = trpo.fisher_product((0 * spare).sum(), [spare], 0.5)
+    alone = trpo.fisher_product((0 * unused).sum(), [unused], 0.5)
     assert alone(f64([2.0, 4.0])).tolist() == [1.0, 2.0]
 
 
@@ -147,10 +147,10 @@ def test_a_whole_trpo_update_improves_within_the_limit():
     """Reward for word 0 in both states: step, search, and the policy is better by no more KL than allowed."""
     parameters, features, chance = small_policy()
     old = logits_of(parameters, features).detach()
-    pay = f64([1.0, 0.0, 0.0])
+    payoffs = f64([1.0, 0.0, 0.0])
 
-    def objective(some):
-        return (chance * (logits_of(some, features).softmax(-1)[0] @ pay)).sum()
+    def objective(values):
+        return (chance * (logits_of(values, features).softmax(-1)[0] @ payoffs)).sum()
 
     start = objective(parameters)
     gradient = trpo.flatten(torch.autograd.grad(start, parameters))
@@ -202,8 +202,8 @@ def test_flatten_and_back():
     parts = [f64([[1.0, 2.0], [3.0, 4.0]]), f64([5.0]), f64(6.0)]
     flat = trpo.flatten(parts)
     assert flat.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    for part, back in zip(parts, trpo.unflatten(flat, parts), strict=True):
-        assert torch.equal(part, back)
+    for part, restored in zip(parts, trpo.unflatten(flat, parts), strict=True):
+        assert torch.equal(part, restored)
 
 
 def test_bad_arguments_are_refused():
