@@ -150,9 +150,8 @@ def vote_in_browser(url: str, end: float) -> list[float]:
         chromium = os.environ.get("RLHF_LAB_CHROMIUM") or shutil.which("chromium")
         page = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page()
         page.goto(url)
-        page.wait_for_selector(".lab-label .side", timeout=60_000)
-        time.sleep(2.0)
         page.set_default_timeout(60_000)
+        page.wait_for_function("document.querySelector('.lab-label .instant')?.dataset.right")  # fitted once
         while time.monotonic() < end:
             try:
                 page.wait_for_selector(".lab-label[data-pair]:not([data-pair=''])")
