@@ -1,7 +1,7 @@
-"""Auxiliary losses of the later pretraining passes: right names where a text repeats one, and no impossible tokens.
+"""Auxiliary losses of the later pretraining passes: the right name where a text repeats one, and no impossible tokens.
 
-Such mistakes cost little next-token loss but are obvious to a reader. Neither term changes the optimum: the first is the same
-cross-entropy among names only, the second penalises only tokens that the corpus never has.
+Such mistakes add little to the next-token loss but are obvious to a reader. Neither term changes the optimum: the first is
+the cross-entropy restricted to names, the second penalises only tokens that never occur there in the corpus.
 """
 
 import torch
@@ -13,7 +13,7 @@ from rlhf_lab.embedded_model.tales import hero_names
 
 
 class WrongTokenLoss:
-    """Both losses, with a table of the bigrams seen in training.
+    """Both losses, and a table of the bigrams seen in training.
 
     Attributes:
         name_ids: (N,) int64 ids of the hero names that are single tokens.
@@ -30,14 +30,15 @@ class WrongTokenLoss:
         self.name_weight, self.tail_weight = name_weight, tail_weight
 
     def observe(self, _logits: Tensor, batch: PretrainBatch) -> float:
-        """Record the bigrams of a batch; a loss of 0."""
+        """Record the bigrams of a batch; returns a loss of 0."""
         self.seen_bigrams[batch.ids[:, :-1][batch.target_mask], batch.targets] = True
         return 0.0
 
     def loss(self, logits: Tensor, batch: PretrainBatch) -> Tensor:
         """Scalar, nats per token. logits: (targets, vocab).
 
-        Impossible tokens are those that batch.allowed excludes, or without it those that never followed in the seen bigrams.
+        Impossible tokens are those that batch.allowed excludes; without it, those that never followed the previous token in
+        the texts seen so far.
         """
         targets = batch.targets
         is_repeat = self.repeated_names(batch.ids)[batch.target_mask]

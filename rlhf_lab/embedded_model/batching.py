@@ -80,7 +80,7 @@ class CorpusSlice:
 
     Attributes:
         num_workers: processes that generate rows in advance.
-        keep_repeats: False drops texts whose response was read before; batches are smaller then.
+        keep_repeats: False drops texts whose response was read before; batches are then smaller.
     """
 
     indices: range
@@ -145,7 +145,7 @@ _worker_state: dict[str, RowGenerator] = {}  # of a worker process
 
 
 def _init_worker(generate_rows: RowGenerator) -> None:
-    """Runs once in a worker process, so that the generator is pickled once and its caches last."""
+    """Runs once in each worker process, so that the generator is pickled once and its caches are kept."""
     _worker_state["generate_rows"] = generate_rows
     _exit_with_parent()
 

@@ -1,8 +1,8 @@
-"""A chart parser: could a grammar have generated this text?
+"""A chart parser that checks whether a grammar could have generated a text.
 
-Each template is a rule, each slot any phrase that some text may have there. Generated texts are always accepted; texts that
-break off, repeat or mix phrases are not. Constraints on the whole text (one mood, one customer, no repeated word, "a" or "an")
-are not checked.
+Each template is a rule; a slot matches any phrase that a generated text may have there. Generated texts are always accepted;
+texts that break off, repeat phrases or mix them are not. Constraints on the whole text (one mood, one customer, no repeated
+word, "a" or "an") are not checked.
 """
 
 import re
@@ -37,7 +37,7 @@ Rule = tuple[str, ...]
 
 @dataclass(frozen=True)
 class RuleSet:
-    """The rules of a slot: those that start with a literal by its first character, and those that start with a slot."""
+    """The rules of a slot: rules that start with a literal, by its first character, and rules that start with a slot."""
 
     by_first_char: dict[str, list[Rule]] = field(default_factory=dict)
     slot_first: list[Rule] = field(default_factory=list)
@@ -71,9 +71,9 @@ class GrammarParser:
 
     Args:
         symbols: alternatives by symbol, as in `Grammar`.
-        slots: alternatives of the slots that the generator fills in code. Any other slot means every symbol of its name, with
-            any suffix.
-        roots: the slots that a sentence can be.
+        slots: alternatives of the slots that the generator fills in code. Any other slot matches every symbol of its name,
+            with any suffix.
+        roots: the slots that can be a whole sentence.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Parser rules of each prompt set's responses: the slots that its generator fills in code, and the roots of a sentence."""
+"""Parser rules for the responses of each prompt set: the slots that its generator fills in code, and the sentence roots."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -66,7 +66,7 @@ def _grammar() -> Grammar:
 
 @cache
 def _symbols_for(kind: str, mood: int, detail: int) -> dict[str, tuple[str, ...]]:
-    """The symbols; those for this kind, mood and detail are also merged under their names without suffix."""
+    """All symbols; those for this kind, mood and detail are also merged under their name without suffix."""
     owner_suffixes = dict.fromkeys(
         ("", "_past" if kind in PAST_TENSE_KINDS else "_now", f"_{KIND_FAMILIES[kind]}", f"_{kind}")
     )

@@ -1,4 +1,4 @@
-"""Checks of samples: names that the prompt does not have, phrases outside of the grammar, bigrams and runs of the corpus."""
+"""Checks of samples: names that are not in the prompt, phrases outside the grammar, and overlap with the training text."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ _WORD = re.compile(r"[A-Za-z']+|[.,!?;:]")
 
 
 def names_not_in_prompt(prompts: Sequence[str], responses: Sequence[str]) -> list[bool]:
-    """For each response, whether it has a hero's name that its prompt does not have."""
+    """For each response, whether it contains a hero's name that is not in its prompt."""
     name_pattern = re.compile(rf"\b({'|'.join(hero_names())})\b")
     return [
         bool({*name_pattern.findall(r)} - {*name_pattern.findall(p)}) for p, r in zip(prompts, responses, strict=True)
@@ -29,7 +29,8 @@ def not_in_grammar(prompt_set: str, responses: Sequence[str], ended: Sequence[bo
 
 
 def longest_overlaps(texts: Iterable[str], corpus: Path) -> list[dict[str, int]]:
-    """For each text: "words", its longest run of words in the training text, and "whole", whether it contains all of it."""
+    """For each text: "words", the length of its longest run of words that is in the training text; "whole", whether the
+    training text contains all of it."""
     corpus_text = corpus.read_text(encoding="utf-8")
     overlaps = []
     for text in texts:
@@ -43,7 +44,7 @@ def longest_overlaps(texts: Iterable[str], corpus: Path) -> list[dict[str, int]]
 
 
 def has_unseen_bigram(lines: Iterable[str], corpus: Path) -> list[bool]:
-    """For each line, whether it has a bigram of words or punctuation marks that the file `corpus` does not have.
+    """For each line, whether it contains a bigram of words or punctuation marks that is not in the file `corpus`.
 
     The last word is ignored: it may be truncated.
     """

@@ -17,7 +17,7 @@ COMPLAINTS = ("late", "broken", "colour", "missing", "refund", "small", "large",
 QUESTIONS = ("howto", "sizeask", "invoice", "address", "cancel", "stock", "guarantee", "gift", "collect")
 KINDS = (*COMPLAINTS, *QUESTIONS, "praise")
 CLOTHING_KINDS = ("small", "large", "sizeask")  # only about clothes
-ADVICE_KINDS = ("howto", "sizeask")  # kinds answered by what the customer can do
+ADVICE_KINDS = ("howto", "sizeask")  # the reply says what the customer can do
 WORD_RANGES = ((14, 19), (22, 30), (34, 43))
 PIECE_COUNTS = ((1, 2), (2, 3), (3, 4))  # (least, most) by length; sometimes one fewer
 PIECE_ORDER = ("open", "ack", "fact", "we", "you", "air", "cry", "close")
@@ -99,7 +99,7 @@ def generate_prompt(rng: random.Random) -> tuple[str, dict[str, str]]:
 
 
 def _plan(rng: random.Random, core: str, axes: dict[str, int]) -> list[tuple[str, bool]]:
-    """The pieces of a reply in order, each with whether it is quoted speech."""
+    """The pieces of a reply in order, and for each whether it is quoted speech."""
     pieces = {core}
     greeting = rng.choice(("open", "ack"))
     others = [piece for piece in (greeting, "fact", "we", "you", "air", "close") if piece != core]

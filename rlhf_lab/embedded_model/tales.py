@@ -49,7 +49,7 @@ _MANNER_PLANS = {
 
 @cache
 def _grammar(mood: int, detail: int, politeness: int) -> Grammar:
-    """The phrase file; symbols of these levels also have their name without levels (`open_home`, `when`, `state` …)."""
+    """The phrase file; symbols of these levels are also available without the levels in their name (`open_home`, `when` …)."""
     symbols = dict(_base_grammar().symbols)
     levels = {*MOOD_LEVELS[mood], DETAIL_LEVELS[detail], MANNER_LEVELS[politeness]}
     for symbol, lines in _base_grammar().symbols.items():

@@ -62,22 +62,22 @@ class PretrainConfig(Config):
     warmup: int = setting(100, "updates until the peak", 1, 100_000)
     sharpen: float = setting(
         0.75,
-        "temperature that is built into the finished model; below 1 it takes the tail of wrong words away",
+        "temperature that is built into the finished model; below 1 it makes wrong words rarer",
         0.3,
         1.0,
     )
-    second_texts: int = setting(40_960, "fresh texts of the second pass, which is about wrong words", 64, 10_000_000)
+    second_texts: int = setting(40_960, "fresh texts of the second pass, against wrong words", 64, 10_000_000)
     second_rate: float = setting(0.4, "learning rates of the second pass, as a share of the first's", 1e-3, 1.0)
     third_texts: int = setting(
-        40_960, "fresh texts of a third pass, which is about broken phrases; 0: no such pass", 0, 10_000_000
+        40_960, "fresh texts of a third pass, against broken phrases; 0: no such pass", 0, 10_000_000
     )
     third_rate: float = setting(0.3, "learning rates of the third pass, as a share of the first's", 1e-3, 1.0)
     name_weight: float = setting(5.0, "weight of picking the right name where a text repeats one", 0.0, 100.0)
-    tail_weight: float = setting(10.0, "weight of giving nothing to words that never follow in the corpus", 0.0, 100.0)
+    tail_weight: float = setting(10.0, "weight of the penalty on words that never follow in the corpus", 0.0, 100.0)
     phrase_weight: float = setting(
-        60.0, "the same for what the grammar cannot write there, in the third pass", 0.0, 1000.0
+        60.0, "weight of the penalty on what the grammar cannot write, third pass", 0.0, 1000.0
     )
-    precision: Precision = setting("auto", "precision of the products; auto: the quicker one on this machine")
+    precision: Precision = setting("auto", "precision of matrix products; auto: the faster one on this machine")
     seed: int = setting(0, "seed of corpus, weights and order", 0, 2**31 - 1)
 
 
@@ -231,9 +231,10 @@ def train_passes(
     corpus_path: Path,
     on_progress: PretrainProgressCallback,
 ) -> float:
-    """The first pass learns the language, the second names and known bigrams, the third whole phrases.
+    """The first pass teaches the language, the second names and known bigrams, the third whole phrases.
 
-    The third drops repeated responses: short ones recur, and would be memorised. Returns the loss of the last pass.
+    The third pass drops repeated responses, because short ones recur and would be memorised. Returns the loss of the last
+    pass.
     """
     training_passes = [*plan_passes(config, tokenizer)]
     total_updates = sum(training_pass.update_count(config.batch) for training_pass in training_passes)
@@ -259,7 +260,7 @@ def train_passes(
 
 
 def plan_passes(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> Iterator[TrainingPass]:
-    """The passes, each over a slice of its own; the held-out texts lie between the first two slices."""
+    """The passes, each over its own slice of the corpus; the held-out texts lie between the first two slices."""
     word_loss = WrongTokenLoss(tokenizer, config.name_weight, config.tail_weight)
     plain_rows = PlainRowGenerator(tokenizer, config.seed, config.context)
     yield TrainingPass(
@@ -316,8 +317,8 @@ def train(
 def sharpen(model: LlamaForCausalLM, temperature: float) -> None:
     """Divide all logits by the temperature, by scaling the last norm's weight.
 
-    The corpus has uniform choices among phrases and no wrong words, so a small model adds a thin tail of wrong tokens. A lower
-    temperature removes the tail and keeps uniform choices uniform.
+    The corpus chooses uniformly among phrases and has no wrong words; a small model gives wrong tokens a small probability.
+    A lower temperature reduces it and keeps uniform choices uniform.
     """
     model.model.norm.weight /= temperature
 

@@ -1,3 +1,1 @@
-"""Kernels in C for the element-wise work of a model on a CPU, compiled once by the machine's compiler, and matrix
-products.
-"""
+"""C kernels for a model's element-wise operations and matrix products on a CPU, compiled once by the machine's compiler."""

@@ -34,12 +34,12 @@ SIZE_FUNCTIONS = ("token_workspace_bytes", "layer_workspace_bytes")
 
 
 def available(dtype: torch.dtype = DTYPE) -> bool:
-    """Whether this machine has them for tensors of a dtype."""
+    """Whether this machine supports these functions for tensors of a dtype."""
     return bool(layer_backend(dtype))
 
 
 def supports_weight(weight: Tensor) -> bool:
-    """Whether they can multiply with a weight (out, in) and its transpose."""
+    """Whether these functions can multiply with a weight (out, in) and its transpose."""
     return weight.dim() == 2 and weight.dtype == DTYPE and all(size % TILE_DEPTH == 0 for size in weight.shape)
 
 
@@ -172,7 +172,7 @@ class AmxLayer:
 
     @property
     def weight_tensors(self) -> list[Tensor]:
-        """All tensors that a pass reads besides its input; their versions show whether they have changed since."""
+        """All tensors that a pass reads besides its input; their version counters show whether they have changed."""
         tiled_weights = self.tiled_weights
         layouts = [layout for pair in tiled_weights.layouts for layout in pair]
         return [

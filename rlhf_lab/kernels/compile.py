@@ -1,8 +1,7 @@
 """The kernels in csrc/, compiled by the machine's C compiler when first needed, and cached.
 
-They are optional: PyTorch computes the same, in a fifth more time per PPO step (in bfloat16, on a processor with AMX,
-in twice the time). Without a compiler, or if anything goes wrong with it, one line is logged and PyTorch's operations
-are used.
+They are optional: with PyTorch's operations a PPO step takes a fifth more time (twice the time in bfloat16 on a
+processor with AMX). These are used, and one line is logged, if there is no compiler or it fails.
 """
 
 import ctypes
@@ -82,7 +81,7 @@ def _load_or_explain(dtype: torch.dtype) -> tuple[ctypes.CDLL | None, str]:
     except (OSError, subprocess.SubprocessError, AttributeError, RuntimeError, ValueError) as error:
         lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         kernels, message = None, f"no kernels: they could not be compiled and loaded: {' '.join(lines[-1:])}"
-        log.warning("%s: %s; PyTorch's operations compute instead", _dtype_name(dtype), message)
+        log.warning("%s: %s; PyTorch's operations are used instead", _dtype_name(dtype), message)
     else:
         log.info("%s: %s", _dtype_name(dtype), message)
     return kernels, message
@@ -135,8 +134,8 @@ def matmul_flag_sets(dtype: torch.dtype) -> list[Sequence[str]]:
 
 
 def _request_amx_permission() -> bool:
-    """Whether the operating system grants this process AMX tiles, which must be requested once; False if they are not
-    wanted.
+    """Whether the operating system grants this process AMX tiles, which must be requested once; False if they are
+    disabled.
     """
     if os.environ.get(KERNELS_ENV) == USE_VECTORS:
         return False
@@ -194,7 +193,7 @@ def _compile(command: Sequence[str], path: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """The user's cache folder; a temporary folder if that cannot be written, or if somebody else could put a library there."""
+    """The user's cache folder; a temporary folder if it cannot be written, or if another user could put a library there."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
         folder = (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "rlhf-lab" / "kernels"
@@ -211,7 +210,7 @@ def cache_folder() -> Path:
 
 
 def _close_to_group(folder: Path) -> None:
-    """Take the group's permission to write (usual with umask 002) from our own folders, and delete what it may have put there."""
+    """Remove group write permission (usual with umask 002) from our own folders, and delete libraries that may be the group's."""
     for path in (folder.parent, folder):
         status = path.lstat()
         is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
@@ -222,7 +221,7 @@ def _close_to_group(folder: Path) -> None:
 
 
 def _sharing_problem(folder: Path) -> str | None:
-    """Why somebody else could put a library into the folder, or replace it; None if nobody can. Root can always.
+    """Why another user (root excepted) could put a library into the folder or replace one; None if none can.
 
     A library is code that this process runs.
     """
@@ -234,7 +233,7 @@ def _sharing_problem(folder: Path) -> str | None:
             return f"{path} is a link"
         is_sticky = (
             path == folder.parent.parent and status.st_mode & stat.S_ISVTX
-        )  # others cannot replace what is ours in it
+        )  # other users cannot replace our files in a sticky folder
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky:
             return f"others may write to {path} (delete it, or take the permission away)"
     for path in {*folder.parent.parent.parents, *folder.resolve().parents[2:]}:

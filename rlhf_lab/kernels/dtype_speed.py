@@ -1,8 +1,8 @@
 """Whether this machine's CPU multiplies a model's matrices faster in bfloat16 than in float32: measured once, then cached.
 
 Neither is faster everywhere. bfloat16 took half the time on a Zen 4 (AVX-512 with bf16), and twice the time on a Xeon
-whose host hides its matrix units. A measurement takes less than a second and is kept in the cache folder of the
-kernels, so that another start decides as the first one did.
+whose virtual machine hides the matrix units. A measurement takes less than a second and is kept in the cache folder of
+the kernels, so that later starts choose the same dtype.
 """
 
 import json
@@ -19,7 +19,7 @@ from rlhf_lab.kernels.compile import cache_folder
 from rlhf_lab.kernels.matmul import PackedWeights, cpu_description, linear
 
 CACHE_FILE = "dtype-speed.json"
-#: bfloat16 must take at most this share of float32's time: it rounds more, so a small gain does not pay.
+#: bfloat16 is chosen if it takes at most this share of float32's time: a smaller gain is not worth its rounding.
 MAX_TIME_RATIO = 0.8
 TRAINING_ROWS, DECODING_ROWS = 256, 16  # tokens of a forward pass, and rows that are sampled together
 ROUNDS = 5
@@ -56,7 +56,7 @@ def dtype_speed(hidden_size: int, inner_size: int, vocab_size: int) -> DtypeSpee
 
 
 def _read_cache(path: Path) -> dict[str, dict[str, float]]:
-    """What was measured so far; nothing where there is no such file, or a damaged one."""
+    """The measurements so far; empty if the file is missing or damaged."""
     try:
         measurements = json.loads(path.read_text(encoding="utf-8"))
         for measurement in measurements.values():
@@ -68,7 +68,7 @@ def _read_cache(path: Path) -> dict[str, dict[str, float]]:
 
 @torch.no_grad()
 def measure(hidden_size: int, inner_size: int, vocab_size: int) -> DtypeSpeed:
-    """Both dtypes in turns, so that other load on the machine slows both."""
+    """Measure both dtypes, alternating, so that other load on the machine slows both."""
     products = {
         dtype: _products(dtype, hidden_size, inner_size, vocab_size) for dtype in (torch.float32, torch.bfloat16)
     }

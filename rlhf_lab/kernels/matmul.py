@@ -6,9 +6,8 @@ MKL's time for large products and more for small ones. The choice depends on the
 resumed run is bit-identical.
 
 Both libraries repack the weight for every product. When many products with few rows read the same weights, as in
-sampling, that is
-half of the time: inside `PackedWeights` a weight is packed once. In bfloat16, our own kernels (csrc/amx_matmul.c)
-multiply with weights passed to `register_weight`, if the processor supports it.
+sampling, this takes half of the time; inside `PackedWeights` a weight is packed once. In bfloat16, our own kernels
+(csrc/amx_matmul.c) multiply with weights passed to `register_weight`, if the processor supports it.
 """
 
 import platform
@@ -49,12 +48,12 @@ def cpu_description() -> str:
 
 
 def _has_onednn() -> bool:
-    """Not every build has it, and it is slow on processors with short vectors."""
+    """Whether oneDNN is worth using: not every build has it, and it is slow on processors with short vectors."""
     return hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def _can_pack_bfloat16() -> bool:
-    """Then PyTorch computes bfloat16 products with oneDNN anyway."""
+    """Whether PyTorch computes bfloat16 products with oneDNN anyway, so that weights can be packed for them."""
     return _has_onednn() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
@@ -110,9 +109,7 @@ _active_packed_weights: ContextVar[PackedWeights | None] = ContextVar("packed", 
 
 
 class AmxWeight:
-    """A weight in the layout of our own kernels, tiled for each orientation when first needed, and again after a
-    change.
-    """
+    """A weight in the layout of our own kernels: tiled for each orientation on first use, and again after a change."""
 
     def __init__(self, weight: Tensor) -> None:
         self._weight = weakref.ref(weight)
@@ -136,10 +133,9 @@ _registered_weights: dict[int, AmxWeight] = {}  # by address
 
 
 def register_weight(weight: Tensor) -> None:
-    """Multiply with this weight by our own kernels from now on, if there are any. Takes its memory once more per
-    orientation.
+    """Use our own kernels for products with this weight from now on, if they are available.
 
-    Later writes to its `.data` are not noticed.
+    Needs the weight's memory once more per orientation. Later writes to its `.data` are not noticed.
     """
     if amx_layer.available(weight.dtype) and weight.device.type == "cpu":
         address = weight.data_ptr()

@@ -1,8 +1,8 @@
-"""The operations between the matrix products of a decoder layer and behind the vocabulary head: norms, SwiGLU,
+"""The operations between the matrix products of a decoder layer and after the vocabulary head: norms, SwiGLU,
 attention, log-probs.
 
-Each runs as a compiled kernel (c_ops.py) if there is one for the tensors, else as PyTorch operations: callers need not
-know which. The two differ in rounding only. A process uses the same one throughout, with or without gradients.
+Each runs as a compiled kernel (c_ops.py) if there is one for the tensors, else as PyTorch operations. The two differ in
+rounding only. A process uses the same one throughout, with or without gradients.
 Symbols: B batch size, T tokens of a sequence, N = B·T, H hidden size, I intermediate size, D head size, V vocabulary
 size.
 """
@@ -190,7 +190,7 @@ def decode_attention(
 ) -> Tensor:
     """Attention of one new token per row, (B, heads·D); writes its key and value into column `cached_length`.
 
-    qkv: (B, (heads + 2 kv_heads)·D), before RoPE, used up. rope: (B, 1, D). attention_mask: (B, 1, 1, cached_length +
+    qkv: (B, (heads + 2 kv_heads)·D), before RoPE, overwritten. rope: (B, 1, D). attention_mask: (B, 1, 1, cached_length +
     1) bool, which tokens a row attends to; None: all. keys, values: (B, kv_heads, capacity, D), contiguous, capacity >
     cached_length.
     """

@@ -7,8 +7,8 @@
     with adapters.using("policy", merged=True): ...   # sampling: plain matrix products on merged weights
     with adapters.using(reward_model.adapter): ...    # scores: RewardModel does this itself
 
-Contexts nest. Leaving one restores the previous state, also after an exception, so a job that samples in the middle of
-a training step does not disturb it.
+Contexts can be nested. Leaving one restores the previous state, also after an exception, so a job that samples in the
+middle of a training step does not disturb it.
 """
 
 import warnings
@@ -153,7 +153,8 @@ class Adapters:
         """Forward passes inside use the adapter `name` (None: no adapter).
 
         merged: for sampling, without gradients. Layers that compute with W + s·B·A anyway (lora_linear.py) are
-        unaffected; the others temporarily use merged copies. The frozen weights are untouched, so nothing drifts.
+        unaffected; the others temporarily use merged copies. The frozen weights are never changed, so no rounding errors
+        accumulate.
         Sharded and quantised weights are never copied or merged.
         """
         if name is not None and name not in self._trainable:

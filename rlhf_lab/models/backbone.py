@@ -41,14 +41,14 @@ REPLACEMENT_CHARACTER = "\ufffd"  # decoding of a character of which a token is 
 #: input_ids (B, 1), positions (B, 1), mask (B, L) of all tokens so far, the cache of the earlier ones -> hidden states
 #: (B, H).
 DecodeFunction = Callable[[Tensor, Tensor, Tensor, Cache], Tensor]
-#: Relative error of the logits from which a model is taken to change them after its head.
+#: Larger relative errors of the logits mean that a model changes them after its head in an unsupported way.
 HEAD_TOLERANCE, HALF_HEAD_TOLERANCE = 2e-3, 5e-3
 
 
 @dataclass(frozen=True)
 class WeightVersion:
-    """Identifies the tensors that a forward pass reads: they are the same while `generation` is the same object and
-    `key` is equal, whatever their values. `refresh` updates merged copies among them, as the pass itself would.
+    """Identifies the tensors that a forward pass reads. They are the same tensors (values may differ) while `generation`
+    is the same object and `key` is equal. `refresh` updates merged copies among them, as the pass itself would.
     """
 
     generation: object = field(default_factory=object)
@@ -61,9 +61,9 @@ class Backbone:
     """A loaded model. `name` is the requested name, `digest` the SHA-256 of its weights, `dtype_reason` why it has its dtype.
 
     weight_version: set by the adapters. fused_layers: the layers computed as one function each. cuda_graphs: what
-    models/sampling/cuda_graphs.py keeps between samplings. shards: the processes that hold the weights together; None:
-    this one holds all. batch_splits: parts that a batch is split into since memory ran out (models/oom.py). chat_settings: of
-    the project whose prompts are encoded.
+    models/sampling/cuda_graphs.py keeps between samplings. shards: the processes that share the weights; None: this
+    process holds all of them. batch_splits: into how many parts a batch is split, more than 1 after memory ran out
+    (models/oom.py). chat_settings: those of the project whose prompts are encoded.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Backbone:
         return [*ids, stop_ids[0] if stop_ids else self.eos_ids[0]]
 
     def encode_document(self, text: str) -> list[int]:
-        """Token ids of a text with the special tokens that the tokenizer adds; those that the text already has count once."""
+        """Token ids of a text with the special tokens that the tokenizer adds; one BOS and one EOS if the text has its own."""
         ids, stop_ids = self._split_stop(self.text_tokenizer.encode(text), begins_with_bos=True)
         ids += stop_ids[:1]
         while len(ids) > 1 and ids[0] == ids[1] == self.tokenizer.bos_token_id:
@@ -133,10 +133,10 @@ class Backbone:
         return ids
 
     def _split_stop(self, ids: list[int], *, begins_with_bos: bool = False) -> tuple[list[int], list[int]]:
-        """The ids without the stop tokens at their end, and these with the white space after each: chat templates write line
-        breaks there.
+        """The ids without the stop tokens at their end, and these stop tokens with the white space after each (chat
+        templates write line breaks there).
 
-        begins_with_bos: the first id is no stop token if it is the BOS, which some tokenizers also use as EOS.
+        begins_with_bos: a BOS at the start is not a stop token, although some tokenizers use the same token as EOS.
         """
         first = int(begins_with_bos and ids[:1] == [self.tokenizer.bos_token_id])
         start = end = len(ids)
@@ -147,10 +147,10 @@ class Backbone:
         return ids[:end], ids[end:]
 
     def decode(self, ids: Sequence[int], after: Sequence[int] = ()) -> str:
-        """The text of tokens without special ones. after: the tokens that they follow.
+        """The text of token ids, without special tokens. after: the ids that precede them.
 
-        decode(after) + decode(ids, after) == decode(after + ids): SentencePiece tokenizers drop the first space of what they
-        decode.
+        decode(after) + decode(ids, after) == decode(after + ids), although SentencePiece tokenizers drop the first space of a
+        decoded text.
         """
         text = str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
         if not after:
@@ -161,9 +161,9 @@ class Backbone:
         return whole[len(before) :] if whole.startswith(before) else text
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
-        """The text that each token adds to the previous ones; joined they are the whole text, special tokens included.
+        """The text that each token adds to the previous ones. Joined, they are the whole text, including special tokens.
 
-        A character of several tokens is assigned to its last token; the others are empty.
+        A character that consists of several tokens is assigned to the last of them; the others are empty.
         """
         strings: list[str] = []
         window_start = decoded_end = 0  # start of the last complete token's context, and end of the decoded text
@@ -198,7 +198,7 @@ class Backbone:
     def layer_states(self, input_ids: Tensor, start_pos: int = 0) -> Iterator[Tensor]:
         """Hidden states as from `hidden`, of the embeddings and of every layer; the last are those of `hidden`.
 
-        Fused layers give one after the other, so that a caller who pools them without a gradient holds one at a time.
+        Fused layers yield one at a time, so that a caller who pools them without a gradient holds only one in memory.
         """
         layers = self.fused_layers.layer_states(self.trunk, input_ids, start_pos)
         if layers is not None:
@@ -209,7 +209,7 @@ class Backbone:
     def decode_step(self, has_padding: bool) -> DecodeFunction:
         """The trunk's next-token pass under the adapter in use; valid until the weights or the adapter change.
 
-        has_padding: some prompts are shorter than others.
+        has_padding: whether some prompts are shorter than others.
         """
         return self.fused_layers.decode_step(self.trunk, has_padding) or self._trunk_decode_step
 
@@ -308,7 +308,7 @@ def _attention_implementation(config: Any, device: torch.device, dtype: torch.dt
     if not getattr(model_class, "_supports_sdpa", True):
         return "eager"  # such as Gemma 2, which bounds the scores of its attention
     if device.type == "cuda":
-        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans for every shape, and micro-batches have many
+        torch.backends.cuda.enable_cudnn_sdp(False)  # builds a plan for every shape, and micro-batches have many
     return register_attention() if device.type == "cpu" and dtype == torch.bfloat16 else "sdpa"
 
 
@@ -329,11 +329,11 @@ def resolve_model_folder(name: str) -> Path:
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.json", "*.safetensors", "tokenizer*", "*.model", "merges.txt", "vocab*", "*.jinja"]  # in no folder
+    patterns = ["*.json", "*.safetensors", "tokenizer*", "*.model", "merges.txt", "vocab*", "*.jinja"]
     try:
         return Path(
             snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"])
-        )  # no folders, as the page
+        )  # no files in subfolders, like the page's download
     except Exception as error:
         raise ModelError(
             f'"{name}" is neither a local folder nor a model that could be fetched from the Hub ({_first_line(error)}). '

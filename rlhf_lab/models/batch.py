@@ -19,8 +19,8 @@ from rlhf_lab.models.oom import run_in_chunks
 
 class Batch(NamedTuple):
     """Prompts (B, Q), prompt_mask (B, Q), responses (B, R) int64; mask (B, R) bool on response tokens; ended (B,) bool,
-    whether the last token is a stop token; lengths (B, 2) int64, tokens of prompt and response, always on the CPU:
-    shapes depend on them, and no code has to wait for a GPU to know one.
+    whether the last token is a stop token; lengths (B, 2) int64, tokens of prompt and response, always on the CPU, so
+    that shapes are known without waiting for a GPU.
     """
 
     prompts: Tensor
@@ -48,8 +48,8 @@ class Batch(NamedTuple):
 
 
 class HiddenStates(NamedTuple):
-    """Hidden states (B, L, H) from the end of the shortest prompt on. prompt_lengths: (B,), how many of them belong to
-    the prompt, at least one. response_length: R, of the longest response.
+    """Hidden states (B, L, H), starting at the last token of the shortest prompt. prompt_lengths: (B,), how many of a row's
+    states belong to its prompt, at least one. response_length: R, the length of the longest response.
     """
 
     states: Tensor

@@ -7,14 +7,14 @@ from rlhf_lab.common.records import ChatSettings
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.text_tokenizer import TextTokenizer
 
-_PROBE = "0f2d"  # a system prompt that a template writes only if it has a place for one
+_PROBE = "0f2d"  # a system prompt to test whether a template writes system prompts
 
 
 def encode_chat_prompt(tokenizer: TextTokenizer, prompt: str, settings: ChatSettings) -> list[int]:
     """Token ids of a stored prompt in the chat template, up to where the answer begins.
 
-    A template without a place for a system prompt gets it as the beginning of the first user message. Turns in an order that the
-    template refuses become one user message, the transcript. ModelError: the template refuses that too.
+    If a template has no place for a system prompt, the first user message begins with it. If a template rejects the order of
+    the turns, they become one user message, a transcript. Raises ModelError if the template rejects that too.
     """
     transcript = [{"role": "user", "content": plain_prompt(prompt)}]
     error: TemplateError | None = None

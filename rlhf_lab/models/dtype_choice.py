@@ -1,8 +1,8 @@
 """Chooses the dtype of a model that is loaded without one.
 
-On a CPU, bfloat16 is worth its rounding only where the machine multiplies faster in it, which is measured
-(kernels/dtype_speed.py). Small models stay in float32 without a measurement: the embedded model's results are the same
-on every machine, and overhead takes most of its time anyway.
+On a CPU, bfloat16 is chosen only if the machine multiplies faster in it, which is measured (kernels/dtype_speed.py).
+Small models always use float32: overhead takes most of their time anyway, and the dtype of the embedded model does not
+depend on the machine.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from rlhf_lab.kernels.dtype_speed import dtype_speed
 
 
 class DtypeChoice(NamedTuple):
-    """reason: why, for the run's record."""
+    """reason: why this dtype was chosen, for the run's record."""
 
     dtype: torch.dtype
     reason: str
@@ -35,6 +35,6 @@ def choose_dtype(config: Any, device: torch.device) -> DtypeChoice:
 
 
 def _is_measured(config: Any) -> bool:
-    """Several processes that train together do not measure: each could decide otherwise."""
+    """Whether to measure. Processes that train together do not, because each could choose another dtype."""
     is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return not is_distributed and measures_dtype(lambda name: getattr(config, name, None))

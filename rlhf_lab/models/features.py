@@ -1,4 +1,4 @@
-"""What a reward head reads of a text: hidden states pooled over the response, of the last layer or of all of them."""
+"""The input of a reward head: hidden states of the last layer or of all layers, pooled over the response."""
 
 from typing import Literal, NamedTuple
 

@@ -3,7 +3,7 @@ computes.
 
 PyTorch's `fully_shard` gathers a layer's weights before its forward and backward pass and frees them afterwards.
 Adapters and heads are added later and not sharded. A pass needs all processes at the same time, so all must make the
-same number of passes: one with less to do repeats (`FsdpShards.max_over_ranks`).
+same number of passes: a process with less work repeats a pass (`FsdpShards.max_over_ranks`).
 """
 
 from collections.abc import Callable, Iterator

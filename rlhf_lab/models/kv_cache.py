@@ -1,8 +1,7 @@
 """Key-value caches in preallocated memory: one that grows within its capacity, and one of fixed size.
 
-Transformers' DynamicLayer copies its whole content for every token, so a token costs more the longer the sequences and
-the larger the
-batch: a third of the time of sampling 256 rows from the embedded model.
+Transformers' DynamicLayer copies its whole content for every token, so a token takes longer for longer sequences and
+larger batches: a third of the time of sampling 256 rows from the embedded model.
 """
 
 from typing import Any

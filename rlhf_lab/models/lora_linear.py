@@ -3,8 +3,8 @@
 PEFT computes x·Wᵀ + s·(x·Aᵀ)·Bᵀ, three products and their intermediate results per layer. Here the merged weight M = W
 + s·B·A is kept next to W and refreshed when A or B changed, so the forward pass is one product; the backward pass gives
 the input's gradient g·M and the two low-rank ones, dA = s·(Bᵀ·gᵀ)·x and dB = s·((A·xᵀ)·g)ᵀ. The full-size gradient of M
-is never formed. The mathematics is PEFT's; rounding differs in the last bits. W itself is never changed, so nothing
-drifts.
+is never formed. The mathematics is PEFT's; rounding differs in the last bits. W itself is never changed, so no rounding
+errors accumulate.
 
 In half precision, adding a small update to a weight would round it away, so there the update is not merged: y = x·Wᵀ +
 s·(x·Aᵀ)·Bᵀ with A and B in float32, converted to the weight's dtype for the products, which forward and backward pass
@@ -63,11 +63,10 @@ class MergeBuffer(NamedTuple):
 
 
 class MergedLoraLinear:
-    """How one layer computes with an adapter. It holds the merged weight of one adapter, made when a forward pass needs
-    it.
+    """Computes one layer with an adapter. Holds the merged weight of one adapter, computed when a forward pass needs it.
 
-    So a gradient must be computed before another adapter's forward pass through the same layer; PyTorch refuses the
-    other order.
+    A gradient must therefore be computed before another adapter's forward pass through the same layer; in the other
+    order PyTorch raises an error.
     """
 
     def __init__(self) -> None:
@@ -149,8 +148,8 @@ class MergedLoraLinear:
 
 
 def frozen_forward(base: nn.Module, *, keep_merged: bool = True) -> Forward:
-    """The forward pass of a layer without an adapter, by the library that computes it with one. Otherwise an adapter
-    without effect would change the last bits, and with them the KL to the reference.
+    """The forward pass of a layer without an adapter, by the same library as with one. Otherwise even an adapter with
+    B = 0 would change the last bits, and with them the KL to the reference.
 
     keep_merged: as in `MergedLoraLinear.make_forward`; without it the layer's weight may move between passes.
     """

@@ -1,10 +1,10 @@
-"""Which errors mean that memory ran out. PyTorch has an exception class for GPUs only; on a CPU the message tells."""
+"""Recognises out-of-memory errors. PyTorch has an exception class only for GPUs; on a CPU the message is searched."""
 
 import re
 
 import torch
 
-#: Of PyTorch, its allocator, oneDNN (which names the step and not the cause), C++, and the operating system.
+#: Messages of PyTorch, its allocator, oneDNN (which names the step and not the cause), C++ and the operating system.
 _MESSAGES = re.compile(
     r"out of memory|can(no|')t allocate memory|not enough memory|alloc_failed|bad_alloc"
     r"|could not create a primitive(?! descriptor)",

@@ -17,7 +17,7 @@ log = logging.getLogger("rlhf_lab.models")
 
 
 def free_memory(backbone: Backbone | None = None) -> None:
-    """Free what the failed attempt left reserved, and what a backbone keeps between samplings."""
+    """Free memory that a failed attempt left reserved, and what a backbone keeps between samplings."""
     if backbone is not None and backbone.cuda_graphs is not None:
         backbone.cuda_graphs.free()
     gc.collect()
@@ -29,8 +29,8 @@ def run_in_chunks(backbone: Backbone, count: int, run_chunk: Callable[[slice], _
     """Results of `run_chunk` for the rows 0 to count - 1, in as many chunks as the backbone's memory has required so
     far.
 
-    When memory runs out, chunks are halved from there on, down to single rows, and stay so. Processes that share a
-    backbone must make the same passes, so there it is an error.
+    When memory runs out, chunks are halved, down to single rows, and stay that small. Processes that share a backbone must
+    make the same passes, so for them running out of memory is an error.
     """
     results: list[_T] = []
     start = 0
@@ -45,5 +45,5 @@ def run_in_chunks(backbone: Backbone, count: int, run_chunk: Callable[[slice], _
                 raise
         free_memory(backbone)
         backbone.batch_splits *= 2
-        log.warning("memory ran out at %d rows; it goes on with half as many: slower, same result", chunk.stop - start)
+        log.warning("memory ran out at %d rows; continuing with half as many: slower, same result", chunk.stop - start)
     return results

@@ -32,7 +32,7 @@ def requested_quantization(device: torch.device) -> str | None:
 
 
 def loading_options(bits: str, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """What `from_pretrained` is told to quantise the linear layers, straight onto the device. bits: of QUANTIZE_NAMES."""
+    """Arguments of `from_pretrained` to quantise the linear layers directly on the device. bits: one of QUANTIZE_NAMES."""
     from transformers import BitsAndBytesConfig
 
     config = (

@@ -1,8 +1,8 @@
-"""Texts of people as token ids. A control token that somebody typed, such as `<|im_end|>`, is text and not a control token.
+"""Encodes texts that people wrote: a typed control token such as `<|im_end|>` is encoded as ordinary text.
 
-Tokenizers find their control tokens wherever they stand. So texts that hold one are encoded by a copy of the tokenizer in
-which each control token has another, secret name; it is written where a control token is meant: by the chat template, and
-at the ends of a text that was saved with its BOS and stop tokens.
+Tokenizers recognise their control tokens anywhere in a text. Therefore texts that contain one are encoded by a copy of the
+tokenizer in which each control token has a secret name. The secret name is used only where a control token is meant: in what
+the chat template writes, and at the ends of a text that was saved with its BOS and stop tokens.
 """
 
 import json
@@ -23,15 +23,15 @@ _NAME_START, _NAME_END = "\ue000", "\ue001"
 class TextTokenizer:
     """Encodes texts with a transformers tokenizer. eos_ids: the tokens that end a response.
 
-    ModelError: a text holds a control token, and the tokenizer is one in Python, which cannot be copied.
+    Raises ModelError if a text contains a control token and the tokenizer is written in Python, which cannot be copied.
     """
 
     def __init__(self, tokenizer: Any, eos_ids: Sequence[int]) -> None:
         self.tokenizer, self.eos_ids = tokenizer, eos_ids
-        self._nonce = secrets.token_hex(8)  # nobody can type a secret name
+        self._nonce = secrets.token_hex(8)  # makes secret names that nobody can guess
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text. Its BOS at the start and its stop tokens at the end are control tokens, the others are text."""
+        """Token ids of a text. BOS at its start and stop tokens at its end are control tokens; all others are text."""
         if self._control_pattern.search(text):
             text = self._mark_ends(text)
             return list(self._renamed_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
@@ -49,7 +49,7 @@ class TextTokenizer:
         return list(self._renamed_tokenizer.encode(text, add_special_tokens=False).ids)
 
     def render_chat(self, messages: Sequence[Mapping[str, str]], **template_arguments: Any) -> str:
-        """The text that the chat template makes of messages. jinja2.TemplateError: it refuses them."""
+        """Messages rendered by the chat template. Raises jinja2.TemplateError if the template rejects them."""
         chat = [dict(message) for message in messages]
         return str(
             self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False, **template_arguments)
@@ -65,7 +65,7 @@ class TextTokenizer:
 
     @cached_property
     def _control_words(self) -> tuple[str, ...]:
-        """Also the added tokens that the chat template writes, such as `<think>`; the longest first."""
+        """The special words and the added tokens that the chat template writes, such as `<think>`; longest first."""
         template = str(self.tokenizer.chat_template or "")
         written = {token.content for token in self.tokenizer.added_tokens_decoder.values() if token.content in template}
         return tuple(sorted(self._special_words | written, key=len, reverse=True))
@@ -79,12 +79,13 @@ class TextTokenizer:
         return _any_of(sorted(self._special_words, key=len, reverse=True))
 
     def _hide(self, role: str, content: str) -> str:
-        """A message with a placeholder for each control token. Templates read `<think>` in answers of the assistant: it stays."""
+        """A message with a placeholder for each control token. In answers of the assistant only special tokens are replaced,
+        because templates read `<think>` there."""
         pattern = self._special_pattern if role == "assistant" else self._control_pattern
         return pattern.sub(lambda match: self._placeholder(match[0]), content)
 
     def _mark_ends(self, text: str) -> str:
-        """A text with secret names for its BOS at the start and its stop tokens at the end, between white space or not."""
+        """A text with secret names for BOS at its start and stop tokens at its end; white space around them is allowed."""
         stop_words = [str(self.tokenizer.convert_ids_to_tokens(i)) for i in self.eos_ids]
         end = re.search(rf"(?:{_any_of(stop_words).pattern}\s*)*\Z", text)
         body, stops = (text[: end.start()], end[0]) if end else (text, "")

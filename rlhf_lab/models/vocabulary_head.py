@@ -1,8 +1,8 @@
 """From hidden states to logits over the tokens of the tokenizer.
 
-Some architectures multiply the product with the head by a constant (Cohere, Granite) or bound it (Gemma 2). Many
-embedding matrices have more rows than the tokenizer has tokens, because their number was rounded up for the hardware.
-Such ids decode to nothing, so they get no logit: they are never sampled and have no part in any probability.
+Some architectures multiply the head's output by a constant (Cohere, Granite) or bound it (Gemma 2). Many embedding
+matrices have more rows than the tokenizer has tokens, because their number was rounded up for the hardware. The extra
+ids decode to nothing, so they get no logit: they are never sampled and do not count in any probability.
 """
 
 from collections.abc import Iterable

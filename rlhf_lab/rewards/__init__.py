@@ -1,4 +1,5 @@
 """Reward terms: functions (prompt, response) -> float that a run adds to, or uses instead of, a reward model's score.
 
-terms.py says which terms a run has, builtin.py are the shipped functions, evaluator.py runs them in a process of their own.
+terms.py defines and parses the terms of a run, builtin.py has the shipped functions, evaluator.py runs functions in a separate
+process.
 """

@@ -1,12 +1,11 @@
 """The process of the reward terms: `python -m rlhf_lab.rewards SECONDS`. JSON lines on standard input and output.
 
-First line in: a list of terms, [name, options, path of an own file]. Then requests {"prompts", "responses"}. Before each text
-a line {"term", "index"} goes out, so that a text that takes too long has a name; at the end {"scores": a list per term} or
-{"error"}.
-What functions print goes to standard error.
+The first input line is a list of terms, [name, options, path of an own file]; each further line is a request {"prompts",
+"responses"}. Before each text the process writes {"term", "index"}, so that the text which takes too long is known; at the
+end it writes {"scores": a list per term} or {"error"}. What functions print goes to standard error.
 
-Nobody stops a function that never returns once the lab's engine was killed. So the process ends by itself where a batch takes
-longer than SECONDS: by a timer of faulthandler, a thread in C, because matching a regular expression holds Python's lock.
+If the lab's engine was killed, nothing stops a function that never returns. Therefore the process ends itself if a batch takes
+longer than SECONDS. The timer is faulthandler's, a C thread, because matching a regular expression holds Python's GIL.
 """
 
 import faulthandler
@@ -27,11 +26,11 @@ Report = Callable[[str, int], None]
 
 
 class RewardFunctionError(LabError):
-    """A function raised, or gave something else than a finite number."""
+    """A function raised an exception, or returned something other than a finite number."""
 
 
 def excerpt(prompt: str, response: str) -> str:
-    """How messages name a text."""
+    """How error messages name a text."""
     return f"the response {response[:EXCERPT_CHARS]!r} to the prompt {prompt[-EXCERPT_CHARS:]!r}"
 
 

@@ -1,8 +1,8 @@
-"""Evaluates function terms in a process of their own, which ends with the run or when a batch takes too long: this process
-kills it then, or it ends by itself, OWN_END_S later, where this one was killed meanwhile.
+"""Evaluates function terms in a separate process, which is killed at the end of the run or when a batch takes too long.
 
-The process gets only a few of the lab's environment variables (PASSED_VARIABLES), so that it sees no tokens or passwords there.
-It is no sandbox: an own function may read files and use the network.
+If the parent process was killed before that, the process ends itself, OWN_END_S after the time limit. It gets only a few of the
+lab's environment variables (PASSED_VARIABLES), so that it sees no tokens or passwords there. It is not a sandbox: an own
+function may read files and use the network.
 """
 
 import json
@@ -23,7 +23,7 @@ from rlhf_lab.errors import RewardTermError
 from rlhf_lab.rewards.terms import OWN, RewardTerm, own_file
 
 REPOSITORY_ROOT = Path(rlhf_lab.__file__).parents[1]
-TIME_LIMIT_S = 60.0  # of a batch, the start of the process included
+TIME_LIMIT_S = 60.0  # for a batch, including the start of the process
 OWN_END_S = 5.0
 POLL_S = 0.05
 PASSED_VARIABLES = (
@@ -46,7 +46,7 @@ class FunctionTerms:
     def scores(
         self, prompts: Sequence[str], responses: Sequence[str], on_progress: ProgressCallback = no_progress
     ) -> list[list[float]]:
-        """A list of values for each term. `on_progress` is called while it waits, and may raise.
+        """A list of values for each term. `on_progress` is called while waiting, and may raise.
 
         Raises RewardTermError for a function that fails, gives no finite number or exceeds the time limit.
         """
@@ -75,7 +75,7 @@ class FunctionTerms:
         process, self._process = self._process, None
         if process is not None:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with what the functions started
+                os.killpg(process.pid, signal.SIGKILL)  # including processes that the functions started
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 with suppress(OSError, ValueError):
@@ -95,7 +95,7 @@ class FunctionTerms:
 
 
 def _exchange(process: subprocess.Popen[str], request: str, reply: dict[str, Any]) -> None:
-    """Send a request and read into `reply`: the text at work, then scores or an error; neither where the process ends."""
+    """Send a request and read into `reply`: the current text, then scores or an error; neither if the process ends."""
     assert process.stdin is not None
     assert process.stdout is not None
     with suppress(OSError, ValueError):

@@ -22,9 +22,9 @@ REWARDS_FOLDER = "rewards"
 MAX_WEIGHT = 1000.0
 MAX_LABEL_CHARS = 60  # part of a metric's name
 TERMS_KEY = "reward_terms"  # in the manifest of a run
-FUNCTIONS_KEY = "reward_functions"  # there too: SHA-256 of the file of each own function, by label
+FUNCTIONS_KEY = "reward_functions"  # in the manifest: SHA-256 of the file of each own function, by label
 
-#: Description and function of each shipped term; those with options are made from them.
+#: The description of each shipped term.
 DESCRIPTIONS = {
     "length": "1 inside a window of words, less outside",
     "regex": "1 where a regular expression is found",
@@ -67,12 +67,12 @@ def read_terms(records: Iterable[dict[str, Any]]) -> list[RewardTerm]:
 
 
 def check_terms(terms: list[RewardTerm]) -> list[RewardTerm]:
-    """The same terms. Raises ConfigError for a weight or an option that cannot be, or two terms of one name."""
+    """The same terms. Raises ConfigError for an invalid weight or option, or two terms of the same name."""
     labels = set()
     for term in terms:
         if not (math.isfinite(term.weight) and 0 < abs(term.weight) <= MAX_WEIGHT):
             raise ConfigError(
-                f"the weight {term.weight} of the reward term {term.name} is no use: choose a number other than 0, "
+                f"the weight {term.weight} of the reward term {term.name} is not allowed: choose a number other than 0, "
                 f"at most {MAX_WEIGHT:g}."
             )
         if term.name == OWN:
@@ -90,7 +90,7 @@ def check_terms(terms: list[RewardTerm]) -> list[RewardTerm]:
 
 
 def shipped_function(term: RewardTerm) -> RewardFunction:
-    """Raises ConfigError for an unknown name or an option that cannot be."""
+    """The function of a shipped term. Raises ConfigError for an unknown name or an invalid option."""
     if term.name in _WITHOUT_OPTIONS:
         return _WITHOUT_OPTIONS[term.name]
     if term.name == "length":
@@ -141,10 +141,10 @@ def parse_term(text: str, folder: Path | None = None) -> RewardTerm:
 
 
 def parse_lines(text: str, home: Path, *, with_model: bool, needs_reward: bool = True) -> list[RewardTerm]:
-    """The terms of a form, one a line; own functions are in HOME/rewards. No line: none, which is the reward model alone.
+    """The terms of a form, one per line; own functions are in HOME/rewards. Without lines: [], the reward model alone.
 
     with_model: a reward model was chosen; it has weight 1 unless a line says otherwise. needs_reward: the algorithm learns from
-    a reward, so one of the two is needed. Raises ConfigError.
+    a reward, so a reward model or at least one line is needed. Raises ConfigError.
     """
     terms = [parse_term(line, home / REWARDS_FOLDER) for line in text.splitlines() if line.strip()]
     names = [term.name for term in terms]
@@ -186,5 +186,5 @@ def own_file(term: RewardTerm, home: Path) -> Path:
 
 
 def load_own_function(path: str, name: str) -> Callable[..., object]:
-    """Import the file; only the process of the reward terms does. Raises ConfigError."""
+    """Import a function from a file; only the process of the reward terms does this. Raises ConfigError."""
     return load_function(path, name, "reward function")

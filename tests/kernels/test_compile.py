@@ -113,7 +113,7 @@ def test_an_unloadable_library_is_logged(own_cache, tmp_path, monkeypatch, caplo
     made = 'while [ "$1" != -o ]; do [ "$1" = --version ] && exit 0; shift; done; echo nothing > "$2"'
     monkeypatch.setenv("CC", script(tmp_path / "cc", made))
     assert compile.load_kernels() is None
-    assert "PyTorch's operations compute instead" in caplog.text
+    assert "PyTorch's operations are used instead" in caplog.text
 
 
 def test_a_failed_compilation_leaves_no_library(own_cache, tmp_path, monkeypatch):

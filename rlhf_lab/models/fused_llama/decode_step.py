@@ -1,7 +1,7 @@
 """One new token per row through fused decoder layers, with the earlier tokens in a cache.
 
-A layer computes little for a single token; most of the time is the overhead of calling operations. So whatever is the
-same for all tokens is computed once, and operations are merged where possible.
+A layer computes little for a single token; most of the time is the overhead of calling operations. Therefore whatever is
+the same for all tokens is computed once, and operations are merged where possible.
 """
 
 from collections.abc import Sequence

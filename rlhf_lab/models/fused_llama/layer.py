@@ -3,16 +3,15 @@
     h = x + o(attention(rope(q), rope(k), v)),  q, k, v = projections of n1(x)       n(x) = w · x / rms(x)
     y = h + down(silu(gate(n2(h))) · up(n2(h)))
 
-As modules, such a layer is some 50 small operations forward and 100 backward, whose results are all kept for the
-gradient. Here q, k and v are one product, the operations between products are one pass each (kernels/ops.py), and what
-is cheap is recomputed instead of saved. The mathematics is Llama's (Touvron et al. 2023, arXiv 2302.13971) with grouped
+As modules, such a layer is about 50 small operations forward and 100 backward, whose results are all kept for the
+gradient. Here q, k and v are one product, the operations between products are one pass each (kernels/ops.py), and cheap
+results are recomputed instead of saved. The mathematics is Llama's (Touvron et al. 2023, arXiv 2302.13971) with grouped
 queries (Ainslie et al. 2023, arXiv 2305.13245), and LoRA's gradients are those of lora_linear.py; rounding differs in
 the last bits.
 
-The LoRA update takes one of two forms. Merged, the weight is W + s·B·A. Where that sum would round the update away
-(lora_linear.py)
-it is concatenated: the weight is [W | s·B] and its input is [x | x·Aᵀ], still a single product. In the backward pass
-the extra columns are s·g·B, which the gradients of both x and A need.
+The LoRA update takes one of two forms. Merged, the weight is W + s·B·A. Concatenated, the weight is [W | s·B] and its
+input is [x | x·Aᵀ], still a single product; this form is used where the sum would round the update away
+(lora_linear.py). In the backward pass the extra columns are s·g·B, which the gradients of both x and A need.
 """
 
 from collections.abc import Callable, Sequence
@@ -70,11 +69,11 @@ class LoraUpdate(NamedTuple):
 
 
 class SequenceLayout(NamedTuple):
-    """Where the tokens of B sequences of T tokens lie among N rows: first the `prefix` tokens that all sequences share,
-    once, then the other tokens, sequence by sequence. N = prefix + B·(T - prefix).
+    """Assigns the tokens of B sequences of T tokens to N = prefix + B·(T - prefix) rows: first, once, the `prefix` tokens
+    that all sequences share, then the other tokens, sequence by sequence.
 
-    A chat template's system message is such a prefix: without it, a quarter of the tokens of short answers need not be
-    computed. start_pos: the first position that is an output; beyond the prefix, or 0 if all are.
+    A chat template's system message is such a prefix; computing it once saves a quarter of the tokens of short answers.
+    start_pos: the first position that is an output; after the prefix, or 0 if all positions are outputs.
     """
 
     batch_size: int

@@ -39,9 +39,9 @@ log = logging.getLogger("rlhf_lab.models")
 SUPPORTED_LAYERS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
 VERIFIED_TOKENS = 5
 MIN_SHARED_PREFIX = 16  # tokens: a shorter prefix saves less than the copies of its keys and values cost
-#: Options that only the modules support.
+#: Options that only the unfused modules support.
 UNSUPPORTED_OPTIONS = ("is_causal", "sliding_window", "output_attentions")
-#: Trunks that do nothing besides their layers but embed, rotate and normalise.
+#: Trunks that only embed, rotate (RoPE), run their layers and normalise.
 SUPPORTED_TRUNKS = ("LlamaModel", "MistralModel", "Qwen2Model")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -151,9 +151,9 @@ class FusedLayers:
 
 
 class FusedLayer:
-    """One decoder layer, computed as one function. Its module computes instead if it is trained itself or was moved to
-    another device or dtype, and for anything that `fused_layer` does not support. A copy of the model would still use
-    the weights of this one.
+    """One decoder layer, computed as one function. The module's own forward pass is used instead if the module is trained
+    or was moved to another device or dtype, and for anything that `fused_layer` does not support. A copy of the model
+    would still use the weights of this one.
     """
 
     def __init__(self, module: Any) -> None:
@@ -177,9 +177,9 @@ class FusedLayer:
         if self.frozen.bias is not None:
             for linear, weight_view in zip(self.linears, self.frozen.bias.split(self.qkv_sizes), strict=False):
                 linear.bias.data = weight_view
-        #: The longest sequence, in tokens, that this computes instead of the module.
+        #: The longest sequence, in tokens, for which this replaces the module.
         self.max_length = min(max_attention_length(self.frozen.qkv, self.dims.head_size), sliding_window_of(attention))
-        #: The frozen layer in C, where that computes it.
+        #: The frozen layer in C, if available.
         self.amx_layer = create_amx_layer(
             [linear.weight for linear in self.linears], self.frozen.bias, scales, self.dims
         )
@@ -250,7 +250,7 @@ class FusedLayer:
         )
 
     def is_applicable(self, x: Tensor | None = None) -> bool:
-        """Whether this computes, not the module. x: the input; None: a tensor of the module's dtype and device."""
+        """Whether this replaces the module. x: the input; None: a tensor of the module's dtype and device."""
         x = self.module.input_layernorm.weight if x is None else x
         moved = (x.dtype, x.device) != (self.frozen.qkv.dtype, self.frozen.qkv.device)
         return (
@@ -289,14 +289,14 @@ def patch_model(model: Any) -> FusedLayers:
     ):
         return fused
     log.warning(
-        "its modules compute the model: as one function each, layers did not say the same (transformers %s)", VERSION
+        "fused layers gave other results than the model's modules, so the modules are used (transformers %s)", VERSION
     )
     fused.disable()
     return FusedLayers()
 
 
 def shared_prefix_length(input_ids: Tensor, max_length: int) -> int:
-    """How many of the first max_length tokens all rows of input_ids (B, L) share; 0 if there are too few to be worth it."""
+    """How many of the first max_length tokens all rows of input_ids (B, L) share; 0 if less than MIN_SHARED_PREFIX."""
     if len(input_ids) == 1 or max_length < MIN_SHARED_PREFIX:
         return 0
     is_shared = (input_ids[1:, :max_length] == input_ids[0, :max_length]).all(0)

@@ -1,4 +1,4 @@
-"""The weights of a decoder layer with the LoRA update of the adapter that computes."""
+"""The weights of a decoder layer with the LoRA update of the adapter in use."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ def split_by_projection(weights: LayerWeights, sizes: Sequence[int]) -> list[Ten
 
 
 class MergedWeights:
-    """W + s·B·A of the adapter that computed last."""
+    """W + s·B·A of the adapter used last."""
 
     def __init__(self, frozen: LayerWeights, sizes: Sequence[int], merged_linears: Sequence[MergedLoraLinear]) -> None:
         qkv, o, gate, up, down = map(torch.empty_like, frozen[:5])
@@ -56,7 +56,7 @@ class CacheByRank:
 
 
 class WeightCache(ABC):
-    """Weights with the update of the adapter that computed last."""
+    """Weights with the update of the adapter used last."""
 
     weights: LayerWeights | AmxLayer
 

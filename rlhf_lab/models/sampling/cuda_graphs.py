@@ -2,8 +2,8 @@
 token.
 
 A GPU computes a token of a small model faster than Python launches its operations; a replay is a single launch. A graph
-reads and writes fixed addresses, so everything a step touches is in buffers of fixed shape (graph_buffers.py). Weights
-may change in place between replays; `Backbone.weight_version` tells when their addresses change, and the step is then
+reads and writes fixed addresses, so everything that a step uses is in buffers of fixed shape (graph_buffers.py). Weights
+may change in place between replays; if their addresses change, which `Backbone.weight_version` shows, the step is
 recorded again.
 
 The number of rows is rounded up to one of a few sizes; padding rows repeat the last one and write no output. When rows
@@ -34,7 +34,7 @@ COLUMN_MULTIPLE = 64  # the length of the buffers is a multiple of it
 
 
 def set_sync_debug_mode(mode: int | str) -> None:
-    """As `torch.cuda`'s, without its warning that the mode is a prototype: some programs turn warnings into errors."""
+    """`torch.cuda.set_sync_debug_mode` without its warning that it is a prototype: some programs turn warnings into errors."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Synchronization debug mode")
         torch.cuda.set_sync_debug_mode(mode)

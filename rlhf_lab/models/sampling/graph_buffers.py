@@ -65,12 +65,13 @@ class GraphBuffers:
         self.graphs: dict[Hashable, Action] = {}
 
     def fits(self, row_count: int, column_count: int) -> bool:
-        """Whether they are large enough, and not so long that most of every step would be spent on masked columns."""
+        """Whether the buffers are large enough, but not so long that most of each step would be spent on masked columns."""
         return row_count <= self.max_rows and column_count <= self.max_columns <= 4 * column_count
 
     def merged_size(self, row_count: int, column_count: int) -> tuple[int, int]:
-        """A size that fits these rows and the present ones, if it needs at most twice the memory of either; else these
-        only.
+        """A size for both the given and the present rows and columns, unless it is too large; else the given size.
+
+        Too large: more than twice the memory of the larger one, or more than 4 times the given columns.
         """
         merged = max(row_count, self.max_rows), max(column_count, self.max_columns)
         is_small_enough = (

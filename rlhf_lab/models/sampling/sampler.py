@@ -57,13 +57,13 @@ def _deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]],
 
 
 def _can_select_rows(cache: DynamicCache) -> bool:
-    """False for layers that keep a state of the tokens so far instead of keys and values: transformers cannot divide it."""
+    """False for layers that keep a recurrent state instead of keys and values, from which rows cannot be selected."""
     return all(hasattr(layer, "batch_select_indices") for layer in cache.layers)
 
 
 def _shared_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
-    """The tokens that all of several prompts begin with, such as a chat template's system message; empty if it would be
-    a whole prompt, or too short to be worth reading it for itself.
+    """The tokens that all prompts begin with, such as a chat template's system message; at least one token of each prompt
+    is left over. Empty for a single prompt, and if there are fewer than MIN_SHARED_PREFIX.
     """
     ordered = sorted(map(list, prompts))
     first, last = ordered[0], ordered[-1]
@@ -129,7 +129,7 @@ def _prefill(
     extra_tokens: int,
     top_p: float = 1.0,
 ) -> tuple[SamplingState, DynamicCache]:
-    """Read the prompts, what they begin with in common once, and sample the first token of each row.
+    """Read the prompts (a shared prefix is read once) and sample the first token of each row.
 
     uniform: (B, T). extra_tokens: capacity to reserve in the cache.
     """
@@ -196,8 +196,8 @@ def _decode(backbone: Backbone, state: SamplingState, cache: DynamicCache, on_pr
 class TokenStream:
     """One response that is sampled in slices, its KV cache kept in between.
 
-    Each slice needs the adapter that the stream was made with; between slices others may be used. The tokens are those that
-    `sample` gives for the same uniforms, if top_p is 1. Raises NotFiniteError as `sample` does.
+    The adapter that was in use when the stream was created must be in use in every slice; between slices, others may be.
+    If top_p is 1, the tokens are those that `sample` returns for the same uniforms. Raises NotFiniteError as `sample` does.
     """
 
     @torch.no_grad()

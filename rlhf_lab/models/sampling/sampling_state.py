@@ -23,8 +23,8 @@ def sample_token(logits: Tensor, uniform: Tensor, temperature: float | Tensor) -
 
 
 def nucleus_logits(logits: Tensor, temperature: float | Tensor, top_p: float) -> Tensor:
-    """(B, V) logits, -inf outside of the nucleus: the fewest of the likeliest tokens whose probabilities sum to top_p or more
-    (Holtzman et al. 2020).
+    """(B, V) logits, -inf outside of the nucleus: the smallest set of most likely tokens whose probabilities sum to at least
+    top_p (Holtzman et al. 2020).
     """
     scaled_logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).div(temperature)
     sorted_probabilities, order = torch.softmax(scaled_logits, dim=-1).sort(descending=True, stable=True)
