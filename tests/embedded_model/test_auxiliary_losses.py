@@ -1,4 +1,4 @@
-"""The later passes of pretraining, and the mistakes it is about, counted."""
+"""The later passes of pretraining, and counts of the mistakes that they reduce."""
 
 import math
 
@@ -57,9 +57,9 @@ def test_both_losses_equal_a_loop(terms):
     steps = [(1, 4, False), (4, 7, False), (7, 4, True), (4, 7, False), (1, 5, False), (5, 5, True)]
     allowed = {1: {4, 8}, 4: {7, 2}, 7: {4, 2}, 5: set()}
     total = 0.0
-    for row, (before, target, again) in zip(logits.tolist(), steps, strict=True):
+    for row, (before, target, repeated) in zip(logits.tolist(), steps, strict=True):
         weights = [math.exp(value) for value in row]
-        if again:
+        if repeated:
             total += -3.0 * math.log(weights[target] / sum(weights[i] for i in (4, 5, 6)))
         total += -2.0 * math.log(sum(weights[i] for i in allowed[before] | {target}) / sum(weights))
     torch.testing.assert_close(terms.loss(logits, batch), torch.tensor(total / 6, dtype=torch.float64))
@@ -79,11 +79,11 @@ def test_batch_masks_override_seen_bigrams(terms):
 
 def test_no_names_and_sure_logits_give_zero_loss(terms):
     batch = PretrainBatch(torch.tensor([[1, 8, 7]]), torch.ones(1, 3, dtype=torch.long))
-    sure = torch.full((2, 9), -100.0).scatter(1, torch.tensor([[8], [7]]), 100.0).requires_grad_()
-    loss = terms.loss(sure, batch)
+    certain = torch.full((2, 9), -100.0).scatter(1, torch.tensor([[8], [7]]), 100.0).requires_grad_()
+    loss = terms.loss(certain, batch)
     loss.backward()
     assert float(loss.detach()) == pytest.approx(0.0, abs=1e-6)
-    assert sure.grad.isfinite().all()
+    assert certain.grad.isfinite().all()
 
 
 def test_later_passes_read_fresh_texts_after_the_held_out_ones(tmp_path):
@@ -98,13 +98,13 @@ def test_later_passes_read_fresh_texts_after_the_held_out_ones(tmp_path):
         "warmup": 2,
     }
     config = PretrainConfig(texts=1000, held_out=100, second_texts=500, third_texts=250, seed=3, **shape)
-    told = []
-    train(config, tmp_path / "out", tmp_path / "corpus.txt", lambda *said: told.append(said[:2]))
+    progress = []
+    train(config, tmp_path / "out", tmp_path / "corpus.txt", lambda *arguments: progress.append(arguments[:2]))
     lines = (tmp_path / "corpus.txt").read_text().splitlines()
     assert lines == [
         line.replace("\n", " ") for line in (*generate_documents(3, 1000, 0), *generate_documents(3, 750, 1100))
     ]
-    assert told == [(i, 7) for i in range(1, 8)]
+    assert progress == [(i, 7) for i in range(1, 8)]
     assert tmp_path.joinpath("out", "model.safetensors").exists()
 
 

@@ -1,4 +1,4 @@
-"""The grammar read backwards: everything it writes is recognised, slips are not, and the tokens it could write are known."""
+"""The parser of the grammar: it accepts every generated text, locates errors, and knows the tokens that may follow."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_parse_state_at_each_offset():
 
 
 def test_a_comma_before_punctuation_is_optional():
-    """What the writers of the corpus do when a phrase that ends with a comma meets an end."""
+    """As the corpus generator does when a phrase that ends with a comma is followed by punctuation."""
     rules = GrammarParser({"say": ("well, {who},{end}",), "who": ("mole",)}, {"end": (".", " he said.")}, ("say",))
     assert rules.parse("Well, mole.").is_complete
     assert rules.parse("Well, mole, he said.").is_complete
@@ -76,7 +76,7 @@ def test_generated_texts_are_accepted(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "slip"),
+    ("name", "text", "error"),
     [
         ("tales", "The sun shone. Leo missed him old friends.", "m old"),
         ("tales", 'With a smile, a beaver said, "I have to go away and with me."', " away"),
@@ -91,20 +91,20 @@ def test_generated_texts_are_accepted(name):
         ("reviews", 'All is quite pleasing," said my aunt Alice.', "is"),
     ],
 )
-def test_errors_are_located(name, text, slip):
+def test_errors_are_located(name, text, error):
     reading = response_parser(name).parse(text)
-    assert reading.is_complete == (slip is None), reading.text[reading.furthest :]
-    if slip is not None:
-        assert reading.text[reading.furthest :].startswith(slip)
+    assert reading.is_complete == (error is None), reading.text[reading.furthest :]
+    if error is not None:
+        assert reading.text[reading.furthest :].startswith(error)
 
 
 def test_not_in_grammar_for_complete_and_truncated_samples():
-    whole, slip, cut = (
+    whole, wrong, cut = (
         '"I like this very much," chuckled Ned.',
         '"I like this very," chuckled Ned.',
         '"I like this very',
     )
-    assert not_in_grammar("tales", [whole, slip, cut, cut, slip], [True, True, True, False, False]) == [
+    assert not_in_grammar("tales", [whole, wrong, cut, cut, wrong], [True, True, True, False, False]) == [
         False, True, True, False, True,
     ]  # fmt: skip
 

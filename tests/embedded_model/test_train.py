@@ -60,52 +60,52 @@ SHIPPED = ROOT / "assets"
 def pretrain(out: Path, *more: str) -> int:
     words = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RLHF_LAB_DTYPE", "half")  # the figures of the card do not depend on what a person says
+        patch.setenv("RLHF_LAB_DTYPE", "half")  # the figures of the card do not depend on this setting
         return main(["pretrain", "--out", str(out), "--threads", "1", "--json", *words, *more])
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def pretrained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pretrained")
     assert pretrain(folder / "model", "--ship", str(folder)) == 0
     return folder
 
 
-def test_pretrain_writes_model_card_prompts_and_pairs(made):
+def test_pretrain_writes_model_card_prompts_and_pairs(pretrained):
     model, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(made / "model"),
-        AutoTokenizer.from_pretrained(made / "model"),
+        AutoModelForCausalLM.from_pretrained(pretrained / "model"),
+        AutoTokenizer.from_pretrained(pretrained / "model"),
     )
     assert (model.config.hidden_size, model.config.num_hidden_layers) == (32, 1)
     assert tokenizer.decode(tokenizer("a small mole").input_ids, skip_special_tokens=True) == "a small mole"
-    card = (made / "model" / "README.md").read_text()
-    for said in (
+    card = (pretrained / "model" / "README.md").read_text()
+    for text in (
         '"texts": 1000',
         '"precision": "float32"',
         "the rest; float32\non the CPU",
         "held-out perplexity",
         "A third pass over 250 ",
         "longest run of words",
-        weights_digest(made / "model"),
+        weights_digest(pretrained / "model"),
     ):
-        assert said in card
-    shipped = json.loads((made / "pairs.json").read_text())
-    assert shipped["model_sha256"] == weights_digest(made / "model")
+        assert text in card
+    shipped = json.loads((pretrained / "pairs.json").read_text())
+    assert shipped["model_sha256"] == weights_digest(pretrained / "model")
     assert {pair["prompt_set"] for pair in shipped["pairs"]} == set(EMBEDDED_PROMPT_SETS)
     for name in EMBEDDED_PROMPT_SETS:
-        lines = (made / "prompts" / f"{name}.jsonl").read_text().splitlines()
+        lines = (pretrained / "prompts" / f"{name}.jsonl").read_text().splitlines()
         assert len({json.loads(line)["prompt"] for line in lines}) == 1024
 
 
-@pytest.mark.parametrize(("took", "quicker"), [((0.008, 0.016), "float32"), ((0.008, 0.004), "bfloat16")])
-def test_auto_precision_is_the_faster_one(monkeypatch, took, quicker):
+@pytest.mark.parametrize(("took", "faster"), [((0.008, 0.016), "float32"), ((0.008, 0.004), "bfloat16")])
+def test_auto_precision_is_the_faster_one(monkeypatch, took, faster):
     monkeypatch.setattr(
         pretraining, "benchmark_precisions", lambda *_: dict(zip(("float32", "bfloat16"), took, strict=True))
     )
-    said = f"{quicker}: a product of the model's size takes 8.0 ms in float32 and {1000 * took[1]:.1f} ms in bfloat16"
-    assert pretraining.choose_precision("auto", 256, 640) == (quicker, said)
-    for asked in ("float32", "bfloat16"):
-        assert pretraining.choose_precision(asked, 256, 640) == (asked, f"{asked}, as asked for")
+    message = f"{faster}: a product of the model's size takes 8.0 ms in float32 and {1000 * took[1]:.1f} ms in bfloat16"
+    assert pretraining.choose_precision("auto", 256, 640) == (faster, message)
+    for precision in ("float32", "bfloat16"):
+        assert pretraining.choose_precision(precision, 256, 640) == (precision, f"{precision}, as asked for")
 
 
 def test_both_precisions_are_measured():
@@ -116,27 +116,27 @@ def test_both_precisions_are_measured():
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
 def test_matmuls_use_the_chosen_precision(monkeypatch, name):
-    seen = set()
+    dtypes = set()
     config = PretrainConfig(**SMALL | {"precision": name})
     model = build_model(config, 400)
-    model.model.layers[0].mlp.up_proj.register_forward_hook(lambda _, __, out: seen.add(out.dtype))
+    model.model.layers[0].mlp.up_proj.register_forward_hook(lambda _, __, out: dtypes.add(out.dtype))
     ids = torch.tensor([[1, 5, 9, 2]])
     batch = PretrainBatch(ids, torch.ones_like(ids), ids[0, 1:])
     train_pass(model, config, iter([batch]), [1.0], lambda *_: 0.0, lambda *_: None)
-    assert seen == {getattr(torch, name)}
+    assert dtypes == {getattr(torch, name)}
 
 
 @pytest.mark.slow
-def test_same_seed_same_weights(made, tmp_path):
+def test_same_seed_same_weights(pretrained, tmp_path):
     torch.set_num_threads(1)
     train(PretrainConfig(**SMALL), tmp_path / "again", tmp_path / "corpus.txt", lambda *_: None)
-    assert weights_digest(tmp_path / "again") == weights_digest(made / "model")
+    assert weights_digest(tmp_path / "again") == weights_digest(pretrained / "model")
 
 
-def test_sharpening_divides_the_logits_and_perplexity_is_of_the_sharpened_model(made):
+def test_sharpening_divides_the_logits_and_perplexity_is_of_the_sharpened_model(pretrained):
     model, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(made / "model"),
-        AutoTokenizer.from_pretrained(made / "model"),
+        AutoModelForCausalLM.from_pretrained(pretrained / "model"),
+        AutoTokenizer.from_pretrained(pretrained / "model"),
     )
     model = model.float()
     ids = tokenizer("There was once a miller", return_tensors="pt").input_ids
@@ -156,8 +156,8 @@ def test_sharpening_divides_the_logits_and_perplexity_is_of_the_sharpened_model(
     assert held_out_perplexity(model, config, tokenizer) == pytest.approx(math.exp(nats / count), rel=1e-5)
 
 
-def test_padding_adds_nothing_to_the_loss(made):
-    model = AutoModelForCausalLM.from_pretrained(made / "model").float()
+def test_padding_adds_nothing_to_the_loss(pretrained):
+    model = AutoModelForCausalLM.from_pretrained(pretrained / "model").float()
     row = [5, 9, 33, 2]
     with torch.no_grad():
         alone = token_loss(model, torch.tensor([row]), torch.ones(1, 4, dtype=torch.long))
@@ -183,12 +183,12 @@ def test_held_out_texts_are_not_trained_on():
     assert [t.response for t in generate_texts(0, 10, 20)] == [
         t.response for t in read[20:]
     ]  # text i depends on seed and i alone
-    held = generate_documents(0, 30, 600)
-    assert not set(held) & set(generate_documents(0, 600, 0))
+    held_out = generate_documents(0, 30, 600)
+    assert not set(held_out) & set(generate_documents(0, 600, 0))
 
 
 def test_no_text_is_too_short():
-    """Single sentences of reviews and tales under 16 words are what came again most, and what a model knew by heart."""
+    """Single sentences of reviews and tales with fewer than 16 words repeated most often, and models memorised them."""
     written = [text.response for text in generate_texts(5, 900)]
     assert min(len(response.split()) for response in written[::3]) >= 16
     assert all(len(re.findall(r"[.!?]", response)) >= 2 for response in written[2::3])
@@ -208,9 +208,9 @@ def test_the_shipped_card_is_of_the_shipped_weights():
     assert json.loads((SHIPPED / "pairs.json").read_text())["model_sha256"] == digest
 
 
-def test_passes_read_disjoint_slices_and_only_the_third_drops_repeats(made):
+def test_passes_read_disjoint_slices_and_only_the_third_drops_repeats(pretrained):
     config = PretrainConfig(**SMALL)
-    passes = list(plan_passes(config, AutoTokenizer.from_pretrained(made / "model")))
+    passes = list(plan_passes(config, AutoTokenizer.from_pretrained(pretrained / "model")))
     assert [one.corpus_slice.keep_repeats for one in passes] == [True, True, False]
     assert [one.corpus_slice.indices for one in passes] == [range(1000), range(1100, 1350), range(1350, 1600)]
     assert len({one.corpus_slice.shuffle_seed for one in passes}) == 3
@@ -218,7 +218,7 @@ def test_passes_read_disjoint_slices_and_only_the_third_drops_repeats(made):
 
 
 def written(count, start):
-    """Texts that say the same every third time, of as many tokens as their number has."""
+    """Texts whose every third response is the same; text i has i + 1 tokens."""
     return [
         TokenizedText(f"Prompt {i}: said {i % 3}", f"said {i % 3}", [1] * (i + 1)) for i in range(start, start + count)
     ]
@@ -229,19 +229,23 @@ def in_blocks(write, span, block, writers=1):
 
 
 @pytest.mark.parametrize(
-    ("again", "widths", "left"),
+    ("repeats", "widths", "dropped"),
     [(True, [[1, 2], [3, 4], [5]], []), (False, [[1], [3]], [1, 3, 4])],
 )
-def test_a_slice_can_drop_repeated_responses(monkeypatch, tmp_path, again, widths, left):
+def test_a_slice_can_drop_repeated_responses(monkeypatch, tmp_path, repeats, widths, dropped):
     monkeypatch.setattr(batching, "prefetch_rows", in_blocks)
     read, corpus = {"said 1"}, tmp_path / "corpus.txt"
     found = list(
         iter_batches(
-            CorpusSlice(range(5), written, shuffle_seed=0, keep_repeats=again), read, corpus, batch_size=2, vocab_size=8
+            CorpusSlice(range(5), written, shuffle_seed=0, keep_repeats=repeats),
+            read,
+            corpus,
+            batch_size=2,
+            vocab_size=8,
         )
     )
     assert sorted(batch.mask.sum(1).tolist() for batch in found) == widths
-    kept = [i for i in range(5) if i not in left]
+    kept = [i for i in range(5) if i not in dropped]
     assert corpus.read_text().splitlines() == [f"Prompt {i}: said {i % 3}" for i in kept]
     assert read == {"said 0", "said 1", "said 2"}
 
