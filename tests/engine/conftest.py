@@ -1,4 +1,4 @@
-"""A tiny lab, and disturbances in the middle of a step."""
+"""A tiny lab, and calls in the middle of a training step."""
 
 import pytest
 from support import tiny_models
@@ -15,7 +15,7 @@ from rlhf_lab.training.policy import update
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """Texts of jobs are up to 64 tokens long: more than the context of the other tests' models."""
+    """A model with a context of 96 tokens; jobs have texts of up to 64, more than other tests' models read."""
     with pytest.MonkeyPatch.context() as change:
         change.setitem(tiny_models.SIZES, "context", 96)
         return tiny_models.save_llama(tmp_path_factory.mktemp("long"))
@@ -24,42 +24,42 @@ def model(tmp_path_factory):
 @pytest.fixture
 def fresh(tmp_path, model):
     """A lab without labels."""
-    made = Lab(tmp_path / "home", model)
-    yield made
-    made.db.close()
+    lab = Lab(tmp_path / "home", model)
+    yield lab
+    lab.db.close()
 
 
 @pytest.fixture
 def lab(tmp_path, model):
-    made = Lab(tmp_path / "home", model)
-    made.label()
-    assert made.train_reward().status is JobStatus.DONE
-    yield made
-    made.db.close()
+    new_lab = Lab(tmp_path / "home", model)
+    new_lab.label()
+    assert new_lab.train_reward().status is JobStatus.DONE
+    yield new_lab
+    new_lab.db.close()
 
 
 @pytest.fixture
 def at(monkeypatch):
-    """at(2, what): call `what` in the middle of the step after step 2, once."""
+    """at(2, function): call the function once, in the middle of the step after step 2."""
 
-    def plan(step, what):
+    def plan(step, function):
         done = []
 
-        def disturb(module, name):
+        def wrap(module, name):
             accumulate = getattr(module, name)
 
-            def disturbed(state, *args):
+            def wrapped(state, *args):
                 if state.steps_done == step and not done:
                     done.append(True)
-                    what()
+                    function()
                     state.on_progress.__self__._polled_at = 0.0
                 return accumulate(state, *args)
 
-            monkeypatch.setattr(module, name, disturbed)
+            monkeypatch.setattr(module, name, wrapped)
 
-        disturb(update, "minibatch_backward")
-        disturb(offline_updates, "_preference_backward")
-        disturb(offline_updates, "_imitation_backward")
+        wrap(update, "minibatch_backward")
+        wrap(offline_updates, "_preference_backward")
+        wrap(offline_updates, "_imitation_backward")
 
     return plan
 

@@ -21,7 +21,7 @@ PATIENCE_S = 120
 
 
 class Home:
-    """A lab's home, and what a page does with it."""
+    """A lab's home, with the actions of a page."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,7 +33,7 @@ class Home:
         engine_process.ensure_engine(self.db, self.folder, command)
 
     def done(self, job):
-        """The job when it has ended; the engine is started again whenever it is gone."""
+        """Wait until a job has ended and return it; the engine is restarted whenever it has died."""
         for _ in range(PATIENCE_S * 10):
             self.engine()
             now = queue.get_job(self.db, job.id)
@@ -70,7 +70,7 @@ class Home:
     def await_steps(self, run, count):
         for i in range(PATIENCE_S * 20):
             if i % 20 == 0:
-                self.engine()  # as the page does: one that was killed may take a moment to be gone
+                self.engine()  # as the page does: a killed engine may take a moment to end
             if len(metrics_since(self.db, run.id, 0)) >= count:
                 return
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A lab with one project on a tiny model and a worker in this process, which does exactly the jobs a test hands it."""
+"""A lab with one project on a tiny model and a worker in this process, which runs only the jobs that a test gives it."""
 
 import uuid
 

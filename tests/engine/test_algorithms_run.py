@@ -1,4 +1,4 @@
-"""Other algorithms as runs of the engine: stopped, resumed, with the reward model as critic and pretraining text."""
+"""Runs of other algorithms: stopped, resumed, with a critic from the reward model, and with pretraining texts."""
 
 import json
 from dataclasses import asdict

@@ -11,7 +11,7 @@ from rlhf_lab.store.runs import add_event, get_run, mark_event_applied
 
 
 def test_the_best_checkpoint_can_be_named_and_exported(lab, tmp_path):
-    """A run with a KL budget says which of its checkpoints is the best; a run without has none."""
+    """A run with a KL budget names its best checkpoint; a run without a budget has none."""
     run_id, without = lab.run(lr=1e-3, steps=2, checkpoint_every=1, kl_budget=50.0), lab.run(lr=1e-3, steps=1)
     for each in (run_id, without):
         lab.train(each)
@@ -31,7 +31,7 @@ def test_the_best_checkpoint_can_be_named_and_exported(lab, tmp_path):
 
 
 def test_an_interrupted_run_goes_on_with_its_unit_and_its_best_checkpoint(lab):
-    """The switch to another reward model is repeated on a resume; what was measured since then is kept."""
+    """A resume repeats the switch to another reward model and keeps what was measured after it."""
     run_id = lab.run(lr=1e-3, steps=2, checkpoint_every=1, kl_budget=50.0)
     lab.train(run_id)
     switch = add_event(

@@ -1,4 +1,4 @@
-"""Work of two processes under the engine: the numbers of one process, and what happens when a process dies."""
+"""Trainings in two processes under the engine: the same numbers as in one process, and the death of a process."""
 
 import subprocess
 import sys
@@ -176,13 +176,13 @@ def test_a_run_started_by_hand_that_dies_is_noticed_and_resumes(lab, victim):
         psutil.wait_procs(writes, timeout=60)
     finally:
         launcher.kill()
-    left = get_run(lab.db, run_id)
+    run = get_run(lab.db, run_id)
     if (
-        victim == "launcher" and left.status is RunStatus.FAILED
-    ):  # the other process was the quicker one to go, and ours said so
-        assert left.message == policy_run.RUN_PROCESS_DIED
+        victim == "launcher" and run.status is RunStatus.FAILED
+    ):  # the other process ended first, and the main process recorded the failure
+        assert run.message == policy_run.RUN_PROCESS_DIED
     else:
-        assert left.status is RunStatus.RUNNING
+        assert run.status is RunStatus.RUNNING
         assert run_lock.mark_interrupted_runs(lab.db, lab.folder) == [run_id]
         assert get_run(lab.db, run_id).status is RunStatus.INTERRUPTED
     run_control.resume(lab.db, lab.folder, run_id)
@@ -191,8 +191,8 @@ def test_a_run_started_by_hand_that_dies_is_noticed_and_resumes(lab, victim):
 
 
 class Following(Distributed):
-    def broadcast(self, thing):
-        return thing
+    def broadcast(self, value):
+        return value
 
 
 def test_other_processes_do_not_write_the_runs_folder_and_row(lab):
@@ -210,7 +210,9 @@ def test_other_processes_do_not_write_the_runs_folder_and_row(lab):
     assert run.trainer.steps_done == 1
     assert sorted(path.name for path in folder.iterdir()) == before
     assert get_run(lab.db, run_id) == row
-    assert policy_run.PolicyRun(lab.worker.model_cache, run_id).trainer.steps_done == 2  # the leading one does tidy up
+    assert (
+        policy_run.PolicyRun(lab.worker.model_cache, run_id).trainer.steps_done == 2
+    )  # the main process does clean up
     assert {path.name for path in folder.glob(".*")} == set()
 
 
@@ -236,7 +238,7 @@ def test_a_locked_run_is_not_started(lab, monkeypatch):
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_job_of_a_run_started_by_hand_fails_alone(lab, monkeypatch, processes):
-    """The run stays what it is, for whoever trains it."""
+    """The run is unchanged, because another process trains it."""
     monkeypatch.setattr(run_lock, "LOCK_TIMEOUT_S", 0.05)
     monkeypatch.setattr(distributed_launch, "launch_and_wait", lambda *_: pytest.fail("processes were started"))
     run_id = lab.run(processes=processes, steps=1)
@@ -254,12 +256,12 @@ def test_a_run_started_by_hand_during_the_launch_keeps_its_status(lab, monkeypat
     run_id = lab.run(processes=2, steps=1)
     other = run_lock.lock_run(lab.folder, run_id)
 
-    def quicker(*_):
+    def lock_first(*_):
         other.__enter__()
         set_run_status(lab.db, run_id, RunStatus.RUNNING)
         return True
 
-    monkeypatch.setattr(distributed_launch, "launch_and_wait", quicker)
+    monkeypatch.setattr(distributed_launch, "launch_and_wait", lock_first)
     ended = lab.train(run_id)
     assert ended.status is JobStatus.FAILED
     assert "another process" in ended.error
@@ -275,12 +277,12 @@ def test_an_exiting_engine_does_not_interrupt_a_run_locked_by_others(lab, monkey
     run_id = lab.run(processes=2, steps=1)
     other = run_lock.lock_run(lab.folder, run_id)
 
-    def told_to_leave(*_):
+    def exit_during_launch(*_):
         other.__enter__()
         set_run_status(lab.db, run_id, RunStatus.RUNNING, "its own words")
         return False
 
-    monkeypatch.setattr(distributed_launch, "launch_and_wait", told_to_leave)
+    monkeypatch.setattr(distributed_launch, "launch_and_wait", exit_during_launch)
     job = lab.train(run_id)
     assert job.status is JobStatus.QUEUED
     run = get_run(lab.db, run_id)
@@ -313,7 +315,7 @@ def reward_job(lab, **config):
 
 
 def during(lab, job, act):
-    """Do the job; `act` in a thread of its own as soon as the processes learn."""
+    """Run the job; call `act` in another thread as soon as the processes train."""
 
     def wait_and_act():
         while not queue.get_job(lab.db, job.id).progress:
@@ -330,14 +332,14 @@ def during(lab, job, act):
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
 def test_two_processes_train_the_reward_model_of_one(lab, sharded):
-    known = len(reward_models(lab.db, lab.project.id))
+    model_count = len(reward_models(lab.db, lab.project.id))
     rows, folders = [], lab.folder / "reward_models"
     for processes in (1, 2):
         job = lab.do(reward_job(lab, folds=3, processes=processes, shard_backbone=sharded and processes > 1))
         assert job.status is JobStatus.DONE, job.error
         rows = reward_models(lab.db, lab.project.id)
-        assert len(rows) == known + processes  # of the second training only the leading process has stored one
-        assert len([path for path in folders.iterdir() if path.is_dir()]) == known + processes
+        assert len(rows) == model_count + processes  # of the second training only the main process has stored a model
+        assert len([path for path in folders.iterdir() if path.is_dir()]) == model_count + processes
         assert job.result["reward_model_id"] == max(row.id for row in rows)
     assert "error" not in (folders / "processes.log").read_text().lower()
     one, two = sorted(rows, key=lambda row: row.id)[-2:]
@@ -398,7 +400,7 @@ def test_join_distributed_waits_for_the_main_process_unless_it_failed(monkeypatc
     messages = []
 
     class Followers(Distributed):
-        def broadcast(self, thing):
+        def broadcast(self, value):
             messages.append("broadcast")
 
     monkeypatch.setattr(distributed_launch, "init_from_env", lambda: Followers(1, 2))
@@ -412,7 +414,7 @@ def test_join_distributed_waits_for_the_main_process_unless_it_failed(monkeypatc
 
 def test_no_eta_before_the_first_step(lab, monkeypatch):
     run_id, reports = lab.run(processes=2), []
-    monkeypatch.setattr(distributed_launch, "launch_and_wait", lambda _processes, _part, _folder, stays: stays())
+    monkeypatch.setattr(distributed_launch, "launch_and_wait", lambda _processes, _part, _folder, poll: poll())
     options = {
         "run_short_job": lambda: None,
         "should_exit": lambda: False,
@@ -424,14 +426,14 @@ def test_no_eta_before_the_first_step(lab, monkeypatch):
 
 
 def test_the_users_accelerate_config_is_not_read(tmp_path, monkeypatch):
-    theirs = tmp_path / "default_config.yaml"
-    theirs.write_text(
+    user_config = tmp_path / "default_config.yaml"
+    user_config.write_text(
         "distributed_type: DEEPSPEED\nnum_machines: 4\nmachine_rank: 3\nnum_processes: 8\nmixed_precision: fp16\n"
         "gpu_ids: '0'\nmain_process_ip: 10.0.0.1\nmain_process_port: 77\nuse_cpu: true\nenable_cpu_affinity: true\n"
         "dynamo_config: {dynamo_backend: INDUCTOR}\ndeepspeed_config: {zero_stage: 3}\n"
     )
     for module in (launch, config_args):
-        monkeypatch.setattr(module, "default_config_file", str(theirs))
+        monkeypatch.setattr(module, "default_config_file", str(user_config))
     python, *words = distributed_launch.launch_command(2, ["train-policy", "--run", "7"])
     assert (python, words[:2]) == (sys.executable, ["-m", "accelerate.commands.launch"])
     args, *_ = launch._validate_launch_command(launch.launch_command_parser().parse_args(words[2:]))

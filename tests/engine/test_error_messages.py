@@ -1,4 +1,4 @@
-"""What goes wrong in the middle of work, in this process: memory, disk, knobs, and people who want to stop."""
+"""Errors during a job, in this process: out of memory, full disk, bad live settings, and requests to stop."""
 
 import errno
 import math
@@ -60,11 +60,11 @@ def test_effective_events():
     switch = event(3, 7, EventKind.SWITCH_REWARD, reward_model_id=2)
     note = event(4, 7, EventKind.NOTE, micro_batch=1)
     pending = event(5, None, name="beta", value=0.1)
-    back = event(6, 5, name="lr", value=0.001)
-    later = event(7, 9, name="lr", value=0.002)
+    reset = event(6, 5, name="lr", value=0.001)
+    newer = event(7, 9, name="lr", value=0.002)
     switched_back = event(8, 5, EventKind.SWITCH_REWARD, reward_model_id=1)
-    assert effective_events([bad, other, switch, note, pending, back, later, switched_back]) == [
-        other, note, back, later, switched_back,
+    assert effective_events([bad, other, switch, note, pending, reset, newer, switched_back]) == [
+        other, note, reset, newer, switched_back,
     ]  # fmt: skip
 
 
@@ -73,14 +73,20 @@ def test_last_per_setting():
         return RunEvent(number, 1, kind, payload, 0.0, None)
 
     bad, good = event(1, name="lr", value=1.0), event(5, name="lr", value=0.001)
-    away, back = (event(n, EventKind.SWITCH_REWARD, reward_model_id=n) for n in (2, 6))
+    switched, switched_again = (event(n, EventKind.SWITCH_REWARD, reward_model_id=n) for n in (2, 6))
     other, note, more = event(3, name="beta", value=0.2), event(4, EventKind.NOTE), event(7, EventKind.NOTE)
-    assert last_per_setting([bad, away, other, note, good, back, more]) == [other, note, good, back, more]
+    assert last_per_setting([bad, switched, other, note, good, switched_again, more]) == [
+        other,
+        note,
+        good,
+        switched_again,
+        more,
+    ]
     assert last_per_setting([]) == []
 
 
 def test_only_the_last_of_several_switches_is_loaded(lab, at, monkeypatch):
-    """While the run goes on, where all are marked; and when it resumes after two that took effect at steps of their own."""
+    """During the run, where all are marked as applied; and on a resume after two that took effect at different steps."""
     first = latest_reward_model(lab.db, lab.project.id).id
     for seed in (7, 8):
         lab.train_reward(seed=seed)
@@ -112,11 +118,11 @@ def test_only_the_last_of_several_switches_is_loaded(lab, at, monkeypatch):
 
 def test_a_note_cancels_no_recorded_event(lab):
     run = policy_run.PolicyRun(lab.worker.model_cache, lab.run())
-    again = [RunEvent(9, 1, EventKind.NOTE, {"micro_batch": 1}, 0.0, 3)]
-    run.events_to_replay = list(again)
+    replayed = [RunEvent(9, 1, EventKind.NOTE, {"micro_batch": 1}, 0.0, 3)]
+    run.events_to_replay = list(replayed)
     add_event(lab.db, run.run.id, EventKind.NOTE, {"words": "processes 2 → 1", "processes": 1})
     run._apply_controls()
-    assert run.events_to_replay == again
+    assert run.events_to_replay == replayed
     assert [event.applied_step for event in events(lab.db, run.run.id)] == [0]
 
 
@@ -147,9 +153,9 @@ def test_the_adaptive_controller_is_resumed(lab, at):
     plain, stopped = lab.run(**changes), lab.run(**changes)
     lab.train(plain)
     rows = [row for _, row in lab.curve(plain)]
-    for now, after in pairwise(rows):  # Ziegler et al. 2019 §2.2, 6 episodes a step
-        error = min(max(now["objective/kl"] / 0.05 - 1, -0.2), 0.2)
-        assert after["objective/kl_coef"] == pytest.approx(now["objective/kl_coef"] * (1 + error * 6 / 20))
+    for current, following in pairwise(rows):  # Ziegler et al. 2019 §2.2, 6 episodes a step
+        error = min(max(current["objective/kl"] / 0.05 - 1, -0.2), 0.2)
+        assert following["objective/kl_coef"] == pytest.approx(current["objective/kl_coef"] * (1 + error * 6 / 20))
     assert len({row["objective/kl_coef"] for row in rows}) == 5
     at(3, lambda: run_control.stop(lab.db, stopped))
     lab.train(stopped)
@@ -173,7 +179,7 @@ def test_out_of_memory_repeats_the_step_with_a_smaller_micro_batch(lab, at, monk
     at(3, lambda: run_control.stop(lab.db, run_id))
     lab.train(run_id)
     monkeypatch.setattr(update, "minibatch_backward", accumulate)
-    lab.train(run_id)  # memory or not: what was noted is kept to
+    lab.train(run_id)  # although there is enough memory now, the noted micro_batch is used
     (note,) = [event for event in events(lab.db, run_id) if event.kind is EventKind.NOTE]
     assert (note.applied_step, note.payload["micro_batch"]) == (0, 2)
     assert "memory ran out in step 1" in note.payload["words"]
@@ -183,10 +189,10 @@ def test_out_of_memory_repeats_the_step_with_a_smaller_micro_batch(lab, at, monk
 def test_permanent_out_of_memory_fails_the_run_with_advice(lab, monkeypatch):
     run_id = lab.run()
 
-    def never(*_):
+    def out_of_memory(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(update, "minibatch_backward", never)
+    monkeypatch.setattr(update, "minibatch_backward", out_of_memory)
     job = lab.train(run_id)
     assert job.status is JobStatus.FAILED
     assert "smaller batch_size" in get_run(lab.db, run_id).message
@@ -248,10 +254,10 @@ def test_a_full_disk_leaves_no_partial_reward_model(lab, monkeypatch):
     assert lab.train_reward().status is JobStatus.DONE
 
 
-@pytest.mark.parametrize("patient", [True, False])
-def test_a_step_waits_for_a_busy_database(lab, monkeypatch, patient):
+@pytest.mark.parametrize("retries", [True, False])
+def test_a_step_waits_for_a_busy_database(lab, monkeypatch, retries):
     monkeypatch.setattr("rlhf_lab.engine.policy_run.time.sleep", lambda _: None)
-    if not patient:
+    if not retries:
         monkeypatch.setattr("rlhf_lab.engine.policy_run.RECORD_RETRY_S", -1.0)
     record, attempts = policy_run.record_step, []
 
@@ -263,18 +269,18 @@ def test_a_step_waits_for_a_busy_database(lab, monkeypatch, patient):
 
     monkeypatch.setattr(policy_run, "record_step", busy_twice)
     job = lab.train(lab.run(steps=2))
-    assert job.status is (JobStatus.DONE if patient else JobStatus.FAILED)
-    assert len(attempts) == (5 if patient else 2)  # before the first step, each of two, and two that had to wait
+    assert job.status is (JobStatus.DONE if retries else JobStatus.FAILED)
+    assert len(attempts) == (5 if retries else 2)  # before the first step, after each of two, and two retries
 
 
 def test_requeueing_a_short_job_is_retried(lab, monkeypatch):
-    put_back, attempts = queue.requeue, []
+    original, attempts = queue.requeue, []
 
     def refused_once(*args):
         attempts.append(1)
         if len(attempts) == 1:
             raise StoreError("The database failed: the disk is full.")
-        return put_back(*args)
+        return original(*args)
 
     def dropped(*_, **__):
         raise worker._JobAborted
@@ -354,7 +360,7 @@ def test_a_short_job_is_requeued_when_the_run_is_to_halt(lab, at, monkeypatch, k
             return complete(*args, on_progress=on_progress, **options)
         requested.append(add_event(lab.db, run_id, kind, {}))
         for _ in range(2000):
-            on_progress()  # raises when the job shall make way
+            on_progress()  # raises when the job is to be interrupted
             time.sleep(0.005)
         raise AssertionError("the short job was not interrupted")
 
@@ -363,7 +369,7 @@ def test_a_short_job_is_requeued_when_the_run_is_to_halt(lab, at, monkeypatch, k
 
     def ask():
         jobs.append(lab.submit(JobKind.COMPLETE, prompts=["the cat"], max_new_tokens=2))
-        if kind is EventKind.PAUSE:  # it is done while the run waits, and only then the run goes on
+        if kind is EventKind.PAUSE:  # the job ends while the run is paused, and only then the run is resumed
             finish = queue.finish
             monkeypatch.setattr(
                 queue, "finish", lambda *args: add_event(lab.db, run_id, EventKind.RESUME, {}) and finish(*args)
@@ -371,5 +377,5 @@ def test_a_short_job_is_requeued_when_the_run_is_to_halt(lab, at, monkeypatch, k
 
     at(1, ask)
     status = lab.train(run_id).result["status"]
-    left = queue.get_job(lab.db, jobs[0].id).status
-    assert (status, left) == (("stopped", "queued") if kind is EventKind.STOP else ("done", "done"))
+    job_status = queue.get_job(lab.db, jobs[0].id).status
+    assert (status, job_status) == (("stopped", "queued") if kind is EventKind.STOP else ("done", "done"))

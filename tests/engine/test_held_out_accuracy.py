@@ -1,4 +1,4 @@
-"""The instant reward model's leave-one-out accuracy on real texts: that of exact refits. 200 pairs of the embedded model."""
+"""The instant reward model's leave-one-out accuracy equals that of exact refits, on 200 pairs of the embedded model."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def sampled(tmp_path_factory):
 @pytest.mark.parametrize("count", [60, 200])
 @pytest.mark.parametrize("judge", ["cheerful", "polite", "concise"])
 def test_leave_one_out_equals_exact_refits(sampled, judge, count):
-    """Within one accuracy point, prompt by prompt; at 60 labels on the mean of three draws, where a label is 1.7 points."""
+    """Within one accuracy point, holding out prompt by prompt; at 60 labels (1.7 points each) the mean of three draws."""
     pairs, differences = sampled
     score = builtin_judge(judge).score
     preferences = np.array(
@@ -58,9 +58,9 @@ def test_leave_one_out_equals_exact_refits(sampled, judge, count):
         fit = fit_dual(gram, targets, ridge)
         exact = np.empty(count)
         for group in set(groups.tolist()):
-            out, kept = np.flatnonzero(groups == group), np.flatnonzero(groups != group)
-            refit = fit_dual(gram[np.ix_(kept, kept)], PreferenceTargets(ties[kept]), ridge, fit.coefficients[kept])
-            exact[out] = gram[np.ix_(out, kept)] @ refit.coefficients
+            held_out, rest = np.flatnonzero(groups == group), np.flatnonzero(groups != group)
+            refit = fit_dual(gram[np.ix_(rest, rest)], PreferenceTargets(ties[rest]), ridge, fit.coefficients[rest])
+            exact[held_out] = gram[np.ix_(held_out, rest)] @ refit.coefficients
         approximate = held_out_scores(gram, fit, groups.tolist())
         points.append(100 * float((approximate[~ties] > 0).mean() - (exact[~ties] > 0).mean()))
         print(f"{judge}, {count} labels: {100 * (exact[~ties] > 0).mean():.1f} % and {points[-1]:+.1f} points")

@@ -1,4 +1,4 @@
-"""Labels that came in from elsewhere: of any length, of people who weigh more or nothing."""
+"""Imported labels: texts of any length, annotators with weights or excluded."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ LONG = "the cat sat on the moon " * 60
 
 
 def take_in(lab, tmp_path, source="human"):
-    """Twelve votes of three people; one prompt and one text are longer than the model reads."""
+    """Import twelve votes of three people; one prompt and one text exceed the context of the model."""
     rows = [
         {"prompt": f"the bird {word}", "first": "good good", "second": "bad", "winner": "first", "annotator": who}
         for word in ("sat", "ran", "saw", "ate") for who in ("ann", "bob", "cy")

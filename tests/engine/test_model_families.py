@@ -23,7 +23,7 @@ STEPS = 2
 
 @pytest.fixture
 def save_long(tmp_path, monkeypatch):
-    """Saves a model of a family that reads 96 tokens: texts of jobs are up to 64 long. It may also stop at <stop>."""
+    """Save a model of a family with a context of 96 tokens, because jobs have texts of up to 64. It may also stop at <stop>."""
     monkeypatch.setitem(tiny_models.SIZES, "context", 96)
     for sizes in (model_families.SHARED, model_families.GEMMA):
         monkeypatch.setitem(sizes, "max_position_embeddings", 96)

@@ -1,4 +1,4 @@
-"""Pairs selected by uncertainty, information or diversity, and the reason that they store."""
+"""Pairs selected by uncertainty, information or diversity, and the stored reason."""
 
 import pytest
 import torch
@@ -51,17 +51,17 @@ def test_jaccard_distance_by_hand():
 
 
 def test_most_diverse_is_farthest_from_existing_and_selected_pairs():
-    known = [word_set("a b c d")]
+    existing = [word_set("a b c d")]
     candidates = [word_set("a b c d"), word_set("p q r s"), word_set("p q r t"), word_set("a b x y")]
-    assert select_most_diverse(candidates, known, 1) == [1]
-    assert select_most_diverse(candidates, known, 2) == [1, 3]  # not 2, which is nearly 1 again
-    assert select_most_diverse(candidates, known, 9) == [0, 1, 2, 3]
+    assert select_most_diverse(candidates, existing, 1) == [1]
+    assert select_most_diverse(candidates, existing, 2) == [1, 3]  # not 2, which is nearly 1 again
+    assert select_most_diverse(candidates, existing, 9) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("sampling", ["information", "uncertainty", "diversity"])
 def test_selected_pairs_have_a_reason_and_are_never_repeated(lab, sampling):
     before = count_pairs(lab.db, lab.project.id)
-    made = [
+    pairs = [
         pair
         for n in (2, 3)
         for pair in sample_pairs(
@@ -69,21 +69,21 @@ def test_selected_pairs_have_a_reason_and_are_never_repeated(lab, sampling):
         )
     ]
     assert count_pairs(lab.db, lab.project.id) == before + 5
-    assert {pair.reason for pair in made} == {"uncertainty: gap" if sampling == "uncertainty" else sampling}
-    assert all(is_actively_selected(pair.reason) for pair in made)
-    assert len({pair.first.seed for pair in made}) == 5
+    assert {pair.reason for pair in pairs} == {"uncertainty: gap" if sampling == "uncertainty" else sampling}
+    assert all(is_actively_selected(pair.reason) for pair in pairs)
+    assert len({pair.first.seed for pair in pairs}) == 5
 
 
 def test_the_most_uncertain_candidates_are_kept(lab, monkeypatch):
-    seen = []
+    calls = []
 
     def spy(model, prompts, firsts, seconds, count, on_progress):
-        seen.append((len(prompts), count))
+        calls.append((len(prompts), count))
         return select_most_uncertain(model, prompts, firsts, seconds, count, on_progress)
 
     monkeypatch.setattr(pairs_module, "select_most_uncertain", spy)
     sample_pairs(lab.worker.model_cache, lab.project, PairRequest(3, sampling="uncertainty", max_new_tokens=8))
-    assert seen == [(3 * CANDIDATES_PER_PAIR, 3)]
+    assert calls == [(3 * CANDIDATES_PER_PAIR, 3)]
 
 
 def test_the_most_informative_are_selected_by_the_current_labels(lab, monkeypatch):

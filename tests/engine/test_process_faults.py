@@ -1,4 +1,4 @@
-"""Real engines and what may befall them: signals, bad homes, damaged and full disks, and any number of kill -9."""
+"""Faults of real engine processes: signals, unusable homes, damaged databases, full disks, and repeated kill -9."""
 
 import logging
 import os
@@ -70,10 +70,10 @@ def test_a_damaged_database_is_kept_aside(tmp_path):
     assert done.returncode == 1
     assert "is damaged" in done.stderr
     assert "Traceback" not in done.stderr
-    (kept,) = tmp_path.glob("lab.db.corrupt-*")
-    assert kept.read_bytes() == damaged
-    assert engine(tmp_path).returncode == 0  # the next one begins afresh
-    assert kept.read_bytes() == damaged
+    (renamed,) = tmp_path.glob("lab.db.corrupt-*")
+    assert renamed.read_bytes() == damaged
+    assert engine(tmp_path).returncode == 0  # the next engine starts with a new database
+    assert renamed.read_bytes() == damaged
 
 
 def test_the_log_is_rotated(tmp_path):
@@ -115,7 +115,7 @@ def test_kill_9_at_ten_random_moments_changes_no_number_and_loses_no_label(home,
 
 
 def parts(folder):
-    """The processes of a run in this home, whoever they belong to."""
+    """The processes of a run in this home, whatever their parents."""
     named = (p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"]))
     return [words for words in named if "train-policy" in words and str(folder) in words]
 

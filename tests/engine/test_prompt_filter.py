@@ -1,4 +1,4 @@
-"""Prompts that are too long for the model: the work goes on with the others, and says so."""
+"""Prompts that are too long for the model are left out and reported; jobs use the others."""
 
 import json
 
@@ -66,7 +66,7 @@ def test_no_fitting_prompt_is_an_error_with_advice(backbone, words, max_new_toke
 
 
 def too_long(lab):
-    """A prompt more in each part that nothing can be written to."""
+    """Add a prompt to each split that leaves no room for a response."""
     with lab.db.write() as conn:
         for part in ("train", "eval"):
             row = {"project_id": lab.project.id, "text": LONG + part, "split": part, "labels_only": False}
@@ -123,7 +123,7 @@ def test_complete_skips_long_prompts_with_leave_out(lab):
     assert done == plain | {"left_out": [1, 3]}  # each word as if the others were not there
     assert len(done["texts"]) == len(done["scores"]) == len(done["token_scores"]) == 3
     assert lab.do(lab.submit(JobKind.COMPLETE, prompts=fits, leave_out=True, **ask)).result == plain | {"left_out": []}
-    job = lab.do(lab.submit(JobKind.COMPLETE, prompts=requested, **ask))  # a prompt by hand is nothing to leave out
+    job = lab.do(lab.submit(JobKind.COMPLETE, prompts=requested, **ask))  # a prompt entered by a person is not left out
     assert job.status is JobStatus.FAILED
     assert "a prompt of 200 tokens and a response of 5 do not fit" in job.error
     job = lab.do(lab.submit(JobKind.COMPLETE, prompts=[LONG, "the " * 92], leave_out=True, **ask))
@@ -168,7 +168,7 @@ def test_the_command_line_reports_skipped_prompts(lab, monkeypatch, capsys):
 
 
 def test_a_blind_test_leaves_out_the_same_prompts_for_both_models(lab, monkeypatch):
-    """Prompts 0 and 3 are too long; best of 4 was asked each prompt four times, the other model once."""
+    """Prompts 0 and 3 are too long; best of 4 gets each prompt four times, the other model once."""
     monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
     ctx, scorer = Context(lab.worker.model_cache.home, lab.db), latest_reward_model(lab.db, lab.project.id).id
     models = ["base/best/4", "base"]

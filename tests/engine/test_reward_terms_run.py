@@ -1,4 +1,4 @@
-"""Runs whose reward is a sum of terms: with a reward model and without one, through a failing function and a resume."""
+"""Runs whose reward is a sum of terms: with and without a reward model, after a failing function and a resume."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the engine does for the page besides training: explain, complete with words, write pairs, score beforehand, tell."""
+"""Short jobs of the engine: explanations, completions, pairs, scores in advance, progress reports."""
 
 import gc
 import weakref
@@ -203,11 +203,11 @@ def test_unlabelled_pairs_are_scored_by_the_newest_reward_model(lab):
 def test_reward_training_reports_losses_and_stage(lab, monkeypatch):
     reports, fractions, update = [], [], queue.update_progress
 
-    def listen(db, job_id, progress, eta_s, so_far):
-        reports.append(so_far)
+    def listen(db, job_id, progress, eta_s, partial_result):
+        reports.append(partial_result)
         fractions.append(progress)
-        assert update(db, job_id, progress, eta_s, so_far)
-        assert queue.get_job(db, job_id).result == so_far
+        assert update(db, job_id, progress, eta_s, partial_result)
+        assert queue.get_job(db, job_id).result == partial_result
         return True
 
     monkeypatch.setattr(queue, "update_progress", listen)
@@ -228,14 +228,16 @@ def test_reward_training_reports_losses_and_stage(lab, monkeypatch):
 
 def test_a_run_reports_its_step(lab, monkeypatch):
     reports = []
-    monkeypatch.setattr(queue, "update_progress", lambda db, job, share, left, so_far: reports.append(so_far) or True)
+    monkeypatch.setattr(
+        queue, "update_progress", lambda db, job, share, eta_s, partial_result: reports.append(partial_result) or True
+    )
     run_id = lab.run(steps=2)
     lab.train(run_id)
     assert reports == [{"run_id": run_id, "step": 1}, {"run_id": run_id, "step": 2}]
 
 
 def test_pairs_of_a_policy_are_sampled_from_it(lab):
-    """From the stored seeds the run's adapter writes the stored texts again, and the base others."""
+    """With the stored seeds the run's adapter samples the stored texts again, and the base model others."""
     run_id = lab.run(lr=0.3)
     lab.train(run_id)
     name = f"run/{run_id}/latest"
@@ -275,19 +277,19 @@ def test_the_latest_checkpoint_is_the_newest_intact_one(lab):
 
 def test_loading_another_projects_model_frees_the_previous_one(lab, tmp_path):
     other = tiny_models.save_gpt2(tmp_path / "gpt2")
-    elsewhere = create_project(lab.db, "other", str(other), "", "tiny", 0, [("the cat", "train")])
+    other_project = create_project(lab.db, "other", str(other), "", "tiny", 0, [("the cat", "train")])
     asks = {"prompts": ["the cat"], "max_new_tokens": 2}
     assert lab.do(lab.submit(JobKind.COMPLETE, **asks)).status is JobStatus.DONE
     before = weakref.ref(lab.worker.model_cache.load_project(lab.project)[0].model)
     assert before() is not None
-    assert lab.do(lab.submit(JobKind.COMPLETE, elsewhere.id, **asks)).status is JobStatus.DONE
-    assert lab.worker.model_cache.load_project(elsewhere)[0].name == str(other)
+    assert lab.do(lab.submit(JobKind.COMPLETE, other_project.id, **asks)).status is JobStatus.DONE
+    assert lab.worker.model_cache.load_project(other_project)[0].name == str(other)
     gc.collect()
     assert before() is None
 
 
 def test_the_eta_of_reward_training_depends_on_its_updates_alone(monkeypatch):
-    """The reference's 30 s of writing come once; an update takes 2 s, and with memory run out it begins anew."""
+    """Without the 30 s of sampling the reference; an update takes 2 s; a restart of the fit restarts the estimate."""
     clock, reports = iter([30.0, 32.0, 36.0, 50.0, 53.0]), []
     monkeypatch.setattr(job_progress.time, "monotonic", lambda: next(clock))
     watch = job_handlers._FitProgressReporter(lambda progress: reports.append(progress.eta_s))
@@ -341,7 +343,7 @@ def test_a_run_has_as_much_time_as_the_sampling_of_pairs_beside_it(lab, monkeypa
         return claimed[before] if len(claimed) > before else None
 
     assert next_job() is JobKind.SAMPLE_PAIRS  # from 1000 to 1010: the next pairs from 1020 on
-    assert next_job() is JobKind.COMPLETE  # somebody waits for it
+    assert next_job() is JobKind.COMPLETE  # a person waits for this job
     now[0] = 1019.9
     assert next_job() is None
     now[0] = 1020.0

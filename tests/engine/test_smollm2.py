@@ -59,7 +59,7 @@ def project_with_labels(folder, tmp_path_factory):
 
 
 def test_log_probabilities_equal_the_transformers_model(folder):
-    """Of an answer to a conversation that the tokenizer's own template encodes."""
+    """For an answer to a conversation encoded with the tokenizer's template."""
     backbone = tiny_models.load(folder, dtype=torch.float32)
     model, tokenizer = (
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),

@@ -1,4 +1,4 @@
-"""The engine records how long its work took, so that the page can say beforehand how long a stage will take."""
+"""The engine records the duration of its jobs, from which the page estimates how long a stage will take."""
 
 from statistics import median
 
@@ -21,7 +21,7 @@ from rlhf_lab.store.runs import get_run
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that sampling, features and stages read, and that only moves where a test lets it."""
+    """The clock of sampling, features and stages; it advances only when a test sets it."""
 
     class Clock:
         now = 100.0
@@ -29,17 +29,17 @@ def clock(monkeypatch):
         def monotonic(self):
             return self.now
 
-    made = Clock()
+    instance = Clock()
     for module in (completions, job_handlers, pair_sampling, text_features):
-        monkeypatch.setattr(module, "time", made)
-    return made
+        monkeypatch.setattr(module, "time", instance)
+    return instance
 
 
 def stored(lab):
     return project_speed(lab.folder, lab.db, lab.project)
 
 
-def moves(clock, seconds, function):
+def takes(clock, seconds, function):
     def slow(*args, **options):
         clock.now += seconds
         return function(*args, **options)
@@ -48,8 +48,8 @@ def moves(clock, seconds, function):
 
 
 def test_pairs_give_the_rates_of_sampling_and_of_a_forward_pass(fresh, clock, monkeypatch):
-    monkeypatch.setattr(pair_sampling, "sample", moves(clock, 8.0, pair_sampling.sample))
-    monkeypatch.setattr(text_features, "map_by_length", moves(clock, 0.5, text_features.map_by_length))
+    monkeypatch.setattr(pair_sampling, "sample", takes(clock, 8.0, pair_sampling.sample))
+    monkeypatch.setattr(text_features, "map_by_length", takes(clock, 0.5, text_features.map_by_length))
     monkeypatch.setattr(job_handlers, "EARLY_PAIRS", 1)
     assert stored(fresh) is None
     done = fresh.do(fresh.submit(JobKind.SAMPLE_PAIRS, count=5, max_new_tokens=6))
@@ -88,7 +88,7 @@ def test_selected_pairs_are_recorded_as_a_stage_of_their_own(lab, clock, monkeyp
     speed.sampling, speed.response_tokens = {"8": [0.5]}, [10]
     monkeypatch.setattr(speed, "record_sampling", lambda *_: None)
     monkeypatch.setattr(speed, "record_texts", lambda *_: None)
-    monkeypatch.setattr(job_handlers, "sample_pairs", moves(clock, 20.0, job_handlers.sample_pairs))
+    monkeypatch.setattr(job_handlers, "sample_pairs", takes(clock, 20.0, job_handlers.sample_pairs))
     lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=4, max_new_tokens=6, sampling="diversity"))
     assert stored(lab).stages["diversity pairs"] == [4.0]  # 20 s, where 8 responses of 10 tokens take 5
     speed.response_tokens = []  # only texts of a checkpoint were sampled so far
@@ -98,7 +98,7 @@ def test_selected_pairs_are_recorded_as_a_stage_of_their_own(lab, clock, monkeyp
 
 @pytest.fixture
 def fixed_rates(lab, monkeypatch):
-    """The speed of the lab's model, whose rates stay as they are: what runs beside a stage would change them."""
+    """The speed of the lab's model, with fixed rates, because jobs during a stage would change them."""
     speed = lab.worker.model_cache.speed
     speed.record_forward(1.0, 1000)
     for name in ("record_forward", "record_sampling", "record_texts"):
@@ -162,7 +162,7 @@ def test_only_the_main_process_writes(lab, monkeypatch):
 
 
 def test_completions_count_as_sampling(lab, clock, monkeypatch):
-    monkeypatch.setattr(completions, "sample_responses", moves(clock, 3.0, completions.sample_responses))
+    monkeypatch.setattr(completions, "sample_responses", takes(clock, 3.0, completions.sample_responses))
     done = lab.do(lab.submit(JobKind.COMPLETE, prompts=["the cat", "moon", "moon"], max_new_tokens=4))
     tokens = sum(map(len, done.result["tokens"]))
     speed = lab.worker.model_cache.speed

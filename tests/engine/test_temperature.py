@@ -1,4 +1,4 @@
-"""Everything that the engine samples for a project is sampled at the project's temperature; a run may have its own."""
+"""The engine samples all texts of a project at the project's temperature; a run may have its own."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Features of texts: those of all layers, computed after pairs are written, while the engine is idle, and beside a run."""
+"""Features of texts, of all layers: computed after pairs are sampled, while the engine is idle, and during a run."""
 
 import logging
 from dataclasses import replace
@@ -20,7 +20,7 @@ from rlhf_lab.store.projects import add_completions, add_pairs, get_pair, prompt
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time that the module sees; `clock.now` changes when a test says so."""
+    """The clock of the module under test; tests set `clock.now`."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(text_features, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
@@ -153,7 +153,7 @@ def test_beside_a_training_it_rests_thirty_times_as_long(fresh, clock, monkeypat
 
 
 def test_features_beside_a_run_do_not_change_it(lab, monkeypatch):
-    """The same run twice: with nothing to compute, and with a batch at every look."""
+    """The same run twice: with nothing to compute, and with a batch at every check."""
     monkeypatch.setattr(text_features, "REST_FACTOR", 0.0)
     monkeypatch.setattr(text_features, "BATCH_SIZE", 2)
     monkeypatch.setattr(policy_run, "POLL_INTERVAL_S", 0.0)

@@ -1,4 +1,4 @@
-"""The worker and a run in this process, on a tiny model: what people tell a run, and what becomes of it."""
+"""The worker and a run in this process, on a tiny model: controls of a run and their effect."""
 
 import math
 import threading
@@ -76,8 +76,8 @@ def test_nan_fails_the_run_keeps_its_checkpoint_and_it_can_be_resumed(lab, monke
     def broken(metrics, dtype, step):
         check(metrics | ({"loss/policy": math.nan} if step == 4 else {}), dtype, step)
 
-    with monkeypatch.context() as spoil:
-        spoil.setattr(trainer, "check_metrics", broken)
+    with monkeypatch.context() as context:
+        context.setattr(trainer, "check_metrics", broken)
         job = lab.train(run_id)
     assert job.status is JobStatus.FAILED
     assert "NaN" in job.error
@@ -95,16 +95,16 @@ def test_a_run_resumed_in_another_dtype_has_a_note(lab, at):
     run_id = lab.run()
     at(1, lambda: add_event(lab.db, run_id, EventKind.STOP, {}))
     lab.train(run_id)
-    where = lab.worker.model_cache.device_name
-    assert where
-    assert "float" not in where
+    device = lab.worker.model_cache.device_name
+    assert device
+    assert "float" not in device
     lab.next_engine()
     lab.worker.model_cache.dtype = torch.bfloat16
     lab.train(run_id)
-    assert lab.worker.model_cache.device_name == f"{where}, bfloat16"
+    assert lab.worker.model_cache.device_name == f"{device}, bfloat16"
     run, reached = get_run(lab.db, run_id), get_run(lab.db, run_id).step
     assert (run.status, run.manifest["machine"]["dtype"]) == (RunStatus.DONE, "bfloat16")
-    kernels = describe(torch.bfloat16) if where == "cpu" else "no kernels: not on a CPU"
+    kernels = describe(torch.bfloat16) if device == "cpu" else "no kernels: not on a CPU"
     assert run.manifest["machine"]["kernels"] == kernels
     (note,) = [event for event in events(lab.db, run_id) if event.kind is EventKind.NOTE]
     assert note.payload["words"] == "computed in bfloat16 from here on, in float32 before"
@@ -200,7 +200,7 @@ def test_a_run_whose_engine_died_too_often_has_failed(lab, monkeypatch):
 
 
 def test_while_the_model_is_sharded_it_is_not_loaded_in_the_engine(lab, monkeypatch):
-    """Who asks is told why not; new pairs wait until the training has ended."""
+    """Other requests get an error with the reason; new pairs wait until the training has ended."""
     requested = lab.submit(JobKind.COMPLETE, prompts=["the cat"], max_new_tokens=2)
     pairs = lab.submit(JobKind.SAMPLE_PAIRS, count=1)
     loaded = []
