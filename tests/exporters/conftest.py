@@ -1,4 +1,4 @@
-"""A small lab written by hand: a project, votes on texts that are hard to write down, a run with three steps."""
+"""A small lab: a project, votes on texts that are hard to encode, and a run with three steps."""
 
 import math
 import shutil
@@ -70,26 +70,30 @@ def voted(db, project):
 
 @pytest.fixture
 def run(db, project, voted):
-    """Three steps; NaN, a metric that begins late, samples at steps 0 and 2, a knob that was turned."""
+    """Three steps; NaN, a metric that starts late, samples at steps 0 and 2, a changed setting."""
     model = add_reward_model(
         db, project.id, "reward_models/r1", config={"epochs": 2}, report={"accuracy": math.nan},
         snapshot=snapshot_labels(db, project.id, Source.HUMAN),
     )  # fmt: skip
-    made = create_run(
+    new_run = create_run(
         db, project.id, model.id, "my run", config={"algorithm": "ppo", "beta": 0.1}, manifest={}, total_steps=8
     )
     set_manifest(
-        db, made.id, {"judge": "/data/judges/mine.py:nice", "machine": {"backbone": "/data/models/tiny", "threads": 2}}
+        db,
+        new_run.id,
+        {"judge": "/data/judges/mine.py:nice", "machine": {"backbone": "/data/models/tiny", "threads": 2}},
     )
     base = [Sample("Once", 3, " base", 0.25), Sample(HOSTILE, 4, HOSTILE, math.nan)]
-    record_step(db, made.id, StepResult(0, {}, samples=base))
-    record_step(db, made.id, StepResult(1, {"objective/kl": 0.1, "lr": 6e-4, "time/rollout": 2.0, "time/update": 0.5}))
-    later = [Sample("Once", 3, " later", 1.5, gold=2.0)]
+    record_step(db, new_run.id, StepResult(0, {}, samples=base))
+    record_step(
+        db, new_run.id, StepResult(1, {"objective/kl": 0.1, "lr": 6e-4, "time/rollout": 2.0, "time/update": 0.5})
+    )
+    late_samples = [Sample("Once", 3, " later", 1.5, gold=2.0)]
     metrics = {"objective/kl": math.nan, "lr": 3e-4, "time/rollout": 2.0, "time/update": 0.5}
-    record_step(db, made.id, StepResult(2, metrics, samples=later))
-    record_step(db, made.id, StepResult(3, {"objective/kl": -1e-7, "lr": 0.0, "grad_norm": math.inf}))
-    mark_event_applied(db, add_event(db, made.id, EventKind.SET, {"name": "beta", "value": 0.2}).id, 2)
-    return get_run(db, made.id)
+    record_step(db, new_run.id, StepResult(2, metrics, samples=late_samples))
+    record_step(db, new_run.id, StepResult(3, {"objective/kl": -1e-7, "lr": 0.0, "grad_norm": math.inf}))
+    mark_event_applied(db, add_event(db, new_run.id, EventKind.SET, {"name": "beta", "value": 0.2}).id, 2)
+    return get_run(db, new_run.id)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Zips of a policy and of a reward model: unpacked, they do in PEFT's hands what they did in the lab's."""
+"""Zip files of a policy and of a reward model: unpacked and loaded with PEFT, they compute the same as in the lab."""
 
 import json
 import re
@@ -41,9 +41,9 @@ CLASSIFIER = 2
 
 
 def head_of(backbone, pooling, mode):
-    """A head, or three, with a bias and a scale that the code in a README must not forget."""
+    """One head or three, with a bias and a scale that the code in the README has to use."""
     pooling, _, layers = pooling.partition(" of all ")
-    weight = 0.0 if mode == "mean" else 0.3  # of the last token, besides its part of the mean
+    weight = 0.0 if mode == "mean" else 0.3  # weight of the last token, besides its share of the mean
     features = FeatureSpec(pooling, weight, "all" if layers else "last")
     size = features.size(backbone)
     head = EnsembleHead(size, features, [3, 4, 5], mode, 0.5) if mode else RewardHead(size, features, 3)
@@ -137,7 +137,7 @@ def test_the_policy_readme_has_the_facts_and_no_local_paths(db, home, trained, o
 
 
 def test_the_code_in_the_policy_readme_loads_the_policy(db, home, trained, out, tmp_path):
-    """The code in the README is run as it stands, but for the two names a reader fills in."""
+    """Run the code of the README unchanged except for the two names that a reader fills in."""
     unpack(export_adapter(db, home, trained.run.id, out), tmp_path / "new")
     model = run_readme(trained, tmp_path / "new")["model"]
     with torch.no_grad():
@@ -181,7 +181,7 @@ def test_run_export_has_the_newest_adapter(db, home, trained, out):
 
 @pytest.mark.parametrize("kind_index", range(len(KINDS)))
 def test_the_code_in_the_reward_model_readme_gives_the_same_scores(db, home, trained, out, tmp_path, kind_index):
-    """The code in the README is run as it stands, but for the two names a reader fills in."""
+    """Run the code of the README unchanged except for the two names that a reader fills in."""
     path = export_reward_model(db, home, trained.rewards[kind_index], out)
     assert path.name == f"reward-model-{trained.rewards[kind_index]}.zip"
     adapter = ADAPTER if KINDS[kind_index][0] else []

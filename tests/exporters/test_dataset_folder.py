@@ -1,4 +1,4 @@
-"""A folder that load_dataset opens, with a card and its provenance; and the way to the Hub, which here is a stub."""
+"""A folder that load_dataset opens, with a card and its provenance; and its upload to the Hub, with a stub of the Hub."""
 
 import hashlib
 import json
@@ -33,16 +33,16 @@ def load(tmp_path, *folders):
 
 
 def test_load_dataset_opens_every_format_and_layout_with_trls_columns(db, project, voted, out, tmp_path):
-    wanted = [LabelExportOptions(source=None, format=format_) for format_ in FORMATS]
-    wanted += [
+    options = [LabelExportOptions(source=None, format=format_) for format_ in FORMATS]
+    options += [
         LabelExportOptions(layout=layout, messages=chat, format="parquet")
         for layout in ("explicit", "implicit")
         for chat in (False, True)
     ]
-    folders = [export_dataset(db, project.id, out / str(i), one) for i, one in enumerate(wanted)]
+    folders = [export_dataset(db, project.id, out / str(i), one) for i, one in enumerate(options)]
     loaded = load(tmp_path, *folders)
     plain = label_rows(db, project, LabelExportOptions(source=None))
-    for (columns, rows), one in zip(loaded[: len(FORMATS)], wanted, strict=False):
+    for (columns, rows), one in zip(loaded[: len(FORMATS)], options, strict=False):
         assert columns == list(plain[0])
         texts = [(row["prompt"], row["chosen"], row["rejected"], row["tie"]) for row in rows]
         assert texts == [(row["prompt"], row["chosen"], row["rejected"], row["tie"]) for row in plain], one.format
@@ -58,18 +58,18 @@ def test_load_dataset_opens_every_format_and_layout_with_trls_columns(db, projec
 def test_card_and_provenance(db, project, voted, out, names):
     folder = export_dataset(db, project.id, out, LabelExportOptions(source=None))
     assert names(out) == [f"labels-project-1/{name}" for name in ("README.md", "data/train.jsonl", "provenance.json")]
-    told = json.loads((folder / "provenance.json").read_text())
-    assert told["sha256"] == hashlib.sha256((folder / "data" / "train.jsonl").read_bytes()).hexdigest()
-    assert (told["rows"], told["votes"]["by_source"], told["votes"]["by_choice"]) == (
+    provenance = json.loads((folder / "provenance.json").read_text())
+    assert provenance["sha256"] == hashlib.sha256((folder / "data" / "train.jsonl").read_bytes()).hexdigest()
+    assert (provenance["rows"], provenance["votes"]["by_source"], provenance["votes"]["by_choice"]) == (
         5, {"human": 4, "simulated": 1}, {"second": 2, "first": 1, "tie": 1, "both_bad": 1},
     )  # fmt: skip
-    assert told["votes"]["by_annotator"] == {"ann": 3, "bob": 1, "judge:polite": 1}
-    assert told["project"]["model"] == "tiny"  # of /data/models/tiny: the folders are nobody's business
+    assert provenance["votes"]["by_annotator"] == {"ann": 3, "bob": 1, "judge:polite": 1}
+    assert provenance["project"]["model"] == "tiny"  # of /data/models/tiny: no local path
     card = (folder / "README.md").read_text()
     assert "path: data/train.jsonl" in card
     assert "**1 of the votes are simulated**" in card
-    assert "/data/models" not in card + json.dumps(told)
-    assert all(f"| `{column}` |" in card for column in told["columns"])
+    assert "/data/models" not in card + json.dumps(provenance)
+    assert all(f"| `{column}` |" in card for column in provenance["columns"])
     people = export_dataset(db, project.id, out / "people", LabelExportOptions())
     assert "simulated**" not in (people / "README.md").read_text()
 

@@ -1,4 +1,4 @@
-"""Labels are written in batches: the rows are those of the tables, progress is told after each, and an error leaves nothing."""
+"""Labels are written in batches: all rows of the tables, progress after each batch, and no file after an error."""
 
 import csv
 import errno
@@ -143,13 +143,13 @@ def test_parquet_has_a_row_group_for_each_batch_and_one_schema(db, many, out):
 
 def test_progress_is_the_fraction_of_the_exported_rows_after_each_batch(db, project, voted, monkeypatch):
     monkeypatch.setattr(label_export, "BATCH_ROWS", 2)
-    told = []
-    batches = label_batches(db, project, ALL_FIVE, told.append)
+    progress = []
+    batches = label_batches(db, project, ALL_FIVE, progress.append)
     for uuids, fractions in ((["u1", "u2"], []), (["u3", "u6"], [0.4]), (["u7"], [0.4, 0.8])):
         assert [row["uuid"] for row in next(batches)] == uuids
-        assert told == fractions
+        assert progress == fractions
     assert next(batches, None) is None
-    assert told == [0.4, 0.8, 1.0]
+    assert progress == [0.4, 0.8, 1.0]
 
 
 def test_progress_counts_only_what_is_exported(db, project, voted, monkeypatch):
@@ -161,17 +161,17 @@ def test_progress_counts_only_what_is_exported(db, project, voted, monkeypatch):
         ({"agreement": 0.6}, ["u2", "u3", "u6", "c3"], [0.5, 1.0]),  # ann and bob disagree about the first pair
         ({"annotators": ("cy",)}, ["c3"], [1.0]),
     ):
-        told = []
-        batches = label_batches(db, project, LabelExportOptions(**options), told.append)
+        progress = []
+        batches = label_batches(db, project, LabelExportOptions(**options), progress.append)
         assert [row["uuid"] for rows in batches for row in rows] == uuids
-        assert told == fractions
+        assert progress == fractions
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_rows_are_in_the_file_before_the_next_batch_is_read(db, project, voted, out, format_, monkeypatch):
     monkeypatch.setattr(label_export, "BATCH_ROWS", 100)
     rng = random.Random(5)
-    with db.write() as conn:  # notes that no compression makes small
+    with db.write() as conn:  # random notes, which compression cannot make small
         conn.execute(insert(t.votes), [
             {"uuid": f"n{i}", "pair_id": voted[0], "annotator": f"p{i}", "source": Source.HUMAN, "choice": Choice.FIRST,
              "first_on_left": True, "response_ms": 9, "created_at": 1.0, "note": rng.randbytes(500).hex(), "via": "page"}
@@ -222,11 +222,11 @@ def test_an_export_that_stops_in_the_middle_leaves_no_folder(db, many, out, expo
 
 
 def test_a_data_set_counts_its_rows_over_all_batches(home, db, many, out):
-    told = []
-    folder = export_dataset(db, many.id, out, LabelExportOptions(source=None), on_progress=told.append)
+    progress = []
+    folder = export_dataset(db, many.id, out, LabelExportOptions(source=None), on_progress=progress.append)
     votes = json.loads((folder / "provenance.json").read_text())
     expected = stored_votes(home, many)
-    assert (votes["rows"], len(told), told[-1]) == (61, 9, 1.0)
+    assert (votes["rows"], len(progress), progress[-1]) == (61, 9, 1.0)
     for key, column in (("by_source", "source"), ("by_annotator", "annotator"), ("by_choice", "choice")):
         values = [row[column] for row in expected]
         assert votes["votes"][key] == {value: values.count(value) for value in set(values)}

@@ -1,4 +1,4 @@
-"""Labels as JSON Lines: every field of every row, what is left out, and that other readers take the texts back unchanged."""
+"""Labels as JSON Lines: every field of every row, filters, and that other programs read the texts unchanged."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def test_simulated_labels_are_marked_and_texts_round_trip(db, project, voted, ou
 
 
 @pytest.mark.parametrize(
-    ("asked", "uuids"),
+    ("options", "uuids"),
     [
         ({"source": None}, ["u1", "u2", "u3", "u6", "u7"]),
         ({"source": None, "ties": "drop"}, ["u1", "u2", "u7"]),
@@ -72,21 +72,21 @@ def test_simulated_labels_are_marked_and_texts_round_trip(db, project, voted, ou
         ({"source": None, "annotators": ("judge:polite",)}, ["u7"]),
     ],
 )
-def test_filters(db, project, voted, out, asked, uuids):
-    assert [row["uuid"] for row in read(export_labels(db, project.id, out, LabelExportOptions(**asked)))] == uuids
+def test_filters(db, project, voted, out, options, uuids):
+    assert [row["uuid"] for row in read(export_labels(db, project.id, out, LabelExportOptions(**options)))] == uuids
 
 
 def test_pseudonyms_are_distinct_and_stable(db, project, voted, out, tmp_path):
-    wanted = LabelExportOptions(None, names=False)
-    rows = read(export_labels(db, project.id, out, wanted))
-    ann, same, bob, again, judge = [row["annotator"] for row in rows]
-    assert (ann, ann) == (same, again) != (bob, bob)
+    options = LabelExportOptions(None, names=False)
+    rows = read(export_labels(db, project.id, out, options))
+    ann, same, bob, ann_again, judge = [row["annotator"] for row in rows]
+    assert (ann, ann) == (same, ann_again) != (bob, bob)
     assert (ann, bob) == ("visitor-bb82030dbc2b", "visitor-011e39efe225")
     assert judge == "judge:polite"
-    assert read(export_labels(db, project.id, tmp_path / "again", wanted)) == rows
+    assert read(export_labels(db, project.id, tmp_path / "again", options)) == rows
     folder = export_dataset(db, project.id, tmp_path / "set", LabelExportOptions(annotators=("ann",), names=False))
-    told = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file())
-    assert '"ann"' not in told
+    content = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file())
+    assert '"ann"' not in content
     assert json.loads((folder / "provenance.json").read_text())["chosen_with"]["annotators"] == 1
 
 
@@ -97,12 +97,12 @@ def test_token_ids_are_optional(db, project, voted, out):
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [{"annotators": ("carol",)}, {"annotators": ("bob",), "ties": "drop"}, {"agreement": 0.9, "annotators": ("dan",)}],
 )
-def test_nothing_to_export_is_an_error_that_names_what_exists(db, project, voted, out, asked, names):
+def test_nothing_to_export_is_an_error_that_names_what_exists(db, project, voted, out, options, names):
     with pytest.raises(LabelError, match="it has 4 of people and 1 simulated"):
-        export_labels(db, project.id, out, LabelExportOptions(**asked))
+        export_labels(db, project.id, out, LabelExportOptions(**options))
     assert not out.exists()
 
 

@@ -1,4 +1,4 @@
-"""A policy as a whole model folder: transformers loads it, and it computes what base and adapter compute."""
+"""A policy merged into a model folder: transformers loads it, and it computes the same as base and adapter."""
 
 import json
 import re
@@ -91,7 +91,7 @@ def test_the_folder_computes_what_base_and_adapter_compute(db, home, out, tmp_pa
 
 @pytest.mark.filterwarnings(GPT2_NOTE)
 def test_square_weights_of_gpt2_are_transposed_too(db, home, out, tmp_path):
-    """attn.c_proj is (32, 32), stored as (in, out): its shape does not tell."""
+    """attn.c_proj is (32, 32), stored as (in, out), which the shape does not show."""
     model = tiny_models.save_gpt2(tmp_path / "base")
     run_id = make_run(db, home, model)
     merged, expected = load(export_model(db, home, run_id, out)), in_peft(home, run_id, model).merge_and_unload()
@@ -103,7 +103,7 @@ def test_square_weights_of_gpt2_are_transposed_too(db, home, out, tmp_path):
 
 @pytest.mark.filterwarnings(GPT2_NOTE)
 def test_names_without_the_models_own_prefix(db, home, out, tmp_path):
-    """The files of GPT-2 on the Hub name a weight h.0.… where the model has transformer.h.0.…"""
+    """The files of GPT-2 on the Hub name a weight h.0.…; in the model it is transformer.h.0.…"""
     model = tiny_models.save_gpt2(tmp_path / "base")
     path = model / "model.safetensors"
     save_file({k.removeprefix("transformer."): v for k, v in load_file(path).items()}, path, {"format": "pt"})
@@ -163,7 +163,7 @@ def test_the_card_states_data_method_and_kl(db, home, out, tmp_path):
     assert "75.0% (cross-validated)" in card
     assert "| KL to the base, on the step's responses | 3.46 nats per response |" in card
     assert "| score of the step's responses | 1.25 sd of the base's |" in card
-    assert "held-out" not in card  # what was not measured is not in the table
+    assert "held-out" not in card  # metrics that were not measured are not in the table
     assert 'system prompt: "Answer briefly."' in card
 
 

@@ -1,4 +1,4 @@
-"""import(export(x)) loses nothing, in every format, whatever the texts; and the layouts fit what TRL documents."""
+"""import(export(x)) loses nothing, for every format and any texts; the layouts are those that TRL documents."""
 
 import csv
 import gzip
@@ -37,11 +37,11 @@ def random_lab(home, seed):
     """Pairs of odd texts, votes of several people and judges, ties, skips, undone votes, repeats, equal texts, equal pairs."""
     rng = random.Random(seed)
     db = Database.open(home)
-    asked = {f"{text(rng)}{i}{text(rng)}": rng.choice(["train", "eval"]) for i in range(4)}
-    project = projects.create_project(db, "p", "embedded", "abc", "own", seed, list(asked.items()))
-    known = [p for part in ("train", "eval") for p in projects.prompts(db, project.id, part)]
+    prompts = {f"{text(rng)}{i}{text(rng)}": rng.choice(["train", "eval"]) for i in range(4)}
+    project = projects.create_project(db, "p", "embedded", "abc", "own", seed, list(prompts.items()))
+    stored_prompts = [p for part in ("train", "eval") for p in projects.prompts(db, project.id, part)]
     for number in range(12):
-        prompt = rng.choice(known)
+        prompt = rng.choice(stored_prompts)
         texts = rng.choice([(text(rng), text(rng)), ("same", "same"), ("x", "y")])
         sides = projects.add_completions(db, [
             NewCompletion(prompt.id, words, (number, side), rng.choice(["base", "run/1/5"]), rng.randrange(2**53))
@@ -50,11 +50,11 @@ def random_lab(home, seed):
         (pair,) = projects.add_pairs(
             db, project.id, [(sides[0].id, sides[1].id, rng.choice(["random", "uncertainty: 0.3"]))]
         )
-        for who in rng.sample(["ann", "@bob, jr.", "'=судья", "judge:polite"], rng.randint(0, 4)):
+        for name in rng.sample(["ann", "@bob, jr.", "'=судья", "judge:polite"], rng.randint(0, 4)):
             for repeat in (False, True)[: rng.randint(1, 2)]:
                 cast_vote(db, Vote(
-                    f"{seed}-{number}-{who}-{repeat}", pair.id, who,
-                    Source.SIMULATED if who.startswith("judge:") else Source.HUMAN, rng.choice(list(Choice)), rng.random() < 0.5,
+                    f"{seed}-{number}-{name}-{repeat}", pair.id, name,
+                    Source.SIMULATED if name.startswith("judge:") else Source.HUMAN, rng.choice(list(Choice)), rng.random() < 0.5,
                     rng.choice([None, rng.randrange(10**6)]), rng.random() * 2e9, strength=rng.choice([None, *Strength]),
                     note=text(rng), repeat=repeat, via=rng.choice(["page", "api"]),
                 ))  # fmt: skip
@@ -63,8 +63,8 @@ def random_lab(home, seed):
     return db, project
 
 
-def in_the_table(db):
-    """What people and judges said, straight from the votes: all but skips and what was taken back."""
+def stored_votes(db):
+    """The votes of people and judges as stored, without skips and undone votes."""
     with db.read() as conn:
         rows = conn.exec_driver_sql(
             "SELECT uuid, annotator, source, choice, repeat, response_ms, created_at, strength, note, via FROM votes"
@@ -74,7 +74,7 @@ def in_the_table(db):
 
 
 def comparable(rows, imported):
-    """Rows without what another lab must number anew; which votes share a pair is kept."""
+    """Rows with pair ids renumbered by first occurrence and checkpoints without "imported/"."""
     pairs: dict = {}
     found = []
     for original in rows:
@@ -108,12 +108,12 @@ def test_export_import_round_trip(tmp_path, format_, seed):
         more = save_import(other, found, ImportTarget(there.id))
         assert (more.votes, more.held, more.pairs, more.duplicates) == (0, len(before), 0, 0)
         after = label_rows(other, there, ALL)
-        said, again = in_the_table(db), in_the_table(other)
+        original_votes, imported_votes = stored_votes(db), stored_votes(other)
     assert save_import(db, found, ImportTarget(project.id)).held == len(before)
     assert label_rows(db, project, ALL) == before
     db.close()
-    assert len(said) == len(before)
-    assert again == said
+    assert len(original_votes) == len(before)
+    assert imported_votes == original_votes
     assert comparable(after, True) == comparable(before, False)
 
 
@@ -122,8 +122,8 @@ def test_conversations_round_trip(tmp_path, seed):
     db, project = random_lab(tmp_path / "a", seed)
     for layout in ("votes", "explicit", "implicit"):
         for format_ in ("jsonl", "parquet"):
-            wanted = LabelExportOptions(source=None, messages=True, layout=layout, format=format_)
-            path = export_labels(db, project.id, tmp_path / f"{layout}-{format_}", wanted)
+            options = LabelExportOptions(source=None, messages=True, layout=layout, format=format_)
+            path = export_labels(db, project.id, tmp_path / f"{layout}-{format_}", options)
             plain = label_rows(
                 db, project, LabelExportOptions(source=None, layout="votes" if layout == "votes" else "explicit")
             )
@@ -168,14 +168,14 @@ def test_trl_layouts_have_exactly_trls_columns(db, project, voted, out, format_)
 
 
 def test_trls_conversational_layouts(db, project, voted, out):
-    wanted = LabelExportOptions(layout="explicit", messages=True)
-    assert rows_of(export_labels(db, project.id, out, wanted))[0] == {
+    options = LabelExportOptions(layout="explicit", messages=True)
+    assert rows_of(export_labels(db, project.id, out, options))[0] == {
         "prompt": [{"role": "user", "content": "Once"}],
         "chosen": [{"role": "assistant", "content": " a1"}],
         "rejected": [{"role": "assistant", "content": " b1"}],
     }
-    wanted = LabelExportOptions(layout="implicit", messages=True, format="parquet")
-    assert rows_of(export_labels(db, project.id, out, wanted))[1] == {
+    options = LabelExportOptions(layout="implicit", messages=True, format="parquet")
+    assert rows_of(export_labels(db, project.id, out, options))[1] == {
         "chosen": [{"role": "user", "content": "Once"}, {"role": "assistant", "content": " b2"}],
         "rejected": [{"role": "user", "content": "Once"}, {"role": "assistant", "content": " a2"}],
     }
@@ -192,8 +192,8 @@ def test_imported_conversations_are_exported_as_messages(tmp_path, db, project):
     path.write_text(json.dumps(row))
     save_import(db, parse_file(ImportRequest(str(path))), ImportTarget(project.id, use_prompts=True))
     assert prompt_of_chat(turns) in [p.text for p in projects.prompts(db, project.id, "train")]
-    wanted = LabelExportOptions(layout="explicit", messages=True)
-    assert rows_of(export_labels(db, project.id, tmp_path / "out", wanted)) == [row]
+    options = LabelExportOptions(layout="explicit", messages=True)
+    assert rows_of(export_labels(db, project.id, tmp_path / "out", options)) == [row]
 
 
 def test_agreement_filter(db, project, voted, out):
@@ -254,5 +254,5 @@ def test_csv_escapes_formulas_but_not_in_text_columns(tmp_path, db, project):
         assert ("takes the apostrophe away" in (folder / "README.md").read_text()) is told
     others = tmp_path / "others.csv"
     others.write_text("prompt,chosen,rejected,annotator\nOnce,'=a,b,'=ann\n")
-    (theirs,) = parse_file(ImportRequest(str(others))).votes  # not ours: nothing is taken away
+    (theirs,) = parse_file(ImportRequest(str(others))).votes  # not an export of the lab: no apostrophe is removed
     assert (decided(theirs)[1], theirs.annotator) == ("'=a", "'=ann")

@@ -1,4 +1,4 @@
-"""A run's files: exact contents, and what a reader of each format gets back."""
+"""A run's files: exact contents, and what readers of each format get."""
 
 import csv
 import json
@@ -82,7 +82,7 @@ def test_manifest_content_without_local_paths(db, home, run, out):
 
 
 @pytest.mark.parametrize(
-    ("name", "kept"),
+    ("name", "portable"),
     [
         ("embedded", "embedded"),
         ("owner/model", "owner/model"),
@@ -95,8 +95,8 @@ def test_manifest_content_without_local_paths(db, home, run, out):
         ("cheerful", "cheerful"),
     ],
 )
-def test_portable_names_of_paths(name, kept):
-    assert portable_name(name) == kept
+def test_portable_names_of_paths(name, portable):
+    assert portable_name(name) == portable
 
 
 def test_run_export_files(db, home, run, out, names):
@@ -209,7 +209,7 @@ def test_tensorboard_events(db, home, run, out, hostile):
     assert texts.keys() == {(0, "samples/0"), (0, "samples/1"), (2, "samples/0")}
     assert texts[2, "samples/0"] == "    Once\n\n→ score 1.500, gold 2.000, seed 3\n\n     later"
     assert all(line.startswith("    ") for line in texts[0, "samples/1"].split("\n\n→")[0].split("\n"))
-    assert {step: round(spent, 3) for step, spent in times.items()} == {0: 0.0, 1: 2.5, 2: 5.0, 3: 5.0}
+    assert {step: round(seconds, 3) for step, seconds in times.items()} == {0: 0.0, 1: 2.5, 2: 5.0, 3: 5.0}
 
 
 def test_two_exports_are_the_same_bytes(db, home, run, out):

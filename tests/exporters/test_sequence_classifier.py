@@ -1,4 +1,4 @@
-"""A reward model with pooling = last as a sequence classifier, in the hands of PEFT's own class; six families of models."""
+"""A reward model with pooling = last as a sequence classifier loaded with PEFT, for six families of models."""
 
 import json
 import warnings
@@ -52,14 +52,14 @@ def test_classifier_logit_plus_offset_is_the_score(kind, tmp_path):
 
 
 def test_reward_models_that_cannot_be_a_classifier():
-    """A mean of positions, no adapter, several heads, or a model that is not there: those stay as they are."""
+    """Mean pooling, no adapter, several heads, or a missing model: these are not converted."""
     last = {"adapter": True, "pooling": "last", "backbone": "embedded"}
     assert sequence_classifier.can_export(last)
     assert not sequence_classifier.can_export(last | {"pooling": "mean"})
     assert not sequence_classifier.can_export(last | {"adapter": False})
     assert not sequence_classifier.can_export(last | {"ensemble": {"members": 3}})
-    for gone in ("someone/never-downloaded", "/no/such/folder"):
-        assert not sequence_classifier.can_export(last | {"backbone": gone})
+    for missing in ("someone/never-downloaded", "/no/such/folder"):
+        assert not sequence_classifier.can_export(last | {"backbone": missing})
 
 
 @pytest.mark.parametrize("kind", model_families.KINDS)

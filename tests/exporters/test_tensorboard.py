@@ -1,4 +1,4 @@
-"""The event file against bytes that TensorBoard 2.21's own record writer and protocol buffers made of the same events."""
+"""The event file against the bytes that TensorBoard 2.21 writes for the same events."""
 
 import io
 
