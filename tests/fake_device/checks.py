@@ -105,7 +105,7 @@ def test_the_device_records_synchronisations():
 
 
 class Watched:
-    """What a method of a trainer waits for whenever it is called, and what it found last."""
+    """Wraps a method of a trainer: records the synchronisations of all calls and the last result."""
 
     def __init__(self, trainer, name):
         self.method, self.waits, self.actual = getattr(trainer, name), [], None
@@ -202,10 +202,10 @@ def test_supervised_fine_tuning(llama_folder, use_device):
 
 @pytest.mark.parametrize("places", [pytest.param(("cpu", device.NAME), marks=SLOW), (device.NAME, "cpu")])
 def test_a_run_resumes_on_another_device(llama_folder, use_device, places, tmp_path):
-    def made(where):
-        return on_device(use_device, where, lambda: tiny_models.learner(llama_folder, "ppo", torch.float64))
+    def trainer_on(place):
+        return on_device(use_device, place, lambda: tiny_models.learner(llama_folder, "ppo", torch.float64))
 
-    first, second = map(made, places)
+    first, second = map(trainer_on, places)
     tiny_models.run(first, 2)
     save_checkpoint(tmp_path, first.adapters, "policy", *first.state.state_dict())
     second.state.load_state_dict(*load_latest(tmp_path))

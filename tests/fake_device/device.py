@@ -1,4 +1,4 @@
-"""A fake device for machines without a GPU: its data is on the CPU, but it behaves like a GPU where programs go wrong.
+"""A fake device for machines without a GPU: its data is on the CPU, but incorrect programs fail on it as on a GPU.
 
 Tensors of the two devices cannot be mixed (except tensors without dimensions in pointwise operations, and CPU tensors as
 indices), a CPU generator gives no random numbers for the device, and synchronisations with it are recorded.
