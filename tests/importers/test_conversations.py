@@ -1,4 +1,4 @@
-"""Prompts of several turns in the formats of others, and the way out of a lab and in again without a loss."""
+"""Prompts of several turns in published formats, and export and import without a loss."""
 
 import csv
 import json
@@ -110,7 +110,7 @@ HH_PROMPTS = ["\n\nHuman: Hi\n\nAssistant:", prompt_of_chat(CHAT)]
 
 @pytest.mark.parametrize("format_", ["jsonl", "csv", "parquet"])
 def test_rows_of_hh_are_restored_by_the_implicit_layout(tmp_path, format_):
-    """Of one turn too; the layouts with chats keep its turn, which the model reads alike, and not the string."""
+    """Also of one turn; the layouts with chats keep the turn, which the model reads the same way, but not the string."""
     rows = [{"chosen": f"{prompt} Yes.", "rejected": f"{prompt} No.\n\nHuman: Why?"} for prompt in HH_PROMPTS]
     path = tmp_path / "hh.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -131,9 +131,9 @@ def test_rows_of_hh_are_restored_by_the_implicit_layout(tmp_path, format_):
 
 
 def test_texts_of_an_own_csv_file_that_look_like_messages_stay_texts(tmp_path):
-    looks, better = '[{"role": "user", "content": "Hi"}]', '[{"role": "assistant", "content": "x"}]'
+    message_like, better = '[{"role": "user", "content": "Hi"}]', '[{"role": "assistant", "content": "x"}]'
     with Database.open(tmp_path / "a") as db:
-        project = projects.create_project(db, "p", "embedded", "abc", "own", 1, [(looks, "train")])
+        project = projects.create_project(db, "p", "embedded", "abc", "own", 1, [(message_like, "train")])
         (prompt,) = projects.prompts(db, project.id, "train")
         first, second = projects.add_completions(
             db, [NewCompletion(prompt.id, text, (), "base", 1) for text in (better, BRICK)]
@@ -142,7 +142,7 @@ def test_texts_of_an_own_csv_file_that_look_like_messages_stay_texts(tmp_path):
         cast_vote(db, Vote("u", pair.id, "ann", Source.HUMAN, Choice.FIRST, True))
         path = export_labels(db, project.id, tmp_path / "out", LabelExportOptions(format="csv"))
     (vote,) = parse_file(ImportRequest(str(path))).votes
-    assert (vote.prompt, vote.first.text, vote.second.text) == (looks, better, BRICK)
+    assert (vote.prompt, vote.first.text, vote.second.text) == (message_like, better, BRICK)
 
 
 OWN_COLUMNS = ["prompt", "chosen", "rejected", "annotator", "source", "first_on_left", "choice", "note"]

@@ -8,7 +8,7 @@ from rlhf_lab.importers.parsed_rows import ParsedCompletion, ParsedVote
 
 
 def assign(index, texts, choice=Choice.FIRST, annotator="ann", pair="", drop=False, **options):
-    """The slot of a vote. texts: the first text and the second, one letter each."""
+    """The slot of a vote. texts: two letters, the first and the second text."""
     item = ParsedVote(1, "p", ParsedCompletion(texts[0]), ParsedCompletion(texts[1]), choice, pair_name=pair)
     answer = Answer(
         (annotator, options.get("repeat", False), False),
@@ -73,8 +73,8 @@ def test_repeats_in_a_file_are_duplicates_except_under_another_pair_name():
 def test_an_existing_pair_takes_the_first_name_and_skips_only_as_many_votes_as_it_has():
     index = index_with_pair(Choice.FIRST)
     assert assign(index, "ba", pair="1") is None
-    again = assign(index, "ba", pair="2")
-    assert (again.pair_id, again.pair_name) == (None, "2")
+    repeated = assign(index, "ba", pair="2")
+    assert (repeated.pair_id, repeated.pair_name) == (None, "2")
     assert assign(index, "ba", annotator="bob", pair="1").pair_id == 7
     assert counts(index) == (1, 0, 0)
 

@@ -143,10 +143,10 @@ def test_mapping_and_choices_given_by_the_user(files, decided_texts):
 
 
 def test_columns_of_our_export_are_read_only_in_our_exports(files):
-    ours = PLAIN[0] | {"annotator": "judge:polite", "source": "simulated", "choice": "second", "first_on_left": False,
+    exported = PLAIN[0] | {"annotator": "judge:polite", "source": "simulated", "choice": "second", "first_on_left": False,
                        "created_at": 100.5, "response_ms": 12, "reason": "random", "split": "train",
                        "uuid": "u1", "pair_id": 3}  # fmt: skip
-    (item,) = files.parse("ours.jsonl", [ours]).votes
+    (item,) = files.parse("ours.jsonl", [exported]).votes
     assert (item.source, item.choice, item.second.text, item.first_on_left) == (
         Source.SIMULATED,
         Choice.SECOND,
@@ -164,8 +164,8 @@ def test_columns_of_our_export_are_read_only_in_our_exports(files):
 
 def test_chosen_is_not_always_the_first(files):
     rows = [{"prompt": f"p{i}", "chosen": "yes", "rejected": "no"} for i in range(200)]
-    firsts = sum(item.choice is Choice.FIRST for item in files.parse("many.jsonl", rows).votes)
-    assert 60 < firsts < 140
+    first_count = sum(item.choice is Choice.FIRST for item in files.parse("many.jsonl", rows).votes)
+    assert 60 < first_count < 140
 
 
 def test_sampled_mapping_rows_are_parsed_once(files):

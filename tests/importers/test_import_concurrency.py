@@ -1,4 +1,4 @@
-"""Imports with concurrent writers: chunks are atomic; interrupted, repeated or concurrent imports add up."""
+"""Imports with concurrent writers: chunks are atomic; interrupted, repeated or concurrent imports store each vote once."""
 
 import re
 import threading
@@ -133,9 +133,12 @@ def test_a_failed_import_reports_what_was_stored(db, project, files, gaps, monke
 
 def test_concurrent_imports_of_the_same_file_count_once(db, store, project, files, gaps):
     parsed, counts = files.parse("v.jsonl", ROWS), []
-    apart = projects.create_project(db, "another", "embedded", "abc", "tales", 7, [("Once", "train")])
+    other_project = projects.create_project(db, "another", "embedded", "abc", "tales", 7, [("Once", "train")])
     with Database.open(store) as other:
-        gaps.todo += [lambda: save_import(other, parsed, ImportTarget(apart.id)), *[None] * 5]  # five gaps of its own
+        gaps.todo += [
+            lambda: save_import(other, parsed, ImportTarget(other_project.id)),
+            *[None] * 5,
+        ]  # five gaps of its own
         gaps.todo += [lambda: counts.append(save_import(other, parsed, ImportTarget(project.id)))]
         result = save_import(db, parsed, ImportTarget(project.id))
     assert (counts[0].votes, counts[0].held) == (8, 4)
@@ -212,11 +215,11 @@ def test_deleting_the_project_stops_the_import(db, project, files, gaps):
     short = projects.create_project(db, "short-lived", *other)
     projects.open_project(db, project.id)
 
-    def gone():
+    def delete():
         delete_project(db, short.id)
         assert projects.create_project(db, "the next one", *other).id > short.id
 
-    gaps.todo += [gone]
+    gaps.todo += [delete]
     with pytest.raises(DataError, match=r'"short-lived" was deleted during the import.*import the file there'):
         save_import(db, files.parse("v.jsonl", ROWS), ImportTarget(short.id))
     with db.read() as conn:
@@ -225,10 +228,17 @@ def test_deleting_the_project_stops_the_import(db, project, files, gaps):
 
 def test_fields_that_identify_a_vote(db, project, files):
     """Annotator, source, choice, strength and repeat; not sides, notes and times."""
-    ours = {"source": "human", "first_on_left": True, "chosen": "", "strength": "much", "repeat": False, "note": "why"}
-    rows = [row("Once", **ours)]
+    fields = {
+        "source": "human",
+        "first_on_left": True,
+        "chosen": "",
+        "strength": "much",
+        "repeat": False,
+        "note": "why",
+    }
+    rows = [row("Once", **fields)]
     save_import(db, files.parse("v.jsonl", rows), ImportTarget(project.id))
-    same = [row("Once", **ours | {"note": "", "first_on_left": False}, created_at=5, response_ms=7)]
+    same = [row("Once", **fields | {"note": "", "first_on_left": False}, created_at=5, response_ms=7)]
     assert save_import(db, files.parse("same.jsonl", same), ImportTarget(project.id)).held == 1
     for other in (
         {"strength": "clearly"},
@@ -238,29 +248,29 @@ def test_fields_that_identify_a_vote(db, project, files):
         {"annotator": "bob"},
     ):
         assert (
-            save_import(db, files.parse("other.jsonl", [row("Once", **ours) | other]), ImportTarget(project.id)).votes
+            save_import(db, files.parse("other.jsonl", [row("Once", **fields) | other]), ImportTarget(project.id)).votes
             == 1
         )
 
 
 def test_repeated_rows_are_duplicates_and_not_imported_twice(db, project, files):
-    thrice = files.parse("v.jsonl", [row("Once")] * 3)
-    result = save_import(db, thrice, ImportTarget(project.id, drop_duplicates=True))
+    repeated = files.parse("v.jsonl", [row("Once")] * 3)
+    result = save_import(db, repeated, ImportTarget(project.id, drop_duplicates=True))
     assert (result.votes, result.held, result.duplicates, result.dropped) == (1, 0, 2, 2)
-    result = save_import(db, thrice, ImportTarget(project.id))
+    result = save_import(db, repeated, ImportTarget(project.id))
     assert (result.votes, result.held, result.duplicates, result.dropped) == (2, 1, 2, 0)
-    assert (save_import(db, thrice, ImportTarget(project.id)).held, len(thrice.votes)) == (3, 3)
+    assert (save_import(db, repeated, ImportTarget(project.id)).held, len(repeated.votes)) == (3, 3)
     result = save_import(
         db, files.parse("names.jsonl", [row("Far", pair_id=i // 2) for i in range(4)]), ImportTarget(project.id)
     )
     assert (result.votes, result.duplicates, result.pairs) == (4, 2, 4)
-    otherwise = [row("q", pair_id=1), row("q", "tie", pair_id=1), row("q", "tie", pair_id=2)]
-    result = save_import(db, files.parse("otherwise.jsonl", otherwise), ImportTarget(project.id))
+    contradicting = [row("q", pair_id=1), row("q", "tie", pair_id=1), row("q", "tie", pair_id=2)]
+    result = save_import(db, files.parse("otherwise.jsonl", contradicting), ImportTarget(project.id))
     assert (result.votes, result.duplicates, result.pairs) == (3, 1, 3)
-    nobody = files.parse("nobody.jsonl", [row("p", annotator="")] * 3)
-    result = save_import(db, nobody, ImportTarget(project.id))  # three people perhaps
+    anonymous = files.parse("nobody.jsonl", [row("p", annotator="")] * 3)
+    result = save_import(db, anonymous, ImportTarget(project.id))  # possibly three people
     assert (result.votes, result.duplicates, result.pairs) == (3, 2, 3)
-    assert save_import(db, nobody, ImportTarget(project.id)).held == 3
+    assert save_import(db, anonymous, ImportTarget(project.id)).held == 3
 
 
 @pytest.mark.sqlite

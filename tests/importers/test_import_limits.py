@@ -1,4 +1,4 @@
-"""Small files that unpack to very much: refused before they fill the memory, with what to do."""
+"""Small files that unpack to very large contents are refused before they fill the memory, with advice."""
 
 import gzip
 import io

@@ -158,7 +158,7 @@ def test_many_errors_are_counted_and_the_first_twenty_listed(db, project, files)
 
 
 def test_errors_in_a_long_json_array_name_the_line(tmp_path):
-    """Counted on from row to row: from the beginning each time, 40,000 rows took 37 s."""
+    """Lines are counted from row to row; counting from the start each time took 37 s for 40,000 rows."""
     file = tmp_path / "list.json"
     rows = [json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"})] * 3
     file.write_text("[\n" + ",\n\n".join(rows) + "\n]")

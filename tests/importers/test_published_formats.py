@@ -1,4 +1,4 @@
-"""Files in the shapes of published data sets and annotation tools: the votes that are in them, written down by hand.
+"""Files in the formats of published data sets and annotation tools, with the expected votes written by hand.
 
 Our own short texts; the names of the columns and the values of votes are those of the formats. docs/FORMATS.md is the same table.
 """
@@ -39,7 +39,7 @@ TALK = (FRUIT, PEAR, "Another?")
 class Case:
     """A file and its votes: (row, prompt or its messages, better text, worse text, win/tie/both_bad/skip, annotator, strength).
 
-    question: what the importer asks, as a pattern; mapping, choices: the answer to it.
+    question: pattern of the question that the importer asks; mapping, choices: the answer to it.
     """
 
     rows: Any

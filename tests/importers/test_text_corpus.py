@@ -1,4 +1,4 @@
-"""Texts of one column: what PPO-ptx mixes in."""
+"""Texts of one column, for PPO-ptx."""
 
 import gzip
 
@@ -24,7 +24,7 @@ def test_the_column_is_optional_if_unambiguous(files):
 
 def test_one_text_per_line(tmp_path):
     path = tmp_path / "tales: mine.txt"
-    path.write_text("\ufeffone\n\n  two \n")  # with the mark that some editors put first
+    path.write_text("\ufeffone\n\n  two \n")  # with the byte order mark of some editors
     assert load_texts(str(path)) == (["one", "two"], "tales: mine.txt")
 
 
@@ -51,16 +51,16 @@ def test_only_the_first_texts_are_read(files, monkeypatch):
 
 
 def test_a_data_set_on_the_hub(monkeypatch):
-    asked = []
+    requests = []
 
     def load_dataset(name, config, *, split, streaming):
-        asked.append((name, split, streaming))
+        requests.append((name, split, streaming))
         return iter([{"body": f"text {i}"} for i in range(5)])
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     monkeypatch.setattr(module, "MAX_TEXTS", 3)
     assert load_texts("someone/stories:body") == (["text 0", "text 1", "text 2"], "stories:body")
-    assert asked == [("someone/stories", "train", True)]
+    assert requests == [("someone/stories", "train", True)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What only the user knows: the importer asks for it or reports the row; it never guesses."""
+"""Ambiguous files: the importer asks the user or reports the row; it never guesses."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_missing_vote_in_parquet_is_the_same_error(files):
 
 @pytest.mark.parametrize("word", ["None", "none", "null", "NaN", "N/A"])
 def test_a_word_for_a_missing_value_is_no_vote(files, word):
-    """pandas writes an unknown winner so; it does not mean that both texts are bad."""
+    """pandas writes an unknown winner like this; it does not mean that both texts are bad."""
     parsed = files.parse("v.csv", [BIRD, BIRD | {"winner": word}])
     assert [vote.choice for vote in parsed.votes] == ["first"]
     ((row_number, message),) = problems(parsed)

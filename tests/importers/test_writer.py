@@ -1,4 +1,4 @@
-"""Into the tables: on pairs that are there or on new ones, what is there already left out, duplicates told."""
+"""Imported votes in the tables: on existing or new pairs, without votes that exist already, with a count of duplicates."""
 
 import json
 import re
@@ -92,11 +92,11 @@ def test_a_vote_joins_an_existing_pair(db, project, files):
     assert [row[3:5] for row in votes(db)] == [("ann", Choice.SECOND), ("bob", Choice.FIRST), ("cy", Choice.TIE)]
 
 
-@pytest.mark.parametrize(("drop", "kept", "pairs"), [(False, 6, 4), (True, 4, 2)])
-def test_duplicates_are_counted_and_stored_unless_dropped(db, project, files, drop, kept, pairs):
-    again = [VOTES[0] | {"winner": "tie"}, VOTES[3] | {"first": "b", "second": "a"}]  # ann thinks otherwise now
-    result = save_import(db, files.parse("v.jsonl", VOTES + again), ImportTarget(project.id, drop_duplicates=drop))
-    assert (result.duplicates, result.dropped, result.votes, result.pairs) == (2, 2 if drop else 0, kept, pairs)
+@pytest.mark.parametrize(("drop", "stored", "pairs"), [(False, 6, 4), (True, 4, 2)])
+def test_duplicates_are_counted_and_stored_unless_dropped(db, project, files, drop, stored, pairs):
+    duplicates = [VOTES[0] | {"winner": "tie"}, VOTES[3] | {"first": "b", "second": "a"}]  # ann changed her mind
+    result = save_import(db, files.parse("v.jsonl", VOTES + duplicates), ImportTarget(project.id, drop_duplicates=drop))
+    assert (result.duplicates, result.dropped, result.votes, result.pairs) == (2, 2 if drop else 0, stored, pairs)
     assert projects.count_pairs(db, project.id) == pairs
 
 
@@ -106,8 +106,8 @@ def test_importing_the_same_file_twice_adds_nothing(db, project, files, named):
     save_import(db, files.parse("v.jsonl", rows), ImportTarget(project.id))
     before = votes(db)
     turned = [row | {"first": row["second"], "second": row["first"], "winner": OTHER[row["winner"]]} for row in rows]
-    for again in (rows, rows[::-1], turned):
-        result = save_import(db, files.parse("again.jsonl", again), ImportTarget(project.id))
+    for repeated in (rows, rows[::-1], turned):
+        result = save_import(db, files.parse("again.jsonl", repeated), ImportTarget(project.id))
         assert (result.votes, result.held, result.skipped, result.duplicates, result.pairs, result.prompts) == (
             0,
             4,
@@ -285,8 +285,8 @@ def test_the_import_subprocess(db, project, files, tmp_path):
     assert "meanings of the votes" in handle_request({**request_base, "choices": "huh"})["error"]
     unknown = files.rows("unknown.jsonl", [{"question": "?", "good": "a", "bad": "b"}])
     assert handle_request({**request_base, "what": str(unknown)})["columns"] == ["question", "good", "bad"]
-    doubtful = files.rows("doubtful.jsonl", [{"prompt": "?", "first": "a", "second": "b", "winner": 0}])
-    assert handle_request({**request_base, "what": str(doubtful)})["columns"] == ["prompt", "first", "second", "winner"]
+    unclear = files.rows("doubtful.jsonl", [{"prompt": "?", "first": "a", "second": "b", "winner": 0}])
+    assert handle_request({**request_base, "what": str(unclear)})["columns"] == ["prompt", "first", "second", "winner"]
 
 
 def test_reading_a_file_does_not_import_torch(files, db, project, tmp_path):
