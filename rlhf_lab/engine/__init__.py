@@ -1,1 +1,1 @@
-"""The engine: takes jobs from the store, calls the trainers, writes rows and checkpoints."""
+"""The engine: a process that takes jobs from the store, calls the trainers, and writes rows and checkpoints."""

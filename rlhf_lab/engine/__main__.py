@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run_engine(home: Path, idle_exit_s: float, threads: int) -> None:
-    """Hold the home's lock, then work. Raises EngineError when another engine holds it, StoreError for a bad home."""
+    """Acquire the home's lock and run the worker. Raises EngineError if another engine holds it, StoreError for a bad home."""
     home = home.resolve()
     lock = FileLock(home / "engine.lock", timeout=0)
     try:
@@ -62,7 +62,7 @@ def run_engine(home: Path, idle_exit_s: float, threads: int) -> None:
         db = Database.open(home)
         record_heartbeat(db, STATE_STARTING)
         set_training_env()
-        import torch  # only now: it takes seconds, and it reads the environment when it is imported
+        import torch  # late: the import takes seconds, and reads environment variables that are set above
 
         from rlhf_lab.engine.worker import Worker
 
@@ -77,7 +77,7 @@ def run_engine(home: Path, idle_exit_s: float, threads: int) -> None:
 
 
 def _open_log(home: Path) -> None:
-    """HOME/engine.log, turned over at 2 MiB, three old ones kept."""
+    """Log to HOME/engine.log, which is rotated at 2 MiB; three old files are kept."""
     handler = logging.handlers.RotatingFileHandler(home / "engine.log", maxBytes=2 * 2**20, backupCount=3)
     handler.setFormatter(OneLineFormatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
@@ -85,7 +85,7 @@ def _open_log(home: Path) -> None:
 
 
 def _lower_priority() -> None:
-    """Low priority: the page and the person's other work come first."""
+    """Run at low priority, so that the page and other programs of the person come first."""
     if hasattr(os, "nice"):
         os.nice(max(0, NICENESS - os.nice(0)))
 

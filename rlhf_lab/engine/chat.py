@@ -1,4 +1,4 @@
-"""CHAT jobs: an answer to a conversation, sampled in slices so that a training continues in between."""
+"""CHAT jobs: an answer to a conversation, sampled in slices so that a training can continue in between."""
 
 import time
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import REPLACEMENT_CHARACTER, Backbone
 from rlhf_lab.models.sampling.sampler import TokenStream, uniforms
 
-CHAT_SLOT = "chat"  # adapter name: other jobs between the slices of an answer load theirs elsewhere
+CHAT_SLOT = "chat"  # an adapter name of its own, because other jobs load adapters between the slices of an answer
 
 
 class FittingConversation(NamedTuple):
     """The newest turns of a conversation that leave room for an answer.
 
-    prompt: as the lab stores it; tokens: its ids. turns_left_out: how many older turns are missing.
+    prompt: in the form that the lab stores. tokens: its ids. turns_left_out: number of older turns that were dropped.
     """
 
     prompt: str
@@ -27,7 +27,7 @@ class FittingConversation(NamedTuple):
 
 
 def fit_conversation(backbone: Backbone, chat: Chat, max_new_tokens: int) -> FittingConversation:
-    """The conversation for the model, from the oldest message of the user on that fits.
+    """The conversation from the oldest user message on from which it fits the model's context.
 
     A model without a chat template continues the text. Raises ModelError if even the newest message is too long.
     """
@@ -85,7 +85,7 @@ class ChatAnswer:
 
     @property
     def progress(self) -> float:
-        """Tokens so far as a share of the longest response."""
+        """Tokens so far as a fraction of max_new_tokens."""
         return len(self._tokens) / self._length
 
     @property
@@ -93,10 +93,11 @@ class ChatAnswer:
         return self._stream.tokens if self._stream is not None else []
 
     def result(self, *, is_complete: bool) -> dict[str, Any]:
-        """text, tokens (ids); prompt (as the model read it), turns_left_out; checkpoint with its step, note (if newer ones are
-        damaged, else ""); seconds that sampling took.
+        """The result of the job.
 
-        An answer that is not complete may end within a character, which is left out.
+        Keys: text, tokens (ids), prompt (as the model read it), turns_left_out, checkpoint (with its step), note (if newer
+        checkpoints are damaged, otherwise ""), seconds (spent on sampling). If an incomplete answer ends within a character, that
+        character is left out.
         """
         conversation, tokens = self._conversation, self._tokens
         text = self._backbone.decode(tokens, after=conversation.tokens)

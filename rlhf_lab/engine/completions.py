@@ -1,4 +1,4 @@
-"""Short jobs about texts: continue prompts, score texts, and show what each token contributes to the score."""
+"""Short jobs on texts: continue prompts, score texts, and compute what each token contributes to the score."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -45,10 +45,10 @@ def reference_samples(
     on_progress: ProgressCallback = no_progress,
     on_tokens: Callable[[int, int], None] = lambda *_: None,
 ) -> ReferenceSamples:
-    """Base samples for train prompts at the project's temperature, which scores are normalised on.
+    """Samples of the base model for train prompts, at the project's temperature. Scores are normalised on them.
 
-    The same for every reward model of a project. on_tokens: called with the number of tokens that each text has so far, and the
-    most that it can have.
+    They are the same for every reward model of a project. on_tokens: called with the number of tokens that each text has so far
+    and the maximum number.
     """
     backbone, adapters = model_cache.load_project(project)
     fitting_prompts = prompts_that_fit(backbone, prompts(model_cache.db, project.id, "train"))
@@ -85,10 +85,10 @@ def complete(
 
     payload: prompts (list of texts), checkpoint, seed, and optionally temperature (default: the project's), max_new_tokens,
     reward_model_id, words (true: also token contributions to the score), leave_out (true: skip prompts that are too long).
-    Result: texts, tokens (ids), checkpoint (for "latest" with its step), note (if newer checkpoints are damaged, else ""); with a
-    reward model also scores; with words also `words` and `token_scores` as in `explain`; with leave_out also left_out: the
-    indices of skipped prompts.
-    Raises ModelError if a prompt is too long, with leave_out only if all are.
+    Result: texts, tokens (ids), checkpoint (with its step for "latest"), note (if newer checkpoints are damaged, otherwise "");
+    with a reward model also scores; with words also `words` and `token_scores` as in `explain`; with leave_out also left_out, the
+    indices of the skipped prompts.
+    Raises ModelError if a prompt is too long, or with leave_out if all prompts are.
     """
     backbone, adapters = model_cache.load_project(project)
     prompt_texts, max_new_tokens = [str(prompt) for prompt in payload["prompts"]], payload.get("max_new_tokens")
@@ -165,10 +165,11 @@ def token_contributions(
 def token_pieces(backbone: Backbone, ids: Sequence[int], text: str) -> list[str]:
     """The text split at its token boundaries, one piece per token.
 
-    A token that ends within a character (bytes of an emoji) gets an empty piece, the one that completes the character gets it.
+    A token that ends within a character (for example in the bytes of an emoji) gets an empty piece; the token that completes the
+    character gets the whole character.
     """
     boundaries = [0]
-    # Decoding alone drops the first space of a text in SentencePiece models; see Backbone.decode.
+    # SentencePiece models drop the first space of a text that is decoded without its prompt; see Backbone.decode.
     dropped = int(text.startswith(" ") and not backbone.decode(ids).startswith(" "))
     for i in range(1, len(ids)):
         boundaries.append(max(boundaries[-1], dropped + common_prefix_length(backbone.decode(ids[:i]), text[dropped:])))

@@ -1,8 +1,8 @@
 """Training in several processes: a child of the engine, started by `accelerate launch`, one process per GPU (gloo on CPUs).
 
-`train_policy` and `train_reward` run in the engine: they start the processes, wait for them while the engine serves short jobs,
-and terminate them when the engine exits. `run_policy_worker` and `run_reward_worker` run in each process of the child. The main
-process applies the control events of a run between steps and broadcasts them to the others.
+`train_policy` and `train_reward` run in the engine: they start the processes, wait for them while the engine runs short jobs, and
+terminate them when the engine exits. `run_policy_worker` and `run_reward_worker` run in each of the started processes. The main
+one of these applies the control events of a run between steps and broadcasts them to the others.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ LOG_FILE = "processes.log"
 ENGINE_VARIABLE = "RLHF_LAB_ENGINE"  # the identity of the engine process, as JSON
 TERMINATE_TIMEOUT_S = 20.0
 LAUNCHED_VARIABLE = "TORCHELASTIC_RUN_ID"  # set for processes that `accelerate launch` starts
-ERROR_REPORT_WAIT_S = 30.0  # how long a failed process waits for the main one, which failed too, to record the error
+ERROR_REPORT_WAIT_S = 30.0  # after an error in all processes, the others wait this long for the main one to record it
 REWARD_PROCESS_DIED = (
     f"one of the processes that trained the reward model died, and the others were ended ({LOG_FILE} in the home's "
     f"folder {REWARD_MODELS_FOLDER} says more). The labels are untouched: train it again."
@@ -50,7 +50,7 @@ REWARD_PROCESS_DIED = (
 
 
 def launch_command(processes: int, arguments: list[str]) -> list[str]:
-    """The command that starts the processes. arguments: of `python -m rlhf_lab` in each of them."""
+    """The command that starts the processes. arguments: passed to `python -m rlhf_lab` in each of them."""
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(LAUNCH_CONFIG)]
     return [*launcher, "--num_processes", str(processes), "-m", "rlhf_lab", *arguments]
 
@@ -58,8 +58,8 @@ def launch_command(processes: int, arguments: list[str]) -> list[str]:
 def launch_and_wait(processes: int, arguments: list[str], folder: Path, keep_running: Callable[[], bool]) -> bool:
     """Start the processes and wait for them; their output goes to a log in the folder.
 
-    keep_running: polled; once it returns false or raises, the processes are terminated. Returns whether they ended by
-    themselves.
+    keep_running: polled; when it returns false or raises, the processes are terminated. Returns whether they ended without being
+    terminated.
     """
     check_devices(processes)
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def terminate(child: subprocess.Popen[bytes]) -> None:
 
 
 def last_log_line(folder: Path) -> str:
-    """ " It ended with: …", the last line that the processes wrote; "" where there is none."""
+    """ " It ended with: …" with the last line that the processes wrote; "" if they wrote nothing."""
     with suppress(OSError):
         lines = (folder / LOG_FILE).read_bytes()[-4000:].decode("utf-8", "replace").splitlines()
         last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -120,9 +120,9 @@ def train_policy(
     should_exit: Callable[[], bool],
     report_progress: JobProgressCallback,
 ) -> RunStatus:
-    """Train a run in processes of its own. INTERRUPTED when the engine exits; the job is then requeued.
+    """Train a run in separate processes. Returns INTERRUPTED if the engine exits; the job is then requeued.
 
-    Raises TrainingError when the run failed or a process died, ClaimedError while the run already has processes.
+    Raises TrainingError if the run failed or a process died, ClaimedError while another process writes the run.
     """
     check_unlocked(home, run_id)
     run = get_run(db, run_id)
@@ -139,7 +139,7 @@ def train_policy(
 
     arguments = ["train-policy", "--run", str(run_id), "--home", str(home)]
     if not launch_and_wait(run_control.process_count(db, run), arguments, run_folder(home, run_id), keep_running):
-        if not is_locked(home, run_id):  # else another process started it first, and ours were still waiting
+        if not is_locked(home, run_id):  # if locked, another process trains the run and ours were waiting for the lock
             set_run_status(db, run_id, RunStatus.INTERRUPTED, ENGINE_EXIT_MESSAGE)
         return RunStatus.INTERRUPTED
     finished_run = get_run(db, run_id)
@@ -152,10 +152,10 @@ def train_policy(
 
 
 def train_reward(home: Path, db: Database, job: Job, *, on_progress: ProgressCallback) -> dict[str, object] | None:
-    """Train a reward model in processes of its own. Returns the job's result, None if it was cancelled.
+    """Train a reward model in separate processes. Returns the job's result, or None if it was cancelled.
 
-    The main process records how the job ended. `on_progress` may raise. Raises TrainingError when the
-    training failed or a process died.
+    The main process of the training records the outcome of the job. `on_progress` may raise. Raises TrainingError if the training
+    failed or a process died.
     """
 
     def keep_running() -> bool:
@@ -174,11 +174,11 @@ def train_reward(home: Path, db: Database, job: Job, *, on_progress: ProgressCal
 
 @contextmanager
 def join_distributed() -> Iterator[Distributed]:
-    """The processes that train together. They exit when the engine or their launcher dies: the work is then done again by
-    others, and two must not write at the same time.
+    """Join the processes that train together.
 
-    No process exits before the main one has stored the result, because a failed exit of one ends all. An error of our own occurs
-    in all processes at the same point; the others then wait until the main one has recorded it.
+    They exit if the engine or their launcher dies: the next engine repeats the work, and two processes must not write at the same
+    time. No process exits before the main one has stored the result, because the launcher ends all of them if one fails. A
+    LabError occurs in all processes at the same point; the others then wait until the main one has recorded it.
     """
     if engine_identity := os.environ.get(ENGINE_VARIABLE):
         engine_process.exit_when_process_ends(ProcessIdentity(**json.loads(engine_identity)))
@@ -197,12 +197,12 @@ def join_distributed() -> Iterator[Distributed]:
 
 
 def _lock_if_main_process(distributed: Distributed, home: Path, run_id: int) -> AbstractContextManager[None]:
-    """The main process locks the run for all."""
+    """Lock the run in the main process, on behalf of all."""
     return lock_run(home, run_id) if distributed.is_main_process else nullcontext()
 
 
 def run_policy_worker(home: Path, run_id: int) -> RunStatus:
-    """Train a run as one of its processes, until the run ends."""
+    """Train a run as one of its processes until the run ends."""
     with join_distributed() as distributed, Database.open(home) as db, _lock_if_main_process(distributed, home, run_id):
         sharded = distributed.world_size > 1 and PolicyConfig.from_dict(get_run(db, run_id).config).shard_backbone
         try:
@@ -220,7 +220,7 @@ def run_policy_worker(home: Path, run_id: int) -> RunStatus:
 
 
 def run_reward_worker(home: Path, job_id: int) -> None:
-    """Train a reward model as one of its processes. The main one reports progress and records how the job ended."""
+    """Train a reward model as one of its processes. The main one reports progress and records the outcome of the job."""
     with join_distributed() as distributed, Database.open(home) as db:
         job = queue.get_job(db, job_id)
         if job.status is not JobStatus.RUNNING:

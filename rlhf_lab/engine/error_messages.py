@@ -6,7 +6,7 @@ from rlhf_lab.training.distributed import Distributed, is_lost_peer_error
 
 
 def explain_error(error: BaseException) -> str:
-    """The message for the user: a LabError's own text; others with their type."""
+    """The message for the user: the text of a LabError; type and text of other errors."""
     if isinstance(error, LabError):
         return str(error)
     if is_out_of_memory(error):
@@ -18,5 +18,5 @@ def explain_error(error: BaseException) -> str:
 
 
 def explain_distributed_error(error: BaseException, distributed: Distributed, lost_peer_message: str) -> str:
-    """As `explain_error`, for one of several processes; lost_peer_message: for the case that another process died."""
+    """Like `explain_error`, for one of several processes. lost_peer_message: returned if another process has died."""
     return lost_peer_message if distributed.world_size > 1 and is_lost_peer_error(error) else explain_error(error)

@@ -1,6 +1,6 @@
 """The jobs that sample pairs and train reward models. Other jobs: policy_run.py, completions.py.
 
-`demo` on the command line and the benchmarks call the same functions in their own process.
+The command `demo` and the benchmarks call the same functions in their own processes.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ from rlhf_lab.training.reward.task import REWARD_TRAINING_ADAPTER
 from rlhf_lab.training.reward.trainer import train_reward
 
 MAX_LOSS_POINTS = 300
-UNMEASURED_SAMPLING_SHARE = 0.3  # of a reward model's job, before this machine's speed is known
+UNMEASURED_SAMPLING_SHARE = 0.3  # fraction of a reward model's job spent on sampling, if the machine's speed is unknown
 
 
 def pairs_job(
@@ -71,9 +71,9 @@ def pairs_job(
 
 @dataclass(frozen=True)
 class RewardRequest:
-    """What a reward model is trained on, and how.
+    """The labels and settings for training a reward model.
 
-    annotators: use only their labels; None: everybody's. weights: how often the labels of an annotator count, 1 by default.
+    annotators: use only their labels; None means those of all. weights: how often each annotator's labels count, by default once.
     """
 
     config: RewardConfig
@@ -94,7 +94,7 @@ def reward_job(
     report_progress: JobProgressCallback = no_job_progress,
     on_progress: ProgressCallback = no_progress,
 ) -> dict[str, object]:
-    """Train the reward model of a TRAIN_REWARD job. Result: its id and accuracy; only the main process stores anything."""
+    """Train the reward model of a TRAIN_REWARD job. Result: its id and accuracy. Only the main process stores anything."""
     assert job.project_id is not None
     project, request = get_project(model_cache.db, job.project_id), RewardRequest.from_payload(job.payload)
     if not model_cache.distributed.is_main_process:
@@ -167,7 +167,7 @@ def fit_reward_model(
 ) -> FittedReward:
     """Take a snapshot of the labels and train on it. Every process does this, with the snapshot of the main process.
 
-    Where memory runs out, the batch size is halved until a single pair does not fit.
+    If memory runs out, the batch size is halved, down to a single pair.
     """
     backbone, _ = model_cache.load_project(project)
     distributed = model_cache.distributed
@@ -185,7 +185,7 @@ def fit_reward_model(
 
 
 def _record_reward_time(model_cache: ModelCache, fitted: FittedReward, seconds: float) -> None:
-    """Keep how long a reward model took, for the estimate of the next one."""
+    """Record how long the training took, for the estimate of the next one."""
     speed = model_cache.speed
     if speed.is_measured:
         counted = count_reward(speed, fitted.config, fitted.report.labels, len(fitted.scores) // 2)
@@ -202,9 +202,9 @@ def _fit_with_oom_retry(
     reporter: "_FitProgressReporter",
     on_progress: ProgressCallback,
 ) -> tuple[RewardModel, RewardReport, RewardConfig]:
-    """Train; again with half the batch size where memory runs out. Returns the config of the successful attempt too.
+    """Train, and retry with half the batch size if memory runs out. Also returns the config of the successful attempt.
 
-    With several processes running out of memory is an error: it may happen in some of them only.
+    With several processes it is an error if memory runs out, because that may happen in some of them only.
     """
     _, adapters = model_cache.load_project(project)
     reference = reference_samples(model_cache, project, on_progress, reporter.on_tokens)
@@ -225,7 +225,7 @@ def _fit_with_oom_retry(
 
 
 def _label_note(truncated_count: int, indistinguishable_count: int = 0) -> str:
-    """What a person should know about the labels of a training; "" if all were used as they are."""
+    """A note about truncated and omitted labels; "" if all were used unchanged."""
     notes = []
     if truncated_count:
         notes.append(f"{_labels_are(truncated_count)} longer than the model reads, and truncated")
@@ -239,7 +239,7 @@ def _labels_are(count: int) -> str:
 
 
 def _sampling_share(speed: ModelSpeed, config: RewardConfig, labels: int) -> float:
-    """The share of a reward model's job that sampling the reference texts takes, if an adapter is trained on all labels."""
+    """The estimated fraction of a reward model's job spent on sampling reference texts, if an adapter is trained."""
     if not speed.is_measured:
         return UNMEASURED_SAMPLING_SHARE
     sampling = WorkCount(speed).sampling(REFERENCE_SAMPLES, REFERENCE_SAMPLES)
@@ -247,10 +247,10 @@ def _sampling_share(speed: ModelSpeed, config: RewardConfig, labels: int) -> flo
 
 
 class _FitProgressReporter:
-    """Turns sampled tokens and the trainer's updates into job progress: fraction done, seconds left, what is being done, and the
-    losses of the current fit.
+    """Converts sampled tokens and the trainer's updates into job progress.
 
-    sampling_share: of the whole job.
+    Reports the fraction done, the seconds left, the current stage, and the losses of the current fit. sampling_share: fraction of
+    the job that is spent on sampling.
     """
 
     def __init__(self, report_progress: JobProgressCallback, note: str = "", sampling_share: float = 0.0) -> None:
@@ -267,14 +267,14 @@ class _FitProgressReporter:
         self._report(self.sampling_share * sampled / longest, None, stage)
 
     def report_reading(self) -> None:
-        """The reference texts are available, and the first fit has not started its updates yet."""
+        """Report that the reference texts are sampled and the first fit has not made an update yet."""
         self._report(self.sampling_share, None, "")
 
     def on_update(self, updates_done: int, total_updates: int, loss: float, stage: str) -> None:
         if stage != self.stage:
             self.stage, self.losses = stage, []
         self.losses.append(loss)
-        if self.eta is None:  # not from the start: what precedes the first update, such as sampling, is done only once
+        if self.eta is None:  # measured from the first update on: the work before it is not repeated
             self.eta = EtaEstimator(updates_done)
         fraction = self.sampling_share + (1 - self.sampling_share) * updates_done / total_updates
         self._report(fraction, self.eta.eta_s(updates_done, total_updates), stage)
@@ -287,7 +287,7 @@ class _FitProgressReporter:
 
 
 def _save_reward_model(home: Path, model: RewardModel, config: RewardConfig, report: dict[str, Any]) -> Path:
-    """Write a reward model's folder, whole or not at all. Raises TrainingError when the disk is full."""
+    """Write a reward model's folder atomically. Raises TrainingError if it cannot be written."""
     timestamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{time.time_ns() % 10**6:06d}"
     folder = home / REWARD_MODELS_FOLDER / timestamp
     try:

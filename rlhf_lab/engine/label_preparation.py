@@ -1,4 +1,4 @@
-"""Labels for the reward trainer: weighted by annotator, and truncated to the model's context."""
+"""Prepares labels for the reward trainer: weights them by annotator and truncates them to the model's context."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ MAX_ANNOTATOR_WEIGHT = 10
 
 
 class PreparedLabels(NamedTuple):
-    """One comparison per label, in the snapshot's order. truncated_count: how many were too long for the context."""
+    """The labels in the order of the snapshot. truncated_count: how many were too long for the context."""
 
     labels: list[Comparison]
     truncated_count: int
 
 
 def check_annotator_weights(weights: Mapping[str, int]) -> dict[str, int]:
-    """Raises ConfigError unless every weight is a whole number from 1 to MAX_ANNOTATOR_WEIGHT."""
+    """The weights. Raises ConfigError unless each is a whole number from 1 to MAX_ANNOTATOR_WEIGHT."""
     for name, weight in weights.items():
         if type(weight) is not int or not 1 <= weight <= MAX_ANNOTATOR_WEIGHT:
             raise ConfigError(
@@ -37,7 +37,7 @@ def check_annotator_weights(weights: Mapping[str, int]) -> dict[str, int]:
 def check_has_labels(
     db: Database, project_id: int, label_snapshot: LabelSnapshot, annotators: Sequence[str] | None
 ) -> None:
-    """Raises LabelError if a snapshot holds no label; the message says which labels there are."""
+    """Raises LabelError if a snapshot has no labels; the message says which labels the project has."""
     if label_snapshot.vote_ids:
         return
     human, simulated = (
@@ -70,9 +70,12 @@ def prepare_labels(
 
 
 def _truncate(backbone: Backbone, label: Comparison) -> Comparison:
-    """The same label if it fits the context. Else the prompt loses its first messages, and the last of them its beginning, until
-    it takes at most half of the context, and the responses are truncated on the right: imported texts may have any length, and
-    one of them must not fail a training."""
+    """The label, truncated if it does not fit the model's context.
+
+    First the prompt is shortened to at most half of the context, by dropping its oldest messages and, if only one is left, the
+    beginning of that. Then the responses are truncated on the right. Imported texts may have any length, and a single one must
+    not make a training fail.
+    """
     context = backbone.context_length
     prompt = backbone.encode_prompt(label.prompt)
     response_ids = [
@@ -90,7 +93,7 @@ def _truncate(backbone: Backbone, label: Comparison) -> Comparison:
 
 
 def _shorten_prompt(text: str, share: float) -> str:
-    """A prompt without the first of several turns; of a single message the last characters, about this share of them."""
+    """A prompt without its oldest turn; for a single message, about this share of its characters, from the end."""
     chat = chat_of_prompt(text)
     if len(chat) > 1:
         later_turns = [i for i, message in enumerate(chat) if i and message["role"] == "user"]

@@ -31,11 +31,11 @@ from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 
 @dataclass
 class ModelCache:
-    """One home and the models loaded from it. Slots are adapter names; for each the cache knows the folder loaded into it.
+    """One home and the models loaded from it.
 
-    distributed: the processes that train together, each with a cache of its own; only the main one writes.
-    sharded: the backbone is sharded among them. startup_s: seconds that this process took before it could load a model.
-    speed: what was measured with the loaded model.
+    Slots are names of adapters; the cache records which folder is loaded into each. distributed: the processes that train
+    together; each has its own cache, and only the main one writes. sharded: the backbone is sharded among them. startup_s:
+    seconds that this process needed before it could load a model. speed: measurements of the loaded model.
     """
 
     home: Path
@@ -50,11 +50,11 @@ class ModelCache:
     _slots: dict[str, tuple[Path, RewardModel | None]] = field(default_factory=dict)
 
     def load_project(self, project: Project, recorded_dtype: str | None = None) -> tuple[Backbone, Adapters]:
-        """The backbone of a project, with its chat settings, and its adapters; another loaded backbone is unloaded first.
+        """The backbone of a project, with its chat settings, and its adapters. Another loaded backbone is unloaded first.
 
-        recorded_dtype: of the run that is resumed. Its backbone is loaded in this dtype, unless the user requests
-        another one; without it any dtype will do.
-        Raises ModelError if its weights are not those that the project was created with.
+        recorded_dtype: the dtype of a run that is resumed; the backbone is loaded in it, unless the user requests another one.
+        None accepts any dtype.
+        Raises ModelError if the weights are not those with which the project was created.
         """
         dtype = self.dtype
         if dtype is None and recorded_dtype in DTYPE_NAMES and requested_dtype() is None:
@@ -78,24 +78,24 @@ class ModelCache:
         return backbone, self._adapters
 
     def _stored_speed(self, backbone: Backbone) -> ModelSpeed:
-        """What was measured with a backbone in this environment before; the weights of its head and layers are counted."""
+        """Earlier measurements of a backbone in this environment, with the relative cost of its vocabulary head."""
         environment = f"{backbone.digest}, {backbone.device}, {backbone.model.dtype}, {torch.get_num_threads()} threads"
         stored = load_speed(self.home, socket.gethostname(), backbone.name)
         if stored is not None and stored.environment == environment:
             return stored
         head = backbone.model.get_output_embeddings().weight
-        embeddings = {backbone.model.get_input_embeddings().weight, head}  # often the same
+        embeddings = {backbone.model.get_input_embeddings().weight, head}  # often tied: the same tensor
         layer_weights = sum(p.numel() for p in backbone.model.parameters()) - sum(p.numel() for p in embeddings)
         return ModelSpeed(environment, head_cost=head.numel() / max(1, layer_weights))
 
     def save_speed(self) -> None:
-        """Store what was measured with the loaded model, for the page and the next engine."""
+        """Store the measurements of the loaded model, for the page and the next engine."""
         if self._adapters is not None and self.distributed.is_main_process:
             save_speed(self.home, socket.gethostname(), self._adapters.backbone.name, self.speed)
 
     @property
     def device_name(self) -> str:
-        """The model's device, with its dtype unless float32, for display; empty while none is loaded."""
+        """The model's device, and its dtype unless that is float32, for display; "" if no model is loaded."""
         if self._adapters is None:
             return ""
         device, dtype = str(self._adapters.backbone.device), self._adapters.backbone.model.dtype
@@ -108,7 +108,7 @@ class ModelCache:
         free_memory()
 
     def reward_model(self, reward_model_id: int, slot: str) -> RewardModel:
-        """A stored reward model, loaded into the slot unless it is already there. Its project must be loaded."""
+        """A stored reward model. It is loaded into the slot unless it is already there; its project must be loaded."""
         assert self._adapters is not None
         folder = self.home / get_reward_model(self.db, reward_model_id).path
         cached = self._slots.get(slot)

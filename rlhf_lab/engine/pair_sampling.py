@@ -1,4 +1,4 @@
-"""Sampling pairs of responses to compare, and their scores by the newest reward model."""
+"""Samples pairs of responses to compare, and scores them with the newest reward model."""
 
 import logging
 import time
@@ -37,9 +37,9 @@ from rlhf_lab.training.reward.active_selection import (
 )
 
 log = logging.getLogger("rlhf_lab.engine")
-MAX_PAIR_ATTEMPTS = 8  # with other prompts, where both responses of a pair are equal
-PAIR_BATCH_SIZE = 128  # twice as many responses are sampled together
-DIVERSITY_NEIGHBOURS = 64  # the number of newest pairs that "diversity" compares with
+MAX_PAIR_ATTEMPTS = 8  # each with another prompt, if the two responses of a pair are equal
+PAIR_BATCH_SIZE = 128  # pairs per batch of samples, which has twice as many responses
+DIVERSITY_NEIGHBOURS = 64  # number of newest pairs with which "diversity" compares candidates
 
 CompletionPair = tuple[NewCompletion, NewCompletion]
 
@@ -62,7 +62,7 @@ class PairRequest:
 
     sampling: "random" keeps all pairs; the others sample CANDIDATES_PER_PAIR times as many and select the most informative
     ("information"), uncertain ("uncertainty") or diverse ones ("diversity"); see training/reward/active_selection.py.
-    stored_first: so many random pairs are sampled and stored before the others, for a person who is waiting.
+    stored_first: number of random pairs that are sampled and stored before the others, for a person who is waiting.
     """
 
     count: int
@@ -82,11 +82,11 @@ def sample_pairs(
 ) -> list[Pair]:
     """Sample pairs of different responses to train prompts, and score them with the newest reward model, if any.
 
-    Each pair stores its kind of sampling, "uncertainty" with the kind of uncertainty; pairs are random while there is no label,
-    or no reward model, to select by. The n-th random pair of a project depends on the project's seed and temperature, the
-    checkpoint and n alone.
+    Each pair stores its kind of sampling, for "uncertainty" also the kind of uncertainty. Pairs are random if there are no labels
+    or no reward model to select them by. The n-th random pair of a project depends only on the project's seed and temperature,
+    the checkpoint and n.
     on_note: called with a message for the user if some prompts are too long.
-    Raises LabelError when the two responses to a prompt keep coming out equal; the pairs before that one are stored.
+    Raises LabelError if the two responses of a pair are equal in all attempts; the pairs before that one are stored.
     """
     count, sampling = request.count, request.sampling
     backbone, adapters = model_cache.load_project(project)
@@ -138,9 +138,12 @@ def _sample_complete_pairs(
     sampling: str,
     on_progress: ProgressCallback,
 ) -> tuple[list[CompletionPair], bool]:
-    """The pairs before the first that could not be sampled, and whether there is such a gap; all candidates of a selection."""
+    """The pairs up to the first one whose responses were equal in all attempts, and whether there is such a gap.
+
+    If pairs are selected, all candidates are returned.
+    """
     indices = range(start, start + count)
-    if sampling != "random":  # a range of its own for each batch
+    if sampling != "random":  # each batch has its own range of indices
         indices = range(start * CANDIDATES_PER_PAIR, (start + count) * CANDIDATES_PER_PAIR)
         spec = spec._replace(purpose="candidate")
     pairs_by_index = _sample_at_indices(backbone, adapters, spec, indices, on_progress)
@@ -148,7 +151,7 @@ def _sample_complete_pairs(
         completion_pairs = [pairs_by_index[n] for n in indices if n in pairs_by_index]
         return completion_pairs, len(completion_pairs) < count
     first_gap = next((n for n in indices if n not in pairs_by_index), indices.stop)
-    # The pairs after a gap are sampled again next time: their index decides their texts.
+    # Pairs after the gap are dropped: the next call samples the same texts at their indices.
     return [pairs_by_index[n] for n in range(start, first_gap)], first_gap < indices.stop
 
 
@@ -160,7 +163,7 @@ def _select_pairs(
     sampling: str,
     on_progress: ProgressCallback,
 ) -> list[CompletionPair]:
-    """The candidates that are most worth labelling."""
+    """The candidates with the greatest value for labelling."""
     backbone, adapters = model_cache.load_project(project)
     prompt_texts = {prompt.id: prompt.text for prompt in prompts(model_cache.db, project.id, "train")}
     prompt_ids = [backbone.encode_prompt(prompt_texts[first.prompt_id]) for first, _ in completion_pairs]
@@ -205,7 +208,7 @@ def _store_pairs(
 def _sample_at_indices(
     backbone: Backbone, adapters: Adapters, spec: _SamplingSpec, indices: Sequence[int], on_progress: ProgressCallback
 ) -> dict[int, CompletionPair]:
-    """index -> two different responses; without the indices where all attempts came out equal."""
+    """index -> two different responses, without the indices at which the responses were equal in all attempts."""
     pairs_by_index: dict[int, CompletionPair] = {}
     for attempt in range(MAX_PAIR_ATTEMPTS):
         remaining = [n for n in indices if n not in pairs_by_index]
@@ -222,7 +225,7 @@ def _sample_at_indices(
 def _sample_both_sides(
     backbone: Backbone, spec: _SamplingSpec, indices: Sequence[int], attempt: int, on_progress: ProgressCallback
 ) -> list[NewCompletion]:
-    """The first responses of these pairs, then the second ones: in one batch, which reads each prompt once."""
+    """The first responses of these pairs, then the second ones, sampled in one batch, which encodes each prompt once."""
     project = spec.project
     chosen_prompts = [spec.prompts[_prompt_index(project.seed, n, attempt, len(spec.prompts))] for n in indices] * 2
     seeds = [
@@ -243,7 +246,10 @@ def _sample_both_sides(
 
 
 def _prompt_index(seed: int, n: int, attempt: int, count: int) -> int:
-    """The prompt of the n-th pair: a new random order of all prompts for every `count` pairs; any on later attempts."""
+    """Index of the prompt of the n-th pair. Every `count` pairs use all prompts in a new random order.
+
+    Later attempts choose any prompt at random.
+    """
     if attempt:
         return derive_seed(seed, "pair prompts again", n, attempt) % count
     generator = torch.Generator().manual_seed(derive_seed(seed, "pair prompts", n // count))
@@ -251,7 +257,7 @@ def _prompt_index(seed: int, n: int, attempt: int, count: int) -> int:
 
 
 def newest_reward_model(model_cache: ModelCache, project: Project) -> RewardModel | None:
-    """The newest reward model of human labels, else of simulated ones; None where none can be loaded."""
+    """The newest reward model from human labels, otherwise from simulated ones; None if none can be loaded."""
     row = _newest_reward_model_row(model_cache, project)
     try:
         return None if row is None else model_cache.reward_model(row.id, JOB_REWARD_SLOT)
@@ -267,7 +273,7 @@ def _newest_reward_model_row(model_cache: ModelCache, project: Project) -> Rewar
 
 
 def score_new_pairs(model_cache: ModelCache, project: Project, pairs: Sequence[Pair]) -> None:
-    """Store the scores of new pairs by the newest reward model, if there is one."""
+    """Score new pairs with the newest reward model, if there is one, and store the scores."""
     row = _newest_reward_model_row(model_cache, project)
     if row is None or not pairs:
         return

@@ -1,8 +1,8 @@
 """One policy run as a job: start or resume, apply control events, record every step, save checkpoints.
 
-The rows of a step are written first, its checkpoint after. A crash in between makes the next engine resume from the older
-checkpoint and write the later steps again, on a CPU bit for bit the same. Control events are rows. Before a setting
-changes, its event is marked with the step, so a resume repeats the change at the same step.
+The rows of a step are written before its checkpoint. After a crash in between, the next engine resumes from the older checkpoint
+and writes the later steps again, with bit-identical results on a CPU. Control events are rows of the database. Before a setting
+is changed, its event is marked with the step, so that a resumed run repeats the change at the same step.
 """
 
 import json
@@ -62,10 +62,10 @@ from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
 POLL_INTERVAL_S = 0.1
 RECORD_RETRY_S = 300.0  # how long storing a step is retried while another process writes
-PTX_CORPUS_TEXTS = 1024  # of the embedded model's corpus, for a run without pretraining texts of its own
+PTX_CORPUS_TEXTS = 1024  # texts of the embedded model's corpus, for a run without its own pretraining texts
 POLICY_SLOT = "policy"
 STEP_PARTS = ("rollout", "score", "update")
-HALT_EVENT_KINDS = (EventKind.PAUSE, EventKind.STOP)  # applied at once, also within a step
+HALT_EVENT_KINDS = (EventKind.PAUSE, EventKind.STOP)  # applied at once, even within a step
 RUN_PROCESS_DIED = (
     "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). "
     "The last checkpoint is kept: resume the run."
@@ -75,7 +75,7 @@ ENGINE_EXIT_MESSAGE = "the engine was stopped; the run continues when it is rest
 log = logging.getLogger("rlhf_lab.engine")
 
 
-class RunStopped(Exception):  # noqa: N818  not an error: the user or the engine asked for it
+class RunStopped(Exception):  # noqa: N818  not an error: requested by the user or the engine
     """Raised inside a step to abort it. status: the run's new status."""
 
     def __init__(self, status: RunStatus, message: str) -> None:
@@ -86,8 +86,8 @@ class RunStopped(Exception):  # noqa: N818  not an error: the user or the engine
 class PolicyRun:
     """Drives a PolicyTrainer for one run of the database.
 
-    run_short_job: runs a queued short job; called between pieces of work, also while paused. should_exit: true when the engine
-    must exit.
+    run_short_job: runs a queued short job; called between minibatches, and while the run is paused. should_exit: returns true
+    when the engine must exit.
     """
 
     def __init__(
@@ -107,16 +107,16 @@ class PolicyRun:
         if self.distributed.is_main_process:
             self.folder.mkdir(parents=True, exist_ok=True)
         self._applied_events: list[RunEvent] = []
-        self._functions: FunctionTerms | None = None  # of the reward terms
+        self._functions: FunctionTerms | None = None  # the functions among the reward terms
         self.trainer = self._make_trainer()
         self.events_to_replay = self._resume()
         self._polled_at = 0.0
         self._eta, self._first_step_done = EtaEstimator(self.trainer.steps_done), False
-        self._step_times: list[float] = []  # of each step but the first, over those estimated from the measured rates
+        self._step_times: list[float] = []  # of each step but the first, measured over estimated seconds
 
     def _make_trainer(self) -> PolicyTrainer:
         db, project = self.model_cache.db, get_project(self.model_cache.db, self.run.project_id)
-        machine = self.run.manifest.get("machine") or {}  # of the run's last training; none at its start
+        machine = self.run.manifest.get("machine") or {}  # as of the run's last training; empty at its start
         backbone, adapters = self.model_cache.load_project(project, recorded_dtype=machine.get("dtype"))
         judge = self.run.manifest.get("judge")
         train_prompts, eval_prompts = (
@@ -140,7 +140,7 @@ class PolicyRun:
         )  # fmt: skip
 
     def _labels(self, backbone: Backbone) -> list[Comparison]:
-        """The labels that the run's reward model was trained on, with the same weights of annotators; else the run's own."""
+        """The labels of the run's reward model, with the same annotator weights; without a reward model the run's own labels."""
         db, weights = self.model_cache.db, dict[str, int]()
         if self.run.reward_model_id is None:
             snapshot = LabelSnapshot.from_record(self.run.manifest["labels"])
@@ -150,7 +150,7 @@ class PolicyRun:
         return prepare_labels(db, snapshot, backbone, weights).labels
 
     def _scorer(self, backbone: Backbone, reward_model_id: int | None) -> Scorer | None:
-        """The reward model, or the weighted sum of the run's reward terms; None for a run of dpo or sft that has neither."""
+        """The reward model, or the weighted sum of the run's reward terms; None if a run of dpo or sft has neither."""
         model = None if reward_model_id is None else self.model_cache.reward_model(reward_model_id, "reward")
         terms = read_terms(self.run.manifest.get(TERMS_KEY) or [])
         if not terms:
@@ -180,9 +180,9 @@ class PolicyRun:
         return texts
 
     def _resume(self) -> list[RunEvent]:
-        """Load the newest intact checkpoint; returns the recorded events that are to be replayed from there on."""
+        """Load the newest intact checkpoint; returns the recorded events to replay from there on."""
         checkpoint = load_latest(self.folder) if self.distributed.is_main_process else None
-        self.distributed.broadcast(None)  # the folder is cleaned up: the others may read it now
+        self.distributed.broadcast(None)  # the folder has been cleaned up: now the other processes may read it
         if not self.distributed.is_main_process:
             checkpoint = load_latest(self.folder, recover=False)
         step = int(checkpoint[1]["step"]) if checkpoint is not None else 0
@@ -197,12 +197,12 @@ class PolicyRun:
             self._apply_event(event)
         if (
             checkpoint is not None
-        ):  # after the events: a switch of the reward model discards results based on the old one's scores
+        ):  # the state is loaded after the events, because switching the reward model resets parts of it
             self.trainer.state.load_state_dict(*checkpoint)
         return [event for event in effective if (event.applied_step or 0) >= step]
 
     def _note_repeated_steps(self, last_step: int, step: int) -> None:
-        """Note in the run's history which steps are repeated, because they came after the last checkpoint."""
+        """Note in the run's history which steps are repeated: those after the last checkpoint."""
         if last_step > step:
             steps_text = f"steps {step + 1} to {last_step}" if last_step > step + 1 else f"step {last_step}"
             self._note(f"{steps_text} taken again", step)
@@ -214,7 +214,7 @@ class PolicyRun:
         return note
 
     def _record_environment(self) -> None:
-        """Record what the numbers depend on besides the config, and note what changed since the last training."""
+        """Record the environment, on which results depend besides the config, and note changes since the last training."""
         manifest, machine = self.run.manifest, environment_manifest(self.trainer)
         functions = own_function_hashes(read_terms(manifest.get(TERMS_KEY) or []), self.model_cache.home)
         previous_functions = manifest.get(FUNCTIONS_KEY) or {}
@@ -228,7 +228,7 @@ class PolicyRun:
         set_manifest(self.model_cache.db, self.run.id, manifest | recorded)
 
     def execute(self) -> RunStatus:
-        """Train until the run ends or is stopped. Sets the run's status; raises the error that made it fail."""
+        """Train until the run ends or is stopped, and set its status. An error that makes it fail is raised again."""
         db, run_id = self.model_cache.db, self.run.id
         self._record_environment()
         set_run_status(db, run_id, RunStatus.RUNNING)
@@ -257,9 +257,9 @@ class PolicyRun:
             return stop.status
         except Exception as error:
             if isinstance(error, RewardTermError) and self.distributed.is_main_process:
-                self._save_checkpoint(last_state)  # training is intact: no step is lost
+                self._save_checkpoint(last_state)  # the state after the last complete step, so that no step is lost
             message = explain_distributed_error(error, self.distributed, RUN_PROCESS_DIED)
-            with suppress(StoreError):  # the first error matters more; the worker retries recording it
+            with suppress(StoreError):  # raise the original error; the worker retries to record it
                 set_run_status(db, run_id, RunStatus.FAILED, message)
             raise
         finally:
@@ -271,7 +271,7 @@ class PolicyRun:
         return RunStatus.DONE
 
     def follow(self) -> None:
-        """In the other processes: make every step that the main one makes, and write nothing."""
+        """In processes other than the main one: make every step that the main one makes, and write nothing."""
         if self.trainer.steps_done == 0:
             self.trainer.measure_score_unit()
             self.trainer.samples()
@@ -281,12 +281,12 @@ class PolicyRun:
             self.trainer.run_step()
 
     def _broadcast_changes(self, changes: list[RunEvent] | None) -> None:
-        """Send the events applied since the last step to the other processes; None: there is no next step."""
+        """Send the events applied since the last step to the other processes; None means there is no next step."""
         self.distributed.broadcast(changes)
         self._applied_events = []
 
     def _step_with_oom_retry(self, last_state: StateDict) -> StepResult:
-        """One step; where memory runs out, the same step again with half the micro-batch, down to single rows."""
+        """Run a step. If memory runs out, repeat it with half the micro-batch, down to single rows."""
         while True:
             try:
                 return self.trainer.run_step()
@@ -303,7 +303,7 @@ class PolicyRun:
             self._apply_event(self._note(message, self.trainer.steps_done, micro_batch=micro_batch))
 
     def _record_with_retry(self, result: StepResult) -> None:
-        """Store a step; retry while another process writes: a large import may take minutes."""
+        """Store a step; retry while another process is writing, because a large import may take minutes."""
         deadline = time.monotonic() + RECORD_RETRY_S
         while True:
             try:
@@ -318,7 +318,7 @@ class PolicyRun:
         save_checkpoint(self.folder, self.trainer.adapters, POLICY_SLOT, *state)
 
     def _time_step(self, result: StepResult) -> None:
-        """Compare a step's seconds with those estimated; the first step takes longer."""
+        """Compare the duration of a step with the estimate. The first step is left out, because it takes longer."""
         speed, config = self.model_cache.speed, self.trainer.state.config
         if speed.is_measured and self._first_step_done:
             counted = count_policy_step(speed, config)
@@ -326,10 +326,10 @@ class PolicyRun:
             self._step_times.append(sum(result.metrics[f"time/{part}"] for part in STEP_PARTS) / counted)
 
     def _save_speed(self) -> None:
-        """Keep how long the steps took, for the estimate of the next run."""
+        """Store the durations of the steps, for the estimate of the next run."""
         if self._step_times:
             stage = policy_stage(self.config.algorithm, self.distributed.world_size)
-            # The steps of an offline method differ: few of them sample.
+            # The steps of an offline method differ in length, because only some of them sample.
             typical = fmean(self._step_times) if self.config.is_offline else median(self._step_times)
             self.model_cache.speed.record_stage(stage, typical, 1.0)
             self.model_cache.save_speed()
@@ -337,15 +337,15 @@ class PolicyRun:
     def _report_step(self) -> None:
         step, total_steps = self.trainer.steps_done, self.config.steps
         eta_s = self._eta.eta_s(step, total_steps)
-        if not self._first_step_done:  # the first step takes longer: the estimates after it leave it out
+        if not self._first_step_done:  # the first step takes longer, so later estimates exclude it
             self._eta.restart(step)
             self._first_step_done = True
         self.report_progress(JobProgress(step / total_steps, eta_s, {"run_id": self.run.id, "step": step}))
 
     def on_progress(self) -> None:
-        """Called between minibatches and every few tokens: exit, pause or stop if asked to, and run a short job.
+        """Exit, pause or stop if requested, and run a short job. Called between minibatches and every few tokens.
 
-        Not with several processes: they halt between steps only, and the engine that started them runs the short jobs.
+        Does nothing with several processes: they pause and stop only between steps, and their engine runs the short jobs.
         """
         if self.distributed.world_size > 1:
             return
@@ -358,7 +358,7 @@ class PolicyRun:
         self._polled_at = time.monotonic()
 
     def _apply_controls(self) -> None:
-        """Between steps: replay the events recorded for this step, then apply the pending ones."""
+        """Between steps, replay the events recorded for this step, then apply the pending ones."""
         step = self.trainer.steps_done
         due = [event for event in self.events_to_replay if event.applied_step == step]
         self.events_to_replay = [event for event in self.events_to_replay if (event.applied_step or 0) > step]
@@ -373,7 +373,7 @@ class PolicyRun:
             mark_event_applied(self.model_cache.db, event.id, step)
             if event in effective:
                 self._apply_event(event)
-            # A new event cancels recorded events for the same setting, which a resumed run would otherwise replay.
+            # A new event replaces recorded events for the same setting, which would otherwise be replayed later.
             self.events_to_replay = [
                 earlier
                 for earlier in self.events_to_replay
@@ -381,7 +381,10 @@ class PolicyRun:
             ]
 
     def _apply_event(self, event: RunEvent) -> None:
-        """Change a setting or switch the reward model. A bad value is refused on submission; if one gets here, it is reported."""
+        """Change a setting or switch the reward model.
+
+        Invalid values are rejected when they are submitted; one that gets here nevertheless is reported in the run's history.
+        """
         self._applied_events.append(event)
         try:
             if event.kind is EventKind.SET:
@@ -399,7 +402,7 @@ class PolicyRun:
                 set_run_status(self.model_cache.db, self.run.id, RunStatus.RUNNING, f"a change was ignored: {error}")
 
     def _handle_halts(self) -> None:
-        """Apply pending pauses and stops; read again after each, because a pause may have consumed later events."""
+        """Apply pending pauses and stops. They are read again after each, because a pause may have consumed later ones."""
         while halts := [
             event for event in pending_events(self.model_cache.db, self.run.id) if event.kind in HALT_EVENT_KINDS
         ]:
@@ -414,7 +417,7 @@ class PolicyRun:
         raise RunStopped(RunStatus.STOPPED, f"stopped after step {step}; it can be resumed")
 
     def _pause(self, event: RunEvent) -> None:
-        """Wait until the run is resumed; short jobs run during the pause. Changes no state of the trainer."""
+        """Wait until the run is resumed, and run short jobs during the pause. Does not change the state of the trainer."""
         db, run_id = self.model_cache.db, self.run.id
         mark_event_applied(db, event.id, self.trainer.steps_done)
         set_run_status(db, run_id, RunStatus.PAUSED, f"paused in step {self.trainer.steps_done + 1}")
@@ -426,11 +429,11 @@ class PolicyRun:
                 if later.kind is EventKind.STOP:
                     self._stop(later)
                 if later.kind is EventKind.PAUSE:
-                    mark_event_applied(db, later.id, self.trainer.steps_done)  # one resume ends both pauses
+                    mark_event_applied(db, later.id, self.trainer.steps_done)  # one resume event ends all pauses
                 if later.kind is EventKind.RESUME:
                     mark_event_applied(db, later.id, self.trainer.steps_done)
                     if later.id < event.id:
-                        continue  # of an earlier pause
+                        continue  # belongs to an earlier pause
                     set_run_status(db, run_id, RunStatus.RUNNING)
                     self._eta.start_time += time.monotonic() - paused_at  # not part of any step's duration
                     return

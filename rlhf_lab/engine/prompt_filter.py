@@ -12,7 +12,7 @@ DEFAULT_MAX_NEW_TOKENS = 64
 
 
 class FittingPrompts(NamedTuple):
-    """The prompts that leave room for a response of `response_length` tokens, in order, and how many do not."""
+    """The prompts that leave room for a response of `response_length` tokens, in order, and the number of the others."""
 
     prompts: list[Prompt]
     response_length: int
@@ -29,8 +29,8 @@ def prompts_that_fit(
 ) -> FittingPrompts:
     """The prompts that leave room for `max_new_tokens` new tokens.
 
-    By default 64, or as many as fit after the longest of the prompts that take at most half of the context: prompts of a file may
-    have any length, and one that is too long must not fail the others. Raises ModelError if no prompt leaves room.
+    The default is 64, or as many as fit after the longest of those prompts that take at most half of the context. Longer prompts
+    are not considered, because a single one in a file must not exclude the others. Raises ModelError if no prompt leaves room.
     """
     indices, response_length = indices_that_fit(backbone, [prompt.text for prompt in prompts], max_new_tokens)
     return FittingPrompts([prompts[i] for i in indices], response_length, len(prompts) - len(indices))
@@ -39,7 +39,7 @@ def prompts_that_fit(
 def indices_that_fit(
     backbone: Backbone, texts: Sequence[str], max_new_tokens: int | None = None
 ) -> tuple[list[int], int]:
-    """As `prompts_that_fit`, for texts: the indices of those that fit, and the response length in tokens."""
+    """Like `prompts_that_fit`, for texts. Returns the indices of those that fit, and the response length in tokens."""
     prompt_lengths = [len(backbone.encode_prompt(text)) for text in texts]
     if not prompt_lengths:
         return [], DEFAULT_MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens

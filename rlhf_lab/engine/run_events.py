@@ -1,21 +1,22 @@
-"""Which of a run's control events a resume applies."""
+"""Selects the control events that are replayed when a run is resumed."""
 
 from rlhf_lab.common.enums import EventKind
 from rlhf_lab.common.records import RunEvent
 
 
 def setting_key(event: RunEvent) -> tuple[str, ...] | None:
-    """The setting that an event changes, None if it changes none. Of two events for one setting the later one counts."""
+    """The setting that an event changes, or None. Of several events for the same setting, the last one is effective."""
     if event.kind is EventKind.SET:
         return ("set", str(event.payload.get("name")))
     return ("reward",) if event.kind is EventKind.SWITCH_REWARD else None
 
 
 def effective_events(events: list[RunEvent]) -> list[RunEvent]:
-    """The applied events that a resume replays, in the order they were submitted.
+    """The applied events that a resumed run replays, in the order of their submission.
 
-    An event is dropped if a later one changed the same setting at the same step or before it: that happens when a run failed, the
-    user reverted the setting, and the run resumed from a checkpoint before the mistake. The mistake must not be repeated.
+    An event is dropped if one submitted later changed the same setting at the same or an earlier step. This happens if a setting
+    made a run fail, the user reverted it, and the run was resumed from a checkpoint before the mistake, which must not be
+    repeated.
     """
     applied = [event for event in events if event.applied_step is not None]
     return [
@@ -30,9 +31,9 @@ def effective_events(events: list[RunEvent]) -> list[RunEvent]:
 
 
 def last_per_setting(events: list[RunEvent]) -> list[RunEvent]:
-    """Of events that take effect at the same step, in the order they were submitted, the last one for each setting.
+    """The last event for each setting, of events that take effect at the same step, in the order of their submission.
 
-    The others need not be applied: a reward model that is switched to and away from is not loaded.
+    The others need not be applied; for example, a reward model that is replaced again at once is not loaded.
     """
     last = {setting_key(event): event for event in events}
     return [event for event in events if setting_key(event) is None or last[setting_key(event)] is event]

@@ -1,4 +1,4 @@
-"""The parts of a run's manifest that describe the environment it is trained in, and what changed since its last training."""
+"""The part of a run's manifest that describes its training environment, and notes about changes since its last training."""
 
 import platform
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ RECORDED_PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
 
 
 def environment_manifest(trainer: PolicyTrainer) -> dict[str, Any]:
-    """What the numbers of a run depend on besides its config."""
+    """The environment on which the results of a run depend, besides its config."""
     backbone = trainer.backbone
     return {
         "packages": {name: version(name) for name in RECORDED_PACKAGES},
@@ -37,26 +37,26 @@ def environment_manifest(trainer: PolicyTrainer) -> dict[str, Any]:
 
 
 def own_function_hashes(terms: Sequence[RewardTerm], home: Path) -> dict[str, str]:
-    """SHA-256 of the file of each own reward function, by its label; none of a file that cannot be read."""
+    """SHA-256 of the file of each custom reward function, by its label, without files that cannot be read."""
     hashes = {}
     for term in terms:
         if term.name == OWN:
-            with suppress(OSError):  # the process of the functions reports it
+            with suppress(OSError):  # reported by the process that runs the functions
                 hashes[term.label] = file_sha256(own_file(term, home))
     return hashes
 
 
 def function_change_note(previous: dict[str, str], current: dict[str, str]) -> str:
-    """A line for the run's history if files of own reward functions changed since its last training; else "".
+    """A line for the run's history if files of custom reward functions have changed since its last training; otherwise "".
 
-    Args: as `own_function_hashes`; previous is empty at the start of a run.
+    previous, current: results of `own_function_hashes`; previous is empty at the start of a run.
     """
     changed = [label for label, digest in current.items() if previous.get(label, digest) != digest]
     return f"another version of the reward function {', '.join(changed)} from here on" if changed else ""
 
 
 def dtype_change_note(previous: dict[str, Any], current: dict[str, Any]) -> str:
-    """A line for the run's history if it continues in another dtype, which changes its numbers; else "".
+    """A line for the run's history if it continues in another dtype, which changes its results; otherwise "".
 
     previous: the `environment_manifest` of the last training; empty at the start of a run.
     """

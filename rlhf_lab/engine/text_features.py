@@ -1,6 +1,7 @@
-"""Features of texts for the instant reward model, computed in small batches while the engine has nothing else to do.
+"""Computes features of texts for the instant reward model, in small batches while the engine is idle.
 
-So imported texts and texts of older homes get theirs too, those that are needed first before others, and no job waits for them.
+This also covers imported texts and texts of older homes. The texts that are needed first come first, and no job waits for
+features.
 """
 
 import logging
@@ -24,34 +25,34 @@ from rlhf_lab.store.projects import current_project, get_project
 log = logging.getLogger("rlhf_lab.engine")
 DEFAULTS = RewardConfig()
 
-#: What a reward model reads by default. A change needs a new store.features.FEATURE_VERSION.
+#: The features that a reward model reads by default. A change needs a new store.features.FEATURE_VERSION.
 FEATURES = FeatureSpec(DEFAULTS.pooling, DEFAULTS.last_weight, DEFAULTS.layers)
-BATCH_SIZE = 8  # texts; a new job waits for one batch at most
+BATCH_SIZE = 8  # texts; a new job waits for at most one batch
 CHECK_INTERVAL_S = 1.0
-RETRY_AFTER_S = 60.0  # after an error (a model that cannot be loaded)
-REST_FACTOR = 30.0  # during a training: a batch of 1 s, then a rest of 30 s
-NEW_TEXTS_BUDGET_S = 1.0  # for the texts of a job that writes pairs; the others follow when the engine is idle
+RETRY_AFTER_S = 60.0  # after an error, for example if the model cannot be loaded
+REST_FACTOR = 30.0  # during a training: pause after a batch over the duration of the batch
+NEW_TEXTS_BUDGET_S = 1.0  # spent on new texts at the end of a sampling job; the rest is done when the engine is idle
 
 
 class FeatureBackfill:
-    """Computes missing features of a project, a batch at a time. Stored features are not computed again."""
+    """Computes the missing features of a project, one batch at a time. Stored features are not computed again."""
 
     def __init__(self, model_cache: ModelCache) -> None:
         self.model_cache = model_cache
         self._next_at = 0.0
 
     def run_idle(self) -> bool:
-        """Compute a batch for the open project. Returns False where there is nothing to do (yet)."""
+        """Compute a batch for the open project. Returns False if there is nothing to do at present."""
         project = current_project(self.model_cache.db) if time.monotonic() >= self._next_at else None
         return project is not None and self._run_batch(project.id, rest_factor=0.0)
 
     def run_beside(self, project_id: int) -> None:
-        """Compute a batch for the project whose model a training is using, and rest REST_FACTOR times as long."""
+        """Compute a batch for the project that is being trained, then pause for REST_FACTOR times the duration."""
         if time.monotonic() >= self._next_at:
             self._run_batch(project_id, REST_FACTOR)
 
     def run_for(self, project_id: int, seconds: float) -> None:
-        """Compute batches for a project until so many seconds have passed; an idle engine does the rest."""
+        """Compute batches for a project until `seconds` have passed; an idle engine does the rest."""
         end = time.monotonic() + seconds
         while self._run_batch(project_id, rest_factor=0.0) and time.monotonic() < end:
             pass
@@ -86,9 +87,9 @@ def add_missing_features(model_cache: ModelCache, project_id: int) -> bool:
 def compute_features(
     adapters: Adapters, texts: Sequence[tuple[Prompt, Completion]], speed: ModelSpeed | None = None
 ) -> dict[int, TextFeatures]:
-    """By completion id. A text whose features are not finite numbers in half precision gets empty ones.
+    """Features by completion id. A text whose features are not finite in half precision gets empty ones.
 
-    speed: where the time of a forward pass over a whole batch is recorded.
+    speed: records the duration of a forward pass over a full batch.
     """
     backbone = adapters.backbone
     rows = []

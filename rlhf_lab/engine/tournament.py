@@ -1,4 +1,4 @@
-"""Samples the texts of a tournament: every contestant answers the same prompts with the same random numbers."""
+"""Samples the texts of a tournament: every contestant responds to the same prompts with the same random numbers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +24,8 @@ def sample_contestants(
     """The texts of a TOURNAMENT job.
 
     payload: contestants ("base", "base/best/N", "run/ID/STEP"), prompts, seed, max_new_tokens, reward_model_id (None: no scores).
-    Result: prompts (those that fit the model), and for each contestant its model, texts, scores (None without a reward model)
-    and kl (log-ratios of its texts to the base; for best of n the bound of `best_of_n_kl`).
+    Result: prompts (those that fit the model's context), and for each contestant its model, texts, scores (None without a reward
+    model) and kl (log-ratios of its texts to the base model; for best of n the bound of `best_of_n_kl`).
     """
     backbone, _ = model_cache.load_project(project)
     fitting, max_new_tokens = indices_that_fit(backbone, payload["prompts"], payload["max_new_tokens"])

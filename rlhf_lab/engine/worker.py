@@ -1,8 +1,9 @@
-"""The engine's loop: one job at a time, short jobs in between, features of texts when there is none, and a heartbeat.
+"""The engine's main loop: runs one job at a time and short jobs in between, computes features when idle, and sends a heartbeat.
 
-What "Start" on the page triggers: `run_control.start_run` creates a run and submits a TRAIN_POLICY job. The worker claims it,
-and `_dispatch` chooses its handler: `_train_policy`, then `PolicyRun.execute` (policy_run.py), which calls
-`PolicyTrainer.run_step` for each step; distributed_launch.py for several processes. Other jobs: job_handlers.py, completions.py.
+The path of a run that is started on the page: `run_control.start_run` creates the run and submits a TRAIN_POLICY job. The worker
+claims it, and `_dispatch` calls its handler, `_train_policy`. That calls `PolicyRun.execute` (policy_run.py), which calls
+`PolicyTrainer.run_step` for each step, or distributed_launch.py for several processes. Other jobs: job_handlers.py,
+completions.py.
 """
 
 import logging
@@ -34,19 +35,19 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import add_event, get_run, pending_events, runs, set_run_status
 
-INTERACTIVE_JOB_KINDS = (JobKind.COMPLETE, JobKind.EXPLAIN, JobKind.CHAT)  # somebody waits for them
+INTERACTIVE_JOB_KINDS = (JobKind.COMPLETE, JobKind.EXPLAIN, JobKind.CHAT)  # a person is waiting for the result
 SHORT_JOB_KINDS = (*INTERACTIVE_JOB_KINDS, JobKind.TOURNAMENT, JobKind.SAMPLE_PAIRS)
 ALL_JOB_KINDS = tuple(JobKind)
 HEARTBEAT_INTERVAL_S = 2.0
 IDLE_POLL_INTERVAL_S = 0.1
 DEFAULT_IDLE_EXIT_S = 600.0
 RETRY_INTERVAL_S = 1.0
-PAIRS_REST_FACTOR = 1.0  # during a training: pairs are sampled for 10 s, then the training has 10 s
-CHAT_UPDATE_S = 0.1  # the text of a chat's answer is stored so often, and a stop is noticed
+PAIRS_REST_FACTOR = 1.0  # after sampling pairs, the training runs for at least this multiple of the sampling time
+CHAT_UPDATE_S = 0.1  # interval at which the text of an answer is stored and a cancellation is noticed
 CHAT_SLICE_S = (
     0.25,
     2.0,
-)  # during a training: the answer gets as much time as the training had before, within these bounds
+)  # bounds of a chat slice during a training; within them it is as long as the training has run since the last slice
 
 MODEL_SHARDED_MESSAGE = (
     "A training has sharded the model over its processes, and there is not enough memory to load it again. Try again "
@@ -57,11 +58,11 @@ log = logging.getLogger("rlhf_lab.engine")
 
 
 class _JobAborted(Exception):  # noqa: N818  not an error
-    """Raised inside a job other than a run to abort it: the engine exits, or the job was cancelled."""
+    """Raised to abort a job other than a run, because the engine exits or the job was cancelled."""
 
 
 class Worker:
-    """Takes jobs until it is asked to exit, or until it was idle for `idle_exit_s` seconds and no page is open."""
+    """Runs jobs until an exit is requested, or until it has been idle for `idle_exit_s` seconds with no page open."""
 
     def __init__(self, home: Path, db: Database, *, idle_exit_s: float = DEFAULT_IDLE_EXIT_S) -> None:
         self.model_cache = ModelCache(home, db)
@@ -69,19 +70,19 @@ class Worker:
         self.db = db
         self.idle_exit_s = idle_exit_s
         self.state = "idle"
-        # A plain flag, because the SIGTERM handler sets it: an Event has a lock, which the interrupted thread may hold.
+        # A plain flag, since the SIGTERM handler sets it: an Event has a lock, which the interrupted thread may hold.
         self._exit_requested = False
         self._heartbeat_stopped = threading.Event()
         self.engine_id = engine_process.record_heartbeat(db, self.state)
         self._short_job_id: int | None = None
         self._next_pairs_at = 0.0
-        self._chat: tuple[Job, ChatAnswer] | None = None  # started during a training, and not complete
+        self._chat: tuple[Job, ChatAnswer] | None = None  # an incomplete answer, started during a training
         self._chat_slice_ended_at = 0.0
         self._model_is_sharded = False
         self._should_halt: Callable[[], bool] = lambda: False
 
     def request_exit(self) -> None:
-        """Ask the worker to exit: a run keeps its last step, a short job is requeued."""
+        """Ask the worker to exit. A run keeps its last complete step; a short job is requeued."""
         self._exit_requested = True
 
     def should_exit(self) -> bool:
@@ -127,7 +128,7 @@ class Worker:
             self._record_with_retry(partial(self._requeue, self._chat[0]), "that an answer is put back")
 
     def _claim_next_job(self) -> Job | None:
-        """The next job. A database that cannot be written (a full disk) is tried again later.
+        """Claim the next job. If the database cannot be written, for example because the disk is full, it is retried later.
 
         Raises CorruptStoreError and LostStoreError, which end the engine.
         """
@@ -154,7 +155,7 @@ class Worker:
                 log.warning("no heartbeat could be written: %s", error)
 
     def run_job(self, job: Job) -> None:
-        """Run a job and record how it ended; an error ends the job, never the engine."""
+        """Run a job and record its outcome. An error ends the job, never the engine."""
         previous_state, self.state = self.state, f"{job.kind.value.replace('_', ' ')} (job {job.id})"
         if self._chat is None or self._chat[0] is not job:
             log.info("job %d (%s) begins", job.id, job.kind)
@@ -166,7 +167,7 @@ class Worker:
         except _JobAborted:
             self._record_with_retry(partial(self._requeue, job), f"that job {job.id} is put back")
         except Exception as error:
-            # A LabError says what the user can do; only unexpected errors need a traceback.
+            # The message of a LabError is sufficient; only unexpected errors need a traceback.
             log.error("job %d failed: %s", job.id, error, exc_info=not isinstance(error, LabError))
             self._record_with_retry(partial(self._record_failure, job, error), f"that job {job.id} failed")
         finally:
@@ -184,8 +185,10 @@ class Worker:
             self._mark_run_failed(int(job.payload["run_id"]), message)
 
     def _record_with_retry(self, record: Callable[[], None], description: str) -> None:
-        """Record how a job ended. Where that cannot be written (a full disk), retry until an exit is requested: the next engine
-        then finds the job interrupted."""
+        """Record the outcome of a job. If it cannot be written (the disk is full), retry until an exit is requested.
+
+        After such an exit the next engine treats the job as interrupted.
+        """
         while True:
             try:
                 record()
@@ -200,12 +203,12 @@ class Worker:
             time.sleep(RETRY_INTERVAL_S)
 
     def _mark_run_failed(self, run_id: int, message: str) -> None:
-        """Raises StoreError where nothing can be written."""
+        """Mark a run as failed, if it still exists. Raises StoreError if the database cannot be written."""
         if any(run.id == run_id for run in runs(self.db)):  # it may have been deleted
             set_run_status(self.db, run_id, RunStatus.FAILED, message)
 
     def _train_policy(self, job: Job, run_id: int) -> dict[str, object] | None:
-        """Train a run, in this process or, with `processes` > 1, in processes of its own."""
+        """Train a run, in this process or, with `processes` > 1, in separate ones."""
         should_halt = self._halt_checker(run_id)
 
         def run_short_job() -> None:
@@ -236,7 +239,7 @@ class Worker:
         return {"run_id": run_id, "status": status.value, "step": get_run(self.db, run_id).step}
 
     def _dispatch(self, job: Job) -> dict[str, object] | None:
-        """The job's result; None where it was requeued for the next engine, was cancelled, or continues later (an answer)."""
+        """Run the job and return its result; None if it was requeued for the next engine, cancelled, or continues later."""
         payload = job.payload
         if job.kind is JobKind.TRAIN_POLICY:
             return self._train_policy(job, int(payload["run_id"]))
@@ -260,7 +263,7 @@ class Worker:
         return self._train_reward(job)
 
     def _answer_chat(self, job: Job) -> dict[str, object] | None:
-        """Sample a complete answer or, during a training, a slice of it. None: it continues later, or was stopped."""
+        """Sample an answer or, during a training, a slice of it. Returns None if it continues later or was cancelled."""
         assert job.project_id is not None
         answer = self._chat[1] if self._chat is not None else None
         self._chat = None
@@ -289,7 +292,7 @@ class Worker:
         return None
 
     def _train_reward(self, job: Job) -> dict[str, object] | None:
-        """Train a reward model, in this process or, with `processes` > 1, in processes of its own."""
+        """Train a reward model, in this process or, with `processes` > 1, in separate ones."""
 
         def on_progress() -> None:
             self._raise_if_interrupted()
@@ -303,7 +306,7 @@ class Worker:
 
     @contextmanager
     def _training_processes(self, config: dict[str, Any]) -> Iterator[bool]:
-        """Whether a training needs processes of its own. While they shard the model, none is loaded here."""
+        """Yields whether a training runs in separate processes. While these shard the model, it is not loaded here."""
         is_distributed = int(config.get("processes", 1)) > 1
         self._model_is_sharded = is_distributed and bool(config.get("shard_backbone"))
         if self._model_is_sharded:
@@ -314,7 +317,7 @@ class Worker:
             self._model_is_sharded = False
 
     def _raise_if_interrupted(self) -> None:
-        """Abort a job when the engine exits, or when the run that it interrupts is to pause or stop."""
+        """Abort a job if the engine exits, or if the run that the job interrupts is to pause or stop."""
         if self._exit_requested or self._should_halt():
             raise _JobAborted
 
@@ -329,7 +332,7 @@ class Worker:
         return report
 
     def _halt_checker(self, run_id: int) -> Callable[[], bool]:
-        """A function that says whether the run is asked to pause or stop; it reads the database at most every POLL_INTERVAL_S."""
+        """A function that returns whether a pause or stop of the run is pending. It queries the database at intervals."""
         polled_at, halt_requested = -POLL_INTERVAL_S, False
 
         def should_halt() -> bool:
@@ -344,10 +347,10 @@ class Worker:
     def run_short_job(self, project_id: int | None, should_halt: Callable[[], bool] = lambda: False) -> None:
         """Run one queued short job of the same project, if there is one. Short jobs do not interrupt each other.
 
-        Pairs are not sampled again before the training had PAIRS_REST_FACTOR times as long: a room that labels faster than the
-        engine writes would otherwise stop it. An answer of a chat is sampled in slices, each at most as long as the training had
-        since the last one; other short jobs run in between. should_halt: true when the run that it interrupts is asked to pause
-        or stop; the short job is then requeued.
+        After pairs were sampled, the training first continues for PAIRS_REST_FACTOR times as long; otherwise people who label
+        faster than pairs are sampled would stop it. An answer of a chat is sampled in slices, each at most as long as the
+        training has run since the previous one; other short jobs run in between. should_halt: returns true if the run that is
+        interrupted is to pause or stop; the short job is then requeued.
         """
         if self._short_job_id is not None or should_halt():
             return

@@ -1,7 +1,7 @@
-"""The memory that this process may still use: what the machine has free, or less where a container limits it. No torch.
+"""The memory available to this process: the free memory of the machine, or less in a container with a limit. No torch.
 
-psutil reports the memory of the host. A container, such as a Space, may have a fraction of it, and a process that takes more is
-killed. The limit is that of the process's control group or of a group around it, in version 2 or 1 of the file system.
+psutil reports the memory of the host. A container, such as a Space, may be limited to a fraction of it, and a process that
+exceeds the limit is killed. The limit is that of the process's control group or of one of its parents (cgroup version 1 or 2).
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ import psutil
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 PROCESS_GROUPS = Path("/proc/self/cgroup")
-#: Below a version's root: its folder, and the files with the limit, the use, and the name of cached file pages in memory.stat.
+#: Of each cgroup version: folder below the root, files with limit and usage, name of the cached file pages in memory.stat.
 CGROUP_FILES = (
     ("", "memory.max", "memory.current", "inactive_file"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -18,13 +18,13 @@ CGROUP_FILES = (
 
 
 def available_bytes(cgroup_root: Path | None = None, process_groups: Path | None = None) -> int:
-    """Free memory, at most what the container's limit leaves."""
+    """Free memory in bytes, at most what the container's limit leaves."""
     available = int(psutil.virtual_memory().available)
     return min([available, *_free_in_groups(cgroup_root or CGROUP_ROOT, process_groups or PROCESS_GROUPS)])
 
 
 def _free_in_groups(cgroup_root: Path, process_groups: Path) -> list[int]:
-    """What each group around the process leaves; [] without limits. File pages that are only cached count as free."""
+    """Free bytes under the limit of each control group of the process; [] without limits. Cached file pages count as free."""
     free = []
     for folder, limit_file, usage_file, cached_name in CGROUP_FILES:
         for group in _groups(cgroup_root / folder, process_groups, is_v1=bool(folder)):
@@ -35,7 +35,7 @@ def _free_in_groups(cgroup_root: Path, process_groups: Path) -> list[int]:
 
 
 def _groups(root: Path, process_groups: Path, is_v1: bool) -> list[Path]:
-    """The process's group and those around it; a container often sees its own group as the root."""
+    """The process's control group and its parents; a container often sees its own group as the root."""
     try:
         lines = process_groups.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -49,7 +49,7 @@ def _groups(root: Path, process_groups: Path, is_v1: bool) -> list[Path]:
 
 
 def _number(path: Path) -> int | None:
-    """None: there is no such file, or it says "max"."""
+    """The number in a file; None if there is no such file, or if it contains "max"."""
     try:
         return int(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

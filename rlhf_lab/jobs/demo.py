@@ -1,7 +1,7 @@
-"""Demo mode: visitors start short runs, and from time to time what visitors made is removed.
+"""Demo mode: visitors can start short runs, and everything that visitors made is removed at regular resets.
 
-HOME/demo.json keeps when demo mode began and when the last reset was. A reset leaves what the operator made
-(store/visitor_data.py) and waits until no job is unfinished; from the time it is due, the lab starts nothing new for visitors.
+HOME/demo.json stores when demo mode began and when the last reset was. A reset keeps what the operator made
+(store/visitor_data.py). It waits until no job is unfinished; once it is due, visitors cannot start anything new.
 """
 
 import json
@@ -37,8 +37,8 @@ RESET_DUE_MESSAGE = "The demo is about to be reset, and nothing new can start be
 
 @dataclass(frozen=True)
 class QueueState:
-    """run_id: the visitor's unfinished run, None without one. runs_before: unfinished runs before it, or before one that they
-    would start now. is_running: the engine works on theirs. refusal: why they cannot start a run now; "" if they can."""
+    """run_id: the visitor's unfinished run, or None. runs_before: unfinished runs ahead of it, or ahead of a run that they would
+    start now. is_running: the engine is working on their run. refusal: why they cannot start a run now; "" if they can."""
 
     run_id: int | None
     runs_before: int
@@ -47,7 +47,7 @@ class QueueState:
 
 
 class Demo:
-    """The demo mode of one lab. operators: names whose labels stay; those of accounts begin with @, in lower case."""
+    """The demo mode of one lab. operators: people whose labels a reset keeps; names of Hub accounts begin with @ (lower case)."""
 
     def __init__(self, home: Path, db: Database, config: DemoConfig, operators: Collection[str] = ()) -> None:
         """Starts or continues demo mode. Raises StoreError if its file cannot be used."""
@@ -75,7 +75,7 @@ class Demo:
 
     @property
     def reset_at(self) -> float:
-        """When the next reset is due at the latest."""
+        """The latest time at which the next reset is due (seconds since 1970)."""
         return self._last_reset_at + 3600 * self.config.reset_hours
 
     def is_reset_due(self) -> bool:
@@ -90,9 +90,9 @@ class Demo:
             raise LabelError(RESET_DUE_MESSAGE)
 
     def reset_if_due(self) -> bool:
-        """Remove what visitors made if that is due and no job is unfinished. Returns whether it was removed.
+        """Remove what visitors made if a reset is due and no job is unfinished. Returns whether it was removed.
 
-        Files are deleted first: if the process ends in between, their rows are still there for the next attempt.
+        Files are deleted before rows, so that the next attempt still finds the rows if the process ends in between.
         """
         with self._lock:
             if not self.is_reset_due():
@@ -116,7 +116,7 @@ class Demo:
         return True
 
     def run_config(self, project: Project, *, steps: int, responses: int, tokens: int) -> PolicyConfig:
-        """The settings of a visitor's run, over those of the preset. Raises LabelError beyond a limit."""
+        """The preset with the settings of a visitor's run. Raises LabelError for a setting outside its limits."""
         limits = self.config
         for name, value, low, high in (
             ("steps", steps, 1, limits.max_steps),
@@ -147,7 +147,7 @@ class Demo:
         return run_id
 
     def queue_state(self, project: Project, visitor: str) -> QueueState:
-        """What a visitor is shown about their run and the queue. visitor: "" for somebody without a name."""
+        """What a visitor is shown about their run and the queue. visitor: "" for a visitor without a name."""
         jobs = self._unfinished_runs()
         position = next(
             (i for i, job in enumerate(jobs) if visitor and job.payload.get(REQUESTER_KEY) == visitor), None
@@ -194,7 +194,7 @@ def visitor_training_goal(db: Database, project_id: int) -> int:
 
 
 def end_demo(home: Path) -> None:
-    """Forget when demo mode began: what visitors made until now stays. Raises StoreError."""
+    """Delete the file of demo mode. What visitors have made so far is kept for good. Raises StoreError."""
     try:
         (home / DEMO_FILE).unlink(missing_ok=True)
     except OSError as error:

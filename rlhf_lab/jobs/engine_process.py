@@ -1,7 +1,8 @@
 """The engine as a process: its state, start and stop. No torch: the page imports this module.
 
-An engine writes a heartbeat row every few seconds (from a thread: a step may take longer). On its own machine it is identified
-by pid and process start time, so that a reused pid is not taken for it; on other machines by the heartbeat alone.
+An engine writes a heartbeat row every few seconds, from a thread, since a training step may take longer. On its own machine an
+engine is identified by pid and process start time, so that a reused pid is not mistaken for it. On other machines only the
+heartbeat shows that it is alive.
 """
 
 import itertools
@@ -27,12 +28,12 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 
 STATE_STARTING = "starting"  # of an engine that has not loaded torch yet
-#: An engine that starts for longer, or whose last heartbeat is older, is dead or hangs. On this machine, where its process is
-#: seen to run, a machine with too much to do may delay both; on another machine nothing else shows that it lives.
+#: An engine that takes longer to start, or whose last heartbeat is older, is reported as dead. The limits are generous on this
+#: machine, where the process can be seen and an overloaded machine may delay its heartbeat.
 START_TIMEOUT_S, HEARTBEAT_TIMEOUT_S = 600.0, 120.0
 REMOTE_START_TIMEOUT_S, REMOTE_HEARTBEAT_TIMEOUT_S = 120.0, 10.0
-GONE_AFTER_S = 60.0  # an engine on another machine without a heartbeat for so long is given up
-#: An engine that ends while it is loading is started again at once, then after 30, 60, 120 … seconds.
+GONE_AFTER_S = 60.0  # an engine on another machine counts as gone after this long without a heartbeat
+#: An engine that ends while loading is restarted at once, then after 30, 60, 120 … seconds.
 FAILED_START_DELAY_S, MAX_FAILED_START_DELAY_S = 30.0, 600.0
 PROCESS_POLL_S = 1.0
 OUTPUT_FILE = "engine.out"
@@ -59,7 +60,7 @@ def _identity(pid: int) -> ProcessIdentity:
 
 
 def boot_id() -> str:
-    """Identifies this boot of the kernel, in all its containers (Linux); "" where it is unknown."""
+    """An id of the current boot of the kernel, the same in all containers of the machine (Linux); "" if unknown."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -67,7 +68,7 @@ def boot_id() -> str:
 
 
 def _find_process(process: ProcessIdentity) -> psutil.Process | None:
-    """The process, if it runs on this machine; a zombie does not."""
+    """The process, if it runs on this machine. A zombie counts as ended."""
     if process.host != socket.gethostname():
         return None
     try:
@@ -79,7 +80,7 @@ def _find_process(process: ProcessIdentity) -> psutil.Process | None:
 
 
 def exit_when_process_ends(process: ProcessIdentity) -> None:
-    """Start a thread that ends this process soon after another process of this machine ended."""
+    """Start a thread that exits this process soon after another process of this machine has ended."""
 
     def watch() -> None:
         while _find_process(process):
@@ -90,7 +91,7 @@ def exit_when_process_ends(process: ProcessIdentity) -> None:
 
 
 def engine_from_row(row: RowMapping) -> EngineRow:
-    """A record of the `engines` columns of a row, which may have others."""
+    """The record of an engine from a row of the table `engines`, which may have further columns."""
     e = t.engines.c
     return EngineRow(
         id=row[e.id],
@@ -108,7 +109,7 @@ def engine_from_row(row: RowMapping) -> EngineRow:
 
 
 def record_heartbeat(db: Database, state: str, *, device: str = "", memory_mib: float | None = None) -> int:
-    """Record that this process is the engine and alive; returns its engine id. state: a text for people ("idle")."""
+    """Record that this process is the engine and alive; returns its engine id. state: shown on the page, such as "idle"."""
     values = {"state": state, "device": device, "memory_mb": memory_mib, "beat_at": time.time()}
     with db.write() as conn:
         engine_id = _find_or_add_engine(conn, this_process())
@@ -123,7 +124,7 @@ def mark_engine_stopped(db: Database, engine_id: int) -> None:
 
 
 def ui_last_seen_at(db: Database) -> float | None:
-    """When a page was last open (seconds since 1970); None: never."""
+    """When a page was last open (seconds since 1970); None if never."""
     with db.read() as conn:
         return conn.execute(select(t.presence.c.seen_at).where(t.presence.c.who == "ui")).scalar()
 
@@ -142,7 +143,7 @@ def _find_or_add_engine(conn: Connection, process: ProcessIdentity, state: str =
 
 
 def touch_ui(db: Database) -> None:
-    """Record that a page is open. Cheap to call often: it writes every few seconds only."""
+    """Record that a page is open. Cheap to call often, because it writes at most every few seconds."""
     now = time.time()
     last_seen_at = ui_last_seen_at(db)
     if last_seen_at is not None and 0 <= now - last_seen_at < _UI_SEEN_INTERVAL_S:
@@ -186,14 +187,14 @@ def _count_failed_starts(statuses: Sequence[EngineStatus]) -> int:
 
 
 def restart_delay_s(failed_starts: int) -> float:
-    """Seconds from the start of an engine that ended while it was loading to the start of the next one."""
+    """Seconds between the start of an engine that ended while loading and the start of the next one."""
     if failed_starts < 2:
         return 0.0
     return float(min(FAILED_START_DELAY_S * 2 ** (failed_starts - 2), MAX_FAILED_START_DELAY_S))
 
 
 def start_failure(status: EngineStatus, home: Path) -> str:
-    """Why no engine starts and what to do, if two or more in a row ended while they were loading; else ""."""
+    """Why the engine does not start and what to do, if at least two in a row ended while loading; otherwise ""."""
     if status.failed_starts < 2 or status.row is None:
         return ""
     reason = _last_output_line(home, status.row.started_at) or "it gave no reason; the system may have killed it"
@@ -201,7 +202,7 @@ def start_failure(status: EngineStatus, home: Path) -> str:
     return (
         f"The engine does not start: {status.failed_starts} times in a row it ended while loading ({reason}). The "
         "usual cause is too little memory: close other programs, or raise the memory limit of the lab. The whole "
-        f"message is in {OUTPUT_FILE} in the lab's home. What waits is kept; the next try follows within {delay:.0f} "
+        f"message is in {OUTPUT_FILE} in the lab's home. Queued jobs are kept; the next attempt follows within {delay:.0f} "
         "s."
     )
 
@@ -240,7 +241,7 @@ def state_of_process(row: EngineRow) -> EngineState:
 
 
 def is_gone(row: EngineRow) -> bool:
-    """Whether this process can no longer write. A process of this machine without heartbeat still can: it may only hang."""
+    """Whether this process can no longer write. A local process without a heartbeat still can, because it may only hang."""
     if row.process.host == socket.gethostname():
         return _find_process(row.process) is None
     last_sign = row.beat_at or row.started_at
@@ -248,10 +249,10 @@ def is_gone(row: EngineRow) -> bool:
 
 
 def ensure_engine(db: Database, home: Path, command: Sequence[str] | None = None) -> EngineStatus:
-    """Start the engine unless there is one; of several callers at once, one starts it.
+    """Start the engine unless there is one. Of several concurrent callers, only one starts it.
 
-    A process without heartbeat is not replaced but reported as DEAD: call `stop_engine` first. On another machine it counts
-    as gone after GONE_AFTER_S. While engines end as they are loading, the next one waits (`restart_delay_s`).
+    A local process without a heartbeat is reported as DEAD and not replaced; call `stop_engine` first. One on another machine
+    counts as gone after GONE_AFTER_S. After an engine has ended while loading, the next start is delayed by `restart_delay_s`.
     """
     with db.write() as conn:  # the write lock makes "check, then start" atomic
         status = _engine_state(conn)
@@ -266,7 +267,7 @@ def ensure_engine(db: Database, home: Path, command: Sequence[str] | None = None
 
 
 def start_engine(home: Path, command: Sequence[str] | None = None) -> ProcessIdentity:
-    """Start an engine that outlives this process; its output goes to HOME/engine.out. command: another program to run."""
+    """Start an engine that outlives this process; its output goes to HOME/engine.out. command: run instead of the engine."""
     home = home.resolve()
     options: dict[str, Any] = {"start_new_session": True}
     if sys.platform == "win32":
@@ -300,7 +301,7 @@ def _output_file(home: Path) -> Path:
 def stop_engine(db: Database, home: Path, timeout: float = 10.0) -> bool:
     """End every engine process on this machine: by SIGTERM, after `timeout` seconds by SIGKILL.
 
-    Returns whether there was one. EngineError: it runs on another machine, or does not end.
+    Returns whether there was one. Raises EngineError if an engine runs on another machine or does not end.
     """
     with db.read() as conn:
         rows = [row for row in _recent_engines(conn) if row.stopped_at is None]

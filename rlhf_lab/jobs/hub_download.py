@@ -1,7 +1,7 @@
 """Downloads of models from the Hub in a thread of the page, one at a time. No torch.
 
-Within a file the client resumes a connection that breaks. Files that have arrived whole stay in the Hub's cache: a download that
-failed, was cancelled, or whose page ended, continues with the others.
+The client resumes a file when its connection breaks. Complete files stay in the Hub's cache, so a download that failed, was
+cancelled, or was interrupted by the end of the page continues with the remaining files.
 """
 
 import logging
@@ -56,7 +56,10 @@ class ModelDownloader:
         self._thread: threading.Thread | None = None
 
     def start(self, facts: ModelFacts, on_complete: Callable[[Path], str]) -> None:
-        """on_complete: called with the folder; returns the final message. Raises EngineError during another download."""
+        """Start a download. Raises EngineError while another one is running.
+
+        on_complete: called with the model's folder; returns the message for `DownloadProgress`.
+        """
         with self._lock:
             if self._facts is not None and self._status is DownloadStatus.RUNNING:
                 raise EngineError(f"{self._facts.name} is being downloaded. Wait for it, or cancel it first.")
@@ -70,7 +73,7 @@ class ModelDownloader:
             self._thread.start()
 
     def cancel(self) -> bool:
-        """False: there is nothing to cancel, or all files are here already."""
+        """Cancel the download. Returns False if none is running, or if all files have been downloaded already."""
         with self._lock:
             if self._status is not DownloadStatus.RUNNING or not self._cancellable:
                 return False
@@ -80,7 +83,7 @@ class ModelDownloader:
             return True
 
     def progress(self) -> DownloadProgress | None:
-        """The state of the last download; None: there was none."""
+        """The state of the last download, or None if there was none."""
         with self._lock:
             facts, status, message = self._facts, self._status, self._message
             start_time, start_bytes = self._start_point
@@ -128,7 +131,7 @@ def download_model(facts: ModelFacts, cancel_event: threading.Event) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import tqdm
 
-    class CancellableTqdm(tqdm):  # the client calls nothing else of ours while bytes arrive
+    class CancellableTqdm(tqdm):  # the progress bar is the client's only callback during a download
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]  # tqdm has no annotations
 
@@ -140,7 +143,7 @@ def download_model(facts: ModelFacts, cancel_event: threading.Event) -> Path:
 
     names = [file for file, _ in facts.files_to_download]
     return Path(
-        snapshot_download(  # of the main branch by name: for a commit the cache would not note that main is here
+        snapshot_download(  # by the name of the branch: for a commit, the cache would not record which one is main
             facts.name,
             allow_patterns=names,
             max_workers=MAX_WORKERS,
@@ -150,9 +153,9 @@ def download_model(facts: ModelFacts, cancel_event: threading.Event) -> Path:
 
 
 def cached_bytes(name: str, started_at: float = 0.0) -> int:
-    """Bytes of a model in the Hub's cache: whole files, and partial ones written since started_at (Unix time).
+    """Bytes of a model in the Hub's cache: complete files, and partial ones written since started_at (Unix time).
 
-    Older partial files are what a killed process left; the client does not use them again.
+    Older partial files were left by killed processes; the client does not reuse them.
     """
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name

@@ -1,6 +1,6 @@
-"""The instant reward model: a linear head on stored features that is fitted again after every vote, in the page's process.
+"""The instant reward model: a linear head on stored features that is refitted after every vote, in the page's process.
 
-Before it learns from a vote it predicts it. Needs neither torch nor a running engine.
+It predicts each vote before it learns from it. It needs neither torch nor a running engine.
 """
 
 import contextlib
@@ -42,27 +42,28 @@ from rlhf_lab.store.projects import current_project, get_pair
 
 log = logging.getLogger("rlhf_lab.instant_reward")
 
-MIN_DECIDED = 6  # labels that prefer one text; fewer say nothing
-REFERENCE_TEXTS = 128  # whose scores have mean 0 and standard deviation 1
+MIN_DECIDED = 6  # labels that prefer one text; with fewer nothing is fitted
+REFERENCE_TEXTS = 128  # scores are standardised to mean 0 and standard deviation 1 on these texts
 MIN_REFERENCE_TEXTS = 8
-MIN_SPREAD = 1e-6  # of their scores before that: where labels cancel out, rounding is all that is left
-MAX_QUICK_LABELS = 100  # the ridge is chosen at every fit; with more labels after the figures are shown,
-RIDGE_INTERVAL = 25  # when there are so many more, and a quarter more
-LOADED_PAIRS = 64  # at a time
+MIN_SPREAD = 1e-6  # smallest usable standard deviation of their raw scores; below it, labels cancel out up to rounding
+MAX_QUICK_LABELS = 100  # up to here the ridge is chosen at every fit; above, after the figures are shown,
+RIDGE_INTERVAL = 25  # when the number of labels has changed by at least this many and by a quarter
+LOADED_PAIRS = 64  # pairs whose features are loaded at once
 POLL_INTERVAL_S = 3.0  # for votes of other processes and new features
-WATCHED_S = 30.0  # a page that shows the figures requests them more often than this
-REST_FACTOR = 2.0  # times a round's CPU time: it takes a third of a core at most, however many people vote
-MAX_REFITS = 8  # predictions in a round that need a fit of their own
-MAX_PREDICTIONS = 2000  # kept in memory
+WATCHED_S = 30.0  # longer than the interval at which an open page requests the figures
+REST_FACTOR = 2.0  # pause after a round over its CPU time, so that the thread uses at most a third of a core
+MAX_REFITS = 8  # predictions per round that need a separate fit
+MAX_PREDICTIONS = 2000  # predictions kept in memory
 DECIDED = (Choice.FIRST, Choice.SECOND)
 
 
 @dataclass(frozen=True)
 class InstantFigures:
-    """labels: those learnt from; decided: those of them that prefer one text; waiting: labels whose texts have no features yet.
+    """Figures about the labels of a project and the accuracy of the head.
 
-    right: decided labels that are predicted by a head fitted without the labels of their prompt; low, high: 95 % interval of
-    that share. All three are None below MIN_DECIDED.
+    labels: number of labels learnt from. decided: those that prefer one text. waiting: labels whose texts have no features yet.
+    right: decided labels that are predicted correctly by a head fitted without the labels of the same prompt. low, high: 95 %
+    confidence interval of right / decided. These three are None if there are fewer than MIN_DECIDED decided labels.
     """
 
     project_id: int
@@ -77,14 +78,14 @@ class InstantFigures:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Scores of both texts of a pair by a head that knew no label of the pair."""
+    """Scores of both texts of a pair, by a head fitted without the labels of that pair."""
 
     first: float
     second: float
 
     @property
     def choice(self) -> Choice | None:
-        """The text with the higher score; None: equal scores."""
+        """The text with the higher score; None if the scores are equal."""
         if self.first == self.second:
             return None
         return Choice.FIRST if self.first > self.second else Choice.SECOND
@@ -107,7 +108,7 @@ class InstantModel:
         self._scaler: LayerScaler
 
     def update(self) -> None:
-        """Learn from the labels as they are now: people's, or simulated ones where there are none."""
+        """Learn from the current labels: those of people, or simulated ones if there are none."""
         source = Source.HUMAN
         labels = newest_labels(self.db, self.project_id, source)
         if not labels:
@@ -128,7 +129,7 @@ class InstantModel:
         self.figures = self._with_accuracy(figures)
 
     def choose_ridge(self) -> bool:
-        """Choose the ridge again where the labels have grown (or shrunk) since. Returns whether the figures have changed."""
+        """Choose the ridge again if the number of labels has changed enough. Returns whether the figures were computed anew."""
         interval = max(RIDGE_INTERVAL, self._ridge_chosen_at // 4)
         if self._fit is None or abs(len(self._labels) - self._ridge_chosen_at) < interval:
             return False
@@ -138,8 +139,10 @@ class InstantModel:
         return True
 
     def predict(self, pair: Pair) -> Prediction | None:
-        """The scores of a pair by a head that knows no label of it; None without features or enough other labels, or where these
-        cancel out."""
+        """The scores of a pair by a head fitted without its labels.
+
+        None if the texts have no features, there are too few other labels, or these cancel out.
+        """
         texts = load_features(self.db, [pair.first.id, pair.second.id])
         if self._fit is None or len(texts) < 2 or not all(self._is_usable(text) for text in texts.values()):
             return None
@@ -161,7 +164,7 @@ class InstantModel:
         return any(label.pair_id == pair_id for label in self._labels)
 
     def _weights_without(self, pair_id: int) -> Float32 | None:
-        """Weights of the head; fitted again without the labels of the pair if it knows some."""
+        """Weights of the head, refitted without the labels of the pair if it has learnt from any."""
         assert self._fit is not None
         if not self.knows(pair_id):
             if self._weights is None:
@@ -173,8 +176,11 @@ class InstantModel:
         return self._pairs.weights(*self._signed(others, self._fit_labels(others, self._fit.ridge).coefficients))
 
     def _update_reference(self) -> None:
-        """Take the project's first texts as the reference, again while their number doubles; or where too many pairs of labels
-        that were taken back fill the memory."""
+        """Choose the project's oldest texts as the reference texts, and clear the Gram matrix.
+
+        Repeated each time their number has doubled, up to REFERENCE_TEXTS, and when the Gram matrix holds too many pairs, most of
+        whose labels were undone.
+        """
         count = len(self._reference)
         if count >= REFERENCE_TEXTS and len(self._pairs) <= 2 * MAX_INSTANT_LABELS:
             return
@@ -225,7 +231,7 @@ class InstantModel:
         self._fit, self._labels, self._weights = self._fit_labels(labels, ridge), labels, None
 
     def _fit_labels(self, labels: Sequence[PairLabel], ridge: float) -> DualFit:
-        """Begins with the coefficients of the present fit."""
+        """Fit the head, starting from the coefficients of the current fit."""
         gram, targets, _ = self._training_data(labels)
         start = None
         if self._fit is not None:
@@ -234,7 +240,10 @@ class InstantModel:
         return fit_dual(gram, targets, ridge, start)
 
     def _training_data(self, labels: Sequence[PairLabel]) -> tuple[Float64, PreferenceTargets, list[int]]:
-        """Gram matrix of chosen - rejected, targets, and the groups of the leave-one-out: prompts, or pairs of a single one."""
+        """Gram matrix of chosen - rejected, targets, and the groups for leave-one-group-out validation.
+
+        The groups are prompts, or pairs if there is only one prompt.
+        """
         pair_ids, signs = self._signed(labels, np.ones(len(labels)))
         ties = np.array([label.choice not in DECIDED for label in labels])
         margins = np.array([label.strength for label in labels]) * RewardConfig().margin
@@ -245,7 +254,7 @@ class InstantModel:
 
     @staticmethod
     def _signed(labels: Sequence[PairLabel], coefficients: Float64) -> tuple[list[int], Float64]:
-        """Pairs, and coefficients of their differences first - second."""
+        """Ids of the pairs, and the coefficients for their differences first - second."""
         signs = np.array([-1.0 if label.choice is Choice.SECOND else 1.0 for label in labels])
         return [label.pair_id for label in labels], signs * coefficients
 
@@ -265,7 +274,7 @@ class InstantModel:
 
 
 class InstantReward:
-    """A thread of the page's process that keeps the model of the open project up to date: one fit at a time."""
+    """A thread of the page's process that keeps the model of the open project up to date, one fit at a time."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
@@ -287,20 +296,23 @@ class InstantReward:
             self._thread.join(timeout=5)
 
     def predict_vote(self, vote: Vote) -> None:
-        """Predict a stored vote, then learn from it. The caller does not wait."""
+        """Predict a stored vote, then learn from it. Returns at once; the thread does the work."""
         with self._lock:
             if vote.uuid not in self._predictions:
                 self._pending[vote.uuid] = vote
         self._wake.set()
 
     def labels_changed(self) -> None:
-        """Learn again: votes were undone, changed, imported or sent by a program. Nothing is fitted while no page shows the
-        figures: sixty programs would otherwise keep a third of a core busy for nobody."""
+        """Refit after votes were undone, changed, imported or sent by a program.
+
+        Does nothing while no page shows the figures: sixty labelling programs would otherwise keep a third of a core busy for no
+        one.
+        """
         if self._is_watched():
             self._wake.set()
 
     def forget_votes(self, annotator: str, pair_id: int) -> None:
-        """A person's vote on a pair was undone: the pair is open to them again, so its scores are not shown any more."""
+        """Drop the predictions for a person's undone vote: they may label the pair again and must not see its scores."""
         with self._lock:
             for uuid in [uuid for uuid, vote in self._pending.items() if is_vote_on(vote, annotator, pair_id)]:
                 del self._pending[uuid]
@@ -309,7 +321,7 @@ class InstantReward:
         self._wake.set()
 
     def figures(self, project_id: int) -> InstantFigures:
-        """The figures of the newest fit. The first request after a while starts the next one."""
+        """The figures of the newest fit. A request after a pause of WATCHED_S also starts a new fit."""
         was_watched, model = self._is_watched(), self.model
         self._last_request_at = time.monotonic()
         if not was_watched or model is None or model.project_id != project_id:
@@ -327,7 +339,7 @@ class InstantReward:
             return uuid in self._pending
 
     def prediction(self, uuid: str, annotator: str) -> tuple[Vote, Prediction | None] | None:
-        """A person's own vote with its prediction; None: it is not theirs, or is not known (any more)."""
+        """A person's own vote with its prediction; None if the vote is someone else's or is not stored here any more."""
         with self._lock:
             entry = self._predictions.get(uuid)
         return entry if entry is not None and entry[0].annotator == annotator else None
@@ -343,18 +355,18 @@ class InstantReward:
                 self.run_once()
             except LabError as error:
                 log.warning("%s", error)
-            except Exception:  # without this thread the figures would stand still until the page is started again
+            except Exception:  # if this thread ended, the figures would not change until the page is restarted
                 log.exception("the instant reward model was not fitted; the next vote tries again")
             self._stopped.wait(REST_FACTOR * (time.thread_time() - start_time))
 
     def run_once(self) -> None:
-        """Predict the votes that wait, learn from all labels of the open project, and choose the ridge where that is due."""
+        """Predict the pending votes, learn from all labels of the open project, and choose the ridge if that is due."""
         self.update()
         if self.model is not None:
-            self.model.choose_ridge()  # the figures are already known
+            self.model.choose_ridge()  # last, because the figures can already be shown
 
     def update(self) -> None:
-        """`run_once` without the ridge."""
+        """Like `run_once`, but without choosing the ridge."""
         project = current_project(self.db)
         if project is None:
             return
@@ -373,7 +385,7 @@ class InstantReward:
                 self._predictions.popitem(last=False)
 
     def _predict(self, model: InstantModel, votes: Sequence[Vote]) -> dict[str, Prediction | None]:
-        """By uuid, without votes on deleted pairs, and without those that exceed MAX_REFITS."""
+        """Predictions by the uuid of the vote, without votes on deleted pairs and those that exceed MAX_REFITS."""
         predictions: dict[str, Prediction | None] = {}
         refits = 0
         for vote in votes:

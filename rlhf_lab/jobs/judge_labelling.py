@@ -23,7 +23,7 @@ def judge_name_of(annotator: str) -> str:
 def label_with_judge(
     db: Database, project_id: int, judge: Judge, count: int, *, noise: float = 0.0, seed: int = 0
 ) -> dict[Choice, int]:
-    """Let a judge vote on up to `count` pairs that it has no vote on; returns how often it made each choice.
+    """Let a judge vote on up to `count` pairs on which it has no vote yet; returns how often it made each choice.
 
     A vote is a function of the pair, the judge, the noise and the seed.
     """

@@ -14,8 +14,8 @@ of the reward model (two per comparison). r is the adapters' rank; a token's key
     cache          N · T · L · 2 · K · b                  keys and values of all rollouts
     program        measured: Python, torch and its buffers
 
-For a large model on a CPU the engine measures which dtype is faster (models/dtype_choice.py). Before that the estimate has two
-bounds: the terms are those of float32, and `least_bytes` is their sum in bfloat16.
+For a large model on a CPU the engine measures which dtype is faster (models/dtype_choice.py). Before that, the terms assume
+float32, and `least_bytes` is their sum in bfloat16.
 """
 
 import importlib.metadata
@@ -33,7 +33,7 @@ from rlhf_lab.jobs.model_inspection import ModelFacts
 
 PROMPT_TOKENS = 64
 PROCESS_BYTES = {"cpu": 650_000_000, "gpu": 900_000_000}
-FITS_BELOW, TIGHT_BELOW = 0.7, 1.0  # shares of the free memory
+FITS_BELOW, TIGHT_BELOW = 0.7, 1.0  # fractions of the free memory
 ITEMSIZES = {"float32": 4, "bfloat16": 2}
 
 
@@ -63,7 +63,7 @@ class MemoryTerm:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """required_bytes: the sum of the terms. least_bytes: as much if the engine chooses the smaller dtype."""
+    """required_bytes: the sum of the terms. least_bytes: the same sum if the engine chooses the smaller dtype."""
 
     device: DeviceMemory
     terms: tuple[MemoryTerm, ...]
@@ -75,7 +75,7 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class DecoderDims:
-    """The sizes of a decoder. kv: numbers per token in a layer's keys, and as many in its values."""
+    """The sizes of a decoder. kv: elements per token in the keys of a layer, and the same number in its values."""
 
     layers: int
     hidden: int
@@ -85,7 +85,7 @@ class DecoderDims:
 
     @property
     def linear_rows(self) -> int:
-        """Outputs of the linear layers: q, o, down; k, v; gate, up."""
+        """Sum of the output sizes of a layer's linear modules: q, o, down; k, v; gate, up."""
         return self.layers * (3 * self.hidden + 2 * self.kv + 2 * self.inner)
 
 
@@ -95,7 +95,7 @@ def detect_device() -> DeviceMemory:
 
 
 def _detect_gpu() -> DeviceMemory | None:
-    """By nvidia-smi: importing torch would cost the page seconds and memory."""
+    """Uses nvidia-smi, because importing torch would cost the page seconds and memory."""
     tool = shutil.which("nvidia-smi")
     try:
         if tool is None or "+cpu" in importlib.metadata.version("torch"):
@@ -109,7 +109,7 @@ def _detect_gpu() -> DeviceMemory | None:
 
 
 def decoder_dims(config: dict[str, Any]) -> DecoderDims | None:
-    """The sizes in a config.json, under any of their usual names; None: one is missing."""
+    """The sizes in a config.json, under any of their usual names; None if one is missing."""
 
     def first_positive(*names: str) -> int:
         return next((value for name in names if isinstance(value := config.get(name), int) and value > 0), 0)
@@ -194,7 +194,10 @@ def _memory_terms(parameters: int, dims: DecoderDims, itemsize: int, policy_conf
 def _quantised(
     terms: list[MemoryTerm], facts: ModelFacts, dims: DecoderDims, itemsize: int, bits: str
 ) -> list[MemoryTerm]:
-    """The terms with bitsandbytes' linear weights, which are never merged. Norms and biases are counted among these."""
+    """The terms for a model quantised by bitsandbytes, whose weights are never merged.
+
+    Norms and biases are counted as quantised, too.
+    """
     tables = 1 if facts.config.get("tie_word_embeddings", True) else 2
     embedded = tables * dims.vocab * dims.hidden
     linear = max(0, facts.parameters - embedded)

@@ -1,6 +1,7 @@
-"""What the operator decides about the mirror of a lab while its page runs: repository and token, taking over, and the end.
+"""Lets the operator set up, take over and turn off the mirror of a lab while its page is running.
 
-RLHF_LAB_MIRROR decides alone where it is set. Otherwise the home keeps what was entered on the page (backup/mirror_settings.py).
+RLHF_LAB_MIRROR takes precedence if it is set. Otherwise the settings entered on the page apply, which are stored in the home
+(backup/mirror_settings.py).
 """
 
 import threading
@@ -17,7 +18,7 @@ from rlhf_lab.jobs.mirror_loop import LOCK_FILE, MIRROR_VARIABLE, TOKEN_VARIABLE
 
 
 class MirrorControl:
-    """The mirror of one page, which may have none. Methods may be called from any thread."""
+    """The mirror of one page, if it has one. Methods may be called from any thread."""
 
     def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
         """Raises ConfigError and StoreError for settings that cannot be used."""
@@ -33,7 +34,7 @@ class MirrorControl:
 
     @property
     def repository(self) -> str:
-        """ "" where there is no mirror."""
+        """OWNER/NAME, or "" if there is no mirror."""
         return self.loop.mirror.repository.name if self.loop is not None else ""
 
     @property
@@ -52,7 +53,7 @@ class MirrorControl:
 
     @property
     def has_conflict(self) -> bool:
-        """Whether another lab has saved to the repository, so that this one saves nothing."""
+        """Whether saving has stopped because another lab has saved to the repository."""
         return self.loop is not None and self.loop.has_conflict
 
     def start(self) -> None:
@@ -61,14 +62,14 @@ class MirrorControl:
             self.loop.start()
 
     def stop(self) -> None:
-        """Save what has changed, unless that takes too long, and end."""
+        """Save the latest changes, unless that takes too long, and end the thread."""
         if self.loop is not None:
             self.loop.stop()
 
     def set_up(self, repository: str, token: str) -> None:
-        """Save to this repository from now on, after asking the Hub whether that is possible.
+        """Save to this repository from now on. The access to it is checked first.
 
-        token: "": keep the one that was entered before. Raises ConfigError, MirrorError, StoreError; then nothing has changed.
+        token: "" keeps the one that was entered before. Raises ConfigError, MirrorError, StoreError; nothing is changed then.
         """
         with self._lock:
             self._check_not_set_by_variable()
@@ -84,14 +85,14 @@ class MirrorControl:
             self._replace_loop(MirrorLoop(mirror))
 
     def turn_off(self) -> None:
-        """Save no more, and forget repository and token. What is on the Hub stays there. Raises ConfigError."""
+        """Stop saving, and delete the stored repository and token. The repository itself is kept. Raises ConfigError."""
         with self._lock:
             self._check_not_set_by_variable()
             delete_settings(self.home)
             self._replace_loop(None)
 
     def take_over(self) -> None:
-        """Replace what another lab has saved to the repository. Raises MirrorError where no other one has."""
+        """Replace what another lab has saved to the repository. Raises MirrorError if no other lab has."""
         if self.loop is None or not self.loop.has_conflict:
             raise MirrorError("No other lab has saved to the repository, so there is nothing to take over.")
         self.loop.take_over()

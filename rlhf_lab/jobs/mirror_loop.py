@@ -1,9 +1,9 @@
-"""Keeps the copy of a lab on the Hub up to date, in a thread of the page's process. Settings come from the environment, or from
-the page (jobs/mirror_control.py).
+"""Keeps the mirror of a lab on the Hub up to date, in a thread of the page's process.
 
-Of several pages of one home one does it, which holds a lock. A save begins SAVE_INTERVAL_S after the last one began, if anything
-has changed, so with up to 20 s for the upload the copy is at most a minute old. The Hub accepts 128 commits an hour of a
-repository; these are 90.
+Its settings come from the environment or from the page (jobs/mirror_control.py). If several pages use the same home, a lock
+ensures that only one of them saves. If anything has changed, a save begins SAVE_INTERVAL_S after the previous one began; with up
+to 20 s for the upload, the mirror is at most a minute old. This makes at most 90 commits per hour; the Hub allows 128 per
+repository.
 """
 
 import contextlib
@@ -38,22 +38,22 @@ LOCK_FILE = "mirror.lock"
 
 POLL_INTERVAL_S = 2.0
 SAVE_INTERVAL_S = 40.0
-#: Files that change without the database (reward functions of one's own) are looked at so often.
+#: Interval of the check for files that change without the database, such as custom reward functions.
 FULL_CHECK_INTERVAL_S = 300.0
 UNCHANGED_NOTE_INTERVAL_S = 10.0
-#: After a failure: 5, 10, 20, 40, 60 s, or later if the Hub says so; half of it random, so that labs do not try in step.
+#: Delays after failures: 5, 10, 20, 40, 60 s, or longer if the Hub requests it. Half is random: labs must not retry in step.
 FIRST_RETRY_S, MAX_RETRY_S = 5.0, 60.0
-#: Without a save for so long, in seconds, people are told, also while one is still going on.
+#: The page shows a warning if the last save is older than this, even if another one is in progress.
 LATE_AFTER_S = 90.0
-#: A restore is tried for so long while the Hub does not answer.
+#: A restore is retried for this long while the Hub does not answer.
 RESTORE_PATIENCE_S = 120.0
 LAST_SAVE_TIMEOUT_S, LAST_SAVE_ATTEMPTS = 20.0, 4
 
 
 def mirror_of(home: Path, environment: Mapping[str, str], entered: MirrorSettings | None = None) -> HubMirror | None:
-    """The mirror that the environment asks for, or else the page's form; None: none.
+    """The mirror that the environment names, otherwise the one entered on the page; None if there is neither.
 
-    entered: what is in the form; None: what it had when it was sent last. Raises ConfigError and StoreError.
+    entered: the content of the form on the page; None means the stored settings. Raises ConfigError and StoreError.
     """
     name, token = environment.get(MIRROR_VARIABLE, "").strip(), ""
     if not name:
@@ -80,7 +80,7 @@ def mirror_of(home: Path, environment: Mapping[str, str], entered: MirrorSetting
 
 
 def restore_home(mirror: HubMirror, report: Callable[[str], None]) -> None:
-    """Restore an empty home before the lab opens it. Raises MirrorError, saying how to start without the mirror."""
+    """Restore an empty home before the lab opens it. Raises MirrorError, which explains how to start without the mirror."""
     if lab_exists(mirror.home):
         return
     deadline, delays = time.monotonic() + RESTORE_PATIENCE_S, _RetryDelays()
@@ -110,7 +110,7 @@ def _restore_failure(mirror: HubMirror, reason: str) -> str:
 
 @contextlib.contextmanager
 def _home_lock(home: Path) -> Iterator[None]:
-    """Of several pages that start with an empty home, one restores it. Raises MirrorError."""
+    """Ensure that only one process restores an empty home. Raises MirrorError if another one does."""
     try:
         make_private_folder(home)
         with FileLock(home / LOCK_FILE, timeout=RESTORE_PATIENCE_S, mode=PRIVATE_FILE):
@@ -142,7 +142,7 @@ class _RetryDelays:
 
 
 class MirrorLoop:
-    """The thread. `run_once` is one round of it."""
+    """The thread that saves the lab. `run_once` is one iteration."""
 
     def __init__(self, mirror: HubMirror) -> None:
         self.mirror = mirror
@@ -153,35 +153,35 @@ class MirrorLoop:
         self._has_conflict = False
         self._saves_at_end = True
         self._connection: sqlite3.Connection | None = None
-        self._saved_version: int | None = None  # of the database that the last save contains
+        self._saved_version: int | None = None  # `_database_version` at the last save
         self._next_save_at = self._full_check_at = self._note_at = 0.0  # time.monotonic()
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Save what has changed, unless that takes too long, and end the thread."""
+        """Save the latest changes, unless that takes too long, and end the thread."""
         self._stop_event.set()
         if self._thread.is_alive():
             self._thread.join(timeout=LAST_SAVE_TIMEOUT_S)
 
     def end(self) -> None:
-        """End the thread after the save that may be going on, without another one."""
+        """End the thread without another save. Waits for a save in progress."""
         self._saves_at_end = False
         self._stop_event.set()
 
     @property
     def is_saving_page(self) -> bool:
-        """Whether this page, and no other one of the home, saves."""
+        """Whether this page is the one that saves the home."""
         return self._lock.is_locked
 
     @property
     def has_conflict(self) -> bool:
-        """Whether nothing is saved any more because another lab has saved to the repository."""
+        """Whether saving has stopped because another lab has saved to the repository."""
         return self._has_conflict
 
     def take_over(self) -> None:
-        """Replace what another lab has saved. Call it while `has_conflict`, when the thread leaves the mirror alone."""
+        """Replace what another lab has saved. Call it only while `has_conflict`: the thread does not use the mirror then."""
         self.mirror.allow_take_over()
         self._next_save_at, self._saved_version = 0.0, None
         self._has_conflict = False
@@ -199,9 +199,9 @@ class MirrorLoop:
         self._lock.release()
 
     def run_once(self) -> None:
-        """Save if it is due, this process holds the lock, and no other lab writes to the repository.
+        """Save if that is due, this process holds the lock, and no other lab has saved to the repository.
 
-        Nothing is raised: without this thread nothing would be saved until the page is started again.
+        Raises nothing, because nothing would be saved after the thread had ended.
         """
         try:
             self._save_if_due()
@@ -248,7 +248,7 @@ class MirrorLoop:
             self.mirror.note_problem(message)
 
     def _database_version(self) -> int:
-        """Changes with every transaction of other connections."""
+        """A number that changes with every transaction of other connections."""
         if self._connection is None:
             self._connection = sqlite3.connect(self.mirror.home / FILE_NAME, check_same_thread=False)
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
@@ -260,7 +260,10 @@ def _capitalised(text: str) -> str:
 
 @dataclass(frozen=True)
 class MirrorView:
-    """What a page shows. saved_at: seconds since 1970; None: nothing is saved yet. is_late: longer ago than it should be."""
+    """What a page shows about the mirror.
+
+    saved_at: time of the last save (seconds since 1970); None: nothing is saved yet. is_late: it is older than LATE_AFTER_S.
+    """
 
     repository: str
     saved_at: float | None
@@ -277,7 +280,7 @@ def mirror_view(home: Path, repository: str) -> MirrorView:
 
 
 def stop_on_sigterm() -> None:
-    """End the page on SIGTERM as on Ctrl-C, so that it saves once more: a Space that is restarted gets SIGTERM."""
+    """Treat SIGTERM like Ctrl-C, so that the page saves before it ends. A Space is sent SIGTERM when it is restarted."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -1,6 +1,6 @@
 """Facts about a model, read from its JSON files and the headers of its safetensors files without loading it. No torch.
 
-A Hub id whose files are all in the local cache is read there; otherwise from the Hub, which sends nothing but small JSON files.
+A Hub model is read from the local cache if that has all its files; otherwise only small JSON files are requested from the Hub.
 """
 
 import json
@@ -27,20 +27,21 @@ from rlhf_lab.errors import ModelError
 
 HUB_TIMEOUT_S = 15.0
 HUB_MODEL_ID_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-MODEL_FILE_SUFFIXES = ("json", "safetensors", "model", "txt", "jinja")  # of the files of a Hub model to download
+MODEL_FILE_SUFFIXES = ("json", "safetensors", "model", "txt", "jinja")  # files of a Hub model that are downloaded
 MODEL_FILE_PATTERN = re.compile(rf"[^/]+\.({'|'.join(MODEL_FILE_SUFFIXES)})")
 MODEL_FILE_GLOBS = [f"*.{suffix}" for suffix in MODEL_FILE_SUFFIXES]
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
-CHAT_TEMPERATURE = 0.7  # proposed for models with a chat template that state none
-SENSIBLE_TEMPERATURES = (0.3, 1.5)  # what a model states outside is not proposed: 0 means no sampling
+CHAT_TEMPERATURE = 0.7  # proposed for a model that has a chat template but states no temperature
+SENSIBLE_TEMPERATURES = (0.3, 1.5)  # a model's own temperature is proposed only within this range; 0 means no sampling
 OFFLINE_MESSAGE = "The Hub cannot be reached ({}). Give a local folder, or use the embedded model."
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A usable model. name: as a project stores it. files_to_download: (name, bytes) of files that are only on the Hub.
+    """A usable model. name: as stored in a project. files_to_download: (name, bytes) of files that are only on the Hub.
 
-    has_chat_template: it was trained to follow instructions. temperature: proposed for sampling. chat_template: its source.
+    has_chat_template: the model was trained to follow instructions. temperature: proposed for sampling. chat_template: the source
+    of the template.
     """
 
     name: str
@@ -55,7 +56,7 @@ class ModelFacts:
 
     @property
     def template_arguments(self) -> dict[str, Any]:
-        """Proposed arguments of the chat template: thinking is off where the template can turn it off."""
+        """Proposed arguments of the chat template: thinking is turned off if the template supports that."""
         return {"enable_thinking": False} if "enable_thinking" in self.chat_template else {}
 
     @property
@@ -85,7 +86,7 @@ def inspect_model(name: str) -> ModelFacts:
 
 
 def find_cached_model(name: str) -> ModelFacts | None:
-    """A Hub model's facts from the local cache; None: it is not there, or not completely."""
+    """The facts about a Hub model from the local cache; None if the cache does not have all its files."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -108,7 +109,7 @@ def inspect_model_folder(name: str, folder: Path) -> ModelFacts:
 
 
 def _sampling_facts(folder: Path) -> tuple[bool, float]:
-    """Whether a tokenizer has a chat template, and the temperature to propose: the model's own where that is sensible."""
+    """Whether a tokenizer has a chat template, and the temperature to propose: the model's own if it is sensible."""
     has_chat_template = bool(
         (folder / CHAT_TEMPLATE_FILE).is_file() or read_json(folder / TOKENIZER_CONFIG_FILE).get("chat_template")
     )
@@ -119,7 +120,7 @@ def _sampling_facts(folder: Path) -> tuple[bool, float]:
 
 
 def _chat_template(folder: Path) -> str:
-    """The source of the chat template, of all if there are several; "" if there is none."""
+    """The source of the chat template, or of all of them if there are several; "" if there is none."""
     if (folder / CHAT_TEMPLATE_FILE).is_file():
         return (folder / CHAT_TEMPLATE_FILE).read_text(encoding="utf-8", errors="replace")
     return str(read_json(folder / TOKENIZER_CONFIG_FILE).get("chat_template", "") or "")

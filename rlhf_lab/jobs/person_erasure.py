@@ -10,7 +10,10 @@ from rlhf_lab.store.erasure import erase_person_rows
 
 
 def erase_person_data(db: Database, home: Path, name: str, *, votes: bool) -> int:
-    """`erase_person_rows`, and the files; returns how many votes the person had. LabelError; StoreError for the files."""
+    """Erase a person's rows (`erase_person_rows`) and their name in report files; returns how many votes they had.
+
+    Raises LabelError, and StoreError for files that cannot be changed.
+    """
     erased = erase_person_rows(db, name, votes=votes)
     db.truncate_log()
     for path, report in erased.reports.items():

@@ -58,11 +58,12 @@ def new_project(
 ) -> Project:
     """Create a project on a bundled prompt set, a file of prompts (a Path), or custom prompts (then prompt_set is their name).
 
-    Without a prompt set or a temperature it gets those that suit the model. A mapping of custom prompts gives the split of each;
-    "" if it has none yet. chat: the system prompt and the arguments of the chat template, over those that suit the model.
+    Without a prompt set or a temperature, the project gets those that suit the model. A mapping of custom prompts gives the split
+    of each prompt, "" if it has none yet. chat: the system prompt and the arguments of the chat template, which take precedence
+    over those that suit the model.
 
-    A name that another project has gets a number. Projects of the embedded model start with the shipped pairs of their prompt
-    set, which were sampled at temperature 1, so that labelling can start at once.
+    If another project has the name, a number is added. Projects of the embedded model start with the shipped pairs of their
+    prompt set, which were sampled at temperature 1, so that labelling can start at once.
     Raises ConfigError, and ModelError for a model that is not usable.
     """
     facts = inspect_model(model)
@@ -111,7 +112,7 @@ def parse_template_arguments(text: str) -> dict[str, Any]:
 
 
 def change_temperature(db: Database, project_id: int, temperature: float) -> str:
-    """Sample the project's next texts at another temperature; returns what the person should know.
+    """Sample the project's next texts at another temperature; returns a message for the person.
 
     Raises ConfigError for a value out of range, StoreError for an unknown project.
     """
@@ -134,9 +135,9 @@ def checked_temperature(value: float) -> float:
 def open_project_on_model(
     db: Database, facts: ModelFacts, chat: ChatSettings | None = None, prompt_set: str | Path | None = None
 ) -> Project:
-    """Open the project on a model that was opened last, or a new one on the prompts that suit the model.
+    """Open the most recently opened project on a model, or create one on the prompts that suit the model.
 
-    chat, prompt_set: only a project with these. Raises ConfigError if they do not suit the model.
+    chat, prompt_set: open only a project with these settings. Raises ConfigError if they do not suit the model.
     """
     existing = projects_on_model(db, facts, chat, prompt_set)
     if not existing:
@@ -178,9 +179,9 @@ def copy_project(db: Database, project: Project) -> Project:
 
 
 def remove_project(db: Database, home: Path, project_id: int) -> Project:
-    """Delete a project with its labels, reward models and runs, rows and files; returns the deleted project.
+    """Delete the rows and files of a project, its labels, reward models and runs; returns the deleted project.
 
-    Raises StoreError for the open project, while a job or run of it is active, and if files cannot be deleted.
+    Raises StoreError for the open project, while one of its jobs or runs is active, and if files cannot be deleted.
     """
     project, removed = get_project(db, project_id), delete_project(db, project_id)
     folders = [
@@ -198,7 +199,7 @@ def remove_project(db: Database, home: Path, project_id: int) -> Project:
 
 
 def _all_prompts(db: Database, project: Project) -> list[str]:
-    """All its prompts in the order they were given: those for evaluation last."""
+    """All prompts of the project in their original order, those for evaluation last."""
     return [prompt.text for split_name in ("train", "eval") for prompt in prompts(db, project.id, split_name)]
 
 
@@ -221,7 +222,7 @@ def _add_shipped_pairs(db: Database, project: Project, digest: str) -> None:
 
 
 def pick_project(db: Database, project_id: int | None) -> Project:
-    """The project of this id, or the one opened last, or a first one on the embedded model. Raises ConfigError."""
+    """The project of this id; None: the most recently opened one, or a new one on the embedded model. Raises ConfigError."""
     if project_id is None:
         return current_project(db) or _first_project(db)
     existing = projects(db)
@@ -239,7 +240,7 @@ def _first_project(db: Database) -> Project:
 
 
 def _unused_name(db: Database, name: str) -> str:
-    """The name, or "Tales 2" where there is a "Tales"; after that "Tales 3"."""
+    """The name, with a number appended if it is taken: "Tales 2", then "Tales 3"."""
     used_names, number, candidate = {project.name for project in projects(db)}, 1, name
     while candidate in used_names:
         number += 1

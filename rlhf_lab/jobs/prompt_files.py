@@ -1,6 +1,6 @@
-"""Custom prompts from text: a prompt a line, JSON Lines, or CSV. Errors name the line.
+"""Custom prompts from text files: one prompt per line, JSON Lines, or CSV. Errors name the line.
 
-A prompt may be a conversation: messages, or a transcript. If it ends with an answer, the answer is left out: the model writes it.
+A prompt may be a conversation: messages, or a transcript. A final answer is dropped, because the model writes it.
 """
 
 import csv
@@ -37,7 +37,7 @@ def read_prompt_file(path: Path) -> list[str]:
 
 
 def parse_prompts(text: str, name: str = "prompts.txt") -> list[str]:
-    """The different prompts of a text, in order. name: ends in .jsonl or .csv, otherwise the text has a prompt a line.
+    """The distinct prompts of a text, in order. name: ends in .jsonl or .csv; otherwise the text has one prompt per line.
 
     Raises ConfigError for invalid lines, and for too few or too many prompts.
     """
@@ -70,7 +70,7 @@ def parse_prompts(text: str, name: str = "prompts.txt") -> list[str]:
 
 
 def _without_margins(prompt: str) -> str:
-    """A prompt without white space around it; a transcript begins with two line breaks."""
+    """A prompt without surrounding white space, except for the two line breaks with which a transcript begins."""
     return TURN_SEPARATOR + prompt.strip() if is_transcript(prompt) else prompt.strip()
 
 
@@ -127,7 +127,7 @@ def _conversation(messages: list[Any]) -> "str | _InvalidRow":
 
 
 def _parse_csv(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
-    """The column of PROMPT_COLUMNS that the header has; without such a header the first column."""
+    """Reads the column that the header names with one of PROMPT_COLUMNS; without such a header, the first column."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     column: int | None = None
     try:

@@ -1,8 +1,8 @@
-"""The queue between the page and the engine.
+"""The job queue between the page and the engine.
 
 queued ──claim──▶ running ──finish / fail──▶ done / failed
    ▲                 │  └──────cancel──────▶ cancelled       (also from queued)
-   └─requeue_interrupted (its engine is dead; failed after five times without progress)
+   └─requeue_interrupted (the engine has died; failed after five interruptions without progress)
 """
 
 import time
@@ -30,9 +30,9 @@ def submit(db: Database, kind: JobKind, project_id: int | None, payload: dict[st
 def submit_once(
     db: Database, kind: JobKind, project_id: int, payload: dict[str, Any], last_known_id: int | None = None
 ) -> Job:
-    """Queue a job unless the project has an unfinished one of this kind; returns that one then. Safe between processes.
+    """Queue a job, unless the project has an unfinished one of this kind: then that one is returned. Safe between processes.
 
-    last_known_id: a job of this kind that is newer counts too, even if it has already ended; None: it does not.
+    last_known_id: a job of this kind with a greater id is returned too, even if it has ended. None: ended jobs do not count.
     """
     is_unfinished = t.jobs.c.status.in_(UNFINISHED_JOB_STATUSES)
     is_newer = t.jobs.c.id > last_known_id if last_known_id is not None else false()
@@ -61,9 +61,9 @@ def _submit(conn: Connection, kind: JobKind, project_id: int | None, payload: di
 
 
 def claim(db: Database, kinds: Sequence[JobKind], engine_id: int, project_id: int | None = None) -> Job | None:
-    """The oldest queued job of these kinds, now running on this engine and on no other; None if there is none.
+    """Claim the oldest queued job of these kinds for this engine, which sets it to running. None if there is none.
 
-    project_id: only a job of this project.
+    Only one engine can claim a job. project_id: only jobs of this project.
     """
     is_queued = t.jobs.c.status == JobStatus.QUEUED
     query = select(t.jobs.c.id).where(is_queued, t.jobs.c.kind.in_(kinds)).order_by(t.jobs.c.id).limit(1)
@@ -84,43 +84,44 @@ def claim(db: Database, kinds: Sequence[JobKind], engine_id: int, project_id: in
 def update_progress(
     db: Database, job_id: int, progress: float, eta_s: float | None = None, partial_result: dict[str, Any] | None = None
 ) -> bool:
-    """progress: from 0 to 1; eta_s: seconds. False: the job is no longer running (cancelled); stop working on it.
+    """Store the progress of a running job. Returns False if it is not running any more (cancelled): stop working on it.
 
-    partial_result: stored as the job's `result` until the next one, or the final result, replaces it.
+    progress: from 0 to 1. eta_s: remaining time in seconds. partial_result: stored as the job's `result` until the next partial
+    or the final result replaces it.
     """
     extra_values = {} if partial_result is None else {"result": partial_result}
     return _update_job(db, job_id, (JobStatus.RUNNING,), progress=progress, eta_s=eta_s, **extra_values)
 
 
 def requeue(db: Database, job_id: int) -> bool:
-    """Queue a running job again, because its engine exits. False: it was not running (cancelled)."""
+    """Queue a running job again, because its engine exits. Returns False if it was not running (cancelled)."""
     return _update_job(db, job_id, (JobStatus.RUNNING,), status=JobStatus.QUEUED, engine_id=None)
 
 
 def finish(db: Database, job_id: int, result: dict[str, Any]) -> bool:
-    """False: nothing was changed, because the job was not running (cancelled in between)."""
+    """Store the result of a running job. Returns False, without a change, if it was not running (cancelled)."""
     values = {"status": JobStatus.DONE, "result": result, "progress": 1.0, "eta_s": 0.0}
     return _update_job(db, job_id, (JobStatus.RUNNING,), **values)
 
 
 def fail(db: Database, job_id: int, error: str) -> bool:
-    """False: nothing was changed, because the job had ended."""
+    """Mark a job as failed. Returns False, without a change, if it had already ended."""
     return _update_job(db, job_id, UNFINISHED_JOB_STATUSES, status=JobStatus.FAILED, error=error, eta_s=None)
 
 
 def cancel(db: Database, job_id: int) -> bool:
-    """A running job learns of it from its next `update_progress`. False: the job had ended."""
+    """Cancel a job. A running one is stopped at its next `update_progress`. Returns False if it had already ended."""
     return _update_job(db, job_id, UNFINISHED_JOB_STATUSES, status=JobStatus.CANCELLED, eta_s=None)
 
 
 def remove_chats(db: Database, job_ids: Sequence[int]) -> None:
-    """Delete CHAT jobs with their texts. A running one is stopped: its `update_progress` returns False."""
+    """Delete CHAT jobs with their texts. A running one stops, because its `update_progress` returns False."""
     with db.write() as conn:
         conn.execute(delete(t.jobs).where(t.jobs.c.id.in_(job_ids), t.jobs.c.kind == JobKind.CHAT))
 
 
 def remove_old_chats(db: Database, max_age_s: float) -> None:
-    """Delete ended CHAT jobs, of every project, that have not changed for so long."""
+    """Delete finished CHAT jobs of all projects that have not changed for longer than `max_age_s` seconds."""
     ended = [status for status in JobStatus if status not in UNFINISHED_JOB_STATUSES]
     is_old = t.jobs.c.updated_at < time.time() - max_age_s
     query = select(t.jobs.c.id).where(t.jobs.c.kind == JobKind.CHAT, t.jobs.c.status.in_(ended), is_old)
@@ -146,7 +147,7 @@ def jobs(
     statuses: Sequence[JobStatus] | None = None,
     limit: int = 100,
 ) -> list[Job]:
-    """Newest first; None is any."""
+    """Jobs, newest first. None as a filter matches everything."""
     query = select(t.jobs).order_by(t.jobs.c.id.desc()).limit(limit)
     if project_id is not None:
         query = query.where(t.jobs.c.project_id == project_id)
@@ -161,7 +162,7 @@ def jobs(
 def requeue_interrupted(db: Database) -> list[Job]:
     """Requeue the running jobs of engines that have ended, oldest first; returns the changed jobs.
 
-    A job that was interrupted MAX_ATTEMPTS times in a row without progress has failed.
+    A job that was interrupted MAX_ATTEMPTS times in a row without progress is marked as failed.
     """
     query = (
         select(t.jobs, t.engines)

@@ -1,4 +1,4 @@
-"""When the next reward model is trained: how many labels it needs, and how far it is."""
+"""When the next reward model is trained: how many labels it needs, and the state of its training."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ from rlhf_lab.store.label_snapshots import count_live_labels
 from rlhf_lab.store.reward_model_list import newest_listed
 from rlhf_lab.store.votes import label_count, vote_counts, voters
 
-LABELS_PER_RETRAINING = 20  # labels from one reward model to the next
-LABELS_FOR_FIRST_MODEL = 10  # labels that the first one needs
+LABELS_PER_RETRAINING = 20  # new labels between two reward models
+LABELS_FOR_FIRST_MODEL = 10  # labels needed for the first one
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def get_label_progress(db: Database, project_id: int) -> LabelProgress:
 
 
 def is_retraining_due(db: Database, project_id: int, source: Source) -> bool:
-    """Whether the labels of a source have grown enough for the next reward model."""
+    """Whether a source has enough new labels for the next reward model."""
     counts = vote_counts(db, project_id)[source]
     labels = label_count(counts)
     if labels < training_goal(db, project_id, source) or counts[Choice.FIRST] + counts[Choice.SECOND] < 2:
@@ -48,9 +48,9 @@ def is_retraining_due(db: Database, project_id: int, source: Source) -> bool:
 
 
 def training_goal(db: Database, project_id: int, source: Source) -> int:
-    """The number of labels at which the next reward model is trained: LABELS_PER_RETRAINING more than the newest one learnt from.
+    """The number of labels at which the next reward model is trained.
 
-    Of the newest model's labels only those that are still live are counted.
+    It is LABELS_PER_RETRAINING more than the newest model was trained on. Labels undone since then are not counted.
     """
     newest = newest_listed(db, project_id, source)
     return count_live_labels(db, project_id, newest) + LABELS_PER_RETRAINING if newest else LABELS_FOR_FIRST_MODEL
@@ -59,9 +59,9 @@ def training_goal(db: Database, project_id: int, source: Source) -> int:
 def submit_training(
     db: Database, project_id: int, source: Source, config: RewardConfig | None = None, last_known_id: int | None = None
 ) -> Job:
-    """Queue the training of a reward model on the labels of one source; returns the unfinished job where there is one.
+    """Queue the training of a reward model on the labels of one source, or return an unfinished job if there is one.
 
-    last_known_id: the newest training that the requester knows of; a newer one is returned, even if it has ended.
+    last_known_id: the newest training job that the requester knows of; a newer one is returned, even if it has ended.
     """
     counts = vote_counts(db, project_id)[source]
     payload = {"source": source.value, "config": (config or RewardConfig()).to_dict(), "labels": label_count(counts)}
@@ -69,7 +69,7 @@ def submit_training(
 
 
 def training_status(db: Database, project_id: int) -> str:
-    """A text about the reward model that is being trained, is queued or due; "" where there is none."""
+    """A text about a reward model that is being trained, is queued or is due; "" if there is none."""
     open_jobs = queue.jobs(
         db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES, limit=1
     )

@@ -1,6 +1,7 @@
-"""What people do with runs: start, pause, resume, stop, change a setting, rename, delete; for the page and the command line.
+"""Starts, pauses, resumes, stops, changes, renames and deletes runs, for the page and the command line.
 
-A control is an event that the engine reads; what cannot be done is refused here, before anything is recorded.
+Requests to an active run are stored as events that the engine reads. Invalid requests are rejected here, before an event is
+recorded.
 """
 
 import contextlib
@@ -54,7 +55,7 @@ from rlhf_lab.store.runs import (
 
 HALTED_RUN_STATUSES = (RunStatus.STOPPED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 MAX_RUN_NAME_CHARS = 80
-NO_REWARD_MODEL = 0  # as the id of a new run's reward model
+NO_REWARD_MODEL = 0  # id that means: the new run uses no reward model
 
 
 def start_run(  # noqa: PLR0913  one argument for each choice of the form
@@ -69,13 +70,13 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
     *,
     reward_terms: Sequence[RewardTerm] = (),
 ) -> Run:
-    """Queue a new run with a reward model (default: the project's newest; NO_REWARD_MODEL: dpo and sft need none).
+    """Queue a new run with a reward model (default: the project's newest; NO_REWARD_MODEL: none, as dpo and sft allow).
 
-    judge: its score is recorded as objective/gold; None: the judge that the labels are from, if there is one.
+    judge: its score is recorded as objective/gold; None: the judge that gave the labels, if there is one.
     ptx_texts: the texts of PPO-ptx and their source; None: the embedded model's corpus.
-    reward_terms: their weighted sum is the reward; none: the reward model alone.
-    Raises LabelError without a reward model or labels that are needed, ConfigError for an unknown judge, a long name, texts that
-    have no weight, reward terms that cannot be used, or a critic that cannot start as this reward model.
+    reward_terms: their weighted sum is the reward; empty: the reward model alone.
+    Raises LabelError if a required reward model or label is missing. Raises ConfigError for an unknown judge, an overlong name,
+    ptx_texts with ptx_coef = 0, unusable reward terms, or a critic that cannot be initialised from this reward model.
     """
     check_reward(db, home, project_id, config, reward_terms)
     reward_model = _reward_model_of_new_run(db, project_id, config, reward_model_id, reward_terms)
@@ -117,7 +118,10 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
 def _reward_model_of_new_run(
     db: Database, project_id: int, config: PolicyConfig, reward_model_id: int | None, reward_terms: Sequence[RewardTerm]
 ) -> RewardModelRow | None:
-    """None for a run that has none: with other terms alone, and of dpo and sft where none was chosen or none exists."""
+    """The reward model of a new run.
+
+    None if its reward consists of other terms only, or for dpo and sft if no reward model was chosen or none exists.
+    """
     if reward_terms and all(term.name != REWARD_MODEL for term in reward_terms):
         return None
     if config.algorithm in LABEL_ALGORITHMS and not reward_terms:
@@ -131,8 +135,10 @@ def _reward_model_of_new_run(
 def _labels_of_new_run(
     db: Database, project_id: int, config: PolicyConfig, reward_model: RewardModelRow | None
 ) -> LabelSnapshot | None:
-    """Those of its reward model; without one, the project's for dpo and sft. Raises LabelError where none of these prefers a
-    text."""
+    """The labels of the run's reward model; without one, for dpo and sft, those of the project.
+
+    Raises LabelError if none of these labels prefers a text.
+    """
     if reward_model is not None:
         return reward_model.snapshot
     if config.algorithm not in LABEL_ALGORITHMS:
@@ -147,7 +153,7 @@ def _labels_of_new_run(
 
 
 def pick_reward_model(db: Database, project_id: int, reward_model_id: int | None) -> RewardModelRow:
-    """The reward model of this id in the project; None: its newest. Raises LabelError where there is none."""
+    """The reward model of this id in the project; None: the newest. Raises LabelError if there is none."""
     reward_model = (
         latest_reward_model(db, project_id) if reward_model_id is None else get_reward_model(db, reward_model_id)
     )
@@ -163,7 +169,7 @@ def pick_reward_model(db: Database, project_id: int, reward_model_id: int | None
 def check_reward(
     db: Database, home: Path, project_id: int, config: PolicyConfig, reward_terms: Sequence[RewardTerm]
 ) -> None:
-    """Raises ConfigError for reward terms that a run of this project cannot use."""
+    """Check reward terms. Raises ConfigError if a run of this project cannot use them."""
     check_terms(list(reward_terms))
     if reward_terms and config.critic_init == "reward":
         raise ConfigError(
@@ -226,12 +232,15 @@ def _deleted_if_not_queued(db: Database, run: Run) -> Iterator[None]:
 
 
 def _check_critic_source(folder: Path) -> None:
-    """Raises ConfigError if no critic can start as the reward model in this folder. The engine reports unreadable files."""
+    """Raises ConfigError if a critic cannot be initialised from the reward model in this folder.
+
+    Unreadable files are ignored here; the engine reports them.
+    """
     try:
         head = json.loads((folder / HEAD_CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
-    reads_all_layers = head.get("layers", "last") != "last"  # older heads read no other layer
+    reads_all_layers = head.get("layers", "last") != "last"  # older heads lack the key and read the last layer only
     if reads_all_layers or not head.get("adapter"):
         problem = "reads all layers" if reads_all_layers else "has no adapter"
         raise ConfigError(
@@ -245,8 +254,11 @@ def default_run_name(
     db: Database, project_id: int, config: PolicyConfig, reward_model_id: int | None,
     reward_terms: Sequence[RewardTerm] = (),
 ) -> str:  # fmt: skip
-    """The name of a run that nobody named: algorithm, reward, preset unless it is "lab", the settings that differ from the
-    preset as far as they fit, and a number if the project has a run of that name. A preset has the project's temperature."""
+    """The name of a run for which no name was entered.
+
+    It consists of the algorithm, the reward, the preset unless it is "lab", as many settings that differ from the preset as fit,
+    and a number if the project already has a run of that name. The temperature is compared with that of the project.
+    """
     temperature = get_project(db, project_id).temperature
     differences_by_preset = {
         preset: _setting_differences(
@@ -261,17 +273,17 @@ def default_run_name(
         + differences
     )
     name, max_chars = ", ".join(parts), MAX_RUN_NAME_CHARS - len(" (999)")
-    kept = len(parts)
+    shown = len(parts)
     while len(name) > max_chars:
-        kept -= 1
-        name = ", ".join([*parts[:kept], f"and {len(parts) - kept} more"])
+        shown -= 1
+        name = ", ".join([*parts[:shown], f"and {len(parts) - shown} more"])
     names = {run.name for run in runs(db, project_id)}
     numbered_names = (f"{name} ({number})" for number in itertools.count(2))
     return name if name not in names else next(candidate for candidate in numbered_names if candidate not in names)
 
 
 def reward_text(reward_model_id: int | None, reward_terms: Sequence[RewardTerm]) -> str:
-    """What makes the reward: "reward model 3 + 0.5 length"; "labels alone" where there is none."""
+    """A description of the reward, such as "reward model 3 + 0.5 length"; "labels alone" if there is none."""
     if not reward_terms:
         return f"reward model {reward_model_id}" if reward_model_id else "labels alone"
     parts = []
@@ -282,7 +294,7 @@ def reward_text(reward_model_id: int | None, reward_terms: Sequence[RewardTerm])
 
 
 def _setting_differences(config: PolicyConfig, preset: PolicyConfig) -> list[str]:
-    """The settings of a config that have another value than in a preset, like "lr 0.001"."""
+    """The settings whose values differ from those of a preset, in the form "lr 0.001"."""
     values, preset_values = config.to_dict(), preset.to_dict()
     return [f"{name} {_value_text(value)}" for name, value in values.items() if value != preset_values[name]]
 
@@ -306,23 +318,24 @@ def _save_ptx_texts(home: Path, run_id: int, texts: Sequence[str]) -> None:
 
 
 def judge_of_labels(db: Database, labels: LabelSnapshot) -> str | None:
-    """The built-in judge that gave all these labels; None: people, several judges, or a judge from a file.
+    """The built-in judge that gave all these labels; None for people, several judges, or a judge from a file.
 
-    The labels of a judge from a file have its name but not its path.
+    A judge from a file cannot be found again, because its labels contain its name but not its path.
     """
     return only_judge(snapshot_annotators(db, labels)) if labels.source is Source.SIMULATED else None
 
 
 def only_judge(annotators: Iterable[str]) -> str | None:
-    """The built-in judge that all these simulated annotators are; None: several judges, or a judge from a file."""
+    """The built-in judge, if all these simulated annotators are the same one; otherwise None."""
     names = {judge_name_of(annotator) for annotator in annotators}
     return names.pop() if len(names) == 1 and names <= set(JUDGES) else None
 
 
 def accuracy_warning(report: Mapping[str, Any]) -> str:
-    """A warning before a run on a reward model whose accuracy may be that of guessing or is unknown; "" if it is better.
+    """A warning about a reward model whose accuracy is unknown or may not exceed chance; "" if it does.
 
-    report: the reward model's. The lower end of its interval counts, else the accuracy itself.
+    report: of the reward model. The lower end of the accuracy's interval is compared with chance, or the accuracy if there is no
+    interval.
     """
     values = [report.get(name) for name in ("accuracy_low", "accuracy")]
     measured = [value for value in values if value is not None and math.isfinite(value)]
@@ -344,7 +357,7 @@ def open_job(db: Database, run_id: int) -> Job | None:
 
 
 def last_job(db: Database, run_id: int) -> Job | None:
-    """The newest job of a run, finished or not: the one to wait for after `start_run` or `resume`."""
+    """The newest job of a run, finished or not; after `start_run` or `resume`, the job to wait for."""
     return _newest_job(db, run_id, None)
 
 
@@ -354,16 +367,16 @@ def _newest_job(db: Database, run_id: int, statuses: Sequence[JobStatus] | None)
 
 
 def pause(db: Database, run_id: int) -> None:
-    """Pause a run where it is, even within a step. Raises StoreError if it is not active."""
+    """Pause a run at once, even in the middle of a step. Raises StoreError if it is not active."""
     _active_run(db, run_id, "paused")
     add_event(db, run_id, EventKind.PAUSE, {})
 
 
 def resume(db: Database, home: Path, run_id: int, processes: int | None = None) -> None:
-    """Continue a paused run; continue one that was stopped, failed or was interrupted from its last checkpoint.
+    """Continue a paused run, or a stopped, failed or interrupted one from its last checkpoint.
 
-    processes: how many train from now on; None: as many as before. Raises StoreError for a run that has done all its steps or
-    is running in processes started without the engine; ConfigError for a number of processes that it cannot have.
+    processes: number of training processes from now on; None: as before. Raises StoreError for a run that has done all its steps
+    or is running in processes that were started without the engine, and ConfigError for an invalid number of processes.
     """
     run_lock.mark_interrupted_runs(db, home)
     run = get_run(db, run_id)
@@ -383,7 +396,7 @@ def resume(db: Database, home: Path, run_id: int, processes: int | None = None) 
             raise StoreError(f"Run {run_id} is already in progress, in processes that were started without the engine.")
         add_event(db, run_id, EventKind.RESUME, {})
     else:
-        for event in pending_events(db, run_id):  # a pause or stop that came too late must not halt the run again
+        for event in pending_events(db, run_id):  # an unhandled pause or stop must not halt the resumed run
             if event.kind in (EventKind.PAUSE, EventKind.STOP):
                 mark_event_applied(db, event.id, run.step)
         if processes is not None:
@@ -392,7 +405,7 @@ def resume(db: Database, home: Path, run_id: int, processes: int | None = None) 
 
 
 def _record_process_count(db: Database, run: Run, processes: int) -> None:
-    """Record a changed number of processes as a note: the config says how the run was started. Raises ConfigError."""
+    """Record a changed number of processes as a note, because the config is that of the run's start. Raises ConfigError."""
     PolicyConfig.from_dict(run.config).replace(processes=processes)
     previous = process_count(db, run)
     if processes != previous:
@@ -401,29 +414,29 @@ def _record_process_count(db: Database, run: Run, processes: int) -> None:
 
 
 def process_count(db: Database, run: Run) -> int:
-    """How many processes train the run: as it was started, or as it was last resumed."""
+    """The number of processes that train the run, as of its start or its last resumption."""
     notes = [event.payload for event in events(db, run.id) if event.kind is EventKind.NOTE]
     counts = [note["processes"] for note in notes if "processes" in note]
     return int(counts[-1] if counts else run.config.get("processes", 1))
 
 
 def stop(db: Database, run_id: int) -> None:
-    """End a run after its last finished step; it can be resumed.
+    """Stop a run at once. It keeps its last complete step and can be resumed.
 
-    A run that no engine works on is stopped at once, even if it has no job.
+    A run on which no engine is working is stopped at once, even if it has no job.
     """
     run = _active_run(db, run_id, "stopped")
     event = add_event(db, run_id, EventKind.STOP, {})
     job = open_job(db, run_id)
     is_waiting = run.status is RunStatus.QUEUED if job is None else job.status is JobStatus.QUEUED
-    # An engine that claims the job at this moment learns from its next progress report that the job was cancelled.
+    # If an engine claims the job at this moment, its next progress report tells it that the job was cancelled.
     if is_waiting and (job is None or queue.cancel(db, job.id)):
         mark_event_applied(db, event.id, run.step)
         set_run_status(db, run_id, RunStatus.STOPPED, f"stopped after step {run.step}; it can be resumed")
 
 
 def set_live_setting(db: Database, run_id: int, name: str, value: float) -> None:
-    """Change a setting of LIVE_SETTINGS from the next step on. Raises ConfigError for another name or a value out of range."""
+    """Change one of LIVE_SETTINGS from the next step on. Raises ConfigError for other settings and invalid values."""
     if name not in LIVE_SETTINGS:
         raise ConfigError(f'"{name}" cannot be changed during a run; only {" and ".join(LIVE_SETTINGS)} can.')
     PolicyConfig.from_dict(get_run(db, run_id).config).replace(**{name: float(value)})

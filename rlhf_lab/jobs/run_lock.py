@@ -1,9 +1,9 @@
-"""One process at a time writes a run: it holds a lock in the run's folder, next to a file that names the process.
+"""A lock in the folder of a run ensures that only one process writes the run. A file beside it names that process.
 
-The lock is released when its process ends, even if it is killed. So a run that is marked as running or paused, has no job and
-whose lock is free has lost its process: one that was started without the engine. Only the machine of that process can tell: over
-a network a lock may look free although it is held. The machine is recognised by host name or boot id, since a container that is
-created again has another host name.
+The lock is released when its process ends, even if it is killed. If a run is marked as running or paused, has no job and its lock
+is free, then its process, which was started without the engine, has vanished. Only the machine of that process can decide this,
+since a lock on a network file system may look free although it is held. The machine is identified by host name or boot id,
+because a recreated container has another host name.
 """
 
 import dataclasses
@@ -28,13 +28,13 @@ from rlhf_lab.store.runs import update_run
 
 LOCK_FILE = "training.lock"
 OWNER_FILE = "writer.json"
-LOCK_TIMEOUT_S = 10.0  # the processes of a group whose launcher was killed end within moments
+LOCK_TIMEOUT_S = 10.0  # long enough for the worker processes of a killed launcher to end
 STARTED_RUN_STATUSES = (RunStatus.RUNNING, RunStatus.PAUSED)
 
 
 @contextmanager
 def lock_run(home: Path, run_id: int) -> Iterator[None]:
-    """Be the only process that writes a run. Raises ClaimedError while another one, or its group, does."""
+    """Hold the lock of a run. Raises ClaimedError while another process, or its group of workers, writes the run."""
     with _acquire_lock(home, run_id):
         owner = json.dumps(dataclasses.asdict(engine_process.this_process()))
         write_file_atomically(run_folder(home, run_id) / OWNER_FILE, owner)
@@ -71,14 +71,14 @@ def is_locked(home: Path, run_id: int) -> bool:
 
 
 def lock_owner(home: Path, run_id: int) -> ProcessIdentity | None:
-    """The process that writes a run or was the last to do so; None: unknown."""
+    """The process that writes a run or was the last to do so; None if unknown."""
     with suppress(OSError, ValueError, TypeError):
         return ProcessIdentity(**json.loads((run_folder(home, run_id) / OWNER_FILE).read_text(encoding="utf-8")))
     return None
 
 
 def mark_interrupted_runs(db: Database, home: Path) -> list[int]:
-    """Mark runs as interrupted whose process vanished; returns their ids. Runs with a job are left to the engine."""
+    """Mark runs whose process has vanished as interrupted; returns their ids. Runs with a job are left to the engine."""
     with db.read() as conn:
         candidates = conn.execute(select(t.runs.c.id).where(t.runs.c.status.in_(STARTED_RUN_STATUSES))).scalars().all()
     return [run_id for run_id in candidates if _owner_is_gone(home, run_id) and _mark_interrupted(db, run_id)]
@@ -94,7 +94,7 @@ def _owner_is_gone(home: Path, run_id: int) -> bool:
 
 
 def _mark_interrupted(db: Database, run_id: int) -> bool:
-    """False: nothing was changed, because the run has ended in between or has a job."""
+    """Mark a run as interrupted. Returns False, without a change, if the run has just ended or has a job."""
     message = (
         "the process that trained it ended unexpectedly; resume it from its last checkpoint: "
         f"{lab_command()} train-policy --resume {run_id}"

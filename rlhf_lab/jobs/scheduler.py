@@ -1,8 +1,8 @@
-"""Background work while a page is open: pairs are sampled ahead, judges label, reward models are retrained, demos reset,
-and old chats are deleted.
+"""Background work while a page is open: samples pairs in advance, lets judges label, retrains reward models, resets demos and
+deletes old chats.
 
-`Scheduler.run_once` reads the store every second and submits jobs; it does no work of its own. All it keeps in memory is what
-judges still have to label.
+Every second `Scheduler.run_once` reads the store and submits the jobs that are due to the engine. Its only state in memory is how
+many labels judges still have to give.
 """
 
 import logging
@@ -34,17 +34,17 @@ log = logging.getLogger("rlhf_lab.scheduler")
 
 SCHEDULE_INTERVAL_S = 1.0
 FEATURE_CHECK_INTERVAL_S = 10.0
-RETRY_AFTER_S = 30.0  # after a sampling job failed (a model that cannot be loaded)
+RETRY_AFTER_S = 30.0  # after a failed job, for example for a model that cannot be loaded
 PAIR_POOL_SIZE = 24  # unlabelled pairs kept ready
-POLICY_PAIR_POOL_SIZE = 8  # of the newest checkpoint's pairs: the next checkpoint makes them old
-PAIRS_PER_EXTRA_ANNOTATOR = 8  # more pairs for each further person who has one on screen
-MIN_PAIRS_PER_JOB = 16  # a batch is sampled in a few seconds
-CHAT_LIFETIME_S = 3600.0  # how long the texts of an inactive chat are kept
-MAX_JUDGE_LABELS = 1000  # labels that a judge can be asked for at once
+POLICY_PAIR_POOL_SIZE = 8  # the same for pairs of the newest checkpoint, which the next checkpoint makes obsolete
+PAIRS_PER_EXTRA_ANNOTATOR = 8  # additional pairs for each further person who is labelling
+MIN_PAIRS_PER_JOB = 16  # sampled in a few seconds
+CHAT_LIFETIME_S = 3600.0  # time after which the texts of an inactive chat are deleted
+MAX_JUDGE_LABELS = 1000  # largest number of labels in one request to a judge
 
 
 class Scheduler:
-    """A thread of the page's process, and the labels that judges were asked for there."""
+    """A thread of the page's process that submits jobs and fulfils requests for simulated labels."""
 
     def __init__(self, home: Path, db: Database, demo: Demo | None = None) -> None:
         self.home, self.db, self.demo = home, db, demo
@@ -53,7 +53,7 @@ class Scheduler:
         self._lock = threading.Lock()
         self._pending_judge_labels: dict[tuple[int, str], int] = {}  # (project, judge) -> labels still to give
         self._features_checked_at = -FEATURE_CHECK_INTERVAL_S
-        self._read_project_id: int | None = None  # the project whose votes were read ahead
+        self._read_project_id: int | None = None  # the project whose votes were read in advance
         self._judging_projects: list[int] = []  # projects that a judge is labelling at this moment
 
     def start(self) -> None:
@@ -65,7 +65,7 @@ class Scheduler:
             self._thread.join(timeout=5)
 
     def request_judge_labels(self, project_id: int, name: str, count: int) -> str:
-        """Let a built-in judge label pairs; those that do not exist yet it labels once they are sampled. Returns a notice.
+        """Let a built-in judge label pairs: existing ones now, further ones as soon as they are sampled. Returns a notice.
 
         Raises ConfigError for an unknown judge.
         """
@@ -88,7 +88,7 @@ class Scheduler:
         return f"The judge {name} labelled {labelled} pairs. They are marked as simulated and never mixed with yours."
 
     def forget_project(self, project_id: int) -> None:
-        """A project was deleted: judges have nothing to label there."""
+        """Drop the pending labels of a deleted project."""
         with self._lock:
             for key in [key for key in self._pending_judge_labels if key[0] == project_id]:
                 del self._pending_judge_labels[key]
@@ -106,13 +106,16 @@ class Scheduler:
                 self.run_once()
             except LabError as error:
                 log.warning("%s", error)
-            except Exception:  # without this thread nothing is sampled or trained until the page is started again
+            except Exception:  # if this thread ended, nothing would be sampled or trained until the page is restarted
                 log.exception("a round of the scheduler failed; the next one follows")
             self._stop_event.wait(SCHEDULE_INTERVAL_S)
 
     def run_once(self) -> None:
-        """Read the votes of a project that was opened, mark runs that lost their process, reset a demo, submit the jobs that are
-        due (none while a reset waits), and start an engine where something waits for it."""
+        """One iteration: submit the jobs that are due, and start an engine if jobs are waiting.
+
+        Also reads the votes of a newly opened project, marks runs whose process has vanished, and resets a demo. No jobs are
+        submitted while a reset is due.
+        """
         project = pick_project(self.db, None)
         self._read_ahead(project)
         run_lock.mark_interrupted_runs(self.db, self.home)
@@ -127,13 +130,13 @@ class Scheduler:
             engine_process.ensure_engine(self.db, self.home)
 
     def _read_ahead(self, project: Project) -> None:
-        """Read votes and reward models into memory, so that no visitor waits for that: 2 s for 200,000 votes."""
+        """Read votes and reward models into memory in advance, so that no visitor waits for it: 2 s for 200,000 votes."""
         if project.id != self._read_project_id:
             get_label_progress(self.db, project.id)
             self._read_project_id = project.id
 
     def _lacks_features(self, project: Project) -> bool:
-        """Whether texts have no features yet, which an engine computes when it is idle. Looks at intervals."""
+        """Whether some texts have no features yet, which an idle engine computes. Checks every FEATURE_CHECK_INTERVAL_S."""
         if time.monotonic() - self._features_checked_at < FEATURE_CHECK_INTERVAL_S:
             return False
         self._features_checked_at = time.monotonic()
@@ -177,7 +180,7 @@ class Scheduler:
                     self._add_pending(project_id, name, -labelled)
 
     def _submit_due_training(self, project: Project, kinds: set[JobKind]) -> None:
-        """Train on the labels of a source when enough are new; on a judge's when it has finished."""
+        """Train on the labels of a source if enough are new; on simulated ones only after the judge has finished."""
         if JobKind.TRAIN_REWARD in kinds:
             return
         with self._lock:
@@ -191,7 +194,7 @@ class Scheduler:
 
 
 def newest_checkpoint(home: Path, db: Database, project_id: int) -> str | None:
-    """The newest intact checkpoint of the project's newest run that has one, as "run/ID/STEP"; None: there is none."""
+    """The newest intact checkpoint of the project's newest run that has one, as "run/ID/STEP"; None if there is none."""
     newest_steps = ((run.id, newest_intact_step(run_folder(home, run.id))) for run in runs(db, project_id)[:20])
     return next((f"run/{run_id}/{step}" for run_id, step in newest_steps if step is not None), None)
 

@@ -1,7 +1,7 @@
 """The project that the page opens when it starts: from options of app.py, or from variables of the environment.
 
-In a terminal the page waits for it. On a Space the page opens at once and a thread does it, so that a Hub that cannot be reached
-or a mistake in the settings is shown on the page instead of restarting the Space again and again. No torch.
+In a terminal the page starts after the project was opened. On a Space the page starts at once and a thread opens the project, so
+that an unreachable Hub or a mistake in the settings is shown on the page instead of restarting the Space repeatedly. No torch.
 """
 
 import logging
@@ -45,7 +45,7 @@ SMALL_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 @dataclass(frozen=True)
 class Setting:
-    """A value, and the option or variable that it comes from."""
+    """The text of a setting, and the option or variable that it comes from."""
 
     text: str
     source: str
@@ -63,7 +63,10 @@ class StartupSettings:
 
     @classmethod
     def read(cls, options: Mapping[str, object], environment: Mapping[str, str]) -> "StartupSettings":
-        """options: by the names of VARIABLES; None: not given. An option wins over its variable; an empty variable is none."""
+        """Read the settings. An option takes precedence over its variable; an empty variable counts as unset.
+
+        options: by the names of VARIABLES; None for an option that was not given.
+        """
         settings = {}
         for name, variable in VARIABLES.items():
             if (value := options.get(name)) is not None:
@@ -79,7 +82,7 @@ class StartupSettings:
 
 @dataclass(frozen=True)
 class ProjectPlan:
-    """What was checked before a download. facts: None if only the temperature of the open project changes."""
+    """Validated settings, before any download. facts: None if only the temperature of the open project changes."""
 
     facts: ModelFacts | None
     chat: ChatSettings | None
@@ -88,7 +91,7 @@ class ProjectPlan:
     warning: str
 
     def open(self, db: Database) -> str:
-        """Open the project, or make it; returns what the person should know. Raises LabError."""
+        """Open or create the project; returns a message for the person. Raises LabError."""
         if self.facts is None:
             project = pick_project(db, None)
         else:
@@ -99,7 +102,7 @@ class ProjectPlan:
 
 
 def plan_project(db: Database, settings: StartupSettings, device: DeviceMemory) -> ProjectPlan:
-    """Check every setting and the memory. Raises LabError, whose message begins with the option or variable at fault."""
+    """Check all settings and the memory. Raises LabError, whose message begins with the option or variable concerned."""
     temperature = None
     if settings.temperature is not None:
         with _naming(settings.temperature):
@@ -126,7 +129,7 @@ def plan_project(db: Database, settings: StartupSettings, device: DeviceMemory) 
 
 @contextmanager
 def _naming(setting: Setting) -> Iterator[None]:
-    """Errors in the block begin with the source of the setting."""
+    """Prefix errors raised in the block with the source of the setting."""
     try:
         yield
     except LabError as error:
@@ -157,7 +160,7 @@ def _parse_prompt_set(text: str) -> str | Path:
 
 
 def _chat_settings(facts: ModelFacts, settings: StartupSettings) -> ChatSettings | None:
-    """None: nothing is set. Raises ConfigError for arguments that the model's chat template does not read."""
+    """The chat settings, or None if none are set. Raises ConfigError for arguments that the chat template does not read."""
     arguments, system_prompt = settings.template_arguments, settings.system_prompt
     chat = ChatSettings(system_prompt.text if system_prompt else "", {})
     if arguments is not None:
@@ -170,8 +173,8 @@ def _chat_settings(facts: ModelFacts, settings: StartupSettings) -> ChatSettings
 def check_memory(facts: ModelFacts, device: DeviceMemory, *, refuse: bool) -> str:
     """A warning if the model may be too large for the memory, otherwise "".
 
-    refuse: raise ModelError for a model that does not fit. Without it that is a warning too: with a project that exists already,
-    the engine may hold the model at this moment.
+    refuse: raise ModelError for a model that does not fit. Without it, that is only a warning: if the project already exists, the
+    engine may have loaded the model, which reduces the free memory.
     """
     memory = estimate_memory(facts, device)
     if memory.verdict is FitVerdict.FITS:
@@ -199,7 +202,7 @@ class StartupPhase(StrEnum):
 
 @dataclass(frozen=True)
 class StartupState:
-    """message: what is open, or the error and what to do; "" before."""
+    """message: what was opened, or the error and what to do; "" until then."""
 
     phase: StartupPhase
     model: str
@@ -207,9 +210,9 @@ class StartupState:
 
 
 class StartupProject:
-    """Opens the project of the settings: `open` waits for it, `start` runs in a thread, again after a failure.
+    """Opens the project that the settings describe: `open` blocks, `start` uses a thread and may be repeated after a failure.
 
-    report: called with each message, for the log.
+    report: called with each message for the log.
     """
 
     def __init__(
@@ -220,7 +223,7 @@ class StartupProject:
         self._state: StartupState | None = None
 
     def open(self) -> str:
-        """Check, download and open; returns what the person should know. Raises LabError."""
+        """Check the settings, download the model and open the project; returns a message. Raises LabError."""
         plan = plan_project(self._db, self._settings, detect_device())
         facts = plan.facts
         if facts is None or not facts.files_to_download:
@@ -235,7 +238,7 @@ class StartupProject:
         return progress.message
 
     def start(self) -> bool:
-        """False: it is under way already."""
+        """Start the thread. Returns False if it is already running."""
         with self._lock:
             if self._state is not None and self._state.phase in (StartupPhase.CHECKING, StartupPhase.DOWNLOADING):
                 return False
@@ -244,12 +247,12 @@ class StartupProject:
         return True
 
     def state(self) -> StartupState | None:
-        """None: it was not started, or a person has chosen another project since."""
+        """The state of the thread; None if it was not started, or if a person has chosen another project since."""
         with self._lock:
             return self._state
 
     def dismiss(self) -> None:
-        """A person has chosen a project: a failure is not shown any longer."""
+        """Stop showing a failure, because a person has chosen a project."""
         with self._lock:
             if self._state is not None and self._state.phase is StartupPhase.FAILED:
                 self._state = None
@@ -271,7 +274,7 @@ class StartupProject:
             )
         except LabError as error:
             phase, message = StartupPhase.FAILED, str(error)
-        except Exception as error:  # the page must stay open, and say what happened
+        except Exception as error:  # the page must stay open and show the error
             log.warning("the project of the settings could not be opened", exc_info=True)
             phase, message = StartupPhase.FAILED, f"{type(error).__name__}: see the log of the lab."
         self._report(f"error: {message}" if phase is StartupPhase.FAILED else message)

@@ -1,24 +1,25 @@
-"""How long a stage will take on this machine: counted work times rates that were measured here with the same model. No torch.
+"""How long a stage will take on this machine: the amount of work times rates measured here with the same model. No torch.
 
-Measured (model_speed.py): f seconds per token of a forward pass, s(N, R) seconds to sample N responses R at a time, and how
-many tokens prompts and responses have, in the mean T a text and r a response. Counted are texts that pass the layers: a
-forward pass is one, a backward pass as much again, because the frozen weights need no gradient of their own. Where
-log-probabilities are needed, the vocabulary head adds h = (its weights / those of the layers) · r / T of a pass.
+Measured (model_speed.py): f seconds per token of a forward pass, s(N, R) seconds to sample N responses in batches of R, and the
+mean number of tokens of a text, T, and of a response, r. The work is counted in passes of a text through the layers: a forward
+pass is one, a backward pass another one, because frozen weights need no gradient. If log-probabilities are needed, the vocabulary
+head adds h = (its weights / those of the layers) · r / T passes.
 
     pairs         s(2 · pairs, all)
     reward model  s(128, 128) + f·T·(2n + 128 + fits + 2 · pairs to score)       n labels; 128 samples of the base
-                  fits: of v labels in e epochs 4·e·v, forward and backward of two texts. The validation fit has all but one
-                  in `folds` of the labels and reads the others; the last fit, if the adapter helps, has all, and reads
-                  2n + 256 texts once more: two estimates, the lower without it
+                  fits: on v labels for e epochs 4·e·v, forward and backward for two texts. The validation fit uses all but one
+                  of `folds` parts of the labels and reads that part. The final fit, made only if the adapter helps, uses all
+                  labels and reads 2n + 256 texts once more; the lower estimate is without it
     PPO step      s(B, batch_size) + f·T·B·(score + (1 + h)·(old + reference + 2 · epochs + KL of the update))   B responses
     PPO run       steps · PPO step, and with a KL budget s(128, batch_size) + 128·f·T for the unit of the scores and, at every
                   checkpoint, s(32, batch_size) + 32·f·T·(1 + 2·(1 + h)); the samples on screen
-    comparison    for each model s(texts, all) + f·T·texts if they are scored
+    comparison    for each model s(texts, all), and f·T·texts if they are scored
     tournament    the same for each contestant, and 2·f·T·(1 + h)·texts for the KL of a checkpoint
 
-Times c: the median of measured over counted seconds of the last times that the stage took place here, 1 before. So the first
-estimate of a stage knows the number of operations, and later ones also what they really cost. No rates, no estimate; and none
-for a stage whose work is not counted here (trpo, several processes, actively selected pairs) before it was measured.
+All of this is multiplied by c, the median of measured over estimated seconds of the last executions of the stage here, or 1 if
+there were none. So the first estimate of a stage is based on the number of operations alone, later ones on measured durations as
+well. There is no estimate without measured rates, nor for a stage whose work is not counted here (trpo, several processes,
+actively selected pairs) before it was measured.
 """
 
 import math
@@ -36,13 +37,13 @@ from rlhf_lab.jobs import engine_process
 from rlhf_lab.jobs.model_speed import ModelSpeed, load_speed
 from rlhf_lab.store.database import Database
 
-EARLY_PAIRS = 2  # of a project's first pairs: they are stored before the others, because somebody waits for them
-USUAL_MAX_NEW_TOKENS = 64  # of pairs and of the base's samples
-MAX_RATIO_AS_ONE = 1.25  # a range that is narrower is said as one number
+EARLY_PAIRS = 2  # of a project's first pairs: stored before the others, because a person is waiting for them
+USUAL_MAX_NEW_TOKENS = 64  # of pairs and of samples of the base model
+MAX_RATIO_AS_ONE = 1.25  # a range with a smaller ratio is shown as one number
 
 
 class Estimate(NamedTuple):
-    """Seconds; low and high differ where a stage decides on the way how much it does."""
+    """Seconds. low and high differ if the amount of work is decided during the stage."""
 
     low: float
     high: float
@@ -52,7 +53,7 @@ class Estimate(NamedTuple):
         return f"{self.text().capitalize()} on this machine."
 
     def text(self) -> str:
-        """ "about 40 s", "about 8 to 14 s", "about 4 minutes", "up to 3 s"; of a narrow range the geometric mean."""
+        """ "about 40 s", "about 8 to 14 s", "about 4 minutes", "up to 3 s"; for a narrow range the geometric mean."""
         if self.high <= MAX_RATIO_AS_ONE * self.low:
             return _about(duration_text(math.sqrt(self.low * self.high)))
         low, high = duration_text(self.low), duration_text(self.high)
@@ -69,8 +70,9 @@ def _about(text: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """ "less than a second", "4 s", "20 s", "a minute", "4 minutes", "25 minutes", "an hour", "2.5 hours": no more exact than an
-    estimate is. Seconds and minutes from 10 on are multiples of 5, hours have two digits at most.
+    """ "less than a second", "4 s", "20 s", "a minute", "4 minutes", "25 minutes", "an hour", "2.5 hours".
+
+    Rounded, because estimates are not exact: seconds and minutes from 10 on are multiples of 5, hours have at most two digits.
     """
     if seconds < 1:
         return "less than a second"
@@ -87,13 +89,13 @@ def duration_text(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class WorkCount:
-    """Seconds of pieces of work by the measured rates alone. Needs `speed.is_measured`."""
+    """Computes the seconds of parts of a stage from the measured rates alone. Requires `speed.is_measured`."""
 
     speed: ModelSpeed
     max_new_tokens: int = USUAL_MAX_NEW_TOKENS
 
     def sampling(self, responses: int, batch_size: int) -> float:
-        """Sampling so many responses, batch_size at a time."""
+        """Seconds to sample this many responses, batch_size at a time."""
         whole, rest = divmod(responses, batch_size)
         return sum(
             count * self.speed.sampling_seconds(rows, self.max_new_tokens)
@@ -102,7 +104,7 @@ class WorkCount:
         )
 
     def passes(self, texts: float, with_logprobs: float = 0.0) -> float:
-        """So many texts through the layers, and so many more whose responses' log-probabilities are computed too."""
+        """Seconds of passes of `texts` texts through the layers, and of `with_logprobs` more with log-probabilities."""
         response = self.speed.mean_response_tokens(self.max_new_tokens)
         text = self.speed.prompt_tokens + response
         tokens = texts * text + with_logprobs * (text + self.speed.head_cost * response)
@@ -110,7 +112,7 @@ class WorkCount:
 
 
 def count_reward(speed: ModelSpeed, config: RewardConfig, labels: int, scored_pairs: int) -> Estimate:
-    """Seconds of a reward model by the rates; low: without the last fit of an adapter."""
+    """Seconds of training a reward model, from the rates; low: without the final fit of an adapter."""
     work = WorkCount(speed)
     seconds = work.sampling(REFERENCE_SAMPLES, REFERENCE_SAMPLES) + work.passes(2 * scored_pairs)
     if config.warm_start:
@@ -127,8 +129,10 @@ def count_reward(speed: ModelSpeed, config: RewardConfig, labels: int, scored_pa
 
 
 def count_offline_step(speed: ModelSpeed, config: PolicyConfig) -> float:
-    """Seconds of one step of an offline method by the rates, on average: one in `sample_every` steps measures the policy, and a
-    step of rejection has its share of the candidates."""
+    """Mean seconds of one step of an offline method, from the rates.
+
+    One in `sample_every` steps measures the policy; a step of rejection sampling includes its share of the candidates.
+    """
     work, texts = WorkCount(speed, config.max_new_tokens), (2 if config.algorithm == "dpo" else 1) * config.label_batch
     seconds = work.passes(0, 2 * texts)
     measured = work.sampling(config.batch_size, config.batch_size) + work.passes(
@@ -142,7 +146,7 @@ def count_offline_step(speed: ModelSpeed, config: PolicyConfig) -> float:
 
 
 def count_policy_step(speed: ModelSpeed, config: PolicyConfig) -> float:
-    """Seconds of one step by the rates, without `count_held_out`."""
+    """Seconds of one step, from the rates, without `count_held_out`."""
     if config.is_offline:
         return count_offline_step(speed, config)
     work, responses = WorkCount(speed, config.max_new_tokens), config.responses_per_step
@@ -155,7 +159,7 @@ def count_policy_step(speed: ModelSpeed, config: PolicyConfig) -> float:
 
 
 def count_held_out(speed: ModelSpeed, config: PolicyConfig) -> float:
-    """Seconds of the score and KL on held-out prompts at a checkpoint, by the rates."""
+    """Seconds of the score and KL on held-out prompts at a checkpoint, from the rates."""
     if config.kl_budget is None:
         return 0.0
     work = WorkCount(speed, config.max_new_tokens)
@@ -165,7 +169,7 @@ def count_held_out(speed: ModelSpeed, config: PolicyConfig) -> float:
 
 
 def count_policy(speed: ModelSpeed, config: PolicyConfig) -> float:
-    """Seconds of a run by the rates."""
+    """Seconds of a run, from the rates."""
     work = WorkCount(speed, config.max_new_tokens)
     seconds = config.steps * count_policy_step(speed, config)
     seconds += math.ceil(config.steps / config.checkpoint_every) * count_held_out(speed, config)
@@ -177,7 +181,7 @@ def count_policy(speed: ModelSpeed, config: PolicyConfig) -> float:
     return seconds
 
 
-# The names under which ModelSpeed stores what stages took.
+# The names under which ModelSpeed stores the durations of stages.
 
 
 def reward_stage(processes: int) -> str:
@@ -193,7 +197,7 @@ def pairs_stage(sampling: str) -> str:
 
 
 def estimate_reward(speed: ModelSpeed | None, config: RewardConfig, labels: int, scored_pairs: int) -> Estimate | None:
-    """A reward model of so many labels, and pairs that it scores afterwards."""
+    """The time to train a reward model on this many labels and to score this many pairs with it."""
     if speed is None or not speed.is_measured:
         return None
     counted = count_reward(speed, config, labels, min(scored_pairs, MAX_SCORED_PAIRS))
@@ -201,7 +205,7 @@ def estimate_reward(speed: ModelSpeed | None, config: RewardConfig, labels: int,
 
 
 def estimate_policy(speed: ModelSpeed | None, config: PolicyConfig) -> Estimate | None:
-    """A run."""
+    """The time of a run."""
     if speed is None or not speed.is_measured:
         return None
     seconds = count_policy(speed, config)
@@ -212,7 +216,7 @@ def estimate_policy(speed: ModelSpeed | None, config: PolicyConfig) -> Estimate 
 
 
 def estimate_pairs(speed: ModelSpeed | None, count: int, sampling: str) -> Estimate | None:
-    """Pairs that are written together."""
+    """The time to sample this many pairs in one job."""
     if speed is None or not speed.is_measured:
         return None
     seconds = WorkCount(speed).sampling(2 * count, 2 * count)
@@ -222,7 +226,10 @@ def estimate_pairs(speed: ModelSpeed | None, count: int, sampling: str) -> Estim
 def estimate_completions(
     speed: ModelSpeed | None, text_counts: Sequence[int], max_new_tokens: int, *, scored: bool, kl_texts: int = 0
 ) -> Estimate | None:
-    """Texts of several models, one after the other. text_counts: of each model. kl_texts: whose KL to the base is computed."""
+    """The time to sample texts from several models, one after the other.
+
+    text_counts: texts of each model. kl_texts: number of texts whose KL to the base model is computed.
+    """
     if speed is None or not speed.is_measured or not sum(text_counts):
         return None
     work = WorkCount(speed, max_new_tokens)
@@ -232,7 +239,7 @@ def estimate_completions(
 
 
 def _corrected(speed: ModelSpeed, stage: str, counted: Estimate, *, is_counted: bool) -> Estimate | None:
-    """counted times what the stage took before; None if its work is not counted and it was not measured either."""
+    """`counted` times the measured correction of the stage; None if its work is not counted here and it was never measured."""
     correction = speed.correction(stage)
     if correction is None:
         return counted if is_counted else None
@@ -240,6 +247,6 @@ def _corrected(speed: ModelSpeed, stage: str, counted: Estimate, *, is_counted: 
 
 
 def project_speed(home: Path, db: Database, project: Project) -> ModelSpeed | None:
-    """What was measured with the project's model on the machine of the engine (this one where no engine ever ran)."""
+    """The measurements of the project's model on the machine of the engine, or on this one if no engine ever ran."""
     engine = engine_process.engine_state(db).row
     return load_speed(home, engine.process.host if engine else socket.gethostname(), project.model)
