@@ -1,4 +1,4 @@
-"""Engines that only pretend."""
+"""Rows of engines without a process."""
 
 import socket
 import time
@@ -14,7 +14,7 @@ from rlhf_lab.store.database import Database, insert_row
 
 @pytest.fixture
 def engine_row(db: Database) -> Callable[..., int]:
-    """Write a row as an engine would; by default one of this very process that beat just now."""
+    """Write a row as an engine would; by default that of this process, with a heartbeat of just now."""
 
     def write(**changes: object) -> int:
         me = psutil.Process()

@@ -1,4 +1,4 @@
-"""Demo mode: what visitors may start, their places in the queue, and the reset that removes only what they made."""
+"""Demo mode: what visitors may start, their places in the queue, and the reset that removes only their data."""
 
 import itertools
 import json
@@ -82,7 +82,7 @@ def start(demo, project, visitor, **settings):
 
 
 def end_run(db, home, run, status=RunStatus.DONE):
-    """As the engine leaves a run that has ended: with a step and a checkpoint."""
+    """End a run as the engine does: with a step and a checkpoint."""
     job = run_control.open_job(db, run.id)
     record_step(db, run.id, StepResult(1, {"objective/kl": 0.1}))
     (run_folder(home, run.id) / "step-1").mkdir(parents=True, exist_ok=True)
@@ -335,15 +335,15 @@ def test_a_reset_keeps_what_the_operator_made(make_demo, db, project, tmp_path, 
     old_votes = label(db, project, OPERATOR_NAME, 2)
     old_model = train(db, tmp_path, project)
     demo = make_demo()
-    kept = label(db, project, OPERATOR_NAME) + label(db, project, "Olga") + label(db, project, "@Owner")
-    kept += label(db, project, "judge:cheerful", 2, Source.SIMULATED)
+    kept_votes = label(db, project, OPERATOR_NAME) + label(db, project, "Olga") + label(db, project, "@Owner")
+    kept_votes += label(db, project, "judge:cheerful", 2, Source.SIMULATED)
     own_model = train(db, tmp_path, project, Source.SIMULATED)
     run = run_control.start_run(db, tmp_path, project.id, PolicyConfig(steps=2))
     end_run(db, tmp_path, run)
-    gone = label(db, project, "visitor-1", 2)
+    removed_votes = label(db, project, "visitor-1", 2)
     tests = [queue.submit(db, JobKind.COMPLETE, project.id, {"prompts": ["Once"]}) for _ in "ab"]
-    own_text = queue.submit(db, JobKind.COMPLETE, project.id, {REQUESTER_KEY: OPERATOR_NAME})
-    for job in (*tests, own_text):
+    operator_job = queue.submit(db, JobKind.COMPLETE, project.id, {REQUESTER_KEY: OPERATOR_NAME})
+    for job in (*tests, operator_job):
         queue.cancel(db, job.id)
     test = add_test(db, project.id, tests[0].id, tests[1].id)
     for name in (OPERATOR_NAME, "visitor-1"):
@@ -351,20 +351,20 @@ def test_a_reset_keeps_what_the_operator_made(make_demo, db, project, tmp_path, 
     clock.ahead = 86400
     assert demo.reset_if_due()
     with db.read() as conn:
-        left = set(conn.execute(select(t.votes.c.id)).scalars())
-    assert left == {vote.id for vote in old_votes + kept}
-    assert not left & {vote.id for vote in gone}
+        remaining = set(conn.execute(select(t.votes.c.id)).scalars())
+    assert remaining == {vote.id for vote in old_votes + kept_votes}
+    assert not remaining & {vote.id for vote in removed_votes}
     assert [row.id for row in reward_models(db, project.id)] == [own_model.id, old_model.id]
     assert [found.id for found in runs(db)] == [run.id]
     assert run_folder(tmp_path, run.id).exists()
     assert (tmp_path / own_model.path).exists()
     assert set(answers(db, test.id)) == {OPERATOR_NAME}
-    assert queue.get_job(db, own_text.id).status is JobStatus.CANCELLED
+    assert queue.get_job(db, operator_job.id).status is JobStatus.CANCELLED
 
 
-@pytest.mark.parametrize("uses_it", ["from the start", "since a switch"])
+@pytest.mark.parametrize("used_since", ["from the start", "since a switch"])
 def test_a_reward_model_that_the_operators_run_uses_stays_with_its_labels(
-    make_demo, db, project, tmp_path, clock, uses_it
+    make_demo, db, project, tmp_path, clock, used_since
 ):
     label(db, project, OPERATOR_NAME, 2)
     first = train(db, tmp_path, project)
@@ -373,16 +373,16 @@ def test_a_reward_model_that_the_operators_run_uses_stays_with_its_labels(
     used = train(db, tmp_path, project)
     label(db, project, "visitor-1")
     unused = train(db, tmp_path, project)
-    chosen = used.id if uses_it == "from the start" else first.id
+    chosen = used.id if used_since == "from the start" else first.id
     run = run_control.start_run(db, tmp_path, project.id, PolicyConfig(steps=2), chosen)
-    if uses_it == "since a switch":
+    if used_since == "since a switch":
         add_event(db, run.id, EventKind.SWITCH_REWARD, {"reward_model_id": used.id})
     end_run(db, tmp_path, run)
     clock.ahead = 86400
     assert demo.reset_if_due()
-    left = reward_models(db, project.id)
-    assert [row.id for row in left] == [used.id, first.id]
-    assert len(load_comparisons(db, left[0].snapshot)) == 5
+    remaining = reward_models(db, project.id)
+    assert [row.id for row in remaining] == [used.id, first.id]
+    assert len(load_comparisons(db, remaining[0].snapshot)) == 5
     assert not (tmp_path / unused.path).exists()
     assert (tmp_path / used.path).exists()
 
@@ -391,13 +391,13 @@ def test_the_times_of_a_demo_outlive_the_process(make_demo, db, project, tmp_pat
     first = make_demo(reset_hours=2)
     label(db, project, "visitor-1")
     clock.ahead = 7000
-    again = make_demo(reset_hours=2)
-    assert (again.reset_at, again.is_reset_due()) == (first.reset_at, False)
+    second = make_demo(reset_hours=2)
+    assert (second.reset_at, second.is_reset_due()) == (first.reset_at, False)
     clock.ahead = 7201
-    late = make_demo(reset_hours=2)
-    assert late.reset_if_due()
+    third = make_demo(reset_hours=2)
+    assert third.reset_if_due()
     assert count(db, t.votes) == 0
-    assert make_demo(reset_hours=2).reset_at == late.reset_at
+    assert make_demo(reset_hours=2).reset_at == third.reset_at
 
 
 def test_a_reset_that_was_interrupted_is_finished_later(make_demo, db, project, tmp_path, clock, monkeypatch):

@@ -80,12 +80,12 @@ def test_a_heartbeat_identifies_the_process(db: Database) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"beat_at": -119}, ALIVE),  # its process is there: the machine has too much to do
+        ({"beat_at": -119}, ALIVE),  # its process exists: the machine is overloaded
         ({"beat_at": -121}, DEAD),
         ({"beat_at": +3}, ALIVE),  # the clock was set back
         ({"beat_at": None, "started_at": -590}, STARTING),
         ({"beat_at": None, "started_at": -610}, DEAD),
-        # it loads torch, and says nothing meanwhile
+        # it loads torch without a heartbeat
         ({"beat_at": -589, "started_at": -590, "state": "starting"}, STARTING),
         ({"beat_at": -609, "started_at": -610, "state": "starting"}, DEAD),
         ({"beat_at": None, "started_at": -110, "host": "elsewhere"}, STARTING),
@@ -108,7 +108,7 @@ def test_what_a_row_means(db: Database, engine_row: Callable[..., int], changes:
 def test_an_engine_that_starts_slowly_is_starting_until_it_ends(
     db: Database, engine_row: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machine has so much to do that torch needs five minutes; then the process ends."""
+    """On an overloaded machine torch needs five minutes to load; then the process ends."""
     start = time.time()
     engine_id = engine_row(started_at=start, beat_at=start, state=engine_process.STATE_STARTING)
     for seconds in (0.0, 11.0, 121.0, 300.0):
@@ -153,11 +153,11 @@ def test_ui_presence(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_engine_is_started_found_and_stopped(db: Database, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOMP_SPINCOUNT", "7")  # what a person has set stays
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")  # a value set by the user is kept
     started = engine_process.ensure_engine(db, home, command(home))
     assert started.state is STARTING
     process = started.row.process
-    assert os.getsid(process.pid) == process.pid != os.getsid(0)  # detached: our Ctrl-C is not its
+    assert os.getsid(process.pid) == process.pid != os.getsid(0)  # detached: Ctrl-C in this terminal does not reach it
     wait_for(lambda: state(db) is ALIVE)
     result = engine_process.engine_state(db)
     assert (result.row.id, result.row.process, result.row.state) == (started.row.id, process, "idle")
@@ -177,7 +177,7 @@ def test_the_default_command_is_the_engine_of_this_package(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     home.mkdir()
-    monkeypatch.chdir(tmp_path)  # from anywhere
+    monkeypatch.chdir(tmp_path)  # from any working directory
     monkeypatch.setattr(sys, "executable", "/bin/echo")
     engine_process.start_engine(home)
     wait_for(lambda: (home / "engine.out").read_text() == f"-m rlhf_lab.engine --home {home.resolve()}\n")
@@ -216,7 +216,9 @@ def test_a_killed_engine_is_dead_and_the_next_takes_its_job(db: Database, home: 
     assert queue.requeue_interrupted(db) == []
     os.kill(first.process.pid, signal.SIGKILL)
     wait_for(lambda: state(db) is DEAD, 5)
-    wait_for(lambda: not psutil.pid_exists(first.process.pid), 5)  # it is our child, and no zombie stays
+    wait_for(
+        lambda: not psutil.pid_exists(first.process.pid), 5
+    )  # it is a child of this process, and no zombie is left
     second = engine_process.ensure_engine(db, home, command(home)).row
     assert second.id != first.id
     assert [requeued.id for requeued in queue.requeue_interrupted(db)] == [job.id]
@@ -225,7 +227,7 @@ def test_a_killed_engine_is_dead_and_the_next_takes_its_job(db: Database, home: 
 
 
 def failing_start(home: Path, text: str) -> list[str]:
-    """A program that ends like an engine without the memory that it needs."""
+    """A program that ends like an engine that runs out of memory."""
     return [sys.executable, "-c", f"import sys; print({text!r}); sys.exit(1)", str(home)]
 
 
@@ -237,7 +239,7 @@ def test_an_engine_that_ends_while_loading_is_not_restarted_in_a_tight_loop(
     for _ in range(20):
         ids.add(engine_process.ensure_engine(db, home, failing_start(home, lines)).row.id)
         wait_for(lambda: state(db) is DEAD, 5)
-    assert len(ids) == 2  # once again at once, then not before a delay
+    assert len(ids) == 2  # one immediate restart, then none before a delay
     status = engine_process.engine_state(db)
     assert status.failed_starts == 2
     failure = engine_process.start_failure(status, home)
@@ -260,8 +262,8 @@ def test_the_delay_before_another_start_doubles_up_to_ten_minutes(failed: int, d
 
 
 def test_only_engines_that_ended_while_loading_are_failed_starts(db: Database, engine_row: Callable[..., int]) -> None:
-    gone = {"process_started": 1.0}
-    for row in (gone | {"state": "starting"}, gone | {"state": "idle"}):
+    dead = {"process_started": 1.0}
+    for row in (dead | {"state": "starting"}, dead | {"state": "idle"}):
         engine_row(**row)
     assert engine_process.engine_state(db).failed_starts == 0  # the newest one had loaded
     for number in (2.0, 3.0):
@@ -307,21 +309,21 @@ def test_an_engine_without_heartbeat_is_not_replaced_but_can_be_stopped(db: Data
     assert (status.state, status.row.process) == (DEAD, process)
     job = queue.submit(db, JobKind.COMPLETE, None, {})
     queue.claim(db, [JobKind.COMPLETE], status.row.id)
-    assert queue.requeue_interrupted(db) == []  # it may wake up and go on
+    assert queue.requeue_interrupted(db) == []  # it may continue later
     assert engine_process.stop_engine(db, home, timeout=0.3)
     assert [requeued.id for requeued in queue.requeue_interrupted(db)] == [job.id]
 
 
 def test_a_recycled_pid_is_never_killed(db: Database, home: Path, engine_row: Callable[..., int]) -> None:
-    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    unrelated = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        engine_row(pid=bystander.pid, process_started=psutil.Process(bystander.pid).create_time() - 100)
+        engine_row(pid=unrelated.pid, process_started=psutil.Process(unrelated.pid).create_time() - 100)
         assert not engine_process.stop_engine(db, home, timeout=0.3)
         time.sleep(0.2)
-        assert bystander.poll() is None
+        assert unrelated.poll() is None
     finally:
-        bystander.kill()
-        bystander.wait()
+        unrelated.kill()
+        unrelated.wait()
 
 
 def test_an_engine_on_another_machine_is_not_stopped(db: Database, home: Path, engine_row: Callable[..., int]) -> None:
@@ -366,13 +368,13 @@ time.sleep(120)
 
 def test_a_process_ends_with_another_one():
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
-    whom = json.dumps(dataclasses.asdict(engine_process._identity(other.pid)))
-    bound = subprocess.Popen([sys.executable, "-c", BOUND, whom], stdout=subprocess.PIPE, text=True)
+    identity = json.dumps(dataclasses.asdict(engine_process._identity(other.pid)))
+    bound = subprocess.Popen([sys.executable, "-c", BOUND, identity], stdout=subprocess.PIPE, text=True)
     try:
         assert bound.stdout.readline() == "bound\n"
         with pytest.raises(subprocess.TimeoutExpired):
             bound.wait(2 * engine_process.PROCESS_POLL_S)
-        other.kill()  # nobody waits for it: a zombie has ended too
+        other.kill()  # not waited for: a zombie counts as ended
         assert bound.wait(60) == 1
     finally:
         for process in (bound, other):

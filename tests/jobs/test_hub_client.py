@@ -1,4 +1,4 @@
-"""The Hub's own client against a small Hub on this machine: inspection, progress, broken connections, going on, no Hub."""
+"""The real Hub client with a local Hub server: inspection, progress, broken connections, resuming, no Hub."""
 
 import os
 import time
@@ -54,7 +54,7 @@ def test_progress_while_a_file_arrives_and_the_model_is_here_afterwards(hub, db)
     assert (now.status, now.total_bytes) == (DownloadStatus.RUNNING, sum(sizes.values()))
     assert now.downloaded_bytes < now.total_bytes
     assert finish(downloads, hub).message == "Made."
-    hub.is_down = True  # and nobody asks for it
+    hub.is_down = True  # although no page requests it
     found = inspect_model(NAME)
     assert (found.files_to_download, found.folder.name) == ((), COMMIT)
     assert len(new_project(db, model=NAME).model_hash) == 64

@@ -1,4 +1,4 @@
-"""Downloads in a thread: what is said meanwhile, what happens at the end, cancelling, failing, going on. No network."""
+"""Downloads in a thread: progress, completion, cancelling, failing, resuming. No network."""
 
 import errno
 import threading
@@ -15,7 +15,7 @@ WAIT = 30.0
 
 
 class SlowHub(FakeHub):
-    """Stops at the first file of weights until it is let go on."""
+    """Waits at the first file of weights until `go_on` is set."""
 
     def __init__(self, cache):
         super().__init__(cache)

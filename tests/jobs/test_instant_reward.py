@@ -1,4 +1,4 @@
-"""The instant reward model: what it learns from, what it predicts before it learns, and that it fits once for many votes."""
+"""The instant reward model: its labels, its predictions of votes before learning them, and one fit for many votes."""
 
 import threading
 import uuid
@@ -71,7 +71,7 @@ def texts(db, project):
 
 
 @pytest.fixture
-def one_ridge(monkeypatch):
+def fixed_ridge(monkeypatch):
     """The ridge does not depend on the labels."""
     monkeypatch.setattr(instant_reward, "choose_ridge", lambda *_: 0.1)
 
@@ -112,7 +112,7 @@ def test_it_learns_what_people_prefer(db, project, texts):
 
 
 def test_votes_of_a_random_person_are_right_half_of_the_time(db, project, texts):
-    """Held out: a fit of 12 features to 30 labels would repeat most of them."""
+    """The accuracy is held out: a fit of 12 features to 30 labels would reproduce most of them."""
     model, p = InstantModel(db, project.id), texts.pairs(40)
     for pair in p[:30]:
         texts.vote(pair, Choice.FIRST if texts.random.random() < 0.5 else Choice.SECOND)
@@ -159,29 +159,29 @@ def test_people_count_and_simulated_labels_only_without_them(db, project, texts)
 
 
 def test_undone_and_changed_votes_are_unlearnt(db, project, texts):
-    """The figures and the head are those of a model that never knew the vote."""
+    """Figures and head equal those of a model that never had the vote."""
     model, p = InstantModel(db, project.id), texts.pairs(20)
     for pair in p[:12]:
         texts.vote(pair)
     wrong = texts.vote(p[12], Choice.FIRST if texts.better(p[12]) is Choice.SECOND else Choice.SECOND)
     model.update()
-    with_it = model.predict(p[15])
+    with_vote = model.predict(p[15])
     undo(db, wrong)
     model.update()
-    fresh = InstantModel(db, project.id)
-    fresh.update()
-    assert model.figures == fresh.figures
-    assert model.predict(p[15]).first == pytest.approx(fresh.predict(p[15]).first, abs=1e-4)
-    assert model.predict(p[15]).first != pytest.approx(with_it.first, abs=1e-4)
+    reference = InstantModel(db, project.id)
+    reference.update()
+    assert model.figures == reference.figures
+    assert model.predict(p[15]).first == pytest.approx(reference.predict(p[15]).first, abs=1e-4)
+    assert model.predict(p[15]).first != pytest.approx(with_vote.first, abs=1e-4)
     texts.vote(p[12])
     model.update()
-    fresh.update()
-    assert model.figures == fresh.figures
+    reference.update()
+    assert model.figures == reference.figures
     assert model.figures.labels == 13
 
 
-def test_a_pair_that_has_labels_is_predicted_without_them(db, project, texts, one_ridge):
-    """Three people contradict what the head expects of a pair: the prediction for a fourth is that of a model without them."""
+def test_a_pair_that_has_labels_is_predicted_without_them(db, project, texts, fixed_ridge):
+    """Three people contradict the prediction for a pair: a fourth person gets the prediction of a model without their votes."""
     model, p = InstantModel(db, project.id), texts.pairs(20)
     for pair in p[:15]:
         texts.vote(pair)
@@ -191,8 +191,8 @@ def test_a_pair_that_has_labels_is_predicted_without_them(db, project, texts, on
         texts.vote(p[15], Choice.SECOND if before.choice is Choice.FIRST else Choice.FIRST, name)
     model.update()
     assert model.knows(p[15].id)
-    again = model.predict(p[15])
-    assert (again.first, again.second) == pytest.approx((before.first, before.second), abs=2e-3)
+    after = model.predict(p[15])
+    assert (after.first, after.second) == pytest.approx((before.first, before.second), abs=2e-3)
 
 
 def test_labels_that_cancel_out_predict_nothing(db, project, texts):
@@ -205,7 +205,7 @@ def test_labels_that_cancel_out_predict_nothing(db, project, texts):
     assert model.predict(p[1]) is None
 
 
-def test_a_stronger_label_moves_scores_further_apart(db, project, texts, one_ridge):
+def test_a_stronger_label_moves_scores_further_apart(db, project, texts, fixed_ridge):
     p, distances = texts.pairs(20), []
     for strength in (None, Strength.MUCH):
         votes = [texts.vote(pair, strength=strength) for pair in p[:10]]
@@ -217,7 +217,7 @@ def test_a_stronger_label_moves_scores_further_apart(db, project, texts, one_rid
     assert distances[1] > 1.3 * distances[0]
 
 
-def test_labels_on_one_prompt_are_held_out_together(db, project, texts, one_ridge):
+def test_labels_on_one_prompt_are_held_out_together(db, project, texts, fixed_ridge):
     """Three people contradict each other's features on each prompt's pair: what two of them said does not predict the third."""
     model, p = InstantModel(db, project.id), texts.pairs(12)
     for pair in p:
@@ -265,7 +265,7 @@ def test_with_many_labels_the_ridge_is_chosen_less_often(db, project, texts, mon
 
 
 def test_a_round_is_followed_by_a_rest_of_twice_its_cpu_time(db, monkeypatch):
-    """A round that had to wait for a core for a minute needs no rest of two: the page would show old figures for so long."""
+    """A round that waited a minute for a core is not followed by a rest of two: figures on the page would be out of date."""
     service, waits, cpu = InstantReward(db), [], iter([5.0, 5.25])
     monkeypatch.setattr(instant_reward.time, "thread_time", lambda: next(cpu))
     monkeypatch.setattr(service, "run_once", lambda: None)
@@ -329,8 +329,8 @@ def test_a_vote_is_predicted_before_it_is_learnt(db, project, texts):
     assert not service.is_pending(vote.uuid)
 
 
-def test_a_vote_learnt_before_its_turn_is_still_predicted_without_it(db, project, texts, one_ridge):
-    """A round for other reasons may come first."""
+def test_a_vote_learnt_before_its_turn_is_still_predicted_without_it(db, project, texts, fixed_ridge):
+    """A round started for another reason may come first."""
     service, p = InstantReward(db), texts.pairs(20)
     for pair in p[:10]:
         texts.vote(pair)
@@ -379,18 +379,18 @@ def test_the_open_project_is_the_one_that_is_learnt(db, project, texts):
 
 
 def test_many_votes_at_once_are_one_fit(db, project, texts, monkeypatch):
-    """Votes of a crowd that arrive during a fit are learnt together by the next; each has its prediction."""
+    """Votes of many people that arrive during a fit are learnt together in the next one; each has a prediction."""
     p = texts.pairs(40)
     for pair in p[:10]:
         texts.vote(pair)
-    service, started, go_on, rounds = InstantReward(db), threading.Event(), threading.Event(), []
+    service, started, released, rounds = InstantReward(db), threading.Event(), threading.Event(), []
     service.run_once()
     run_once = service.run_once
 
     def slow() -> None:
         rounds.append(len(service._pending))
         started.set()
-        assert go_on.wait(30)
+        assert released.wait(30)
         run_once()
 
     monkeypatch.setattr(service, "run_once", slow)
@@ -401,7 +401,7 @@ def test_many_votes_at_once_are_one_fit(db, project, texts, monkeypatch):
     for i, pair in enumerate(p[11:35]):
         votes.append(texts.vote(pair, annotator=f"person {i}"))
         service.predict_vote(votes[-1])
-    go_on.set()
+    released.set()
     while any(service.is_pending(vote.uuid) for vote in votes):
         threading.Event().wait(0.01)
     service.stop()

@@ -102,8 +102,8 @@ def test_a_model_whose_dtype_is_measured_has_two_bounds(monkeypatch):
     assert "bfloat16" not in smaller.advice
     monkeypatch.delenv("RLHF_LAB_DTYPE")
     assert f"in bfloat16 it is {measured.least_bytes / 1e9:.1f} GB" in measured.advice
-    between = (measured.least_bytes + measured.required_bytes) // 2
-    assert estimate(between).verdict is FitVerdict.TIGHT  # it may be loaded in bfloat16
+    mean_bytes = (measured.least_bytes + measured.required_bytes) // 2
+    assert estimate(mean_bytes).verdict is FitVerdict.TIGHT  # it may be loaded in bfloat16
     assert estimate(measured.least_bytes - 1).verdict is FitVerdict.TOO_LARGE
     gpu = estimate_memory(facts, DeviceMemory("gpu", "GPU", 10**12), RUN)
     assert gpu.least_bytes == gpu.required_bytes
@@ -145,15 +145,15 @@ def test_a_model_without_sizes_gets_a_coarse_estimate():
 
 
 def test_a_gpu_is_detected_by_nvidia_smi(monkeypatch, tmp_path):
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 1024'\n")
-    tool.chmod(0o755)
-    monkeypatch.setattr(module.shutil, "which", lambda name: str(tool))
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA H200, 1024'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(module.shutil, "which", lambda name: str(program))
     monkeypatch.setattr(module.importlib.metadata, "version", lambda name: "2.13.0+cu130")
     assert detect_device() == DeviceMemory("gpu", "NVIDIA H200", 2**30)
     monkeypatch.setattr(module.importlib.metadata, "version", lambda name: "2.13.0+cpu")
     assert detect_device().kind == "cpu"
     monkeypatch.setattr(module.importlib.metadata, "version", lambda name: "2.13.0+cu130")
-    tool.write_text("#!/bin/sh\nexit 9\n")
+    program.write_text("#!/bin/sh\nexit 9\n")
     result = detect_device()
     assert (result.kind, result.free_bytes > 0) == ("cpu", True)

@@ -134,25 +134,25 @@ def test_taking_over_replaces_what_another_lab_has_saved(control, hub, tmp_path)
     other = tmp_path / "other"
     with Database.open(other) as db:
         new_project(db)
-    theirs = HubMirror(other, HubRepository("someone/lab", TOKEN))
-    theirs.save()
+    other_mirror = HubMirror(other, HubRepository("someone/lab", TOKEN))
+    other_mirror.save()
     control.set_up("someone/lab", TOKEN)
     with pytest.raises(MirrorError, match="nothing to take over"):
         control.take_over()
     control.loop.run_once()
     assert control.has_conflict
     assert "Runs & data → Backup" in control.loop.mirror.state.problem
-    saved = hub.head
+    saved_head = hub.head
     control.loop.run_once()
-    assert hub.head == saved
+    assert hub.head == saved_head
     control.take_over()
     control.loop.run_once()
     assert not control.has_conflict
-    assert hub.commit()["parent"] == saved
-    assert json.loads(hub.content("manifest.json"))["lab"] == control.loop.mirror.state.lab != theirs.state.lab
+    assert hub.commit()["parent"] == saved_head
+    assert json.loads(hub.content("manifest.json"))["lab"] == control.loop.mirror.state.lab != other_mirror.state.lab
     assert control.loop.mirror.state.problem == ""
     with pytest.raises(MirrorConflictError):
-        theirs.save()
+        other_mirror.save()
 
 
 def test_a_page_leaves_the_mirror_to_the_page_that_saves(control, home, hub):

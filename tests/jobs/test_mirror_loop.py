@@ -1,4 +1,4 @@
-"""When the lab is saved to the Hub, what is done after failures, and what the page says."""
+"""When the lab is saved to the Hub, retries after failures, and the messages of the page."""
 
 import sqlite3
 import time
@@ -67,7 +67,7 @@ def change(mirror):
 
 
 def run_for(loop, clock, seconds):
-    """Rounds every 2 s; returns the seconds after which something was saved."""
+    """Run a round every 2 s; returns the times, in seconds, at which something was saved."""
     start, before, moments = clock.s, loop.mirror.saves, []
     while clock.s < start + seconds:
         loop.run_once()
@@ -241,4 +241,4 @@ def test_what_the_page_says(tmp_path):
     assert view(saved_at=now - 80) == (now - 80, "", False)
     assert view(saved_at=now - 100) == (now - 100, "", True)
     assert view(saved_at=now, problem="The Hub …") == (now, "The Hub …", False)
-    assert mirror_view(tmp_path, "c/d").saved_at is None  # another repository was named since
+    assert mirror_view(tmp_path, "c/d").saved_at is None  # another repository has been set since

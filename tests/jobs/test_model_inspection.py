@@ -1,4 +1,4 @@
-"""What a model is, before it is loaded: local folders, a Hub that is only pretended, and everything that is refused."""
+"""Inspection of a model before it is loaded: local folders, a fake Hub, and all unusable models."""
 
 import json
 import subprocess
@@ -77,7 +77,7 @@ def test_a_real_folder_counts_what_torch_counts(gpt2_folder):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "match"),
+    ("damage", "match"),
     [
         (lambda f: (f / "config.json").unlink(), "no config.json"),
         (lambda f: (f / "config.json").write_text("{"), "cannot be read"),
@@ -94,9 +94,9 @@ def test_a_real_folder_counts_what_torch_counts(gpt2_folder):
         (lambda f: (f / WEIGHT_INDEX_FILE).write_text("{}"), "KeyError"),
     ],
 )  # fmt: skip
-def test_a_folder_that_is_no_usable_model(tmp_path, spoil, match):
+def test_a_folder_that_is_no_usable_model(tmp_path, damage, match):
     folder = model(tmp_path / "m")
-    spoil(folder)
+    damage(folder)
     with pytest.raises(ModelError, match=match):
         inspect_model(str(folder))
 
@@ -163,15 +163,15 @@ def test_errors_of_the_hub(hub, error, match):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "match"),
+    ("damage", "match"),
     [
         (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickle"),
         (lambda f: (f / "tokenizer.json").unlink(), "tokenizer"),
         (lambda f: (f / "config.json").write_text(json.dumps(CONFIG | {"architectures": ["T5Model"]})), "T5Model"),
     ],
 )
-def test_a_hub_model_of_the_wrong_kind(hub, tmp_path, spoil, match):
-    spoil(tmp_path / "remote")
+def test_a_hub_model_of_the_wrong_kind(hub, tmp_path, damage, match):
+    damage(tmp_path / "remote")
     with pytest.raises(ModelError, match=match):
         inspect_model(NAME)
 

@@ -1,4 +1,4 @@
-"""Rates that are measured while the engine works, and the file that keeps them."""
+"""Rates that the engine measures, and the file that stores them."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def test_sampling_seconds_by_the_number_of_rows(rows, expected):
     ("sampling", "expected"),
     [
         ({"4": [0.1]}, 0.05),  # the root of a quarter of the rows
-        ({"4": [0.1], "8": [0.3]}, 0.025),  # the line would be below zero: a quarter, as the rows
+        ({"4": [0.1], "8": [0.3]}, 0.025),  # the line would be below zero: a quarter, in proportion to the rows
         ({"4": [0.1], "8": [0.05]}, 0.1),  # no more than four rows take
     ],
 )

@@ -1,4 +1,4 @@
-"""A project's system prompt and the arguments of its chat template: chosen for the model, and what is refused."""
+"""A project's system prompt and chat template arguments: defaults for the model, and invalid values."""
 
 import pytest
 from support.fake_hub import model

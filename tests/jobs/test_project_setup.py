@@ -1,4 +1,4 @@
-"""New projects: which prompts they get, and what is refused before there is a row."""
+"""New projects: their prompts, and invalid settings, which are refused before a row is stored."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -140,11 +140,11 @@ def test_the_project_opened_last_is_picked(db):
 
 
 def test_concurrent_first_visits_create_one_project(db, monkeypatch):
-    both_have_looked = threading.Barrier(2, timeout=0.5)
+    barrier = threading.Barrier(2, timeout=0.5)
 
     def make(db):
         with suppress(threading.BrokenBarrierError):
-            both_have_looked.wait()  # the other is making one as well
+            barrier.wait()  # the other is making one as well
         return new_project(db)
 
     monkeypatch.setattr("rlhf_lab.jobs.project_setup.new_project", make)

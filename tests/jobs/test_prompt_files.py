@@ -1,4 +1,4 @@
-"""Own prompts: three formats, and mistakes with their lines."""
+"""Custom prompts: three formats, and errors with their line numbers."""
 
 import json
 

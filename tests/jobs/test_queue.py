@@ -82,7 +82,7 @@ def test_a_failed_job_says_why(db: Database, engine_id: int) -> None:
 def test_lists_are_newest_first_and_filtered(db: Database, engine_id: int) -> None:
     one, two, three = (queue.submit(db, kind, None, {}) for kind in (SAMPLE, COMPLETE, SAMPLE))
     queue.claim(db, [COMPLETE], engine_id)
-    ids = lambda **wanted: [job.id for job in queue.jobs(db, **wanted)]  # noqa: E731
+    ids = lambda **filters: [job.id for job in queue.jobs(db, **filters)]  # noqa: E731
     assert ids() == [three.id, two.id, one.id]
     assert ids(limit=1) == [three.id]
     assert ids(kinds=[SAMPLE]) == [three.id, one.id]
@@ -134,10 +134,10 @@ def test_five_interruptions_without_progress_fail_the_job(db: Database, engine_r
     queued = JobStatus.QUEUED
     assert interrupt(db, dead, job.id, 0.0) == (queued, 1)
     assert interrupt(db, dead, job.id, 0.0) == (queued, 2)
-    assert interrupt(db, dead, job.id, 0.4) == (queued, 1)  # further than ever: counted anew
+    assert interrupt(db, dead, job.id, 0.4) == (queued, 1)  # more progress than before: the count starts again
     assert interrupt(db, dead, job.id, 0.4) == (queued, 2)
     assert interrupt(db, dead, job.id, 0.3) == (queued, 3)
-    assert interrupt(db, dead, job.id, 0.4) == (queued, 4)  # up from 0.3, but no further than before
+    assert interrupt(db, dead, job.id, 0.4) == (queued, 4)  # up from 0.3, but not beyond the previous maximum
     assert interrupt(db, dead, job.id, 0.4) == (JobStatus.FAILED, 5)
     failed = queue.get_job(db, job.id)
     assert "5 times" in failed.error
@@ -178,7 +178,7 @@ def test_two_processes_share_the_jobs_and_none_is_done_twice(db: Database, home:
         assert (process.returncode, err) == (0, "")
         done.append([int(line) for line in out.split()])
     assert sorted(done[0] + done[1]) == [job.id for job in jobs]
-    assert min(map(len, done)) > 10  # both had their share, or the test proved nothing
+    assert min(map(len, done)) > 10  # both took jobs; otherwise the test would prove nothing
     assert {job.status for job in queue.jobs(db, limit=999)} == {JobStatus.DONE}
 
 
@@ -200,7 +200,7 @@ def test_a_partial_result_is_stored_until_the_final_one(db: Database, engine_id:
     queue.claim(db, [REWARD], engine_id)
     assert queue.update_progress(db, job.id, 0.1, None, {"loss": [0.7]})
     assert queue.get_job(db, job.id).result == {"loss": [0.7]}
-    assert queue.update_progress(db, job.id, 0.2)  # says nothing new: what was said stays
+    assert queue.update_progress(db, job.id, 0.2)  # no new partial result: the previous one stays
     assert queue.get_job(db, job.id).result == {"loss": [0.7]}
     assert queue.finish(db, job.id, {"answer": 1})
     assert not queue.update_progress(db, job.id, 0.3, None, {"loss": []})

@@ -1,4 +1,4 @@
-"""What people may do with a run, and what is refused before anything is recorded. No engine runs here."""
+"""The controls of a run, and invalid ones, which are refused before anything is recorded. No engine runs here."""
 
 import json
 import uuid
@@ -27,7 +27,7 @@ CONFIG = PolicyConfig(steps=8)
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The homes for which an engine was asked for; none is started."""
+    """The homes for which an engine was requested; none is started."""
     homes: list[Path] = []
     monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: homes.append(home))
     return homes
@@ -136,7 +136,7 @@ def test_a_run_without_a_name_is_named_by_what_differs(db: Database, home: Path,
         ('{"adapter": true, "layers": "all"}', "reads all layers"),
         ('{"adapter": false, "layers": "last"}', "has no adapter"),
         ('{"adapter": true, "layers": "last"}', None),
-        ('{"adapter": true}', None),  # from before there were heads of all layers
+        ('{"adapter": true}', None),  # from a version without heads of all layers
         ("damaged", None),  # the engine says so
     ],
 )
@@ -296,7 +296,7 @@ def test_resume_of_an_ended_run_is_a_new_job_that_an_old_stop_does_not_halt(
     queue.claim(db, [JobKind.TRAIN_POLICY], engine_row())
     set_run_status(db, run.id, RunStatus.RUNNING)
     run_control.stop(db, run.id)
-    run_control.stop(db, run.id)  # a second click, of which the engine never heard
+    run_control.stop(db, run.id)  # a second click, which never reached the engine
     run_control.set_live_setting(db, run.id, "beta", 0.5)
     queue.finish(db, first, {})
     set_run_status(db, run.id, status)
@@ -312,11 +312,11 @@ def test_resume_of_an_ended_run_is_a_new_job_that_an_old_stop_does_not_halt(
 def test_a_run_is_resumed_in_another_number_of_processes(
     db: Database, home: Path, run: Run, started: list[Path]
 ) -> None:
-    """The config tells how it was begun, a note what it goes on with; the next resume knows it still."""
-    for requests, now in ((None, 1), (2, 2), (None, 2), (2, 2), (1, 1)):
+    """The config has the process count of the start, a note the current one, which the next resume uses."""
+    for requests, expected in ((None, 1), (2, 2), (None, 2), (2, 2), (1, 1)):
         set_run_status(db, run.id, RunStatus.STOPPED)
         run_control.resume(db, home, run.id, requests)
-        assert run_control.process_count(db, get_run(db, run.id)) == now
+        assert run_control.process_count(db, get_run(db, run.id)) == expected
         queue.cancel(db, queue.jobs(db)[0].id)
     notes = [event.payload for event in pending_events(db, run.id)]
     assert notes == [
@@ -333,18 +333,18 @@ def test_processes_that_a_run_cannot_have_are_refused(
     with pytest.raises(ConfigError, match="leaves some of 64 processes without a response"):
         run_control.resume(db, home, run.id, 64)
     config = CONFIG.replace(processes=2, shard_backbone=True).to_dict()
-    dealt = create_run(db, run.project_id, run.reward_model_id, "b", config=config, manifest={}, total_steps=8)
+    sharded = create_run(db, run.project_id, run.reward_model_id, "b", config=config, manifest={}, total_steps=8)
     with pytest.raises(ConfigError, match="Choose processes = 2 or more"):
-        run_control.resume(db, home, dealt.id, 1)
-    assert (queue.jobs(db), events(db, run.id), events(db, dealt.id)) == ([], [], [])
+        run_control.resume(db, home, sharded.id, 1)
+    assert (queue.jobs(db), events(db, run.id), events(db, sharded.id)) == ([], [], [])
     submit(db, run)
     with pytest.raises(StoreError, match="is stopped: stop it, then resume it with another number"):
         run_control.resume(db, home, run.id, 2)
-    set_run_status(db, dealt.id, RunStatus.PAUSED)
+    set_run_status(db, sharded.id, RunStatus.PAUSED)
     monkeypatch.setattr(run_lock, "is_locked", lambda *_: True)
     with pytest.raises(StoreError, match="is paused: stop it, then"):
-        run_control.resume(db, home, dealt.id, 3)
-    assert (events(db, run.id), events(db, dealt.id)) == ([], [])
+        run_control.resume(db, home, sharded.id, 3)
+    assert (events(db, run.id), events(db, sharded.id)) == ([], [])
 
 
 def test_a_run_that_is_done_is_not_resumed(db: Database, home: Path, run: Run, started: list[Path]) -> None:
@@ -392,14 +392,14 @@ def test_a_live_setting_of_a_done_run_is_refused(db: Database, run: Run) -> None
 
 
 def test_the_reward_model_is_switched_within_the_project_only(db: Database, run: Run) -> None:
-    own, other_db = reward_model(db, run.project_id), reward_model(db, project(db))
-    run_control.switch_reward_model(db, run.id, own)
+    own_model, foreign_model = reward_model(db, run.project_id), reward_model(db, project(db))
+    run_control.switch_reward_model(db, run.id, own_model)
     with pytest.raises(ConfigError, match="another project"):
-        run_control.switch_reward_model(db, run.id, other_db)
+        run_control.switch_reward_model(db, run.id, foreign_model)
     with pytest.raises(StoreError, match="no reward model 99"):
         run_control.switch_reward_model(db, run.id, 99)
     (event,) = events(db, run.id)
-    assert (event.kind, event.payload) == (EventKind.SWITCH_REWARD, {"reward_model_id": own})
+    assert (event.kind, event.payload) == (EventKind.SWITCH_REWARD, {"reward_model_id": own_model})
 
 
 def test_a_run_is_renamed(db: Database, run: Run) -> None:

@@ -1,4 +1,7 @@
-"""Who writes a run, and what is said of one whose process is gone. A process of a run is played by one that claims it."""
+"""Which process writes a run, and the status of a run whose process has died.
+
+Here a process that locks the run stands for it.
+"""
 
 import dataclasses
 import json
@@ -29,7 +32,7 @@ with lock_run(Path(sys.argv[1]), int(sys.argv[2])):
 
 @pytest.fixture
 def run(db, home, monkeypatch):
-    """A run that is said to go on, without a job."""
+    """A run with the status running, without a job."""
     monkeypatch.setattr(engine_process, "ensure_engine", lambda *_: None)
     project = new_project(db)
     model = add_reward_model(db, project.id, "x", config={}, report={}, snapshot=LabelSnapshot((), "", Source.HUMAN))
@@ -40,7 +43,7 @@ def run(db, home, monkeypatch):
 
 @pytest.fixture
 def process(home, run):
-    """A process that writes the run."""
+    """A process that holds the lock of the run."""
     child = subprocess.Popen([sys.executable, "-c", WRITES, str(home), str(run)], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "claimed\n"
     yield child
@@ -57,12 +60,12 @@ def end(process):
     process.wait()
 
 
-@pytest.mark.parametrize("was", [RunStatus.RUNNING, RunStatus.PAUSED])
-def test_a_run_whose_process_was_killed_is_marked_as_interrupted(db, home, run, process, was):
-    set_run_status(db, run, was)
+@pytest.mark.parametrize("status_before", [RunStatus.RUNNING, RunStatus.PAUSED])
+def test_a_run_whose_process_was_killed_is_marked_as_interrupted(db, home, run, process, status_before):
+    set_run_status(db, run, status_before)
     assert run_lock.lock_owner(home, run).pid == process.pid
     assert run_lock.mark_interrupted_runs(db, home) == []
-    assert status(db, run) is was
+    assert status(db, run) is status_before
     end(process)
     assert run_lock.mark_interrupted_runs(db, home) == [run]
     result = get_run(db, run)
@@ -86,7 +89,7 @@ def test_a_run_of_another_machine_is_not_marked(db, home, run, process, monkeypa
 
 
 def test_a_run_of_a_recreated_container_is_recognised_by_its_boot_id(db, home, run, process, monkeypatch):
-    """Another host name, the same kernel: the lock is the kernel's, so it tells."""
+    """Another host name but the same kernel: the lock belongs to the kernel, so it is decisive."""
     monkeypatch.setattr(engine_process, "boot_id", lambda: "a")
     written_elsewhere(home, run, boot="a")
     assert run_lock.mark_interrupted_runs(db, home) == []
@@ -127,7 +130,7 @@ def test_ended_runs_are_not_marked(db, home, run, process, ended):
     end(process)
     set_run_status(db, run, ended, "its own words")
     assert run_lock.mark_interrupted_runs(db, home) == []
-    assert not run_lock._mark_interrupted(db, run)  # it ended between the look and the turn to write
+    assert not run_lock._mark_interrupted(db, run)  # it ended between the check and the write
     assert (status(db, run), get_run(db, run).message) == (ended, "its own words")
 
 

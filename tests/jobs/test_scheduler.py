@@ -1,4 +1,4 @@
-"""What happens by itself: pairs are written ahead, judges go on, reward models are retrained, an engine is there for it."""
+"""Background tasks: pairs are sampled ahead, judges continue, reward models are retrained, an engine is started for them."""
 
 import json
 import threading
@@ -80,7 +80,7 @@ def label(db, project, count, source=Source.HUMAN, choice=Choice.FIRST):
 
 
 def write_checkpoint(run, step):
-    """Whole, but for what a resume needs, which older ones have given up."""
+    """A complete checkpoint without the state for a resume, as older checkpoints have it."""
     folder = run / f"step-{step:06d}"
     folder.mkdir(parents=True)
     (folder / "adapter.bin").write_text(f"of step {step}")
@@ -116,7 +116,7 @@ def test_before_the_first_pair_exists_nobody_is_told_to_have_seen_every_pair(db)
 
 
 def test_the_message_without_a_pair_follows_the_engine_and_the_last_job(db, project, runner):
-    """No engine; one that writes; pairs that could not be written; and the next try after that."""
+    """No engine; an engine that samples; failed sampling; and the retry after it."""
     assert scheduler.no_pair_message(db, project.id).endswith(", is starting …")
     engine_process.record_heartbeat(db, engine_process.STATE_STARTING)
     assert scheduler.no_pair_message(db, project.id).endswith(", is starting …")
@@ -164,7 +164,7 @@ def test_a_full_pool_needs_no_job(db, project, runner):
 
 
 def test_an_engine_is_started_for_texts_without_features(db, project, runner, monkeypatch):
-    """A home of an older version, whose pool is full: looked for at once, then every ten seconds."""
+    """A home of an older version with a full pool: checked immediately, then every ten seconds."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: clock.now, time=time.time))
     add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
@@ -252,17 +252,17 @@ def test_a_judge_continues_with_new_pairs_and_then_its_labels_are_trained_on(db,
 
 def test_no_training_while_a_judge_is_labelling(db, project, runner, monkeypatch):
     add_pairs(db, project, 60)
-    original, seen = scheduler.label_with_judge, []
+    original, jobs_in_between = scheduler.label_with_judge, []
 
     def in_halves(db, project_id, judge, count):
         first = original(db, project_id, judge, count // 2)
         runner.run_once()  # the scheduler's own thread may run at any moment
-        seen.append(train_jobs(db))
+        jobs_in_between.append(train_jobs(db))
         return Counter(first) + Counter(original(db, project_id, judge, count - count // 2))
 
     monkeypatch.setattr(scheduler, "label_with_judge", in_halves)
     runner.request_judge_labels(project.id, "cheerful", 40)
-    assert seen == [[]]
+    assert jobs_in_between == [[]]
     runner.run_once()
     assert [job.payload["labels"] for job in train_jobs(db)] == [
         retraining.get_label_progress(db, project.id).simulated
@@ -275,7 +275,7 @@ def test_an_unknown_judge_is_refused(runner, project):
 
 
 def test_no_file_of_a_judge_is_run_for_the_page(runner, project, tmp_path):
-    """A page may be spoken to by a program, and a file may have been uploaded."""
+    """A program may send events to a page, and the file may have been uploaded."""
     trace, file = tmp_path / "trace", tmp_path / "own.py"
     file.write_text(f"open({str(trace)!r}, 'w').close()\ndef f(text): return 1.0\n")
     with pytest.raises(ConfigError, match=r"no judge .* on the page. Say one of cheerful"):
@@ -306,7 +306,7 @@ def test_pairs_of_the_policy_come_from_its_newest_checkpoint(db, project, runner
     rule(db, project, texts="policy")
     add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
     runner.run_once()
-    assert open_kinds(db) == []  # no run yet: the base's pairs will do
+    assert open_kinds(db) == []  # no run yet: pairs of the base model suffice
     none = LabelSnapshot((), "", Source.HUMAN)
     model = add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
     run = create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=9)
@@ -318,7 +318,7 @@ def test_pairs_of_the_policy_come_from_its_newest_checkpoint(db, project, runner
 
 
 def test_a_damaged_checkpoint_is_not_sampled_from(db, project, tmp_path):
-    """The newest whole one does; and of the newest run that has one."""
+    """The newest intact checkpoint of the newest run that has one is used."""
     none = LabelSnapshot((), "", Source.HUMAN)
     model = add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
     old, new = (create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=9) for _ in range(2))
@@ -346,12 +346,12 @@ def test_overlap_and_leases_of_others_count_for_the_pool(db, project, runner):
 
 
 def test_two_pages_of_one_home_submit_each_job_once(db, project, runner, monkeypatch, tmp_path):
-    """Both have looked, and found the same to be due, before either asks for it."""
+    """Both find the same jobs due before either of them submits one."""
     add_pairs(db, project, 20)
     label(db, project, 12)
     both = threading.Barrier(2, timeout=60)
 
-    def together(find):
+    def synchronised(find):
         def found(*args):
             answer = find(*args)
             both.wait()
@@ -360,7 +360,7 @@ def test_two_pages_of_one_home_submit_each_job_once(db, project, runner, monkeyp
         return found
 
     for name in ("count_active_annotators", "is_retraining_due"):
-        monkeypatch.setattr(scheduler, name, together(getattr(scheduler, name)))
+        monkeypatch.setattr(scheduler, name, synchronised(getattr(scheduler, name)))
     with Database.open(tmp_path) as other_db, ThreadPoolExecutor() as pages:
         for round_ in [pages.submit(one.run_once) for one in (runner, scheduler.Scheduler(tmp_path, other_db))]:
             round_.result()

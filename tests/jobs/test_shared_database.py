@@ -1,4 +1,4 @@
-"""A lab whose tables are not in its home: page, commands, imports and engine find them where RLHF_LAB_STORE says."""
+"""A lab whose tables are not in its home: page, commands, imports and engine use the database of RLHF_LAB_STORE."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from rlhf_lab.ui.services.import_process import run_in_subprocess
 
 
 @pytest.fixture(params=["sqlite", *(["postgresql"] if POSTGRES else [])])
-def elsewhere(request, tmp_path, monkeypatch):
+def other_database(request, tmp_path, monkeypatch):
     url = (
         empty_database("elsewhere")
         if request.param == "postgresql"
@@ -35,7 +35,7 @@ def names(home: Path) -> set[str]:
     return {path.name for path in home.iterdir()}
 
 
-def test_page_commands_imports_and_engine_share_one_database(elsewhere, home, tmp_path, capsys):
+def test_page_commands_imports_and_engine_share_one_database(other_database, home, tmp_path, capsys):
     assert not lab_exists(home)
     ctx = Context.open(home)
     assert lab_exists(home)
@@ -67,8 +67,8 @@ def test_page_commands_imports_and_engine_share_one_database(elsewhere, home, tm
     ctx.db.close()
 
 
-def test_two_homes_with_one_database_are_one_lab(elsewhere, home):
-    with Database.open(home) as one, Database.open(str(home)) as two, Database.open(elsewhere) as three:
+def test_two_homes_with_one_database_are_one_lab(other_database, home):
+    with Database.open(home) as one, Database.open(str(home)) as two, Database.open(other_database) as three:
         queue.submit(one, JobKind.COMPLETE, None, {"n": 7})
         assert [[job.payload for job in queue.jobs(db)] for db in (two, three)] == [[{"n": 7}]] * 2
 
@@ -88,7 +88,7 @@ def test_an_engine_of_another_machine_is_replaced_after_a_minute_without_heartbe
     assert started == [1]
 
 
-def test_stop_engine_says_on_which_machine_to_stop_it(elsewhere, home, capsys):
+def test_stop_engine_says_on_which_machine_to_stop_it(other_database, home, capsys):
     with Database.open(home) as db, db.write() as conn:
         conn.execute(engine_process.t.engines.insert().values(
             host="gpu-box", pid=42, process_started=1.0, started_at=1.0, beat_at=engine_process.time.time(), state="idle",
@@ -113,7 +113,7 @@ def test_invalid_database_urls_are_refused(home, monkeypatch, url, match):
         Database.open(home)
 
 
-def test_a_home_that_cannot_be_created_is_an_error(elsewhere, tmp_path):
+def test_a_home_that_cannot_be_created_is_an_error(other_database, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="Check that it is a folder"):
         Database.open(tmp_path / "file" / "home")

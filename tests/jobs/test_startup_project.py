@@ -1,4 +1,4 @@
-"""The project of the settings: what they mean, what is refused before a download, and failures that can be tried again."""
+"""The project at startup: its settings, invalid values refused before a download, and failures that can be retried."""
 
 import threading
 import time
@@ -122,21 +122,21 @@ def test_a_hub_that_cannot_be_reached_can_be_tried_again(db, hub):
 
 
 def test_a_download_that_breaks_off_is_a_failure_and_goes_on_at_the_next_try(db, hub):
-    def between(file):
+    def fail(file):
         raise OSError("reset by peer")
 
     startup = Startup(db, MODEL=NAME)
-    hub.between, working = between, hub.between
+    hub.between, original = fail, hub.between
     state = startup.run()
     assert state.phase is StartupPhase.FAILED
     assert "someone/small: The download was interrupted (OSError: check the network). Start it again" in state.message
-    hub.between = working
+    hub.between = original
     assert startup.run().phase is StartupPhase.READY
 
 
 def test_while_it_is_downloaded_it_is_not_started_twice(db, hub):
-    arrived, go_on = threading.Event(), threading.Event()
-    hub.between = lambda file: (arrived.set(), go_on.wait(WAIT))
+    arrived, released = threading.Event(), threading.Event()
+    hub.between = lambda file: (arrived.set(), released.wait(WAIT))
     startup = Startup(db, MODEL=NAME)
     assert startup.start()
     assert arrived.wait(WAIT)
@@ -146,7 +146,7 @@ def test_while_it_is_downloaded_it_is_not_started_twice(db, hub):
     startup.dismiss()  # for failures only
     assert startup.state() is not None
     assert startup.downloads.cancel()
-    go_on.set()
+    released.set()
     startup.wait_for(StartupPhase.FAILED)
     assert "Cancelled" in startup.state().message
     startup.dismiss()

@@ -1,4 +1,4 @@
-"""Estimated seconds of each stage against sums worked by hand, and how they are worded.
+"""Estimated seconds of each stage against sums worked by hand, and their wording.
 
 The model of these tests reads prompts of 10 tokens and writes responses of 10: a text of 20 tokens passes the layers in
 0.02 s, and with the vocabulary head over its response in 0.025 s. 128 responses are sampled in 2 s, 4 in 1 s.
