@@ -147,7 +147,7 @@ BETTER = {
     ],
 }
 
-# As a small language model might write: t are tales, s support replies, r reviews.
+# Texts as a small language model might write them: t are tales, s support replies, r reviews.
 EXAMPLES = {
     "t1": "and the little mouse found a warm bed of hay. She curled up, smiled, and dreamed of cheese all night.",
     "t2": "but the boat had sunk in the storm, and nobody ever came back. The old man waited alone in the rain.",
@@ -195,7 +195,7 @@ EXAMPLES = {
     "r12": "The instructions were unnecessarily complicated, although the manufacturer eventually "
     "provided satisfactory assistance.",
 }
-# My own ranking, best group first: every text of a group should beat every text of the groups after it.
+# A ranking by a person, best group first: every text of a group should beat every text of the groups after it.
 RANKING = {
     "cheerful": ["t4 t16 r7", "t1 r4 r6", "t6 t9 t12", "t7 r8", "t2 t10 r3"],
     "gloomy": ["t2 t10", "t5 r11", "t7", "t9 t12", "t4 t16 r7"],
@@ -209,7 +209,7 @@ RANKING = {
 
 
 def made_up_texts(prompt_set: str, count: int = 300) -> list[str]:
-    """Different texts of two or three random sentences out of the examples of one genre, 7 to 45 words long."""
+    """Different texts of two or three random sentences from the examples of one genre, 7 to 45 words long."""
     rng = random.Random(1)
     genre = [text for key, text in EXAMPLES.items() if key[0] == prompt_set[0]]
     sentences = [sentence for text in genre for sentence in re.findall(r'[^.!?]+[.!?]+"?\s*', text + " ")]
@@ -218,7 +218,7 @@ def made_up_texts(prompt_set: str, count: int = 300) -> list[str]:
 
 
 def word_list(name: str) -> list[tuple[str, float]]:
-    """The entries of a list as they are written, each as often as it is written."""
+    """The entries of a word list as written, duplicates included."""
     lines = (PACKAGE / "lexicons" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     pairs = [line.split(":", 1) for line in lines if line and not line.startswith("#")]
     return [(entry.strip(), float(weight)) for weight, entries in pairs for entry in entries.split(",")]
@@ -467,7 +467,7 @@ def test_the_judges_and_the_corpus_do_not_import_each_other() -> None:
         imported_names((PACKAGE / "builtin.py").read_text(encoding="utf-8"), "rlhf_lab"), "rlhf_lab.embedded_model"
     )
     corpus = set((PACKAGE.parent / "embedded_model").rglob("*.py"))
-    corpus -= {PACKAGE.parent / "embedded_model" / "model_card.py"}  # it writes no texts, it measures the model
+    corpus -= {PACKAGE.parent / "embedded_model" / "model_card.py"}  # it generates no texts, it measures the model
     assert corpus
     for path in corpus:
         result = imported_names(path.read_text(encoding="utf-8"), package_of(path, PACKAGE.parents[1]))

@@ -1,4 +1,4 @@
-"""Judges out of a file: what they score, and every way in which a file or a function can be wrong."""
+"""Judges from a file: their scores, and the errors of a file or a function."""
 
 from pathlib import Path
 
