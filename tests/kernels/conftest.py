@@ -1,4 +1,4 @@
-"""A C compiler is needed for most of these: without one they skip, and fail where RLHF_LAB_REQUIRE_COMPILER=1."""
+"""Most of these tests need a C compiler: without one they are skipped; with RLHF_LAB_REQUIRE_COMPILER=1 they fail."""
 
 import os
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def kernels():
-    """Sees to it that there are kernels."""
+    """Skips or fails the test if there are no kernels."""
     from rlhf_lab.kernels import compile
 
     if compile.load_kernels() is None:

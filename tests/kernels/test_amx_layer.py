@@ -20,12 +20,12 @@ SCALE = 0.5
 UNITS = pytest.mark.parametrize("units", tiny_models.layer_backends())
 
 
-def some(*shape, seed=0, scale=1.0):
+def randn(*shape, seed=0, scale=1.0):
     return (torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))) * scale).to(HALF)
 
 
-def near(actual, expected, most):
-    """The error by its share of the size of all numbers."""
+def assert_close(actual, expected, most):
+    """The norm of the error is at most this share of the norm of the expected values."""
     actual, expected = actual.detach().double(), expected.detach().double()
     error, size = float((actual - expected).norm()), float(expected.norm())
     assert error <= most * size, error / size
@@ -33,7 +33,7 @@ def near(actual, expected, most):
 
 @UNITS
 def test_uses_the_best_matmul_of_the_processor(units, monkeypatch):
-    """By whatever compiler: those name what they compile for in ways of their own."""
+    """With any compiler; compilers name their targets differently."""
     tiny_models.use_layer_backend(units, monkeypatch)
     assert compile.layer_backend(HALF) == units
     assert compile.describe(HALF).endswith(f", layers by {units}")
@@ -49,7 +49,7 @@ def test_uses_the_best_matmul_of_the_processor(units, monkeypatch):
 def test_tiled_linear_matches_float64(units, rows, depth, width, bias, monkeypatch):
     """Sums in float32 and one rounding: each number is the nearest one of bfloat16, or the next."""
     tiny_models.use_layer_backend(units, monkeypatch)
-    x, weight, add = some(rows, depth), some(width, depth, seed=1), some(width, seed=2) if bias else None
+    x, weight, add = randn(rows, depth), randn(width, depth, seed=1), randn(width, seed=2) if bias else None
     exact = x.double() @ weight.double().t() + (0 if add is None else add.double())
     actual = amx_layer.tiled_linear(x, amx_layer.tile_layout(weight), width, add)
     assert actual.shape == (rows, width)
@@ -70,33 +70,33 @@ def test_tiled_linear_keeps_small_terms_of_a_long_sum(units, monkeypatch):
 @UNITS
 def test_non_finite_inputs_affect_only_their_row(units, monkeypatch):
     tiny_models.use_layer_backend(units, monkeypatch)
-    x, weight = some(40, 64), amx_layer.tile_layout(some(32, 64, seed=1))
+    x, weight = randn(40, 64), amx_layer.tile_layout(randn(32, 64, seed=1))
     x[7, 3] = torch.nan
     assert amx_layer.tiled_linear(x, weight, 32).isfinite().all(1).tolist() == [row != 7 for row in range(40)]
 
 
 @UNITS
 def test_wrong_sizes_raise(units, monkeypatch):
-    """Of a weight, of texts, of what attention gave and of the rotation."""
+    """Of a weight, of texts, of the attention output and of the rotation."""
     tiny_models.use_layer_backend(units, monkeypatch)
     with pytest.raises(ValueError, match="not one of \\(32, 96\\) laid out"):
-        amx_layer.tiled_linear(some(2, 96), amx_layer.tile_layout(some(32, 64)), 32)
-    x, frozen, shape, turn, lora_tensors = make_inputs(2, 6, (3,) * 7)
-    whole, rows, mixed = amx_layer_of(frozen, shape, lora_tensors), x[0], some(2, 6, 64)
+        amx_layer.tiled_linear(randn(2, 96), amx_layer.tile_layout(randn(32, 64)), 32)
+    x, frozen, shape, rope, lora_tensors = make_inputs(2, 6, (3,) * 7)
+    whole, rows, mixed = amx_layer_of(frozen, shape, lora_tensors), x[0], randn(2, 6, 64)
     short, wide, other = (
-        RopeTables(*(one[:3] for one in turn)),
+        RopeTables(*(one[:3] for one in rope)),
         x.repeat(1, 1, 2),
-        RopeTables(*(one[None].repeat(3, 1, 1) for one in turn)),
+        RopeTables(*(one[None].repeat(3, 1, 1) for one in rope)),
     )
     for wrong in (
         lambda: whole.qkv_projection(wide[0]),
         lambda: whole.post_attention(rows, wide[0]),
         lambda: whole.post_attention(rows, mixed[0, :3]),
-        lambda: whole.forward(wide, *turn, 0, save_attn_output=False),
+        lambda: whole.forward(wide, *rope, 0, save_attn_output=False),
         lambda: whole.forward(x, *short, 0, save_attn_output=False),
         lambda: whole.forward(x, *other, 0, save_attn_output=False),
-        lambda: whole.backward(x[:, 1:], x, mixed, *turn, 0, needs_x_grad=True),
-        lambda: whole.backward(x, x, mixed[:, 1:], *turn, 0, needs_x_grad=True),
+        lambda: whole.backward(x[:, 1:], x, mixed, *rope, 0, needs_x_grad=True),
+        lambda: whole.backward(x, x, mixed[:, 1:], *rope, 0, needs_x_grad=True),
     ):
         with pytest.raises(ValueError, match="a layer was given"):
             wrong()
@@ -107,21 +107,21 @@ def test_lora_grads_are_float32_whatever_the_default_dtype(units, monkeypatch):
     tiny_models.use_layer_backend(units, monkeypatch)
     torch.set_default_dtype(HALF)
     try:
-        x, frozen, shape, turn, lora_tensors = make_inputs(3, 6, (3,) * 7)
+        x, frozen, shape, rope, lora_tensors = make_inputs(3, 6, (3,) * 7)
         whole = amx_layer_of(frozen, shape, lora_tensors)
-        _, slopes = whole.backward(
-            x, x, whole.forward(x, *turn, 0, save_attn_output=True)[1], *turn, 0, needs_x_grad=False
+        _, grads = whole.backward(
+            x, x, whole.forward(x, *rope, 0, save_attn_output=True)[1], *rope, 0, needs_x_grad=False
         )
     finally:
         torch.set_default_dtype(torch.float32)
-    assert {one.dtype for one in slopes} == {torch.float32}
+    assert {one.dtype for one in grads} == {torch.float32}
 
 
 def test_supports_weight():
-    assert amx_layer.supports_weight(some(32, 64))
-    assert not amx_layer.supports_weight(some(48, 64))
-    assert not amx_layer.supports_weight(some(64, 48))
-    assert not amx_layer.supports_weight(some(32, 64).float())
+    assert amx_layer.supports_weight(randn(32, 64))
+    assert not amx_layer.supports_weight(randn(48, 64))
+    assert not amx_layer.supports_weight(randn(64, 48))
+    assert not amx_layer.supports_weight(randn(32, 64).float())
 
 
 # --- layers ---
@@ -130,22 +130,31 @@ def test_supports_weight():
 def make_inputs(
     batch, length, ranks, bias=True, width=64, inner=96, heads=4, groups=2, size=16, per_row_rope=False, seed=0
 ):
-    """x, frozen weights, shape, turn and pairs, in bfloat16 but for the pairs; turns: each text has places of its own."""
+    """x, frozen weights, shape, rope tables and LoRA tensors; bfloat16 but for the LoRA tensors.
+
+    per_row_rope: positions per text.
+    """
     rows = [(heads * size, width), (groups * size, width), (groups * size, width), (width, heads * size)]
     rows += [(inner, width), (inner, width), (width, inner)]
-    each = [some(*shape, seed=i + seed, scale=shape[1] ** -0.5) for i, shape in enumerate(rows)]
+    each = [randn(*shape, seed=i + seed, scale=shape[1] ** -0.5) for i, shape in enumerate(rows)]
     qkv = torch.cat(each[:3])
-    norms = (1 + some(width, seed=20, scale=0.2), 1 + some(width, seed=21, scale=0.2))
-    frozen = LayerWeights(qkv, *each[3:], norms, some(len(qkv), seed=22, scale=0.3) if bias else None)
+    norms = (1 + randn(width, seed=20, scale=0.2), 1 + randn(width, seed=21, scale=0.2))
+    frozen = LayerWeights(qkv, *each[3:], norms, randn(len(qkv), seed=22, scale=0.3) if bias else None)
     lora_tensors = [
-        some(*shape, seed=30 + i, scale=shape[1] ** -0.5).float()
+        randn(*shape, seed=30 + i, scale=shape[1] ** -0.5).float()
         for i, ((out, into), rank) in enumerate(zip(rows, ranks, strict=False))
         for shape in ((rank, into), (out, rank))
     ]
-    angles = some(*([batch] if per_row_rope else []), length, size // 2, seed=40).float()
+    angles = randn(*([batch] if per_row_rope else []), length, size // 2, seed=40).float()
     cos, sin = angles.cos(), angles.sin()
-    turn = RopeTables(torch.cat([cos, cos], -1).to(HALF), torch.cat([-sin, sin], -1).to(HALF))
-    return some(batch, length, width, seed=50), frozen, LayerDims(heads, groups, size, (1e-3, 2e-3)), turn, lora_tensors
+    rope = RopeTables(torch.cat([cos, cos], -1).to(HALF), torch.cat([-sin, sin], -1).to(HALF))
+    return (
+        randn(batch, length, width, seed=50),
+        frozen,
+        LayerDims(heads, groups, size, (1e-3, 2e-3)),
+        rope,
+        lora_tensors,
+    )
 
 
 def amx_layer_of(frozen, shape, lora_tensors, scale=SCALE):
@@ -159,18 +168,18 @@ def amx_layer_of(frozen, shape, lora_tensors, scale=SCALE):
     return actual
 
 
-def in_float64(x, frozen, shape, turn, lora_tensors, first):
-    """The output, what comes back, and all slopes, in float64, of the same weights."""
+def in_float64(x, frozen, shape, rope, lora_tensors, first):
+    """The output, its gradient, and the gradients of x and the LoRA tensors, in float64, with the same weights."""
     wide = [one.double().requires_grad_() for one in (x, *lora_tensors)]
-    held = LayerWeights(
+    frozen_float64 = LayerWeights(
         *(one.double() for one in frozen[:5]), tuple(one.double() for one in frozen.norms),
         None if frozen.bias is None else frozen.bias.double(),
     )  # fmt: skip
-    out = unfused_layer(wide[0], shape, RopeTables(*(one.double() for one in turn)), LoraUpdate(held, SCALE), wide[1:])[
-        :, first:
-    ]
-    slope = some(*out.shape, seed=60)
-    return out, slope, torch.autograd.grad(out, wide, slope.double())
+    out = unfused_layer(
+        wide[0], shape, RopeTables(*(one.double() for one in rope)), LoraUpdate(frozen_float64, SCALE), wide[1:]
+    )[:, first:]
+    grad_output = randn(*out.shape, seed=60)
+    return out, grad_output, torch.autograd.grad(out, wide, grad_output.double())
 
 
 CASES = [
@@ -188,52 +197,55 @@ CASES = [
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("learns", ["words and pairs", "lora_tensors"])
 def test_layer_and_gradients_match_float64(units, case, learns, monkeypatch):
-    """Within what roundings to bfloat16 between its products take."""
+    """Up to rounding to bfloat16 between the products."""
     tiny_models.use_layer_backend(units, monkeypatch)
     case = dict(case)
     first = case.pop("first", 0)
-    x, frozen, shape, turn, lora_tensors = make_inputs(**case)
-    out, slope, exact = in_float64(x, frozen, shape, turn, lora_tensors, first)
+    x, frozen, shape, rope, lora_tensors = make_inputs(**case)
+    out, grad_output, exact = in_float64(x, frozen, shape, rope, lora_tensors, first)
     inputs = [
         x.clone().requires_grad_(learns != "lora_tensors"),
         *(one.clone().requires_grad_() for one in lora_tensors),
     ]
     actual = tiny_models.whole_layer(
-        inputs[0], amx_layer_of(frozen, shape, lora_tensors), shape, turn, LoraUpdate(frozen, SCALE), inputs[1:], first
+        inputs[0], amx_layer_of(frozen, shape, lora_tensors), shape, rope, LoraUpdate(frozen, SCALE), inputs[1:], first
     )
     assert actual.dtype == HALF
-    near(actual, out, 0.01)
+    assert_close(actual, out, 0.01)
     if actual.requires_grad:
-        actual.backward(slope)
+        actual.backward(grad_output)
     for ours, expected in zip(inputs, exact, strict=True):
         if ours.requires_grad:
             assert ours.grad.dtype == ours.dtype
-            near(ours.grad, expected, 0.02)
+            assert_close(ours.grad, expected, 0.02)
 
 
 @UNITS
 @pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[6]])
 def test_results_do_not_depend_on_the_number_of_threads(units, case, monkeypatch):
-    """Also where there are fewer texts than threads, and with a gradient or without one."""
+    """Also with fewer texts than threads, with and without a gradient."""
     tiny_models.use_layer_backend(units, monkeypatch)
     case, before, actual = dict(case), torch.get_num_threads(), []
     first = case.pop("first", 0)
-    x, frozen, shape, turn, lora_tensors = make_inputs(**case)
-    whole, slope = amx_layer_of(frozen, shape, lora_tensors), some(len(x), x.shape[1] - first, x.shape[2], seed=60)
+    x, frozen, shape, rope, lora_tensors = make_inputs(**case)
+    whole, grad_output = (
+        amx_layer_of(frozen, shape, lora_tensors),
+        randn(len(x), x.shape[1] - first, x.shape[2], seed=60),
+    )
     rows = x.view(-1, x.shape[-1])
     try:
         for threads in (1, 2, 3, 8):
             torch.set_num_threads(threads)
-            out, mixed = whole.forward(x, *turn, first, save_attn_output=True)
-            dx, slopes = whole.backward(slope, x, mixed, *turn, first, needs_x_grad=True)
+            out, mixed = whole.forward(x, *rope, first, save_attn_output=True)
+            dx, grads = whole.backward(grad_output, x, mixed, *rope, first, needs_x_grad=True)
             read = whole.qkv_projection(rows)
             actual.append(
                 [
                     out,
                     mixed,
-                    whole.forward(x, *turn, first, save_attn_output=False)[0],
+                    whole.forward(x, *rope, first, save_attn_output=False)[0],
                     dx,
-                    *slopes,
+                    *grads,
                     read,
                     whole.post_attention(rows, read[:, : shape.heads * shape.head_size]),
                     amx_layer.tiled_linear(rows, amx_layer.tile_layout(frozen.gate), 96),
@@ -249,46 +261,46 @@ def test_results_do_not_depend_on_the_number_of_threads(units, case, monkeypatch
 @UNITS
 def test_a_sequence_does_not_depend_on_its_batch(units, monkeypatch):
     tiny_models.use_layer_backend(units, monkeypatch)
-    x, frozen, shape, turn, lora_tensors = make_inputs(9, 21, (8,) * 7)
+    x, frozen, shape, rope, lora_tensors = make_inputs(9, 21, (8,) * 7)
     whole = amx_layer_of(frozen, shape, lora_tensors)
-    together = whole.forward(x, *turn, 4, save_attn_output=False)[0]
+    together = whole.forward(x, *rope, 4, save_attn_output=False)[0]
     for i, text in enumerate(x):
-        assert torch.equal(whole.forward(text[None], *turn, 4, save_attn_output=False)[0], together[i : i + 1])
+        assert torch.equal(whole.forward(text[None], *rope, 4, save_attn_output=False)[0], together[i : i + 1])
 
 
 @UNITS
 def test_set_lora_replaces_the_previous_update(units, monkeypatch):
     tiny_models.use_layer_backend(units, monkeypatch)
-    x, frozen, shape, turn, lora_tensors = make_inputs(2, 6, (3,) * 7)
+    x, frozen, shape, rope, lora_tensors = make_inputs(2, 6, (3,) * 7)
     _, _, _, _, others = make_inputs(2, 6, (3,) * 7, seed=9)
     whole = amx_layer_of(frozen, shape, [7 * one for one in others], scale=-2.0)
     version = whole.lora_buffer._version
     whole.set_lora(lora_tensors, SCALE)
     assert whole.lora_buffer._version > version, "a gradient that waits would be taken with other weights"
     assert torch.equal(
-        whole.forward(x, *turn, 0, save_attn_output=False)[0],
-        amx_layer_of(frozen, shape, lora_tensors).forward(x, *turn, 0, save_attn_output=False)[0],
+        whole.forward(x, *rope, 0, save_attn_output=False)[0],
+        amx_layer_of(frozen, shape, lora_tensors).forward(x, *rope, 0, save_attn_output=False)[0],
     )
 
 
 @UNITS
 def test_double_backward(units, monkeypatch):
-    """As trpo's curvature needs it."""
+    """As needed for the curvature of trpo."""
     tiny_models.use_layer_backend(units, monkeypatch)
-    x, frozen, shape, turn, lora_tensors = make_inputs(2, 6, (3,) * 7)
+    x, frozen, shape, rope, lora_tensors = make_inputs(2, 6, (3,) * 7)
     actual = []
     for weights in (amx_layer_of(frozen, shape, lora_tensors), None):
         inputs = [one.clone().requires_grad_() for one in lora_tensors]
         update = LoraUpdate(frozen, SCALE)
         out = (
-            unfused_layer(x, shape, turn, update, inputs)
+            unfused_layer(x, shape, rope, update, inputs)
             if weights is None
-            else tiny_models.whole_layer(x, weights, shape, turn, update, inputs)
+            else tiny_models.whole_layer(x, weights, shape, rope, update, inputs)
         )
         first = torch.autograd.grad(out.float().square().sum(), inputs, create_graph=True)
         actual.append(torch.autograd.grad(sum((one**2).sum() for one in first), inputs))
     for ours, expected in zip(*actual, strict=True):
-        near(ours, expected, 0.03)
+        assert_close(ours, expected, 0.03)
 
 
 def test_amx_is_not_used_without_permission(monkeypatch):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("kernels")
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 
 
-def some(*shape, seed=0, scale=1.0, dtype=torch.float32):
+def randn(*shape, seed=0, scale=1.0, dtype=torch.float32):
     return (torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))) * scale).to(dtype)
 
 
@@ -24,7 +24,7 @@ def in_double(*tensors):
 
 
 def close(actual, expected, most=2e-6, *, dtype=torch.float32):
-    """Within `most` of the largest number, and what one rounding to the dtype takes."""
+    """Within `most` of the largest number plus one rounding to the dtype."""
     assert actual.dtype == dtype
     atol = most * max(1.0, float(expected.detach().abs().max()))
     torch.testing.assert_close(
@@ -38,7 +38,7 @@ WIDTHS = [1, 5, 16, 40, 192]
 @pytest.mark.parametrize("width", WIDTHS)
 @BOTH
 def test_rms_norm_equals_loop(dtype, width):
-    x, weight = some(7, width, dtype=dtype), some(width, seed=1, dtype=dtype)
+    x, weight = randn(7, width, dtype=dtype), randn(width, seed=1, dtype=dtype)
     out, inverse = c_ops.rms_norm(x, weight, 1e-3)
     expected = [1 / math.sqrt(sum(v * v for v in row) / width + 1e-3) for row in x.tolist()]
     assert inverse.squeeze(1).tolist() == pytest.approx(expected, rel=1e-6)
@@ -52,27 +52,29 @@ def test_rms_norm_equals_loop(dtype, width):
 @pytest.mark.parametrize("width", WIDTHS)
 @BOTH
 def test_rms_norm_gradient_matches_autograd(dtype, width):
-    x, weight, slope, around = (some(*shape, width, seed=i, dtype=dtype) for i, shape in enumerate([[7], [], [7], [7]]))
-    actual, again = c_ops.rms_norm_backward(slope, x, c_ops.rms_norm(x, weight, 1e-3)[1], weight, around)
+    x, weight, grad_output, residual = (
+        randn(*shape, width, seed=i, dtype=dtype) for i, shape in enumerate([[7], [], [7], [7]])
+    )
+    actual, recomputed = c_ops.rms_norm_backward(grad_output, x, c_ops.rms_norm(x, weight, 1e-3)[1], weight, residual)
     (exact,) = in_double(x)
     expected = exact * (exact.square().mean(-1, keepdim=True) + 1e-3).rsqrt() * weight.double()
-    expected.backward(slope.double())
-    close(actual, around.double() + exact.grad, dtype=dtype)
-    close(again, expected, dtype=dtype)
+    expected.backward(grad_output.double())
+    close(actual, residual.double() + exact.grad, dtype=dtype)
+    close(recomputed, expected, dtype=dtype)
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 33, 20_000])
 @BOTH
 def test_swiglu_and_gradients_match_autograd(dtype, count):
-    gate, up, slope = (some(1, count, seed=seed, scale=4, dtype=dtype) for seed in range(3))
+    gate, up, grad_output = (randn(1, count, seed=seed, scale=4, dtype=dtype) for seed in range(3))
     exact_gate, exact_up = in_double(gate, up)
     exact = exact_gate * torch.sigmoid(exact_gate) * exact_up
-    exact.backward(slope.double())
+    exact.backward(grad_output.double())
     close(c_ops.swiglu(gate, up), exact, dtype=dtype)
-    (d_gate, d_up), again = c_ops.swiglu_backward(slope, gate, up)
+    (d_gate, d_up), recomputed = c_ops.swiglu_backward(grad_output, gate, up)
     close(d_gate, exact_gate.grad, dtype=dtype)
     close(d_up, exact_up.grad, dtype=dtype)
-    close(again, exact, dtype=dtype)
+    close(recomputed, exact, dtype=dtype)
 
 
 def test_swiglu_of_large_values(kernels):
@@ -89,21 +91,21 @@ def rotated(x, cos, sin):
 
 
 def per_row_rope(size, *shape, dtype=torch.float32):
-    angles = some(*shape, size // 2, seed=5)
+    angles = randn(*shape, size // 2, seed=5)
     cos, sin = torch.cat([angles.cos(), angles.cos()], -1), torch.cat([-angles.sin(), angles.sin()], -1)
     return cos.to(dtype), sin.to(dtype)
 
 
 def attention(qkv, cos, sin, batch, heads, groups):
-    """In float64, by softmax over each token's past."""
+    """In float64, by softmax over each token and those before it."""
     size = qkv.shape[1] // (heads + 2 * groups)
     each = qkv.view(batch, -1, heads + 2 * groups, size).transpose(1, 2)
     cos, sin = (one.double().reshape(-1, 1, *one.shape[-2:]) for one in (cos, sin))
     q, k = rotated(each[:, :heads], cos, sin), rotated(each[:, heads:-groups], cos, sin)
     k, v = (one.repeat_interleave(heads // groups, 1) for one in (k, each[:, -groups:]))
     scores = q @ k.mT / math.sqrt(size)
-    past = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-    return (scores.masked_fill(~past, -torch.inf).softmax(-1) @ v).transpose(1, 2).flatten(2)
+    causal_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return (scores.masked_fill(~causal_mask, -torch.inf).softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
 CASES = [
@@ -115,51 +117,51 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("each_its_own", [False, True])
+@pytest.mark.parametrize("per_row", [False, True])
 @pytest.mark.parametrize("first", [0, 1, 34])
 @pytest.mark.parametrize("case", CASES)
 @BOTH
-def test_attention_and_gradients_match_autograd(dtype, case, first, each_its_own):
-    """each_its_own: texts are rotated by places of their own."""
+def test_attention_and_gradients_match_autograd(dtype, case, first, per_row):
+    """per_row: each text has its own positions."""
     heads, groups, size, length = case.values()
     first = min(first, length - 1)
-    qkv = some(3 * length, (heads + 2 * groups) * size, dtype=dtype)
-    slope = some(3 * (length - first), heads * size, seed=1, dtype=dtype)
-    cos, sin = per_row_rope(size, *([3] if each_its_own else []), length, dtype=dtype)
+    qkv = randn(3 * length, (heads + 2 * groups) * size, dtype=dtype)
+    grad_output = randn(3 * (length - first), heads * size, seed=1, dtype=dtype)
+    cos, sin = per_row_rope(size, *([3] if per_row else []), length, dtype=dtype)
     (exact,) = in_double(qkv)
     expected = attention(exact, cos, sin, 3, heads, groups)[:, first:].flatten(0, 1)
-    expected.backward(slope.double())
+    expected.backward(grad_output.double())
     close(c_ops.causal_attention(qkv, cos, sin, 3, first, heads, groups), expected, dtype=dtype)
-    close(c_ops.causal_attention_backward(slope, qkv, cos, sin, 3, first, heads, groups), exact.grad, dtype=dtype)
+    close(c_ops.causal_attention_backward(grad_output, qkv, cos, sin, 3, first, heads, groups), exact.grad, dtype=dtype)
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("padded", [False, True])
 @BOTH
 def test_decode_attention_reads_and_extends_the_cache(dtype, case, padded):
-    """Its key and value are written behind the others, and nothing else is."""
+    """Its key and value are appended to the cache, and nothing else is written."""
     heads, groups, size, used = case.values()
-    qkv, (cos, sin) = some(3, (heads + 2 * groups) * size, dtype=dtype), per_row_rope(size, 3, 1, dtype=dtype)
-    room = [some(3, groups, used + 4, size, seed=seed, dtype=dtype) for seed in (1, 2)]
-    before = [one.clone() for one in room]
-    seen = torch.ones(3, used + 1, dtype=torch.bool)
+    qkv, (cos, sin) = randn(3, (heads + 2 * groups) * size, dtype=dtype), per_row_rope(size, 3, 1, dtype=dtype)
+    cache = [randn(3, groups, used + 4, size, seed=seed, dtype=dtype) for seed in (1, 2)]
+    before = [one.clone() for one in cache]
+    mask = torch.ones(3, used + 1, dtype=torch.bool)
     if padded:
-        seen[1, : used // 2], seen[2, :used] = False, False
-    actual = c_ops.decode_attention(qkv, cos, sin, seen if padded else None, *room, used, heads)
+        mask[1, : used // 2], mask[2, :used] = False, False
+    actual = c_ops.decode_attention(qkv, cos, sin, mask if padded else None, *cache, used, heads)
     each = qkv.view(3, -1, 1, size).double()
     q, k = (
         rotated(each[:, :heads], cos[:, None], sin[:, None]),
         rotated(each[:, heads:-groups], cos[:, None], sin[:, None]),
     )
-    for now, was, new in zip(room, before, (k, each[:, -groups:]), strict=True):
-        close(now[:, :, used : used + 1], new, dtype=dtype)
-        now[:, :, used] = was[:, :, used]
-        assert torch.equal(now, was)
+    for after, previous, new in zip(cache, before, (k, each[:, -groups:]), strict=True):
+        close(after[:, :, used : used + 1], new, dtype=dtype)
+        after[:, :, used] = previous[:, :, used]
+        assert torch.equal(after, previous)
     keys, values = (
-        torch.cat([was[:, :, :used].double(), new.to(dtype).double()], 2).repeat_interleave(heads // groups, 1)
-        for was, new in zip(before, (k, each[:, -groups:]), strict=True)
+        torch.cat([previous[:, :, :used].double(), new.to(dtype).double()], 2).repeat_interleave(heads // groups, 1)
+        for previous, new in zip(before, (k, each[:, -groups:]), strict=True)
     )
-    scores = (q @ keys.mT / math.sqrt(size)).masked_fill(~seen[:, None, None], -torch.inf)
+    scores = (q @ keys.mT / math.sqrt(size)).masked_fill(~mask[:, None, None], -torch.inf)
     close(actual, (scores.softmax(-1) @ values).flatten(1), dtype=dtype)
 
 
@@ -167,33 +169,38 @@ def test_decode_attention_reads_and_extends_the_cache(dtype, case, padded):
 @pytest.mark.parametrize("part", [False, True])
 @BOTH
 def test_lora_grads_match_autograd(dtype, rank, part):
-    """part: the slope of the product is a part of longer rows."""
-    x, a, b = some(45, 32, dtype=dtype), some(rank, 32, seed=1), some(48, rank, seed=2)
-    slope = some(45, 80, seed=3, dtype=dtype)[:, 16:64] if part else some(45, 48, seed=3, dtype=dtype)
-    assert c_ops.lora_grads_supported(x, slope)
+    """part: the gradient of the product is a slice of longer rows."""
+    x, a, b = randn(45, 32, dtype=dtype), randn(rank, 32, seed=1), randn(48, rank, seed=2)
+    grad_output = randn(45, 80, seed=3, dtype=dtype)[:, 16:64] if part else randn(45, 48, seed=3, dtype=dtype)
+    assert c_ops.lora_grads_supported(x, grad_output)
     exact_a, exact_b = in_double(a, b)
-    (0.5 * x.double() @ exact_a.t() @ exact_b.t()).backward(slope.double())
-    for actual, exact in zip(c_ops.lora_grads(x, slope, a, b, 0.5), (exact_a, exact_b), strict=True):
+    (0.5 * x.double() @ exact_a.t() @ exact_b.t()).backward(grad_output.double())
+    for actual, exact in zip(c_ops.lora_grads(x, grad_output, a, b, 0.5), (exact_a, exact_b), strict=True):
         close(actual, exact.grad)
 
 
 @pytest.mark.parametrize("rank", [1, 8, 70])
 @BOTH
 def test_lora_grads_from_given_low_rank_products(dtype, rank):
-    """What lies beside the parts that are known is not looked at."""
-    x, slope, a, b = some(45, 32, dtype=dtype), some(45, 48, seed=3, dtype=dtype), some(rank, 32), some(48, rank)
-    known, of_slope = (some(45, 2 * rank, seed=seed, dtype=dtype)[:, rank:] for seed in (4, 5))
-    d_a, d_b = c_ops.lora_grads(x, slope, a, b, 0.5, (known, of_slope))
-    close(d_a, of_slope.double().t() @ x.double())
-    close(d_b, 0.5 * slope.double().t() @ known.double())
+    """Columns beside the given slices are not read."""
+    x, grad_output, a, b = (
+        randn(45, 32, dtype=dtype),
+        randn(45, 48, seed=3, dtype=dtype),
+        randn(rank, 32),
+        randn(48, rank),
+    )
+    low, low_grad = (randn(45, 2 * rank, seed=seed, dtype=dtype)[:, rank:] for seed in (4, 5))
+    d_a, d_b = c_ops.lora_grads(x, grad_output, a, b, 0.5, (low, low_grad))
+    close(d_a, low_grad.double().t() @ x.double())
+    close(d_b, 0.5 * grad_output.double().t() @ low.double())
 
 
 def test_lora_grads_of_unaligned_sizes_are_not_supported(kernels):
-    assert not c_ops.lora_grads_supported(some(3, 20), some(3, 32))
-    assert not c_ops.lora_grads_supported(some(3, 32), some(3, 20))
-    assert not c_ops.lora_grads_supported(some(32, 3).t(), some(3, 32))
-    assert not c_ops.lora_grads_supported(some(3, 32), some(32, 3).t())
-    assert not c_ops.lora_grads_supported(some(3, 32).double(), some(3, 32).double())
+    assert not c_ops.lora_grads_supported(randn(3, 20), randn(3, 32))
+    assert not c_ops.lora_grads_supported(randn(3, 32), randn(3, 20))
+    assert not c_ops.lora_grads_supported(randn(32, 3).t(), randn(3, 32))
+    assert not c_ops.lora_grads_supported(randn(3, 32), randn(32, 3).t())
+    assert not c_ops.lora_grads_supported(randn(3, 32).double(), randn(3, 32).double())
 
 
 @pytest.mark.parametrize("words", [2, 16, 50, 4096])
@@ -201,12 +208,12 @@ def test_lora_grads_of_unaligned_sizes_are_not_supported(kernels):
 @pytest.mark.parametrize("learns", [False, True])
 @BOTH
 def test_logprobs_and_entropy_match_softmax(dtype, words, temperature, learns):
-    logits = (some(9, words, scale=5) + 1000 * some(9, 1, seed=1)).to(dtype)
+    logits = (randn(9, words, scale=5) + 1000 * randn(9, 1, seed=1)).to(dtype)
     tokens = torch.arange(9) % words
     if words > 2:
         logits[3, 1], tokens[3] = -torch.inf, 0
     exact = (logits.double() / temperature).log_softmax(-1)
-    probs, own = exact.exp(), torch.zeros(9, words).double().scatter(1, tokens[:, None], 1.0)
+    probs, one_hot = exact.exp(), torch.zeros(9, words).double().scatter(1, tokens[:, None], 1.0)
     rounded = 1e-7 * float(logits[logits.isfinite()].abs().max()) / temperature  # of logits of a thousand in float32
     logprobs, entropies = c_ops.logprobs_and_entropy_inplace(logits, tokens, temperature, learns)
     torch.testing.assert_close(logprobs.double(), exact.gather(1, tokens[:, None]).squeeze(1), rtol=1e-5, atol=rounded)
@@ -214,7 +221,7 @@ def test_logprobs_and_entropy_match_softmax(dtype, words, temperature, learns):
     torch.testing.assert_close(entropies.double(), expected, rtol=2e-5, atol=rounded)
     assert float(entropies.min()) >= 0
     if learns:
-        close(logits, own - probs, 2e-6 + 2 * rounded, dtype=dtype)
+        close(logits, one_hot - probs, 2e-6 + 2 * rounded, dtype=dtype)
 
 
 def test_exp_is_accurate_to_the_last_digits(kernels):
@@ -229,52 +236,54 @@ def test_exp_is_accurate_to_the_last_digits(kernels):
 def test_a_token_outside_the_vocabulary_is_refused(kernels):
     for token in (-1, 8):
         with pytest.raises(ConfigError, match="not one of the 8 words"):
-            c_ops.logprobs_and_entropy_inplace(some(2, 8), torch.tensor([0, token]), 1.0, True)
-    assert c_ops.logprobs_and_entropy_inplace(some(0, 8), torch.zeros(0, dtype=torch.int64), 1.0, True)[0].shape == (0,)
+            c_ops.logprobs_and_entropy_inplace(randn(2, 8), torch.tensor([0, token]), 1.0, True)
+    assert c_ops.logprobs_and_entropy_inplace(randn(0, 8), torch.zeros(0, dtype=torch.int64), 1.0, True)[0].shape == (
+        0,
+    )
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
 @BOTH
 def test_non_finite_values_propagate(dtype, wrong):
-    x, ones, (cos, sin) = some(4, 48, dtype=dtype), torch.ones(4, 48, dtype=dtype), per_row_rope(16, 4, dtype=dtype)
-    x[2, 20] = wrong  # a part of the key that tokens 2 and 3 look at
+    x, ones, (cos, sin) = randn(4, 48, dtype=dtype), torch.ones(4, 48, dtype=dtype), per_row_rope(16, 4, dtype=dtype)
+    x[2, 20] = wrong  # part of the key that tokens 2 and 3 attend to
     assert not c_ops.rms_norm(x, ones[0], 1e-6)[0][2].isfinite().all()
     assert not c_ops.swiglu(x, ones).isfinite().all()
     assert not c_ops.causal_attention(x, cos, sin, 1, 0, 1, 1)[2:].isfinite().any()
     assert c_ops.causal_attention(x, cos, sin, 1, 0, 1, 1)[:2].isfinite().all()
-    rooms = [torch.zeros(4, 1, 2, 16, dtype=dtype) for _ in range(2)]
-    mixed = c_ops.decode_attention(x, cos[:, None], sin[:, None], None, *rooms, 1, 1)
+    cache = [torch.zeros(4, 1, 2, 16, dtype=dtype) for _ in range(2)]
+    mixed = c_ops.decode_attention(x, cos[:, None], sin[:, None], None, *cache, 1, 1)
     assert mixed.isfinite().all(1).tolist() == [True, True, False, True]
     logprobs, entropies = c_ops.logprobs_and_entropy_inplace(x, torch.zeros(4, dtype=torch.int64), 1.0, False)
     assert logprobs.isfinite().tolist() == entropies.isfinite().tolist() == [True, True, False, True]
 
 
 def test_rounding_to_bfloat16_breaks_ties_to_even(kernels):
-    """1 + 2⁻⁸ down to 1, 1 + 3·2⁻⁸ up to 1 + 2⁻⁶; both where numbers are rounded one by one and where many at once."""
+    """1 + 2⁻⁸ down to 1, 1 + 3·2⁻⁸ up to 1 + 2⁻⁶; both in scalar and in vector code."""
     step, zeros, ones = 2**-7, torch.zeros(1, 16).bfloat16(), torch.ones(1, 16).bfloat16()
     for low, expected in ((1, 1), (1 + step, 1 + 2 * step)):
-        around, slope = ones * low, ones * (step / 2)
-        actual, _ = c_ops.rms_norm_backward(slope, zeros, torch.ones(1, 1), ones[0], around)
+        residual, grad_output = ones * low, ones * (step / 2)
+        actual, _ = c_ops.rms_norm_backward(grad_output, zeros, torch.ones(1, 1), ones[0], residual)
         assert actual.tolist() == [[expected] * 16]
-        rooms = zeros.view(1, 1, 1, 16).repeat(1, 1, 2, 1), (ones * low).view(1, 1, 1, 16).repeat(1, 1, 2, 1)
-        qkv = torch.cat([zeros, zeros, ones * (low + step)], 1)  # a query that looks at both tokens alike
-        assert c_ops.decode_attention(qkv, ones, zeros, None, *rooms, 1, 1).tolist() == [[expected] * 16]
+        cache = zeros.view(1, 1, 1, 16).repeat(1, 1, 2, 1), (ones * low).view(1, 1, 1, 16).repeat(1, 1, 2, 1)
+        qkv = torch.cat([zeros, zeros, ones * (low + step)], 1)  # a query that attends to both tokens equally
+        assert c_ops.decode_attention(qkv, ones, zeros, None, *cache, 1, 1).tolist() == [[expected] * 16]
 
 
 @BOTH
 def test_results_do_not_depend_on_the_number_of_threads(dtype):
-    qkv, (cos, sin) = some(5 * 80, 96, dtype=dtype), per_row_rope(16, 80, dtype=dtype)
-    slope, of_lora = some(5 * 80, 32, seed=1, dtype=dtype), some(300, 32, dtype=dtype)
-    keys, values = (some(6, 1, 100, 16, seed=seed, dtype=dtype) for seed in (2, 3))
-    qkv_next, at = some(6, 48, dtype=dtype), [one[:, None] for one in per_row_rope(16, 6, dtype=dtype)]
-    x, weight, logits = some(300, 64, dtype=dtype), some(64, dtype=dtype), some(40, 500, dtype=dtype)
-    tokens, a, b = torch.arange(40), some(8, 64), some(32, 8)
+    qkv, (cos, sin) = randn(5 * 80, 96, dtype=dtype), per_row_rope(16, 80, dtype=dtype)
+    grad_output, lora_grad_output = randn(5 * 80, 32, seed=1, dtype=dtype), randn(300, 32, dtype=dtype)
+    keys, values = (randn(6, 1, 100, 16, seed=seed, dtype=dtype) for seed in (2, 3))
+    qkv_next, at = randn(6, 48, dtype=dtype), [one[:, None] for one in per_row_rope(16, 6, dtype=dtype)]
+    x, weight, logits = randn(300, 64, dtype=dtype), randn(64, dtype=dtype), randn(40, 500, dtype=dtype)
+    tokens, a, b = torch.arange(40), randn(8, 64), randn(32, 8)
     before, actual = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             out, inverse = c_ops.rms_norm(x, weight, 1e-6)
-            said = logits.clone()
+            logits_copy = logits.clone()
             actual.append(
                 [
                     out,
@@ -282,31 +291,31 @@ def test_results_do_not_depend_on_the_number_of_threads(dtype):
                     c_ops.swiglu(x, x),
                     *c_ops.swiglu_backward(x, x, x),
                     c_ops.causal_attention(qkv, cos, sin, 5, 0, 2, 2),
-                    c_ops.causal_attention_backward(slope, qkv, cos, sin, 5, 0, 2, 2),
+                    c_ops.causal_attention_backward(grad_output, qkv, cos, sin, 5, 0, 2, 2),
                     c_ops.decode_attention(qkv_next, *at, None, keys.clone(), values.clone(), 90, 1),
-                    *c_ops.lora_grads(x, of_lora, a, b, 1.0),
-                    *c_ops.logprobs_and_entropy_inplace(said, tokens, 1.0, True),
-                    said,
+                    *c_ops.lora_grads(x, lora_grad_output, a, b, 1.0),
+                    *c_ops.logprobs_and_entropy_inplace(logits_copy, tokens, 1.0, True),
+                    logits_copy,
                 ]
             )
     finally:
         torch.set_num_threads(before)
     for other in actual[1:]:
-        for ours, theirs in zip(actual[0], other, strict=True):
-            assert torch.equal(ours, theirs)
+        for expected, another in zip(actual[0], other, strict=True):
+            assert torch.equal(expected, another)
 
 
 @BOTH
 def test_each_thread_has_its_own_workspace(dtype, monkeypatch):
-    """Of the working memory of two threads, both parts are written to."""
-    qkv, (cos, sin) = some(5 * 80, 96, dtype=dtype), per_row_rope(16, 80, dtype=dtype)
-    x, logits, at = some(300, 64, dtype=dtype), some(40, 500, dtype=dtype), per_row_rope(16, 6, 1, dtype=dtype)
-    keys, values = (some(6, 1, 100, 16, dtype=dtype) for _ in range(2))
-    rooms, made = [], c_ops._workspace
+    """With two threads, both parts of the workspace are written."""
+    qkv, (cos, sin) = randn(5 * 80, 96, dtype=dtype), per_row_rope(16, 80, dtype=dtype)
+    x, logits, at = randn(300, 64, dtype=dtype), randn(40, 500, dtype=dtype), per_row_rope(16, 6, 1, dtype=dtype)
+    keys, values = (randn(6, 1, 100, 16, dtype=dtype) for _ in range(2))
+    workspaces, original = [], c_ops._workspace
 
-    def recorded_workspace(*given):
-        rooms.append((made(*given).fill_(torch.nan), *given[4:]))
-        return rooms[-1][0]
+    def recorded_workspace(*args):
+        workspaces.append((original(*args).fill_(torch.nan), *args[4:]))
+        return workspaces[-1][0]
 
     monkeypatch.setattr(c_ops, "_workspace", recorded_workspace)
     before = torch.get_num_threads()
@@ -314,52 +323,52 @@ def test_each_thread_has_its_own_workspace(dtype, monkeypatch):
         torch.set_num_threads(2)
         c_ops.causal_attention(qkv, cos, sin, 5, 0, 2, 2)
         c_ops.causal_attention_backward(qkv[:, :32], qkv, cos, sin, 5, 0, 2, 2)
-        c_ops.decode_attention(some(6, 48, dtype=dtype), *at, None, keys, values, 90, 1)
+        c_ops.decode_attention(randn(6, 48, dtype=dtype), *at, None, keys, values, 90, 1)
         if dtype == torch.bfloat16:  # the others need none in float32
-            c_ops.lora_grads(x, x, some(8, 64), some(64, 8), 1.0)
+            c_ops.lora_grads(x, x, randn(8, 64), randn(64, 8), 1.0)
             c_ops.logprobs_and_entropy_inplace(logits, torch.arange(40), 1.0, True)
     finally:
         torch.set_num_threads(before)
-    for room, *extra in rooms:
-        of_both = room[sum(extra) :].view(2, -1)
-        assert not of_both.isnan().all(1).any()
+    for workspace, *extra in workspaces:
+        parts = workspace[sum(extra) :].view(2, -1)
+        assert not parts.isnan().all(1).any()
 
 
 def test_supported_tensors(kernels):
-    assert c_ops.supported(some(2))
-    assert c_ops.supported(some(2).bfloat16())
-    assert not c_ops.supported(some(2).double())
-    assert not c_ops.supported(some(2).half())
+    assert c_ops.supported(randn(2))
+    assert c_ops.supported(randn(2).bfloat16())
+    assert not c_ops.supported(randn(2).double())
+    assert not c_ops.supported(randn(2).half())
     assert not c_ops.supported(torch.empty(2, device="meta"))
-    assert not c_ops.supported(some(2, 2).to_sparse())
+    assert not c_ops.supported(randn(2, 2).to_sparse())
     with FakeTensorMode():
         assert not c_ops.supported(torch.empty(2))
-    assert not c_ops.lora_grads_supported(some(3, 32), some(3, 32).bfloat16())
+    assert not c_ops.lora_grads_supported(randn(3, 32), randn(3, 32).bfloat16())
 
 
 @pytest.mark.parametrize(
-    "weight", [some(16).double(), some(16).bfloat16(), some(32)[::2]], ids=["double", "half", "strided"]
+    "weight", [randn(16).double(), randn(16).bfloat16(), randn(32)[::2]], ids=["double", "half", "strided"]
 )
 def test_wrong_dtype_or_layout_is_refused(kernels, weight):
     with pytest.raises(ValueError, match="a kernel was given"):
-        c_ops.rms_norm(some(2, 16), weight, 1e-6)
+        c_ops.rms_norm(randn(2, 16), weight, 1e-6)
 
 
 def test_mixed_dtypes_are_refused(kernels):
-    half, full, a, b = some(4, 16).bfloat16(), some(4, 16), some(2, 16), some(16, 2)
-    for given in [(half, full, a, b, 1.0), (half, half, a.bfloat16(), b, 1.0), (half, half, a, b, 1.0, (a, b))]:
+    half, full, a, b = randn(4, 16).bfloat16(), randn(4, 16), randn(2, 16), randn(16, 2)
+    for args in [(half, full, a, b, 1.0), (half, half, a.bfloat16(), b, 1.0), (half, half, a, b, 1.0, (a, b))]:
         with pytest.raises(ValueError, match="a kernel was given"):
-            c_ops.lora_grads(*given)
+            c_ops.lora_grads(*args)
     with pytest.raises(ValueError, match="a kernel was given"):
         c_ops.rms_norm(half, full[0], 1e-6)
 
 
 def test_non_contiguous_inputs_are_copied(kernels):
-    qkv, (cos, sin) = some(10, 96)[:, ::2], per_row_rope(16, 5)
+    qkv, (cos, sin) = randn(10, 96)[:, ::2], per_row_rope(16, 5)
     actual = (
         c_ops.causal_attention(qkv, cos, sin, 2, 0, 1, 1),
-        c_ops.causal_attention_backward(some(10, 16), qkv, cos, sin, 2, 0, 1, 1),
+        c_ops.causal_attention_backward(randn(10, 16), qkv, cos, sin, 2, 0, 1, 1),
     )
     qkv = qkv.contiguous()
     assert torch.equal(actual[0], c_ops.causal_attention(qkv, cos, sin, 2, 0, 1, 1))
-    assert torch.equal(actual[1], c_ops.causal_attention_backward(some(10, 16), qkv, cos, sin, 2, 0, 1, 1))
+    assert torch.equal(actual[1], c_ops.causal_attention_backward(randn(10, 16), qkv, cos, sin, 2, 0, 1, 1))

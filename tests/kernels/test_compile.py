@@ -1,4 +1,4 @@
-"""The kernels are compiled once and kept; whatever goes wrong, there are none and one line says so."""
+"""The kernels are compiled once and cached; after any failure there are none, and one log line says so."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ from rlhf_lab.kernels import compile
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
-    """Nothing is kept yet; what `library` found so far is forgotten before and after."""
+    """An empty cache folder; the results of `load_kernels` in memory are cleared before and after."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(compile.KERNELS_ENV, raising=False)
     compile._load_or_explain.cache_clear()
@@ -39,7 +39,7 @@ def test_no_kernels_without_a_compiler(own_cache, tmp_path, monkeypatch, caplog)
 
 
 def test_kernels_are_compiled_per_dtype(kernels, own_cache, tmp_path, monkeypatch):
-    """A compiler that cannot make those for bfloat16 makes the others all the same."""
+    """A compiler that cannot compile the bfloat16 kernels still compiles the others."""
     refuses = f'case "$*" in *BFLOAT16*) exit 1;; esac\nexec {" ".join(compile.find_compiler())} "$@"'
     monkeypatch.setenv("CC", script(tmp_path / "cc", refuses))
     assert compile.load_kernels(torch.float32) is not None
@@ -65,18 +65,18 @@ def test_no_kernels_if_CC_does_not_exist(own_cache, monkeypatch, chosen):
 
 
 def test_no_kernels_without_gnu_openmp(own_cache, monkeypatch):
-    """One thread of a kernel beside all of PyTorch's would be slower."""
+    """A kernel with one thread would be slower than PyTorch with all threads."""
     monkeypatch.setattr(compile, "_openmp", lambda: None)
     assert compile.load_kernels() is None
     assert "GNU's OpenMP" in compile.describe()
 
 
-@pytest.mark.parametrize(("machine", "there_are"), [("x86_64", False), ("aarch64", True)])
-def test_no_kernels_on_processors_without_fma(own_cache, monkeypatch, machine, there_are):
+@pytest.mark.parametrize(("machine", "is_supported"), [("x86_64", False), ("aarch64", True)])
+def test_no_kernels_on_processors_without_fma(own_cache, monkeypatch, machine, is_supported):
     monkeypatch.setattr(compile.torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     monkeypatch.setattr(compile.platform, "machine", lambda: machine)
-    assert (compile._vector_flags() is not None) is there_are
-    if not there_are:
+    assert (compile._vector_flags() is not None) is is_supported
+    if not is_supported:
         assert compile.load_kernels() is None
 
 
@@ -101,7 +101,7 @@ def test_CC_may_contain_options(kernels, own_cache, monkeypatch):
 
 
 def test_a_compiler_error_is_logged(own_cache, tmp_path, monkeypatch, caplog):
-    """In whatever letters."""
+    """In any encoding."""
     failing = '[ "$1" = --version ] || { printf "no f\\344hler left" >&2; exit 1; }'
     monkeypatch.setenv("CC", script(tmp_path / "a compiler", failing))
     assert compile.load_kernels() is None
@@ -176,23 +176,23 @@ def test_kernels_compile_for_other_processors(kernels, own_cache, capability):
     assert path_of(compile.find_compiler(), capability).stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("what", ["a file in its place", "a relative one", "nobody's home"])
-def test_unwritable_cache_folder_compiles_for_this_process(kernels, own_cache, monkeypatch, what):
-    if what == "a file in its place":
+@pytest.mark.parametrize("case", ["a file in its place", "a relative one", "nobody's home"])
+def test_unwritable_cache_folder_compiles_for_this_process(kernels, own_cache, monkeypatch, case):
+    if case == "a file in its place":
         own_cache.write_text("a file where the folder should be")
     else:
         monkeypatch.setenv("XDG_CACHE_HOME", "here")
 
-    def nobody(path):
+    def no_home(path):
         raise RuntimeError("Could not determine home directory.")
 
-    if what == "nobody's home":
-        monkeypatch.setattr(compile.Path, "expanduser", nobody)
-    elif what == "a relative one":
+    if case == "nobody's home":
+        monkeypatch.setattr(compile.Path, "expanduser", no_home)
+    elif case == "a relative one":
         monkeypatch.setattr(compile.Path, "expanduser", lambda _: own_cache)
     path = path_of(compile.find_compiler())
     assert path.exists()
-    assert path.is_relative_to(own_cache) is (what == "a relative one")
+    assert path.is_relative_to(own_cache) is (case == "a relative one")
 
 
 def test_kernels_run_on_pytorchs_threads(kernels):
@@ -219,45 +219,45 @@ def test_fewer_threads_than_requested_do_all_the_work(kernels):
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=environment)
 
 
-def make_untrusted(cache, what):
-    """The kernels' folder as an attacker may have prepared it; `os` is not asked for a second user, which needs root."""
+def make_untrusted(cache, case):
+    """The kernels' folder as an attacker may have prepared it; without a second user, which would need root."""
     folder = cache / "rlhf-lab" / "kernels"
     folder.mkdir(parents=True, mode=0o700)
-    if what == "folder that everybody may write to":
+    if case == "folder that everybody may write to":
         folder.chmod(0o777)
-    elif what == "parent that everybody may write to":
+    elif case == "parent that everybody may write to":
         folder.parent.chmod(0o777)
-    elif what == "cache that everybody may write to":
+    elif case == "cache that everybody may write to":
         cache.chmod(0o777)
-    elif what == "folder above the cache that everybody may write to":
+    elif case == "folder above the cache that everybody may write to":
         cache.parent.chmod(0o777)
-    elif what == "sticky folder":
+    elif case == "sticky folder":
         folder.chmod(0o1777)
-    elif what == "sticky parent":
+    elif case == "sticky parent":
         folder.parent.chmod(0o1777)
-    elif what == "sticky library":
+    elif case == "sticky library":
         (folder / "0123.so").write_bytes(b"")
         (folder / "0123.so").chmod(0o1666)
-    elif what == "sticky cache":
+    elif case == "sticky cache":
         cache.chmod(0o1777)
-    elif what == "link":
-        elsewhere = cache / "elsewhere"
-        folder.rename(elsewhere)
-        folder.symlink_to(elsewhere)
-    elif what == "library that everybody may write to":
+    elif case == "link":
+        target = cache / "elsewhere"
+        folder.rename(target)
+        folder.symlink_to(target)
+    elif case == "library that everybody may write to":
         (folder / "0123.so").write_bytes(b"")
         (folder / "0123.so").chmod(0o666)
 
 
 @pytest.mark.parametrize(
-    "what",
+    "case",
     ["folder that everybody may write to", "parent that everybody may write to",
      "cache that everybody may write to", "link", "library that everybody may write to", "folder of another user",
      "sticky folder", "sticky parent", "sticky library", "folder above the cache that everybody may write to"],
 )  # fmt: skip
-def test_a_cache_folder_that_others_can_write_to_is_not_used(own_cache, monkeypatch, caplog, what):
-    make_untrusted(own_cache, what)
-    if what == "folder of another user":
+def test_a_cache_folder_that_others_can_write_to_is_not_used(own_cache, monkeypatch, caplog, case):
+    make_untrusted(own_cache, case)
+    if case == "folder of another user":
         monkeypatch.setattr(compile.os, "geteuid", lambda: 4321)
         monkeypatch.setattr(compile.Path, "lstat", lambda path: SimpleNamespace(st_uid=1234, st_mode=0o40700))
     folder = compile.cache_folder()
@@ -291,10 +291,10 @@ def test_kernels_compiled_with_an_open_umask_are_found_again(own_cache):
     assert library.stat().st_mtime_ns == written_at
 
 
-@pytest.mark.parametrize("what", ["nothing", "sticky cache"])
-def test_a_cache_folder_of_ones_own_is_used(own_cache, what):
+@pytest.mark.parametrize("case", ["nothing", "sticky cache"])
+def test_a_cache_folder_of_ones_own_is_used(own_cache, case):
     """In a folder such as /tmp others cannot replace it."""
-    make_untrusted(own_cache, what)
+    make_untrusted(own_cache, case)
     (own_cache / "rlhf-lab" / "kernels" / "0123.so").write_bytes(b"")
     (own_cache / "rlhf-lab" / "kernels" / "0123.so").chmod(0o755)
     assert compile.cache_folder() == own_cache / "rlhf-lab" / "kernels"

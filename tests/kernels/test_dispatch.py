@@ -1,4 +1,4 @@
-"""A PPO step asks every kernel; else each could be right and none of use."""
+"""A PPO step calls every kernel; otherwise the kernels could be correct but unused."""
 
 import pytest
 import torch
@@ -11,9 +11,9 @@ from rlhf_lab.kernels import c_ops
 def test_a_ppo_step_calls_every_kernel(kernels, llama_folder, monkeypatch, dtype):
     called = set()
 
-    def call(name, *given, call=c_ops._call_kernel):
-        called.add((name, given[0].dtype))
-        call(name, *given)
+    def call(name, *args, call=c_ops._call_kernel):
+        called.add((name, args[0].dtype))
+        call(name, *args)
 
     monkeypatch.setattr(c_ops, "_call_kernel", call)
     small = {"batch_size": 4, "minibatches": 1, "micro_batch": 2, "steps": 1, "token_rows": 0}

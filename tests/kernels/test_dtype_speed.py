@@ -1,4 +1,4 @@
-"""The faster dtype of a machine is measured once; the cache file decides from then on."""
+"""The faster dtype of a machine is measured once; then the result in the cache file is used."""
 
 import json
 
@@ -21,7 +21,7 @@ def cache_file(tmp_path, monkeypatch):
 def measured(monkeypatch):
     """The sizes that were measured; every measurement gives 10 and 6 ms."""
     sizes = []
-    monkeypatch.setattr(dtype_speed, "measure", lambda *given: sizes.append(given) or DtypeSpeed(10.0, 6.0))
+    monkeypatch.setattr(dtype_speed, "measure", lambda *args: sizes.append(args) or DtypeSpeed(10.0, 6.0))
     return sizes
 
 

@@ -1,4 +1,4 @@
-"""Products with a frozen weight: the same numbers by either library, and which of them is asked."""
+"""Products with a frozen weight: the same numbers with either library, and which one is called."""
 
 import gc
 import weakref
@@ -38,55 +38,55 @@ def test_is_zen4(processor, expected):
 
 
 def small(monkeypatch):
-    """Products of 200 multiplications and more are oneDNN's, of packed weights those of 60 and more."""
+    """oneDNN computes products of 200 multiplications and more, with packed weights of 60 and more."""
     monkeypatch.setattr(matmul, "USE_ONEDNN", True)
     monkeypatch.setattr(matmul, "MIN_MULTIPLICATIONS", 200)
     monkeypatch.setattr(matmul, "MIN_MULTIPLICATIONS_PACKED", 60)
 
 
-def asked_for(monkeypatch):
-    """(shape of the input, whether the weight is packed) of each product that oneDNN is asked for, and the weights packed.
+def record_onednn_calls(monkeypatch):
+    """Records (shape of the input, whether the weight is packed) of each oneDNN product, and the packed weights.
 
-    Packing is marked by a number behind the weight's last row, which a real layout would not show.
+    A packed weight has an additional number after its last row, which a real layout would not have.
     """
-    seen = {"products": [], "packed": []}
+    calls = {"products": [], "packed": []}
 
     def reorder(weight):
-        seen["packed"].append(tuple(weight.shape))
+        calls["packed"].append(tuple(weight.shape))
         return torch.cat([weight.flatten(), torch.tensor([float(len(weight))]).to(weight)])
 
     def linear(x, weight, bias, *_):
-        seen["products"].append((tuple(x.shape), weight.dim() == 1))
+        calls["products"].append((tuple(x.shape), weight.dim() == 1))
         plain = weight if weight.dim() == 2 else weight[:-1].view(int(weight[-1]), -1)
         return torch.nn.functional.linear(x, plain, bias)
 
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", linear, raising=False)
     monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", reorder, raising=False)
-    return seen
+    return calls
 
 
 def test_onednn_is_used_where_it_is_faster(monkeypatch):
     small(monkeypatch)
-    asked = asked_for(monkeypatch)
+    calls = record_onednn_calls(monkeypatch)
     many, few, weight = random(10, 4), random(9, 4), random(5, 4)
     plain = [((10, 4), False)]
     monkeypatch.setattr(matmul, "CAN_PACK_BFLOAT16", True)
     with torch.no_grad():
         matmul.linear(many, weight)
-        assert asked["products"] == plain
+        assert calls["products"] == plain
         matmul.linear(few, weight)  # 180 multiplications
         matmul.linear(many.double(), weight.double())
         matmul.linear(many.bfloat16(), weight.bfloat16())
         wide = random(12, 9)
-        matmul.linear(wide[:, :4], weight)  # a part of each row: it copies such numbers one by one
+        matmul.linear(wide[:, :4], weight)  # slices of rows, which oneDNN copies number by number
         matmul.linear(random(50, 4), wide[:, 5:])
-        assert asked["products"] == plain
+        assert calls["products"] == plain
         matmul.linear(random(4, 12).t(), weight)
-        assert asked["products"] == [*plain, ((12, 4), False)]
+        assert calls["products"] == [*plain, ((12, 4), False)]
         monkeypatch.setattr(matmul, "USE_ONEDNN", False)
         with matmul.PackedWeights():
             matmul.linear(many, weight)
-        asked["products"].clear()
+        calls["products"].clear()
         monkeypatch.setattr(matmul, "USE_ONEDNN", True)
         monkeypatch.setattr(matmul, "MAX_REPACKED_BYTES", 5 * 4 * 4)
         matmul.linear(many, weight)
@@ -94,13 +94,13 @@ def test_onednn_is_used_where_it_is_faster(monkeypatch):
     with matmul.PackedWeights():
         out = matmul.linear(many, weight.requires_grad_())
     assert out.requires_grad
-    assert asked["products"] == plain
-    assert not asked["packed"]
+    assert calls["products"] == plain
+    assert not calls["packed"]
 
 
 def test_a_weight_is_packed_once_until_it_changes(monkeypatch):
     small(monkeypatch)
-    asked = asked_for(monkeypatch)
+    calls = record_onednn_calls(monkeypatch)
     few, weight, other = random(3, 4), random(5, 4), random(6, 4)
     packed = matmul.PackedWeights()
 
@@ -111,23 +111,23 @@ def test_a_weight_is_packed_once_until_it_changes(monkeypatch):
         for _ in range(3):
             with packed:
                 product(weight)
-        assert asked["packed"] == [(5, 4)]
+        assert calls["packed"] == [(5, 4)]
         with packed:
             product(other)
             product(weight.mul_(2))
             product(weight)
             matmul.linear(few[:2], weight)  # 40 multiplications
             matmul.linear(random(3, 9)[:, :4], weight)  # parts of rows
-        assert asked["packed"] == [(5, 4), (6, 4), (5, 4)]
-        assert asked["products"] == [((3, 4), True)] * 6
+        assert calls["packed"] == [(5, 4), (6, 4), (5, 4)]
+        assert calls["products"] == [((3, 4), True)] * 6
         product(weight)  # outside, and too small for a weight that is not packed
-        assert len(asked["products"]) == 6
+        assert len(calls["products"]) == 6
 
 
 def test_nested_contexts_pack_separately(monkeypatch):
-    """Another sampling that is served while this one goes on has its own, and this one goes on with what it had."""
+    """Another sampling during this one has its own packed weights, and this one continues with its own."""
     small(monkeypatch)
-    asked = asked_for(monkeypatch)
+    calls = record_onednn_calls(monkeypatch)
     few, weight = random(3, 4), random(5, 4)
     outer, inner = matmul.PackedWeights(), matmul.PackedWeights()
     with torch.no_grad():
@@ -140,54 +140,54 @@ def test_nested_contexts_pack_separately(monkeypatch):
                 matmul.linear(few, weight)
             matmul.linear(few, weight)
         matmul.linear(few, weight)
-    assert asked["packed"] == [(5, 4), (5, 4)]
-    assert len(asked["products"]) == 5
+    assert calls["packed"] == [(5, 4), (5, 4)]
+    assert len(calls["products"]) == 5
 
 
 def test_weights_beyond_the_capacity_are_not_packed(monkeypatch):
     small(monkeypatch)
-    asked = asked_for(monkeypatch)
+    calls = record_onednn_calls(monkeypatch)
     monkeypatch.setattr(matmul, "MAX_PACKED_BYTES", 2 * 5 * 4 * 4)
     few, weights = random(3, 4), [random(5, 4, seed=i) for i in range(3)]
     with torch.no_grad(), matmul.PackedWeights():
         for weight in [*weights, *weights]:
             matmul.linear(few, weight)
-            matmul.linear(few, weight.mul_(2))  # laid out anew in the room it has
-    assert len(asked["packed"]) == 2 * 3  # each when first met and after each change
-    assert asked["products"] == [((3, 4), True)] * 8
+            matmul.linear(few, weight.mul_(2))  # packed again in its own space
+    assert len(calls["packed"]) == 2 * 3  # each at the first use and after each change
+    assert calls["products"] == [((3, 4), True)] * 8
     with torch.no_grad(), matmul.PackedWeights():
         matmul.linear(few, weights[0])
         matmul.linear(random(10, 4), weights[0])
         matmul.linear(few, weights[1])
-        matmul.linear(random(10, 4), weights[2])  # no room any more, but large enough without
-        matmul.linear(random(10, 4), random(11, 4))  # larger than all the room
-    assert [packed for _, packed in asked["products"][8:]] == [True, True, True, False]
+        matmul.linear(random(10, 4), weights[2])  # no space left, but large enough for oneDNN unpacked
+        matmul.linear(random(10, 4), random(11, 4))  # larger than the whole capacity
+    assert [packed for _, packed in calls["products"][8:]] == [True, True, True, False]
 
 
 def test_a_freed_weight_releases_its_packed_bytes(monkeypatch):
     small(monkeypatch)
-    asked = asked_for(monkeypatch)
+    calls = record_onednn_calls(monkeypatch)
     monkeypatch.setattr(matmul, "MAX_PACKED_BYTES", 2 * 5 * 4 * 4)
     few, weights = random(3, 4), [random(5, 4, seed=i) for i in range(3)]
     with torch.no_grad(), (packed := matmul.PackedWeights()):
         for _ in range(3):
-            weights = [random(5, 4, seed=i) for i in range(2)]  # those of before go
+            weights = [random(5, 4, seed=i) for i in range(2)]  # the previous weights are freed
             for weight in weights:
                 matmul.linear(few, weight)
-    assert len(asked["packed"]) == 6
+    assert len(calls["packed"]) == 6
     assert len(packed._layouts) == 2
-    gone = weakref.ref(packed)
+    reference = weakref.ref(packed)
     gc.disable()
     try:
         del packed
-        assert gone() is None
+        assert reference() is None
     finally:
         gc.enable()
 
 
 def test_bfloat16_is_packed_where_onednn_supports_it(monkeypatch):
     small(monkeypatch)
-    asked = asked_for(monkeypatch)
+    calls = record_onednn_calls(monkeypatch)
     x, weight = random(10, 4).bfloat16(), random(5, 4).bfloat16()
     monkeypatch.setattr(matmul, "USE_ONEDNN", False)
     for supported in (False, True):
@@ -196,7 +196,7 @@ def test_bfloat16_is_packed_where_onednn_supports_it(monkeypatch):
             matmul.linear(x, weight)
             matmul.linear(x.half(), weight.half())
             matmul.linear(x.float(), weight.float())
-    assert asked == {"products": [((10, 4), True)], "packed": [(5, 4)]}
+    assert calls == {"products": [((10, 4), True)], "packed": [(5, 4)]}
 
 
 @pytest.mark.skipif(not ONEDNN, reason="PyTorch has no oneDNN here")
@@ -206,11 +206,11 @@ def test_packed_weights_give_the_same_results(monkeypatch, rows):
     x, weight, bias = random(2, rows, 24), random(40, 24, seed=1), random(40, seed=2)
     half = [one.bfloat16() for one in (x, weight, bias)]
     with torch.no_grad(), matmul.PackedWeights():
-        ours, again = matmul.linear(x, weight, bias), matmul.linear(x, weight, bias)
+        first, second = matmul.linear(x, weight, bias), matmul.linear(x, weight, bias)
         halved = matmul.linear(*half)
     exact = x.double() @ weight.double().t() + bias
-    torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)
-    assert torch.equal(ours, again)
+    torch.testing.assert_close(first.double(), exact, rtol=1e-5, atol=1e-5)
+    assert torch.equal(first, second)
     exact = half[0].double() @ half[1].double().t() + half[2].double()
     torch.testing.assert_close(halved.double(), exact, rtol=2**-7, atol=2**-5)
 
@@ -236,7 +236,7 @@ def test_onednn_gives_the_same_results(monkeypatch, rows):
 
 @pytest.mark.skipif(not ONEDNN, reason="PyTorch has no oneDNN here")
 def test_gradients_of_merged_layer_and_lm_head_are_the_same_by_onednn(monkeypatch):
-    """Values and gradients in float32 by oneDNN beside autograd's in float64."""
+    """Values and gradients in float32 by oneDNN against autograd in float64."""
     small(monkeypatch)
 
     def run_model(dtype, by_onednn):
@@ -263,7 +263,7 @@ def test_gradients_of_merged_layer_and_lm_head_are_the_same_by_onednn(monkeypatc
 
 @pytest.mark.skipif(not ONEDNN, reason="this build has no oneDNN")
 def test_products_with_and_without_gradient_are_identical(monkeypatch):
-    """To the bit; and its gradient, and that of its gradient, are PyTorch's own."""
+    """Bit for bit; first and second derivatives equal PyTorch's."""
     x, weight, bias = random(64, 520), random(80, 520, seed=1), random(80, seed=2)
     monkeypatch.setattr(matmul, "USE_ONEDNN", True)
     monkeypatch.setattr(matmul, "MIN_MULTIPLICATIONS", 1)
@@ -271,9 +271,9 @@ def test_products_with_and_without_gradient_are_identical(monkeypatch):
         plain = matmul.linear(x, weight, bias)
     recorded = matmul.linear(x.requires_grad_(), weight, bias)
     assert torch.equal(recorded, plain)
-    own = torch.nn.functional.linear(x, weight, bias)
-    actual, expected = (torch.autograd.grad(out.square().sum(), x, create_graph=True)[0] for out in (recorded, own))
+    pytorch = torch.nn.functional.linear(x, weight, bias)
+    actual, expected = (torch.autograd.grad(out.square().sum(), x, create_graph=True)[0] for out in (recorded, pytorch))
     rounding = 2e-6 * expected.detach().abs().max().item()  # sums of numbers of this size, in another order
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=rounding)
-    again = [torch.autograd.grad((one * x).sum(), x)[0] for one in (actual, expected)]
-    torch.testing.assert_close(*again, rtol=1e-5, atol=rounding)
+    second = [torch.autograd.grad((one * x).sum(), x)[0] for one in (actual, expected)]
+    torch.testing.assert_close(*second, rtol=1e-5, atol=rounding)

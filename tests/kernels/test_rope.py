@@ -1,4 +1,4 @@
-"""The rotation of queries and keys against transformers' own, and back."""
+"""The rotation of queries and keys against transformers, and its inverse."""
 
 import pytest
 import torch
@@ -27,14 +27,14 @@ def rotary(kind="default"):
 
 
 def heads(batch, length, n=3, seed=0):
-    """(n, B, T, D), not as they lie in memory."""
+    """(n, B, T, D), not contiguous."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch, length, n, SIZE, generator=generator).permute(2, 0, 1, 3)
 
 
-def theirs(x, kind, places):
-    """places: (B, T)."""
-    cos, sin = rotary(kind)(x, places)
+def transformers_rope(x, kind, positions):
+    """positions: (B, T)."""
+    cos, sin = rotary(kind)(x, positions)
     return apply_rotary_pos_emb(x.transpose(0, 1), x.transpose(0, 1), cos, sin)[0].transpose(0, 1)
 
 
@@ -51,7 +51,7 @@ def test_by_hand():
 def test_apply_rope_matches_transformers(kind):
     x, places = heads(2, 7), RopeCache(rotary(kind), torch.zeros(1))
     assert kind in RopeCache.ROPE_TYPES
-    expected = theirs(x, kind, torch.arange(7)[None])
+    expected = transformers_rope(x, kind, torch.arange(7)[None])
     torch.testing.assert_close(apply_rope(x, places.for_prefix(7)), expected, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(
         apply_rope(x[:, :, 4:], places.for_prefix(7).last_tokens(3)), expected[:, :, 4:], rtol=1e-6, atol=1e-6
@@ -61,31 +61,31 @@ def test_apply_rope_matches_transformers(kind):
 def test_positions_per_row():
     x, at = heads(3, 1), torch.tensor([[5], [0], [11]])
     found = apply_rope(x, RopeCache(rotary(), torch.zeros(1)).for_positions(at, 12))
-    torch.testing.assert_close(found, theirs(x, "default", at), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found, transformers_rope(x, "default", at), rtol=1e-6, atol=1e-6)
 
 
 def test_tables_are_computed_once_and_extended():
     calls, rope = [], rotary()
     places = RopeCache(lambda like, at: calls.append(at.shape[1]) or rope(like, at), torch.zeros(1))
-    short, ahead = places.for_prefix(3), RopeCache.EXTRA_POSITIONS
-    for length in (2, 3 + ahead, 1):
+    short, extra = places.for_prefix(3), RopeCache.EXTRA_POSITIONS
+    for length in (2, 3 + extra, 1):
         places.for_prefix(length)
-    assert calls == [3 + ahead]
-    long = places.for_prefix(4 + ahead)
-    places.for_positions(torch.tensor([[4 + 2 * ahead - 1]]), 4 + 2 * ahead)
-    assert calls == [3 + ahead, 4 + 2 * ahead]
-    assert len(long.cos) == 4 + ahead
+    assert calls == [3 + extra]
+    long = places.for_prefix(4 + extra)
+    places.for_positions(torch.tensor([[4 + 2 * extra - 1]]), 4 + 2 * extra)
+    assert calls == [3 + extra, 4 + 2 * extra]
+    assert len(long.cos) == 4 + extra
     assert torch.equal(long.cos[:3], short.cos)
 
 
 def test_inverse_rotation_gives_the_gradient():
-    """What autograd makes of the rotation, into a part of something else, the rest of which stays."""
+    """Equal to autograd; written into a slice of a tensor, whose other elements stay."""
     x, turn = heads(2, 5).double().requires_grad_(), RopeCache(rotary(), torch.zeros(1)).for_prefix(5)
     turn = RopeTables(*(part.double() for part in turn))
-    slope = heads(2, 5, seed=1).double()
+    grad_output = heads(2, 5, seed=1).double()
     swapped = torch.cat([x[..., SIZE // 2 :], x[..., : SIZE // 2]], -1)
-    (expected,) = torch.autograd.grad((x * turn.cos + swapped * turn.sin).flatten() @ slope.flatten(), x)
-    room = torch.full((2, 5, 4, SIZE), 7.0, dtype=torch.float64).permute(2, 0, 1, 3)
-    apply_rope(slope, turn, inverse=True, out=room[:3])
-    torch.testing.assert_close(room[:3], expected, rtol=1e-12, atol=1e-12)
-    assert bool((room[3] == 7.0).all())
+    (expected,) = torch.autograd.grad((x * turn.cos + swapped * turn.sin).flatten() @ grad_output.flatten(), x)
+    target = torch.full((2, 5, 4, SIZE), 7.0, dtype=torch.float64).permute(2, 0, 1, 3)
+    apply_rope(grad_output, turn, inverse=True, out=target[:3])
+    torch.testing.assert_close(target[:3], expected, rtol=1e-12, atol=1e-12)
+    assert bool((target[3] == 7.0).all())
