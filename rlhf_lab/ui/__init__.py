@@ -15,8 +15,10 @@ os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")
 
 @contextmanager
 def without_stubs() -> Iterator[None]:
-    """Gradio 6.31 parses all its components at import to write type stubs beside them, which takes half of the import's time. It
-    skips classes whose file is unknown (component_meta.create_or_modify_pyi)."""
+    """Prevent Gradio 6.31 from writing type stubs for all its components at import, which takes half of the import's time.
+
+    It skips classes whose file is unknown (component_meta.create_or_modify_pyi).
+    """
 
     def unknown(object: object) -> str:
         raise OSError("no type stubs wanted")
@@ -31,8 +33,11 @@ def without_stubs() -> Iterator[None]:
 
 @contextmanager
 def without_arrow() -> Iterator[None]:
-    """Gradio imports pandas, for components that the lab does not use, and pandas imports pyarrow where it is installed: 34 MB
-    of memory, and seconds from a cold disk. Later imports of pyarrow work."""
+    """Prevent the import of pyarrow, which costs 34 MB of memory, and seconds from a cold disk.
+
+    Gradio imports pandas, for components that the lab does not use, and pandas imports pyarrow if it is installed. Later
+    imports of pyarrow work.
+    """
     hidden = "pyarrow" not in sys.modules
     if hidden:
         modules: dict[str, Any] = sys.modules

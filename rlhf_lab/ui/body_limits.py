@@ -1,4 +1,4 @@
-"""Limits on what a request may send: the length of its body, who may upload files, and the room for them."""
+"""Limits on what a request may send: the length of its body, who may upload files, and how much may be stored."""
 
 import contextlib
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from rlhf_lab.ui.middleware import UPLOAD_PATH, folder_size
 
 #: Uploaded files that the lab keeps at a time (for an hour, see `page.UPLOAD_CACHE_SECONDS`).
 MAX_UPLOADED_BYTES = 1_000_000_000
-#: Of a request that uploads no files. The page's own requests have a few kB.
+#: For a request that uploads no files. The page's own requests have a few kB.
 MAX_BODY_BYTES = 1_000_000
-#: Of one request that uploads files (each has at most `max_file_size`, see `page.launch_options`).
+#: For one request that uploads files (each has at most `max_file_size`, see `page.launch_options`).
 MAX_UPLOAD_BYTES = 100_000_000
-#: The part of MAX_UPLOADED_BYTES that is left to the operator.
+#: The part of MAX_UPLOADED_BYTES that is reserved for the operator.
 OPERATOR_RESERVE_BYTES = 500_000_000
 TOO_LONG_MESSAGE = "This request has more than {megabytes} MB, so nothing was done. Send less at a time.\n"
 VIEWER_UPLOAD_MESSAGE = "Viewers cannot send files to this lab. Log in with the join code: open the page /join.\n"
@@ -28,11 +28,11 @@ WRONG_PATH_MESSAGE = f"Files are accepted at {UPLOAD_PATH} only. Nothing was sto
 
 
 class BodyRefusedError(MultiPartException):
-    """Ends the reading of a body. Gradio deletes its temporary files after a MultiPartException, and after no other error."""
+    """Stops the reading of a body. A MultiPartException, because only after this error Gradio deletes its temporary files."""
 
 
 class UploadRoom:
-    """How many bytes of uploads the lab holds: those on the disk when it was measured, and all that arrived since."""
+    """The space for uploads. Counts the bytes that were on the disk at the last measurement, and all that arrived since."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class UploadRoom:
         self._stored_bytes = folder_size(self.folder)
 
     def take(self, count: int, *, is_operator: bool) -> bool:
-        """Count bytes that arrived. False, and nothing is counted: there is no room for them."""
+        """Count bytes that arrived. Returns False, without counting them, if there is no room."""
         limit = MAX_UPLOADED_BYTES - (0 if is_operator else OPERATOR_RESERVE_BYTES)
         if self._stored_bytes + count > limit:
             self.measure()  # files may have been deleted in between
@@ -85,7 +85,7 @@ class BodyLimits:
             await body.rejection(scope, receive, send)
 
     def _rejection(self, request: Request, is_upload: bool) -> PlainTextResponse | None:
-        """The reply to a request whose headers suffice to refuse it."""
+        """The reply to a request that can be refused by its headers alone; None for any other."""
         if is_upload and not self.access.visitor(request).role.at_least(Role.LABELLER):
             return PlainTextResponse(VIEWER_UPLOAD_MESSAGE, status_code=403)
         content_type, content_length = (request.headers.get(name, "") for name in ("content-type", "content-length"))
@@ -100,8 +100,8 @@ class BodyLimits:
 class CountedBody:
     """`receive` and `send` of one request; `receive` raises BodyRefusedError as soon as the body exceeds a limit.
 
-    take: counts bytes of an upload; False if there is no room for them. rejection: the reply to a refused body. What the
-    application itself replies then is dropped, because it may be another status (FastAPI's is 400).
+    take: counts bytes of an upload; False if there is no room for them. rejection: the reply to a refused body. The
+    application's own reply is then dropped, because its status may differ (FastAPI's is 400).
     """
 
     def __init__(self, receive: Receive, send: Send, max_bytes: int, take: Callable[[int], bool] | None = None) -> None:

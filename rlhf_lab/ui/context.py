@@ -1,4 +1,4 @@
-"""What every screen needs: the home, the database, and who may do what."""
+"""The state that all screens share: the home, the database, the visitors and their rights."""
 
 import functools
 import os
@@ -38,13 +38,13 @@ OPERATOR_SECRET_ENV_VAR = "RLHF_LAB_OPERATOR_SECRET"
 
 @dataclass(frozen=True)
 class Context:
-    """One page server.
+    """The shared state of one page server.
 
-    operator_secret: None where every visitor is the operator (a laptop). public_url: how others reach the lab; "" where they do
-    not, and on a Space. behind_proxy: public_url is that of a proxy in front of the lab. demo: None without demo mode.
-    downloads: of models, one at a time. startup: opens the project that a Space's variables name; None elsewhere.
-    settings_problem: what is wrong with the other variables of a Space, for the page; "" for nothing. mirror: of the lab on
-    the Hub; None for a page that never has one.
+    operator_secret: None if every visitor is the operator (a laptop). public_url: the address by which others reach the lab;
+    "" if they do not, and on a Space. behind_proxy: public_url is that of a proxy in front of the lab. demo: None without demo
+    mode. downloads: model downloads, one at a time. startup: opens the project that a Space's variables name; None elsewhere.
+    settings_problem: what is wrong with the other variables of a Space, as shown on the page; "" if nothing is. mirror: the
+    copy of the lab on the Hub; None for a page that never has one.
     """
 
     home: Path
@@ -63,7 +63,7 @@ class Context:
 
     @classmethod
     def open(cls, home: Path) -> "Context":
-        """Opens the home's database. On a Space a missing operator's secret ("") refuses everybody."""
+        """Open the home's database. On a Space without an operator's secret ("") nobody is the operator."""
         on_space = bool(os.environ.get("SPACE_ID"))
         secret = os.environ.get(OPERATOR_SECRET_ENV_VAR, "") if on_space else os.environ.get(OPERATOR_SECRET_ENV_VAR)
         return cls(home, Database.open(home), secret, on_space)
@@ -71,7 +71,7 @@ class Context:
     def as_multi_user(
         self, *, open_to_all: bool, password_entries: Mapping[str, PasswordEntry] | None = None
     ) -> "Context":
-        """The same lab for an address that others reach, where visitors have roles. Raises StoreError."""
+        """The same lab at an address that other computers reach, where visitors have roles. Raises StoreError."""
         access = multi_user_access(
             self.home, open_to_all=open_to_all, operator_secret=self.operator_secret, password_entries=password_entries,
             joined_at=functools.partial(joined_at, self.db),
@@ -88,37 +88,37 @@ class Context:
 
     @functools.cached_property
     def scheduler(self) -> Scheduler:
-        """Background work of the page's process. Started by app.py; `replace` of a context makes another one."""
+        """The background work of the page's process, started by app.py. `dataclasses.replace` of a context creates another."""
         return Scheduler(self.home, self.db, self.demo)
 
     @functools.cached_property
     def instant_reward(self) -> InstantReward:
-        """The reward model that learns from every vote in the page's process. Started by app.py."""
+        """The reward model that learns from every vote, in the page's process. Started by app.py."""
         return InstantReward(self.db)
 
     @property
     def project(self) -> Project:
-        """The open project: the one opened last."""
+        """The project that was opened last."""
         return pick_project(self.db, None)
 
     def visitor(self, request: Any = None) -> Visitor:
-        """Who sent the request; without one, who sent the event that is being handled."""
+        """The visitor who sent the request, or if None, the event that is being handled."""
         return self.access.visitor(LocalContext.request.get(None) if request is None else request)
 
     def client_address(self) -> str:
-        """The address that sent the event that is being handled; "" outside of one."""
+        """The address from which the current event was sent; "" outside of an event."""
         request = LocalContext.request.get(None)
         return "" if request is None else self.access.client_address(request)
 
     def annotator_name(self, claimed_name: object) -> str:
-        """The visitor's annotator name; "" where it is unknown. claimed_name: what their page sends, which is believed on a local
-        lab only."""
+        """The visitor's annotator name; "" if unknown. claimed_name: the name that their page sends, which is used only on a
+        local lab."""
         if not self.access.is_multi_user:
             return str(claimed_name or "").strip()
         return self.visitor().name or self.access.name_from_token(claimed_name)
 
     def require_annotator(self, claimed_name: object) -> str:
-        """The visitor's annotator name. Raises LabelError where it is unknown or cannot be used."""
+        """The visitor's annotator name. Raises LabelError if it is unknown or invalid."""
         name = self.annotator_name(claimed_name)
         if (
             not normalize_name(name)
@@ -130,14 +130,14 @@ class Context:
         return name
 
     def annotator_or_empty(self, claimed_name: object) -> str:
-        """`require_annotator`; "" for a viewer."""
+        """As `require_annotator`, but "" for a viewer."""
         return self.require_annotator(claimed_name) if self.is_labeller() else ""
 
     def is_labeller(self) -> bool:
         return self.visitor().role.at_least(Role.LABELLER)
 
     def is_operator(self, request: Any = None) -> bool:
-        """Whether the visitor entered as the operator or the lab has no operator's secret."""
+        """Whether the visitor is logged in as the operator, or the lab has no operator's secret."""
         return self.operator_secret is None or (
             self.access.is_multi_user and self.visitor(request).role is Role.OPERATOR
         )
@@ -152,7 +152,7 @@ class Context:
             )
 
     def is_operator_with_secret(self, secret: str | None) -> bool:
-        """Whether `require_operator` accepts the visitor; never for a viewer, whose events are refused before."""
+        """Whether `require_operator` accepts the visitor; False for a viewer, whose events are refused anyway."""
         return self.is_operator() or (self.is_labeller() and self._is_secret(secret))
 
     def _is_secret(self, candidate: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""Events of the page: who may trigger them, what they carry, and how errors reach the person."""
+"""Events of the page: who may trigger them, their payloads, and how errors are shown."""
 
 import functools
 import json
@@ -70,8 +70,8 @@ def _require_labeller_for(handler: Callable[P, T], ctx: Context) -> Callable[P, 
 
 
 def _without_traceback(process_api: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Handles an event. For values that a component does not take Gradio would print a traceback, before it calls the handler
-    and so before any role is checked."""
+    """`process_api` that logs errors in one line. For values that a component does not accept, Gradio would print a traceback,
+    and it does so before it calls the handler, where roles are checked."""
 
     @functools.wraps(process_api)
     async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -88,8 +88,8 @@ def _without_traceback(process_api: Callable[P, Coroutine[Any, Any, T]]) -> Call
 
 
 def log_unexpected_errors(handler: Callable[P, T]) -> Callable[P, T]:
-    """A handler whose unexpected errors become one line in the log and a message for the person. Gradio would print a traceback
-    for each request of anybody, and reply with no message."""
+    """A handler whose unexpected errors become one line in the log and a message on the page. Gradio would print a traceback for
+    every request and send no message."""
 
     @functools.wraps(handler)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -105,8 +105,8 @@ def log_unexpected_errors(handler: Callable[P, T]) -> Callable[P, T]:
 
 
 def server_function(function: Callable[[dict[str, Any]], T], name: str) -> Callable[[Any], T | dict[str, str]]:
-    """A server function of a widget, which the page calls by `name`. Errors come back as {"error": message}, because Gradio turns
-    exceptions into null."""
+    """A server function of a widget, which the page calls by `name`. Errors are returned as {"error": message}, because Gradio
+    turns exceptions into null."""
 
     def wrapped(query: Any) -> T | dict[str, str]:
         try:
@@ -122,7 +122,7 @@ def server_function(function: Callable[[dict[str, Any]], T], name: str) -> Calla
 
 
 def revision_of(value: Any) -> str:
-    """A short checksum of JSON data, by which a page knows whether something has changed."""
+    """A short checksum of JSON data, by which a page recognises changes."""
     return f"{zlib.crc32(json.dumps(value, sort_keys=True).encode()):x}"
 
 
@@ -133,7 +133,7 @@ def if_changed(reply: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
 
 
 class FieldError(LabError):
-    """One field of a form cannot be used; `field` is its name."""
+    """The value of one form field is invalid; `field` is the field's name."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -141,9 +141,9 @@ class FieldError(LabError):
 
 
 class Payload(BaseModel):
-    """What the page sends with an event or a query; each has a subclass with its fields. Unknown keys are ignored.
+    """The data that the page sends with an event or a query; subclasses define the fields. Unknown keys are ignored.
 
-    A number that a person types has a title, its label on the page: what is wrong with it is said at the field.
+    A number that a person types has a title, the label of its field on the page; errors are then shown at that field.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -185,9 +185,10 @@ Handler = Callable[..., dict[str, Any]]
 def operator_action(ctx: Context, model: type[PayloadT], *, toast_errors: bool = False) -> Callable[[Handler], Handler]:
     """Decorates an event handler that only the operator may trigger.
 
-    The decorated function is called with the parsed payload and the further inputs of the event. Gradio calls the result with
-    the secret that the browser keeps, the event and these inputs. The reply is what the function returns, or {"error": message}
-    (with the "field" of a FieldError); both carry the request_id. toast_errors: errors are shown as Gradio's message instead.
+    The decorated function is called with the parsed payload and the further inputs of the event. Gradio calls the decorated
+    handler with the secret that the browser stores, the event and these inputs. The reply is what the function returns, or
+    {"error": message} (with the "field" of a FieldError); both contain the request_id. toast_errors: show errors as Gradio's
+    message instead.
     """
 
     def decorate(function: Handler) -> Handler:
@@ -207,7 +208,8 @@ def operator_action(ctx: Context, model: type[PayloadT], *, toast_errors: bool =
 
 
 def visitor_action(model: type[PayloadT], *, toast_errors: bool = False) -> Callable[[Handler], Handler]:
-    """As `operator_action`, for what every labeller may do. Gradio calls the result with the event and its further inputs."""
+    """As `operator_action`, for actions that every labeller may perform. Gradio calls the handler with the event and its further
+    inputs."""
 
     def decorate(function: Handler) -> Handler:
         def handler(event: gr.EventData, *values: Any) -> dict[str, Any]:
@@ -238,7 +240,7 @@ def _reply(
 
 
 def ttl_cache(seconds: float, function: Callable[[], T]) -> Callable[[], T]:
-    """The function, called at most once in so many seconds however many pages poll."""
+    """The function with its result cached for this many seconds, so that many polling pages cost no more than one."""
     lock, cached = threading.Lock(), list[tuple[float, T]]()
 
     @functools.wraps(function)

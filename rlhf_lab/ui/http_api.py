@@ -43,8 +43,8 @@ log = logging.getLogger("rlhf_lab.ui.requests")
 
 MAX_REQUEST_BYTES = 10_000
 MAX_SESSION_LENGTH = 100
-#: Requests that are handled at a time; the others wait in order. More threads would only take Python's lock from each other, and
-#: all of them wait for the one that writes to the database.
+#: Requests that are handled at the same time; the others wait in order. More threads would only compete for Python's GIL and
+#: wait for the one that writes to the database.
 MAX_CONCURRENT_REQUESTS = 2
 
 Endpoint = Callable[..., Any]
@@ -74,7 +74,7 @@ class StatusReply(TypedDict):
 
 
 def build(ctx: Context) -> None:
-    """The endpoints of Gradio's API. They bypass its queue, so that no call is refused because it is full."""
+    """Add the endpoints of Gradio's API. They bypass its queue, so that no call is refused because the queue is full."""
     for endpoint in endpoints(ctx):
         api(show_errors(endpoint), api_name=endpoint.__name__, queue=False)
 
@@ -82,9 +82,9 @@ def build(ctx: Context) -> None:
 def routes(ctx: Context) -> list[Route]:
     """POST /api/next_pair and /api/submit_vote with a JSON object of the arguments, GET /api/status; they reply with the result.
 
-    The object may have a further key `session`, a random text that distinguishes programs of one address. Errors: {"error": text}
-    with status 403 where something is not allowed, 400 for other arguments that cannot be used, 415 for another content type, 413
-    for a body that is too long.
+    The object may have another key `session`, a random text that distinguishes programs at the same address. Errors are
+    {"error": text} with status 403 if something is not allowed, 400 for invalid arguments, 415 for another content type, 413 for
+    a body that is too long.
     """
     limiter: anyio.CapacityLimiter | None = None
 
@@ -124,7 +124,7 @@ def _call(endpoint: Endpoint, arguments: Any, request: Request) -> Response:
 
 
 def _checked_arguments(endpoint: Endpoint, arguments: Any, request: Request) -> dict[str, Any]:
-    """The arguments without `session`, which the request keeps. Raises LabelError for unknown and missing ones."""
+    """The arguments without `session`, which is stored in the request. Raises LabelError for unknown or missing ones."""
     names = _parameters(endpoint)
     if not isinstance(arguments, dict):
         raise LabelError(f"Send a JSON object with {', '.join(names)}.")
@@ -153,8 +153,9 @@ def endpoints(ctx: Context) -> list[Endpoint]:
 
     @allow_viewers
     def next_pair(name: str = "", code: str = "") -> PairReply:
-        """The pair to judge next: {"id", "prompt", "left", "right"}; {"id": null} while none is ready. It stays yours for a
-        while. name: who judges. code: the join code, where the lab has one. An error says so where the rules pause you."""
+        """The pair to judge next: {"id", "prompt", "left", "right"}; {"id": null} while none is ready. It is reserved for you
+        for a while. name: who judges. code: the join code, if the lab has one. If the lab's rules have paused you, an error
+        says so."""
         annotator, project_id = annotator_name(ctx, name, code), ctx.project.id
         PRESENCE.touch(annotator)
         rules = get_labelling_config(ctx.db, project_id)
@@ -171,9 +172,10 @@ def endpoints(ctx: Context) -> list[Endpoint]:
         name: str, pair_id: int, choice: Literal["left", "right", "tie", "both_bad", "skip"], uuid: str, code: str = "",
         strength: Literal["", "slightly", "clearly", "much"] = "", note: str = "", ms: int = 0,
     ) -> VoteReply:  # fmt: skip
-        """Your answer to a pair that next_pair gave you. choice: left, right, tie, both_bad or skip. uuid: any text that
-        names this vote: sent again, it counts once. strength: slightly, clearly, much or empty.
-        Returns {"vote_id", "uuid", "counted"}; counted is false, with "why", where the pair is not yours (any more)."""
+        """Your answer to a pair from next_pair. choice: left, right, tie, both_bad or skip. uuid: any text that identifies
+        this vote; a vote that is sent again counts once. strength: slightly, clearly, much or empty.
+        Returns {"vote_id", "uuid", "counted"}; counted is false, with "why", if the pair is not (or no longer) reserved for
+        you."""
         annotator = annotator_name(ctx, name, code)
         answer = {
             "pair_id": pair_id, "choice": choice, "uuid": uuid, "strength": strength, "note": note, "duration_ms": ms,
@@ -214,9 +216,9 @@ def _parse_answer(answer: dict[str, Any]) -> voting.VotePayload:
 
 
 def annotator_name(ctx: Context, name: object, code: object) -> str:
-    """The annotator's name of the program that calls.
+    """The annotator name of the calling program.
 
-    Raises NotAllowedError without the right code where one is needed and for another client's name, LabelError for no name.
+    Raises NotAllowedError for a wrong join code or a name of another client, LabelError without a name.
     """
     if not isinstance(name, str) or not isinstance(code, str):
         raise LabelError("`name` and `code` must be texts.")

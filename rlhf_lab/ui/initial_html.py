@@ -1,7 +1,7 @@
-"""What the page shows before Gradio has drawn it: our styles and scripts in the HTML itself, and the pair to label.
+"""What the page shows before Gradio has rendered it: our styles and scripts in the HTML itself, and the pair to label.
 
-Gradio adds a custom head only when its own script runs, seconds later on a slow machine. In the body our styles also come after
-all of Gradio's, whose rules would win otherwise.
+Gradio adds a custom head only when its own script runs, seconds later on a slow machine. In the body, our styles also come after
+Gradio's, which would otherwise override them.
 """
 
 import json
@@ -29,8 +29,10 @@ BODY_TAG = re.compile(rb"<body\b[^>]*>")  # what Gradio puts into scripts has no
 
 
 class BodyInjectionMiddleware:
-    """ASGI middleware: inserts `html` at the beginning of the page's <body>, and before it meta tags about the visitor: the page
-    cookie of those who label without having entered, and whether somebody else is the operator. Must run inside the compression.
+    """ASGI middleware: inserts meta tags about the visitor and then `html` at the start of the page's <body>.
+
+    The meta tags contain the page cookie of visitors who label without logging in, and whether the visitor is not the operator.
+    Must run before the compression of the response.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class BodyInjectionMiddleware:
         await self.app(scope, receive, collect)
 
     def _injected_html(self, request: Request) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-        """What to insert, and headers to add: a page made for one visitor must not be cached for others."""
+        """The HTML to insert, and headers to add, because a page made for one visitor must not be cached for others."""
         injected, extra_headers = self.html, []
         if not self.is_operator(request):
             injected = f'<meta name="lab-guest">{injected}'
@@ -87,7 +89,7 @@ class BodyInjectionMiddleware:
 
 def first_pair_route(ctx: Context) -> Route:
     """POST /first {annotator}: {turns, left, right, guideline} of the pair that the screen Label will show, leased as there;
-    204 where there is none. Accepts only JSON, which another site's page cannot send."""
+    status 204 if there is none. Accepts only JSON, which pages of other sites cannot send."""
 
     async def endpoint(request: Request) -> Response:
         body = await read_body(request, MAX_REQUEST_BYTES)
@@ -107,7 +109,7 @@ def first_pair_route(ctx: Context) -> Route:
 
 
 def first_pair(ctx: Context, payload: Any) -> dict[str, Any] | None:
-    """What to show, or None; the screen itself shows any error a moment later."""
+    """The pair to show, or None. Errors are not reported here: the screen itself shows them a moment later."""
     try:
         annotator = parse_payload(label.LabelPayload, payload).annotator
         state = label.state(ctx, ctx.require_annotator(annotator))

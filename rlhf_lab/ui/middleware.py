@@ -24,11 +24,11 @@ FOREIGN_ORIGIN_MESSAGE = (
 class RequestGuard:
     """ASGI middleware.
 
-    local_only: the lab has one visitor, who needs no login, so what another page sends from their browser would be taken for
-    theirs. Its requests are recognised by their Origin header, also those of another port of this computer; those of a site whose
-    name is made to resolve to this computer (DNS rebinding) by their Host header. (Starlette's TrustedHostMiddleware checks the
-    host without saying what to do, and cannot read IPv6 hosts.)
-    public_url: where a proxy serves the lab.
+    local_only: the lab has one visitor, who needs no login, so requests of any other page in their browser would be taken for
+    theirs. Such requests are recognised by their Origin header (also those of a page on another port of this computer). Requests
+    of a site whose name resolves to this computer (DNS rebinding) are recognised by their Host header. (Starlette's
+    TrustedHostMiddleware checks the host without saying what to do, and cannot read IPv6 hosts.)
+    public_url: the address at which a proxy serves the lab.
     """
 
     def __init__(self, app: ASGIApp, local_only: bool, public_url: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Under which address the lab is reached, by this computer alone or by others in its network; reading requests."""
+"""Network addresses: the lab's own, and the origin and body of a request."""
 
 import contextlib
 import ipaddress
@@ -16,13 +16,13 @@ WILDCARD_HOSTS = ("0.0.0.0", "::")
 
 
 class RequestHeaders(Protocol):
-    """Headers of a request by lower-case name; Gradio's and Starlette's are such."""
+    """Headers of a request by lower-case name, as Gradio and Starlette have them."""
 
     def get(self, key: str, /) -> str | None: ...
 
 
 def network_url(host: str, port: int) -> str:
-    """The lab's address in its network; "" where it listens on a loopback address."""
+    """The lab's address in its network; "" if it listens on a loopback address."""
     if is_loopback(host):
         return ""
     hostname = lan_address() if host in WILDCARD_HOSTS else host
@@ -30,13 +30,13 @@ def network_url(host: str, port: int) -> str:
 
 
 def parse_proxy_url(url: str) -> str:
-    """The address under which a proxy serves the lab, from what a person typed, with a slash at its end. Raises ConfigError."""
+    """The address at which a proxy serves the lab, as typed by a person, with a slash at its end. Raises ConfigError."""
     try:
         parsed = urlsplit(url.strip())
         is_invalid = (
             parsed.query or parsed.fragment or parsed.username or parsed.port == 0 or not split_origin(url.strip())[1]
         )
-    except ValueError:  # half an IPv6 address, no number for a port
+    except ValueError:  # an incomplete IPv6 address, or a port that is no number
         parsed, is_invalid = urlsplit(""), True
     if is_invalid or parsed.scheme not in ("http", "https") or not parsed.hostname:
         raise ConfigError(
@@ -56,7 +56,7 @@ def lan_address() -> str:
 
 
 def network_of(address: str) -> str:
-    """What one machine or household has: an IPv4 address, or the /64 network of an IPv6 address. Other texts as they are."""
+    """The address, or for IPv6 its /64 network, which one machine or household shares. Other texts are returned unchanged."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -67,19 +67,19 @@ def network_of(address: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the address is one that only this computer reaches."""
+    """Whether only this computer can reach the address."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host.lower().removesuffix(".") == "localhost"
 
 
 def is_foreign_origin(headers: RequestHeaders, public_url: str = "") -> bool:
-    """Whether a page of another origin (scheme, name, port) sent a request. Browsers state the origin of the page with whatever
-    it sends; programs, and links that somebody opens, have none.
+    """Whether a page of another origin (scheme, name, port) sent a request. Browsers send the page's origin with its requests;
+    programs, and links that a person opens, send none.
 
-    public_url: where a proxy serves the lab; its origin is then the only own one, because the proxy may send any name as Host.
-    On a Space those are https and each of its names. Elsewhere it is http, which the lab speaks, and the host that the browser
-    asked for. X-Forwarded-Host and X-Forwarded-Proto do not count: any page may send them.
+    public_url: the address at which a proxy serves the lab. Only its origin is then accepted, because the proxy may send any name
+    as Host. On a Space, https with each of the Space's names is accepted. Elsewhere, http with the host of the request is.
+    X-Forwarded-Host and X-Forwarded-Proto are ignored, because any page may send them.
     """
     origin = headers.get("origin")
     if not origin:
@@ -90,13 +90,13 @@ def is_foreign_origin(headers: RequestHeaders, public_url: str = "") -> bool:
 
 
 def space_urls() -> list[str]:
-    """The addresses of the Space that this is; none elsewhere."""
+    """The addresses of this Space; empty if the lab does not run on one."""
     return [f"https://{name.strip()}" for name in os.environ.get("SPACE_HOST", "").split(",") if name.strip()]
 
 
 def split_origin(url: str) -> tuple[str, str]:
-    """Scheme and host of a URL as browsers write them: in lower case and ASCII, with a port that is not the scheme's usual one;
-    "" where there is none."""
+    """Scheme and host of a URL as browsers write them: in lower case and ASCII, with the port unless it is the scheme's default;
+    "" for a missing part."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
@@ -105,7 +105,7 @@ def split_origin(url: str) -> tuple[str, str]:
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes | None:
-    """The body of a request; None where it is longer than max_bytes."""
+    """The body of a request; None if it is longer than max_bytes."""
     body = b""
     async for chunk in request.stream():
         body += chunk

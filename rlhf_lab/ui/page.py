@@ -1,4 +1,4 @@
-"""The page: a header strip and one tab per screen. Imports no torch, so it starts in seconds, whatever the engine does."""
+"""The page: a header strip and one tab per screen. Imports no torch, so that it starts in seconds."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
 from rlhf_lab.ui.middleware import RequestGuard
 from rlhf_lab.ui.request_checks import RequestChecks
 from rlhf_lab.ui.screens import chat, compare, header, label, people, project, reward, runs, train
-from rlhf_lab.ui.scripts import UI_ASSETS, module_route, module_tags
+from rlhf_lab.ui.scripts import gradio_assets_route, UI_ASSETS, module_route, module_tags
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 OPERATOR_STORAGE_KEY = "rlhf-lab-operator"
@@ -31,10 +31,10 @@ SCREENS = {
     "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Chat": chat,
     "Runs & data": runs, "People": people, "Project": project,
 }  # fmt: skip
-#: Sessions (open pages, programs) whose components Gradio keeps, 0.3 MB each. A dropped session gets new ones when it comes back,
-#: for 20 ms of CPU: with fewer than there are clients every call pays that.
+#: Sessions (open pages, programs) whose components Gradio keeps in memory, 0.3 MB each. Creating them again for a dropped session
+#: takes 20 ms of CPU, for every call if there are more clients than sessions.
 MAX_SESSIONS = 200
-#: How often Gradio looks for old uploads, and their age when it deletes them; seconds.
+#: How often Gradio looks for old uploads, and the age at which it deletes them, in seconds.
 UPLOAD_CACHE_SECONDS = (600, 3600)
 
 
@@ -85,12 +85,12 @@ def launch_options(ctx: Context) -> dict[str, Any]:
         Middleware(BodyLimits, access=ctx.access, is_operator=ctx.is_operator, upload_folder=Path(get_upload_folder())),
         Middleware(RequestChecks),
     ]
-    routes = [module_route(), first_pair_route(ctx), *http_api.routes(ctx)]
+    routes = [module_route(), gradio_assets_route(), first_pair_route(ctx), *http_api.routes(ctx)]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
         "state_session_capacity": MAX_SESSIONS,
-        "_frontend": False,  # else Gradio requests its own page and exits where that takes 3 s
+        "_frontend": False,  # otherwise Gradio requests its own page, and exits if that takes 3 s
         "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": routes},
     }  # fmt: skip
     if ctx.behind_proxy:

@@ -1,4 +1,4 @@
-"""Checks the JSON of a request before Gradio reads it, so that odd arguments get a 4xx reply and one line in the log."""
+"""Checks the JSON of a request before Gradio reads it, so that invalid arguments get a 4xx reply and one line in the log."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ MAX_JSON_INT = 2**63 - 1
 
 
 class BadRequestError(Exception):
-    """A request whose arguments cannot be used; `status` is that of the reply."""
+    """A request with invalid arguments. status: the HTTP status of the reply."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -85,7 +85,8 @@ class RequestChecks:
 
 
 def refusals_with_400(send: Send) -> Send:
-    """A `send` for the reply of an event. An event that is refused with a message has Gradio's status 500."""
+    """A `send` for the reply of an event. It replaces status 500, which Gradio uses for an event that is refused with a message,
+    by 400."""
     start: Message | None = None
     body = b""
 
@@ -106,7 +107,7 @@ def refusals_with_400(send: Send) -> Send:
 
 
 def has_error_message(body: bytes) -> bool:
-    """Whether a reply of Gradio gives a reason: it has none for an unexpected exception."""
+    """Whether a reply of Gradio contains a message; for an unexpected exception it has none."""
     try:
         reply = json.loads(body)
     except ValueError:
@@ -120,7 +121,7 @@ def is_json(scope: Scope) -> bool:
 
 
 async def read_all(receive: Receive) -> tuple[bytes, Message | None]:
-    """The body, whose length `BodyLimits` has bounded, and the message of a client that disconnected."""
+    """The body, whose length `BodyLimits` limits, and the disconnect message if the client disconnected."""
     body, has_more = b"", True
     while has_more:
         message = await receive()
@@ -132,7 +133,7 @@ async def read_all(receive: Receive) -> tuple[bytes, Message | None]:
 
 
 def replay(body: bytes, disconnect: Message | None, receive: Receive) -> Receive:
-    """A `receive` that begins with a body that was read already."""
+    """A `receive` that first returns a body that was already read."""
     messages: list[Message] = [disconnect or {"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:
@@ -142,7 +143,7 @@ def replay(body: bytes, disconnect: Message | None, receive: Receive) -> Receive
 
 
 def parse_json(body: bytes) -> Any:
-    """The JSON value. Raises BadRequestError for what later code cannot store or send back: see `check_value`."""
+    """The JSON value. Raises BadRequestError for values that later code cannot store or send back, see `check_value`."""
     if not body:
         return None
     try:
@@ -182,7 +183,7 @@ def check_value(value: Any, depth: int = 0) -> None:
 
 
 def check_call(scope: Scope, body: Any) -> None:
-    """Whether a call names an existing function and has its arguments. Raises BadRequestError."""
+    """Check that a call names an existing function and has its arguments. Raises BadRequestError."""
     path, page = scope["path"], getattr(scope.get("app"), "blocks", None)
     try:
         if path.rstrip("/") == f"{API_PATH}component_server":
@@ -201,7 +202,7 @@ def check_call(scope: Scope, body: Any) -> None:
 
 
 def check_event(page: Any, api_name: str, call: EventCall) -> None:
-    """Whether the event exists and has as many values as it takes. Raises BadRequestError."""
+    """Check that the event exists and has the right number of values. Raises BadRequestError."""
     if call.fn_index is None:
         event = next((event for event in page.fns.values() if event.api_name == api_name), None)
     else:
@@ -215,8 +216,8 @@ def check_event(page: Any, api_name: str, call: EventCall) -> None:
 
 
 def check_files(call: EventCall) -> None:
-    """Whether an event names no other files than those that were uploaded. Raises BadRequestError; Gradio would print a traceback
-    for each. No value of an event is a file; its data may name one."""
+    """Check that an event names no files other than uploaded ones, for which Gradio would print a traceback. Raises
+    BadRequestError. No value of an event is a file; its data may name one."""
     try:
         if has_file(call.data):
             raise ValueError("a value is a file")
@@ -226,7 +227,7 @@ def check_files(call: EventCall) -> None:
 
 
 def has_file(value: Any) -> bool:
-    """Whether Gradio would take a JSON value, or a part of it, for a file."""
+    """Whether Gradio would interpret a JSON value, or a part of it, as a file."""
     if isinstance(value, dict):
         return isinstance(value.get("path"), str) or any(map(has_file, value.values()))
     return isinstance(value, list) and any(map(has_file, value))

@@ -225,7 +225,7 @@ def test_nonsense_from_the_provider_lets_nobody_in(web, hub, access, monkeypatch
     hub.replies[f"/{at}"] = reply
     answer = web.get("/login/callback", params={"code": "good", "state": state})
     assert answer.status_code == 502
-    assert "Hugging Face did not answer who you are" in answer.text
+    assert "Hugging Face did not confirm who you are" in answer.text
     assert "Sorry" not in answer.text
     assert visitor(access, web).role is Role.VIEWER
     if at == METADATA:

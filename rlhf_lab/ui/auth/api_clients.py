@@ -1,4 +1,4 @@
-"""Which program may use which name."""
+"""Binds the annotator names of API programs to the clients that use them."""
 
 import threading
 import time
@@ -12,14 +12,14 @@ from rlhf_lab.ui.auth.visitors import secrets_equal
 MAX_TOOL_NAME_LENGTH = 50
 NAME_IDLE_S = 600
 
-#: By what a client is known ("name" in its cookie, else the "session" that it has drawn, else its "address"), and that. A program
-#: chooses its session freely, so a session never equals a name or an address.
+#: What identifies a client: the "name" in its cookie, else the "session" that it chose, else its "address". The kind is part of
+#: the key, because a program may choose any session, also one that looks like a name or an address.
 Client = tuple[Literal["name", "session", "address"], str]
 
 
 class ApiClients:
-    """A name, with the names that look like it, belongs to the client that first used it, until that client has called nothing
-    for NAME_IDLE_S seconds or the page is started again."""
+    """A name, and all names that look like it, belong to the client that first used it, until that client has made no call for
+    NAME_IDLE_S seconds or the page's process is restarted."""
 
     def __init__(self) -> None:
         self._limiter = FailedAttemptLimiter("join codes")
@@ -37,9 +37,9 @@ class ApiClients:
             raise NotAllowedError("Labelling needs the lab's join code here: give it as `code`.")
 
     def bind_name(self, name: str, client: Client) -> str:
-        """The normalized name, which is the client's from now on.
+        """Bind a name to a client; returns the normalized name.
 
-        Raises LabelError for a name that cannot be used, NotAllowedError for one that another client uses or that looks like one.
+        Raises LabelError for an invalid name, NotAllowedError for a name that another client uses or that looks like one.
         """
         name = normalize_name(name)
         if (

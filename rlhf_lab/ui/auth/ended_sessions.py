@@ -1,4 +1,4 @@
-"""Sessions that somebody logged out of: a copy of such a cookie must not open the lab again."""
+"""Sessions that were ended by logging out: a copied cookie of such a session is not accepted."""
 
 import json
 import threading
@@ -34,12 +34,16 @@ class EndedSessions:
         return session in self._ended_at
 
     def add(self, session: str, max_age_s: float) -> None:
-        """Ends a session. max_age_s: the lifetime of a cookie, after which a session need not be listed. Raises StoreError where
-        the file cannot be written; the session has ended until the lab is started again."""
+        """End a session. max_age_s: the lifetime of a cookie, after which a session need not be listed.
+
+        Raises StoreError if the file cannot be written; the session is then ended only until the lab is restarted.
+        """
         with self._lock:
             now = time.time()
-            kept = [(other, at) for other, at in self._ended_at.items() if now - at <= max_age_s and other != session]
-            self._ended_at = dict([*kept, (session, now)][-MAX_SESSIONS:])
+            unexpired = [
+                (other, at) for other, at in self._ended_at.items() if now - at <= max_age_s and other != session
+            ]
+            self._ended_at = dict([*unexpired, (session, now)][-MAX_SESSIONS:])
             if self._path is None:
                 return
             try:

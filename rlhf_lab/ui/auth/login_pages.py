@@ -11,7 +11,7 @@ from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.ui.auth.visitors import COOKIE_MAX_AGE_S, Access, Visitor
 from rlhf_lab.ui.network import space_urls
 
-#: A secret that somebody entered with, or mistyped, must not stay in the address bar and the history.
+#: Removes the secret of an operator's link, valid or not, from the address bar and the history.
 FORGET_KEY_SCRIPT = (
     "if (/[?&]key=/.test(location.search)) history.replaceState(null, '', location.pathname + location.hash);"
 )
@@ -52,8 +52,8 @@ def logout_redirect(request: Request, access: Access) -> Response:
 
 
 def is_https(request: Request, public_url: str = "") -> bool:
-    """Whether the browser reaches the lab by https: as public_url (`--url`) says, or on a Space; else as the proxy that may be
-    there says."""
+    """Whether the browser reaches the lab by https: according to public_url (`--url`) or on a Space; otherwise according to the
+    headers of a proxy, if there is one."""
     if public_url:
         return public_url.startswith("https:")
     if space_urls():
@@ -105,7 +105,7 @@ def password_form_page(error_message: str = "", status: int = 200, name: str = "
 
 
 def logout_page(name: str) -> HTMLResponse:
-    """name: under which the visitor entered; "" where they did not."""
+    """The page to log out. name: the name under which the visitor is logged in; "" if they are not."""
     text = f"You are logged in as {escape(name)}." if name else "You are not logged in."
     return _html_page("leave", "Leave RLHF Lab", "", f"<p>{text}</p><button>Log out</button>", 200)
 

@@ -31,22 +31,22 @@ from rlhf_lab.ui.auth.visitors import Access, Visitor, secrets_equal
 from rlhf_lab.ui.network import read_body
 
 MAX_FORM_BYTES = 4_000
-#: Of one address: afterwards it waits. A class behind one router has one address, so a few slips must not be too many.
+#: For one address, which is blocked afterwards. A class behind one router shares an address, so a few typos must be allowed.
 MAX_FAILURES_PER_MINUTE = 30
-#: Of all addresses together: afterwards wrong codes are no longer answered, and the log says so.
+#: For all addresses together: afterwards wrong codes are no longer answered, and a warning is logged.
 MAX_TOTAL_FAILURES_PER_MINUTE = 600
 MAX_COUNTED_ADDRESSES = 10_000
-#: Verified where nobody has the name, so that the response takes as long as for a known name.
+#: Verified if no entry has the name, so that the response takes as long as for a known name.
 DUMMY_HASH = passwords.SCHEME + "$" + 32 * "0" + "$" + 64 * "0"
 
 logger = logging.getLogger(__name__)
 
 
 class FailedAttemptLimiter:
-    """Counts failed attempts of the last minute, for each address and of all together.
+    """Counts failed attempts of the last minute, for each address and for all together.
 
-    An address with too many is blocked: its correct codes too, or it could keep guessing. Too many of all together block nobody,
-    else anybody with many addresses could keep everybody out.
+    An address with too many failures is blocked, even with a correct code; otherwise it could continue guessing. Too many
+    failures of all addresses together block nobody; otherwise an attacker with many addresses could lock everybody out.
     """
 
     def __init__(self, what: str) -> None:
@@ -83,15 +83,15 @@ def _is_used_up(failures: "deque[float] | None") -> bool:
 
 
 def login_routes(db: Database, access: Access, *, show_oauth: bool = False) -> list[BaseRoute]:
-    """show_oauth: the form also links to the login of `rlhf_lab.ui.auth.oauth`."""
+    """The login routes. show_oauth: the join form also links to the login of `rlhf_lab.ui.auth.oauth`."""
     forms = LoginForms(db, access, show_oauth=show_oauth)
     endpoints = {"/join": forms.join, "/enter": forms.enter, "/leave": forms.leave}
     return [Route(path, endpoint, methods=["GET", "POST"]) for path, endpoint in endpoints.items()]
 
 
 class LoginForms:
-    """The endpoints. A form that a page of another site sends is refused: it would replace the visitor's session by one of its
-    choice (login CSRF), or end it."""
+    """The endpoints. A form sent by a page of another site is refused: it could log the visitor in under a name of its choice
+    (login CSRF), or log them out."""
 
     def __init__(self, db: Database, access: Access, *, show_oauth: bool) -> None:
         self.db, self.access = db, access
@@ -168,7 +168,7 @@ class LoginForms:
 
 
 class PasswordLogin:
-    """Entering by name and password. Verifies one password at a time, because each takes 16 MB."""
+    """Login by name and password. Verifies one password at a time, because each takes 16 MB."""
 
     def __init__(self, access: Access) -> None:
         self.access, self._limiter, self._lock = access, FailedAttemptLimiter("passwords"), asyncio.Lock()

@@ -28,7 +28,7 @@ STATE_COOKIE = "rlhf_lab_sign_in"
 STATE_COOKIE_MAX_AGE_S = 600
 TIMEOUT_S = 15.0  # for all requests of one step together
 MAX_REPLY_BYTES = 64_000
-#: The provider cannot be reached, refuses, or answers nonsense.
+#: The provider cannot be reached, refuses, or sends an invalid reply.
 PROVIDER_ERRORS = (
     httpx.HTTPError, httpx.InvalidURL, AuthlibBaseError, AttributeError, LookupError, RecursionError, TimeoutError, TypeError,
     ValueError,
@@ -38,7 +38,7 @@ CALLBACK_PATH = "login/callback"
 
 @dataclass(frozen=True)
 class OAuthProvider:
-    """Where people sign in. transport: carries the requests to it; None for the network."""
+    """The provider at which people sign in. transport: sends the requests to it; None for the network."""
 
     url: str
     client_id: str
@@ -76,7 +76,7 @@ class OAuthProvider:
         )  # fmt: skip
 
     async def fetch_endpoints(self, client: AsyncOAuth2Client, *names: str) -> list[str]:
-        """Addresses from the provider's metadata. Raises ValueError for those of another site, which would get the secret."""
+        """URLs from the provider's metadata. Raises ValueError for URLs of another site, which would receive the secret."""
         response = await client.request("GET", f"{self.url}/.well-known/openid-configuration", withhold_token=True)
         response.raise_for_status()
         metadata: dict[str, Any] = response.json()
@@ -183,9 +183,9 @@ async def _fetch_account_name(provider: OAuthProvider, code: str, verifier: str)
 
 
 def _provider_error_page(error: Exception) -> Response:
-    """The page for a provider that cannot be reached or answers nonsense."""
+    """The page for a provider that cannot be reached or sends an invalid reply."""
     return _retry_page(
-        f"Hugging Face did not answer who you are ({type(error).__name__}). Try again in a minute, or use the join "
+        f"Hugging Face did not confirm who you are ({type(error).__name__}). Try again in a minute, or use the join "
         "code.",
         502,
     )

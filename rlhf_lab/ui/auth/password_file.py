@@ -55,7 +55,7 @@ def read_password_file(path: Path) -> dict[str, PasswordEntry]:
 
 
 def find_entry(entries: Mapping[str, PasswordEntry], name: str) -> PasswordEntry | None:
-    """The entry of who typed this name: that of the same spelling first, then one that differs in Unicode's form alone."""
+    """The entry for a typed name: one with exactly this name, else one that differs only in its Unicode normalization form."""
     typed = normalize_name(name)
     same_form = (entry for entry in entries.values() if normalize_name(entry.name) == typed)
     return entries.get(" ".join(name.split())) or next(same_form, None)

@@ -1,4 +1,4 @@
-"""Who a visitor is: a signed cookie says so, and Python checks their role before every event.
+"""Identifies visitors by a signed cookie; their role is checked in Python before every event.
 
 Local lab (this computer's own address): every visitor is the operator, without any login.
 Multi-user lab (other addresses):
@@ -7,10 +7,11 @@ Multi-user lab (other addresses):
     viewer      everybody else
     People listed in a password file enter under their names, and nobody else can.
 
-The login cookie is set at a login page, the page cookie holds the random name. Both are signed with the time of signing and
-expire a month later, whatever the browser says. A new signing key, operator's secret or join code invalidates them. Logging out
-ends the session that a login cookie names. The login cookie also holds a fingerprint of the password, or of the time of joining:
-it ends when that changes. Names are not secret (the screen People shows them), so a multi-user lab accepts only names it signed.
+The login cookie is set at a login page; the page cookie holds the random name. Both are signed together with the time of signing
+and expire a month later; the lab checks this, not only the browser. A new signing key, operator's secret or join code invalidates
+them. Logging out ends the session that a login cookie names. The login cookie also holds a fingerprint of the password, or of the
+time of joining, and becomes invalid when that changes. Names are not secret (the screen People shows them), so a multi-user lab
+accepts only names that it signed.
 The signing key, the operator's secret and the join code are kept in the home, readable by its owner only.
 """
 
@@ -38,16 +39,16 @@ from rlhf_lab.ui.auth.password_file import PasswordEntry
 from rlhf_lab.ui.network import is_foreign_origin, network_of
 
 COOKIE_PREFIX = "rlhf_lab_visitor"
-#: How long a cookie counts after it was signed: a month.
+#: How long a cookie is valid after it was signed: a month.
 COOKIE_MAX_AGE_S = 30 * 86_400
 JOIN_CODE_ENV_VAR = "RLHF_LAB_JOIN_CODE"
 OPERATORS_ENV_VAR = "RLHF_LAB_OPERATORS"
-#: Letters and digits that nobody confuses when a code is read out.
+#: Letters and digits that are not confused with each other when a code is read aloud.
 JOIN_CODE_ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 
 
 class Request(Protocol):
-    """What is read of a request; Gradio's and Starlette's both have it."""
+    """The parts of a request that are used; Gradio's and Starlette's requests both have them."""
 
     @property
     def cookies(self) -> Any: ...
@@ -57,14 +58,14 @@ class Request(Protocol):
 
 @dataclass(frozen=True)
 class Visitor:
-    """name: "" on a local lab, where the browser chooses it, and for viewers."""
+    """A visitor. name: "" on a local lab, where the browser chooses the name, and for viewers."""
 
     role: Role
     name: str = ""
 
     @property
     def registered_name(self) -> str:
-        """The name that they entered under; "" for those with a random name or none."""
+        """The name under which they logged in; "" for visitors with a random name or none."""
         return "" if self.name.startswith(VISITOR_PREFIX) else self.name
 
 
@@ -73,8 +74,8 @@ class Access:
     """How visitors are identified.
 
     default_role: the role of a visitor without a cookie. public_url: where a proxy serves the lab (`--url`); "" without one.
-    joined_at: when somebody joined under a name, None where nobody of that name is here (any more); without this function every
-    signed name counts. ended_sessions: of those who logged out.
+    joined_at: returns when the person of a name joined, None if nobody has that name (any more); without this function every
+    signed name is accepted. ended_sessions: sessions that were ended by logging out.
     """
 
     default_role: Role = Role.OPERATOR
@@ -91,7 +92,8 @@ class Access:
         return self.default_role is not Role.OPERATOR
 
     def visitor(self, request: Request | None) -> Visitor:
-        """Who sent a request. Cookies count only in requests of our own pages: another site's page cannot act with them."""
+        """The visitor who sent a request. Cookies are used only in requests from our own pages, so that pages of other sites
+        cannot act for a visitor."""
         if request is None or not self.key or self.is_cross_site(request):
             return Visitor(self.default_role)
         for cookie_name in (self.login_cookie_name, self.page_cookie_name):
@@ -101,12 +103,12 @@ class Access:
 
     @property
     def login_cookie_name(self) -> str:
-        """The cookie of who entered. Each lab has its own: a browser sends cookies to every port of a computer."""
+        """The name of the login cookie; different for each lab, because a browser sends cookies to every port of a computer."""
         return f"{COOKIE_PREFIX}_entered_{self._key_digest}"
 
     @property
     def page_cookie_name(self) -> str:
-        """The cookie with the random name that comes with the page."""
+        """The name of the page cookie, which holds a random annotator name."""
         return f"{COOKIE_PREFIX}_{self._key_digest}"
 
     @property
@@ -114,10 +116,9 @@ class Access:
         return hashlib.sha256(self.key).hexdigest()[:8]
 
     def anonymous_cookie(self, request: Request) -> str:
-        """The page cookie of a visitor who may label without having entered, with their random name or a new one; "" for
-        everybody else.
+        """The page cookie of a visitor who may label without logging in, with their random name or a new one; "" for all others.
 
-        Its role is viewer: they may label for as long as everybody may.
+        The role in it is viewer, so that its owner may label only as long as labelling is open to all.
         """
         visitor = self.visitor(request)
         if not self.is_multi_user or not visitor.role.at_least(Role.LABELLER) or visitor.registered_name:
@@ -125,17 +126,17 @@ class Access:
         return self.cookie_value(Visitor(Role.VIEWER, visitor.name or f"{VISITOR_PREFIX}{secrets.token_hex(6)}"))
 
     def name_from_token(self, token: object) -> str:
-        """The random name in a page cookie that a page sends itself, where its browser keeps no cookies; "" for other tokens."""
+        """The random name in a page cookie that the page sends as a token, for browsers that store no cookies; "" if invalid."""
         visitor = self._visitor_from_token(token) if isinstance(token, str) else None
         return visitor.name if visitor is not None and not visitor.registered_name else ""
 
     def cookie_value(self, visitor: Visitor) -> str:
-        """A cookie that begins a session of the visitor."""
+        """The value of a login cookie that starts a session of the visitor."""
         session = secrets.token_hex(8)
         return self.sign([visitor.role.value, visitor.name, self._fingerprint(visitor), session], COOKIE_PREFIX)
 
     def end_session(self, request: Request) -> None:
-        """Ends the session of the request's login cookie, also for copies of the cookie. Raises StoreError where that cannot be
+        """End the session of the request's login cookie, also for copies of the cookie. Raises StoreError if that cannot be
         recorded."""
         values = self.verify(request.cookies.get(self.login_cookie_name) or "", COOKIE_PREFIX)
         if values is not None:
@@ -146,14 +147,14 @@ class Access:
         return str(self._serializer(purpose).dumps(values))
 
     def verify(self, token: str, purpose: str, max_age_s: float = COOKIE_MAX_AGE_S) -> list[str] | None:
-        """The signed values; None for any other token, or one that was signed longer ago than max_age_s."""
+        """The signed values; None for an invalid token, or one that was signed more than max_age_s seconds ago."""
         if not token.isascii():
             return None
         try:
             values, signed_at = self._serializer(purpose).loads(token, return_timestamp=True)
         except BadData:
             return None
-        # `loads(max_age=…)` would also refuse a token of the future, so nobody could enter after a clock was set back.
+        # `loads(max_age=…)` would also refuse a token from the future: after the clock was set back, nobody could log in.
         return list(values) if time.time() - signed_at.timestamp() <= max_age_s else None
 
     def _serializer(self, purpose: str) -> URLSafeTimedSerializer:
@@ -162,7 +163,7 @@ class Access:
         )
 
     def _salt(self, purpose: str) -> str:
-        """The operator's secret and the join code are part of it: with a new one, old tokens end."""
+        """Contains the operator's secret and the join code, so that a new one invalidates old tokens."""
         return f"{purpose}|{self.operator_secret}|{self.join_code}"
 
     def _visitor_from_token(self, token: str) -> Visitor | None:
@@ -174,15 +175,17 @@ class Access:
         if session in self.ended_sessions or not hmac.compare_digest(fingerprint, self._fingerprint(visitor)):
             return None
         if (entry := self.password_entries.get(name)) is not None:
-            return Visitor(entry.role, name)  # the role that the file gives now
+            return Visitor(entry.role, name)  # the present role in the file
         is_unknown_labeller = (
             visitor.role is Role.LABELLER and self.joined_at and visitor.registered_name and not fingerprint
         )
         return None if is_unknown_labeller else visitor
 
     def _fingerprint(self, visitor: Visitor) -> str:
-        """Ties a login cookie to the password, or to the time of joining: a person who takes an erased name is somebody else.
-        "" where there is neither."""
+        """A value in the login cookie that depends on the password, or on the time of joining; "" if there is neither.
+
+        It invalidates the cookie of an erased person when another person joins under the same name.
+        """
         if (entry := self.password_entries.get(visitor.name)) is not None:
             basis = f"{entry.name}:{entry.password}"
         elif (
@@ -201,15 +204,15 @@ class Access:
         return is_foreign_origin(request.headers, self.public_url)
 
     def client_address(self, request: Any) -> str:
-        """The address that failed attempts are counted for; that which the proxy states only where `--url` says there is one, for
-        else anybody could state any."""
+        """The address for which failed attempts are counted. X-Forwarded-For is used only with `--url`, that is behind a proxy;
+        otherwise a client could send any address in it."""
         peer = request.client.host if request.client is not None else ""
         forwarded = ",".join(request.headers.getlist("x-forwarded-for")) if self.public_url else ""
         return network_of(forwarded.rpartition(",")[2].strip() or peer)
 
 
 def secrets_equal(candidate: str, expected: str) -> bool:
-    """Compares in constant time. An empty `expected` equals nothing."""
+    """Compare in constant time. An empty `expected` is never equal."""
     return bool(expected) and hmac.compare_digest(candidate.encode("utf-8", "surrogatepass"), expected.encode())
 
 
@@ -231,7 +234,7 @@ def multi_user_access(
     password_entries: Mapping[str, PasswordEntry] | None = None,
     joined_at: Callable[[str], float | None] | None = None,
 ) -> Access:
-    """The access of a lab that others reach. open_to_all: labelling needs no code.
+    """The access of a lab that other computers can reach. open_to_all: labelling needs no code.
 
     The join code is RLHF_LAB_JOIN_CODE, or one kept in the home. Raises StoreError where the home cannot be written.
     """

@@ -64,7 +64,7 @@ def layout(height: int = 190) -> dict[str, Any]:
 
 
 def metric_descriptions(path: Path = METRICS_DOC) -> dict[str, str]:
-    """A description of each metric, from the tables of docs/METRICS.md; empty where the documents are not installed."""
+    """A description of each metric, from the tables of docs/METRICS.md; empty if the documentation is not installed."""
     if not path.is_file():
         return {}
     descriptions = {}

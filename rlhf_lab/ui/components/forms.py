@@ -12,7 +12,7 @@ from rlhf_lab.ui.components.widgets import SILENT_EVENT
 
 
 class Form:
-    """The components of a config, in `components`; `parse` turns their values into a dict, `values` the other way."""
+    """The components of a config, in `components`. `parse` converts their values to a dict, `values` a config to values."""
 
     def __init__(self, initial: Config, prefix: str) -> None:
         self.settings = fields_of(type(initial))
@@ -37,14 +37,14 @@ class Form:
         return self.components[[item.name for item in self.settings].index(name)]
 
     def on_change(self, handler: Callable[..., Any], output: Any) -> None:
-        """Call the handler with all values when one has changed; its reply is the value of `output`."""
+        """Call the handler with all values when one of them changes; its result becomes the value of `output`."""
         gr.on(
             [component.change for component in self.components], handler, self.components, output,
             **SILENT_EVENT | {"trigger_mode": "always_last"},
         )  # fmt: skip
 
     def parse(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Raises ConfigError for what is not a number."""
+        """The settings by name. Raises ConfigError for a value that is not a number."""
         return {item.name: parse_value(item, value) for item, value in zip(self.settings, values, strict=True)}
 
     def values(self, config: Config) -> list[Any]:
@@ -53,7 +53,7 @@ class Form:
         return [_display_value(item, values_by_name[item.name]) for item in self.settings]
 
     def keep_user_edits(self, values: Sequence[Any], before: Config, after: Config) -> list[Any]:
-        """The values of config `after`; a value that differs from config `before` was edited by a person and stays."""
+        """The values of config `after`, except that values which the user edited (they differ from config `before`) are kept."""
         pairs = zip(values, self.values(before), self.values(after), strict=True)
         return [new if value == old else value for value, old, new in pairs]
 
@@ -78,7 +78,7 @@ def build_component(item: Setting, prefix: str, value: Any) -> Any:
 
 
 def help_text(item: Setting) -> str:
-    """The help text with the range."""
+    """The help text, with the range of the setting."""
     style = ",.0f" if item.type is int else "g"
     low, high = (format(limit, style) if limit is not None else "" for limit in (item.low, item.high))
     range_text = f" ({low} to {high}{', or none' if item.optional else ''})" if low or high else ""
@@ -86,7 +86,7 @@ def help_text(item: Setting) -> str:
 
 
 def _only_text(item: Setting) -> str:
-    """Which algorithms use a setting, or which do not where these are fewer; "" for all."""
+    """Which algorithms use a setting, or which do not, if these are fewer; "" if all use it."""
     if item.only is None:
         return ""
     others = [name for name in get_args(Algorithm) if name not in item.only]
@@ -100,7 +100,7 @@ def _display_value(item: Setting, value: Any) -> Any:
 
 
 def parse_value(item: Setting, value: Any) -> Any:
-    """A setting's value from a form. Raises ConfigError for what is not a number."""
+    """A setting's value from a form. Raises ConfigError for a value that is not a number."""
     if item.type is bool or item.choices:
         return value
     text = str(value if value is not None else "").strip()

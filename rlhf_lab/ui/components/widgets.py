@@ -1,8 +1,8 @@
 """Elements of the page that our own JavaScript draws.
 
-Model text reaches the page as JSON and enters it through textContent only: Gradio's HTML component runs markup that stands in
-its template or value. A widget reads through server functions, which never change anything (they accept requests from other
-origins), and acts through events (`trigger('NAME')` in JavaScript, `widget(...).NAME(handler)` here).
+Model text is sent to the page as JSON and inserted through textContent only, because Gradio's HTML component runs markup in
+its template and value. A widget reads data through server functions, which never change anything (they accept requests from
+other origins), and acts through events (`trigger('NAME')` in JavaScript, `widget(...).NAME(handler)` here).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 PLOTLY_TAG = f'<script src="gradio_api/file={PLOTLY_JS}?v={int(PLOTLY_JS.stat().st_mtime)}"></script>'
 #: Options of an event: no progress display, not part of the API for programs, not queued.
 SILENT_EVENT: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
-#: The same, sent also while the reply to the one before is outstanding.
+#: The same, but sent even while the reply to the previous event is outstanding.
 SILENT_MULTIPLE_EVENT: dict[str, Any] = SILENT_EVENT | {"trigger_mode": "multiple"}
 #: What Gradio runs as the body of a function when it has drawn a widget.
 MOUNT_SCRIPT = """
@@ -38,10 +38,10 @@ def widget(
 ) -> gr.HTML:  # fmt: skip
     """An empty element that NAME.js fills: a module that exports `mount({element, props, server, trigger, watch})`.
 
-    Its class and id are `lab-NAME`, with hyphens for underscores. events: what the module triggers; each is an attribute
-    of the result. server_functions: what the module reads, by name. charts: load plotly.js first. data: JSON that reaches
-    the module as props.data, once.
-    A function and not a subclass of gr.HTML: Gradio writes a .pyi file beside every subclass.
+    Its class and id are `lab-NAME`, with hyphens for underscores. events: the events that the module triggers; each is an
+    attribute of the result. server_functions: the functions that the module reads from, by name. charts: load plotly.js first.
+    data: JSON that the module gets once, as props.data.
+    This is a function and not a subclass of gr.HTML, because Gradio writes a .pyi file beside every subclass.
     """
     css_name = f"lab-{name.replace('_', '-')}"
     mount_script = MOUNT_SCRIPT.replace("{events}", ", ".join(f"'{event}'" for event in events))

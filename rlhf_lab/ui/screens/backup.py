@@ -1,8 +1,8 @@
-"""Part "Backup": the whole lab as one file to download, and a backup that takes the lab's place at its next start.
+"""Part "Backup": download the whole lab as one file, and upload a backup that replaces the lab at its next start.
 
-The page's process has the database open, so it does not replace it: an uploaded backup is checked and kept in the home, and
-`app.py` puts it in place before it opens anything (backup/restore.py). The browser sends a backup in pieces, because an upload
-is limited (`page.launch_options`).
+The page's process has the database open and cannot replace it: an uploaded backup is checked and stored in the home, and
+`app.py` restores it before it opens anything (backup/restore.py). The browser sends a backup in pieces, because the size of an
+upload is limited (`page.launch_options`).
 """
 
 import shutil
@@ -30,7 +30,7 @@ UPLOAD_FILE = "backup.zip"
 
 class BackupAction(Payload):
     """action: "create" a backup to download; "append" an uploaded piece, which begins at byte `offset` of the backup; "check" the
-    backup when all of it is here; "confirm" it, or "discard" it, also after it was confirmed. path: of the uploaded piece."""
+    complete backup; "confirm" it, or "discard" it, also after it was confirmed. path: the file of the uploaded piece."""
 
     action: Literal["create", "append", "check", "confirm", "discard"]
     path: str = ""
@@ -82,7 +82,7 @@ class BackupController:
                 return {"message": "Nothing will be restored."}
 
     def append_piece(self, payload: BackupAction) -> int:
-        """Add an uploaded piece to the backup; returns the bytes that are here now."""
+        """Add an uploaded piece to the backup; returns the number of bytes received so far."""
         piece = Path(payload.path).resolve()
         if not piece.is_relative_to(self.uploads) or not piece.is_file():
             raise ConfigError("The uploaded file is missing. Choose it again.")
@@ -106,7 +106,7 @@ class BackupController:
             ) from error
 
     def check(self) -> str:
-        """What the uploaded backup contains. Raises DataError for a file that is no intact backup."""
+        """Describe what the uploaded backup contains. Raises DataError for a file that is not an intact backup."""
         folder = self.home / UPLOAD_FOLDER
         if not (folder / UPLOAD_FILE).is_file():
             raise ConfigError("The uploaded file is missing. Choose it again.")

@@ -1,7 +1,7 @@
-"""Blind tests on the screen "Compare": people judge which of two texts is better, and learn whose they were at the end.
+"""Blind tests on the screen "Compare": people judge which of two texts is better; the models' names are shown at the end.
 
-PPO optimises the reward model's score and may exploit its errors; people who judge blindly cannot be exploited. These answers
-are no labels: nothing is trained on them.
+PPO optimises the reward model's score and may exploit its errors; a blind test by people measures what it really achieved. These
+answers are not labels: nothing is trained on them.
 """
 
 import random
@@ -68,7 +68,7 @@ class EditPayload(Payload):
 
 
 def start_test(ctx: Context, payload: StartPayload) -> BlindTest:
-    """Ask both models for texts to prompts of the evaluation split. Raises LabError."""
+    """Request texts of both models for prompts of the evaluation split. Raises LabError."""
     models = payload.models[:2]
     if len(models) < 2 or models[0] == models[1]:
         raise LabError("A blind test needs two different models: choose them in the first and the second column.")
@@ -103,7 +103,7 @@ def record_answer(ctx: Context, payload: AnswerPayload, annotator: str) -> dict[
 
 
 def list_tests(ctx: Context) -> list[list[Any]]:
-    """[id, name] of the project's tests, newest first. Without a given name, a test is called after its models."""
+    """[id, name] of the project's tests, newest first. A test without a name is named after its models."""
     return [
         [test_id, payloads[0].get(NAME_KEY) or " against ".join(map(model_name, payloads))]
         for test_id, payloads in job_payloads_by_test(ctx.db, ctx.project.id).items()
@@ -136,7 +136,7 @@ def deletion_summary(counts: dict[str, int]) -> str:
 
 
 def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
-    """What a person sees of a test: the next pair without the models' names, or the outcome.
+    """What the page shows a person of a test: the next pair, without the models' names, or the outcome.
 
     test_id: None for the newest. annotator: "" for a viewer.
     """
@@ -185,12 +185,12 @@ def pair_view(ctx: Context, test_id: int, position: int, pair: BlindPair, annota
 
 
 def is_first_on_left(test_id: int, position: int, annotator: str) -> bool:
-    """Whether the first model's text stands on the left: random per person and pair, the same after a reload."""
+    """Whether the first model's text is on the left: random per person and pair, the same after a reload."""
     return coin_flip(f"blind/{test_id}/{position}/{annotator}")
 
 
 def remaining_positions(pairs: dict[int, BlindPair], own_answers: dict[int, Choice]) -> list[int]:
-    """The pairs that a person has still to judge; identical texts are not judged."""
+    """The pairs that a person still has to judge; pairs of identical texts are not judged."""
     return [position for position, pair in pairs.items() if position not in own_answers and pair.first != pair.second]
 
 
@@ -207,7 +207,7 @@ def others_progress(
 
 
 def find_test(ctx: Context, test_id: int | None) -> BlindTest | None:
-    """The project's test with this id, None where there is none. test_id: None for the newest."""
+    """The project's test with this id, None if there is none. test_id: None for the newest."""
     tests = blind_tests(ctx.db, ctx.project.id)
     if test_id is None:
         return tests[0] if tests else None

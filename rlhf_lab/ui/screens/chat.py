@@ -1,7 +1,7 @@
 """Screen "Chat": a conversation with any checkpoint, the base model's answer beside it on request.
 
-A conversation is stored in its jobs alone: they are deleted with the next message, or an hour after the last one. Two answers
-that somebody labels become a pair of the project.
+A conversation is stored only in its jobs, which are deleted with the next message, or an hour after the last one. Two answers
+that a person chooses to label become a pair of the project.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from rlhf_lab.ui.events import (
 from rlhf_lab.ui.services.generation_requests import SamplingPayload, check_queue_capacity, own_job
 
 MAX_CHAT_CHARS = 40_000
-MAX_ANSWERS = 2  # of the chosen model, and of the base beside it
+MAX_ANSWERS = 2  # one by the chosen model, one by the base model
 
 
 class Turn(BaseModel):
@@ -46,7 +46,7 @@ class Turn(BaseModel):
 
 
 class AskPayload(SamplingPayload):
-    """turns: the conversation, the last turn by the user. forget: the jobs of the answers before."""
+    """turns: the conversation, whose last turn is by the user. forget: the jobs of the earlier answers, to be deleted."""
 
     annotator: str | None = None
     turns: tuple[Turn, ...]
@@ -55,14 +55,14 @@ class AskPayload(SamplingPayload):
 
 
 class AnswersPayload(Payload):
-    """jobs: of the answers on screen."""
+    """jobs: those of the answers on screen."""
 
     jobs: tuple[int, ...]
     annotator: str | None = None
 
 
 class OptionsQuery(Payload):
-    """run: the chosen one."""
+    """run: the chosen run."""
 
     run: int | None = None
 
@@ -118,7 +118,7 @@ def own_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> list[
 
 
 def chat_options(ctx: Context) -> dict[str, Any]:
-    """Whom one can chat with: the base, and every run that has done a step; the same for every page."""
+    """The models to chat with: the base, and every run that has done a step; the same for every page."""
     project = ctx.project
     started_runs = [run for run in runs(ctx.db, project.id) if run.step > 0]
     return {
@@ -149,7 +149,7 @@ def run_steps(ctx: Context, run_id: int | None) -> dict[str, Any]:
 
 
 def submit_chat(ctx: Context, payload: AskPayload, annotator: str) -> list[Job]:
-    """One CHAT job per model, which belongs to the annotator; the jobs of the answers before are deleted. Raises LabError."""
+    """Submit one CHAT job per model, which belongs to the annotator, and delete the jobs of earlier answers. Raises LabError."""
     turns = [turn.model_dump() for turn in payload.turns]
     if not turns or turns[-1]["role"] != "user" or not "".join(turn["content"] for turn in turns).strip():
         raise FieldError("message", "Message: write something first.")
@@ -173,7 +173,7 @@ def submit_chat(ctx: Context, payload: AskPayload, annotator: str) -> list[Job]:
 
 
 def answer_view(job: Job) -> dict[str, Any]:
-    """The text so far and how far the answer is: queued, running, done, cancelled (stopped) or failed."""
+    """The text so far, and the status of the answer: queued, running, done, cancelled (stopped) or failed."""
     result = job.result or {}
     error = job.error[:1].upper() + job.error[1:]
     return {
@@ -189,7 +189,10 @@ def answer_view(job: Job) -> dict[str, Any]:
 
 
 def label_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> int:
-    """Make a pair of two complete answers, to be shown next to this person under Label; returns its id. Raises LabelError."""
+    """Make a pair of two complete answers, which this person gets as the next pair under Label; returns its id.
+
+    Raises LabelError.
+    """
     jobs = own_answers(ctx, job_ids, annotator)
     if len(jobs) != MAX_ANSWERS or any(job.status is not JobStatus.DONE or not job.result for job in jobs):
         raise LabelError("A pair needs two complete answers. Send the message again, and let both answers finish.")

@@ -51,13 +51,13 @@ MAX_PROMPT_CHARS = 4000
 
 
 class OptionsQuery(Payload):
-    """runs: those in the columns."""
+    """runs: the runs chosen in the columns."""
 
     runs: tuple[int, ...] = ()
 
 
 class JobsQuery(Payload):
-    """judge: whose gold scores are shown; "" for none."""
+    """judge: the judge whose gold scores are shown; "" for none."""
 
     jobs: list[int]
     judge: str = ""
@@ -78,7 +78,8 @@ class ComparePayload(SamplingPayload):
 
 
 class EstimateQuery(Payload):
-    """Of a comparison, of a blind test with so many `pairs` by the first two models, and of a tournament of `contestants`."""
+    """The settings of a comparison, of a blind test with `pairs` pairs of the first two models, and of a tournament of
+    `contestants`, whose durations are to be estimated."""
 
     models: tuple[str, ...] = ()
     contestants: tuple[str, ...] = ()
@@ -223,9 +224,9 @@ def comparison_options(ctx: Context) -> dict[str, Any]:
 
 
 def run_details(ctx: Context, run_ids: Sequence[int]) -> dict[str, Any]:
-    """The steps with a checkpoint of the runs in a page's columns, the best of them, and the reward models they learn from.
+    """For the runs in a page's columns: the steps with a checkpoint, the best of them, and the reward model of the run.
 
-    Only of chosen runs, because there may be a thousand. Runs that were deleted, or belong to another project, are left out.
+    Only for chosen runs, because there may be a thousand. Runs that were deleted or belong to another project are left out.
     """
     steps_by_run, best_by_run, scorer_by_run = {}, {}, {}
     models: dict[int | None, ListedRewardModel] = {row.id: row for row in list_reward_models(ctx.db, ctx.project.id)}
@@ -242,12 +243,12 @@ def run_details(ctx: Context, run_ids: Sequence[int]) -> dict[str, Any]:
 
 
 def reward_model_and_judge(row: ListedRewardModel) -> list[Any]:
-    """[id, judge whose labels it was trained on]; the judge is "" for people and several judges."""
+    """[id, judge whose labels the reward model was trained on]; the judge is "" for people's labels and for several judges."""
     return [row.id, (row.source is Source.SIMULATED and run_control.only_judge(row.annotators)) or ""]
 
 
 def submit_comparison(ctx: Context, payload: ComparePayload, annotator: str) -> list[Job]:
-    """One COMPLETE job per column, which belongs to the annotator. Raises LabError."""
+    """Submit one COMPLETE job per column, which belongs to the annotator. Raises LabError."""
     if not payload.prompt.strip() or len(payload.prompt) > MAX_PROMPT_CHARS:
         raise FieldError("prompt", f"Prompt: write 1 to {MAX_PROMPT_CHARS:,} characters.")
     models, prompt_texts = payload.models[:MAX_COLUMNS], [payload.prompt] * payload.samples

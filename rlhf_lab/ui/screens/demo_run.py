@@ -1,4 +1,4 @@
-"""Demo mode on the screen "Train": a short form for a run of the visitor's own, its place in the queue, and Stop."""
+"""Demo mode on the screen "Train": a short form to start a visitor's own run, its place in the queue, and Stop."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ class DemoQuery(Payload):
 
 
 class RunSettings(Payload):
-    """What a visitor chooses: steps, responses in each step, and the longest response in tokens."""
+    """What a visitor chooses: number of steps, responses per step, and maximum response length in tokens."""
 
     steps: int
     responses: int
@@ -64,7 +64,7 @@ def build(ctx: Context, demo: Demo) -> None:
 
 
 def form_data(demo: Demo) -> dict[str, Any]:
-    """The fields of the form with their limits, and the rules in a sentence."""
+    """The fields of the form with their limits, and the rules of the demo as a sentence."""
     limits, preset = demo.config, PolicyConfig.for_algorithm("ppo")
     fields = [
         ("steps", "Steps", 1, limits.max_steps, min(20, limits.max_steps)),
@@ -103,7 +103,7 @@ def demo_state(ctx: Context, demo: Demo, visitor: str) -> dict[str, Any]:
 
 
 def own_run_text(ctx: Context, state: QueueState) -> str:
-    """Where the visitor's run is; "" if they have none."""
+    """The position of the visitor's run in the queue, as a sentence; "" if they have none."""
     if state.run_id is None:
         return ""
     if state.is_running:
@@ -115,12 +115,12 @@ def own_run_text(ctx: Context, state: QueueState) -> str:
 
 
 def next_run_text(runs_before: int) -> str:
-    """Where a run would be that is started now."""
+    """The position in the queue of a run that is started now, as a sentence."""
     if not runs_before:
         return "No run is in progress: yours starts at once."
     return f"{pluralize(runs_before, 'run')} before yours: it begins when {'it has' if runs_before == 1 else 'they have'} ended."
 
 
 def run_config(ctx: Context, demo: Demo, chosen: RunSettings) -> PolicyConfig:
-    """Raises LabelError beyond a limit of the demo."""
+    """The config of a visitor's run. Raises LabelError if a setting exceeds a limit of the demo."""
     return demo.run_config(ctx.project, steps=chosen.steps, responses=chosen.responses, tokens=chosen.tokens)

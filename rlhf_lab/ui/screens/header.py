@@ -131,7 +131,7 @@ def _job_view(ctx: Context, job: Job) -> dict[str, Any]:
 
 
 def _startup_view(ctx: Context) -> dict[str, Any] | None:
-    """The model that the variables of a Space name, until it is here; None otherwise."""
+    """The model that the variables of a Space name, until it has been downloaded; None otherwise."""
     startup = ctx.startup.state() if ctx.startup is not None else None
     if startup is None or startup.phase is StartupPhase.READY:
         return None
@@ -144,7 +144,7 @@ def _startup_view(ctx: Context) -> dict[str, Any] | None:
 
 
 def _mirror_view(ctx: Context) -> dict[str, Any] | None:
-    """How current the copy on the Hub is; None: there is none."""
+    """How current the copy on the Hub is; None if there is none."""
     if ctx.mirror is None or not ctx.mirror.repository:
         return None
     view = mirror_view(ctx.home, ctx.mirror.repository)

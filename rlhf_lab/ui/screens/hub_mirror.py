@@ -1,6 +1,6 @@
 """Part "Copy on the Hub": the operator enters repository and token, takes over from another lab, or stops saving.
 
-The token never goes back to a page; only whether there is one.
+The token is never sent to a page; a page learns only whether there is one.
 """
 
 import time
@@ -42,7 +42,7 @@ def build(ctx: Context, control: MirrorControl, operator: gr.BrowserState) -> No
 
 
 def state(control: MirrorControl) -> dict[str, Any]:
-    """What everybody sees of it. age_s: seconds since everything was saved; None: nothing is saved yet."""
+    """The state that everybody may see. age_s: seconds since everything was saved; None if nothing was saved yet."""
     view = mirror_view(control.home, control.repository)
     return {
         "repository": control.repository,
@@ -56,7 +56,7 @@ def state(control: MirrorControl) -> dict[str, Any]:
 
 
 def handle_action(control: MirrorControl, payload: MirrorAction) -> str:
-    """Returns what the operator is told. Raises LabError."""
+    """Perform an action; returns the message for the operator. Raises LabError."""
     match payload.action:
         case "set_up":
             control.set_up(payload.repository, payload.token)

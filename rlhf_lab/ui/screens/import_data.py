@@ -1,7 +1,7 @@
 """Part "Import preferences": preview a file or a Hub data set, map its columns, import it; list and undo earlier imports.
 
-Votes that the project has already stay as they are. Nothing is imported where a row cannot be used, unless such rows are
-skipped. Files are read in a process of their own (`services/import_process.py`).
+Votes that the project already has are not changed. If a row is invalid, nothing is imported, unless such rows are skipped. Files
+are read in a separate process (`services/import_process.py`).
 """
 
 from pathlib import Path
@@ -42,9 +42,10 @@ PREVIEW_KEYS = {
 
 
 class ImportAction(Payload):
-    """action: "preview" or "import" data; "ask" what undoing an import would delete, or take it "back".
+    """action: "preview" or "import" data; "ask" what undoing an import would delete; take it "back", that is undo it.
 
-    path, name: of an uploaded file; otherwise dataset, split: on the Hub. choices: the values of votes, "0=first,1=second".
+    path, name: of an uploaded file; otherwise dataset, split: on the Hub. choices: meaning of the values of votes, such as
+    "0=first,1=second".
     """
 
     action: str = ""
@@ -117,7 +118,7 @@ class ImportController:
         self.uploads = (uploads or Path(get_upload_folder())).resolve()
 
     def handle_action(self, payload: ImportAction) -> dict[str, Any]:
-        """The reply to an action; one with "columns" asks the person what those mean. Raises LabError."""
+        """The reply to an action. A reply with "columns" asks the person for the meaning of these columns. Raises LabError."""
         match payload.action:
             case "ask" | "back":
                 return self.undo_import(payload)
@@ -150,7 +151,8 @@ class ImportController:
         return {"message": result.get("message", ""), "preview": preview}
 
     def undo_import(self, payload: ImportAction) -> dict[str, Any]:
-        """What undoing an import would delete, or has deleted. The page names the project it shows: another may be open now."""
+        """Undo an import, or only count what would be deleted. The page names the project that it shows, because another one
+        may be open now."""
         project_id, import_id = payload.project, payload.import_id
         if project_id is None or import_id is None:
             raise unusable("project" if project_id is None else "import")

@@ -1,4 +1,4 @@
-"""Screen "Label": which of two texts is better? By keys or buttons; the next pair appears immediately."""
+"""Screen "Label": choose the better of two texts, by keys or buttons; the next pair appears immediately."""
 
 import threading
 import time
@@ -46,14 +46,14 @@ _count_lock = threading.Lock()
 
 
 class LabelPayload(Payload):
-    """annotator: the name that the page sends. project_created_at: which project it shows."""
+    """annotator: the name that the page sends. project_created_at: identifies the project that the page shows."""
 
     annotator: str | None = None
     project_created_at: float | None = None
 
 
 class InstantQuery(LabelPayload):
-    """vote_uuid: of the page's last vote, whose prediction it waits for or shows; "" for none."""
+    """vote_uuid: the page's last vote, whose prediction it waits for or shows; "" for none."""
 
     vote_uuid: str = ""
 
@@ -65,7 +65,7 @@ class AdjudicationPayload(LabelPayload):
 
 
 class GoldPayload(LabelPayload):
-    """Make the pair of one's own vote a gold pair, or an ordinary one again."""
+    """Make the pair of one's own vote a gold pair, or an ordinary pair again."""
 
     vote_id: int
     is_gold: bool
@@ -150,7 +150,7 @@ def voting_handlers(ctx: Context) -> dict[str, Handler]:
             stored = voting.cast_vote(ctx, payload, annotator)
             if stored.choice is not Choice.SKIP:
                 ctx.instant_reward.predict_vote(stored)
-        except LabelError as error:  # the page shows the next pair already; this reply takes it back to the right one
+        except LabelError as error:  # the page already shows the next pair; this reply makes it show the right one
             notice = refusal(error, payload)
         return state(ctx, annotator, notice=notice) | {"vote_uuid": payload.uuid}
 
@@ -192,7 +192,7 @@ def voting_handlers(ctx: Context) -> dict[str, Handler]:
 
 
 def expert_handlers(ctx: Context) -> dict[str, Handler]:
-    """The handlers of what only experts and the operator may do on this screen, by the event's name."""
+    """The handlers of events that only experts and the operator may trigger, by the event's name."""
 
     @visitor_action(AdjudicationPayload, toast_errors=True)
     def adjudicate(payload: AdjudicationPayload) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def refusal(error: LabError, answer: voting.Answer) -> str:
 
 
 def touch_presence(ctx: Context, name: str) -> int:
-    """Note that this labeller has the page open. Returns how many have."""
+    """Record that this labeller has the page open. Returns how many labellers have."""
     if ctx.is_labeller():
         PRESENCE.touch(name)
     return PRESENCE.count()
@@ -253,7 +253,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
     pairs = [voting.lease_view(ctx, lease, rules, project.system_prompt) for lease in leases]
     pair, next_pair, *_ = [*pairs, None, None]
     return {
-        "request_id": time.time_ns(),  # a value equal to the one before would not reach the script
+        "request_id": time.time_ns(),  # Gradio does not pass a value to the script that equals the previous one
         "project": {
             "project_created_at": project.created_at, "name": project.name, "prompt_set": project.prompt_set,
         },
@@ -265,7 +265,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
         "quality_note": note,
         "people_here": touch_presence(ctx, annotator),
         "notice": notice,
-        "vote_uuid": None,  # of the vote or change that this answers
+        "vote_uuid": None,  # of the vote or change that this replies to
     } | label_progress(ctx)  # fmt: skip
 
 
@@ -281,8 +281,8 @@ def visitor_info(ctx: Context) -> dict[str, str]:
 
 
 def label_progress(ctx: Context) -> dict[str, Any]:
-    """How many labels there are, and when the next reward model is trained. Of two replies the one with the greater `counted_at`
-    is newer."""
+    """How many labels there are, and when the next reward model is trained. The page uses `counted_at` to ignore older
+    replies."""
     with _count_lock:
         counted_at, progress = time.time_ns() // 1000, retraining.get_label_progress(ctx.db, ctx.project.id)
     return {

@@ -94,7 +94,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def rules(payload: RulesPayload) -> dict[str, Any]:
         return update_labelling_config(ctx, payload)
 
-    # Events and not server functions, because those come without the secret that a browser keeps.
+    # Events and not server functions, because server functions do not get the secret that a browser stores.
     @operator_action(ctx, InvitePayload)
     def invite(payload: InvitePayload) -> dict[str, Any]:
         return {"invite": invitation(ctx, payload.origin)}
@@ -131,7 +131,7 @@ def leaderboard(ctx: Context) -> list[dict[str, Any]]:
 
 
 def decide_about_person(ctx: Context, payload: PersonPayload) -> str:
-    """Returns the message for the operator. Raises LabelError for a name that nobody has."""
+    """Apply the operator's decision; returns a message for them. Raises LabelError for a name that nobody has."""
     if payload.name not in known_names(ctx.db):
         raise LabelError(f'Nobody in this lab is called "{payload.name}" (any more).')
     project_id = ctx.project.id
@@ -143,7 +143,7 @@ def decide_about_person(ctx: Context, payload: PersonPayload) -> str:
 
 
 def update_labelling_config(ctx: Context, payload: RulesPayload) -> dict[str, Any]:
-    """Change the project's labelling rules. Raises ConfigError; then nothing changes."""
+    """Change the project's labelling rules. Raises ConfigError without changing anything."""
     project = ctx.project
     settings = {item.name: item for item in fields_of(LabellingConfig)}
     values = {
@@ -156,9 +156,9 @@ def update_labelling_config(ctx: Context, payload: RulesPayload) -> dict[str, An
 
 
 def invitation(ctx: Context, origin: str) -> dict[str, Any] | None:
-    """{"code", "link", "qr"}: the join code, and the link that contains it; None where nobody can join.
+    """{"code", "link", "qr"}: the join code, and the link that contains it; None if nobody can join.
 
-    origin: the page's address as the operator sees it. On the lab's own computer that is not the one that phones reach.
+    origin: the page's address in the operator's browser. On the lab's own computer, other devices need a different address.
     """
     if not ctx.on_space and is_loopback(urlsplit(origin).hostname or ""):
         origin = ctx.public_url

@@ -50,7 +50,7 @@ from rlhf_lab.ui.events import (
 )
 from rlhf_lab.ui.middleware import folder_size
 
-#: Models offered by name and their parameters. None has been measured here yet (docs/DECISIONS.md has no figures for them).
+#: Suggested models by name, with their number of parameters. None has been measured yet (no figures in docs/DECISIONS.md).
 SUGGESTED_MODELS = (
     ("HuggingFaceTB/SmolLM2-135M-Instruct", "135 M"),
     ("openai-community/gpt2", "124 M"),
@@ -72,7 +72,7 @@ MAX_SYSTEM_PROMPT_CHARS = 10_000
 
 TAIL_LINES = 60
 TAIL_BYTES = 20_000
-#: Files of a home whose sizes are added up: a label, and what their top-level names begin with.
+#: Groups of files of a home whose sizes are added up: a label, and the prefixes of the files' top-level names.
 FILE_GROUPS = (
     ("labels and metrics (lab.db)", ("lab.db",)),
     ("runs", ("runs",)),
@@ -90,8 +90,8 @@ OptionalNumber = Annotated[
 class ProjectPayload(Payload):
     """An action of the operator, with the fields that it needs.
 
-    prompt_set, temperature: empty for chosen for the model. text, file: prompts of the person's own, and the name of their file.
-    confirmed: create although the model is too large. template_arguments: a JSON object, or empty.
+    prompt_set, temperature: if empty, chosen to suit the model. text, file: the person's own prompts, and the name of their file.
+    confirmed: create the project although the model is too large. template_arguments: a JSON object, or empty.
     """
 
     action: Literal[
@@ -120,7 +120,7 @@ class ProjectPayload(Payload):
     confirmed: bool = False
 
     def prompts(self) -> list[str]:
-        """Raises ConfigError with the lines that cannot be used."""
+        """The person's own prompts. Raises ConfigError with the invalid lines."""
         return parse_prompts(self.text, self.file or "prompts.txt")
 
 
@@ -154,9 +154,10 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     @allow_viewers
     @show_errors
     def operator_secret(event: gr.EventData) -> tuple[str | dict[str, Any], dict[str, Any]]:
-        """The secret that the browser is to keep, and the reply; a wrong secret changes nothing.
+        """The secret that the browser is to store, and the reply; a wrong secret changes nothing.
 
-        A viewer is sent to the operator's link, which gives them a role: their events are refused before a secret is checked.
+        A viewer is sent to the operator's link, which gives them a role, because events of viewers are refused before a secret
+        is checked.
         """
         payload = parse_payload(SecretPayload, event._data)
         reply: dict[str, Any] = {"request_id": payload.request_id}
@@ -182,7 +183,7 @@ class ProjectController:
         self._lock = threading.Lock()
 
     def get_state(self) -> dict[str, Any]:
-        """What the screen polls."""
+        """The state that the screen polls."""
         ctx = self.ctx
         engine = engine_process.engine_state(ctx.db)
         is_stoppable = engine.row is not None and engine.state is not EngineState.ABSENT
@@ -194,7 +195,7 @@ class ProjectController:
         }
 
     def download_state(self) -> dict[str, Any] | None:
-        """The running download, otherwise what became of the model that a Space's variables name, otherwise the last download."""
+        """The running download; else the state of the model that a Space's variables name; else the last download."""
         startup, progress = self.ctx.startup.state() if self.ctx.startup else None, self.downloads.progress()
         is_running = progress is not None and progress.status is DownloadStatus.RUNNING
         is_later = progress is not None and startup is not None and progress.model != startup.model
@@ -206,7 +207,7 @@ class ProjectController:
         }  # fmt: skip
 
     def handle_action(self, payload: ProjectPayload) -> dict[str, Any]:
-        """Raises LabError for what cannot be done."""
+        """Perform an action; returns the reply. Raises LabError if that is not possible."""
         actions = {
             "open": self.open, "check": self.check_model, "preview": self.preview, "create": self.create,
             "cancel": self.cancel, "retry": self.retry, "stop-engine": self.stop_engine, "about": self.home_info,
@@ -235,7 +236,7 @@ class ProjectController:
         return {"message": f'The project "{deleted.name}" is deleted.'}
 
     def check_model(self, payload: ProjectPayload) -> dict[str, Any]:
-        """What the model is, what it needs, whether it fits, and what suits it."""
+        """Describe the model: its size, the memory it needs, whether it fits, and suitable settings."""
         facts = self.model_facts(payload)
         return {"check": self.memory_check(facts), "prompt_set": facts.prompt_set, "temperature": facts.temperature,
                 "template_arguments": json.dumps(facts.template_arguments) if facts.template_arguments else ""}  # fmt: skip
@@ -267,7 +268,7 @@ class ProjectController:
         return {"preview": {"count": len(texts), "eval_count": eval_count, "first_prompts": first_prompts}}
 
     def create(self, payload: ProjectPayload) -> dict[str, Any]:
-        """Create a project, at once or when its model has been downloaded. A model that does not fit needs a confirmation."""
+        """Create a project, immediately or after its model was downloaded. A model that does not fit needs a confirmation."""
         facts = self.model_facts(payload)
         prompt_set = payload.prompt_set or facts.prompt_set
         custom_prompts = payload.prompts() if prompt_set == CUSTOM_PROMPT_SET else []
@@ -356,7 +357,7 @@ def project_row(ctx: Context, project: Project) -> dict[str, Any]:
 
 
 def model_label(model: str) -> str:
-    """A model's name without the folders around it, which only concern the operator."""
+    """A model's name without its parent folders, which only the operator may see."""
     if model == EMBEDDED_MODEL:
         return "embedded model"
     return Path(model).name if Path(model).is_absolute() else model
@@ -382,7 +383,7 @@ def home_summary(home: Path, wal_problem: str = "") -> dict[str, Any]:
 
 
 def tail(path: Path) -> str:
-    """The last lines of a log that may be large; "" where there is none."""
+    """The last lines of a log that may be large; "" if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

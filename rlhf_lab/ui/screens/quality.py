@@ -38,7 +38,7 @@ class QualityQuery(Payload):
 
 
 class QualityAction(Payload):
-    """action: "train" a reward model on the labels of some annotators, or ask "again" for a vote.
+    """action: "train" a reward model on the labels of some annotators; "again": show the pair of vote_id to its annotator again.
 
     weights: 0 to MAX_WEIGHT by annotator, 0 leaves them out; 1 for those not named.
     """
@@ -76,13 +76,13 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
 
 class QualityController:
-    """What the part shows and does, for all pages of a server."""
+    """The state and the actions of this part, for all pages of a server."""
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
 
     def get_state(self, query: dict[str, Any]) -> dict[str, Any]:
-        """The reply to a QualityQuery; {"unchanged": True} to a page that shows it already."""
+        """The reply to a QualityQuery; {"unchanged": True} if the page already shows it."""
         source = parse_payload(QualityQuery, query).source or self._default_source()
         reply = self._agreement_stats(source) | {
             "source": source.value,
@@ -144,7 +144,7 @@ class QualityController:
         ]}  # fmt: skip
 
     def handle_action(self, payload: QualityAction) -> str:
-        """Returns a message for the operator. Raises LabError."""
+        """Perform an action; returns a message for the operator. Raises LabError."""
         match payload.action:
             case "train":
                 return self.train(payload)
@@ -156,7 +156,7 @@ class QualityController:
         raise ConfigError(f'The lab cannot "{payload.action}" here. Reload the page and try again.')
 
     def train(self, payload: QualityAction) -> str:
-        """Submit a training on the labels of the annotators with a weight above 0."""
+        """Start the training of a reward model on the labels of annotators with a weight above 0."""
         ctx, source, weights = self.ctx, payload.source, payload.weights
         if source is None or weights is None:
             raise ConfigError("The request names no labels. Reload the page and try again.")

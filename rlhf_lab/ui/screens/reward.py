@@ -28,10 +28,10 @@ from rlhf_lab.ui.events import Payload, operator_action, parse_payload, ttl_cach
 from rlhf_lab.ui.services.generation_requests import check_queue_capacity, own_job
 from rlhf_lab.ui.services.stage_estimates import reward_sentences
 
-MAX_TEXT_CHARS = 4000  # of a text to explain, prompt included
+MAX_TEXT_CHARS = 4000  # of a text to explain, including its prompt
 MAX_POINTS = 300  # of a loss curve
 MAX_LISTED = 50  # reward models
-MIN_DECIDED_LABELS = 2  # that a training needs
+MIN_DECIDED_LABELS = 2  # needed for a training
 
 
 class ModelQuery(Payload):
@@ -114,7 +114,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
 
 def training_estimates(ctx: Context, form: Form, values: Sequence[Any]) -> dict[str, str]:
-    """How long a training with the values of the form takes, by the source of its labels; empty while they are no settings."""
+    """How long a training with the values of the form takes, by the source of its labels; empty if the values are invalid."""
     try:
         config = RewardConfig.from_dict(form.parse(values))
     except ConfigError:
@@ -123,9 +123,9 @@ def training_estimates(ctx: Context, form: Form, values: Sequence[Any]) -> dict[
 
 
 def start_training(ctx: Context, source: Source, config: RewardConfig, last_training: int | None = None) -> Job:
-    """Submit a training; if somebody else submitted the same one after the page showed `last_training`, return that one.
+    """Submit a training job; if the same job was submitted by another person since `last_training`, return that job.
 
-    Raises LabError while another one is unfinished or was just submitted, and with too few labels.
+    Raises LabError if another training is unfinished or was just submitted, or if there are too few labels.
     """
     counts = vote_counts(ctx.db, ctx.project.id)[source]
     if counts[Choice.FIRST] + counts[Choice.SECOND] < MIN_DECIDED_LABELS:
@@ -207,7 +207,7 @@ def instant_accuracy(ctx: Context) -> dict[str, Any] | None:
 
 
 def prediction_stats(ctx: Context, source: Source) -> dict[str, Any]:
-    """How often the reward model that was the newest when a vote was cast had predicted it."""
+    """How often votes were predicted by the reward model that was the newest when they were cast."""
     stats = prediction_accuracy(ctx.db, ctx.project.id, source)
     return {
         "right": stats.right, "decided": stats.decided, "low": stats.low, "high": stats.high,
@@ -247,7 +247,7 @@ def source_text(row: ListedRewardModel) -> str:
 
 
 def model_detail(ctx: Context, model: int) -> dict[str, Any]:
-    """What never changes about a reward model, which the page reads once. StoreError: there is no such model."""
+    """The constant facts about a reward model, which the page reads once. Raises StoreError if there is no such model."""
     row = listed_model(ctx.db, ctx.project.id, model)
     report, labels = row.report, training_labels(ctx, row)
     return {
@@ -265,7 +265,7 @@ def model_detail(ctx: Context, model: int) -> dict[str, Any]:
 
 
 def training_labels(ctx: Context, row: ListedRewardModel) -> dict[int, Comparison]:
-    """The labels whose texts are shown, by vote, as they are now; without those that are not stored any more."""
+    """The labels whose texts are shown, by vote, in their present state; deleted labels are left out."""
     return comparisons_by_vote(ctx.db, [*(vote_id for vote_id, _ in row.disagreements), *row.examples])
 
 

@@ -121,7 +121,7 @@ class RunRowCache:
 
 
 def run_row(db: Database, run: Run) -> dict[str, Any]:
-    """A row of the list: the state of the run, recent means as in the diagnosis of its curves, and a sparkline of the score."""
+    """A row of the list: the state of the run, recent means (over the same window as the diagnosis), a sparkline of the score."""
     curves = metric_series(db, run.id, [KL, SCORE, GOLD], max_points=NO_POINT_LIMIT)
     recent = run_summary.since_last_rescale(curves, events(db, run.id))
     sparkline = downsample(curves[SCORE], SPARKLINE_POINTS)
@@ -144,7 +144,7 @@ def run_row(db: Database, run: Run) -> dict[str, Any]:
 
 
 def recent_mean(points: Sequence[Point]) -> float | None:
-    """The mean of the last WINDOW steps; None for an empty curve and where the newest value is not finite."""
+    """The mean of the last WINDOW steps; None if the curve is empty or its newest value is not finite."""
     curve_trend = trend(points)
     return float(f"{curve_trend.current:.4g}") if curve_trend and math.isfinite(points[-1][1]) else None
 

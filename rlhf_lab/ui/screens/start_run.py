@@ -34,7 +34,7 @@ PRESET_LABELS = {
 }
 
 
-#: How an algorithm learns, where it is not from rollouts and their rewards.
+#: How the algorithms learn that do not learn from rollouts and their rewards.
 ALGORITHM_NOTES = {
     "dpo": "A tie counts half for each text. The strength of a preference is ignored.",
     "sft": "It imitates the preferred texts. Ties and the strength of a preference are ignored.",
@@ -57,7 +57,7 @@ class StartRun(Payload):
 
 
 class PtxSource(NamedTuple):
-    """A file of texts for PPO-ptx and the column they are in; "" for the usual column."""
+    """A file of texts for PPO-ptx, and the column of the texts; "" for the default column."""
 
     file: str
     column: str
@@ -97,8 +97,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def recommend(algorithm: str, preset: str, previous_algorithm: str, *values: Any) -> list[Any]:
         temperature = ctx.project.temperature
         before, after = (preset_config(preset, name, temperature) for name in (previous_algorithm, algorithm))
-        kept = form.keep_user_edits(values, before, after)
-        updates, estimate = form.component_updates(kept, algorithm), run_estimate(ctx, form, kept)
+        new_values = form.keep_user_edits(values, before, after)
+        updates, estimate = form.component_updates(new_values, algorithm), run_estimate(ctx, form, new_values)
         return [*updates, algorithm, {"filled_preset": preset, "algorithm": algorithm, "estimate": estimate}]
 
     def choose(preset: str, previous_algorithm: str, event: gr.EventData, *values: Any) -> list[Any]:
@@ -151,7 +151,7 @@ def reward_terms_input() -> Any:
 
 
 def ptx_inputs(coefficient: Any) -> tuple[Any, Any]:
-    """The inputs of a PtxSource; visible while the component of ptx_coef has another value than 0."""
+    """The inputs of a PtxSource; visible while the value of the ptx_coef component is not 0."""
     with gr.Row(visible=False, elem_id="start-ptx") as row:
         file = gr.File(
             label="Texts for PPO-ptx (default: those of the embedded model)", file_types=[".txt", *FILE_SUFFIXES]
@@ -170,7 +170,7 @@ def ptx_inputs(coefficient: Any) -> tuple[Any, Any]:
 
 
 def preset_config(name: str, algorithm: str = "ppo", temperature: float = 1.0) -> PolicyConfig:
-    """The preset over the algorithm's recommended settings, at a project's temperature.
+    """The algorithm's recommended settings, overridden by the preset, at a project's temperature.
 
     Raises ConfigError for an unknown preset.
     """
@@ -180,9 +180,9 @@ def preset_config(name: str, algorithm: str = "ppo", temperature: float = 1.0) -
 
 
 def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
-    """The reward models to start on, newest first, the default among them, and the state of the labels.
+    """The reward models that a run can use, newest first, the default one, and the state of the labels.
 
-    note_cache: `reward_note` by the id of the reward model, which never changes.
+    note_cache: `reward_note` by the id of the reward model; a note never changes.
     """
     project = ctx.project
     reward_rows, project_runs = list_reward_models(ctx.db, project.id), runs(ctx.db, project.id)
@@ -212,7 +212,7 @@ def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
 
 
 def labels_text(db: Database, project_id: int) -> str:
-    """The labels that dpo and sft learn from without a reward model: "24 labels of people"; "" where none prefers a text."""
+    """The labels that dpo and sft learn from without a reward model: "24 labels of people"; "" if none prefers a text."""
     counts = vote_counts(db, project_id)
     source = Source.HUMAN if label_count(counts[Source.HUMAN]) else Source.SIMULATED
     has_preference = counts[source][Choice.FIRST] + counts[source][Choice.SECOND] > 0
@@ -221,7 +221,7 @@ def labels_text(db: Database, project_id: int) -> str:
 
 
 def run_estimate(ctx: Context, form: Form, values: Sequence[Any]) -> str:
-    """How long a run with the values of the form takes; "" while they are no settings."""
+    """How long a run with the values of the form takes; "" if the values are invalid."""
     try:
         config = PolicyConfig.from_dict(form.parse(values))
     except ConfigError:
@@ -230,7 +230,7 @@ def run_estimate(ctx: Context, form: Form, values: Sequence[Any]) -> str:
 
 
 def reward_note(row: ListedRewardModel) -> str:
-    """What a run on a reward model learns from, and a warning where the reward model may be guessing."""
+    """What a run with this reward model learns from, and a warning if the reward model may be guessing."""
     if row.source is Source.HUMAN:
         note = "It learns from people's labels."
     elif judge := run_control.only_judge(row.annotators):
@@ -247,7 +247,7 @@ def start_run(
     ctx: Context, form: Form, payload: StartRun, values: Sequence[Any], ptx_source: PtxSource | None = None,
     runner: ImportRunner = run_in_subprocess, *, reward_terms: str = "",
 ) -> Run:  # fmt: skip
-    """Start a run with the values of the form. ptx_source is read where ptx_coef is above 0; reward_terms: one a line.
+    """Start a run with the values of the form. ptx_source is read if ptx_coef is above 0; reward_terms: one per line.
 
     Raises LabError.
     """

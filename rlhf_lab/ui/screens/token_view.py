@@ -34,7 +34,7 @@ class StepConstants(TypedDict):
 class Equation(NamedTuple):
     """A number of a token: its name, the equation over columns, the same in symbols, and what the number means.
 
-    equation: "" where the number depends on more than this response.
+    equation: "" if the number depends on more than this response.
     """
 
     name: str
@@ -53,7 +53,7 @@ class ColorScale(NamedTuple):
 
 
 def token_view(db: Database, run_id: int, step: int) -> dict[str, Any]:
-    """The stored responses of one step for the page; no rows where none were stored. StoreError: there is no such run."""
+    """The stored responses of one step for the page; no rows if none were stored. Raises StoreError if there is no such run."""
     run = get_run(db, run_id)
     config = PolicyConfig.from_dict(run.config)
     beta = metric_at(db, run_id, step, "objective/kl_coef")
@@ -273,7 +273,8 @@ def max_distance(scale: ColorScale, all_columns: Iterable[TokenColumns]) -> floa
 def color_intensity(offset: float, largest: float) -> float:
     """The colour of a value `offset` away from neutral: positive for the colour of higher values, negative for the other.
 
-    Its size grows with the distance up to 1 (the strongest colour behind text: lab.css) at `largest` and beyond. NaN has none.
+    Its absolute value grows with the distance, up to 1 at `largest` and beyond (the strongest colour behind text: lab.css). 0 for
+    NaN.
     """
     if math.isnan(offset) or abs(offset) < EPSILON:
         return 0.0

@@ -1,6 +1,6 @@
 """Tournaments on the screen "Compare": people judge blind pairs of up to eight models; the answers rank the models.
 
-The pairs are judged as in a blind test. These answers are no labels: nothing is trained on them.
+The pairs are judged as in a blind test. These answers are not labels: nothing is trained on them.
 """
 
 import contextlib
@@ -56,7 +56,8 @@ class StartPayload(Payload):
 
 
 class JudgePayload(Payload):
-    """An answer to the pair on screen (its token), and the request for the next one; without a choice only the latter."""
+    """An answer to the pair on screen, which `token` identifies, and the request for the next pair; without a choice only the
+    request."""
 
     annotator: str | None = None
     tournament_id: int
@@ -72,7 +73,7 @@ class TournamentPayload(Payload):
 
 
 def start(ctx: Context, payload: StartPayload) -> Tournament:
-    """Let the engine sample the contestants' texts to prompts of the evaluation split. Raises LabError."""
+    """Let the engine sample the contestants' texts for prompts of the evaluation split. Raises LabError."""
     contestants = list(dict.fromkeys(payload.contestants))
     if not 2 <= len(contestants) <= MAX_CONTESTANTS:
         raise LabError(f"A tournament needs 2 to {MAX_CONTESTANTS} different models; {len(contestants)} are chosen.")
@@ -143,7 +144,7 @@ def delete(ctx: Context, payload: TournamentPayload, annotator: str) -> dict[str
 
 
 def state(ctx: Context, tournament_id: int | None, annotator: str) -> dict[str, Any]:
-    """What a person sees: the pair on their screen, without names, and the ranking. annotator: "" for a viewer."""
+    """What the page shows a person: the pair to judge, without names, and the ranking. annotator: "" for a viewer."""
     all_ids = [tournament.id for tournament in tournaments(ctx.db, ctx.project.id)]
     tournament = _find(ctx, tournament_id)
     if tournament is None:
@@ -175,7 +176,7 @@ def answers_note(answers: list[TournamentAnswer]) -> str:
 
 
 def _ranking(ctx: Context, job: Job, contestants: list[Contestant], answers: list[TournamentAnswer]) -> dict[str, Any]:
-    """The standings, best first, and in their order the matrix: how often the row was preferred to the column."""
+    """The standings, best first, and in the same order the matrix of how often the row was preferred to the column."""
     assert job.result is not None
     gold: list[list[float]] = []
     with contextlib.suppress(StoreError):
@@ -217,7 +218,7 @@ def _shown_pair(answers: list[TournamentAnswer], annotator: str) -> PairKey | No
 
 
 def _token(tournament_id: int, key: PairKey, annotator: str) -> str:
-    """Stands for the pair on the page: the indices of the contestants would reveal which text is from the base model."""
+    """Identifies the pair on the page. The indices of the contestants would reveal which text is from the base model."""
     return str(derive_seed(tournament_id, *key, annotator))
 
 
@@ -235,7 +236,7 @@ def _ready_tournament(ctx: Context, tournament_id: int) -> tuple[Tournament, lis
 
 
 def _find(ctx: Context, tournament_id: int | None) -> Tournament | None:
-    """The project's tournament with this id, None where there is none. tournament_id: None for the newest."""
+    """The project's tournament with this id, None if there is none. tournament_id: None for the newest."""
     found = tournaments(ctx.db, ctx.project.id)
     if tournament_id is None:
         return found[0] if found else None

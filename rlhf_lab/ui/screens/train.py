@@ -86,7 +86,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
 
 def control_run(ctx: Context, control: RunControl) -> None:
-    """Raises LabError for what cannot be done."""
+    """Perform a control action on a run. Raises LabError if that is not possible."""
     run_id = control.run
     match control.action:
         case "pause":

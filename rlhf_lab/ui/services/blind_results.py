@@ -1,4 +1,4 @@
-"""The pairs of a blind test, read from its jobs, and its outcome in sentences: for one person, for everybody, and compared with
+"""The pairs of a blind test, read from its jobs, and its outcome in sentences: for one person, for all people, and compared with
 the reward model's choices."""
 
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ def pair_texts(first: Job, second: Job) -> dict[int, BlindPair] | None:
 
 
 def texts_by_position(job: Job) -> dict[int, tuple[str, float | None]] | None:
-    """The text and score of each prompt that was not too long, by its position in the test; None until the job is done."""
+    """A job's text and score for each prompt that was not too long, by position in the test; None until the job is done."""
     view, best_of = column_view(job), int(job.payload.get("best_of", 1))
     if "texts" not in view:
         return None
@@ -55,7 +55,7 @@ def texts_by_position(job: Job) -> dict[int, tuple[str, float | None]] | None:
 
 
 def prompts_of_test(job: Job) -> list[str]:
-    """The prompts of a test. A best-of-n job has each n times."""
+    """The prompts of a test, each once; a best-of-n job contains each of them n times."""
     return list(job.payload["prompts"][:: int(job.payload.get("best_of", 1))])
 
 
@@ -130,8 +130,8 @@ def count_choices(choices: Iterable[Choice]) -> ChoiceCounts:
 
 
 def preference_sentence(counts: ChoiceCounts, names: list[str], *, third_person: bool = False) -> str:
-    """ "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."; with a warning where
-    the interval contains one half."""
+    """ "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."; with a warning if the
+    interval contains one half."""
     wins, decided = max(counts.first, counts.second), counts.first + counts.second
     return outcome_sentence(
         counts, names, "likes" if third_person else "like", "decided pairs", wilson_interval(wins, decided)
@@ -154,7 +154,7 @@ def group_preference_sentence(counts_per_pair: list[ChoiceCounts], names: list[s
 def outcome_sentence(
     counts: ChoiceCounts, names: list[str], verb: str, unit: str, interval: tuple[float, float] | None
 ) -> str:
-    """interval: of the share of the model that is liked more often; None where there are too few pairs."""
+    """The outcome as a sentence. interval: of the share of the preferred model; None if there are too few pairs."""
     decided = counts.first + counts.second
     ties = f", {pluralize(counts.ties, 'tie')}" if counts.ties else ""
     if not decided:

@@ -1,4 +1,4 @@
-"""Quality of the people who label: experts, what the gold rule means for a person, and the figures for the operator."""
+"""Quality control of annotators: experts, the gold rule applied to a person, and the figures for the operator."""
 
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ NOTE_TEXT = (
 
 
 class Standing(NamedTuple):
-    """What the gold rule means for a person. pause, note: texts for them, "" for none."""
+    """The consequences of the gold rule for a person. pause, note: texts shown to them, "" for none."""
 
     pause: str = ""
     note: str = ""
@@ -35,7 +35,7 @@ def annotator_notice(ctx: Context, project_id: int, annotator: str, rules: Label
 
 
 def pause_text(ctx: Context, annotator: str) -> str:
-    """What a person reads whom the gold rule has paused; "" for others."""
+    """The text for a person whom the gold rule has paused; "" for others."""
     project_id = ctx.project.id
     return annotator_notice(ctx, project_id, annotator, get_labelling_config(ctx.db, project_id)).pause
 
@@ -58,7 +58,7 @@ def require_expert(ctx: Context, annotator: str) -> None:
 
 
 def disputed_view(ctx: Context, project_id: int) -> dict[str, Any]:
-    """How many pairs people disagree about, and the prompts of the first; not how anybody voted."""
+    """The number of pairs about which people disagree, and the prompts of the first ones, without the votes."""
     count, pairs = disputed_pairs(ctx.db, project_id, "")
     return {"count": count, "pairs": [{"id": pair.id, "turns": turns_of_prompt(pair.prompt.text)} for pair in pairs]}
 

@@ -1,4 +1,4 @@
-"""What a curve does now and whether that is healthy: all rules and thresholds in one place.
+"""Diagnoses of the training curves, with all rules and thresholds: what a curve does now, and whether that is healthy.
 
     diagnose({"objective/kl": [(1, 0.0), (2, 0.4), …], …}) -> {"objective/kl": Diagnosis(Level.GOOD, "KL 0.4: …"), …}
 
@@ -41,17 +41,17 @@ ACCURACY_KNOWN = 0.95  # share of the pairs of a step: the labels are memorised
 GOLD_FLAT = 0.1  # judge points
 GOLD_FALL = 0.5  # judge points below its best
 GOLD_NOISE_FACTOR = 2.0  # times the noise margin: the best of many windows is partly luck
-#: Where there is no beta, or it is not weighed against a score: what the advice of a rule becomes.
+#: Replacements in the advice for runs in which there is no beta, or beta is not weighed against a score.
 ADVICE_WITHOUT_BETA = (
     ("raise beta or lower lr", "lower lr"), ("raise beta or stop", "stop"), ("raise lr or lower beta", "raise lr"),
     ("raise lr, lower beta, or label", "raise lr, or label"), ("stop or raise beta", "stop"), ("raise beta", "stop earlier"),
 )  # fmt: skip
-#: Offline methods hold the KL budget by the learning rate alone.
+#: Replacements for offline methods, which keep the KL budget by the learning rate alone.
 OFFLINE_BUDGET_WORDS = (
     ("beta rises until the KL is back at the budget", "the score cannot rise further there"),
     ("the KL budget lowers lr and raises beta automatically", "the KL budget lowers lr automatically"),
 )
-#: What a verdict says of a reward model, and what it says where the reward has none.
+#: Replacements for runs without a reward model.
 WORDS_WITHOUT_REWARD_MODEL = (
     ("the policy learns what the reward model likes", "the policy learns what is rewarded"),
     ("raise lr, lower beta, or label more pairs", "raise lr or lower beta"), ("raise lr, or label more pairs", "raise lr"),
@@ -75,10 +75,10 @@ class Diagnosis(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What a rule finds in one curve, before it is compared with the others.
+    """The result of a rule for one curve, before it is compared with the others.
 
-    restrains: it advises that the policy move less (lower lr, raise beta, stop). if_restrained: the message without its advice
-    to let the policy move more, for the case that another finding restrains; None where it has no such advice.
+    restrains: it advises to move the policy less (lower lr, raise beta, stop). if_restrained: the message without its advice to
+    move the policy more, which is used if another finding restrains; None if it has no such advice.
     """
 
     level: Level
@@ -99,9 +99,9 @@ class SettingChange(NamedTuple):
 class Trend(NamedTuple):
     """initial: mean of the first window; previous, current: means of the last two windows; best: the highest window mean.
 
-    num_points: the number of finite values. noise_margin: the change that noise alone makes between two windows (2 standard
-    errors). latest: the newest value. A curve that ends on the other side of its window's mean neither rises nor falls: it may
-    be turning.
+    num_points: the number of finite values. noise_margin: the change between two windows that noise alone may cause (2 standard
+    errors). latest: the newest value. A curve does not count as rising if latest is below the mean of its window, nor as falling
+    if latest is above it: it may be turning.
     """
 
     initial: float
@@ -146,7 +146,7 @@ class CurveTrends(dict[str, Trend]):
         return KL_HIGH if self.kl_budget is None else KL_BUDGET_FAR * self.kl_budget
 
     def to_move_less(self, advice: str) -> str:
-        """The advice; what happens anyway where a KL budget steers lr and beta."""
+        """The advice, or with a KL budget, which adapts lr and beta, a statement of what happens automatically."""
         return advice if self.kl_budget is None else "the KL budget lowers lr and raises beta automatically"
 
 
@@ -166,7 +166,7 @@ def trend(points: Sequence[Point]) -> Trend | None:
 
 
 def noise_sd(values: Sequence[float]) -> float:
-    """The sd of the noise around a smooth curve, from the median difference of neighbours; 0 for fewer than 3 values."""
+    """The sd of the noise around a smooth curve, from the median difference of adjacent values; 0 for fewer than 3 values."""
     if len(values) < 3:
         return 0.0
     return statistics.median(abs(b - a) for a, b in itertools.pairwise(values)) / MEDIAN_ABS_NORMAL_DIFFERENCE
@@ -176,9 +176,9 @@ def diagnose(
     curves: Curves, changes: Sequence[SettingChange] = (), kl_budget: float | None = None, algorithm: str = "ppo",
     *, has_reward_model: bool = True,
 ) -> dict[str, Diagnosis]:  # fmt: skip
-    """A diagnosis for every metric that has a rule and a curve; an alert where its newest value is not finite.
+    """A diagnosis for every metric that has a rule and a curve; an alert if the newest value is not finite.
 
-    has_reward_model: else the score is a sum of reward terms.
+    has_reward_model: False if the score is a sum of reward terms only.
     """
     trends = CurveTrends(
         {name: curve_trend for name, points in curves.items() if (curve_trend := trend(points)) is not None}
@@ -205,8 +205,8 @@ def diagnose(
 
 
 def _replacements(algorithm: str, *, has_reward_model: bool, has_unit: bool) -> list[tuple[str, str]]:
-    """What the diagnoses of a run say in other words: an offline method is measured every few steps and, but for dpo, has no
-    beta; reward terms alone have nothing to label, and are in sd only where their unit was measured."""
+    """Replacements in the messages of a run's diagnoses. An offline method is measured every few steps and, except for dpo, has
+    no beta. A run with reward terms only has nothing to label, and its score is in sd only if their unit was measured."""
     pairs: list[tuple[str, str]] = []
     if algorithm in OFFLINE_ALGORITHMS:
         pairs.append((f"in {WINDOW} steps", f"in {WINDOW} measurements"))
@@ -225,8 +225,8 @@ def _reworded(diagnosis: Diagnosis, replacements: Sequence[tuple[str, str]]) -> 
 
 
 def _without_contradictions(findings: Mapping[str, Finding], trends: CurveTrends) -> dict[str, Diagnosis]:
-    """The findings as diagnoses. Advice to move more is left out where a finding advises to move less, the KL is high, or a KL
-    budget decides how much the policy moves."""
+    """The findings as diagnoses. Advice to move the policy more is left out if a finding advises to move it less, if the KL is
+    high, or if a KL budget decides how much it moves."""
     kl = trends.get("objective/kl")
     is_restrained = (
         trends.kl_budget is not None
@@ -241,7 +241,7 @@ def _without_contradictions(findings: Mapping[str, Finding], trends: CurveTrends
 
 
 def _not_finite_since(points: Sequence[Point]) -> int | None:
-    """The step from which on no value is finite, if the newest is not; an earlier gap does not count."""
+    """The first step of the non-finite values at the end of a curve; None if the newest value is finite."""
     first_step = None
     for step, value in reversed(points):
         if math.isfinite(value):
@@ -288,8 +288,8 @@ def _score(score: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
 
 
 def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
-    """A falling score and its likely cause: a changed setting (a lowered beta is none), or updates that another curve shows to be
-    too large."""
+    """The finding for a falling score, with its likely cause: a changed setting (but not a lowered beta), or updates that are too
+    large according to another curve."""
     causes = [change for change in trends.recent_changes if change.name == "lr" or change.new > change.old]
     if not causes:
         if _has_large_updates(trends):
@@ -394,7 +394,7 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
 
 
 def _kl_at_budget(kl: Trend, budget: float) -> Finding:
-    """A KL that has reached the budget, or is beyond it."""
+    """The finding for a KL that has reached or exceeded the budget."""
     if kl.current > KL_BUDGET_FAR * budget:
         text = f"KL {kl.current:.1f}: far beyond the budget of {budget:g}. Look at the best checkpoint, or stop."
         return Finding(Level.ALERT, text, restrains=True)

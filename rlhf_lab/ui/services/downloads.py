@@ -1,7 +1,7 @@
 """Exports that the page offers as downloads: written under HOME/exports, moved to Gradio's cache (from which it serves files).
 
-The cached path contains a hash of the content, so nobody can guess it. Files are removed an hour after they were last offered;
-what a stopped page leaves behind, the next one removes.
+The cached path contains a hash of the content, so nobody can guess it. Files are removed an hour after they were last offered.
+Files that a stopped page's process left behind are removed by the next one.
 """
 
 import contextlib
@@ -38,10 +38,10 @@ MAX_AGE_S = 3600.0
 
 
 class ExportRequest(Payload):
-    """What to export. run, reward_model: numbers, "" where the page has none to choose from.
+    """What to export. run, reward_model: ids, "" if the page has none to choose from.
 
-    The others are options of labels and dataset. annotators: only theirs; all where it is empty. layout: "+chats" at its end
-    writes chat messages.
+    The other fields are options of labels and dataset. annotators: whose labels are exported; if empty, those of all. layout: a
+    layout that ends with "+chats" writes chat messages.
     """
 
     kind: Literal["labels", "dataset", "run", "adapter", "model", "reward-model", "backup"]
@@ -57,7 +57,7 @@ class ExportRequest(Payload):
 
 
 class DownloadService:
-    """Files for the visitors of the page, of the open project."""
+    """Creates the downloads of the open project."""
 
     def __init__(self, ctx: Context, cache: Path | None = None) -> None:
         self.ctx = ctx
@@ -66,7 +66,7 @@ class DownloadService:
         self.cleanup()
 
     def create(self, request: ExportRequest) -> dict[str, Any]:
-        """Write an export; {"path": what the browser may fetch, "name", "bytes"}. Raises LabError."""
+        """Write an export; returns {"path": where the browser can fetch it, "name", "bytes"}. Raises LabError."""
         if request.kind in ("labels", "dataset"):
             self._fractions[request.request_id] = 0.0
         work_folder = self.ctx.home / EXPORT_FOLDER / secrets.token_hex(8)
@@ -89,7 +89,7 @@ class DownloadService:
         return {"path": cached_path.as_posix(), "name": cached_path.name, "bytes": cached_path.stat().st_size}
 
     def fraction_written(self, request_id: int) -> float | None:
-        """Of the labels of an export that is being written; None for any other."""
+        """The fraction of labels already written, for an export that is being written; None for any other."""
         return self._fractions.get(request_id)
 
     def _write(self, work_folder: Path, request: ExportRequest) -> Path:
@@ -129,9 +129,9 @@ class DownloadService:
             raise ConfigError("Another project has been opened. Open this one again, then export.")
 
     def cleanup(self) -> None:
-        """Remove what was offered more than an hour ago, and what an interrupted export left."""
+        """Remove files that were offered more than an hour ago, and files that an interrupted export left."""
         for file in self.cache.glob("*/*"):
-            with contextlib.suppress(OSError):  # another page was quicker, or more is offered from its folder
+            with contextlib.suppress(OSError):  # already removed by another page, or its folder has other files
                 if _is_expired(file):
                     file.unlink()
                     file.parent.rmdir()

@@ -1,4 +1,4 @@
-"""Texts that a page asks the engine for: by which models, how, who may see them, and the results."""
+"""Texts that a page requests from the engine: models, sampling settings, who may see the texts, and results."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -17,12 +17,12 @@ from rlhf_lab.ui.events import DecimalNumber, Payload
 MAX_SAMPLES, MAX_TOKENS, MAX_SEED = 16, 512, 2**31 - 1
 MAX_COLUMNS = 3
 MAX_TEXTS_PER_COLUMN = 64
-MAX_QUEUED_JOBS = 24  # short jobs, of all pages
+MAX_QUEUED_JOBS = 24  # short jobs of all pages together
 BEST_OF_CHOICES = (4, 16)
 
 
 class SamplingPayload(Payload):
-    """How models are to sample. models: checkpoints as JobKind.COMPLETE names them, or base/best/N."""
+    """The sampling settings. models: checkpoints as JobKind.COMPLETE names them, or base/best/N."""
 
     models: list[str]
     seed: int = Field(title="seed", ge=0, le=MAX_SEED)
@@ -32,7 +32,7 @@ class SamplingPayload(Payload):
 
 
 def check_queue_capacity(ctx: Context) -> None:
-    """Raises LabError where so many short jobs are queued that another one would wait for minutes, or a demo is about to be
+    """Raises LabError if so many short jobs are queued that another one would wait for minutes, or if a demo is about to be
     reset."""
     if ctx.demo is not None:
         ctx.demo.check_open()
@@ -52,9 +52,9 @@ def submit_completions(
     requester: str = "",
     skip_too_long: bool = False,
 ) -> list[Job]:
-    """One COMPLETE job per model, all with the same seed. Raises LabError.
+    """Submit one COMPLETE job per model, all with the same seed. Raises LabError.
 
-    requester: see `own_job`; "" where nobody may read the jobs' texts as such (a blind test).
+    requester: see `own_job`; "" if nobody may read the texts directly (a blind test).
     skip_too_long: prompts too long for the model are skipped; otherwise the job fails.
     """
     common: dict[str, Any] = {
@@ -89,7 +89,7 @@ def own_job(ctx: Context, job_id: int, kind: JobKind, requester: str) -> Job:
 
 
 def texts_per_sample(model: str) -> int:
-    """How many texts a model samples for each that is shown: n for "base/best/N". 1 for a model that cannot be asked for."""
+    """How many texts a model samples for each text that is shown: n for "base/best/N", else 1, also for an unknown model."""
     return next((n for n in BEST_OF_CHOICES if model == f"base/best/{n}"), 1)
 
 
@@ -117,7 +117,7 @@ def build_job_payload(model: str, prompts: Sequence[str], reward_model_id: int |
 def column_view(job: Job, judge: str = "") -> dict[str, Any]:
     """A model's texts with their scores and the judge's gold scores; of best of n only the chosen texts.
 
-    {"is_waiting": True, "running"} before that, {"is_waiting": False, "error"} where the job failed.
+    {"is_waiting": True, "running"} until the job is done; {"is_waiting": False, "error"} if it failed.
     """
     if job.status in UNFINISHED_JOB_STATUSES:
         return {"is_waiting": True, "running": job.status is JobStatus.RUNNING}
@@ -142,5 +142,5 @@ def column_view(job: Job, judge: str = "") -> dict[str, Any]:
 
 
 def best_indices(scores: Sequence[float], n: int) -> list[int]:
-    """The index of the best score in each group of n; of equal ones the first."""
+    """The index of the best score in each group of n, the first one of equal scores."""
     return [max(range(i, i + n), key=lambda k: scores[k]) for i in range(0, len(scores) - n + 1, n)]

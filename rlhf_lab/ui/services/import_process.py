@@ -1,4 +1,4 @@
-"""Uploaded files are read in a process of their own: `python -m rlhf_lab.importers`.
+"""Reads uploaded files in a separate process, `python -m rlhf_lab.importers`.
 
 `datasets` loads torch, and a malicious file that exhausts the memory must not end the page's process.
 """
@@ -16,7 +16,7 @@ from rlhf_lab.errors import DataError
 
 REPOSITORY_ROOT = Path(rlhf_lab.__file__).parents[1]
 TIMEOUT_S = 300.0
-#: Suffixes of files with rows; texts alone may also be in a .txt.
+#: Suffixes of files with rows; plain texts may also be in a .txt file.
 FILE_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".ndjson")
 
 
@@ -46,7 +46,7 @@ ImportRunner = Callable[[ImportProcessRequest], dict[str, Any]]
 
 
 def run_in_subprocess(request: ImportProcessRequest) -> dict[str, Any]:
-    """Raises DataError when the process ends without a reply or exceeds TIMEOUT_S."""
+    """Run the import process. Raises DataError if it ends without a reply or exceeds TIMEOUT_S."""
     what_remains = "nothing was imported"
     if request.get("save"):  # an import commits in chunks
         what_remains = "rows imported until then are kept; import the same file again to add the rest"
@@ -70,7 +70,7 @@ def run_in_subprocess(request: ImportProcessRequest) -> dict[str, Any]:
 
 
 def read_text_column(file: str, column: str, runner: ImportRunner = run_in_subprocess) -> tuple[list[str], str]:
-    """The texts of a column of a file ("" for the usual column), and their source as shown to a person. Raises DataError."""
+    """The texts of a column of a file ("" for the default column), and their source as shown to a person. Raises DataError."""
     reply = runner({"texts": f"{file}:{column}" if column else file})
     if "error" in reply:
         raise DataError(str(reply["error"]))

@@ -1,7 +1,7 @@
-"""What the screen "Label" shows of the instant reward model: its accuracy, and what it expected of the vote just cast.
+"""What the screen "Label" shows of the instant reward model: its accuracy, and its prediction of the vote just cast.
 
-Everybody may see the accuracy. The scores of a pair are shown to the person who voted on it, after their vote, and to nobody
-else: for others it may still be open.
+Everybody may see the accuracy. The scores of a pair are shown only to the person who voted on it, after their vote, because
+others may still have to vote on it.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from rlhf_lab.ui.context import Context
 
 
 def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> dict[str, Any]:
-    """The newest figures; `pending` while the vote is still to be learnt from, then `prediction` if there is one."""
+    """The newest figures; `pending` until the model has learnt from the vote, then `prediction`, if there is one."""
     project, service = ctx.project, ctx.instant_reward
     pending = bool(vote_uuid) and service.is_pending(
         vote_uuid
@@ -38,7 +38,7 @@ def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> dict[str, Any]
 
 
 def prediction_view(vote: Vote, prediction: Prediction) -> dict[str, Any]:
-    """Scores of the text that the vote prefers and of the other one; of the left and the right text for a vote without a winner.
+    """The scores of the preferred and the other text; for a vote without a preferred text, of the left and the right one.
 
     expected: whether the preferred text scored higher.
     """

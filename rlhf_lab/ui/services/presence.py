@@ -1,9 +1,9 @@
-"""Who has the page open now. Kept in memory: pages report themselves every few seconds, also to a restarted server."""
+"""Who has the page open now. Kept only in memory, because pages report every few seconds, also to a restarted server."""
 
 import threading
 import time
 
-PRESENCE_TIMEOUT_S = 40.0  # a page that reported nothing for this long is closed
+PRESENCE_TIMEOUT_S = 40.0  # a page that has not reported for this long counts as closed
 MAX_NAMES = 10_000
 
 

@@ -1,4 +1,4 @@
-"""Several runs side by side: a metric over the steps, score and gold over the distance from the base, different settings."""
+"""Comparison of several runs: a metric over the steps, score and gold over the distance from the base, different settings."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from rlhf_lab.ui.services.run_summary import JsonPoint, RunView
 MAX_RUNS = 8
 MAX_POINTS = 600  # of a curve over the steps
 BUCKETS = 16  # points of a curve over √KL: single steps are noisy in both directions
-MAX_UNBUCKETED_STEPS = 8  # up to so many steps each one is a point
+MAX_UNBUCKETED_STEPS = 8  # for runs of at most this many steps, each step is a point
 KL, SCORE, GOLD = "objective/kl", "objective/scores", "objective/gold"
 NO_POINT_LIMIT = 10**9
 
@@ -76,7 +76,7 @@ def compare_runs(db: Database, selected_runs: Sequence[Run], metric: str) -> Run
 def frontier(kl: Sequence[Point], values: Sequence[Point]) -> list[list[float]]:
     """[√KL, value, first step, last step] of buckets of consecutive steps, each the mean of its steps.
 
-    A run of more than MAX_UNBUCKETED_STEPS has two or more steps in a bucket. √KL is the usual scale for over-optimisation
+    A run of more than MAX_UNBUCKETED_STEPS steps has at least two steps per bucket. √KL is the usual scale for over-optimisation
     (Gao et al. 2022); the k1 estimate can be negative at the start, which counts as 0. Steps where either value is missing or
     not finite are left out.
     """
@@ -137,7 +137,7 @@ def run_settings(db: Database, run: Run) -> dict[str, str]:
 
 
 def _label_settings(run: Run, row: RewardModelRow | None) -> dict[str, str]:
-    """Of its reward model's labels, or of its own; none of a run that reads no labels."""
+    """The settings of the labels of a run's reward model, or of the run itself; empty if the run uses no labels."""
     if row is None and "labels" not in run.manifest:
         return {}
     labels = row.snapshot if row else LabelSnapshot.from_record(run.manifest["labels"])
@@ -146,7 +146,7 @@ def _label_settings(run: Run, row: RewardModelRow | None) -> dict[str, str]:
 
 
 def changes_text(view: RunView) -> str:
-    """What people changed during the run, without pauses, which change no number."""
+    """What people changed during the run. Pauses are left out, because they do not change the results."""
     markers = [marker for marker in run_summary.change_markers(view) if "→" in marker["text"]]
     return "; ".join(f"{marker['text']} after step {marker['step']}" for marker in markers)
 

@@ -1,8 +1,8 @@
-"""What the Train screen polls once a second: only what is new since its last poll.
+"""What the Train screen polls once a second: only the changes since its last poll.
 
-The curves of a run are cached and only extended, so a poll costs the same at step 10 and at step 10,000, however many pages
-poll. An `epoch` names one unbroken history: when steps were rolled back (a resume from an older checkpoint) it changes, and
-pages are sent everything again ("reset").
+The curves of a run are cached and extended, so that a poll takes as long at step 10,000 as at step 10, for any number of pages.
+The `epoch` identifies one uninterrupted history: it changes when steps were rolled back (a resume from an older checkpoint), and
+pages are then sent everything again ("reset").
 """
 
 import threading
@@ -40,7 +40,7 @@ FEED_METRICS = (
 
 
 class FeedQuery(Payload):
-    """run: the id of the run to show, anything else for the newest. The rest repeats the last reply."""
+    """run: the id of the run to show, anything else for the newest. The other fields are values of the last reply."""
 
     run: int | str | None = None
     epoch: str | None = None
@@ -55,7 +55,7 @@ class DiagnosisRow(TypedDict):
 
 
 class LiveState(TypedDict):
-    """What may change with every step. eta_s: seconds."""
+    """The part of a reply that may change with every step. eta_s: seconds."""
 
     run: dict[str, Any]
     verdicts: dict[str, DiagnosisRow]
@@ -66,7 +66,8 @@ class LiveState(TypedDict):
 
 
 class StaticState(TypedDict):
-    """What hardly ever changes. runs: (id, name, status); reward_models: (id, label); reward_terms: (metric, weight)."""
+    """The part of a reply that rarely changes. runs: (id, name, status); reward_models: (id, label); reward_terms: (metric,
+    weight)."""
 
     label_source: str
     runs: list[tuple[int, str, RunStatus]]
@@ -79,7 +80,7 @@ class StaticState(TypedDict):
 
 
 class FeedReply(LiveState):
-    """points: by metric, all of them after a reset, otherwise the new ones."""
+    """points: by metric; all points after a reset, otherwise the new ones."""
 
     revision: str
     epoch: str
@@ -92,13 +93,13 @@ class FeedReply(LiveState):
 
 
 class FullFeedReply(FeedReply):
-    """Sent where static_id changed."""
+    """Sent if static_id changed."""
 
     static: StaticState
 
 
 class CurveCache:
-    """The curves of one run up to the step in the run's row; `epoch` changes when what was read before no longer holds."""
+    """The curves of one run up to the step in the run's row; `epoch` changes when points already read become invalid."""
 
     def __init__(self, run_id: int) -> None:
         self.run_id = run_id
@@ -111,7 +112,7 @@ class CurveCache:
         self.epoch = f"{self.run_id}.{time.time_ns()}"
 
     def refresh(self, db: Database, step: int) -> None:
-        """Read what is new up to `step`. Later rows wait for the next call, otherwise they would be sent twice."""
+        """Read new points up to `step`. Later ones are left to the next call, otherwise they would be sent twice."""
         last_known = max(self.last_step, 0)
         # Read the last known step again: if its values changed, the history was rewritten.
         new_points = metric_series(db, self.run_id, FEED_METRICS, last_known - 1, max_points=10**9)
@@ -138,7 +139,7 @@ class CurveCache:
 
 
 def _value_repr_at(points: list[Point], step: int) -> str:
-    """The value at a step as text, because NaN does not equal itself; "" where there is none."""
+    """The value at a step as text, because NaN does not equal itself; "" if there is none."""
     return next((repr(value) for point_step, value in points if point_step == step), "")
 
 
@@ -170,7 +171,7 @@ class _RunStatus:
 
     def activity_text(self, *, has_base_samples: bool) -> str:
         run, job, engine = self.view.run, self.job, self.engine
-        without_engine = job is None and run.status is RunStatus.RUNNING  # in processes that no engine started
+        without_engine = job is None and run.status is RunStatus.RUNNING  # its processes were not started by an engine
         return run_summary.activity_text(
             run,
             EngineState.ALIVE if without_engine else engine.state,
@@ -185,7 +186,7 @@ class _RunStatus:
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """What every page is sent at one revision."""
+    """The data that every page gets at one revision."""
 
     revision: str
     live: LiveState
@@ -203,7 +204,7 @@ class RunFeed:
         self._caches: OrderedDict[int, tuple[CurveCache, _Snapshot | None]] = OrderedDict()
 
     def poll(self, query: dict[str, Any]) -> FullFeedReply | FeedReply | dict[str, bool | None]:
-        """The reply to a FeedQuery: {"unchanged": True} where the page shows it already, {"run": None} without any run."""
+        """The reply to a FeedQuery: {"unchanged": True} if the page already shows it, {"run": None} if there is no run."""
         request = parse_payload(FeedQuery, query)
         db, project_runs = self.ctx.db, runs(self.ctx.db, self.ctx.project.id)
         run = run_summary.select_run(project_runs, request.run)
@@ -237,7 +238,7 @@ class RunFeed:
             cache.refresh(self.ctx.db, run.step)
             static = self._static_state(status)
             started_at = run_summary.activity_started_at(run, status.job)
-            static_id = revision_of([run.id, static])  # a page that chooses another run begins with nothing
+            static_id = revision_of([run.id, static])  # a page that shows another run starts empty
             snapshot = _Snapshot(revision, _live_state(status, cache), static, static_id, started_at)
         self._caches[run.id] = (cache, snapshot)
         while len(self._caches) > MAX_CACHED_RUNS:

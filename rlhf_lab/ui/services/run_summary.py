@@ -1,4 +1,4 @@
-"""What the Train screen says about a run, worked out from rows of the store. Nothing here changes the store."""
+"""What the Train screen says about a run, computed from rows of the store. Nothing here changes the store."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from rlhf_lab.ui.services.curve_diagnosis import HYPHEN_AS_MINUS, SettingChange
 
 _Row = TypeVar("_Row", Run, ListedRewardModel)
 JsonPoint = list[float | None]  # [step, value]; None for a value that is not finite
-MAX_INTERVAL_WIDTH = 0.25  # a wider interval is shown in place of the figure; the page's script has the same limit
+MAX_INTERVAL_WIDTH = 0.25  # a wider interval is shown instead of the figure; the page's script has the same limit
 ENGINE_LOST_TEXT = (
     "The engine does not answer. It is restarted automatically, and the run continues from its last checkpoint."
 )
@@ -46,7 +46,7 @@ class RunView:
 
 
 class ChangeMarker(TypedDict):
-    """What a person changed; step: the steps done before it took effect."""
+    """A change by a person. step: the number of steps done before it took effect."""
 
     step: int
     text: str
@@ -60,16 +60,16 @@ class SelfChecks(TypedDict):
 
 
 class ScaleChange(NamedTuple):
-    """A change that gave a metric another scale; step: the steps done before it took effect."""
+    """A change of a metric's scale. step: the number of steps done before it took effect."""
 
     step: int
     description: str
 
 
 def select_run(project_runs: Sequence[Run], requested_id: int | str | None) -> Run | None:
-    """The requested run, else the newest that trains or is paused, else the next of those that wait, else the newest.
+    """The requested run, else the newest that trains or is paused, else the next one in the queue, else the newest.
 
-    The runs come newest first.
+    project_runs: newest first.
     """
     for run in project_runs:
         if requested_id is not None and str(run.id) == str(requested_id):
@@ -80,7 +80,7 @@ def select_run(project_runs: Sequence[Run], requested_id: int | str | None) -> R
 
 
 def newest_rows(rows: Sequence[_Row], max_count: int, shown_id: int | None) -> list[_Row]:
-    """The newest rows and the one that is shown, however old it is. The rows come newest first."""
+    """The newest rows, and the row that is shown, however old it is. rows: newest first."""
     return [row for index, row in enumerate(rows) if index < max_count or row.id == shown_id]
 
 
@@ -91,7 +91,7 @@ def live_settings(run: Run) -> list[str]:
 
 
 def current_state(view: RunView) -> dict[str, Any]:
-    """What changes from step to step. Live settings have the value last requested, in force or not."""
+    """The state that changes from step to step. Live settings have the value last requested, even if it is not in force yet."""
     run = view.run
     values: dict[str, Any] = {name: run.config[name] for name in LIVE_SETTINGS}
     for event in view.events:
@@ -104,13 +104,14 @@ def current_state(view: RunView) -> dict[str, Any]:
 
 
 def current_reward_model_id(view: RunView) -> int | None:
-    """The reward model that a run learns from: the first one, or the one last switched to. None for other reward terms."""
+    """The reward model that a run learns from: the first one, or the one last switched to. None without a reward model."""
     switches = [event for event in view.events if event.kind is EventKind.SWITCH_REWARD]
     return int(switches[-1].payload["reward_model_id"]) if switches else view.run.reward_model_id
 
 
 def label_source_text(db: Database, run: Run, reward_model_id: int | None = None) -> str:
-    """What the run learns from, by its first reward model or the one it was switched to; dpo and sft keep to their labels."""
+    """What the run learns from, according to its first reward model or the one it was switched to; for dpo and sft, the labels
+    stay the same."""
     algorithm, judge = str(run.config["algorithm"]), run.manifest.get("judge")
     terms = read_terms(run.manifest.get(TERMS_KEY) or [])
     learns_from_labels = algorithm in LABEL_ALGORITHMS
@@ -149,7 +150,7 @@ def encode_points(points: Iterable[Point]) -> list[JsonPoint]:
 
 
 def change_markers(view: RunView) -> list[ChangeMarker]:
-    """What people changed, as it is marked on the curves."""
+    """The changes by people that are marked on the curves."""
     run = view.run
     current: dict[str, Any] = {name: run.config.get(name) for name in LIVE_SETTINGS} | {"reward": run.reward_model_id}
     markers: list[ChangeMarker] = []
@@ -187,7 +188,7 @@ def applied_changes(view: RunView) -> list[SettingChange]:
 
 
 def pending_changes(view: RunView) -> list[str]:
-    """What people requested and the run has not applied yet; of several values of one setting the last."""
+    """Changes that people requested and the run has not applied yet; for each setting only the last value."""
     is_going = view.run.status in (RunStatus.QUEUED, RunStatus.RUNNING)
     pending, when = [], "from the next step on" if is_going else NEXT_STEP_NOTE
     for index, event in enumerate(view.events):
@@ -219,7 +220,7 @@ def last_reward_switch(run_events: Sequence[RunEvent]) -> ScaleChange | None:
 
 
 def last_rescale(metric: str, run_events: Sequence[RunEvent]) -> ScaleChange | None:
-    """The last applied change that gave a metric another scale: of the reward model, or of beta."""
+    """The last applied change, of the reward model or of beta, that changed the scale of a metric."""
     reward_switch = last_reward_switch(run_events) if metric in REWARD_SCALED_METRICS else None
     changes = [reward_switch] if reward_switch else []
     if metric in BETA_SCALED_METRICS:
@@ -240,7 +241,7 @@ def since_last_rescale(curves: Mapping[str, list[Point]], run_events: Sequence[R
 
 
 def with_scope_note(metric: str, message: str, run_events: Sequence[RunEvent]) -> str:
-    """The message of a diagnosis, which names its first step where that is not the run's."""
+    """The message of a diagnosis; if it covers only the steps since a change of scale, with a note that says so."""
     rescale = last_rescale(metric, run_events)
     if rescale is None:
         return message
@@ -258,7 +259,7 @@ def self_checks(curves: Mapping[str, list[Point]]) -> SelfChecks:
 
 
 def best_checkpoint_text(run: Run, curves: Mapping[str, list[Point]]) -> str:
-    """Which checkpoint is the best within the run's KL budget, as a sentence; "" where there is none."""
+    """Which checkpoint is the best within the run's KL budget, as a sentence; "" if there is none."""
     best_steps = curves.get("eval/best_step")
     if not best_steps:
         return ""
@@ -277,7 +278,7 @@ def activity_text(
     run: Run, engine: EngineState, *, is_running: bool, has_base_samples: bool, waits_for: Sequence[int] = (),
     engine_restarted: bool = False,
 ) -> str:  # fmt: skip
-    """What happens now, while there is nothing new to see; empty while the curves show it.
+    """What happens now, for times at which the curves do not change; empty while they do.
 
     Args:
         is_running: the engine has claimed the run's job.
@@ -324,7 +325,7 @@ def _stopped_text(run: Run) -> str:
 
 
 def activity_started_at(run: Run, job: Job | None) -> float | None:
-    """When the activity of `activity_text` began, in seconds since 1970; None where the time does not matter."""
+    """When the activity of `activity_text` began, in seconds since 1970; None if the time does not matter."""
     if run.status is RunStatus.QUEUED:
         return job.created_at if job else run.created_at
     is_first_step = run.status is RunStatus.RUNNING and run.step == 0
@@ -332,7 +333,8 @@ def activity_started_at(run: Run, job: Job | None) -> float | None:
 
 
 def samples_at_step(db: Database, run_id: int, step: int) -> dict[str, Any]:
-    """The samples of a step, each with the base model's (step 0) of the same prompt and seed. StoreError: no such run."""
+    """The samples of a step, each with the base model's sample (step 0) for the same prompt and seed. Raises StoreError if there
+    is no such run."""
     run = get_run(db, run_id)
     base_samples = {(sample.prompt, sample.seed): sample for sample in samples_at(db, run.id, 0)}
     reward_switch = last_reward_switch(events(db, run.id))

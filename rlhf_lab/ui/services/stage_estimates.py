@@ -24,7 +24,7 @@ from rlhf_lab.ui.services.generation_requests import texts_per_sample
 
 
 def reward_sentences(ctx: Context, config: RewardConfig) -> dict[str, str]:
-    """For the labels of each source; "" where there are none."""
+    """One sentence for the labels of each source; "" if there are none."""
     project = ctx.project
     speed, counts = project_speed(ctx.home, ctx.db, project), vote_counts(ctx.db, project.id)
     scored_pairs = len(unjudged_pairs(ctx.db, project.id, MAX_SCORED_PAIRS)) if speed is not None else 0
@@ -56,7 +56,7 @@ def tournament_sentence(
 
 
 def next_pair_sentence(ctx: Context) -> str:
-    """For a person who waits for a pair: with the time to load the model where the engine has not started yet."""
+    """How long the next pair takes, including the time to load the model if the engine has not started yet."""
     project = ctx.project
     speed = project_speed(ctx.home, ctx.db, project)
     jobs = queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.SAMPLE_PAIRS], statuses=UNFINISHED_JOB_STATUSES)

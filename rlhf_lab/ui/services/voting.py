@@ -1,4 +1,4 @@
-"""Votes: stored, changed, and listed for their annotator; and which text of a pair stands on the left."""
+"""Stores, changes and lists votes, and decides which text of a pair is on the left."""
 
 import hashlib
 import hmac
@@ -24,12 +24,12 @@ MAX_VOTE_MS = 3_600_000
 
 
 def is_first_on_left(annotator: str, pair_id: int, repeat: bool = False) -> bool:
-    """Whether the first completion stands on the left: random, the same after a reload, and swapped at a hidden repeat."""
+    """Whether the first completion is on the left: random, the same after a reload, and swapped at a hidden repeat."""
     return coin_flip(f"{annotator}/{pair_id}") is not repeat
 
 
 def coin_flip(key: str) -> bool:
-    """True or false by the key's hash."""
+    """A pseudorandom bool that depends only on the key."""
     return hashlib.sha256(key.encode()).digest()[0] % 2 == 0
 
 
@@ -47,7 +47,8 @@ def choice_name_of(vote: Vote) -> str:
 
 
 class Answer(Payload):
-    """What a person says about a pair. choice: which text is better, or neither. uuid: sent again, the vote counts once."""
+    """A person's answer to a pair. choice: the better text, or neither. uuid: identifies the vote, so that it counts once even
+    if it is sent again."""
 
     uuid: str
     choice: Literal["left", "right", "tie", "both_bad", "skip"]
@@ -62,7 +63,7 @@ class VotePayload(Answer):
 
 
 class ChangePayload(Answer):
-    """project_created_at: which project the page shows."""
+    """project_created_at: identifies the project that the page shows."""
 
     annotator: str | None = None
     vote_id: int
@@ -89,7 +90,7 @@ def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "pa
 
 
 def change_vote(ctx: Context, payload: ChangePayload, annotator: str) -> Vote:
-    """Replace an earlier vote; the sides are those of that time. Raises LabelError, StaleVoteError."""
+    """Replace an earlier vote; left and right are as they were shown then. Raises LabelError, StaleVoteError."""
     if is_stale_project(ctx, payload.project_created_at):
         raise StaleVoteError("Another project has been opened; your answer was not changed.")
     votes = (vote for vote, _ in vote_history(ctx.db, ctx.project.id, annotator, 1000))
@@ -100,12 +101,12 @@ def change_vote(ctx: Context, payload: ChangePayload, annotator: str) -> Vote:
 
 
 def is_stale_project(ctx: Context, created_at: float | None) -> bool:
-    """Whether a page shows another project than the open one. created_at: that of the page's project, None if unknown."""
+    """Whether a page shows a project other than the open one. created_at: that of the page's project, None if unknown."""
     return created_at is not None and created_at != ctx.project.created_at
 
 
 def recent_votes(ctx: Context, annotator: str) -> list[dict[str, Any]]:
-    """A person's last votes, for the list on the screen. Only an expert's say which pairs are gold: key `gold`."""
+    """A person's last votes, for the list on the screen; for experts with a key `gold`, whether the pair is a gold pair."""
     rows = []
     history = vote_history(ctx.db, ctx.project.id, annotator)
     gold = known_answers(ctx.db, [vote.pair_id for vote, _ in history]) if is_expert(ctx, annotator) else None
@@ -139,15 +140,15 @@ def pair_view(
 
 
 def lease_view(ctx: Context, lease: Lease, rules: LabellingConfig, system_prompt: str = "") -> dict[str, Any]:
-    """`pair_view` of a leased pair. In a lab of several people with gold pairs its id reveals nothing: pairs come in the order in
-    which they were made, and gold pairs would be out of it."""
+    """`pair_view` of a leased pair. In a multi-user lab with gold pairs the id is replaced by an opaque one: pairs are shown in
+    the order of their ids, so a gold pair would be recognised by an id out of order."""
     pair, annotator = lease.pair, lease.annotator
     view = pair_view(pair, annotator, lease.repeat, rules, system_prompt, adjudication=lease.adjudication)
     return view | {"id": _opaque_id(ctx, annotator, pair.id)} if rules.gold_rate > 0 and ctx.access.key else view
 
 
 def is_shown_as(ctx: Context, annotator: str, pair_id: int, shown_id: int) -> bool:
-    """Whether a page or a program knows a pair by this id, under the current or the previous settings."""
+    """Whether `shown_id` is the id under which a page or a program knows the pair, by the current or the previous settings."""
     return shown_id in (pair_id, _opaque_id(ctx, annotator, pair_id))
 
 
