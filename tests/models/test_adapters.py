@@ -1,4 +1,4 @@
-"""Adapters: switched, nested, merged, restored; saved as PEFT reads them."""
+"""Adapters: switching, nesting, merging, restoring; saved files that PEFT reads."""
 
 import json
 import warnings
@@ -23,7 +23,7 @@ def logits(backbone):
 
 
 def own_weights(backbone):
-    """The tensors of the frozen linear layers, as objects, and what they hold."""
+    """The frozen parameters as objects, and copies of their values."""
     found = {name: p for name, p in backbone.model.named_parameters() if "lora_" not in name}
     return found, {name: p.detach().clone() for name, p in found.items()}
 
@@ -117,9 +117,9 @@ def test_out_of_memory_while_switching_leaves_the_previous_adapter(llama_folder,
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_unmerging_restores_the_identical_tensors(folders, kind):
-    """Not equal weights: the very same tensor objects with the very same bits, also after an exception.
+    """Not only equal weights: the same tensor objects with the same bits, also after an exception.
 
-    While merged, a Linear's frozen weight is not even touched (lora_linear); GPT-2's layers get scratch weights meanwhile.
+    While merged, the frozen weight of a Linear is not changed (lora_linear); the layers of GPT-2 get temporary weights.
     """
     backbone = tiny_models.load(folders[kind])
     adapters = tiny_models.adapters_of(backbone, "a", "b")
@@ -128,9 +128,9 @@ def test_unmerging_restores_the_identical_tensors(folders, kind):
     with pytest.raises(ZeroDivisionError), adapters.using("a", merged=True), adapters.using("b", merged=True):
         raise ZeroDivisionError(during.update(own_weights(backbone)[0]))
     assert any(during[name] is not before[name] for name in before) is (kind == "gpt2")
-    after, now = own_weights(backbone)
+    after, values_after = own_weights(backbone)
     assert all(after[name] is before[name] for name in before)
-    assert tiny_models.same(now, values)
+    assert tiny_models.same(values_after, values)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -267,7 +267,7 @@ def test_files_that_do_not_fit_or_cannot_be_read(llama_folder, gpt2_folder, tmp_
 
 
 def test_saved_config_has_no_dropout(llama_folder, tmp_path):
-    """Item 8 for whoever trains the saved adapter on."""
+    """Dropout stays off also for a training that continues from the saved adapter."""
     tiny_models.adapters_of(tiny_models.load(llama_folder), "a").save("a", tmp_path)
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert (config["lora_dropout"], config["r"], config["lora_alpha"]) == (0.0, 4, 8)
@@ -285,7 +285,7 @@ def test_tensors_are_copies(llama_folder):
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False but the target module is `Conv1D`")
 def test_adapters_are_float32_on_a_half_precision_backbone(folders, kind, dtype, tmp_path):
-    """However they came to be; and an optimiser step far below the rounding of bfloat16 is kept."""
+    """Whether new, restored or loaded; an optimiser step far below the rounding of bfloat16 is kept."""
     backbone = tiny_models.load(folders[kind], dtype)
     adapters = tiny_models.adapters_of(backbone, "first", "second")
     adapters.copy("first", "copied", trainable=True)
@@ -307,15 +307,15 @@ def test_adapters_are_float32_on_a_half_precision_backbone(folders, kind, dtype,
 
 
 def test_merged_weights_keep_their_addresses(gpt2_folder):
-    """A CUDA graph holds their place in memory; the numbers there are those of the adapter in use."""
+    """A CUDA graph holds their addresses; the values there are those of the adapter in use."""
     backbone = tiny_models.load(gpt2_folder, torch.float64)
     adapters = tiny_models.adapters_of(backbone, "a", "b")
-    place, held = {}, {}
+    addresses, values = {}, {}
     for name in ("a", "b", "a"):
         with adapters.using(name, merged=True):
             weight = adapters._layers[0].get_base_layer().weight
-            place.setdefault(name, set()).add(weight.data_ptr())
-            held[name] = weight.clone()
-    assert place["a"] == place["b"]
-    assert len(place["a"]) == 1
-    assert not torch.equal(held["a"], held["b"])
+            addresses.setdefault(name, set()).add(weight.data_ptr())
+            values[name] = weight.clone()
+    assert addresses["a"] == addresses["b"]
+    assert len(addresses["a"]) == 1
+    assert not torch.equal(values["a"], values["b"])

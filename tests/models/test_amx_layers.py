@@ -1,4 +1,4 @@
-"""Models in bfloat16 whose layers are computed in C: nearer the exact numbers than the modules, and whole runs."""
+"""Models in bfloat16 with layers in C: they are more accurate than the modules; and whole runs."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def amx_layer_of(backbone):
 
 
 def load_model(folder, *names, dtype=HALF, known=patch.SUPPORTED_LAYERS, monkeypatch=None):
-    """Biases that do something, norms that are not one; under adapters that do something."""
+    """A model with non-zero biases, norms other than 1, and adapters that have an effect."""
     if monkeypatch is not None:
         monkeypatch.setattr(patch, "SUPPORTED_LAYERS", known)
     backbone = tiny_models.load(folder, dtype)
@@ -53,7 +53,7 @@ def run_model(backbone, adapters, ids=IDS):
 @UNITS
 @pytest.mark.parametrize("kind", WHOLE)
 def test_amx_layers_are_as_accurate_as_the_modules(units, kind, tiled_folders, monkeypatch):
-    """Exact: float32 with the weights that bfloat16 has. Every number counts by its share of its own tensor's size."""
+    """Exact values: float32 with the bfloat16 weights. Errors are relative to the norm of each tensor."""
     tiny_models.use_layer_backend(units, monkeypatch)
     folder, known = tiled_folders[kind], patch.SUPPORTED_LAYERS
     ours = load_model(folder, "a")
@@ -95,7 +95,7 @@ def test_a_new_adapter_is_bit_identical_to_the_reference(units, tiled_folders, m
 @UNITS
 @pytest.mark.parametrize("other_rank", [False, True])
 def test_gradient_after_another_adapter_overwrote_the_update_is_refused(units, other_rank, tiled_folders, monkeypatch):
-    """One of another rank has a place of its own."""
+    """An adapter of another rank has its own buffer."""
     tiny_models.use_layer_backend(units, monkeypatch)
     backbone, adapters = load_model(tiled_folders["llama"], "a", "b")
     if other_rank:
@@ -152,10 +152,8 @@ def test_a_layer_with_other_results_uses_its_module(units, tiled_folders, monkey
     tiny_models.use_layer_backend(units, monkeypatch)
     call = amx_layer._call_kernel
 
-    def wrong(name, *given):
-        return (
-            call(name, *given[:-2], 0, given[-1]) if name == "layer_post_attention" else call(name, *given)
-        )  # no rows
+    def wrong(name, *args):
+        return call(name, *args[:-2], 0, args[-1]) if name == "layer_post_attention" else call(name, *args)  # no rows
 
     monkeypatch.setattr(amx_layer, "_call_kernel", wrong)
     backbone = tiny_models.load(tiled_folders["llama"], HALF)
@@ -184,7 +182,7 @@ def trainer(folder, algorithm="ppo", dtype=HALF, **changes):
 @UNITS
 @pytest.mark.parametrize("algorithm", ONLINE_ALGORITHMS)
 def test_every_algorithm_takes_the_step_of_float32(units, algorithm, tiled_folders, monkeypatch):
-    """But for roundings."""
+    """Up to rounding."""
     tiny_models.use_layer_backend(units, monkeypatch)
     found = []
     for dtype in (HALF, torch.float32):
@@ -194,25 +192,25 @@ def test_every_algorithm_takes_the_step_of_float32(units, algorithm, tiled_folde
         found.append(
             one.step(prompts, [one.backbone.decode(row) for row in responses], torch.linspace(-1, 1, 6)).metrics
         )
-    mine, exact = found
+    half, exact = found
     for name, rel, most in (("objective/kl", 0, 0.1), ("objective/entropy", 0.01, 0), ("grad_norm", 0.05, 0)):
-        assert mine[name] == pytest.approx(exact[name], rel=rel, abs=most), name
+        assert half[name] == pytest.approx(exact[name], rel=rel, abs=most), name
 
 
 @UNITS
 def test_a_step_calls_every_amx_function(units, tiled_folders, monkeypatch):
     tiny_models.use_layer_backend(units, monkeypatch)
-    asked = set()
+    called = set()
     for module in (amx_layer, c_ops):
         call = module._call_kernel
 
-        def note(name, *given, call=call):
-            asked.add(name)
-            return call(name, *given)
+        def note(name, *args, call=call):
+            called.add(name)
+            return call(name, *args)
 
         monkeypatch.setattr(module, "_call_kernel", note)
     tiny_models.run(trainer(tiled_folders["llama"], steps=1), 1)
-    assert set(amx_layer.SIGNATURES) <= asked
+    assert set(amx_layer.SIGNATURES) <= called
     assert (
         not {
             "causal_attention",
@@ -222,7 +220,7 @@ def test_a_step_calls_every_amx_function(units, tiled_folders, monkeypatch):
             "swiglu",
             "swiglu_backward",
         }
-        & asked
+        & called
     ), "they are within layers"
 
 
@@ -230,19 +228,19 @@ def test_a_step_calls_every_amx_function(units, tiled_folders, monkeypatch):
 def test_a_resumed_run_is_bit_identical(units, tiled_folders, monkeypatch):
     tiny_models.use_layer_backend(units, monkeypatch)
     config = {"steps": 4, "max_new_tokens": 6}
-    through = trainer(tiled_folders["mistral"], **config)
-    expected = [tiny_models.numbers(result.metrics) for result in tiny_models.run(through, 4)]
+    uninterrupted = trainer(tiled_folders["mistral"], **config)
+    expected = [tiny_models.numbers(result.metrics) for result in tiny_models.run(uninterrupted, 4)]
     first = trainer(tiled_folders["mistral"], **config)
     tiny_models.run(first, 2)
     resumed = trainer(tiled_folders["mistral"], **config)
     resumed.state.load_state_dict(*first.state.state_dict())
     assert [tiny_models.numbers(result.metrics) for result in tiny_models.run(resumed, 2)] == expected[2:]
-    assert tiny_models.same(tiny_models.weights(resumed), tiny_models.weights(through))
+    assert tiny_models.same(tiny_models.weights(resumed), tiny_models.weights(uninterrupted))
 
 
 @UNITS
 def test_the_gradient_does_not_depend_on_micro_batches(units, tiled_folders, monkeypatch):
-    """But for roundings: rows of a text are computed alike, sums over texts are float32."""
+    """Up to rounding: rows do not depend on the batch, sums over texts are float32."""
     tiny_models.use_layer_backend(units, monkeypatch)
     norms = []
     for size in (1, 2, 6):
@@ -256,42 +254,42 @@ def test_the_gradient_does_not_depend_on_micro_batches(units, tiled_folders, mon
 
 @UNITS
 def test_lm_head_products_use_our_kernels_in_both_directions(units, tiled_folders, monkeypatch):
-    """Of the weight, of its transpose, and again when it has changed; other weights that lie there are not taken for it."""
+    """For the weight and its transpose, also after a change; other tensors at its address are not mistaken for it."""
     tiny_models.use_layer_backend(units, monkeypatch)
     weight = torch.nn.Parameter(
         torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).to(HALF), requires_grad=False
     )
     matmul.register_weight(weight)
-    asked, linear = [], amx_layer.tiled_linear
-    monkeypatch.setattr(amx_layer, "tiled_linear", lambda x, *rest: asked.append(tuple(x.shape)) or linear(x, *rest))
-    x, slope = torch.randn(5, 32).to(HALF), torch.randn(5, 64).to(HALF)
+    calls, linear = [], amx_layer.tiled_linear
+    monkeypatch.setattr(amx_layer, "tiled_linear", lambda x, *rest: calls.append(tuple(x.shape)) or linear(x, *rest))
+    x, grad_output = torch.randn(5, 32).to(HALF), torch.randn(5, 64).to(HALF)
     for _ in range(2):
-        for given, of in ((x, weight), (slope, weight.t())):
+        for inputs, matrix in ((x, weight), (grad_output, weight.t())):
             torch.testing.assert_close(
-                matmul.linear(given, of).float(), given.float() @ of.float().t(), rtol=0.01, atol=0.01
+                matmul.linear(inputs, matrix).float(), inputs.float() @ matrix.float().t(), rtol=0.01, atol=0.01
             )
         weight.mul_(2)
-    assert asked == [(5, 32), (5, 64)] * 2
+    assert calls == [(5, 32), (5, 64)] * 2
     learning = x.clone().requires_grad_()
     matmul.linear(learning, weight).float().sum().backward()
     torch.testing.assert_close(learning.grad.float(), weight.float().sum(0).expand(5, -1), rtol=0.01, atol=0.01)
-    assert asked[4:] == [(5, 32), (5, 64)]
+    assert calls[4:] == [(5, 32), (5, 64)]
     for other in (weight[:32], weight.view(32, 64), weight.detach().requires_grad_()):
         matmul.linear(torch.ones(1, other.shape[1], dtype=HALF), other)
     matmul.linear(x.float(), weight.float())
-    assert len(asked) == 6
+    assert len(calls) == 6
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        matmul.linear(slope, weight)
-    del weight, of, other
-    assert not [known for known in matmul._registered_weights.values() if known._weight() is None]
+        matmul.linear(grad_output, weight)
+    del weight, matrix, other
+    assert not [entry for entry in matmul._registered_weights.values() if entry._weight() is None]
 
 
 @UNITS
 def test_a_moved_weight_is_not_found_at_its_old_address(units, monkeypatch):
-    """Nor is another one that is known there forgotten with it."""
+    """Freeing the moved weight does not remove another one registered at the old address."""
     tiny_models.use_layer_backend(units, monkeypatch)
     weight = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).to(HALF)
-    there = weight.data  # the same numbers, whose changes are not the weight's
+    there = weight.data  # the same memory, whose changes do not count as changes of the weight
     matmul.register_weight(weight)
     matmul.linear(torch.ones(1, 32, dtype=HALF), weight)
     weight.data = weight.clone()

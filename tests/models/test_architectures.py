@@ -1,7 +1,7 @@
-"""Any causal LM: what holds for the Llama and the GPT-2 of the other tests holds for the families people bring.
+"""Other causal LMs: what the other tests check for Llama and GPT-2 holds for further families.
 
-Tiny random models of each, made here: rotary and absolute positions, biases, norms of queries and keys, shared key heads,
-windows of attention, a pad token of its own or none.
+Tiny random models of each: rotary and absolute positions, biases, norms of queries and keys, shared key heads, sliding
+windows, with and without a pad token.
 """
 
 import json
@@ -222,7 +222,7 @@ def test_policy_and_reward_model_read_the_chat_template(kind, tmp_path):
 
 
 def test_a_pad_token_without_embedding(tmp_path):
-    """Added to the tokenizer alone, as many a recipe does: padding must not read behind the end of the embeddings."""
+    """Added to the tokenizer only, as many recipes do: padding must not read beyond the end of the embeddings."""
     folder = save("gpt2", tmp_path / "model")
     words = tiny_models.tokenizer(pad=False)
     words.add_special_tokens({"pad_token": "<padding>"})

@@ -1,4 +1,4 @@
-"""Attention in bfloat16 on a CPU: the fused kernel's numbers by plain products; the fused kernel where those do not fit."""
+"""Attention in bfloat16 on a CPU: matrix products give the values of the fused kernel, which is used in unsupported cases."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_values_and_gradients_match_sdpa():
 
 
 def test_double_backward():
-    """As trpo's curvature needs it: the weights depend on queries and keys, also in the gradients."""
+    """As needed for the curvature of trpo: attention weights depend on queries and keys, also in the gradients."""
     inputs = [x.detach().flatten(0, 1).requires_grad_() for x in states(torch.float64, heads=1, groups=1, length=3)]
     assert torch.autograd.gradgradcheck(lambda q, k, v: attention._CausalAttention.apply(q, k, v, 0.3), inputs)
 
@@ -47,15 +47,15 @@ def test_grouped_heads_in_bfloat16(groups):
     assert torch.allclose(out.double(), expected, atol=0.03)
 
 
-@pytest.mark.parametrize("what", ["float32", "mask", "one token", "window", "dropout"])
-def test_unsupported_cases_use_sdpa(what, monkeypatch):
-    seen = []
-    monkeypatch.setattr(attention, "sdpa_attention_forward", lambda *given, **options: seen.append((given, options)))
-    q, k, v = states(torch.float32 if what == "float32" else torch.bfloat16, length=1 if what == "one token" else 7)
-    mask = torch.ones(2, 1, 7, 7, dtype=torch.bool) if what == "mask" else None
-    options = {"window": {"sliding_window": 4}, "dropout": {"dropout": 0.1}}.get(what, {})
+@pytest.mark.parametrize("case", ["float32", "mask", "one token", "window", "dropout"])
+def test_unsupported_cases_use_sdpa(case, monkeypatch):
+    calls = []
+    monkeypatch.setattr(attention, "sdpa_attention_forward", lambda *args, **options: calls.append((args, options)))
+    q, k, v = states(torch.float32 if case == "float32" else torch.bfloat16, length=1 if case == "one token" else 7)
+    mask = torch.ones(2, 1, 7, 7, dtype=torch.bool) if case == "mask" else None
+    options = {"window": {"sliding_window": 4}, "dropout": {"dropout": 0.1}}.get(case, {})
     attention.attention_forward(Layer(), q, k, v, mask, scaling=0.4, **options)
-    assert len(seen) == 1
+    assert len(calls) == 1
 
 
 def test_a_bfloat16_model_on_a_cpu_is_close_to_the_float32_one(llama_folder):

@@ -1,4 +1,4 @@
-"""Loading a model, its prompts, and errors a person can act on."""
+"""Loading a model, its prompts, and error messages with advice."""
 
 import dataclasses
 import json
@@ -114,7 +114,7 @@ def test_an_empty_prompt_without_bos_is_the_end_token(gpt2_folder, tmp_path):
 
 
 def test_decoding_and_encoding_again_changes_ids(llama_folder):
-    """Why ids are kept: this tokenizer has a token whose text is two others."""
+    """The reason for storing ids: this tokenizer has a token whose text is encoded as two others."""
     backbone = tiny_models.load(llama_folder)
     sampled = tiny_models.ids("not_good cat")
     assert backbone.decode(sampled) == "not good cat"
@@ -252,7 +252,7 @@ def byte_tokenizer(**special_tokens):
 
 @pytest.mark.parametrize("with_bos", [False, True])
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "stripped"),
     [
         ("hi", "hi"),
         ("hi<E>", "hi"),
@@ -268,8 +268,8 @@ def byte_tokenizer(**special_tokens):
         ("<E>\n", ""),
     ],
 )
-def test_stop_tokens_at_the_end_of_a_text_count_once(llama_folder, text, kept, with_bos):
-    """White space between and after them goes with them, elsewhere they are text; a stop token may be the BOS too."""
+def test_stop_tokens_at_the_end_of_a_text_count_once(llama_folder, text, stripped, with_bos):
+    """White space between and after them is removed too; elsewhere they are text; the BOS may be a stop token as well."""
     tokenizer = byte_tokenizer(eos_token="<E>", **({"bos_token": "<E>"} if with_bos else {}))
     stop = tokenizer.eos_token_id
     if with_bos:
@@ -278,16 +278,16 @@ def test_stop_tokens_at_the_end_of_a_text_count_once(llama_folder, text, kept, w
         )
     backbone = dataclasses.replace(tiny_models.load(llama_folder), tokenizer=tokenizer, eos_ids=(stop,))
     bos = [stop] * with_bos
-    ids = tokenizer(kept, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    ids = tokenizer(stripped, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     assert backbone.encode_response(text) == [*ids, stop]
     assert backbone.encode_prompt(text) == ([*bos, *ids] or [stop])
-    document_end = [stop] if text != kept and (ids or not with_bos) else []
+    document_end = [stop] if text != stripped and (ids or not with_bos) else []
     assert backbone.encode_document(text) == [*bos, *ids, *document_end]
 
 
 @pytest.mark.parametrize("text", ["Zoë sang “naïve” songs 🎉 – twice.", "two  spaces\n\nand lines", "", "ends in 🎉"])
 def test_token_strings_join_to_the_whole_text(llama_folder, text):
-    """Characters of two, three and four tokens stand with their last one."""
+    """A character of two, three or four tokens is attributed to its last one."""
     backbone = dataclasses.replace(tiny_models.load(llama_folder), tokenizer=byte_tokenizer())
     pieces = backbone.token_strings(backbone.tokenizer(text)["input_ids"])
     assert pieces == [piece for letter in text for piece in [*[""] * (len(letter.encode()) - 1), letter]]

@@ -1,7 +1,4 @@
-"""Rows: where a response is predicted and read, padding, masks.
-
-Expected values: one row at a time, no padding, the model's own head.
-"""
+"""Batches: positions where a response is predicted and read, padding, masks. Expected: one row at a time, no padding."""
 
 from types import SimpleNamespace
 
@@ -53,7 +50,7 @@ def test_masks_come_from_lengths(gpt2_folder):
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_dropout_is_off(folders, kind):
-    """Both configs ask for dropout 0.5; the backbone and an adapter are deterministic all the same."""
+    """Both configs have dropout 0.5, but the backbone and an adapter are deterministic."""
     backbone = tiny_models.load(folders[kind])
     rows = make_batch(backbone, *tiny_models.ragged())
     assert torch.equal(forward(backbone, rows).at_token, forward(backbone, rows).at_token)
@@ -104,11 +101,11 @@ def test_at_token(gpt2_folder):
 def test_select_trims_to_its_longest_rows(llama_folder):
     backbone = tiny_models.load(llama_folder)
     prompts, responses = tiny_models.ragged()
-    some = make_batch(backbone, prompts, responses).select(torch.tensor([4, 0]))
+    selected = make_batch(backbone, prompts, responses).select(torch.tensor([4, 0]))
     expected = make_batch(backbone, [prompts[4], prompts[0]], [responses[4], responses[0]])
-    assert isinstance(some, Batch)
-    for part, wanted in zip(some, expected, strict=True):
-        assert torch.equal(part, wanted)
+    assert isinstance(selected, Batch)
+    for part, expected_part in zip(selected, expected, strict=True):
+        assert torch.equal(part, expected_part)
 
 
 def test_unreadable_rows_are_refused(llama_folder):
@@ -123,26 +120,26 @@ def test_unreadable_rows_are_refused(llama_folder):
 
 
 def test_map_by_length_keeps_the_order_and_groups_similar_lengths():
-    lengths, seen = [5, 1, 4, 2, 3], []
+    lengths, calls = [5, 1, 4, 2, 3], []
     backbone = SimpleNamespace(token_budget=6, sync_pass_count=lambda count: count, batch_splits=1, shards=None)
 
     def function(index):
-        seen.append(index)
+        calls.append(index)
         return torch.tensor([10.0 * i for i in index])
 
     assert map_by_length(function, lengths, backbone).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
-    assert seen == [[1, 3], [4], [2], [0]]  # 2 rows x 2 tokens; 2 x 4 would be more than 6
+    assert calls == [[1, 3], [4], [2], [0]]  # 2 rows x 2 tokens; 2 x 4 would be more than 6
     for most, expected in ((3, 5), (60, 4)):
-        seen.clear()
+        calls.clear()
         assert map_by_length(function, lengths, backbone, most).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
-        assert len(seen) == expected
-    seen.clear()
+        assert len(calls) == expected
+    calls.clear()
     backbone.token_budget = 1
     assert map_by_length(function, lengths, backbone).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
-    assert [len(batch) for batch in seen] == [1] * 5
-    seen.clear()
+    assert [len(batch) for batch in calls] == [1] * 5
+    calls.clear()
     backbone.sync_pass_count = lambda count: (
         count + 2
-    )  # another process has more batches, and needs this one at each of its passes
+    )  # another process has more batches, and needs this process at each of its passes
     assert map_by_length(function, lengths, backbone).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
-    assert len(seen) == 7
+    assert len(calls) == 7

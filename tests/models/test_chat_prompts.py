@@ -1,4 +1,4 @@
-"""Prompts in a chat template: turn by turn, with a system prompt or what stands in for it."""
+"""Prompts in a chat template: turn by turn, with a system prompt or its replacement."""
 
 import dataclasses
 

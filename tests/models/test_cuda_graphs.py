@@ -1,4 +1,4 @@
-"""Steps of fixed shapes, recorded and replayed, write what the ordinary way writes. Recorded here on a tape, on a CPU."""
+"""Recorded and replayed steps of fixed shapes give the same samples as the ordinary steps. Here they are recorded on a CPU."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False b
 
 
 def sample_rows(backbone, record=None, rows=10, temperature=1.2, tick=lambda: None):
-    """Prompts of 1 to 7 tokens, some twice; with a recorder by its graphs, otherwise as on a CPU."""
+    """Samples for prompts of 1 to 7 tokens, some twice; with the graphs of a recorder, or without as on a CPU."""
     prompts = tiny_models.ragged(rows=rows)[0]
     prompts[3] = prompts[1]
     if record is None:
@@ -78,7 +78,7 @@ def test_an_unrecorded_step_gives_the_same_tokens(saved, kind):
 
 
 def learn(backbone, adapters, name, seed=1):
-    """An optimiser step that is large enough to change what is written."""
+    """An optimiser step that is large enough to change the samples."""
     optimiser = torch.optim.Adam(adapters.parameters(name), lr=0.05)
     ids = torch.tensor([tiny_models.ids("the cat sat . the very old king")])
     with adapters.using(name):
@@ -90,12 +90,12 @@ def learn(backbone, adapters, name, seed=1):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("merged", [False, True])
 def test_graphs_follow_an_optimiser_step(saved, kind, merged):
-    """What was recorded before the step is replayed after it: the tape reads the same memory, which holds the new weights."""
+    """Graphs recorded before the step are replayed after it: the tape reads the same memory, which holds the new weights."""
     backbone, tapes = tiny_models.load(saved[kind], torch.float64), Tapes()
     adapters = tiny_models.adapters_of(backbone, "policy", "reward")
     with adapters.using("policy", merged=merged):
         before = sample_rows(backbone, tapes)
-    with adapters.using("policy", merged=merged):  # the sizes that another course of the texts needs
+    with adapters.using("policy", merged=merged):  # further sizes, because the texts end differently
         recorded = len(tapes.all)
         assert_same(sample_rows(backbone, tapes), before)
     assert len(tapes.all) == recorded
@@ -112,7 +112,7 @@ def test_graphs_follow_an_optimiser_step(saved, kind, merged):
 
 
 def test_half_precision_follows_an_optimiser_step(saved, monkeypatch):
-    """In bfloat16 A and B are converted copies: those, too, stay where they are. By the modules, as on a GPU."""
+    """In bfloat16 A and B are converted copies, which also keep their addresses. With modules, as on a GPU."""
     monkeypatch.setattr(patch, "SUPPORTED_LAYERS", ())
     monkeypatch.setattr(c_ops, "supported", lambda *_: False)  # as below
     backbone, tapes = tiny_models.load(saved["llama"], torch.bfloat16), Tapes()
@@ -123,7 +123,7 @@ def test_half_precision_follows_an_optimiser_step(saved, monkeypatch):
     with adapters.using("policy", merged=True):
         actual = sample_rows(backbone, tapes)
         backbone.cuda_graphs = None
-        expected = sample_rows(backbone, played)  # the very same operations, asked for anew
+        expected = sample_rows(backbone, played)  # the same operations, called again
     assert actual == expected
     assert actual.tokens != before.tokens
 
@@ -131,7 +131,7 @@ def test_half_precision_follows_an_optimiser_step(saved, monkeypatch):
 def test_recorded_steps_do_not_sync_or_depend_on_values(saved, monkeypatch):
     monkeypatch.setattr(
         c_ops, "supported", lambda *_: False
-    )  # kernels are a CPU's, and no recorder of operations sees them
+    )  # the C kernels run on a CPU only, and operation recorders do not see them
     for kind in KINDS:
         backbone, tapes = tiny_models.load(saved[kind]), Tapes()
         with tiny_models.adapters_of(backbone, "policy").using("policy", merged=True):
@@ -141,22 +141,22 @@ def test_recorded_steps_do_not_sync_or_depend_on_values(saved, monkeypatch):
 
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_a_token_without_graph_does_not_sync(saved, on_gpu):
-    """On a GPU the mask is made without a look at it; elsewhere transformers looks, and may leave it out."""
+    """On a GPU the mask is created without reading values; elsewhere transformers reads them and may omit the mask."""
     backbone = tiny_models.load(saved["llama"])
     cache = reserved_cache(backbone.model.config, 8, on_gpu=on_gpu)
     with torch.no_grad():
         for width, tape in ((3, None), (4, Tape())):
             ids = torch.full((2, width if tape is None else 1), 9)
-            where = torch.arange(width)[-ids.shape[1] :].expand(2, -1)
-            given = {"attention_mask": torch.ones(2, width, dtype=torch.int64), "position_ids": where}
+            positions = torch.arange(width)[-ids.shape[1] :].expand(2, -1)
+            inputs = {"attention_mask": torch.ones(2, width, dtype=torch.int64), "position_ids": positions}
             with tape or torch.no_grad():
-                backbone.trunk(input_ids=ids, past_key_values=cache, use_cache=True, **given)
+                backbone.trunk(input_ids=ids, past_key_values=cache, use_cache=True, **inputs)
     assert (tape.waits == []) == on_gpu
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_allocates_nothing_on_the_cpu(saved, kind):
-    """A copy from there cannot be recorded. The device "meta" holds shapes only, and every operation shows where it works."""
+    """A copy from the CPU cannot be recorded. The device "meta" holds shapes only, and every tensor shows its device."""
     backbone, meta = tiny_models.load(saved[kind]), torch.device("meta")
     config = backbone.model.to(meta).config
     backbone.vocabulary_head = make_vocabulary_head(backbone.model, backbone.tokenizer.get_vocab().values())
@@ -186,7 +186,7 @@ def test_a_step_allocates_nothing_on_the_cpu(saved, kind):
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """torch.cuda, asked without a GPU: what it was asked for, in order."""
+    """Replaces torch.cuda; records the calls in order."""
     done, names = [], iter(["rehearsal", "capture", "rehearsal 2", "capture 2"])
     now = ["main"]
 
@@ -211,7 +211,7 @@ def cuda(monkeypatch):
 
     @contextlib.contextmanager
     def graph(graph, pool, stream, capture_error_mode):
-        """As torch's: a recording that fails leaves the thread on its stream."""
+        """As in torch: a failed recording leaves the thread on its stream."""
         done.append(f"recording into {pool} on {stream.name}")
         now[0] = stream.name
         yield
@@ -221,7 +221,7 @@ def cuda(monkeypatch):
         now[0] = stream.name
 
     def set_sync_debug_mode(mode):
-        """As torch's, which warns the first time; these tests turn warnings into errors."""
+        """As in torch, which warns the first time; in these tests warnings are errors."""
         warnings.warn("Synchronization debug mode is a prototype feature", UserWarning, stacklevel=2)
         done.append(f"wait {mode}")
 
@@ -237,7 +237,7 @@ def cuda(monkeypatch):
 
 
 def test_capture_calls_to_cuda(cuda):
-    """Two rehearsals beside everything else, waited for on both sides, the second without waiting; then one recording."""
+    """Two warm-up steps on another stream, waited for before and after, the second without a sync; then one recording."""
     recorder = CudaRecorder(torch.device("cuda"))
     recorder(lambda: cuda.done.append(f"step on {cuda.now[0]}"), lambda: cuda.done.append("restore"))()
     assert cuda.done == [
@@ -264,7 +264,7 @@ def test_failed_capture_restores_the_stream(cuda, fails_at):
 
 
 def test_pool_is_replaced_after_its_last_graph(cuda):
-    """Each recorder has a stream to record on; graphs share a pool as long as there are any."""
+    """Each recorder has its own stream; graphs share a memory pool until the last one is freed."""
     recorder, other = CudaRecorder(torch.device("cuda")), CudaRecorder(torch.device("cuda"))
     first = recorder(lambda: None, lambda: None)
     second = recorder(lambda: None, lambda: None)
@@ -280,7 +280,7 @@ def test_pool_is_replaced_after_its_last_graph(cuda):
 
 
 def test_out_of_memory_retries_with_fewer_rows(saved):
-    """Smaller pieces are tried, with recordings; in training what sampling holds is let go of first."""
+    """Smaller batches are tried, with graphs; training frees the buffers of sampling first."""
     backbone = tiny_models.load(saved["llama"], torch.float64)
     rows = []
 
@@ -309,27 +309,27 @@ def test_least_recently_used_graph_is_dropped_first(saved, monkeypatch):
 
 
 def test_other_work_between_tokens_changes_nothing(saved):
-    """A tick may sample on the same backbone, use other adapters, and even add one."""
+    """The callback between tokens may sample on the same backbone, use other adapters, and add one."""
     backbone, tapes = tiny_models.load(saved["llama"], torch.float64), Tapes()
     adapters = tiny_models.adapters_of(backbone, "policy", "reward")
-    seen = []
+    other_samples = []
 
     def tick():
         with adapters.using("reward", merged=True):
-            seen.append(sample(backbone, [[9, 10, 11]], tiny_models.seeded(1, 20)).tokens)
-        if len(seen) == 2:
+            other_samples.append(sample(backbone, [[9, 10, 11]], tiny_models.seeded(1, 20)).tokens)
+        if len(other_samples) == 2:
             adapters.add("late", r=2, alpha=4, seed=0, trainable=False)
 
     with adapters.using("policy", merged=True):
         expected = sample_rows(backbone)
         actual = sample_rows(backbone, tapes, tick=tick)
     assert_same(actual, expected)
-    assert len(seen) == (LENGTH - 1) // PROGRESS_EVERY == 2
-    assert seen[0] == seen[1]
+    assert len(other_samples) == (LENGTH - 1) // PROGRESS_EVERY == 2
+    assert other_samples[0] == other_samples[1]
 
 
 def test_graphs_belong_to_an_adapter(saved):
-    """Sampled by turns through two adapters and none, each time by the recordings of its own."""
+    """Alternating between two adapters and none, each sampling replays its own graphs."""
     backbone, tapes = tiny_models.load(saved["gpt2"], torch.float64), Tapes()
     adapters = tiny_models.adapters_of(backbone, "a", "b")
     texts = []
@@ -343,7 +343,7 @@ def test_graphs_belong_to_an_adapter(saved):
 
 
 def test_a_new_adapter_discards_graphs(saved):
-    """The layers are made anew then, and so are the places of what they read."""
+    """It recreates the layers, so the addresses of their inputs change."""
     backbone, tapes = tiny_models.load(saved["llama"], torch.float64), Tapes()
     adapters = tiny_models.adapters_of(backbone, "policy")
     with adapters.using("policy"):
@@ -369,7 +369,7 @@ def test_a_row_does_not_depend_on_other_rows(saved):
 
 
 def ending_early(backbone):
-    """Nine rows that end with their third token, the last goes on: the uniforms pick EOS, id 0, with 0."""
+    """Nine rows that end with their third token and one that continues: a uniform number of 0 picks EOS, id 0."""
     uniform = torch.full((10, LENGTH), 0.97, dtype=torch.float64)
     uniform[:-1, 2] = 0.0
     return [[9 + i] for i in range(10)], uniform
@@ -403,13 +403,13 @@ def test_later_capture_failure_runs_the_step_without_graph(saved, caplog):
     ]
 
 
-@pytest.mark.parametrize("rehearsed", [False, True])
-def test_models_that_cannot_be_recorded_sample_without_graphs(saved, caplog, rehearsed):
+@pytest.mark.parametrize("after_a_step", [False, True])
+def test_models_that_cannot_be_recorded_sample_without_graphs(saved, caplog, after_a_step):
     backbone = tiny_models.load(saved["llama"], torch.float64)
 
     def refuse(step, restore):
-        if rehearsed:
-            step()  # the failure comes when something was written already
+        if after_a_step:
+            step()  # the failure comes after something was written
         raise RuntimeError("operation not permitted when stream is capturing")
 
     caplog.clear()
@@ -433,12 +433,12 @@ def test_non_finite_weights_are_refused_and_leave_nothing_behind(saved):
     backbone, tapes = tiny_models.load(saved["llama"], torch.float64), Tapes()
     expected = sample_rows(backbone, tapes)
     weight = backbone.model.get_input_embeddings().weight
-    kept = weight.clone()
+    original = weight.clone()
     with torch.no_grad():
         weight[9:] = math.nan
         with pytest.raises(NotFiniteError):
             sample_rows(backbone, tapes)
-        weight.copy_(kept)
+        weight.copy_(original)
     assert_same(sample_rows(backbone, tapes), expected, tolerance=0)
 
 
@@ -490,9 +490,9 @@ def test_graphs_only_on_a_gpu_and_if_enabled(saved, monkeypatch):
     monkeypatch.setenv(GRAPHS_ENV, "0")
     assert graphed_sampler_of(dataclasses.replace(backbone, device=torch.device("cuda"))) is None
     monkeypatch.delenv(GRAPHS_ENV)
-    elsewhere = dataclasses.replace(backbone, device=torch.device("cuda"))
-    graphs = graphed_sampler_of(elsewhere)
+    on_gpu = dataclasses.replace(backbone, device=torch.device("cuda"))
+    graphs = graphed_sampler_of(on_gpu)
     assert isinstance(graphs, GraphedSampler)
-    assert graphed_sampler_of(elsewhere) is graphs
+    assert graphed_sampler_of(on_gpu) is graphs
     graphs.busy = True
-    assert graphed_sampler_of(elsewhere) is None
+    assert graphed_sampler_of(on_gpu) is None

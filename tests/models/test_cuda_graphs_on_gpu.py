@@ -1,4 +1,4 @@
-"""CUDA graphs on a GPU: what is replayed is what Python asks for token by token, before and after an optimiser step."""
+"""CUDA graphs on a GPU: replays equal the steps called token by token, before and after an optimiser step."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def learn(backbone, adapters):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["off", "merged", "adapter"])
 def test_replays_equal_eager_before_and_after_an_optimiser_step(saved, kind, mode, monkeypatch):
-    """float64: the ordinary way uses other kernels, so the log-probabilities agree to rounding and the tokens altogether."""
+    """float64: ordinary steps use other kernels, so log-probabilities are equal up to rounding and tokens are identical."""
     backbone = load_backbone(str(saved[kind]), device="cuda", dtype=torch.float64)
     adapters = tiny_models.adapters_of(backbone, "policy")
     graphs = GraphedSampler(CudaRecorder(backbone.device))
@@ -62,7 +62,7 @@ def test_replays_equal_eager_before_and_after_an_optimiser_step(saved, kind, mod
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
 def test_replays_equal_single_steps(saved, kind, dtype):
-    """In the precisions of training, against the very kernels: equal to the last bit, before and after an optimiser step."""
+    """In the dtypes of training, against the same kernels: bit-identical, before and after an optimiser step."""
     backbone = load_backbone(str(saved[kind]), device="cuda", dtype=dtype)
     adapters = tiny_models.adapters_of(backbone, "policy")
     graphs = GraphedSampler(CudaRecorder(backbone.device))
@@ -74,7 +74,7 @@ def test_replays_equal_single_steps(saved, kind, dtype):
 
 
 def test_no_sync_between_two_checks(saved):
-    """torch reports every synchronisation as an error while the steps are asked for."""
+    """torch raises an error at every synchronisation during the steps."""
     backbone = load_backbone(str(saved["llama"]), device="cuda")
     graphs = GraphedSampler(CudaRecorder(backbone.device))
     sample_rows(backbone, graphs)

@@ -1,4 +1,4 @@
-"""Which dtype a model gets that is loaded without one."""
+"""The dtype of a model that is loaded without a given one."""
 
 from types import SimpleNamespace
 
@@ -26,7 +26,7 @@ SMOL = SimpleNamespace(
 def measured(monkeypatch):
     """The sizes of each measurement; bfloat16 is the faster one."""
     sizes = []
-    monkeypatch.setattr(dtype_choice, "dtype_speed", lambda *given: sizes.append(given) or DtypeSpeed(16.5, 8.4))
+    monkeypatch.setattr(dtype_choice, "dtype_speed", lambda *args: sizes.append(args) or DtypeSpeed(16.5, 8.4))
     return sizes
 
 

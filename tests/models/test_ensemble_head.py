@@ -1,4 +1,4 @@
-"""Several heads and one score, against hand computation; and an ensemble as a reward model: uncertainty and files."""
+"""Several heads with one score, by hand; and an ensemble as a reward model: uncertainty and files."""
 
 import json
 import warnings
@@ -43,7 +43,7 @@ def test_one_score_of_two_members_by_hand():
 
 @pytest.mark.parametrize(("mode", "coef"), [("mean", 1.0), ("worst", 1.0), ("uncertainty", 0.5)])
 def test_normalised_members_and_normalised_together(mode, coef):
-    """Members of different scale and middle count alike; what they say together has mean 0 and sd 1 on the reference."""
+    """Members of different scale and mean count equally; the joint score has mean 0 and sd 1 on the reference."""
     head = head_of(mode, coef)
     generator = torch.Generator().manual_seed(0)
     raw = torch.randn(2, 50, generator=generator) * torch.tensor([[1.0], [100.0]]) + torch.tensor([[3.0], [-40.0]])
@@ -122,16 +122,16 @@ def test_saved_with_all_its_heads(llama_folder, tmp_path, mode):
 def test_metadata_with_another_number_of_heads_is_refused(llama_folder, tmp_path):
     model_of(llama_folder).save(tmp_path / "m")
     path = tmp_path / "m" / HEAD_CONFIG
-    about = json.loads(path.read_text())
-    about["ensemble"]["members"] = 2
-    path.write_text(json.dumps(about))
+    metadata = json.loads(path.read_text())
+    metadata["ensemble"]["members"] = 2
+    path.write_text(json.dumps(metadata))
     backbone = tiny_models.load(llama_folder)
     with pytest.raises(ModelError, match="does not fit its description"):
         load_reward_model(backbone, Adapters(backbone), tmp_path / "m", "judge")
 
 
 def test_a_single_reference_sample_is_refused():
-    """Refused, and neither shift nor scale is touched: they became NaN."""
+    """It is refused, and shift and scale do not change; without the check they would be NaN."""
     for head in (RewardHead(2, FeatureSpec("mean"), 0), EnsembleHead(2, FeatureSpec("mean"), [0, 1])):
         with (
             warnings.catch_warnings(action="ignore"),

@@ -1,4 +1,4 @@
-"""What a reward head reads: the pooled states of the last layer or of all layers, against transformers' own hidden states."""
+"""The inputs of a reward head: pooled states of the last layer or of all layers, against the hidden states of transformers."""
 
 import json
 
@@ -55,7 +55,7 @@ def test_the_last_of_all_layers_is_the_last_layer(folders):
 
 
 def test_fused_layers_are_pooled_one_at_a_time(llama_folder):
-    """No layer is computed before the one before it was taken, and none from a position that is not needed."""
+    """A layer is computed only after the states of the previous one were used, and without positions that are not needed."""
     backbone = tiny_models.load(llama_folder)
     computed, layers = [], backbone.fused_layers._layers
     for index, fused in enumerate(layers):
@@ -65,11 +65,11 @@ def test_fused_layers_are_pooled_one_at_a_time(llama_folder):
             return forward(*args)
 
         fused.forward_sequence = counted
-    seen = []
+    computed_counts = []
     for states in backbone.layer_states(torch.tensor([tiny_models.ids("the old cat sat")]), 1):
-        seen.append(len(computed))
+        computed_counts.append(len(computed))
         assert states.shape == (1, 3, backbone.hidden_size)
-    assert seen == list(range(len(layers) + 1))
+    assert computed_counts == list(range(len(layers) + 1))
 
 
 def model_of(folder, head):

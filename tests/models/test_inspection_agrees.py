@@ -1,4 +1,4 @@
-"""The page judges a model by its files, the engine loads it: both accept the same folders, and refuse with the same words."""
+"""The page inspects the files of a model, the engine loads it: both accept the same folders, with the same error messages."""
 
 import json
 import shlex
@@ -123,8 +123,8 @@ ACCEPTED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_both_refuse_with_the_same_words(llama_copy, case):
-    spoil, words = REFUSED[case]
-    spoil(llama_copy)
+    damage, words = REFUSED[case]
+    damage(llama_copy)
     inspected, loaded = verdicts(llama_copy)
     assert inspected == loaded
     with pytest.raises(ModelError, match=words):

@@ -1,4 +1,4 @@
-"""The cache with reserved room holds what transformers' own cache holds, whatever is appended and whichever rows are kept."""
+"""The preallocated cache equals the cache of transformers, whatever is appended and whichever rows are selected."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def states(batch, length, seed):
     return torch.randn(2, batch, 3, length, 4, generator=torch.Generator().manual_seed(seed)).unbind(0)
 
 
-@pytest.mark.parametrize("extra", [0, 2, 50])  # too little room is slower, never wrong
+@pytest.mark.parametrize("extra", [0, 2, 50])  # too little reserved space is slower, but correct
 def test_reserved_layer_equals_dynamic_layer(extra):
     plain, reserved = DynamicLayer(), ReservedCacheLayer(extra)
     for step, (length, keep) in enumerate([(5, None), (1, [0, 0, 1, 1]), (1, [3, 1]), (3, [1]), (1, None)]):
@@ -46,11 +46,11 @@ def test_cropped_or_reset_tokens_do_not_reappear():
 def test_tokens_are_written_in_place_without_copies():
     layer = ReservedCacheLayer(4)
     layer.update(*states(2, 3, 0))
-    room = layer.buffers[0].data_ptr()
+    address = layer.buffers[0].data_ptr()
     for step in range(4):
         layer.update(*states(2, 1, step))
-    assert layer.buffers[0].data_ptr() == room
-    assert layer.keys.data_ptr() == room
+    assert layer.buffers[0].data_ptr() == address
+    assert layer.keys.data_ptr() == address
 
 
 def test_sliding_window_layers_are_transformers_own():
@@ -60,7 +60,7 @@ def test_sliding_window_layers_are_transformers_own():
 
 
 def test_reserve_token():
-    """Also behind the last that was announced; what was there stays."""
+    """Also beyond the reserved length; earlier tokens stay."""
     layer, states = ReservedCacheLayer(1), torch.arange(24.0).view(1, 2, 3, 4)
     layer.update(states, states + 1)
     for used in (3, 4, 5):

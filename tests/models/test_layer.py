@@ -1,4 +1,4 @@
-"""A decoder layer as one function: its numbers against loops over positions, its gradients against differences."""
+"""A fused decoder layer: its output against loops over positions, its gradients against finite differences."""
 
 import math
 
@@ -15,23 +15,23 @@ WIDTH, INNER, RANK, SCALE = 6, 5, 2, 0.5
 
 
 def make_inputs(heads=4, groups=2, size=4, bias=True, length=3, batch=2):
-    """x, frozen weights, shape, angles (T, D / 2) and the seven pairs, all random in float64."""
+    """x, frozen weights, shape, angles (T, D / 2) and the LoRA tensors of seven projections, all random in float64."""
     generator = torch.Generator().manual_seed(heads + 10 * groups + length)
 
-    def some(*shape):
+    def randn(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     rows = [(heads * size, WIDTH), (groups * size, WIDTH), (groups * size, WIDTH), (WIDTH, heads * size)]
     rows += [(INNER, WIDTH), (INNER, WIDTH), (WIDTH, INNER)]
-    each = [some(*shape) for shape in rows]
+    each = [randn(*shape) for shape in rows]
     qkv = torch.cat(each[:3])
-    frozen = LayerWeights(qkv, *each[3:], (some(WIDTH), some(WIDTH)), some(len(qkv)) if bias else None)
-    lora_tensors = [0.3 * some(*shape) for out, into in rows for shape in ((RANK, into), (out, RANK))]
+    frozen = LayerWeights(qkv, *each[3:], (randn(WIDTH), randn(WIDTH)), randn(len(qkv)) if bias else None)
+    lora_tensors = [0.3 * randn(*shape) for out, into in rows for shape in ((RANK, into), (out, RANK))]
     return (
-        some(batch, length, WIDTH),
+        randn(batch, length, WIDTH),
         frozen,
         LayerDims(heads, groups, size, (1e-3, 2e-3)),
-        some(length, size // 2),
+        randn(length, size // 2),
         lora_tensors,
     )
 
@@ -42,7 +42,7 @@ def make_tables(angles):
 
 
 def merged(frozen, lora_tensors):
-    """W + s B A of each layer, in one tensor where they lie in one."""
+    """W + s B A of each projection; those of q, k and v in one tensor."""
     with torch.no_grad():
         updates = [SCALE * b @ a for a, b in zip(lora_tensors[::2], lora_tensors[1::2], strict=True)]
         joined = (torch.cat(updates[:3]), *updates[3:])
@@ -52,7 +52,7 @@ def merged(frozen, lora_tensors):
 
 
 def concatenated(frozen, lora_tensors):
-    """[W | s B] of each tensor of weights, and A of what reads the same input."""
+    """[W | s B] of each weight tensor, and the A of projections with the same input concatenated."""
     a, b = lora_tensors[::2], [SCALE * one for one in lora_tensors[1::2]]
     none, (gate, up) = torch.zeros_like, b[4:6]
     with torch.no_grad():
@@ -63,12 +63,12 @@ def concatenated(frozen, lora_tensors):
         )  # fmt: skip
 
 
-def fused(x, frozen, shape, angles, *lora_tensors, how=merged, first=0):
-    weights = how(frozen, lora_tensors) if lora_tensors else frozen
+def fused(x, frozen, shape, angles, *lora_tensors, combine=merged, first=0):
+    weights = combine(frozen, lora_tensors) if lora_tensors else frozen
     return whole_layer(x, weights, shape, make_tables(angles), LoraUpdate(frozen, SCALE), lora_tensors, first)
 
 
-BOTH = pytest.mark.parametrize("how", [merged, concatenated])
+BOTH = pytest.mark.parametrize("combine", [merged, concatenated])
 
 
 def by_loops(x, weights, shape, angles):
@@ -127,14 +127,14 @@ CASES = [
 
 @BOTH
 @pytest.mark.parametrize("case", CASES)
-def test_fused_layer_equals_loops(case, how):
+def test_fused_layer_equals_loops(case, combine):
     x, frozen, shape, angles, lora_tensors = make_inputs(**case)
     expected = by_loops(x, merged(frozen, lora_tensors), shape, angles)
     torch.testing.assert_close(
-        fused(x, frozen, shape, angles, *lora_tensors, how=how), expected, rtol=1e-12, atol=1e-12
+        fused(x, frozen, shape, angles, *lora_tensors, combine=combine), expected, rtol=1e-12, atol=1e-12
     )
-    plainly = unfused_layer(x, shape, make_tables(angles), LoraUpdate(frozen, SCALE), lora_tensors)
-    torch.testing.assert_close(plainly, expected, rtol=1e-12, atol=1e-12)
+    unfused = unfused_layer(x, shape, make_tables(angles), LoraUpdate(frozen, SCALE), lora_tensors)
+    torch.testing.assert_close(unfused, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(
         fused(x, frozen, shape, angles), by_loops(x, frozen, shape, angles), rtol=1e-12, atol=1e-12
     )
@@ -142,48 +142,52 @@ def test_fused_layer_equals_loops(case, how):
 
 @BOTH
 @pytest.mark.parametrize("case", CASES)
-def test_fused_layer_gradients_match_finite_differences(case, how):
+def test_fused_layer_gradients_match_finite_differences(case, combine):
     x, frozen, shape, angles, lora_tensors = make_inputs(**case)
     inputs = [tensor.requires_grad_() for tensor in (x, *lora_tensors)]
     assert torch.autograd.gradcheck(
-        lambda x, *lora_tensors: fused(x, frozen, shape, angles, *lora_tensors, how=how), inputs, atol=1e-7
+        lambda x, *lora_tensors: fused(x, frozen, shape, angles, *lora_tensors, combine=combine), inputs, atol=1e-7
     )
 
 
 @BOTH
 @pytest.mark.parametrize("case", [{}, {"groups": 4, "bias": False}, {"groups": 1, "length": 5}])
 @pytest.mark.parametrize("first", [1, 2])
-def test_start_pos_gives_the_same_results_and_gradients(case, first, how):
-    """Once and twice: the earlier positions still learn through what the later ones read of them."""
+def test_start_pos_gives_the_same_results_and_gradients(case, first, combine):
+    """First and second derivatives: earlier positions get gradients through the attention of later ones."""
     x, frozen, shape, angles, lora_tensors = make_inputs(**case)
     inputs = [tensor.requires_grad_() for tensor in (x, *lora_tensors)]
-    out, all_of_them = (fused(*make_inputs(**case)[:4], *lora_tensors, how=how, first=start) for start in (first, 0))
-    torch.testing.assert_close(out, all_of_them[:, first:], rtol=1e-12, atol=1e-12)
+    out, complete = (
+        fused(*make_inputs(**case)[:4], *lora_tensors, combine=combine, first=start) for start in (first, 0)
+    )
+    torch.testing.assert_close(out, complete[:, first:], rtol=1e-12, atol=1e-12)
 
-    def some(x, *lora_tensors):
-        return fused(x, frozen, shape, angles, *lora_tensors, how=how, first=first)
+    def layer(x, *lora_tensors):
+        return fused(x, frozen, shape, angles, *lora_tensors, combine=combine, first=first)
 
-    assert torch.autograd.gradcheck(some, inputs, atol=1e-7)
+    assert torch.autograd.gradcheck(layer, inputs, atol=1e-7)
     weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
     found = []
-    for output in (some(*inputs), fused(x, frozen, shape, angles, *lora_tensors, how=how)[:, first:]):
-        slopes = torch.autograd.grad((output * weight).sum(), inputs, create_graph=True)
-        again = torch.autograd.grad(sum(one.square().sum() for one in slopes), inputs)
-        found.append([*slopes, *again])
+    for output in (layer(*inputs), fused(x, frozen, shape, angles, *lora_tensors, combine=combine)[:, first:]):
+        first_grads = torch.autograd.grad((output * weight).sum(), inputs, create_graph=True)
+        second_grads = torch.autograd.grad(sum(one.square().sum() for one in first_grads), inputs)
+        found.append([*first_grads, *second_grads])
     for ours, other in zip(*found, strict=True):
         torch.testing.assert_close(ours, other, rtol=1e-10, atol=1e-10)
 
 
 @BOTH
-def test_without_x_gradient_the_lora_gradients_are_the_same(how):
+def test_without_x_gradient_the_lora_gradients_are_the_same(combine):
     x, frozen, shape, angles, lora_tensors = make_inputs()
     for tensor in lora_tensors:
         tensor.requires_grad_()
     weight = torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    alone = torch.autograd.grad((fused(x, frozen, shape, angles, *lora_tensors, how=how) * weight).sum(), lora_tensors)
+    alone = torch.autograd.grad(
+        (fused(x, frozen, shape, angles, *lora_tensors, combine=combine) * weight).sum(), lora_tensors
+    )
     x.requires_grad_()
     both = torch.autograd.grad(
-        (fused(x, frozen, shape, angles, *lora_tensors, how=how) * weight).sum(), [x, *lora_tensors]
+        (fused(x, frozen, shape, angles, *lora_tensors, combine=combine) * weight).sum(), [x, *lora_tensors]
     )
     for one, other in zip(alone, both[1:], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
@@ -195,23 +199,23 @@ def test_x_gradient_without_lora_matches_finite_differences():
 
 
 @BOTH
-def test_double_backward(how):
-    """As trpo's curvature needs it: the weights depend on the pairs, also in the gradients."""
+def test_double_backward(combine):
+    """As needed for the curvature of trpo: the weights depend on the LoRA tensors, also in the gradients."""
     x, frozen, shape, angles, lora_tensors = make_inputs(heads=2, groups=1, size=2, length=2, batch=1)
     for tensors in ([x.requires_grad_(), *lora_tensors], [x.detach(), *lora_tensors]):
         inputs = [tensors[0], *(tensor.requires_grad_() for tensor in lora_tensors)]
         assert torch.autograd.gradgradcheck(
-            lambda x, *lora_tensors: fused(x, frozen, shape, angles, *lora_tensors, how=how), inputs, atol=1e-6
+            lambda x, *lora_tensors: fused(x, frozen, shape, angles, *lora_tensors, combine=combine), inputs, atol=1e-6
         )
 
 
 @BOTH
-def test_inputs_are_not_modified(how):
+def test_inputs_are_not_modified(combine):
     x, frozen, shape, angles, lora_tensors = make_inputs()
-    given = [x.requires_grad_(), *(tensor.requires_grad_() for tensor in lora_tensors)]
-    before = [tensor.detach().clone() for tensor in (*given, *frozen[:5], *frozen.norms, frozen.bias)]
-    fused(x, frozen, shape, angles, *lora_tensors, how=how).square().sum().backward()
-    after = (*given, *frozen[:5], *frozen.norms, frozen.bias)
+    trainable = [x.requires_grad_(), *(tensor.requires_grad_() for tensor in lora_tensors)]
+    before = [tensor.detach().clone() for tensor in (*trainable, *frozen[:5], *frozen.norms, frozen.bias)]
+    fused(x, frozen, shape, angles, *lora_tensors, combine=combine).square().sum().backward()
+    after = (*trainable, *frozen[:5], *frozen.norms, frozen.bias)
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
@@ -220,15 +224,15 @@ def test_double_backward_with_partly_trainable_lora_and_positions_per_row():
     angles = torch.linspace(0, 3, 4, dtype=torch.float64).view(2, 2, 1)  # (B, T, D / 2)
     learning = [tensor.requires_grad_() for tensor in lora_tensors[4:7]]
 
-    def some(x, *learning):
+    def layer(x, *learning):
         return fused(x, frozen, shape, angles, *lora_tensors[:4], *learning, *lora_tensors[7:])
 
-    assert torch.autograd.gradcheck(some, [x.requires_grad_(), *learning], atol=1e-7)
-    assert torch.autograd.gradgradcheck(some, [x, *learning], atol=1e-6)
+    assert torch.autograd.gradcheck(layer, [x.requires_grad_(), *learning], atol=1e-7)
+    assert torch.autograd.gradgradcheck(layer, [x, *learning], atol=1e-6)
 
 
 @BOTH
-def test_ranks_may_differ(how):
+def test_ranks_may_differ(combine):
     x, frozen, shape, angles, lora_tensors = make_inputs()
     lora_tensors = [*lora_tensors]
     for i, rank in enumerate((1, 3, 2, 2, 4, 1, 3)):  # random factors of other ranks
@@ -241,15 +245,15 @@ def test_ranks_may_differ(how):
     expected = by_loops(x, merged(frozen, lora_tensors), shape, angles)
     inputs = [tensor.requires_grad_() for tensor in (x, *lora_tensors)]
     torch.testing.assert_close(
-        fused(x, frozen, shape, angles, *lora_tensors, how=how), expected, rtol=1e-12, atol=1e-12
+        fused(x, frozen, shape, angles, *lora_tensors, combine=combine), expected, rtol=1e-12, atol=1e-12
     )
     assert torch.autograd.gradcheck(
-        lambda x, *lora_tensors: fused(x, frozen, shape, angles, *lora_tensors, how=how), inputs, atol=1e-7
+        lambda x, *lora_tensors: fused(x, frozen, shape, angles, *lora_tensors, combine=combine), inputs, atol=1e-7
     )
 
 
 def test_double_backward_in_bfloat16_matches_float64():
-    """What trpo's curvature takes from a layer in half precision, whose second derivative is computed in float32."""
+    """For the curvature of trpo: the second derivative of a layer in half precision is computed in float32."""
     x, frozen, shape, angles, lora_tensors = make_inputs()
     found = []
     for dtype in (torch.float64, torch.bfloat16):
@@ -257,13 +261,13 @@ def test_double_backward_in_bfloat16_matches_float64():
             one.to(torch.bfloat16).to(dtype)
             for one in (x, *frozen[:5], *frozen.norms, frozen.bias, *make_tables(angles))
         ]
-        given, weights = half[0], LayerWeights(*half[1:6], (half[6], half[7]), half[8])
+        hidden, weights = half[0], LayerWeights(*half[1:6], (half[6], half[7]), half[8])
         learning = [
             one.to(torch.float64 if dtype == torch.float64 else torch.float32).requires_grad_() for one in lora_tensors
         ]
         narrow = [one.detach().to(dtype) for one in learning]
         out = whole_layer(
-            given, concatenated(weights, narrow), shape, RopeTables(*half[9:]), LoraUpdate(weights, SCALE), learning
+            hidden, concatenated(weights, narrow), shape, RopeTables(*half[9:]), LoraUpdate(weights, SCALE), learning
         )
         weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
         first = torch.autograd.grad((out.double() * weight).sum(), learning, create_graph=True)
@@ -274,29 +278,29 @@ def test_double_backward_in_bfloat16_matches_float64():
 
 
 @BOTH
-def test_queries_before_start_pos_are_not_saved(how):
-    """What waits for the gradient has no more room than it has numbers."""
+def test_queries_before_start_pos_are_not_saved(combine):
+    """Saved tensors have no larger storage than their elements."""
     x, frozen, shape, angles, lora_tensors = make_inputs()
-    kept = []
+    saved = []
 
     def note(one):
-        kept.append(one)
+        saved.append(one)
         return one
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda one: one):
-        fused(x, frozen, shape, angles, *[one.requires_grad_() for one in lora_tensors], how=how, first=2)
-    heads = [one for one in kept if one.dim() >= 3 and one.shape[-1] == shape.head_size]  # q, k and v
+        fused(x, frozen, shape, angles, *[one.requires_grad_() for one in lora_tensors], combine=combine, first=2)
+    heads = [one for one in saved if one.dim() >= 3 and one.shape[-1] == shape.head_size]  # q, k and v
     assert len(heads) == 3
     for one in heads:
         assert one.untyped_storage().nbytes() == one.nbytes
 
 
-def single(one):
-    """The same in float32, of whatever holds tensors."""
+def to_float32(one):
+    """A tensor, or a (named) tuple of them, in float32."""
     if isinstance(one, torch.Tensor):
         return one.detach().float()
     if isinstance(one, tuple):
-        return type(one)(*map(single, one)) if hasattr(one, "_fields") else tuple(map(single, one))
+        return type(one)(*map(to_float32, one)) if hasattr(one, "_fields") else tuple(map(to_float32, one))
     return one
 
 
@@ -306,34 +310,40 @@ def single(one):
 @pytest.mark.parametrize("sizes", [(6, 5), (16, 32)], ids=["odd", "even"])
 @pytest.mark.parametrize("learns", ["words and pairs", "lora_tensors"])
 def test_with_kernels_results_and_gradients_match_float64(case, first, sizes, learns, monkeypatch):
-    """even: the slopes of the pairs come from a kernel too."""
+    """even: the gradients of the LoRA tensors are computed by a kernel too."""
     monkeypatch.setattr("test_layer.WIDTH", sizes[0])
     monkeypatch.setattr("test_layer.INNER", sizes[1])
     x, frozen, shape, angles, lora_tensors = make_inputs(**case)
     frozen = LayerWeights(*(one / sizes[0] ** 0.5 for one in frozen[:5]), *frozen[5:])  # so that numbers stay near 1
     first = min(first, x.shape[1] - 1)
     weight = torch.linspace(-1, 1, x[:, first:].numel(), dtype=torch.float64).view(x[:, first:].shape)
-    found, asked = [], []
+    found, calls = [], []
     monkeypatch.setattr(
-        c_ops, "_call_kernel", lambda name, *given, call=c_ops._call_kernel: (asked.append(name), call(name, *given))
+        c_ops, "_call_kernel", lambda name, *args, call=c_ops._call_kernel: (calls.append(name), call(name, *args))
     )
-    for how in (lambda one: one, single):
-        inputs = [how(one).requires_grad_() for one in (x, *lora_tensors)]
+    for convert in (lambda one: one, to_float32):
+        inputs = [convert(one).requires_grad_() for one in (x, *lora_tensors)]
         inputs[0].requires_grad_(learns == "words and pairs")
-        weights, held = how(merged(frozen, lora_tensors)), LoraUpdate(how(frozen), SCALE)
-        out = whole_layer(inputs[0], weights, shape, how(make_tables(angles)), held, inputs[1:], first)
-        (out * how(weight)).sum().backward()
+        weights, update = convert(merged(frozen, lora_tensors)), LoraUpdate(convert(frozen), SCALE)
+        out = whole_layer(inputs[0], weights, shape, convert(make_tables(angles)), update, inputs[1:], first)
+        (out * convert(weight)).sum().backward()
         found.append([out, *(one.grad for one in inputs if one.requires_grad)])
     for expected, ours in zip(*found, strict=True):
         assert ours.dtype == torch.float32
         torch.testing.assert_close(
             ours.double(), expected, rtol=0, atol=2e-6 * max(1.0, float(expected.detach().abs().max()))
         )
-    often = {"rms_norm": 2, "causal_attention": 1, "swiglu": 1, "swiglu_backward": 1, "causal_attention_backward": 1}
-    often["rms_norm_backward"] = 1 + (learns == "words and pairs")
+    call_counts = {
+        "rms_norm": 2,
+        "causal_attention": 1,
+        "swiglu": 1,
+        "swiglu_backward": 1,
+        "causal_attention_backward": 1,
+    }
+    call_counts["rms_norm_backward"] = 1 + (learns == "words and pairs")
     qkv, o = ((width * shape.head_size) % 16 == 0 for width in (shape.kv_heads, shape.heads))
-    often["lora_grads"] = 3 * qkv + o + 3 if sizes == (16, 32) else 0
-    assert {name: asked.count(name) for name in often} == often
+    call_counts["lora_grads"] = 3 * qkv + o + 3 if sizes == (16, 32) else 0
+    assert {name: calls.count(name) for name in call_counts} == call_counts
 
 
 def with_shared_prefix(x, prefix):
@@ -347,12 +357,12 @@ SHARED = pytest.mark.parametrize(("prefix", "first"), [(1, 0), (3, 0), (3, 3), (
 @BOTH
 @SHARED
 @pytest.mark.parametrize("with_kernels", [False, True])
-def test_a_shared_prefix_is_computed_once_with_the_same_results(prefix, first, how, with_kernels):
+def test_a_shared_prefix_is_computed_once_with_the_same_results(prefix, first, combine, with_kernels):
     """Kernels compute in float32, PyTorch's operations in float64."""
     x, frozen, shape, angles, lora_tensors = make_inputs(batch=3, length=6)
-    convert = single if with_kernels else lambda one: one
+    convert = to_float32 if with_kernels else lambda one: one
     layout, found = SequenceLayout(3, 6, first, prefix), []
-    x, weights = convert(with_shared_prefix(x, prefix)), convert(how(frozen, lora_tensors))
+    x, weights = convert(with_shared_prefix(x, prefix)), convert(combine(frozen, lora_tensors))
     tables, update = convert(make_tables(angles)), LoraUpdate(convert(frozen), SCALE)
     for shared in (False, True):
         inputs = [

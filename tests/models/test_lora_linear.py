@@ -1,4 +1,4 @@
-"""The merged LoRA layer against PEFT's own forward and backward pass."""
+"""The merged LoRA layer against the forward and backward pass of PEFT."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_the_merged_weight_follows_an_optimiser_step(llama_folder):
 
 
 def test_switching_adapters_before_backward_is_allowed(llama_folder):
-    """What is restored on leaving a context is computed when it is used, not at once."""
+    """The weights restored on leaving a context are computed at their next use, not immediately."""
     backbone = tiny_models.load(llama_folder, torch.float64)
     adapters = tiny_models.adapters_of(backbone, "a", "b")
     with adapters.using("b"):
@@ -120,9 +120,9 @@ def test_half_precision_is_the_same_function_rounded():
     expected = wide @ (parts.base.weight.float() + 2.0 * parts.b @ parts.a).t() + parts.base.bias.float()
     weight = torch.linspace(-1, 1, out.numel()).view(out.shape)
     found = torch.autograd.grad((out.float() * weight).sum(), (x, parts.a, parts.b))
-    wanted = torch.autograd.grad((expected * weight).sum(), (wide, parts.a, parts.b))
+    expected_grads = torch.autograd.grad((expected * weight).sum(), (wide, parts.a, parts.b))
     assert [g.dtype for g in found] == [torch.bfloat16, torch.float32, torch.float32]
-    for mine, theirs in zip((out, *found), (expected, *wanted), strict=True):
+    for mine, theirs in zip((out, *found), (expected, *expected_grads), strict=True):
         assert (mine.float() - theirs).abs().max() < 0.02 * theirs.abs().max()
 
 

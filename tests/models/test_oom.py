@@ -1,4 +1,4 @@
-"""Where memory runs out without a gradient, the same rows come in smaller pieces."""
+"""If memory runs out in passes without a gradient, the same rows are computed in smaller batches."""
 
 import pytest
 import torch
@@ -17,73 +17,73 @@ def backbone(llama_folder):
 
 
 @pytest.fixture
-def room(monkeypatch):
-    """room(most): reading prompts needs memory that is there for so many rows; returns the numbers of rows asked for."""
-    asked, read = [], sampler._prefill
+def limit_rows(monkeypatch):
+    """limit_rows(most): prefill of more rows runs out of memory; returns the list of the row counts of all calls."""
+    row_counts, read = [], sampler._prefill
 
     def plan(most):
         def limited(backbone, prompts, *more):
-            asked.append(len(prompts))
+            row_counts.append(len(prompts))
             if len(prompts) > most:
                 raise FULL
             return read(backbone, prompts, *more)
 
         monkeypatch.setattr(sampler, "_prefill", limited)
-        return asked
+        return row_counts
 
     return plan
 
 
-def test_sampling_continues_with_fewer_rows_and_the_same_result(backbone, room):
+def test_sampling_continues_with_fewer_rows_and_the_same_result(backbone, limit_rows):
     prompts = [backbone.encode_prompt(text) for text in ("the cat", "moon", "a good bird", "the", "bird")]
     uniform = uniforms(range(5), 6)
     whole = sample(backbone, prompts, uniform)
-    asked = room(2)
+    row_counts = limit_rows(2)
     pieces = sample(backbone, prompts, uniform)
-    assert asked == [5, 3, 2, 2, 1]
+    assert row_counts == [5, 3, 2, 2, 1]
     assert pieces.tokens == whole.tokens
     for mine, theirs in zip(pieces.logprobs, whole.logprobs, strict=True):
         assert mine == pytest.approx(theirs, abs=1e-12)
     assert sample(backbone, prompts, uniform).tokens == whole.tokens
-    assert asked[5:] == [2, 2, 1]  # what did not fit is not tried again
+    assert row_counts[5:] == [2, 2, 1]  # sizes that did not fit are not tried again
 
 
-def test_a_row_that_does_not_fit_alone_is_an_error(backbone, room):
-    asked = room(0)
+def test_a_row_that_does_not_fit_alone_is_an_error(backbone, limit_rows):
+    row_counts = limit_rows(0)
     with pytest.raises(RuntimeError, match="can't allocate"):
         sample(backbone, [backbone.encode_prompt("the cat")] * 4, uniforms(range(4), 3))
-    assert asked == [4, 2, 1]
+    assert row_counts == [4, 2, 1]
 
 
 def test_another_error_is_not_tried_again(backbone, monkeypatch):
-    asked = []
+    row_counts = []
 
     def broken(*_):
-        asked.append(1)
+        row_counts.append(1)
         raise RuntimeError("shapes differ")
 
     monkeypatch.setattr(sampler, "_prefill", broken)
     with pytest.raises(RuntimeError, match="shapes differ"):
         sample(backbone, [backbone.encode_prompt("the cat")] * 4, uniforms(range(4), 3))
-    assert asked == [1]
+    assert row_counts == [1]
 
 
-def test_out_of_memory_with_sharded_weights_is_an_error(backbone, room):
-    asked = room(2)
+def test_out_of_memory_with_sharded_weights_is_an_error(backbone, limit_rows):
+    row_counts = limit_rows(2)
     backbone.shards = object()
     with pytest.raises(RuntimeError, match="can't allocate"):
         sample(backbone, [backbone.encode_prompt("the cat")] * 4, uniforms(range(4), 3))
-    assert asked == [4]
+    assert row_counts == [4]
 
 
 def test_scoring_continues_with_fewer_rows_in_order(backbone):
-    asked = []
+    row_counts = []
 
-    def some(index):
-        asked.append(len(index))
+    def function(index):
+        row_counts.append(len(index))
         if len(index) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return torch.tensor(index) * 10.0
 
-    assert map_by_length(some, [3, 1, 5, 2, 4], backbone).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
-    assert asked == [5, 3, 2, 2, 1]
+    assert map_by_length(function, [3, 1, 5, 2, 4], backbone).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
+    assert row_counts == [5, 3, 2, 2, 1]

@@ -1,4 +1,4 @@
-"""Models whose decoder layers are computed as one function: the modules' numbers, and the modules where those do not suit."""
+"""Models with fused decoder layers: the same values as the modules, which are used where fused layers are not supported."""
 
 import gc
 import math
@@ -30,7 +30,7 @@ IDS = torch.tensor(
 def load_model(folder, monkeypatch, known, *names, dtype=torch.float32):
     monkeypatch.setattr(patch, "SUPPORTED_LAYERS", known)
     backbone = tiny_models.load(folder, dtype)
-    for module in backbone.trunk.layers:  # biases that do something, norms that are not one
+    for module in backbone.trunk.layers:  # non-zero biases, norms other than 1
         for i, (name, parameter) in enumerate(sorted(module.named_parameters())):
             if name.endswith("bias") or "norm" in name:
                 generator = torch.Generator().manual_seed(i)
@@ -83,7 +83,7 @@ def test_states_gradients_and_samples_match_the_modules(whole_folders, kind, mon
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_bfloat16_is_as_accurate_as_the_modules(whole_folders, kind, monkeypatch):
-    """Exact: float32 with the weights that bfloat16 has. Every number counts by its share of its own tensor's size."""
+    """Exact values: float32 with the bfloat16 weights. Errors are relative to the norm of each tensor."""
     half = load_model(whole_folders[kind], monkeypatch, KNOWN, "a", dtype=torch.bfloat16)
     assert len(fused_modules(half[0])) == 2
     modules = load_model(whole_folders[kind], monkeypatch, (), "a", dtype=torch.bfloat16)
@@ -110,7 +110,7 @@ def test_bfloat16_is_as_accurate_as_the_modules(whole_folders, kind, monkeypatch
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
 def test_states_gradients_and_samples_by_onednn(whole_folders, monkeypatch):
-    """Columns of a wider tensor, transposed weights, few rows, packed weights: whatever is asked of it."""
+    """With slices of a wider tensor, transposed weights, few rows, and packed weights."""
     theirs, their_samples = run_model(*load_model(whole_folders["qwen2"], monkeypatch, (), "a"))
     for name, value in {"USE_ONEDNN": True, "MIN_MULTIPLICATIONS": 1, "MIN_MULTIPLICATIONS_PACKED": 1}.items():
         monkeypatch.setattr(matmul, name, value)
@@ -135,11 +135,11 @@ def test_nested_work_while_sampling_with_packed_weights(llama_folder, monkeypatc
     monkeypatch.setattr(sampler, "PROGRESS_EVERY", 2)
     layouts, reorder = weakref.WeakSet(), torch.ops.mkldnn._reorder_linear_weight
 
-    def laid_out(weight):
+    def recorded_reorder(weight):
         layouts.add(layout := reorder(weight))
         return layout
 
-    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", laid_out)
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", recorded_reorder)
     backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a", "b")
     prompts, lengths = [tiny_models.ids("the cat"), tiny_models.ids("moon"), tiny_models.ids("so the old")], []
 
@@ -151,12 +151,12 @@ def test_nested_work_while_sampling_with_packed_weights(llama_folder, monkeypatc
             sample(backbone, prompts[:2], uniforms([4, 5], 3))
 
     with adapters.using("a", merged=True):
-        alone = sample(backbone, prompts, uniforms([1, 2, 3], 9))
+        undisturbed = sample(backbone, prompts, uniforms([1, 2, 3], 9))
         assert not layouts
         disturbed = sample(backbone, prompts, uniforms([1, 2, 3], 9), on_progress=other_work)
     assert lengths
     assert min(lengths) >= 2 * 5 + 1
-    assert disturbed == alone
+    assert disturbed == undisturbed
     assert not layouts
 
 
@@ -217,7 +217,7 @@ def test_modules_compute_long_and_masked_sequences(llama_folder, monkeypatch):
 
 
 def test_gradients_of_mixed_lengths_by_modules_and_fused_layers(llama_folder, monkeypatch):
-    """The modules merge q, k and v one after the other in the one tensor that holds them for the whole layer."""
+    """The modules merge q, k and v one after the other into the tensor that the fused layer uses."""
     found = []
     for known in (KNOWN, ()):
         backbone, adapters = load_model(llama_folder, monkeypatch, known, "a")
@@ -249,7 +249,7 @@ def test_backward_after_modules_overwrote_the_merged_weights_is_refused(llama_fo
 
 @pytest.mark.parametrize("first", [0, 3, 7])
 def test_hidden_states_from_start_pos_match_the_modules(llama_folder, monkeypatch, first):
-    """Whether layers are whole, which leave the others out, or modules."""
+    """With fused layers, which skip the other positions, and with modules."""
     found, shapes = [], []
     for known in (KNOWN, ()):
         backbone, adapters = load_model(llama_folder, monkeypatch, known, "a")
@@ -267,7 +267,7 @@ def test_hidden_states_from_start_pos_match_the_modules(llama_folder, monkeypatc
 
 
 def test_max_length_is_the_shortest_window(llama_folder, monkeypatch):
-    """By kernels; by torch's operations six times a head's size is the most."""
+    """With kernels; with torch operations at most six times the head size."""
     layers, found = tiny_models.load(llama_folder).trunk.layers, []
     most = 6 * layers[0].self_attn.head_dim
     layers[1].self_attn.sliding_window = most + 2
@@ -277,17 +277,17 @@ def test_max_length_is_the_shortest_window(llama_folder, monkeypatch):
     assert found == [[math.inf, most + 2], [most, most]]
     backbone, _ = load_model(llama_folder, monkeypatch, KNOWN, "a")
     whole, trunk = backbone.fused_layers, backbone.trunk
-    for lengths, there_are in (((math.inf, 8), True), ((math.inf, 7), False), ((7, 8), False)):
+    for lengths, is_available in (((math.inf, 8), True), ((math.inf, 7), False), ((7, 8), False)):
         for layer, length in zip(fused_modules(backbone), lengths, strict=True):
             fused_layer_of(layer).max_length = length
-        assert (whole.hidden_states(trunk, IDS, 0) is not None) is there_are
+        assert (whole.hidden_states(trunk, IDS, 0) is not None) is is_available
 
 
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("by_kernels", [False, True])
 def test_decode_step_matches_the_trunk(whole_folders, kind, padded, by_kernels, monkeypatch):
-    """Under an adapter and without one; of prompts of different lengths, what stands before the shorter ones is not looked at."""
+    """With and without an adapter; the padding before shorter prompts is not attended to."""
     if not by_kernels:
         monkeypatch.setattr(c_ops, "supported", lambda *_: False)
     prompts = (
@@ -320,25 +320,25 @@ def test_decode_step_matches_the_trunk(whole_folders, kind, padded, by_kernels, 
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("what", ["window", "another precision", "another trunk", "no model", "rotation by length"])
-def test_no_decode_step_for_unsupported_trunks(llama_folder, monkeypatch, what):
+@pytest.mark.parametrize("case", ["window", "another precision", "another trunk", "no model", "rotation by length"])
+def test_no_decode_step_for_unsupported_trunks(llama_folder, monkeypatch, case):
     backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
     whole, trunk = backbone.fused_layers, backbone.trunk
     with torch.no_grad(), adapters.using("a"):
         assert whole.decode_step(trunk, False) is not None
-        if what == "window":
+        if case == "window":
             trunk.config.sliding_window = 60
-        elif what == "another precision":
+        elif case == "another precision":
             trunk.double()
-        elif what == "rotation by length":
+        elif case == "rotation by length":
             trunk.rotary_emb.rope_type = "dynamic"
-        elif what == "another trunk":
+        elif case == "another trunk":
             trunk.__class__ = type("GemmaModel", (type(trunk),), {})
         else:
             whole = FusedLayers()
         try:
             assert whole.decode_step(trunk, False) is None
-            assert (whole.hidden_states(trunk, IDS, 0) is None) is (what != "window")  # shorter than any window
+            assert (whole.hidden_states(trunk, IDS, 0) is None) is (case != "window")  # shorter than any window
         finally:
             trunk.float()
 
@@ -357,7 +357,7 @@ def test_no_decode_step_if_a_layer_uses_its_module(llama_folder, monkeypatch):
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("wrong", ["layer", "weights", "states", "next token", "next token, a little"])
 def test_a_model_is_verified_when_it_is_loaded(whole_folders, kind, dtype, wrong, monkeypatch, caplog):
-    """Its modules compute where whole layers say something else, as those of another transformers might."""
+    """The modules are used if fused layers give other results, as they might with another version of transformers."""
     model = tiny_models.load(whole_folders[kind], dtype).model
     expected = model.base_model(input_ids=IDS).last_hidden_state
     assert fused_modules(SimpleNamespace(trunk=model.base_model))
@@ -365,17 +365,17 @@ def test_a_model_is_verified_when_it_is_loaded(whole_folders, kind, dtype, wrong
         monkeypatch.setattr(patch, "fused_layer", lambda x, *_: 1.5 * x)
     elif wrong == "weights":
         monkeypatch.setattr(
-            patch, "LayerWeights", lambda *those: LayerWeights(*those)._replace(norms=(2 * those[5][0], those[5][1]))
+            patch, "LayerWeights", lambda *args: LayerWeights(*args)._replace(norms=(2 * args[5][0], args[5][1]))
         )
     elif wrong == "states":
         monkeypatch.setattr(FusedLayers, "hidden_states", lambda _, trunk, ids, __: 1.5 * trunk(ids).last_hidden_state)
     elif wrong == "next token":
         monkeypatch.setattr(DecodeStep, "__call__", lambda _, ids, *__: torch.ones(1, 32, dtype=dtype) * ids)
     else:
-        rightly = DecodeStep.__call__
-        monkeypatch.setattr(DecodeStep, "__call__", lambda *given: 1.15 * rightly(*given))
-    tried = patch.patch_model(model)
-    assert not tried.available
+        original = DecodeStep.__call__
+        monkeypatch.setattr(DecodeStep, "__call__", lambda *step_args: 1.15 * original(*step_args))
+    patched = patch.patch_model(model)
+    assert not patched.available
     assert "gave other results" in caplog.text
     assert not fused_modules(SimpleNamespace(trunk=model.base_model))
     by_modules = model.base_model(input_ids=IDS).last_hidden_state
@@ -403,14 +403,14 @@ def test_a_model_moved_to_another_dtype_uses_its_modules(llama_folder, monkeypat
 
 
 def test_last_norm_in_another_dtype(llama_folder):
-    """A norm in float32 behind layers in bfloat16 is computed all the same."""
+    """A norm in float32 after layers in bfloat16 works too."""
     model = tiny_models.load(llama_folder, torch.bfloat16).model
     model.model.norm.float()
     assert patch.patch_model(model).available
 
 
 def test_projections_in_another_dtype(llama_folder, monkeypatch):
-    """As a person's own program may have them (autocast)."""
+    """As under autocast in a program that uses the package."""
     backbone, _ = load_model(llama_folder, monkeypatch, KNOWN)
     expected = backbone.hidden(IDS)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
@@ -421,7 +421,7 @@ def test_projections_in_another_dtype(llama_folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "what",
+    "case",
     [
         {"hidden_act": "gelu"},
         {"mlp_bias": True},
@@ -433,25 +433,25 @@ def test_projections_in_another_dtype(llama_folder, monkeypatch):
         "adapter",
     ],
 )
-def test_unsupported_layers(what):
-    model = LlamaForCausalLM(LlamaConfig(**SHARED, **(what if isinstance(what, dict) else {})))
-    if what == "window":
+def test_unsupported_layers(case):
+    model = LlamaForCausalLM(LlamaConfig(**SHARED, **(case if isinstance(case, dict) else {})))
+    if case == "window":
         model = MistralForCausalLM(MistralConfig(**SHARED, sliding_window=4, head_dim=8))
     layer = model.model.layers[0]
-    assert not isinstance(what, str) or what == "window" or is_supported(layer)
-    if what == "float64":
+    assert not isinstance(case, str) or case == "window" or is_supported(layer)
+    if case == "float64":
         layer.mlp.up_proj.double()
-    elif what == "a norm in half precision":
+    elif case == "a norm in half precision":
         layer.post_attention_layernorm.bfloat16()
-    elif what == "another kind":
+    elif case == "another kind":
         layer = model.model.norm
-    elif what == "adapter":
+    elif case == "adapter":
         layer.self_attn.k_proj = torch.nn.Sequential(layer.self_attn.k_proj)
     assert not is_supported(layer)
 
 
 def test_longer_sequences_extend_the_rope_tables(llama_folder, monkeypatch):
-    """The angles are made once for a pass, and anew for the next."""
+    """The angles are computed once per pass."""
     backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
         short, long = backbone.hidden(IDS[:, :3]), backbone.hidden(IDS)
@@ -462,7 +462,7 @@ def test_longer_sequences_extend_the_rope_tables(llama_folder, monkeypatch):
 
 
 def test_an_adapter_added_later_is_merged(llama_folder, monkeypatch):
-    """Adding one makes new holders of merged weights for all."""
+    """Adding one creates new merged weights for all adapters."""
     backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
         backbone.hidden(IDS)
@@ -476,7 +476,7 @@ def test_an_adapter_added_later_is_merged(llama_folder, monkeypatch):
 
 
 def test_a_layer_merged_by_its_module_is_merged_again(llama_folder, monkeypatch):
-    """A pass of the modules before the first as one function leaves merged weights at another place."""
+    """A pass of the modules before the first fused pass leaves merged weights in other tensors."""
     backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
         with monkeypatch.context() as patch:
@@ -507,10 +507,10 @@ def test_an_unreferenced_model_is_freed_at_once(llama_folder, monkeypatch):
         gc.enable()
 
 
-@pytest.mark.parametrize("how", ["training", "weights"])
-def test_a_trainable_model_uses_its_modules(llama_folder, monkeypatch, how):
+@pytest.mark.parametrize("case", ["training", "weights"])
+def test_a_trainable_model_uses_its_modules(llama_folder, monkeypatch, case):
     backbone, _ = load_model(llama_folder, monkeypatch, KNOWN)
-    if how == "training":
+    if case == "training":
         backbone.model.train()
         assert not torch.equal(backbone.hidden(IDS), backbone.hidden(IDS))  # half of the attention drops out
     else:

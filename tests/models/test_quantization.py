@@ -1,4 +1,4 @@
-"""Frozen weights in 4 and 8 bits: what is refused, and where bitsandbytes is installed, that adapters train on them."""
+"""Frozen weights in 4 and 8 bits: invalid uses, and training adapters on them if bitsandbytes is installed."""
 
 import importlib.util
 
@@ -57,7 +57,7 @@ def test_quantised_weights_are_not_merged(llama_folder, monkeypatch):
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("bits", QUANTIZE_NAMES)
 def test_an_adapter_trains_on_quantised_weights(tmp_path, monkeypatch, bits):
-    """On a CPU bitsandbytes computes the same, slowly: the lab does not offer it there."""
+    """On a CPU bitsandbytes computes the same but slowly, so the lab does not offer it there."""
     monkeypatch.setitem(tiny_models.SIZES, "hidden", 64)  # its blocks
     folder = tiny_models.save_llama(tmp_path, intermediate_size=128)
     monkeypatch.setattr(backbone_module, "requested_quantization", lambda device: bits)

@@ -39,7 +39,7 @@ def by_hand(model, prompt, response):
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 @pytest.mark.parametrize("adapter", ["reward", None])
 def test_score_by_hand(gpt2_folder, pooling, adapter):
-    """Ragged rows in one batch, against one row at a time; other adapters in force outside change nothing."""
+    """Ragged rows in one batch, against one row at a time; other active adapters change nothing."""
     model = model_of(gpt2_folder, pooling, adapter)
     prompts, responses = tiny_models.ragged()
     expected = [by_hand(model, p, r) for p, r in zip(prompts, responses, strict=True)]
@@ -69,7 +69,7 @@ def test_score_ignores_padding(gpt2_folder, pooling):
 
 
 def test_score_reads_the_response(llama_folder):
-    """Another response, another score; the order and the company of the rows do not matter."""
+    """Another response has another score; the order of the rows and the other rows do not matter."""
     model = model_of(llama_folder)
     prompts, responses = tiny_models.ragged()
     scores = model.scores(prompts, responses)
@@ -93,7 +93,7 @@ def test_token_scores_average_to_the_score(llama_folder):
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 @pytest.mark.parametrize("adapter", ["reward", None])
 def test_saved_with_its_head(llama_folder, tmp_path, pooling, adapter):
-    """Reloaded over a fresh backbone beside another adapter: the same scores, bit for bit."""
+    """Loaded on a new backbone with another adapter: the same scores, bit for bit."""
     model = model_of(llama_folder, pooling, adapter)
     folder = tmp_path / f"{pooling}-{adapter}"
     model.save(folder)
@@ -109,9 +109,9 @@ def test_saved_with_its_head(llama_folder, tmp_path, pooling, adapter):
 def test_an_old_head_without_last_weight_is_a_plain_mean(llama_folder, tmp_path):
     model = model_of(llama_folder, last_weight=0.0)
     model.save(tmp_path)
-    about = json.loads((tmp_path / HEAD_CONFIG).read_text())
-    assert about.pop("last_weight") == 0.0
-    (tmp_path / HEAD_CONFIG).write_text(json.dumps(about))
+    metadata = json.loads((tmp_path / HEAD_CONFIG).read_text())
+    assert metadata.pop("last_weight") == 0.0
+    (tmp_path / HEAD_CONFIG).write_text(json.dumps(metadata))
     again = load_reward_model(model.backbone, Adapters(model.backbone), tmp_path, "judge")
     prompts, responses = tiny_models.ragged()
     assert torch.equal(again.scores(prompts, responses), model.scores(prompts, responses))

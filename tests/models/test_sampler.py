@@ -1,4 +1,4 @@
-"""Sampling: what is drawn, from what, and what must not change it."""
+"""Sampling: the distribution of tokens, and what must not affect it."""
 
 import math
 
@@ -41,11 +41,9 @@ def test_sample_token_at_a_temperature_by_hand():
     assert logprobs.tolist() == pytest.approx([math.log(1 / 3), math.log(2 / 3)], abs=1e-12)
 
 
-@pytest.mark.parametrize("poison", [math.nan, math.inf])
-def test_logits_that_are_not_finite_are_refused(poison):
-    finite = sample_token(torch.tensor([[0.0, 1.0, 2.0], [0.0, poison, 1.0]]), torch.tensor([0.5, 0.5]).double(), 1.0)[
-        2
-    ]
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_are_not_finite_are_refused(value):
+    finite = sample_token(torch.tensor([[0.0, 1.0, 2.0], [0.0, value, 1.0]]), torch.tensor([0.5, 0.5]).double(), 1.0)[2]
     with pytest.raises(NotFiniteError, match="logits are not finite"):
         raise_if_not_finite(finite)
 
@@ -60,7 +58,7 @@ def test_nan_weights_are_refused(llama_folder):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_frequencies_are_the_softmax(tmp_path, temperature):
-    """On a grid of N uniforms every token comes up N p times, to within one; the folder's filters have no say."""
+    """On a grid of N uniforms every token is drawn N p times, within one; sampling filters of the model folder are ignored."""
     filters = {"do_sample": True, "top_k": 2, "top_p": 0.3, "temperature": 0.01, "repetition_penalty": 9.0}
     filters |= {"min_p": 0.5, "suppress_tokens": [10, 11], "min_new_tokens": 3, "bad_words_ids": [[12]]}
     tiny_models.set_generation_config(tiny_models.save_llama(tmp_path), **filters)
@@ -155,20 +153,20 @@ def test_sampling_leaves_the_global_generator_and_the_weights_alone(llama_folder
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_check_interval_does_not_change_samples(folders, kind, monkeypatch):
-    """As on a GPU: rows that have ended are carried on for a while, and nobody waits for the device in between."""
-    backbone, looks = tiny_models.load(folders[kind], torch.float64), []
+    """As on a GPU: rows that have ended are continued for some steps, without synchronising in between."""
+    backbone, checks = tiny_models.load(folders[kind], torch.float64), []
     prompts, _ = tiny_models.ragged(rows=8)
     expected = sample(backbone, prompts, tiny_models.seeded(8, 36))
-    look = SamplingState.count_active
+    original = SamplingState.count_active
     monkeypatch.setattr(
-        SamplingState, "count_active", lambda self: looks.append(len(self.response_index)) or look(self)
+        SamplingState, "count_active", lambda self: checks.append(len(self.response_index)) or original(self)
     )
     monkeypatch.setitem(sampler.CHECK_ENDED_EVERY, "cpu", PROGRESS_EVERY)
     found = sample(backbone, prompts, tiny_models.seeded(8, 36))
     assert found.tokens == expected.tokens
     for mine, theirs in zip(found.logprobs, expected.logprobs, strict=True):
         assert mine == pytest.approx(theirs, abs=1e-10)
-    assert len(looks) == 2
+    assert len(checks) == 2
 
 
 def test_on_progress_is_called_and_may_stop(llama_folder):
@@ -194,7 +192,7 @@ def test_padding_by_hand():
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_repeated_prompts_are_read_once(folders, kind):
-    """Four rows, two prompts of different lengths, in turns: each row as if it were alone."""
+    """Four rows with two alternating prompts of different lengths: each row as in a batch of its own."""
     backbone, seen = tiny_models.load(folders[kind], torch.float64), []
     long, short, uniform = tiny_models.ids("the old king saw"), tiny_models.ids("moon"), tiny_models.seeded(4, 8)
     prompts = [long, short, list(long), short]
@@ -213,7 +211,7 @@ def test_repeated_prompts_are_read_once(folders, kind):
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_a_shared_prefix_is_read_once(folders, kind, monkeypatch):
-    """Of three prompts and a repeated one; the same samples as without."""
+    """For three prompts and a repeated one; the same samples as without sharing."""
     system = [5 + i for i in range(17)]
     prompts = [[*system, 30, 31, 32], [*system, 33], [*system, 30, 34], [*system, 33]]
     backbone, read = tiny_models.load(folders[kind]), []
@@ -236,7 +234,7 @@ def test_a_shared_prefix_is_read_once(folders, kind, monkeypatch):
     ("prompts", "length"),
     [
         ([[7] * 18 + [1], [7] * 18 + [2], [7] * 17 + [3, 4]], 17),
-        ([[7] * 17, [7] * 20], 16),  # a token of the shortest prompt is left to be read
+        ([[7] * 17, [7] * 20], 16),  # one token of the shortest prompt remains to be read
         ([[7] * 16, [7] * 20], 0),
         ([[7] * 15 + [1, 7], [7] * 15 + [2, 7]], 0),
         ([[7] * 20], 0),

@@ -19,7 +19,7 @@ RESPONSES = [tiny_models.ids("the cat ran"), [tiny_models.EOS], tiny_models.ids(
         ([[5] * 16 + [1], [5] * 16 + [2]], 17, 16),
         ([[5] * 20, [5] * 20], 17, 17),  # no longer than max_length
         ([[5] * 20, [5] * 20], 15, 0),  # too short to be worth it
-        ([[5] * 15 + [1, 5, 5], [5] * 15 + [2, 5, 5]], 18, 0),  # what is equal behind a difference does not count
+        ([[5] * 15 + [1, 5, 5], [5] * 15 + [2, 5, 5]], 18, 0),  # equal tokens after a difference do not count
         ([[5] * 20], 20, 0),
         ([[5] * 20, [5] * 20, [6] + [5] * 19], 20, 0),
     ],

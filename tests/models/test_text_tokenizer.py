@@ -1,4 +1,4 @@
-"""Control tokens in the texts of people are text: with a chat template and without, in tokenizers of several kinds."""
+"""Control tokens in texts of users are encoded as text: with and without a chat template, in several kinds of tokenizers."""
 
 import os
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_control_tokens_in_a_text_without_template_are_text_and_at_its_ends_cont
 def test_prompts_and_responses_of_a_backbone(llama_copy):
     tiny_models.set_generation_config(llama_copy, eos_token_id=[tiny_models.EOS, tiny_models.STOP])
     backbone = tiny_models.load(llama_copy)
-    unknown = tiny_models.UNK  # what this tokenizer makes of every word that it does not know
+    unknown = tiny_models.UNK  # the id of unknown words in this tokenizer
     the, cat, sat = tiny_models.ids("the cat sat")
     assert backbone.encode_prompt("the <stop> cat <eos> sat") == [the, unknown, cat, unknown, sat]
     assert backbone.encode_response("the <eos> cat") == [the, unknown, cat, tiny_models.EOS]
@@ -74,7 +74,7 @@ def test_prompts_and_responses_of_a_backbone(llama_copy):
 
 
 def test_unigram_tokens_are_renamed_too():
-    """Its model finds a control token by itself: it is a piece like the others."""
+    """Its model would find a control token by itself, because it is an ordinary piece."""
     pieces = Tokenizer(
         models.Unigram([("<unk>", 0.0), ("</s>", 0.0), *((letter, -1.0) for letter in "abs</>")], unk_id=0)
     )

@@ -1,4 +1,4 @@
-"""Logits that an architecture scales or bounds, and rows of the embedding matrix that stand for no token."""
+"""Logits that an architecture scales or bounds, and rows of the embedding matrix without a token."""
 
 import math
 

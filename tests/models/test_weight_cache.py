@@ -1,4 +1,4 @@
-"""A decoder layer's weights under whichever adapter computes: what they are, and when they are made anew."""
+"""The cached weights of a decoder layer for the active adapter: their values, and when they are recomputed."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def frozen(dtype=torch.float32):
 
 
 def make_lora(weights, ranks=(1,) * 7, scale=2.0):
-    """Of projection i: A of 10 i + 1, 10 i + 2, … and B of -1."""
+    """For projection i: A of 10 i + 1, 10 i + 2, … and B of -1."""
     found = []
     for i, (one, rank) in enumerate(zip(split_by_projection(weights, SIZES), ranks, strict=True)):
         base = torch.nn.Linear(one.shape[1], one.shape[0], bias=False)
@@ -44,13 +44,13 @@ def make_cache(kind, weights):
 
 
 def effect(weights, i):
-    """W + s B A of projection i, out of whatever is kept."""
-    kept = split_by_projection(weights, SIZES)[i].float()
+    """W + s B A of projection i, from merged or concatenated weights."""
+    weight = split_by_projection(weights, SIZES)[i].float()
     a = weights.lora_a[(0, 0, 0, 1, 2, 2, 3)[i]]
     if a is None:
-        return kept
+        return weight
     wide = a.shape[1]
-    return kept[:, :wide] + kept[:, wide:] @ a.float()
+    return weight[:, :wide] + weight[:, wide:] @ a.float()
 
 
 @pytest.mark.parametrize("ranks", [(1,) * 7, (2, 1, 3, 2, 1, 4, 2)])
@@ -84,33 +84,33 @@ def test_layout_of_concatenated_weights():
 @pytest.mark.parametrize("kind", [MergedWeights, ConcatWeightCache])
 def test_weights_follow_training_and_adapter(kind):
     weights = frozen()
-    kept, one, other = make_cache(kind, weights), make_lora(weights), make_lora(weights, scale=-3.0)
+    cache, one, other = make_cache(kind, weights), make_lora(weights), make_lora(weights, scale=-3.0)
     for parts in (one, other, one):
         for i, part in enumerate(parts):
             expected = part.base.weight + part.scale * part.b.detach() @ part.a.detach()
-            assert torch.equal(effect(kept.weights_for(parts), i), expected)
+            assert torch.equal(effect(cache.weights_for(parts), i), expected)
     with torch.no_grad():
         one[6].b.add_(1)  # the last factor alone
-    assert torch.equal(effect(kept.weights_for(one), 6), one[6].base.weight)
+    assert torch.equal(effect(cache.weights_for(one), 6), one[6].base.weight)
 
 
 @pytest.mark.parametrize("kind", [MergedWeights, ConcatWeightCache])
 def test_weights_keep_their_address_and_are_cached(kind):
     weights = frozen()
-    kept, parts = make_cache(kind, weights), make_lora(weights)
-    first = kept.weights_for(parts)
+    cache, parts = make_cache(kind, weights), make_lora(weights)
+    first = cache.weights_for(parts)
     versions = [one._version for one in first[:5]]
-    again = kept.weights_for(parts)
+    again = cache.weights_for(parts)
     assert all(one is other for one, other in zip(first[:5], again[:5], strict=True))
     assert [one._version for one in again[:5]] == versions
 
 
 def test_module_merges_bump_only_their_own_version():
-    """q is merged by a pass of the modules: not a change of k's, which may wait for its gradient, but one of the whole's."""
+    """A merge of q by a module leaves the version of k, whose gradient may be pending, and changes that of the whole tensor."""
     weights = frozen()
     fast = [MergedLoraLinear() for _ in ROWS]
-    kept, parts = MergedWeights(weights, SIZES, fast), make_lora(weights)
-    whole = kept.weights_for(parts).qkv
+    cache, parts = MergedWeights(weights, SIZES, fast), make_lora(weights)
+    whole = cache.weights_for(parts).qkv
     with torch.no_grad():
         for part in parts[:3]:
             part.b.add_(1)
@@ -119,33 +119,33 @@ def test_module_merges_bump_only_their_own_version():
     fast[0].merged_weight(parts[0]), fast[2].merged_weight(parts[2])
     assert k._version == before[0]
     assert whole._version > before[1]
-    assert kept.weights_for(parts).qkv is whole
+    assert cache.weights_for(parts).qkv is whole
     assert torch.equal(whole, torch.cat([part.base.weight for part in parts[:3]]))  # B is 0 now
-    o = kept.weights_for(parts).o
+    o = cache.weights_for(parts).o
     version = o._version
     with torch.no_grad():
         parts[3].b.add_(1)
     fast[3].merged_weight(parts[3])
-    assert kept.weights_for(parts).o is o
+    assert cache.weights_for(parts).o is o
     assert o._version > version
 
 
 def test_two_combinations_of_ranks_are_cached():
     weights = frozen()
-    kept, narrow, wide, widest = (
+    cache, narrow, wide, widest = (
         make_cache(ConcatWeightCache, weights), make_lora(weights), make_lora(weights, (2,) * 7), make_lora(weights, (3,) * 7),
     )  # fmt: skip
-    rooms = [kept.weights_for(parts).qkv for parts in (narrow, wide, narrow, wide)]
-    assert rooms[0] is rooms[2]
-    assert rooms[1] is rooms[3]
-    kept.weights_for(widest)  # a third takes the place of the first
-    assert kept.weights_for(wide).qkv is rooms[1]
-    assert kept.weights_for(narrow).qkv is not rooms[0]
+    tensors = [cache.weights_for(parts).qkv for parts in (narrow, wide, narrow, wide)]
+    assert tensors[0] is tensors[2]
+    assert tensors[1] is tensors[3]
+    cache.weights_for(widest)  # a third takes the place of the first
+    assert cache.weights_for(wide).qkv is tensors[1]
+    assert cache.weights_for(narrow).qkv is not tensors[0]
 
 
 def test_out_of_memory_leaves_no_partial_weights(monkeypatch):
     weights = frozen()
-    kept, parts = make_cache(ConcatWeightCache, weights), make_lora(weights)
+    cache, parts = make_cache(ConcatWeightCache, weights), make_lora(weights)
     cat, calls = torch.cat, []
 
     def fails_once(tensors, *rest):
@@ -156,21 +156,21 @@ def test_out_of_memory_leaves_no_partial_weights(monkeypatch):
 
     monkeypatch.setattr(torch, "cat", fails_once)
     with pytest.raises(RuntimeError, match="allocate"):
-        kept.weights_for(parts)
+        cache.weights_for(parts)
     for i, part in enumerate(parts):
         assert torch.equal(
-            effect(kept.weights_for(parts), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach()
+            effect(cache.weights_for(parts), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach()
         )
 
 
 def test_another_rank_gets_its_own_cache():
     weights = frozen()
-    kept = make_cache(ConcatWeightCache, weights)
-    wide = kept.weights_for(make_lora(weights, (3,) * 7))
+    cache = make_cache(ConcatWeightCache, weights)
+    wide = cache.weights_for(make_lora(weights, (3,) * 7))
     assert wide.qkv.shape == (8, 12)
     narrow = make_lora(weights)
-    assert kept.weights_for(narrow).qkv.shape == (8, 6)
+    assert cache.weights_for(narrow).qkv.shape == (8, 6)
     for i, part in enumerate(narrow):
         assert torch.equal(
-            effect(kept.weights_for(narrow), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach()
+            effect(cache.weights_for(narrow), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach()
         )
