@@ -1,4 +1,4 @@
-"""Disputed pairs, and the experts who decide them. A decision is a vote with `adjudication`; it counts as the pair's label."""
+"""Disputed pairs and the decisions of experts on them. A decision is a vote with `adjudication`; it is the label of the pair."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ MAX_LISTED_PAIRS = 20
 
 
 def disputed_pairs(db: Database, project_id: int, annotator: str) -> tuple[int, list[Pair]]:
-    """How many pairs wait for this expert's decision, and the first of them."""
+    """The number of pairs that this expert can decide, and the first of them."""
     query = _disputed_pair_ids(project_id, annotator)
     with db.read() as conn:
         pair_ids = conn.execute(query).scalars().all()
@@ -25,7 +25,7 @@ def disputed_pairs(db: Database, project_id: int, annotator: str) -> tuple[int, 
 def next_disputed_pair(
     conn: Connection, project_id: int, annotator: str, queued_ids: list[int], now: float
 ) -> int | None:
-    """The oldest pair for this expert after those in `queued_ids`; none that another expert has on screen."""
+    """The oldest disputed pair for this expert that is not in `queued_ids` and that no other expert has on screen."""
     lease = t.leases.c
     is_on_another_screen = and_(lease.adjudication.is_(True), lease.annotator != annotator, lease.expires_at > now)
     opened = select(lease.pair_id).where(lease.pair_id == t.votes.c.pair_id, is_on_another_screen).correlate(t.votes)
@@ -36,7 +36,7 @@ def next_disputed_pair(
 
 
 def stop_adjudicating(db: Database, project_id: int, annotator: str) -> None:
-    """Give back the disputed pairs that a person has on screen."""
+    """Release the disputed pairs that are leased to a person."""
     in_project = t.leases.c.pair_id.in_(select(t.pairs.c.id).where(t.pairs.c.project_id == project_id))
     own_lease = and_(t.leases.c.annotator == annotator, t.leases.c.adjudication.is_(True), in_project)
     with db.write() as conn:
@@ -44,7 +44,10 @@ def stop_adjudicating(db: Database, project_id: int, annotator: str) -> None:
 
 
 def _disputed_pair_ids(project_id: int, annotator: str) -> Select[*tuple[Any, ...]]:
-    """Pairs on which people's votes differ and no expert has decided; "both bad" is a tie. None that this expert has skipped."""
+    """Pairs on which people's votes differ and that no expert has decided, except those that this expert has skipped.
+
+    "Both bad" counts as a tie.
+    """
     v = t.votes.c
     value = case((v.choice == Choice.BOTH_BAD, Choice.TIE.value), else_=v.choice)
     own = t.votes.alias("own").c

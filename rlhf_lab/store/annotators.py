@@ -1,4 +1,4 @@
-"""The people of a lab: who joined, and what each of them voted."""
+"""The people of a lab: those who joined, and statistics about their votes."""
 
 import re
 import time
@@ -19,18 +19,18 @@ from rlhf_lab.store.vote_table import CHOICES, VoteTable, code, current_votes
 
 MAX_PERSON_NAME_CHARS = 60
 MAX_LAB_PEOPLE = 5_000
-#: Begins the names of visitors who gave none.
+#: Prefix of the generated names of visitors who gave no name.
 VISITOR_PREFIX = "visitor-"
-#: Prefixes that a person's name must not have: judges, programs, visitors without a name, accounts.
+#: Prefixes that a person's name must not have. They mark judges, programs, visitors without a name, and accounts.
 RESERVED_PREFIXES = ("judge:", "api:", VISITOR_PREFIX, "@")
-#: "@" and the name of an account as the Hub allows it; with other letters one could look like another.
+#: "@" and the name of an account, with the characters that the Hub allows. Other letters could make two names look alike.
 ACCOUNT_PATTERN = re.compile(r"@[A-Za-z0-9._-]+")
-#: Who entered by the operator's link.
+#: Name of the person who entered by the operator's link.
 OPERATOR_NAME = "operator"
 
 
 def latest_annotators(db: Database, project_id: int, count: int) -> list[str]:
-    """The people who voted last in a project, newest first."""
+    """The `count` people who voted most recently in a project, newest first."""
     votes = current_votes(db, project_id)
     by_people = votes.source == code(Source.HUMAN)
     newest = np.zeros(len(votes.names), np.int64)
@@ -39,16 +39,16 @@ def latest_annotators(db: Database, project_id: int, count: int) -> list[str]:
 
 
 def annotator_stats(db: Database, project_id: int) -> list[AnnotatorActivity]:
-    """What each person of a project voted, most labels first. Two votes agree when their choices are equal, ties included.
+    """Statistics about each person of a project, most labels first. Two votes agree if their choices are equal, ties included.
 
-    A vote on a pair that an expert decided is compared with the decision alone; decisions are no labels of their own.
+    A vote on a pair that an expert decided is compared only with the decision. Decisions are not counted as labels of the expert.
     """
     votes = current_votes(db, project_id)
     return votes.cached("annotator stats", lambda: _annotator_stats(votes))
 
 
 def _annotator_stats(votes: VoteTable) -> list[AnnotatorActivity]:
-    """Votes are cells of two tables: (pair, choice) and (annotator, pair), each as one number."""
+    """Compute the statistics. (pair, choice) and (annotator, pair) are each encoded as one number, to count with bincount."""
     labels = np.flatnonzero(votes.labels_of(Source.HUMAN))
     is_repeat = votes.live & votes.repeat & (votes.source == code(Source.HUMAN)) & (votes.choice != code(Choice.SKIP))
     choice_cells = len(CHOICES) * votes.pair + votes.choice
@@ -79,12 +79,10 @@ def _annotator_stats(votes: VoteTable) -> list[AnnotatorActivity]:
 
 
 def add_person(db: Database, name: str, reserved_names: Collection[str] = ()) -> Person:
-    """Add a person. A name that looks like one that a person or a vote has already gets a number: "Ann 2"
-    (`rlhf_lab.common.person_names`).
+    """Add a person. If a person or a vote already has a name that looks the same, a number is added, as in "Ann 2".
 
-    reserved_names: further names that are not free.
-
-    LabelError: no name, one that is too long, unprintable, reserved or of several alphabets, or a lab that is full.
+    reserved_names: further names that are taken. See `rlhf_lab.common.person_names` for names that look the same. Raises
+    LabelError if the name is empty, too long, unprintable, reserved or mixes alphabets, or if the lab is full.
     """
     name = _usable_name(name)
     with db.write() as conn:
@@ -99,7 +97,7 @@ def add_person(db: Database, name: str, reserved_names: Collection[str] = ()) ->
 
 
 def _usable_name(name: str) -> str:
-    """The name as it is kept. Raises LabelError."""
+    """The name in the form that is stored. Raises LabelError."""
     if unprintable := next((character for character in " ".join(name.split()) if not character.isprintable()), ""):
         raise LabelError(f"The name contains an invisible character (U+{ord(unprintable):04X}). Type the name again.")
     name = normalize_name(name)
@@ -118,9 +116,9 @@ def _usable_name(name: str) -> str:
 
 
 def get_or_add_account(db: Database, name: str) -> Person:
-    """The person with an account of an OAuth provider, called "@name": the same at every sign-in; nobody else can have that name.
+    """The person with this account of an OAuth provider. Their name is "@name", which no one else can have.
 
-    LabelError: no name or one that is too long, or a lab that is full.
+    Raises LabelError if the name is missing or too long, or if the lab is full.
     """
     name = f"@{name.strip()}"
     if not len(name) <= MAX_PERSON_NAME_CHARS or not ACCOUNT_PATTERN.fullmatch(name):
@@ -133,7 +131,7 @@ def get_or_add_account(db: Database, name: str) -> Person:
 
 
 def joined_at(db: Database, name: str) -> float | None:
-    """When the person of this name joined; None: there is none (any more)."""
+    """When the person of this name joined (seconds since 1970); None if there is no such person."""
     with db.read() as conn:
         return conn.execute(select(t.people.c.joined_at).where(t.people.c.name == name)).scalar()
 

@@ -17,7 +17,7 @@ NAME_KEY = "name"
 
 
 def add_test(db: Database, project_id: int, first_job: int, second_job: int) -> BlindTest:
-    """Add a test of the texts that two jobs sample."""
+    """Add a test that compares the texts sampled by two jobs."""
     now = time.time()
     values = {"project_id": project_id, "first_job": first_job, "second_job": second_job, "created_at": now}
     with db.write() as conn:
@@ -33,7 +33,7 @@ def blind_tests(db: Database, project_id: int) -> list[BlindTest]:
 
 
 def job_payloads_by_test(db: Database, project_id: int) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:
-    """test id -> the payloads of its two jobs; newest test first."""
+    """test id -> the payloads of its two jobs, newest test first."""
     b, first_job_row, second_job_row = t.blind_tests.c, t.jobs.alias(), t.jobs.alias()
     query = (
         select(b.id, first_job_row.c.payload, second_job_row.c.payload)
@@ -50,7 +50,7 @@ def job_payloads_by_test(db: Database, project_id: int) -> dict[int, tuple[dict[
 
 
 def rename_test(db: Database, test_id: int, name: str) -> None:
-    """StoreError: there is no such test."""
+    """Rename a test. Raises StoreError if there is no such test."""
     j, b = t.jobs.c, t.blind_tests.c
     query = select(j.id, j.payload).join(t.blind_tests, b.first_job == j.id).where(b.id == test_id)
     with db.write() as conn:
@@ -63,7 +63,8 @@ def rename_test(db: Database, test_id: int, name: str) -> None:
 def delete_test(db: Database, test_id: int) -> dict[str, int]:
     """Delete a test, its answers and texts; returns how many answers each person had given.
 
-    An unfinished job of it is cancelled, not deleted: the engine must find it. StoreError: there is no such test.
+    An unfinished job of the test is cancelled and not deleted, because the engine may be working on it. Raises StoreError if
+    there is no such test.
     """
     j = t.jobs.c
     with db.write() as conn:
@@ -80,7 +81,7 @@ def delete_test(db: Database, test_id: int) -> dict[str, int]:
 
 
 def answer_counts(db: Database, test_id: int) -> dict[str, int]:
-    """How many answers each person has given, skips not counted."""
+    """How many answers each person has given, without skips."""
     with db.read() as conn:
         return _answer_counts(conn, test_id)
 
@@ -96,9 +97,9 @@ def no_such_test(test_id: int) -> StoreError:
 
 
 def add_answers(db: Database, test_id: int, annotator: str, choices: Mapping[int, Choice]) -> None:
-    """One person's answers by the position of the pair. The first answer to a pair counts; another one changes nothing.
+    """Store a person's answers, by the position of the pair. A pair that the person has already answered is left unchanged.
 
-    StoreError: there is no such test.
+    Raises StoreError if there is no such test.
     """
     v = t.blind_votes.c
     with db.write() as conn:

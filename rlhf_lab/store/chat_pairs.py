@@ -1,4 +1,4 @@
-"""Two answers of a chat become a pair: its prompt is the conversation. What the project holds already is not stored again."""
+"""Turns two answers of a chat into a pair whose prompt is the conversation. Rows that exist already are reused."""
 
 import time
 from typing import NamedTuple
@@ -15,7 +15,7 @@ CHAT_REASON = "chat"
 
 
 class ChatText(NamedTuple):
-    """An answer as a completion stores it."""
+    """An answer, with the fields that a completion stores."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -24,9 +24,9 @@ class ChatText(NamedTuple):
 
 
 def add_chat_pair(db: Database, project_id: int, prompt: str, first: ChatText, second: ChatText) -> Pair:
-    """The pair of two answers to a prompt. A new prompt carries labels only: nothing else is sampled for it.
+    """The pair of two answers to a prompt. A new prompt is used only for its labels; no texts are sampled for it.
 
-    LabelError: the answers are equal, or the prompt is one of those that nothing is trained on.
+    Raises LabelError if the answers are equal, or if the prompt is held out for evaluation.
     """
     if first.text.strip() == second.text.strip():
         raise LabelError(

@@ -16,12 +16,12 @@ NAMING_CONVENTION = {
     "pk": "pk_%(table_name)s",
 }
 
-#: An integer of 63 bits, as seeds are. SQLite's INTEGER has them.
+#: An integer of 63 bits, for seeds. SQLite's INTEGER has up to 64.
 LONG = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Json(TypeDecorator[Any]):
-    """JSON as text. Not sqlalchemy.JSON: PostgreSQL's json refuses NaN, which a diverging run reports."""
+    """JSON as text. sqlalchemy.JSON is not used because PostgreSQL's json rejects NaN, which a diverging run reports."""
 
     impl = Text
     cache_ok = True
@@ -34,7 +34,7 @@ class Json(TypeDecorator[Any]):
 
 
 class PackedJson(TypeDecorator[Any]):
-    """Compressed JSON, for what is large and read one row at a time."""
+    """Compressed JSON, for large values that are read one row at a time."""
 
     impl = LargeBinary
     cache_ok = True
@@ -53,7 +53,7 @@ def enum_type(enum_class: type[StrEnum]) -> Enum:
 
 
 def table_without_id_reuse(name: str, *columns: Any) -> Table:
-    """A table that never reuses the id of a deleted row, on SQLite too."""
+    """A table that never reuses the id of a deleted row, not even on SQLite."""
     return Table(name, *columns, sqlite_autoincrement=True)
 
 

@@ -1,11 +1,11 @@
 """Access to the database from several threads and processes, and its errors.
 
     db = Database.open(home)
-    with db.read() as conn: ...       one consistent view; never waits for a writer
-    with db.write() as conn: ...      one exclusive transaction: what it reads stays true until it commits
+    with db.read() as conn: ...       a consistent snapshot; never waits for a writer
+    with db.write() as conn: ...      an exclusive transaction: rows that it reads cannot change until it commits
 
 There is one writer at a time on every backend (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock), so "check, then insert"
-is safe. Never open `write` inside `write`: it would wait for itself.
+is safe. Do not nest `write` in `write`: it would wait for itself.
 """
 
 import logging
@@ -36,13 +36,13 @@ AnyRow = Row[*tuple[Any, ...]]
 FILE_NAME = "lab.db"
 _LOCK_WRITERS = text("SELECT pg_advisory_xact_lock(7264833)")  # an arbitrary number, the same for every lab
 _OPENING_TIMEOUT_S = 60.0
-CONNECT_TIMEOUT_S = 10  # of a database server
-#: Without a write-ahead log a commit waits until everybody has finished reading, and readers wait for the commit.
+CONNECT_TIMEOUT_S = 10  # for a connection to a database server
+#: Longer, because without a write-ahead log a commit waits until all readers have finished, and readers wait for the commit.
 ROLLBACK_BUSY_TIMEOUT_S = 60.0
 
 
 def lab_exists(home: Path) -> bool:
-    """Whether the folder is the home of a lab. With a database elsewhere the folder is all there is to check."""
+    """Whether the folder is the home of a lab. If RLHF_LAB_STORE names another database, only the folder must exist."""
     if database_url_override():
         return home.is_dir()
     return (home / FILE_NAME).is_file() or home_replacement.is_unfinished(home)
@@ -54,22 +54,22 @@ class Database:
     def __init__(self, engine: Engine, location: str, busy_timeout_s: float) -> None:
         self.location = location
         self._busy_timeout_s = busy_timeout_s
-        # The threads of a process queue here; the first one waits for the database. SQLite polls its lock every 0.1 s at worst:
-        # with 30 threads voting without a pause the slowest vote took 3.9 s; with this lock, 0.4 s.
+        # The threads of a process queue for this lock, and its holder waits for the database. SQLite polls its own lock, at worst
+        # every 0.1 s: with 30 threads voting continuously the slowest vote took 3.9 s without this lock, and 0.4 s with it.
         self._write_lock = threading.Lock()
-        self._files: sqlite.OpenFiles | None = None  # None: a server, or the database is being opened
-        self._home_lock: SharedLock | None = None  # None: there too
-        self.wal_problem = ""  # why the database has a rollback journal instead of a write-ahead log; "": it has none
+        self._files: sqlite.OpenFiles | None = None  # None for a server, and while the database is being opened
+        self._home_lock: SharedLock | None = None  # None in the same cases
+        self.wal_problem = ""  # why the database has a rollback journal; "" if it has a write-ahead log
         self._reader = engine
         self._writer = engine.execution_options(**{sqlite.WRITER_OPTION: True})
         self._fast_writer = self._writer.execution_options(**{sqlite.NOT_DURABLE_OPTION: True})
 
     @classmethod
     def open(cls, location: Path | str, *, busy_timeout_s: float = 10.0) -> Self:
-        """Open a database, create it if missing, and migrate old tables.
+        """Open a database, create it if it is missing, and migrate old tables.
 
-        location: a home folder (its database is its lab.db, or that of RLHF_LAB_STORE) or a database URL. StoreError: it cannot
-        be used. CorruptStoreError: it is damaged and was renamed.
+        location: a home folder (its database is its lab.db, or that of RLHF_LAB_STORE) or a database URL. Raises StoreError if it
+        cannot be used, CorruptStoreError if it is damaged; a damaged file has been renamed.
         """
         database_url = location if isinstance(location, str) and "://" in location else database_url_override()
         if database_url != location:
@@ -91,7 +91,7 @@ class Database:
             )  # fails at once if the folder is not writable; FileLock would try until its timeout
             restrict_file(lock)
             home_lock = home_replacement.use_home(path.parent)
-            # One process at a time checks, renames and upgrades.
+            # Only one process at a time checks, renames and migrates the file.
             with FileLock(lock, timeout=_OPENING_TIMEOUT_S, mode=PRIVATE_FILE):
                 _make_file_private(path)
                 sqlite.quarantine_if_corrupt(path, busy_timeout_s)
@@ -145,7 +145,7 @@ class Database:
     def write(self, *, durable: bool = True) -> Iterator[Connection]:
         """An exclusive transaction: committed at the end, rolled back after an exception.
 
-        durable: wait until the disk has the commit, 5 to 15 ms. False only for what may be lost in a power failure.
+        durable: wait until the commit is on the disk (5 to 15 ms). Pass False only for rows that may be lost in a power failure.
         Raises LostStoreError if the database's file was deleted or replaced, before the transaction or during it.
         """
         if not self._write_lock.acquire(timeout=self._busy_timeout_s):
@@ -169,7 +169,7 @@ class Database:
             self._write_lock.release()
 
     def truncate_log(self) -> None:
-        """Remove deleted rows from SQLite's log too; if a reader still needs the log, its next checkpoint does."""
+        """Remove deleted rows from SQLite's write-ahead log too, or if a reader needs the log, at its next checkpoint."""
         if self._reader.dialect.name == "sqlite":
             sqlite.truncate_wal(self._reader)
 
@@ -194,7 +194,7 @@ class Database:
                 yield conn
         except DBAPIError as exc:
             raise sqlite.to_store_error(exc.orig, self.location) from exc
-        except (OverflowError, UnicodeEncodeError) as exc:  # a number beyond 64 bits, a lone surrogate
+        except (OverflowError, UnicodeEncodeError) as exc:  # an integer of more than 64 bits, a lone surrogate
             raise StoreError(
                 f"The database {self.location} does not accept this value: {exc}. Nothing was stored."
             ) from exc
@@ -238,7 +238,7 @@ class Database:
 
 
 def _choose_journal(path: Path, busy_timeout_s: float) -> str:
-    """Give the database a write-ahead log, or a rollback journal and the reason; "" is a write-ahead log. Raises StoreError."""
+    """Set the journal mode. Returns "" for a write-ahead log, or the reason for a rollback journal. Raises StoreError."""
     problem = wal_problem(path.parent, has_wal=sqlite.has_wal(path))
     if not problem and not sqlite.set_journal_mode(path, busy_timeout_s, wal=True):
         problem = "its disk does not support shared memory between processes"
@@ -258,8 +258,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _make_home(home: Path) -> None:
-    """Create the home. An existing folder is closed to other users, and so are the engine's files, which have the permissions of
-    any file when they are made."""
+    """Create the home, or make an existing folder private. The engine's files are made private too."""
     _make_folder(home)
     restrict_folder(home)
     for path in home.glob("engine.*"):
@@ -267,7 +266,7 @@ def _make_home(home: Path) -> None:
 
 
 def _make_file_private(path: Path) -> None:
-    """The database's file, which SQLite would create with the permissions of any file; its log has those of the file."""
+    """Create the database's file as a private one. SQLite would use default permissions; its log inherits those of the file."""
     if not path.exists():
         path.touch(PRIVATE_FILE)
     for suffix in ("", "-wal", "-shm"):
@@ -304,6 +303,6 @@ def insert_row(conn: Connection, table: Table, values: Mapping[str, Any]) -> int
 
 
 def in_chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Slices small enough for `IN (…)`: SQLite allows 32,766 variables in a statement."""
+    """Slices that are small enough for `IN (…)`: SQLite allows 32,766 variables in a statement."""
     for start in range(0, len(ids), 5_000):
         yield ids[start : start + 5_000]

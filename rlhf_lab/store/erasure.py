@@ -1,6 +1,7 @@
-"""Erasing a person: their name is removed from every row that has it, and their answers on request.
+"""Erases a person: their name is removed from all rows, and their answers if that is requested.
 
-Votes that a reward model was trained on are kept as rows of an anonymous visitor, because the model's labels refer to them.
+Votes on which a reward model was trained are kept under the name of an anonymous visitor, because the model's labels refer to
+them.
 """
 
 import secrets
@@ -20,14 +21,17 @@ from rlhf_lab.store.database import Database
 
 @dataclass(frozen=True)
 class ErasureResult:
-    """votes: how many the person had. reports: the changed reports of reward models, by the model's path below the home."""
+    """votes: the number of the person's votes. reports: changed reports of reward models, by the model's path below the home."""
 
     votes: int
     reports: dict[str, dict[str, Any]]
 
 
 def known_names(db: Database) -> list[str]:
-    """The names of people who joined, voted or judged elsewhere, sorted; no judges, no visitors without a name."""
+    """The sorted names of all people who joined, voted, or answered a blind test or tournament.
+
+    Without simulated judges and visitors without a name.
+    """
     v, b, a = t.votes.c, t.blind_votes.c, t.tournament_answers.c
     with db.read() as conn:
         annotators = set(conn.execute(select(t.people.c.name)).scalars())
@@ -38,7 +42,7 @@ def known_names(db: Database) -> list[str]:
 
 
 def count_person_votes(db: Database, name: str) -> int:
-    """How many votes a person cast, undone ones included. LabelError: nobody here has this name."""
+    """How many votes a person cast, including undone ones. Raises LabelError if no one in the lab has this name."""
     _check_name_known(db, name)
     with db.read() as conn:
         query = select(func.count()).select_from(t.votes).where(t.votes.c.annotator == name)
@@ -46,11 +50,10 @@ def count_person_votes(db: Database, name: str) -> int:
 
 
 def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
-    """Replace a person's name by that of an anonymous visitor, in every project. Sessions under the name end.
+    """Replace a person's name by that of an anonymous visitor, in all projects. Sessions under the name end.
 
-    votes: also undo their votes, delete the notes on them and their answers in blind tests and tournaments.
-
-    LabelError: nobody here has this name, or an unfinished job names them.
+    votes: also undo their votes, and delete the notes on these and their answers in blind tests and tournaments. Raises
+    LabelError if no one in the lab has this name, or if an unfinished job names the person.
     """
     _check_name_known(db, name)
     placeholder = f"{VISITOR_PREFIX}{secrets.token_hex(6)}"
@@ -76,7 +79,7 @@ def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
                 conn.execute(update(t.reward_models).where(t.reward_models.c.id == model.id).values(report=new_report))
                 reports[model.path] = new_report
         for job in conn.execute(select(t.jobs.c.id, t.jobs.c.payload, t.jobs.c.status)):
-            # An unfinished job may lose its requester: the engine does not read who that was.
+            # Unfinished jobs can lose their requester, because the engine does not read it.
             payload = {key: value for key, value in job.payload.items() if (key, value) != (REQUESTER_KEY, name)}
             new_payload = _replace_name(payload, name, placeholder)
             if new_payload != job.payload:
@@ -94,7 +97,7 @@ def _check_name_known(db: Database, name: str) -> None:
 
 
 def _replace_name(record: dict[str, Any], name: str, placeholder: str) -> dict[str, Any]:
-    """A report or a job's payload with the placeholder instead of the name."""
+    """A report or a job's payload, with the name replaced by the placeholder."""
     changed: dict[str, Any] = {}
     if isinstance(annotators := record.get("annotators"), list):
         changed["annotators"] = [placeholder if annotator == name else annotator for annotator in annotators]

@@ -1,6 +1,6 @@
-"""Features of completions, which the engine computes and the instant reward model of the page reads, and the labels on them.
+"""Features of completions, computed by the engine and read by the instant reward model of the page, and the labels for it.
 
-A text's features are stored in half precision, layer after layer: 2 bytes for each hidden unit of each layer.
+The features of a text are stored in half precision, one layer after the other: 2 bytes per hidden unit and layer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,18 +19,18 @@ from rlhf_lab.store.projects import live_pair_of, load_pairs
 from rlhf_lab.store.vote_table import current_votes
 from rlhf_lab.store.votes import LIVE_VOTE, has_live_vote, is_final_label
 
-#: Of what the engine computes (engine/text_features.py). Features of another version are computed again.
+#: Version of the features that the engine computes (engine/text_features.py). Those of another version are computed again.
 FEATURE_VERSION = 1
-#: The instant reward model learns from the newest labels: this bounds its time, and the features that are stored.
+#: The instant reward model learns from this many of the newest labels, which limits its time and the stored features.
 MAX_INSTANT_LABELS = 1000
-MAX_UNLABELLED_PAIRS = 200  # that get features before anybody has labelled them
+MAX_UNLABELLED_PAIRS = 200  # number of unlabelled pairs whose features are computed in advance
 
 Float16 = NDArray[np.float16]
 
 
 @dataclass(frozen=True)
 class TextFeatures:
-    """vector: (layers * H,) float16; empty where the text has no usable features."""
+    """vector: (layers * H,) float16; empty if the text has no usable features."""
 
     layers: int
     vector: Float16
@@ -38,7 +38,7 @@ class TextFeatures:
 
 @dataclass(frozen=True)
 class PairLabel:
-    """A live label, with the completions whose features say what it is about."""
+    """A live label, and the ids of the two completions that it compares."""
 
     vote_id: int
     pair_id: int
@@ -50,7 +50,7 @@ class PairLabel:
 
 
 def add_features(db: Database, features: Mapping[int, TextFeatures]) -> None:
-    """features: by completion id; replaces existing ones. Completions that were deleted in between are left out."""
+    """Store features by completion id; existing ones are replaced. Completions that no longer exist are left out."""
     with db.write() as conn:
         for ids in in_chunks(list(features)):
             conn.execute(delete(t.features).where(t.features.c.completion_id.in_(ids)))
@@ -67,7 +67,7 @@ def add_features(db: Database, features: Mapping[int, TextFeatures]) -> None:
 
 
 def load_features(db: Database, completion_ids: Sequence[int]) -> dict[int, TextFeatures]:
-    """By completion id, without those that have none (yet)."""
+    """Features by completion id, without completions that have none."""
     f = t.features.c
     found: dict[int, TextFeatures] = {}
     with db.read() as conn:
@@ -83,7 +83,7 @@ def load_features(db: Database, completion_ids: Sequence[int]) -> dict[int, Text
 
 
 def oldest_features(db: Database, project_id: int, limit: int) -> list[TextFeatures]:
-    """Usable features of the first texts of a project that have some."""
+    """The features of the oldest texts of a project that have usable ones."""
     f = t.features.c
     query = (
         select(f.layers, f.vector)
@@ -98,9 +98,9 @@ def oldest_features(db: Database, project_id: int, limit: int) -> list[TextFeatu
 
 
 def newest_labels(db: Database, project_id: int, source: Source, limit: int = MAX_INSTANT_LABELS) -> list[PairLabel]:
-    """The newest live labels of a source, oldest first; skips, hidden repeats and what an expert overruled are no labels.
+    """The newest live labels of a source, oldest first, without skips, hidden repeats and votes overruled by an expert.
 
-    Votes on gold pairs are among them: a count that does not change would reveal these pairs.
+    Votes on gold pairs are included, because a count that does not change after a vote would reveal these pairs.
     """
     v, p = t.votes.c, t.pairs.c
     columns = (v.id, v.pair_id, t.completions.c.prompt_id, p.first_id, p.second_id, v.choice, v.strength)
@@ -119,16 +119,16 @@ def newest_labels(db: Database, project_id: int, source: Source, limit: int = MA
 
 
 def _newest_label_ids(db: Database, project_id: int, source: Source, limit: int) -> list[int]:
-    """Found in memory: SQLite would read all votes."""
+    """Ids of the newest labels, found in the table in memory, because a query would read all votes."""
     votes = current_votes(db, project_id)
     ids: list[int] = votes.vote_id[np.flatnonzero(votes.training_labels(source, gold=True))[-limit:]].tolist()
     return ids
 
 
 def texts_without_features(db: Database, project_id: int, limit: int) -> list[tuple[Prompt, Completion]]:
-    """At most `limit` completions that the instant reward model needs and that have no features, with their prompts.
+    """At most `limit` completions that need features and have none, with their prompts.
 
-    First those of the newest labels, then those of pairs that nobody has labelled yet.
+    Those of the newest labels come first, then those of unlabelled pairs.
     """
     newest = [_newest_label_ids(db, project_id, source, MAX_INSTANT_LABELS) for source in Source]
     with db.read() as conn:

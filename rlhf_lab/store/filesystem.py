@@ -1,8 +1,8 @@
-"""Whether SQLite's write-ahead log (WAL) is safe in a folder.
+"""Decides whether SQLite's write-ahead log (WAL) is safe in a folder.
 
 The processes that use a WAL share memory through a mapped file (sqlite.org/wal.html). On a network disk or a FUSE file system
-each machine or process may see a mapping of its own, and the database would be damaged sooner or later. There the lab uses a
-rollback journal instead (`sqlite.py`).
+each machine or process may see a separate mapping, which would sooner or later damage the database. On such disks the lab uses
+a rollback journal instead (`sqlite.py`).
 """
 
 import functools
@@ -20,7 +20,7 @@ from rlhf_lab.errors import ConfigError
 
 JOURNAL_VARIABLE = "RLHF_LAB_JOURNAL"
 WAL, ROLLBACK = "wal", "truncate"
-#: Types of file systems that other machines can write to, or that a program implements.
+#: Types of file systems that other machines may write to, or that are implemented by a program (FUSE).
 UNSAFE_TYPES = frozenset(
     {
         "9p", "acfs", "afpfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "davfs2", "drvfs", "fuse", "fuseblk", "gfs2",
@@ -31,8 +31,8 @@ UNSAFE_TYPES = frozenset(
 UNSAFE_PREFIXES = ("fuse.", "macfuse", "nfs")
 TEST_TIMEOUT_S = 20.0
 
-#: The other process of the test. It sees the row of the first one, must not get the write lock while the first one has it, and
-#: writes a row when it may.
+#: The second process of the test. It must see the row of the first process, must not get the write lock while the first process
+#: holds it, and then writes a row.
 _OTHER_PROCESS = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None)
@@ -51,10 +51,10 @@ sys.stdin.readline()
 
 
 def wal_problem(folder: Path, *, has_wal: bool) -> str:
-    """Why a database in this folder must not have a WAL; "": it may.
+    """Why a database in this folder must not have a WAL; "" if it may have one.
 
-    has_wal: the database has one, so the disk was tested when it was made. RLHF_LAB_JOURNAL (wal or truncate) decides instead; it
-    has to be the same for all processes of a lab. Raises ConfigError for another value.
+    has_wal: the database has a WAL, so the disk passed the test when it was created. RLHF_LAB_JOURNAL (wal or truncate) overrides
+    all checks and must be the same for all processes of a lab. Raises ConfigError for another value.
     """
     choice = os.environ.get(JOURNAL_VARIABLE, "").lower()
     if choice == ROLLBACK:
@@ -74,14 +74,14 @@ def wal_problem(folder: Path, *, has_wal: bool) -> str:
 
 
 def filesystem_type(folder: Path) -> str:
-    """The type of the file system that a folder is on, such as ext4, overlay or nfs4; "" where it is unknown."""
+    """The type of the file system of a folder, such as ext4, overlay or nfs4; "" if unknown."""
     path = folder.resolve()
     longest, kind = -1, ""
     try:
         partitions = psutil.disk_partitions(all=True)
     except (OSError, RuntimeError):
         return ""
-    for partition in partitions:  # of two mounts at one place the later one counts
+    for partition in partitions:  # of two mounts at the same place, the later one is visible
         mount = Path(partition.mountpoint)
         if path.is_relative_to(mount) and len(mount.parts) >= longest:
             longest, kind = len(mount.parts), partition.fstype.lower()
@@ -90,12 +90,12 @@ def filesystem_type(folder: Path) -> str:
 
 @functools.cache
 def _passes_test(folder: Path, _device: int) -> bool:
-    """Whether two processes share a WAL in the folder as SQLite needs it."""
+    """Whether two processes can share a WAL in the folder."""
     try:
         with temporary_folder(folder, ".wal-test-") as scratch:
             return _share_wal(scratch / "test.db")
     except OSError:
-        return True  # the folder cannot be written or no process started: opening the database says more
+        return True  # the folder cannot be written or no process started: opening the database gives a better error
 
 
 def _share_wal(path: Path) -> bool:

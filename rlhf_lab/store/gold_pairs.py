@@ -1,4 +1,4 @@
-"""Gold pairs: pairs with a known answer. People's answers on them measure people; who is below the bound of the labelling rules.
+"""Gold pairs: pairs with a known answer, on which the accuracy of people is measured and compared with the labelling rules.
 
 An answer counts if it was given after the pair became gold, and after the operator last ended a pause of this person.
 """
@@ -18,13 +18,13 @@ from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import live_pair_of
 from rlhf_lab.store.votes import LIVE_VOTE, NOT_A_REPEAT, NOT_AN_ADJUDICATION, live_votes_query
 
-#: A person sees the effect of the rule after each tenth answer only: an effect right after an answer would give a gold pair away.
+#: The rule is applied only after every tenth answer: an effect directly after an answer would reveal a gold pair.
 ANSWERS_BETWEEN_LOOKS = 10
 
 
 @dataclass(frozen=True)
 class GoldResult:
-    """How many of a person's answers on gold pairs are right."""
+    """The number of a person's answers on gold pairs, and how many are correct."""
 
     annotator: str
     right: int
@@ -36,14 +36,14 @@ class GoldResult:
         return wilson_interval(self.right, self.answers)
 
     def is_below_bound(self, rules: LabellingConfig) -> bool:
-        """Whether even the upper end of the interval is below the bound, after the least number of answers."""
+        """Whether there are enough answers and even the upper end of the interval is below the bound."""
         return self.answers >= rules.gold_answers and self.interval[1] < rules.gold_bound
 
 
 def mark_gold(db: Database, project_id: int, annotator: str, vote_id: int, is_gold: bool) -> None:
-    """Make the pair of a person's own vote a gold pair, whose known answer is that vote's; or an ordinary pair again.
+    """Make the pair of a person's vote a gold pair with that vote as the known answer, or an ordinary pair again.
 
-    StaleVoteError: this person has no such live vote. LabelError: the vote prefers neither text.
+    Raises StaleVoteError if this person has no such live vote, LabelError if the vote prefers neither text.
     """
     v = t.votes.c
     query = live_votes_query(project_id, Source.HUMAN, v.pair_id, v.choice)
@@ -60,7 +60,7 @@ def mark_gold(db: Database, project_id: int, annotator: str, vote_id: int, is_go
 
 
 def known_answers(db: Database, pair_ids: Sequence[int]) -> dict[int, Choice]:
-    """The known answers of those of these pairs that are gold."""
+    """The known answers by pair id, for those of these pairs that are gold."""
     p = t.pairs.c
     with db.read() as conn:
         return {
@@ -77,13 +77,13 @@ def count_gold_pairs(db: Database, project_id: int) -> int:
 
 
 def gold_results(db: Database, project_id: int) -> list[GoldResult]:
-    """Everybody who answered a gold pair, by name."""
+    """The results of all people who answered a gold pair, sorted by name."""
     with db.read() as conn:
         return _gold_results(conn, project_id)
 
 
 def result_at_last_look(db: Database, project_id: int, annotator: str, rules: LabellingConfig) -> GoldResult | None:
-    """A person's figures after their last tenth answer, if they are below the bound; otherwise None."""
+    """A person's result as of their latest multiple of ten answers, if it is below the bound; otherwise None."""
     v = t.votes.c
     with db.read() as conn:
         results = _gold_results(conn, project_id, annotator)
@@ -97,7 +97,7 @@ def result_at_last_look(db: Database, project_id: int, annotator: str, rules: La
 
 
 def annotator_weights(conn: Connection, project_id: int, rules: LabellingConfig) -> dict[str, float]:
-    """How much the votes of those count whom the rule counts less; nobody else is in it."""
+    """The weight of the votes of each person below the bound. All others are omitted; their weight is 1."""
     if rules.gold_rule != "down_weight":
         return {}
     return {
@@ -110,7 +110,7 @@ def annotator_weights(conn: Connection, project_id: int, rules: LabellingConfig)
 def _gold_results(
     conn: Connection, project_id: int, annotator: str | None = None, last_vote_id: int | None = None
 ) -> list[GoldResult]:
-    """annotator: only theirs; last_vote_id: without newer votes."""
+    """Results by person. annotator: only of this person. last_vote_id: ignore newer votes."""
     v, p, person = t.votes.c, t.pairs.c, t.project_people.c
     is_person = and_(person.project_id == project_id, person.annotator == v.annotator)
     query = (

@@ -1,6 +1,6 @@
-"""Which processes use a home: each open database holds a shared lock, and whoever replaces the home's files an exclusive one.
+"""Locks that show which processes use a home: a shared one for each open database, an exclusive one to replace its files.
 
-The locks end with their process. Where the system has no such locks (Windows, a disk without locks), nobody is noticed.
+The locks end with their process. On systems without such locks (Windows, some disks) other processes are not detected.
 """
 
 import errno
@@ -25,7 +25,7 @@ WAIT_S = 60.0
 
 
 class SharedLock:
-    """Held until `release`, or until nobody refers to it."""
+    """Held until `release` is called or the object is garbage-collected."""
 
     def __init__(self, descriptor: int) -> None:
         self._close = weakref.finalize(self, os.close, descriptor)
@@ -35,7 +35,7 @@ class SharedLock:
 
 
 def lock_shared(home: Path) -> SharedLock:
-    """Say that this process uses the home; waits while another one replaces its files. Raises OSError, StoreError."""
+    """Acquire a shared lock of the home. Waits while another process replaces its files. Raises OSError, StoreError."""
     descriptor, deadline = _open(home), time.monotonic() + WAIT_S
     while not _try_lock(descriptor, exclusive=False):
         if time.monotonic() > deadline:
@@ -49,7 +49,7 @@ def lock_shared(home: Path) -> SharedLock:
 
 @contextmanager
 def lock_exclusively(home: Path, *, wait_s: float = 0.0) -> Iterator[None]:
-    """Be the only process that uses the home. Raises OSError, and StoreError if others still use it after wait_s seconds."""
+    """Hold the exclusive lock of the home. Raises OSError, and StoreError if other processes use it after wait_s seconds."""
     descriptor, deadline = _open(home), time.monotonic() + wait_s
     try:
         while not _try_lock(descriptor, exclusive=True):

@@ -1,11 +1,12 @@
-"""Replaces the content of a home by that of a folder in it, so that a half-replaced home is never opened.
+"""Replaces the content of a home by that of a folder in it, so that a partly replaced home is never opened.
 
     HOME/.restore-new/              the new content
-    HOME/restore.json               while it is being replaced: what moves where
+    HOME/restore.json               exists during the replacement: lists what is moved where
     HOME/before-restore-<time>/     the old content
 
-Files are only renamed, within the home, so this works where the home is a mount point and takes no space. restore.json is there
-from before the first rename until after the last one; after an interruption the next one who opens the home goes on.
+Files are only renamed within the home, so this works if the home is a mount point, and takes no disk space. restore.json exists
+from before the first rename until after the last one. After an interruption, the next process that opens the home completes the
+replacement.
 """
 
 import json
@@ -27,7 +28,7 @@ def is_unfinished(home: Path) -> bool:
 
 
 def use_home(home: Path) -> home_lock.SharedLock:
-    """Say that this process uses the home, after an interrupted replacement was finished. Raises OSError, StoreError."""
+    """Complete an interrupted replacement, then acquire a shared lock of the home. Raises OSError, StoreError."""
     while True:
         lock = home_lock.lock_shared(home)
         if not is_unfinished(home):
@@ -39,10 +40,10 @@ def use_home(home: Path) -> home_lock.SharedLock:
 
 
 def replace_content(home: Path, names: list[str]) -> Path | None:
-    """Move `names`, as far as the home has them, to a folder of old content, and everything in NEW_FOLDER to the home.
+    """Move existing files and folders called `names` to a folder of old content, and everything in NEW_FOLDER to the home.
 
-    Call it with the home's exclusive lock. Returns the folder of old content; None: the home had nothing of these names.
-    Raises OSError; then the next one who opens the home goes on.
+    The caller must hold the exclusive lock of the home. Returns the folder of old content, or None if none of the names existed.
+    Raises OSError; the next process that opens the home then completes the replacement.
     """
     replaced = [name for name in names if (home / name).exists()]
     old = _unused_folder(home)
@@ -52,7 +53,7 @@ def replace_content(home: Path, names: list[str]) -> Path | None:
 
 
 def finish_replacement(home: Path) -> None:
-    """Do what is left of `replace_content`. Raises OSError, StoreError."""
+    """Complete an interrupted `replace_content`. Raises OSError, StoreError."""
     try:
         record = json.loads((home / RECORD_FILE).read_text(encoding="utf-8"))
         old, replaced = home / str(record["old"]), [str(name) for name in record["replaced"]]

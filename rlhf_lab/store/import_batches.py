@@ -1,7 +1,8 @@
-"""The imports of a project, and undoing one.
+"""Lists the imports of a project and undoes an import.
 
-Nothing is deleted: votes and pairs are marked as undone, so that reward models keep the labels they pinned. A pair is undone when
-its import is and no other live vote is on it. The work is done in chunks with pauses, so that people who vote hardly wait.
+Nothing is deleted: votes and pairs are marked as undone, so that the labels of trained reward models are kept. A pair is undone
+if its import is undone and it has no other live vote. The work is done in chunks with pauses, so that people can vote in
+between.
 """
 
 import time
@@ -14,17 +15,17 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import FIRST_COMPLETION
 
-CHUNK_SIZE = 200  # votes per transaction: about 40 ms, and few enough for an `IN (…)`
-#: Processes that wait for SQLite's lock poll it every 0.1 s at worst: after a pause as long as that they have got it; without
+CHUNK_SIZE = 200  # votes per transaction: takes about 40 ms, and is small enough for `IN (…)`
+#: Processes that wait for SQLite's lock poll it, at worst every 0.1 s, so a pause of this length lets them acquire it. Without
 #: pauses they would wait for seconds.
 CHUNK_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True)
 class ImportRecord:
-    """An imported file. who: "" where unknown. votes_left, pairs_left: those that are live.
+    """An imported file. who: the person who imported it, "" if unknown. votes_left, pairs_left: numbers of live ones.
 
-    taken_back_at: when its undo began; if votes or prompts are left, it was interrupted and can be repeated.
+    taken_back_at: when its undo began. If votes or prompts are left, the undo was interrupted and can be repeated.
     """
 
     id: int
@@ -41,10 +42,10 @@ class ImportRecord:
 
 @dataclass(frozen=True)
 class ImportUndo:
-    """What undoing an import changes.
+    """The effects of undoing an import, as numbers of rows.
 
-    votes, pairs: undone. staying: its pairs that stay because of other votes. prompts: those that get no texts any more.
-    models: reward models trained on its votes, which stay.
+    votes, pairs: that are undone. staying: pairs of the import that stay because of other votes. prompts: for which no more texts
+    are sampled. models: reward models that were trained on its votes; they are kept.
     """
 
     votes: int
@@ -80,18 +81,18 @@ def project_imports(db: Database, project_id: int) -> list[ImportRecord]:
 
 
 def preview_undo(db: Database, project_id: int, import_id: int) -> ImportUndo:
-    """What `undo_import` would do. StoreError: the project has no such import, or it is undone already."""
+    """The effects that `undo_import` would have. Raises StoreError if there is no such import or it is already undone."""
     with db.read() as conn:
         _check_undoable(conn, project_id, import_id)
         return _preview_undo(conn, project_id, import_id)
 
 
 def undo_import(db: Database, project_id: int, import_id: int) -> ImportUndo:
-    """Undo an import. After an interruption, call it again. StoreError: as `preview_undo`."""
+    """Undo an import. After an interruption, call it again. Raises StoreError like `preview_undo`."""
     models = preview_undo(db, project_id, import_id).models
     with db.write() as conn:
         _check_undoable(conn, project_id, import_id)
-        # Running imports (perhaps this very one) see this and stop: rows that they rely on may be undone.
+        # Running imports, possibly this one, see this and stop, because rows that they rely on may be undone.
         conn.execute(update(t.imports).where(t.imports.c.id == import_id).values(taken_back_at=time.time()))
     votes = pairs = prompts = after_id = 0
     while True:
@@ -144,7 +145,10 @@ def _preview_undo(conn: Connection, project_id: int, import_id: int) -> ImportUn
 
 
 def _undo_prompts_chunk(conn: Connection, import_id: int) -> tuple[int, int]:
-    """(prompts processed, those that get no texts any more). The others become prompts of another import."""
+    """Returns the number of processed prompts, and of those for which no more texts are sampled.
+
+    The remaining ones are assigned to another import.
+    """
     p = t.prompts.c
     ids = conn.execute(select(p.id).where(_owned_by_import(import_id)).limit(CHUNK_SIZE)).scalars().all()
     successor = _successor_import(import_id)
@@ -153,7 +157,7 @@ def _undo_prompts_chunk(conn: Connection, import_id: int) -> tuple[int, int]:
 
 
 def _undo_votes_chunk(conn: Connection, import_id: int, after_id: int) -> tuple[int, int, int]:
-    """(id of the last processed vote, 0 after the end; number of undone votes; of undone pairs)."""
+    """Returns the id of the last processed vote (0 if there are none left), and the numbers of undone votes and pairs."""
     v, p, now = t.votes.c, t.pairs.c, time.time()
     query = select(v.id, v.pair_id).where(v.import_id == import_id, v.id > after_id).order_by(v.id).limit(CHUNK_SIZE)
     rows = conn.execute(query).all()
@@ -170,7 +174,7 @@ def _undo_votes_chunk(conn: Connection, import_id: int, after_id: int) -> tuple[
 
 
 def _count_models_trained_on(conn: Connection, project_id: int, import_id: int) -> int:
-    """How many reward models pinned votes of the import."""
+    """How many reward models were trained on votes of the import."""
     m = t.reward_models.c
     vote_ids = set(conn.execute(select(t.votes.c.id).where(t.votes.c.import_id == import_id)).scalars())
     pinned_vote_ids = conn.execute(select(m.vote_ids).where(m.project_id == project_id)).scalars()
@@ -178,12 +182,12 @@ def _count_models_trained_on(conn: Connection, project_id: int, import_id: int) 
 
 
 def _owned_by_import(import_id: int) -> ColumnElement[bool]:
-    """Prompts that texts are sampled for because of this import."""
+    """Condition for prompts for which texts are sampled because of this import."""
     return t.prompts.c.import_id == import_id
 
 
 def _successor_import(import_id: int) -> ScalarSelect[int | None]:
-    """Of the prompt in the enclosing query: another import that needs texts for it and has live votes on it; or NULL."""
+    """For the prompt of the enclosing query: another import that needs texts for it and has live votes on it, or NULL."""
     v, p, i = t.votes.c, t.pairs.c, t.imports.c
     return (
         select(func.max(i.id))
@@ -202,7 +206,7 @@ def _is_undone(import_id: ColumnElement[int]) -> ColumnElement[bool]:
 
 
 def _has_live_vote(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Whether the pair in the query around it has a live vote."""
+    """Whether the pair of the enclosing query has a live vote."""
     v = t.votes.c
     return select(v.id).where(v.pair_id == t.pairs.c.id, v.undone_at.is_(None), *conditions).correlate(t.pairs).exists()
 

@@ -1,6 +1,6 @@
-"""The labels that a reward model learns from: pinned by a snapshot, and read for training.
+"""Snapshots of the labels that a reward model is trained on: which votes, with which weights.
 
-A snapshot holds the votes of one source: human and simulated labels never mix.
+A snapshot contains the votes of one source: human and simulated labels are never mixed.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ from rlhf_lab.store.votes import NOT_A_REPEAT, is_final_label, live_votes_query
 def snapshot_labels(
     db: Database, project_id: int, source: Source, annotators: list[str] | None = None
 ) -> LabelSnapshot:
-    """Pin the live labels of one source (and of these annotators), in the order they were cast; skips are no labels.
+    """Take a snapshot of the live labels of one source (and of these annotators), in the order they were cast, without skips.
 
-    An expert's decision takes the place of the votes on its pair (where the expert is one of these annotators). Votes on gold
-    pairs are left out unless the labelling settings use them. The weights of the votes are pinned too: the settings may count
-    people below the bound less.
+    An expert's decision replaces the votes on its pair, if the expert is one of these annotators. Votes on gold pairs are left
+    out unless the labelling settings include them. The snapshot also contains the weights of the votes, because the settings
+    may give those of people below the bound a lower weight.
     """
     v, rules = t.votes.c, get_labelling_config(db, project_id)
     query = _training_labels_query(project_id, source, rules, v.id, v.annotator, annotators=annotators).order_by(v.id)
@@ -46,15 +46,16 @@ def snapshot_labels(
 
 
 def current_labels(db: Database, project_id: int) -> LabelSnapshot:
-    """Pin the labels of people, or the simulated ones where there are none."""
+    """Take a snapshot of people's labels, or of the simulated ones if there are none."""
     human_labels = snapshot_labels(db, project_id, Source.HUMAN)
     return human_labels if human_labels.vote_ids else snapshot_labels(db, project_id, Source.SIMULATED)
 
 
 def count_live_labels(db: Database, project_id: int, model: ListedRewardModel) -> int:
-    """How many labels up to the newest one that a reward model learnt from are live; at most as many as it learnt from.
+    """How many of the labels of a reward model are still live, in the units of `vote_counts`.
 
-    As `vote_counts` counts them: votes that no reward model learns from (gold pairs, pairs that an expert decided) come on top.
+    Counts usable labels up to the newest one that the model was trained on, at most as many as it was trained on. Labels in this
+    range on which no reward model is trained (gold pairs, pairs that an expert decided) are added, since `vote_counts` has them.
     """
     rules, votes = get_labelling_config(db, project_id), current_votes(db, project_id)
     known = votes.vote_id <= model.newest_vote_id
@@ -81,12 +82,12 @@ def _live_labels_query(project_id: int, source: Source, *columns: ColumnElement[
 
 
 def snapshot_annotators(db: Database, snapshot: LabelSnapshot) -> list[str]:
-    """Whose labels a snapshot pins, by name; votes that are no longer stored are left out."""
+    """The sorted names of the annotators whose labels are in a snapshot, without those of deleted votes."""
     return sorted(set(_annotator_by_vote(db, snapshot).values()))
 
 
 def annotator_per_vote(db: Database, snapshot: LabelSnapshot) -> list[str]:
-    """Who cast each vote of a snapshot, in its order."""
+    """The annotator of each vote of a snapshot, in its order."""
     names = _annotator_by_vote(db, snapshot)
     return [names[vote_id] for vote_id in snapshot.vote_ids]
 
@@ -101,9 +102,10 @@ def _annotator_by_vote(db: Database, snapshot: LabelSnapshot) -> dict[int, str]:
 
 
 def load_comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
-    """One comparison per vote of the snapshot with its weight, in its order, whether or not the vote was undone since.
+    """One comparison per vote of the snapshot, in its order and with its weight, even if the vote was undone since.
 
-    tie and both_bad are ties; chosen is then the first completion. StoreError: the rows are not those that were pinned.
+    tie and both_bad are ties, for which chosen is the first completion. Raises StoreError if the rows were changed since the
+    snapshot was taken.
     """
     with db.read() as conn:
         labels = _label_rows(conn, snapshot.vote_ids)
@@ -117,7 +119,7 @@ def load_comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
 
 
 def comparisons_by_vote(db: Database, vote_ids: Sequence[int]) -> dict[int, Comparison]:
-    """The labels of these votes as they are now, by vote; those that are not stored (any more) are left out."""
+    """The current labels of these votes by vote id, without votes that do not exist (any more)."""
     with db.read() as conn:
         return {row.id: _comparison_from_row(row, 1.0) for row in _label_rows(conn, sorted(set(vote_ids)))}
 
@@ -146,11 +148,11 @@ def _label_rows(conn: Connection, vote_ids: Sequence[int]) -> list[AnyRow]:
 
 
 def _labels_digest(labels: Sequence[AnyRow], weights: Sequence[float]) -> str:
-    """Over choices, texts and weights, not over ids: an exported and imported set of labels has the same digest."""
+    """A digest of choices, texts and weights. Ids are left out, so that exported and imported labels have the same digest."""
     digest = hashlib.sha256()
     for row, weight in zip(labels, weights or (1.0,) * len(labels), strict=True):
         fields = [row.choice.value, row.prompt, row.first, row.first_ids, row.second, row.second_ids]
-        fields += [] if row.strength is None else [row.strength.value]  # older snapshots keep their digests
+        fields += [] if row.strength is None else [row.strength.value]  # optional, so that older digests stay valid
         fields += [] if weight == 1.0 else [weight]
         digest.update(json.dumps(fields).encode() + b"\n")
     return digest.hexdigest()

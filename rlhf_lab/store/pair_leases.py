@@ -1,7 +1,7 @@
-"""The queue of people: who has which pair on screen, and their votes on it.
+"""Leases of pairs to people, and their votes on leased pairs.
 
-A pair that is shown is leased to that person for a while: others get other pairs. So is the pair that their page has prefetched.
-A person's leases are a stack: the newest one is on screen. Every function that writes is one transaction.
+A pair that is shown to a person, or prefetched by their page, is leased to them for a while, and others get other pairs. The
+leases of a person are a stack: the newest one is on screen. Every function that writes is one transaction.
 
     lease_pairs ─▶ vote_on_lease ──▶ undo_last_vote ──▶ redo_last_vote
                         └──────▶ change_vote
@@ -44,10 +44,10 @@ from rlhf_lab.store.votes import (
 )
 
 DEFAULT_CONFIG = LabellingConfig()
-STACK_GAP_S = 0.001  # a prefetched pair's lease is older by this than that of the pair shown before it
-PURGE_EXPIRED_AFTER_S = 86_400.0  # leases expired for so long are deleted; a vote on such a pair is refused
+STACK_GAP_S = 0.001  # a prefetched pair's lease starts this much before that of the pair shown before it
+PURGE_EXPIRED_AFTER_S = 86_400.0  # leases that expired this long ago are deleted; votes on such pairs are rejected
 
-# Statements of every call are built once: SQLAlchemy takes longer to build one than SQLite to execute it.
+# Statements used by every call are built once, since SQLAlchemy takes longer to build one than SQLite to execute it.
 _OWN_LEASES = (
     select(t.leases)
     .where(t.leases.c.annotator == bindparam("annotator"))
@@ -59,7 +59,7 @@ _RENEW_LEASE = update(t.leases).where(
 
 
 class _Selected(NamedTuple):
-    """A pair to lease, and how: see `Lease`."""
+    """A pair to lease; the flags are those of `Lease`."""
 
     pair_id: int
     repeat: bool = False
@@ -69,12 +69,13 @@ class _Selected(NamedTuple):
 def lease_pair(
     db: Database, project_id: int, annotator: str, config: LabellingConfig = DEFAULT_CONFIG, *, now: float | None = None
 ) -> Lease | None:
-    """Lease the next pair to this person: their newest lease again, else a hidden repeat that is due, else an unvoted pair, or at
-    the rate of the settings a gold pair in its place.
+    """Lease the next pair to this person. Returns None if there is no pair left.
 
-    Of the pairs this person has no vote on come first those that need votes: those that nobody skipped, then those that miss
-    the fewest votes, then the oldest (the newest where the policy writes the texts). None: there is no pair left. An expert who
-    has begun to decide disputed pairs (`start_adjudicating`) gets them one after the other.
+    In this order: their newest lease again; a hidden repeat that is due; a pair on which they have no vote. Instead of the
+    last, a gold pair is drawn at the rate of the settings. Pairs that need votes come before those that have enough; among
+    them, those skipped by fewer people, then those that need the fewest further votes, then the oldest (or the newest if the
+    texts come from the policy). An expert who has begun to decide disputed pairs (`start_adjudicating`) gets these one after
+    the other.
     """
     return next(iter(lease_pairs(db, project_id, annotator, config, prefetch=0, now=now)), None)
 
@@ -88,10 +89,10 @@ def lease_pairs(
     prefetch: int = 1,
     now: float | None = None,
 ) -> list[Lease]:
-    """`lease_pair`, and up to `prefetch` pairs to show after it: only pairs that need votes, and none from a small pool."""
+    """Like `lease_pair`, and lease up to `prefetch` pairs to show next, unless only few pairs that need votes are left."""
     now = time.time() if now is None else now
-    with db.write(durable=False) as conn:  # a lost lease is a pair that two people may get
-        votes = current_votes(db, project_id)  # nothing of them changes before this transaction ends
+    with db.write(durable=False) as conn:  # a lost lease is harmless: two people may get the same pair
+        votes = current_votes(db, project_id)  # they cannot change before this transaction ends
         leases = _own_leases(conn, annotator)
         if any(lease.expires_at < now - PURGE_EXPIRED_AFTER_S for lease in leases):
             _purge_expired(conn, annotator, now)
@@ -118,7 +119,7 @@ def lease_pairs(
 
 
 def _purge_expired(conn: Connection, annotator: str, now: float) -> None:
-    """Gold pairs stay on the person's stack, because nobody is shown one twice."""
+    """Delete long-expired leases, except those of gold pairs, which record that the person has seen the pair."""
     gold = select(t.pairs.c.id).where(t.pairs.c.id == t.leases.c.pair_id, t.pairs.c.gold.is_not(None)).exists()
     has_expired = t.leases.c.expires_at < now - PURGE_EXPIRED_AFTER_S
     conn.execute(delete(t.leases).where(t.leases.c.annotator == annotator, has_expired, ~gold))
@@ -133,7 +134,7 @@ def _next_pair(
     selected: list[_Selected],
     now: float,
 ) -> _Selected | None:
-    """The pair to show after those selected; None: there is none."""
+    """The pair to show after those selected, or None if there is none."""
     selected_ids = [item.pair_id for item in selected]
     if selected and selected[0].adjudication:
         disputed = next_disputed_pair(conn, project_id, annotator, selected_ids, now)
@@ -151,7 +152,7 @@ def _next_pair(
 def start_adjudicating(
     db: Database, project_id: int, annotator: str, config: LabellingConfig = DEFAULT_CONFIG, *, now: float | None = None
 ) -> Lease | None:
-    """Lease the first disputed pair to an expert, to be shown next; None: no pair waits for a decision."""
+    """Lease the first disputed pair to an expert, to be shown next. Returns None if no pair needs a decision."""
     now = time.time() if now is None else now
     with db.write() as conn:
         pair_id = next_disputed_pair(conn, project_id, annotator, [], now)
@@ -164,7 +165,7 @@ def start_adjudicating(
 def lease_on_top(
     db: Database, pair_id: int, annotator: str, config: LabellingConfig = DEFAULT_CONFIG, *, now: float | None = None
 ) -> Lease:
-    """Lease this pair to a person, to be shown next. StaleVoteError: they have voted on it."""
+    """Lease this pair to a person, to be shown next. Raises StaleVoteError if they have voted on it."""
     now = time.time() if now is None else now
     with db.write() as conn:
         if live_vote(conn, pair_id, annotator) is not None:
@@ -185,7 +186,7 @@ def count_free_pairs(
     checkpoint: str | None = None,
     now: float | None = None,
 ) -> int:
-    """How many pairs without a vote of this person need votes and are not leased to others. checkpoint: only its texts."""
+    """How many pairs without a vote of this person need votes and are not leased to others. checkpoint: only with its texts."""
     return fewest_free_pairs(db, project_id, [annotator], config, checkpoint=checkpoint, now=now)
 
 
@@ -198,7 +199,7 @@ def fewest_free_pairs(
     checkpoint: str | None = None,
     now: float | None = None,
 ) -> int:
-    """`count_free_pairs` of the person who has the fewest."""
+    """The minimum of `count_free_pairs` over these people."""
     votes = current_votes(db, project_id)
     completion = t.completions.c
 
@@ -233,11 +234,11 @@ def count_active_annotators(db: Database, project_id: int, now: float | None = N
 def vote_on_lease(
     db: Database, vote: Vote, config: LabellingConfig = DEFAULT_CONFIG, *, now: float | None = None
 ) -> Vote:
-    """Store a person's vote on a pair that was leased to them, and end the lease. The same uuid again changes nothing.
+    """Store a person's vote on a pair that was leased to them, and end the lease. A repeated uuid changes nothing.
 
-    The lease says whether the vote is a hidden repeat or an expert's decision. StaleVoteError: they voted on the pair before, it
-    was never leased to them, the lease expired and others gave it all the votes it needs, or another expert has decided it.
-    LabelError: no uuid or no annotator.
+    The lease determines whether the vote is a hidden repeat or an expert's decision. Raises StaleVoteError if they have already
+    voted on the pair, if it was never leased to them, if the lease expired and the pair has all the votes it needs, or if another
+    expert has decided it. Raises LabelError without uuid or annotator.
     """
     check_vote(vote)
     now = time.time() if now is None else now
@@ -262,7 +263,7 @@ def vote_on_lease(
 def undo_last_vote(
     db: Database, project_id: int, annotator: str, config: LabellingConfig = DEFAULT_CONFIG, *, now: float | None = None
 ) -> Lease | None:
-    """Undo this person's last live vote and lease its pair to them again. None: there is nothing to undo."""
+    """Undo this person's last live vote and lease its pair to them again. Returns None if there is nothing to undo."""
     now = time.time() if now is None else now
     with db.write() as conn:
         undone = mark_last_vote_undone(conn, project_id, annotator)
@@ -274,7 +275,7 @@ def undo_last_vote(
 
 
 def redo_last_vote(db: Database, project_id: int, annotator: str) -> Vote | None:
-    """Make the vote that was undone last live again, unless another was cast since. None: there is nothing to redo.
+    """Restore the vote that was undone last, unless another one was cast since. Returns None if there is nothing to redo.
 
     A vote that was undone with its import stays undone.
     """
@@ -298,9 +299,9 @@ def redo_last_vote(db: Database, project_id: int, annotator: str) -> Vote | None
 
 
 def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote) -> Vote:
-    """Replace a vote by another one on the same pair; the old row stays, undone. The same uuid again changes nothing.
+    """Replace a vote by another one on the same pair; the old row stays, marked as undone. A repeated uuid changes nothing.
 
-    Sides and repeat are those of the old vote. StaleVoteError: this person has no such live vote.
+    Sides and repeat are taken from the old vote. Raises StaleVoteError if this person has no such live vote.
     """
     check_vote(new_vote)
     query = live_votes_query(project_id, Source.HUMAN, t.votes.c.id)
@@ -324,8 +325,10 @@ def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote) -> 
 
 
 def leased_pairs(db: Database, annotator: str) -> dict[int, bool]:
-    """The pairs that are leased to this person, or were and can still be voted on, and whether each is a hidden repeat: its sides
-    are then swapped."""
+    """The pairs on which this person can vote because they are or were leased to them -> whether it is a hidden repeat.
+
+    The sides of a hidden repeat are swapped.
+    """
     with db.read() as conn:
         return {lease.pair_id: lease.repeat for lease in _own_leases(conn, annotator)}
 
@@ -336,8 +339,10 @@ def _own_leases(conn: Connection, annotator: str) -> Sequence[AnyRow]:
 
 
 def _is_usable(conn: Connection, lease: AnyRow, config: LabellingConfig, now: float) -> bool:
-    """Whether a vote on a leased pair counts: while the lease runs, and later while the pair needs votes. Repeats and gold pairs
-    never end, and a decision is needed until an expert made it."""
+    """Whether a vote on a leased pair is accepted: while the lease runs, and afterwards while the pair needs votes.
+
+    Leases of hidden repeats and gold pairs never become invalid; a decision is accepted until an expert has made one.
+    """
     if lease.adjudication:
         query = select(t.leases.c.pair_id).where(t.leases.c.pair_id == lease.pair_id, is_decided(t.leases))
         return conn.execute(query).first() is None
@@ -351,14 +356,14 @@ def _is_usable(conn: Connection, lease: AnyRow, config: LabellingConfig, now: fl
 
 
 def _top_of_stack(conn: Connection, annotator: str, now: float) -> float:
-    """Now, or where the clock was set back the start of this person's newest lease."""
+    """The later of now and the start of this person's newest lease, in case the clock was set back."""
     return max([now, *(float(lease.leased_at) for lease in _own_leases(conn, annotator))])
 
 
 def _save_lease(
     conn: Connection, selected: _Selected, annotator: str, config: LabellingConfig, now: float, leased_at: float
 ) -> Lease:
-    """Start a lease, or start it again. leased_at: its position in the stack."""
+    """Start or renew a lease. leased_at: determines its position in the stack."""
     expires_at, (pair_id, repeat, adjudication) = now + config.hold_s, selected
     values = {"repeat": repeat, "leased_at": leased_at, "expires_at": expires_at, "adjudication": adjudication}
     if conn.execute(_RENEW_LEASE, values | {"renewed_pair": pair_id, "renewed_by": annotator}).rowcount == 0:

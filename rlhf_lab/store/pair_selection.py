@@ -1,4 +1,4 @@
-"""Which pair a person sees next: a hidden repeat, one that still needs votes, or a gold pair. Queries for `pair_leases`."""
+"""Selects the next pair for a person: a hidden repeat, one that still needs votes, or a gold pair. Queries for `pair_leases`."""
 
 import secrets
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from rlhf_lab.store.projects import live_pair_of
 from rlhf_lab.store.vote_table import VoteTable, code
 from rlhf_lab.store.votes import NOT_A_REPEAT, count_live_votes
 
-PAIRS_LEFT_FOR_OTHERS = 4  # pairs that stay free when one is prefetched for somebody who has a pair on screen
-REPEAT_AFTER_VOTES = 8  # own votes between the first vote on a pair and its hidden repeat
+PAIRS_LEFT_FOR_OTHERS = 4  # a pair is prefetched only if more than this many are free
+REPEAT_AFTER_VOTES = 8  # votes of a person between their first vote on a pair and its hidden repeat
 _RUNNING_LEASES = select(t.leases.c.pair_id, t.leases.c.annotator).where(
     t.leases.c.expires_at > bindparam("now"), t.leases.c.repeat.is_(False)
 )
@@ -25,7 +25,10 @@ _RUNNING_LEASES = select(t.leases.c.pair_id, t.leases.c.annotator).where(
 def next_hidden_repeat(
     votes: VoteTable, project_id: int, annotator: str, config: LabellingConfig, queued_ids: list[int]
 ) -> int | None:
-    """A pair to show a second time after those in `queued_ids`; None: no repeat is due. A reload repeats the draw."""
+    """A pair to show a second time after those in `queued_ids`, or None if no repeat is due.
+
+    The choice is random but reproducible: reloading the page gives the same result.
+    """
     if config.repeats <= 0:
         return None
     own = np.flatnonzero(votes.votes_by(annotator) & (votes.source == code(Source.HUMAN)))
@@ -42,9 +45,9 @@ def next_hidden_repeat(
 def next_open_pair(
     conn: Connection, votes: VoteTable, annotator: str, config: LabellingConfig, queued_ids: list[int], now: float
 ) -> int | None:
-    """The pair to show after those in `queued_ids`: see `lease_pair` for the order. None: there is none.
+    """The pair to show after those in `queued_ids`, in the order of `lease_pair`, or None if there is none.
 
-    After other pairs only one that needs votes, and only while PAIRS_LEFT_FOR_OTHERS more stay free.
+    After queued pairs, only pairs that need votes are chosen, and only if PAIRS_LEFT_FOR_OTHERS others stay free.
     """
     counts = label_and_lease_counts(votes, running_leases(conn, now), annotator)
     is_open = votes.unvoted_by(annotator)
@@ -58,14 +61,14 @@ def next_open_pair(
         pairs = pairs[::-1]
     counts, skips = counts[pairs], votes.count_by_pair("skips", _is_human_skip)[pairs]
     has_enough = counts >= config.overlap
-    # One number orders as the three do, so that the first pair is found without a sort.
+    # The three sort keys are combined into one number, so that the first pair is found without sorting.
     width = 2 * int(counts.max()) + 1
     rank = (has_enough * (int(skips.max()) + 1) + skips) * width + np.where(has_enough, counts, -counts)
     return int(votes.pair_id[pairs[np.argmin(rank)]])
 
 
 def running_leases(conn: Connection, now: float) -> list[tuple[int, str]]:
-    """(pair, annotator) of each running lease that is no hidden repeat."""
+    """(pair, annotator) of each running lease that is not of a hidden repeat."""
     return [(row.pair_id, row.annotator) for row in conn.execute(_RUNNING_LEASES, {"now": now})]
 
 
@@ -82,9 +85,9 @@ def _is_human_skip(votes: VoteTable) -> NDArray[np.bool_]:
 
 
 def draw_gold_pair(conn: Connection, project_id: int, annotator: str, config: LabellingConfig) -> int | None:
-    """A gold pair to show instead of another one, at the rate of the labelling settings; None: not this time.
+    """A gold pair to show instead of an ordinary one, at the rate of the labelling settings; None otherwise.
 
-    Random order and draws without a seed: nobody can know which pairs are gold. Never one that this person has seen.
+    Drawn at random without a seed, so that no one can predict which pairs are gold. Never one that this person has seen.
     """
     if config.gold_rate <= 0 or secrets.randbelow(10_000) >= round(10_000 * config.gold_rate):
         return None
@@ -98,7 +101,7 @@ def draw_gold_pair(conn: Connection, project_id: int, annotator: str, config: La
 
 
 def votes_and_leases(annotator: str, now: float) -> ColumnElement[int]:
-    """Of the pair in the enclosing query: people's live votes except skips, plus the running leases of others."""
+    """For the pair of the enclosing query: people's live votes without skips, plus the running leases of others."""
     v, lease = t.votes.c, t.leases.c
     other_lease = and_(
         lease.pair_id == t.pairs.c.id, lease.annotator != annotator, lease.expires_at > now, lease.repeat.is_(False)

@@ -1,4 +1,4 @@
-"""What the operator decided about the people of a project: who is an expert, and whose pause has ended."""
+"""The operator's decisions about people of a project: who is an expert, and since when their gold answers count."""
 
 import time
 from typing import Any

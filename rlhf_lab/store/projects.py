@@ -51,7 +51,7 @@ _LABELLING_QUERY = select(t.labelling.c.settings).where(t.labelling.c.project_id
 
 
 def live_pair_of(project_id: int) -> ColumnElement[bool]:
-    """A pair of the project whose import was not undone."""
+    """Condition for pairs of the project whose import was not undone."""
     return and_(t.pairs.c.project_id == project_id, t.pairs.c.taken_back_at.is_(None))
 
 
@@ -65,9 +65,9 @@ def create_project(
     prompts: list[tuple[str, str]],
     chat: ChatSettings = NO_CHAT_SETTINGS,
 ) -> Project:
-    """prompts: (text, split); split is "train" or "eval".
+    """Create a project. prompts: (text, split), where split is "train" or "eval".
 
-    Of equal texts only the first is stored: the same prompt in both splits would leak.
+    Of equal texts only the first is stored, because a prompt in both splits would leak evaluation data into training.
     """
     values: dict[str, Any] = {
         "name": name,
@@ -105,14 +105,14 @@ def get_project(db: Database, project_id: int) -> Project:
 
 
 def current_project(db: Database) -> Project | None:
-    """The project that was opened or created last; None: there is none."""
+    """The project that was opened or created last, or None if there is none."""
     with db.read() as conn:
         row = conn.execute(CURRENT_PROJECT_QUERY).one_or_none()
     return None if row is None else Project(**row._mapping)
 
 
 def open_project(db: Database, project_id: int) -> None:
-    """Make a project the current one, even if the clock was set back. StoreError: there is no such project."""
+    """Make a project the current one, even if the clock was set back. Raises StoreError if there is no such project."""
     p = t.projects.c
     with db.write() as conn:
         latest = conn.execute(select(func.max(func.coalesce(p.opened_at, p.created_at)))).scalar() or 0.0
@@ -122,14 +122,14 @@ def open_project(db: Database, project_id: int) -> None:
 
 
 def rename_project(db: Database, project_id: int, name: str) -> None:
-    """StoreError: there is no such project."""
+    """Rename a project. Raises StoreError if there is no such project."""
     with db.write() as conn:
         if conn.execute(update(t.projects).where(t.projects.c.id == project_id).values(name=name)).rowcount == 0:
             raise no_such_project(project_id)
 
 
 def set_temperature(db: Database, project_id: int, temperature: float) -> None:
-    """Change the temperature of texts that are sampled from now on. StoreError: there is no such project."""
+    """Change the temperature of texts that are sampled from now on. Raises StoreError if there is no such project."""
     with db.write() as conn:
         values = update(t.projects).where(t.projects.c.id == project_id).values(temperature=temperature)
         if conn.execute(values).rowcount == 0:
@@ -148,7 +148,7 @@ def get_labelling_config(db: Database, project_id: int) -> LabellingConfig:
 
 
 def set_labelling_config(db: Database, project_id: int, config: LabellingConfig) -> None:
-    """StoreError: there is no such project."""
+    """Store the labelling settings of a project. Raises StoreError if there is no such project."""
     get_project(db, project_id)
     with db.write() as conn:
         conn.execute(delete(t.labelling).where(t.labelling.c.project_id == project_id))
@@ -156,7 +156,7 @@ def set_labelling_config(db: Database, project_id: int, config: LabellingConfig)
 
 
 def prompts(db: Database, project_id: int, split: str) -> list[Prompt]:
-    """The prompts of a split that texts are sampled for, in order; without those that only belong to imported labels."""
+    """The prompts of a split for which texts are sampled, in order; without prompts that only have imported labels."""
     p = t.prompts.c
     condition = and_(p.project_id == project_id, p.split == split, p.labels_only.is_(False))
     with db.read() as conn:
@@ -184,7 +184,7 @@ def add_pairs(db: Database, project_id: int, new_pairs: Sequence[tuple[int, int,
     """Add pairs of (first completion, second completion, reason).
 
     An existing pair of the two completions, in either order, is returned unchanged, so that an interrupted sampling job can be
-    repeated. LabelError: not two completions of one prompt of this project.
+    repeated. Raises LabelError unless the two are different completions of one prompt of this project.
     """
     with db.write() as conn:
         ids = [_add_pair(conn, project_id, *item) for item in new_pairs]
@@ -221,7 +221,7 @@ def count_pairs(db: Database, project_id: int) -> int:
 
 
 def newest_pairs(db: Database, project_id: int, count: int, *conditions: ColumnElement[bool]) -> list[Pair]:
-    """The newest pairs of a project (that meet the conditions), oldest of them first."""
+    """The newest `count` pairs of a project that meet the conditions, in ascending order of id."""
     query = select(t.pairs.c.id).where(live_pair_of(project_id), *conditions).order_by(t.pairs.c.id.desc()).limit(count)
     with db.read() as conn:
         return load_pairs(conn, list(conn.execute(query).scalars()))
@@ -236,7 +236,7 @@ def get_pair(db: Database, pair_id: int) -> Pair:
 
 
 def load_pairs(conn: Connection, ids: Sequence[int]) -> list[Pair]:
-    """The pairs of these ids, by id; unknown ids are left out."""
+    """The pairs with these ids, in the order of ids; unknown ids are left out."""
     return [
         _pair_from_row(row._mapping)
         for chunk in in_chunks(sorted(set(ids)))
@@ -273,7 +273,7 @@ def _completion_from_row(row: RowMapping, side: FromClause) -> Completion:
 
 @dataclass(frozen=True)
 class RemovedProjectFiles:
-    """The files that a deleted project leaves: the ids of its runs, and the paths of its reward models below the home."""
+    """Identifies the files of a deleted project: the ids of its runs, and the paths of its reward models below the home."""
 
     run_ids: list[int]
     reward_model_paths: list[str]
@@ -282,7 +282,7 @@ class RemovedProjectFiles:
 def delete_project(db: Database, project_id: int) -> RemovedProjectFiles:
     """Delete a project's rows: prompts, texts, pairs, votes, reward models, runs, jobs. The caller deletes its files.
 
-    StoreError: there is no such project, it is open, or a job or run of it is active.
+    Raises StoreError if there is no such project, if it is open, or if one of its jobs or runs is active.
     """
     is_project = t.projects.c.id == project_id
     completion_ids = select(t.completions.c.id).join(t.prompts, t.prompts.c.id == t.completions.c.prompt_id)

@@ -1,7 +1,8 @@
-"""The reward models of a project for lists: without their labels, whose ids are megabytes of a large lab, and long reports.
+"""The reward models of a project for lists: without the ids of their labels, which are megabytes in a large lab, and without the
+long parts of their reports.
 
-What is left of a row is read once. It never changes, except that erasing a person replaces a name, which begins a new epoch of
-the votes' table.
+Each row is read only once. Rows never change, except that erasing a person replaces a name; this begins a new epoch of the vote
+table.
 """
 
 import threading
@@ -22,7 +23,7 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import AnyRow, Database
 from rlhf_lab.store.vote_table import VoteTable, code, current_votes
 
-#: Of a report: a number for each label.
+#: Keys of a report whose values have one number per label.
 LONG_REPORT_KEYS = ("chosen_scores", "rejected_scores", "loss")
 MAX_DISAGREEMENTS = 20
 MAX_EXAMPLES = 4
@@ -33,9 +34,9 @@ MAX_LOSS_POINTS = 300
 class ListedRewardModel:
     """report: without LONG_REPORT_KEYS. label_count, newest_vote_id: of the labels it was trained on; 0 for none.
 
-    annotators: who cast them, by name. disagreements: votes that it most disagrees with, as (vote id, probability), the worst
-    first. examples: its last decided votes, newest first. trained_pairs: positions in the table of votes. chosen_scores,
-    rejected_scores: of texts, as (score, number of texts). loss: of its training, thinned out.
+    annotators: sorted names of those who cast them. disagreements: the votes with which the model disagrees most, as (vote id,
+    probability), the worst first. examples: the last decided votes, newest first. trained_pairs: positions in the vote table.
+    chosen_scores, rejected_scores: histograms as (score, number of texts). loss: of its training, downsampled.
     """
 
     id: int
@@ -59,11 +60,11 @@ _LISTED: "WeakKeyDictionary[Database, dict[int, tuple[int, dict[int, ListedRewar
 
 
 def list_reward_models(db: Database, project_id: int) -> list[ListedRewardModel]:
-    """Newest first."""
+    """The reward models of a project, newest first."""
     m = t.reward_models.c
     with db.read() as conn:
         ids = conn.execute(select(m.id).where(m.project_id == project_id).order_by(m.id.desc())).scalars().all()
-    votes = current_votes(db, project_id)  # after the ids: it has every vote that these models were trained on
+    votes = current_votes(db, project_id)  # read after the ids, so that it has all votes these models were trained on
     with _LOCK:
         epoch, known = _LISTED.setdefault(db, {}).get(project_id, (votes.epoch, {}))
         listed = {i: known[i] for i in ids if i in known and epoch == votes.epoch}
@@ -72,20 +73,20 @@ def list_reward_models(db: Database, project_id: int) -> list[ListedRewardModel]
             if model_id not in listed:
                 with db.read() as conn:
                     row = conn.execute(select(*columns).where(m.id == model_id)).one_or_none()
-                if row is not None:  # not deleted in between
+                if row is not None:  # None if it was deleted in between
                     listed[model_id] = _listed(row, votes)
         _LISTED[db][project_id] = votes.epoch, listed
         return [listed[i] for i in ids if i in listed]
 
 
 def newest_listed(db: Database, project_id: int, source: Source | None = None) -> ListedRewardModel | None:
-    """The newest one. source: of its labels; None: any."""
+    """The newest reward model, or None. source: of its labels; None means any."""
     models = list_reward_models(db, project_id)
     return next((model for model in models if source in (None, model.source)), None)
 
 
 def listed_model(db: Database, project_id: int, model_id: int) -> ListedRewardModel:
-    """StoreError: the project has no such reward model."""
+    """The reward model of this id. Raises StoreError if the project has no such reward model."""
     for model in list_reward_models(db, project_id):
         if model.id == model_id:
             return model
@@ -119,5 +120,5 @@ def _listed(row: AnyRow, votes: VoteTable) -> ListedRewardModel:
 
 
 def _counted(scores: Iterable[float]) -> list[tuple[float, int]]:
-    """Scores with two decimals, ascending, and how often each occurs."""
+    """The distinct scores, rounded to two decimals, in ascending order, and how often each occurs."""
     return sorted(Counter(round(score, 2) for score in scores).items())

@@ -1,4 +1,4 @@
-"""Trained reward models: their files, reports, and the labels they learnt from."""
+"""Trained reward models: their files, their reports, and the labels that they were trained on."""
 
 import time
 from typing import Any
@@ -40,7 +40,7 @@ def add_reward_model(
 
 
 def reward_models(db: Database, project_id: int) -> list[RewardModelRow]:
-    """Newest first."""
+    """The reward models of a project, newest first."""
     with db.read() as conn:
         return [_reward_model_from_row(row) for row in conn.execute(_newest_reward_models(project_id))]
 
@@ -60,12 +60,12 @@ def get_reward_model(db: Database, reward_model_id: int) -> RewardModelRow:
 
 
 def reward_model_of(db: Database, reward_model_id: int | None) -> RewardModelRow | None:
-    """The reward model of a run; None for a run whose reward has other terms alone."""
+    """The reward model of a run; None for a run whose reward consists of other terms only."""
     return None if reward_model_id is None else get_reward_model(db, reward_model_id)
 
 
 def latest_reward_model(db: Database, project_id: int, source: Source | None = None) -> RewardModelRow | None:
-    """The newest one of a project. source: of its labels; None: any."""
+    """The newest reward model of a project, or None. source: of its labels; None means any."""
     query = _newest_reward_models(project_id).limit(1)
     if source is not None:
         query = query.where(t.reward_models.c.source == source)

@@ -1,4 +1,4 @@
-"""Scores that reward models gave completions before people voted on them, to compare with the votes."""
+"""Scores that reward models gave to completions before people voted on them, for comparison with the votes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,10 @@ from rlhf_lab.store.votes import has_live_vote
 
 
 def add_scores(db: Database, reward_model_id: int, scores: Mapping[int, float]) -> None:
-    """scores: completion id -> score; replaces existing ones. StoreError: no such reward model or completion."""
+    """Store scores (completion id -> score); existing ones are replaced.
+
+    Raises StoreError if there is no such reward model or completion.
+    """
     s = t.scores.c
     rows = [
         {"reward_model_id": reward_model_id, "completion_id": i, "score": nan_to_null(x)} for i, x in scores.items()
@@ -32,16 +35,16 @@ def add_scores(db: Database, reward_model_id: int, scores: Mapping[int, float]) 
 
 
 def unjudged_pairs(db: Database, project_id: int, limit: int) -> list[Pair]:
-    """The newest `limit` pairs that no person has a live vote on, oldest first."""
+    """The newest `limit` pairs without a live vote of a person, oldest first."""
     return newest_pairs(db, project_id, limit, ~has_live_vote(t.votes.c.source == Source.HUMAN))
 
 
 def prediction_accuracy(db: Database, project_id: int, source: Source) -> RewardPredictionStats:
-    """How often reward models predicted a vote.
+    """How often reward models predicted a vote correctly.
 
-    Counts the live, decided votes of `source` for which the newest reward model (of labels of the same source) at that time
-    has scored both sides and was not trained on the pair. Right: it scored the chosen side strictly higher. Votes on actively
-    selected pairs are counted apart: such pairs are harder than pairs in general.
+    Counts the live, decided votes of `source` for which the newest reward model at the time of the vote (trained on labels of the
+    same source) had scored both sides and was not trained on the pair. A prediction is correct if the chosen side has a strictly
+    higher score. Votes on actively selected pairs are counted separately, because such pairs are harder than others.
     """
     models = [model for model in reversed(list_reward_models(db, project_id)) if model.source is source]
     models.sort(key=lambda model: model.created_at)
@@ -49,7 +52,7 @@ def prediction_accuracy(db: Database, project_id: int, source: Source) -> Reward
     first_won = votes.choice == code(Choice.FIRST)
     decided = np.flatnonzero(votes.labels_of(source) & (first_won | (votes.choice == code(Choice.SECOND))))
     model_index = np.searchsorted([model.created_at for model in models], votes.created_at[decided]) - 1
-    right, counts = [0, 0], [0, 0]  # by whether the pair was actively selected
+    right, counts = [0, 0], [0, 0]  # indexed by whether the pair was actively selected
     with db.read() as conn:
         for index, model in enumerate(models):
             rows = decided[model_index == index]

@@ -1,4 +1,4 @@
-"""What a run produces at every step: metrics, samples, and the tokens of a few rollout rows."""
+"""The records of each step of a run: metrics, samples, and the tokens of a few rollout rows."""
 
 import dataclasses
 import math
@@ -15,9 +15,9 @@ from rlhf_lab.store.runs import update_run
 
 
 def record_step(db: Database, run_id: int, result: StepResult) -> None:
-    """Store everything about one step in one transaction; replaces a step recorded before (after a resume).
+    """Store the records of one step in one transaction. After a resume, an earlier record of the step is replaced.
 
-    StoreError: there is no such run.
+    Raises StoreError if there is no such run.
     """
     rows: dict[Table, list[dict[str, Any]]] = {
         t.metrics: [{"name": name, "value": nan_to_null(value)} for name, value in result.metrics.items()],
@@ -39,16 +39,16 @@ def record_step(db: Database, run_id: int, result: StepResult) -> None:
     with db.write() as conn:
         update_run(conn, run_id, step=result.step)
         for table, values in rows.items():
-            # As a range: for an equal step newer SQLite (3.46, 3.53) reads all that the run has, past the index of run and step.
+            # A range, because for step = ? newer SQLite versions (3.46, 3.53) ignore the index and read all rows of the run.
             conn.execute(delete(table).where(table.c.run_id == run_id, table.c.step.between(result.step, result.step)))
             if values:
                 conn.execute(insert(table), [{"run_id": run_id, "step": result.step, **value} for value in values])
 
 
 def delete_steps_after(db: Database, run_id: int, step: int) -> None:
-    """Delete every later step, because the run resumes from an older checkpoint.
+    """Delete all later steps, because the run resumes from an older checkpoint.
 
-    Events stay: those applied after `step` are to be replayed, each at its applied_step.
+    Events are kept: those applied after `step` are replayed, each at its applied_step.
     """
     with db.write() as conn:
         update_run(conn, run_id, step=step)
@@ -57,7 +57,7 @@ def delete_steps_after(db: Database, run_id: int, step: int) -> None:
 
 
 def metrics_since(db: Database, run_id: int, after_step: int) -> list[tuple[int, dict[str, float]]]:
-    """All metrics of every step after `after_step` (-1: from the beginning), in order of steps."""
+    """All metrics of all steps after `after_step` (-1: from the beginning), in order of steps."""
     m = t.metrics.c
     query = select(m.step, m.name, m.value).where(m.run_id == run_id, m.step > after_step).order_by(m.step, m.name)
     steps: dict[int, dict[str, float]] = {}
@@ -68,7 +68,7 @@ def metrics_since(db: Database, run_id: int, after_step: int) -> list[tuple[int,
 
 
 def metric_at(db: Database, run_id: int, step: int, name: str) -> float | None:
-    """A metric of one step; None where it was not recorded."""
+    """A metric of one step, or None if it was not recorded."""
     m = t.metrics.c
     query = select(m.value).where(m.run_id == run_id, m.step == step, m.name == name)
     with db.read() as conn:
@@ -79,7 +79,7 @@ def metric_at(db: Database, run_id: int, step: int, name: str) -> float | None:
 def metric_series(
     db: Database, run_id: int, names: Sequence[str], after_step: int = -1, max_points: int = 1000
 ) -> dict[str, list[Point]]:
-    """One curve per name after `after_step`, thinned to max_points (4 or more) without losing its peaks or its end."""
+    """One curve per name after `after_step`, downsampled to max_points (at least 4) such that peaks and the end are kept."""
     m = t.metrics.c
     curves: dict[str, list[Point]] = {name: [] for name in names}
     query = (
@@ -94,7 +94,7 @@ def metric_series(
 
 
 def metric_names(db: Database, run_id: int) -> list[str]:
-    """Every metric the run has recorded at its first or its newest step, by name: offline methods measure some now and then."""
+    """The sorted names of the metrics recorded at the first or newest step; offline methods do not measure all at each step."""
     m = t.metrics.c
     first, newest = (select(end(m.step)).where(m.run_id == run_id).scalar_subquery() for end in (func.min, func.max))
     with db.read() as conn:

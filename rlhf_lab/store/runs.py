@@ -51,7 +51,7 @@ def get_run(db: Database, run_id: int) -> Run:
 
 
 def runs(db: Database, project_id: int | None = None) -> list[Run]:
-    """Newest first; of one project, or (None) of all."""
+    """The runs of one project, or of all (None), newest first."""
     query = select(t.runs).order_by(t.runs.c.id.desc())
     if project_id is not None:
         query = query.where(t.runs.c.project_id == project_id)
@@ -65,7 +65,7 @@ def set_run_status(db: Database, run_id: int, status: RunStatus, message: str = 
 
 
 def set_manifest(db: Database, run_id: int, manifest: dict[str, Any]) -> None:
-    """Replace the manifest: the engine adds device, threads and versions."""
+    """Replace the manifest; the engine adds device, threads and versions to it."""
     with db.write() as conn:
         update_run(conn, run_id, manifest=manifest)
 
@@ -78,7 +78,7 @@ def rename_run(db: Database, run_id: int, name: str) -> None:
 def delete_run(db: Database, run_id: int) -> None:
     """Delete a run's rows, with its steps and events, but not its files and the completions that it sampled.
 
-    StoreError: it is running or paused.
+    Raises StoreError if it is running or paused.
     """
     with db.write() as conn:
         status = conn.execute(select(t.runs.c.status).where(t.runs.c.id == run_id)).scalar()
@@ -86,11 +86,11 @@ def delete_run(db: Database, run_id: int) -> None:
             raise no_such_run(run_id)
         if status in (RunStatus.RUNNING, RunStatus.PAUSED):
             raise StoreError(f"Run {run_id} is {status}: stop it before you delete it.")
-        conn.execute(delete(t.runs).where(t.runs.c.id == run_id))  # the rest goes with it: ON DELETE CASCADE
+        conn.execute(delete(t.runs).where(t.runs.c.id == run_id))  # deletes steps and events too: ON DELETE CASCADE
 
 
 def update_run(conn: Connection, run_id: int, **values: Any) -> None:
-    """Update a run's row inside the caller's transaction. StoreError: there is no such run."""
+    """Update a run's row inside the caller's transaction. Raises StoreError if there is no such run."""
     result = conn.execute(update(t.runs).where(t.runs.c.id == run_id).values(**values, updated_at=time.time()))
     if result.rowcount == 0:
         raise no_such_run(run_id)
@@ -120,7 +120,7 @@ def pending_events(db: Database, run_id: int) -> list[RunEvent]:
 
 
 def mark_event_applied(db: Database, event_id: int, applied_step: int) -> None:
-    """The engine applied the event before this step. The first mark stays: a replay happens at the same step."""
+    """Record that the engine applied the event before this step. An existing record is kept: replays use the same step."""
     not_applied = (t.run_events.c.id == event_id) & t.run_events.c.applied_step.is_(None)
     with db.write() as conn:
         conn.execute(update(t.run_events).where(not_applied).values(applied_step=applied_step))

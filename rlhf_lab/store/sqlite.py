@@ -1,4 +1,4 @@
-"""SQLite: connection settings, the check for a corrupt file, and its error messages."""
+"""SQLite: connection settings, the check for a corrupt file, and error messages."""
 
 import contextlib
 import sqlite3
@@ -14,8 +14,8 @@ from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.errors import BusyStoreError, CorruptStoreError, LostStoreError, StoreError
 
 WRITER_OPTION = "rlhf_lab_writer"  # execution option: this connection's transactions begin with the write lock
-#: Execution option of a writer: a commit does not wait for the disk. After a power failure the transaction may be missing, but
-#: never one that came before a commit that did wait.
+#: Execution option of a writer: a commit does not wait for the disk. A power failure may lose the transaction, unless a later
+#: commit did wait.
 NOT_DURABLE_OPTION = "rlhf_lab_not_durable"
 
 # PRAGMA quick_check reads the whole file (42 MB: 0.07 s). It is skipped above this size, to start fast. A damaged header or
@@ -27,27 +27,27 @@ _NO_SHARED_MEMORY_CODES = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite
 
 
 class OpenFiles:
-    """Notices that the files of an open database were deleted, replaced or truncated.
+    """Detects that the files of an open database were deleted, replaced or truncated.
 
-    SQLite would continue with the deleted ones, whose content is lost when the last process closes them, and with the pages of a
-    truncated one that it still holds in memory.
+    SQLite would continue to use deleted files, whose content is lost when the last process closes them, and the pages of a
+    truncated file that are in its cache.
     """
 
     def __init__(self, path: Path, *, wal: bool = True) -> None:
         self.path, self._wal, self._log = path, wal, path.with_name(path.name + "-wal")
         self._inodes: dict[Path, tuple[int, int]] = {}
-        self._size = 0  # of the database's file, which only grows from one transaction to the next
+        self._size = 0  # of the database's file, which never shrinks between transactions
         self.check()
 
     def check(self, *, log: bool = False, writing: bool = False) -> None:
-        """log: also check the write-ahead log, which exists while a connection is open. writing: this process has the write lock.
+        """Raises LostStoreError if a file was deleted or replaced, CorruptStoreError if it was truncated.
 
-        Without a write-ahead log the file grows before a commit, and shrinks when it is rolled back: then its size counts only
-        while nobody else writes.
-        Raises LostStoreError, or CorruptStoreError for a truncated file.
+        log: also check the write-ahead log, which exists while a connection is open. writing: this process has the write lock.
+        Without a write-ahead log the file grows before a commit and shrinks at a rollback, so its size is checked only while no
+        other process can write.
         """
         for file in (self.path, self._log) if log and self._wal else (self.path,):
-            known_size = self._size  # read before the file's size: another thread may see the file grow in between
+            known_size = self._size  # read before the file's size, because another thread may update it in between
             try:
                 status = file.stat()
             except OSError:
@@ -65,7 +65,7 @@ class OpenFiles:
                 )
 
     def forget_log(self) -> None:
-        """All connections were closed, which deletes the log; the next one makes another."""
+        """Forget the log's inode. Closing all connections has deleted the log, and the next one creates another."""
         self._inodes.pop(self._log, None)
 
 
@@ -77,7 +77,7 @@ def create_sqlite_engine(path: Path, busy_timeout_s: float, *, foreign_keys: boo
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         connect_args={"timeout": busy_timeout_s},  # seconds; this is PRAGMA busy_timeout
-        max_overflow=-1,  # a thread of the page waits for the database, never for a free connection
+        max_overflow=-1,  # unlimited: a thread must never wait for a free connection
     )
 
     @event.listens_for(engine, "connect")
@@ -86,8 +86,8 @@ def create_sqlite_engine(path: Path, busy_timeout_s: float, *, foreign_keys: boo
         if not wal:
             connection.execute(
                 "PRAGMA journal_mode=TRUNCATE"
-            )  # of this connection; the file is in a rollback mode already
-        # secure_delete: deleted content is overwritten with zeros, so that no erased name stays in the file.
+            )  # applies to this connection; the file is already in a rollback mode
+        # secure_delete overwrites deleted content with zeros, so that no erased name stays in the file.
         for pragma in (f"foreign_keys={'ON' if foreign_keys else 'OFF'}", "synchronous=FULL", "secure_delete=ON"):
             connection.execute(f"PRAGMA {pragma}")
 
@@ -110,10 +110,10 @@ def create_sqlite_engine(path: Path, busy_timeout_s: float, *, foreign_keys: boo
 
 
 def set_journal_mode(path: Path, busy_timeout_s: float, *, wal: bool) -> bool:
-    """Give the file a write-ahead log, so that readers and the writer do not block each other, or a rollback journal.
+    """Set the journal mode: a write-ahead log, with which readers and the writer do not block each other, or a rollback journal.
 
-    The file keeps the mode. Returns whether it has it: False where the disk does not support shared memory between processes.
-    Raises sqlite3.Error, for example if the mode has to be changed while other processes use the database.
+    The mode is stored in the file. Returns whether it was set: False if the disk does not support shared memory between
+    processes. Raises sqlite3.Error, for example if the mode has to be changed while other processes use the database.
     """
     with closing(sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)) as connection:
         if not wal:
@@ -128,10 +128,10 @@ def set_journal_mode(path: Path, busy_timeout_s: float, *, wal: bool) -> bool:
 
 
 def has_wal(path: Path) -> bool:
-    """Whether a database file is one with a write-ahead log (sqlite.org/fileformat.html, offset 18). False for an empty file.
+    """Whether a database file uses a write-ahead log (sqlite.org/fileformat.html, offset 18). False for an empty file.
 
-    While the log is there, the file is not read: this process may have it open, and closing any descriptor of it would release
-    the locks of its connections (POSIX). Another process would then take itself for the last user and delete the log.
+    If the log exists, the file is not read: this process may have it open, and closing any descriptor of it would release the
+    locks of its connections (POSIX). Another process could then believe that it is the last user and delete the log.
     """
     if path.with_name(path.name + "-wal").exists():
         return True
@@ -140,7 +140,7 @@ def has_wal(path: Path) -> bool:
 
 
 def truncate_wal(engine: Engine) -> None:
-    """Copy the write-ahead log into the file and truncate it, as far as readers and the disk allow."""
+    """Copy the write-ahead log into the file and truncate it, unless readers or disk errors prevent it."""
     connection = engine.raw_connection()
     try:
         with contextlib.suppress(sqlite3.Error):
@@ -152,13 +152,13 @@ def truncate_wal(engine: Engine) -> None:
 def quarantine_if_corrupt(path: Path, busy_timeout_s: float) -> None:
     """Check an existing file; rename a damaged one, with its log, and raise CorruptStoreError with the new name.
 
-    Call it only while no other process can open the same path for the first time.
+    The caller must ensure that no other process can open the same path for the first time.
     """
     corruption = _find_corruption(path, busy_timeout_s)
     if corruption is None:
         return
     target = _unused_quarantine_path(path)
-    # The log first: after an interruption the damaged file is still here, and the next start renames it.
+    # The log comes first: after an interruption the damaged file still exists, and the next start renames it.
     for suffix in ("-wal", "-shm", ""):
         file = path.with_name(path.name + suffix)
         if file.exists():
@@ -172,10 +172,10 @@ def quarantine_if_corrupt(path: Path, busy_timeout_s: float) -> None:
 
 def _find_corruption(path: Path, busy_timeout_s: float) -> str | None:
     if not path.exists() or path.stat().st_size == 0:
-        # SQLite writes to the log only after the file has its first page, so somebody has emptied the file.
+        # SQLite writes to the log only after the file has its first page, so the file was truncated by something else.
         log = path.with_name(path.name + "-wal")
         return "it is empty, but its log is not" if log.exists() and log.stat().st_size else None
-    # Read-only, so that the check cannot change a damaged file: closing a normal connection would merge the log.
+    # Read-only, so that the check cannot change a damaged file: closing a normal connection would checkpoint the log.
     uri = f"{path.resolve().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None)) as connection:
@@ -200,13 +200,13 @@ def _unused_quarantine_path(path: Path) -> Path:
 
 
 def primary_error_code(exc: BaseException | None) -> int | None:
-    """SQLite's error class: the low byte of the extended code (None: not an error of SQLite)."""
+    """SQLite's primary error code, the low byte of the extended code; None for other errors."""
     code = getattr(exc, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
 
 def to_store_error(exc: BaseException | None, path: str) -> StoreError:
-    """A StoreError that says what to do about an error of SQLite."""
+    """Convert an error of SQLite into a StoreError with advice."""
     advice = {
         sqlite3.SQLITE_BUSY: f"another process kept it locked for too long. Check `{lab_command()} doctor`, and try again.",
         sqlite3.SQLITE_READONLY: "it may not be written. Make the file and its folder writable, "

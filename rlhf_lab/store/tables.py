@@ -2,10 +2,10 @@
 
     projects ─┬─ prompts ── completions ─┬─ pairs ─┬─ votes
               │                          │         └─ leases                   who has which pair on screen
-              │                          └─ features                           what the instant reward model reads of a text
+              │                          └─ features                           of texts, for the instant reward model
               ├─ labelling                                                     the project's labelling settings
               ├─ project_people                                                its experts, and since when gold answers count
-              ├─ imports                                                       files that prompts, pairs and votes came from
+              ├─ imports                                                       imported files with prompts, pairs and votes
               ├─ reward_models ── scores                                       of completions, before people voted
               │       └────────── runs ─┬─ metrics, samples, token_records     per step
               │                         └─ run_events                          controls and changed settings
@@ -64,13 +64,13 @@ projects = table_without_id_reuse(
     required("prompt_set", Text),
     required("seed", LONG),
     required("created_at", Float),
-    Column("opened_at", Float),  # the page shows the project opened last; NULL: never opened
-    required("temperature", Float, server_default=text("1")),  # at which all its texts are sampled
+    Column("opened_at", Float),  # the page shows the most recently opened project; NULL: never opened
+    required("temperature", Float, server_default=text("1")),  # for sampling its texts
     required("system_prompt", Text, server_default=text("''")),
     required("template_arguments", Json, server_default=text("'{}'")),  # variables of the chat template
 )
 
-# Imported rows have an import_id, without a foreign key: SQLite would copy whole tables to add one.
+# Imported rows have an import_id. It is not a foreign key, because SQLite would have to copy whole tables to add one.
 imports = table_without_id_reuse(
     "imports",
     metadata,
@@ -90,9 +90,9 @@ prompts = table_without_id_reuse(
     foreign_key("project_id", "projects", nullable=False),
     required("text", Text),
     required("split", String(8)),
-    required("labels_only", Boolean, server_default=false()),  # came with imported labels: no texts are sampled for it
+    required("labels_only", Boolean, server_default=false()),  # from imported labels: no texts are sampled for it
     CheckConstraint("split IN ('train', 'eval')", name="split"),
-    Column("import_id", Integer, index=True),  # the import that made it a prompt to sample texts for
+    Column("import_id", Integer, index=True),  # the import because of which texts are sampled for it
     Index(None, "project_id", "split"),
 )
 
@@ -108,7 +108,7 @@ completions = table_without_id_reuse(
     required("created_at", Float),
 )
 
-# What the model makes of a completion: store/features.py.
+# Hidden states of the model for a completion: see store/features.py.
 features = Table(
     "features",
     metadata,
@@ -130,9 +130,9 @@ pairs = table_without_id_reuse(
     UniqueConstraint("first_id", "second_id"),
     CheckConstraint("first_id <> second_id", name="distinct"),
     Column("import_id", Integer, index=True),
-    Column("taken_back_at", Float),  # when its import was undone: nobody is shown it
-    Column("gold", enum_type(enums.Choice)),  # the known answer of a gold pair, which measures people
-    Column("gold_at", Float),  # since when
+    Column("taken_back_at", Float),  # when its import was undone; it is not shown any more
+    Column("gold", enum_type(enums.Choice)),  # the known answer of a gold pair
+    Column("gold_at", Float),  # when it became a gold pair
 )
 
 _GOLD = text("gold IS NOT NULL")
@@ -144,7 +144,7 @@ votes = table_without_id_reuse(
     "votes",
     metadata,
     id_column(),
-    required("uuid", String(64), unique=True),  # made by the client: a repeated request is one vote
+    required("uuid", String(64), unique=True),  # created by the client, so that a repeated request adds no second vote
     foreign_key("pair_id", "pairs", nullable=False, index=True),
     required("annotator", Text),
     required("source", enum_type(enums.Source)),
@@ -183,7 +183,7 @@ labelling = Table(
     required("settings", Json),
 )
 
-# gold_since: when the operator ended a pause of this person; earlier gold answers do not count.
+# gold_since: when the operator last ended a pause of this person; earlier gold answers do not count.
 project_people = Table(
     "project_people",
     metadata,
@@ -224,7 +224,7 @@ reward_models = table_without_id_reuse(
     required("labels_digest", String(64)),
     required("source", enum_type(enums.Source)),
     required("created_at", Float),
-    required("vote_weights", Json, server_default=text("'[]'")),  # of vote_ids, in order; empty: all 1
+    required("vote_weights", Json, server_default=text("'[]'")),  # weights in the order of vote_ids; empty: all 1
 )
 
 # Without row ids: clustered by reward model, as they are read.
@@ -242,7 +242,7 @@ runs = table_without_id_reuse(
     metadata,
     id_column(),  # also in its folder's name and in its completions' checkpoint, "run/<id>/<step>"
     foreign_key("project_id", "projects", nullable=False, index=True),
-    foreign_key("reward_model_id", "reward_models"),  # none where other terms make the reward
+    foreign_key("reward_model_id", "reward_models"),  # NULL if the reward consists of other terms
     required("name", Text),
     required("status", enum_type(enums.RunStatus)),
     required("config", Json),
@@ -314,7 +314,7 @@ engines = Table(
     Column("stopped_at", Float),
     required("state", Text),
     required("device", Text),
-    Column("memory_mb", Float),  # in MiB, whatever its name says: it stays for old homes
+    Column("memory_mb", Float),  # in MiB; the name is kept for compatibility with older databases
     Index(None, "host", "pid"),
 )
 
@@ -329,7 +329,7 @@ jobs = table_without_id_reuse(
     Column("result", Json),
     required("error", Text),
     required("progress", Float),
-    required("best_progress", Float),  # the largest of interrupted attempts
+    required("best_progress", Float),  # the greatest progress of the interrupted attempts
     Column("eta_s", Float),
     foreign_key("engine_id", "engines"),
     required("attempts", Integer),
@@ -369,7 +369,7 @@ tournaments = table_without_id_reuse(
     required("created_at", Float),
 )
 
-# A row without a choice is a pair on a person's screen. first < second: indices of the contestants.
+# A row without a choice is a pair that is leased to a person. first < second: indices of the contestants.
 tournament_answers = Table(
     "tournament_answers",
     metadata,

@@ -1,6 +1,6 @@
-"""Tournaments: people judge blind pairs of several models' texts. The texts are in the result of the tournament's job.
+"""Tournaments: people compare texts of several models in pairs, blind. The texts are in the result of the tournament's job.
 
-A pair on a person's screen is a row without a choice; it is leased to them for LEASE_S.
+A pair on a person's screen is a row without a choice; it is leased to them for LEASE_S seconds.
 """
 
 import time
@@ -16,7 +16,7 @@ from rlhf_lab.store.database import Database, insert_row
 
 LEASE_S = 600.0
 
-#: (answers, start of the oldest lease that counts) -> the next pair of a person, or None.
+#: (answers, time before which leases have expired) -> the next pair of a person, or None.
 PairChooser = Callable[[Sequence[TournamentAnswer], float], PairKey | None]
 
 
@@ -36,9 +36,10 @@ def tournaments(db: Database, project_id: int) -> list[Tournament]:
 
 
 def delete_tournament(db: Database, tournament_id: int) -> None:
-    """Delete a tournament with its answers and texts. An unfinished job is cancelled, not deleted: the engine must find it.
+    """Delete a tournament with its answers and texts.
 
-    StoreError: there is no such tournament.
+    An unfinished job is cancelled and not deleted, because the engine may be working on it. Raises StoreError if there is no such
+    tournament.
     """
     j = t.jobs.c
     with db.write() as conn:
@@ -50,7 +51,7 @@ def delete_tournament(db: Database, tournament_id: int) -> None:
 
 
 def tournament_answers(db: Database, tournament_id: int) -> list[TournamentAnswer]:
-    """All answers and the pairs on screens, in the order of their times."""
+    """All answers and leased pairs, in chronological order."""
     with db.read() as conn:
         return _answers(conn, tournament_id)
 
@@ -58,9 +59,9 @@ def tournament_answers(db: Database, tournament_id: int) -> list[TournamentAnswe
 def lease_tournament_pair(
     db: Database, tournament_id: int, annotator: str, choose: PairChooser, *, now: float | None = None
 ) -> PairKey | None:
-    """The pair on this person's screen, else the one that `choose` returns, leased to them. One transaction.
+    """The pair on this person's screen; if there is none, the one that `choose` returns is leased to them. One transaction.
 
-    StoreError: there is no such tournament.
+    Raises StoreError if there is no such tournament.
     """
     now = time.time() if now is None else now
     with db.write() as conn:
@@ -80,7 +81,7 @@ def lease_tournament_pair(
 
 
 def answer_tournament_pair(db: Database, tournament_id: int, annotator: str, key: PairKey, choice: Choice) -> None:
-    """Store an answer to the pair on this person's screen. StaleVoteError: it is another one, or answered already."""
+    """Store an answer to the pair on this person's screen. Raises StaleVoteError if that is another pair or already answered."""
     open_row = (_is_row(tournament_id, annotator, key), t.tournament_answers.c.choice.is_(None))
     with db.write() as conn:
         change = update(t.tournament_answers).where(*open_row).values(choice=choice, created_at=time.time())

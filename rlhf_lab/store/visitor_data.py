@@ -1,7 +1,7 @@
-"""What visitors made in demo mode: found, counted, and removed. Everything that the operator made stays.
+"""Finds, counts and removes what visitors made in demo mode. Everything that the operator made is kept.
 
-Visitors' runs have VISITOR_RUN in their manifest. A visitor's labels are those that somebody who is no operator gave in the lab
-since demo mode began; imported and simulated labels are the operator's.
+Runs of visitors have VISITOR_RUN in their manifest. Labels of visitors are those given in the lab since demo mode began by people
+who are not operators; imported and simulated labels belong to the operator.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,7 +19,7 @@ _STARTED_RUN_STATUSES = (RunStatus.RUNNING, RunStatus.PAUSED)
 
 @dataclass(frozen=True)
 class VisitorData:
-    """run_ids, vote_ids: what is to be removed. reward_models: the path below the home, by id."""
+    """The rows to remove. reward_models: id -> path below the home."""
 
     run_ids: frozenset[int]
     reward_models: dict[int, str]
@@ -27,7 +27,7 @@ class VisitorData:
 
 
 def count_visitor_data(db: Database, since: float, operators: Collection[str]) -> tuple[int, int]:
-    """How many labels (also undone ones) visitors have given and how many runs they have started since a time."""
+    """The numbers of labels (including undone ones) and of runs of visitors since a time."""
     with db.read() as conn:
         labels = conn.execute(
             select(func.count()).select_from(t.votes).where(_by_visitor(since, operators))
@@ -39,15 +39,17 @@ def count_visitor_data(db: Database, since: float, operators: Collection[str]) -
 def find_visitor_data(db: Database, since: float, operators: Collection[str]) -> VisitorData | None:
     """What `remove_visitor_data` would remove; None while a job or a run is unfinished.
 
-    operators: names of operators; a name that begins with @ in lower case.
+    operators: names of operators; those that begin with @ in lower case.
     """
     with db.read() as conn:
         return None if _is_busy(conn) else _find(conn, since, operators)
 
 
 def remove_visitor_data(db: Database, since: float, operators: Collection[str]) -> bool:
-    """Remove the rows of what visitors made since a time, in one transaction. False: nothing was changed, because a job is
-    unfinished, or a run. The caller deletes the files."""
+    """Remove the rows that visitors made since a time, in one transaction. The caller deletes the files.
+
+    Returns False, without a change, while a job or a run is unfinished.
+    """
     with db.write() as conn:
         if _is_busy(conn):
             return False
@@ -57,7 +59,7 @@ def remove_visitor_data(db: Database, since: float, operators: Collection[str]) 
         a = t.tournament_answers.c
         conn.execute(delete(t.tournament_answers).where(a.created_at >= since, ~_is_operator(a.annotator, operators)))
         _remove_jobs(conn, since, operators, data.run_ids)
-        _delete(conn, t.runs.c.id, data.run_ids)  # metrics, samples, records and events go with them
+        _delete(conn, t.runs.c.id, data.run_ids)  # deletes their metrics, samples, records and events too
         _delete(conn, t.reward_models.c.id, data.reward_models)
         _delete(conn, t.votes.c.id, data.vote_ids)
         _remove_unlabelled_pairs(conn, since)
@@ -83,7 +85,7 @@ def _is_operator(name: ColumnElement[str], operators: Collection[str]) -> Column
 
 
 def _find(conn: Connection, since: float, operators: Collection[str]) -> VisitorData:
-    """A reward model that learnt from visitors' labels is kept, with these labels, if a run that is kept uses it."""
+    """Find the rows to remove. A reward model trained on visitors' labels is kept, with these labels, if a kept run uses it."""
     rows = conn.execute(select(t.runs.c.id, t.runs.c.manifest, t.runs.c.reward_model_id, t.runs.c.created_at)).all()
     run_ids = frozenset(row.id for row in rows if row.created_at >= since and VISITOR_RUN in row.manifest)
     used_models = {row.reward_model_id for row in rows if row.id not in run_ids}
@@ -102,7 +104,10 @@ def _find(conn: Connection, since: float, operators: Collection[str]) -> Visitor
 
 
 def _remove_jobs(conn: Connection, since: float, operators: Collection[str], run_ids: Collection[int]) -> None:
-    """Of removed runs, those that visitors requested, and those that sampled pairs. Blind tests' jobs have no requester."""
+    """Remove the jobs of removed runs, those requested by visitors, and those that sampled pairs.
+
+    Jobs of blind tests are kept; they have no requester.
+    """
     j = t.jobs.c
     removed = []
     for row in conn.execute(select(j.id, j.kind, j.payload).where(j.created_at >= since)):
@@ -114,7 +119,7 @@ def _remove_jobs(conn: Connection, since: float, operators: Collection[str], run
 
 
 def _remove_unlabelled_pairs(conn: Connection, since: float) -> None:
-    """Pairs that the engine has written since, and that no vote is left on, with their texts, and the prompts of chats."""
+    """Remove pairs sampled since that time that have no votes left, with their texts and the prompts of chats."""
     p, c = t.pairs.c, t.completions.c
     has_vote = select(t.votes.c.id).where(t.votes.c.pair_id == p.id).correlate(t.pairs).exists()
     unlabelled = select(p.id, p.first_id, p.second_id).where(

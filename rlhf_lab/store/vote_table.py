@@ -1,9 +1,9 @@
-"""All votes and pairs of a project in memory, as columns: for figures over all of them, and for the next pair.
+"""All votes and pairs of a project in memory, as columns, for statistics over all of them and for choosing the next pair.
 
-Reading 200,000 rows takes half a second, bringing the table up to date less than a millisecond. Of a stored vote two things
-change: whether it is undone, and its annotator's name when a person is erased. Each `current_votes` compares what tells of such
-changes (the newest ids, the numbers of rows, which votes and pairs are undone, which pairs are gold, the names of voters) and
-reads what is new, or everything again. So it sees all that was committed before the call, by whatever process.
+Reading 200,000 rows takes half a second, updating the table less than a millisecond. Only two properties of a stored vote can
+change: whether it is undone, and the name of its annotator when a person is erased. Each call of `current_votes` compares
+indicators of changes (the newest ids, the numbers of rows, which votes and pairs are undone, which pairs are gold, the names of
+voters) and reads the new rows, or everything again. So it returns all that any process committed before the call.
 """
 
 import threading
@@ -27,10 +27,10 @@ Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 T = TypeVar("T")
 
-#: Codes of choices and sources are positions in these.
+#: The codes of choices and sources are positions in these tuples.
 CHOICES, SOURCES = tuple(Choice), tuple(Source)
-MAX_PROJECTS = 2  # whose tables are kept
-#: Bits of a packed vote; choice and source are below.
+MAX_PROJECTS = 2  # number of projects whose tables are cached
+#: Bits of a packed vote. The lower bits are choice and source.
 _FLAGS = {"first_on_left": 16, "sides_unknown": 32, "repeat": 64, "adjudication": 128}
 _CONDITIONS = {name: name for name in _FLAGS} | {"sides_unknown": f"via = '{VIA_SIDES_UNKNOWN}'"}
 _VOTE_COLUMNS: dict[str, Any] = {
@@ -42,8 +42,8 @@ _PAIR_COLUMNS: dict[str, Any] = {
 }  # fmt: skip
 _ROW = np.dtype([(name, np.float64 if name == "created_at" else np.int64)
                  for name in ("id", "pair_id", "annotator", "packed", "response_ms", "created_at")])  # fmt: skip
-#: Indicators of changes: of votes and pairs the newest id, the number of rows and of rows after the last one that was read, and
-#: count, sum of ids and latest time of those that were undone; the same of the project's gold pairs.
+#: Indicators of changes. For votes and pairs: the newest id, the number of rows, the number of rows after the last one that was
+#: read, and count, sum of ids and latest time of undone ones. For gold pairs of the project: count, sum of ids, latest time.
 _CHANGES = sql(
     "SELECT (SELECT coalesce(max(id), 0) FROM votes), (SELECT count(*) FROM votes), "
     "(SELECT count(*) FROM votes WHERE id > :last_vote), undone.number, undone.ids, undone.latest, "
@@ -57,7 +57,7 @@ _CHANGES = sql(
     "(SELECT count(*) AS number, coalesce(sum(id), 0) AS ids, coalesce(max(gold_at), 0) AS latest "
     "FROM pairs WHERE project_id = :project AND gold IS NOT NULL) AS gold"
 )
-#: Of each new vote choice, source, sides and whether it is a repeat in one number, which takes a third of the time to read.
+#: Choice, source and flags of each new vote are packed into one number, which takes a third of the time to read.
 _NEW_VOTES = sql(
     "SELECT id, pair_id, annotator, CASE choice "
     + " ".join(f"WHEN '{choice.value}' THEN {i}" for i, choice in enumerate(CHOICES))
@@ -71,16 +71,17 @@ _VOTER_NAMES = sql(
     "WITH RECURSIVE voter(name) AS (SELECT min(annotator) FROM votes UNION ALL "
     "SELECT (SELECT min(annotator) FROM votes WHERE annotator > voter.name) FROM voter WHERE voter.name IS NOT NULL) "
     "SELECT name FROM voter WHERE name IS NOT NULL"
-)  # one look into the index for each name
+)  # one index lookup per name
 
 
 @dataclass(frozen=True, eq=False)
 class VoteTable:
-    """A state of a project's votes, oldest first, undone ones included. Nothing of it may be changed.
+    """A snapshot of a project's votes, oldest first, including undone ones. Must not be modified.
 
-    By pair, in the order of their ids: pair_id, first_id, second_id, actively_selected, and pair_live, unless its import was
-    undone. By vote: the others. pair and annotator are positions in pair_id and names, choice and source in CHOICES and SOURCES;
-    response_ms is NaN where it is unknown. epoch: changes when rows that were read have changed or were deleted.
+    Columns with one value per pair, in the order of ids: pair_id, first_id, second_id, actively_selected, pair_live (its import
+    was not undone), gold. The other columns have one value per vote: pair and annotator are positions in pair_id and names,
+    choice and source in CHOICES and SOURCES; response_ms is NaN if unknown. epoch: changes when rows that had been read were
+    changed or deleted.
     """
 
     pair_id: Int
@@ -104,28 +105,29 @@ class VoteTable:
     live: Bool
     epoch: int
     _figures: dict[Any, Any] = field(default_factory=dict)
-    _counts: "dict[str, _Count]" = field(
-        default_factory=dict
-    )  # shared by the states of a table while no vote was undone
+    _counts: "dict[str, _Count]" = field(default_factory=dict)  # shared by successive snapshots until a vote is undone
 
     def cached(self, key: Any, compute: Callable[[], T]) -> T:
-        """A figure that depends on this table and the key alone, computed once."""
+        """A value that depends only on this table and the key; computed once."""
         if key not in self._figures:
             self._figures[key] = compute()
         result: T = self._figures[key]
         return result
 
     def labels_of(self, source: Source) -> Bool:
-        """Live votes of a source that are labels: no skips, no hidden repeats, no experts' decisions."""
+        """Live votes of a source that are labels: without skips, hidden repeats and experts' decisions."""
         return self.cached(("labels", source), lambda: self.answers_of(source) & ~self.adjudication)
 
     def answers_of(self, source: Source) -> Bool:
-        """Labels and experts' decisions."""
+        """Labels and experts' decisions of a source."""
         answers: Bool = self.live & ~self.repeat & (self.source == code(source)) & (self.choice != code(Choice.SKIP))
         return answers
 
     def training_labels(self, source: Source, *, gold: bool) -> Bool:
-        """What reward models learn from: an expert's decision in place of people's labels on its pair. gold: also gold pairs."""
+        """The votes on which reward models are trained. gold: include those on gold pairs.
+
+        An expert's decision replaces people's labels on its pair.
+        """
         labels = self.answers_of(source)
         if source is Source.HUMAN:
             decided = np.zeros(len(self.pair_id), np.bool_)
@@ -134,7 +136,7 @@ class VoteTable:
         return labels if gold else labels & ~self.gold[self.pair]
 
     def positions_of_pairs(self, pair_ids: Sequence[int]) -> Int:
-        """Where these pairs are, without unknown ones."""
+        """The positions of these pairs in pair_id, without unknown pairs."""
         ids = np.asarray(pair_ids, np.int64)
         positions = np.searchsorted(self.pair_id, ids)
         is_known = positions < len(self.pair_id)
@@ -149,21 +151,21 @@ class VoteTable:
         return by_annotator
 
     def unvoted_by(self, annotator: str) -> Bool:
-        """Live pairs that are no gold pairs and that a person has no live vote on."""
+        """Live pairs, except gold ones, on which a person has no live vote."""
         unvoted: Bool = self.pair_live & ~self.gold
         unvoted[self.pair[self.votes_by(annotator)]] = False
         return unvoted
 
     def count_by_pair(self, name: str, condition: Callable[["VoteTable"], Bool]) -> Int:
-        """How many votes that meet a condition are on each pair.
+        """The number of votes on each pair that meet a condition. Counts are cached, so that only new votes are evaluated.
 
-        name: of the condition, which says of each vote of a table whether it counts, by its own columns. Only votes that came
-        after the last call with this name are counted.
+        name: key of the cache. condition: returns for each vote of a table whether it is counted; the result for a vote must
+        depend only on that vote.
         """
         nothing = _Count(0, np.zeros(0, np.int64))
         known = self._counts.get(name, nothing)
         is_earlier = known.votes > len(self.vote_id) or len(known.by_pair) > len(self.pair_id)
-        if is_earlier:  # a later state with more votes or pairs has counted already
+        if is_earlier:  # the cached count belongs to a later snapshot with more votes or pairs
             known = nothing
         new = self._votes_after(known.votes)
         by_pair = np.bincount(new.pair[condition(new)], minlength=len(self.pair_id))
@@ -173,14 +175,14 @@ class VoteTable:
         return by_pair
 
     def _votes_after(self, count: int) -> "VoteTable":
-        """The same table without its first votes."""
+        """The same table without its first `count` votes."""
         if count == 0:
             return self
         return replace(self, **{name: getattr(self, name)[count:] for name in (*_VOTE_COLUMNS, "live")}, _figures={})
 
 
 class _Count(NamedTuple):
-    """How many of a table's first votes are on each pair."""
+    """A cached count over the first `votes` votes of a table, by pair."""
 
     votes: int
     by_pair: Int
@@ -192,7 +194,7 @@ def code(value: Choice | Source) -> int:
 
 
 def current_votes(db: Database, project_id: int) -> VoteTable:
-    """The votes of a project as they are now. Equal states are the same object."""
+    """The current votes of a project. If nothing has changed since the last call, the same object is returned."""
     with _CACHE_LOCK:
         readers = _READERS.setdefault(db, OrderedDict())
         reader = readers.pop(project_id, None) or _Reader(project_id)
@@ -207,7 +209,7 @@ _READERS: "WeakKeyDictionary[Database, OrderedDict[int, _Reader]]" = WeakKeyDict
 
 
 class _Marked(NamedTuple):
-    """Rows with a mark: changes with every row that gets or loses it."""
+    """A fingerprint of the rows with a mark, such as "undone"; it changes whenever a row gains or loses the mark."""
 
     rows: int = 0
     sum_of_ids: int = 0
@@ -215,7 +217,7 @@ class _Marked(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """Indicators of changes in a table, over all projects. new: rows after the last one that was read."""
+    """Indicators of changes in a table, over all projects. new: number of rows after the last one that was read."""
 
     last_id: int = 0
     rows: int = 0
@@ -224,12 +226,12 @@ class _Stored(NamedTuple):
     gold: _Marked = _Marked()
 
     def continues(self, earlier: "_Stored") -> bool:
-        """Whether nothing was deleted since."""
+        """Whether no row was deleted since `earlier`."""
         return self.rows - self.new == earlier.rows
 
 
 class _Values:
-    """A column that is appended to; views of it do not change."""
+    """A growing array. Views of it returned earlier do not change when values are appended."""
 
     def __init__(self, dtype: Any) -> None:
         self._buffer, self._length = np.empty(1024, dtype), 0
@@ -260,7 +262,7 @@ class _Reader:
         self._epoch += 1
         self._table: VoteTable | None = None
         self._names: dict[str, int] = {}
-        self._voters: frozenset[str] = frozenset()  # of all projects
+        self._voters: frozenset[str] = frozenset()  # names of the voters of all projects
         self._stored_votes, self._stored_pairs = _Stored(), _Stored()
         self._votes = {name: _Values(dtype) for name, dtype in _VOTE_COLUMNS.items()}
         self._pairs = {name: _Values(dtype) for name, dtype in _PAIR_COLUMNS.items()}
@@ -280,7 +282,7 @@ class _Reader:
             return self._table
 
     def _read_changes(self, conn: Connection) -> bool:
-        """False: rows that were read are not there any more, or have another name."""
+        """Read new rows. Returns False if rows that had been read were deleted or have another name: read everything again."""
         last_vote, last_pair = self._stored_votes.last_id, self._stored_pairs.last_id
         known = {"last_vote": last_vote, "last_pair": last_pair, "project": self.project_id}
         row = conn.execute(_CHANGES, known).one()
@@ -304,7 +306,7 @@ class _Reader:
         return True
 
     def _has_old_votes(self, conn: Connection, names: Iterable[str]) -> bool:
-        """Whether one of these names, which are new, has votes that were read: a person was renamed."""
+        """Whether one of these new names has votes that had already been read, which means that a person was renamed."""
         v = t.votes.c
         return any(
             conn.execute(select(func.min(v.id)).where(v.annotator == name)).scalar_one() <= self._stored_votes.last_id
@@ -343,7 +345,7 @@ class _Reader:
         self._stored_votes = stored._replace(new=0)
 
     def _append_votes(self, rows: Sequence[Sequence[Any]]) -> None:
-        """rows: of any project, with names."""
+        """Append new votes. rows: of any project, with annotator names."""
         pair_ids = self._pairs["pair_id"].values
         own, names = self._own_pairs, self._names
         table = np.fromiter(
@@ -364,7 +366,7 @@ class _Reader:
 
 
 def _without(conn: Connection, row_id: Column[int], is_marked: ColumnElement[bool], ids: Int) -> _Values:
-    """Which of the rows are not marked."""
+    """Whether each of the rows is not marked."""
     marked_ids = np.array(conn.execute(select(row_id).where(is_marked)).scalars().all(), np.int64)
     column = _Values(np.bool_)
     column.append(np.isin(ids, marked_ids, invert=True))

@@ -1,7 +1,7 @@
-"""Votes on pairs: cast, undone, listed and counted.
+"""Casts, undoes, lists and counts votes on pairs.
 
-A vote is live until it is undone; its row stays. A pair is live until its import is undone. Human and simulated votes never
-mix: every query names the source.
+A vote is live until it is undone; its row is kept. A pair is live until its import is undone. Human and simulated votes are never
+mixed: every query names the source.
 """
 
 import time
@@ -21,15 +21,15 @@ from rlhf_lab.store.projects import load_pairs
 from rlhf_lab.store.vote_table import CHOICES, SOURCES, VoteTable, code, current_votes
 
 LIVE_VOTE = t.votes.c.undone_at.is_(None)
-#: Not a hidden repeat: repeats measure consistency and are no labels.
+#: Not a hidden repeat: repeats measure consistency and are not labels.
 NOT_A_REPEAT = t.votes.c.repeat.is_(False)
-#: An expert's decision on a disputed pair, which is the pair's label; the votes that it decides on stay.
+#: An expert's decision on a disputed pair, which becomes the pair's label; the other votes on the pair are kept.
 IS_ADJUDICATION = t.votes.c.adjudication.is_(True)
 NOT_AN_ADJUDICATION = t.votes.c.adjudication.is_(False)
 
 
 def live_votes_query(project_id: int, source: Source, *columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
-    """Live votes of a project, hidden repeats among them, with the columns of `votes` or those given (of votes or pairs)."""
+    """Live votes of a project, including hidden repeats, with all columns of `votes` or the given ones (of votes or pairs)."""
     query = select(*columns) if columns else select(t.votes)
     in_project = and_(t.pairs.c.project_id == project_id, t.votes.c.source == source)
     return query.join(t.pairs, t.pairs.c.id == t.votes.c.pair_id).where(in_project, LIVE_VOTE)
@@ -42,14 +42,13 @@ def has_live_vote(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def count_live_votes(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
-    """How many live votes that meet the conditions the pair of the enclosing query has."""
+    """The number of live votes on the pair of the enclosing query that meet the conditions."""
     query = select(func.count()).select_from(t.votes).where(t.votes.c.pair_id == t.pairs.c.id, LIVE_VOTE, *conditions)
     return query.correlate(t.pairs).scalar_subquery()
 
 
 def is_final_label(annotators: Sequence[str] | None = None) -> ColumnElement[bool]:
-    """Whether a live vote is the label that counts for its pair: no hidden repeat, and not overruled by an expert (of these
-    annotators)."""
+    """Whether a live vote is a label of its pair: not a hidden repeat, and not overruled by an expert (of these annotators)."""
     return and_(NOT_A_REPEAT, or_(IS_ADJUDICATION, ~is_decided(t.votes, annotators)))
 
 
@@ -68,9 +67,9 @@ def is_decided(votes_or_leases: FromClause, annotators: Sequence[str] | None = N
 
 
 def next_unvoted_pair(db: Database, project_id: int, annotator: str, source: Source = Source.HUMAN) -> Pair | None:
-    """Of the pairs that this annotator has no live vote on, the one with the fewest votes, then the oldest; None: no pair.
+    """The pair with the fewest votes, then the oldest, on which this annotator has no live vote; None if there is none.
 
-    Only votes of `source` count. The pair is not leased: people get theirs through `pair_leases`.
+    Only votes of `source` are counted. The pair is not leased; pairs for people come from `pair_leases`.
     """
     votes = current_votes(db, project_id)
     unvoted = np.flatnonzero(votes.unvoted_by(annotator))
@@ -88,9 +87,9 @@ def count_unvoted_pairs(db: Database, project_id: int, annotator: str) -> int:
 
 
 def cast_vote(db: Database, vote: Vote) -> Vote:
-    """Store a vote. The same uuid again returns the first row and changes nothing, even if it was undone since.
+    """Store a vote. A repeated uuid returns the existing row and changes nothing, even if the vote was undone since.
 
-    StaleVoteError: no such pair, or this annotator has a live vote on it. LabelError: no uuid or no annotator.
+    Raises StaleVoteError if there is no such pair or this annotator has a live vote on it, LabelError without uuid or annotator.
     """
     check_vote(vote)
     with db.write() as conn:
@@ -117,7 +116,7 @@ def vote_by_uuid(conn: Connection, uuid: str) -> Vote | None:
 
 
 def find_vote(db: Database, uuid: str) -> Vote | None:
-    """The vote of a request that has arrived before."""
+    """The vote with this uuid, if the request has been received before; otherwise None."""
     with db.read() as conn:
         return vote_by_uuid(conn, uuid)
 
@@ -137,14 +136,14 @@ def _vote_or_none(conn: Connection, *conditions: ColumnElement[bool]) -> Vote | 
 
 
 def insert_vote(conn: Connection, vote: Vote) -> Vote:
-    """Store a vote in the caller's transaction, which has checked that it is allowed."""
+    """Store a vote in the caller's transaction. The caller has checked that it is allowed."""
     vote = replace(vote, created_at=vote.created_at or time.time(), undone_at=None, import_id=None)
     values = {name: value for name, value in vars(vote).items() if name != "id"}
     return replace(vote, id=insert_row(conn, t.votes, values))
 
 
 def mark_last_vote_undone(conn: Connection, project_id: int, annotator: str) -> Vote | None:
-    """Undo this person's last live vote in the caller's transaction and return it; None: there is none."""
+    """Undo this person's last live vote in the caller's transaction and return it; None if there is none."""
     v = t.votes.c
     query = live_votes_query(project_id, Source.HUMAN, v.id).where(v.annotator == annotator)
     vote_id = conn.execute(query.order_by(v.id.desc()).limit(1)).scalar()
@@ -168,7 +167,7 @@ def vote_history(db: Database, project_id: int, annotator: str, limit: int = 30)
 
 
 def vote_counts(db: Database, project_id: int) -> dict[Source, dict[Choice, int]]:
-    """Live votes by source and choice, without hidden repeats and experts' decisions; every source and choice is a key."""
+    """Numbers of live votes by source and choice, including zeros, without hidden repeats and experts' decisions."""
     votes = current_votes(db, project_id)
     counts = votes.cached("counts", lambda: _count_votes(votes))
     return {source: dict(zip(Choice, row, strict=True)) for source, row in zip(Source, counts, strict=True)}
@@ -184,12 +183,12 @@ def _count_votes(votes: VoteTable) -> list[list[int]]:
 
 
 def label_count(counts: dict[Choice, int]) -> int:
-    """How many of the votes that `vote_counts` counted are labels: all but skips."""
+    """How many of the votes counted by `vote_counts` are labels: all except skips."""
     return sum(counts.values()) - counts[Choice.SKIP]
 
 
 def voters(db: Database, project_id: int, source: Source) -> list[str]:
-    """Who cast the live votes of a source, by name."""
+    """The sorted names of those who cast the live votes of a source."""
     votes = current_votes(db, project_id)
     cast = votes.annotator[votes.live & ~votes.repeat & (votes.source == code(source))]
     return sorted(votes.names[i] for i in np.unique(cast))
