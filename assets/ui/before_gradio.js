@@ -1,6 +1,6 @@
-// The only script that is no module: it stands in the page's HTML and runs before Gradio's scripts.
+// The only script that is not a module: it is part of the page's HTML and runs before Gradio's scripts.
 
-// In another site's frame a browser may refuse storage, which Gradio uses unchecked: replace it by memory.
+// In a frame of another site a browser may refuse storage, which Gradio uses without a check: replace it by memory.
 for (const name of ['localStorage', 'sessionStorage']) {
   try {
     window[name].length;
@@ -24,8 +24,8 @@ for (const name of ['localStorage', 'sessionStorage']) {
   }
 }
 
-// The clock of Gradio's progress display draws at 60 frames a second, for ever once the page's own "Loading" is gone:
-// 5 % of a core. Once a second is enough, for the lab shows no such clock.
+// The clock of Gradio's progress display is redrawn 60 times a second, even after the page's own "Loading" is gone.
+// This takes 5 % of a core. Once a second is enough, because the lab does not show this clock.
 (() => {
   const nextFrame = window.requestAnimationFrame.bind(window);
   const isProgressClock = (callback) =>

@@ -1,8 +1,8 @@
 // Blind pairs on the screen "Compare", of a blind test or a tournament: the two texts with their buttons and keys,
-// requests to the lab, and answers that the browser keeps until the lab has confirmed them. name: prefix of data-do and
-// of what the browser keeps; idName, pairName: of an answer's payload; fetchState({[idName], annotator}) -> state, with
-// the `pair` to judge; choiceByKey: further keys; mayUseKeys(), isShown(): whether keys count and the state is needed;
-// show(), updateButtons(): draw.
+// requests to the lab, and answers that the browser stores until the lab has confirmed them. name: prefix of data-do
+// and of storage keys; idName, pairName: keys in an answer's payload; fetchState({[idName], annotator}) -> state, with
+// the `pair` to judge; choiceByKey: further keys; mayUseKeys(), isShown(): whether keys are active and the state is
+// needed; show(), updateButtons(): draw.
 import { el, isShortcut, promptView, showNotice } from '../lib/dom.js';
 import { unwrap } from '../lib/poll.js';
 import { annotatorName, getItem, setItem } from '../lib/session.js';
@@ -28,11 +28,11 @@ export function createBlindPairs({
   const NOTICE = `${name}-notice`;
   const STORED = 'Your last answer is stored now.';
   const keys = { 1: 'left', arrowleft: 'left', 2: 'right', arrowright: 'right', 0: 'tie', '=': 'tie', ...choiceByKey };
-  const keptAnswer = () => JSON.parse(localStorage.getItem(KEPT) || 'null');
+  const unconfirmedAnswer = () => JSON.parse(localStorage.getItem(KEPT) || 'null');
   const forgetAnswer = () => localStorage.removeItem(KEPT);
   const pairs = {
     state: null,
-    selectedId: keptAnswer()?.[idName] ?? null,
+    selectedId: unconfirmedAnswer()?.[idName] ?? null,
     send,
     answer,
     handleReply,
@@ -47,8 +47,8 @@ export function createBlindPairs({
   let replyCount = 0;
   let isFetching = false;
 
-  // onNoReply(): says what became of it. Gradio may reload the page when the connection is lost, so the words are kept
-  // for the tab.
+  // onNoReply(): shows a message. Gradio may reload the page when the connection is lost, so the message is stored for
+  // this tab.
   function send(event, fields, onNoReply, isResend = false) {
     if (pending) return;
     const sent = (pending = { id: Date.now(), isAnswer: Boolean(fields.choice), isResend });
@@ -75,8 +75,8 @@ export function createBlindPairs({
     updateButtons();
   }
 
-  // An answer is kept by this browser until the lab has replied. When the lab can be reached again and still asks for
-  // that pair, it is sent again.
+  // This browser stores an answer until the lab has replied. If the lab can be reached again and still shows that pair,
+  // the answer is sent again.
   function answer(choice) {
     const { id, annotator, pair } = pairs.state || {};
     if (!pair || pending) return;
@@ -88,7 +88,7 @@ export function createBlindPairs({
   }
 
   function showKept() {
-    if (!keptAnswer()) return;
+    if (!unconfirmedAnswer()) return;
     showNotice(
       notice,
       'Your last answer is not stored yet, because the lab does not reply. The page keeps your answer, also ' +
@@ -111,13 +111,13 @@ export function createBlindPairs({
     showNoReply('It is no longer sent. If the lab has already received it, it counts.');
   }
 
-  // If the pair on screen is that of the kept answer, the lab never stored it.
+  // If the pair on screen is that of the unconfirmed answer, the lab never stored the answer.
   function resendAnswer() {
-    const kept = keptAnswer();
+    const unconfirmed = unconfirmedAnswer();
     const { id, annotator, pair = null } = pairs.state;
-    if (!kept || pending || kept[idName] !== id || kept.by !== annotator) return;
-    if (JSON.stringify(kept.pair) === JSON.stringify(pair)) {
-      sendAnswer(kept.choice, true);
+    if (!unconfirmed || pending || unconfirmed[idName] !== id || unconfirmed.by !== annotator) return;
+    if (JSON.stringify(unconfirmed.pair) === JSON.stringify(pair)) {
+      sendAnswer(unconfirmed.choice, true);
       showKept();
       return;
     }
@@ -125,7 +125,7 @@ export function createBlindPairs({
     showNotice(notice, STORED);
   }
 
-  // Returns whether the reply belongs to a request that was sent here. It holds the new state, or an error.
+  // Returns whether the reply belongs to a request of this component. A reply contains the new state, or an error.
   function handleReply(reply) {
     if (!pending || reply?.request_id !== pending.id) return false;
     const { isAnswer, isResend } = pending;
@@ -146,7 +146,7 @@ export function createBlindPairs({
   }
 
   async function refresh() {
-    if (isFetching || !(isShown() || keptAnswer())) return;
+    if (isFetching || !(isShown() || unconfirmedAnswer())) return;
     isFetching = true;
     const replyCountBefore = replyCount;
     const requestedId = pairs.selectedId;
@@ -161,7 +161,7 @@ export function createBlindPairs({
     } finally {
       isFetching = false;
     }
-    if (requestedId !== pairs.selectedId && !pairs.state) await refresh(); // another one was selected meanwhile
+    if (requestedId !== pairs.selectedId && !pairs.state) await refresh(); // another one was selected in the meantime
   }
 
   function setState(state) {

@@ -1,4 +1,4 @@
-// Live curves, one figure per metric. Points are appended, so that zoom survives; markers and colors are applied again.
+// Live curves, one figure per metric. Points are appended, so that zoom is kept; markers and colors are applied again.
 //   const chart = makeChart(container, {metric, title, unit, description}, {layout, config}, onStep)
 //   chart.points([[step, value], …], reset); chart.mark(events, step); chart.showVerdict(level, message);
 //   chart.restyle(); chart.drop()
@@ -18,7 +18,7 @@ export function chartTheme() {
   };
 }
 
-// The same as changes of a drawn chart.
+// The same, as layout changes of a chart that is already drawn.
 function themeChanges() {
   const { font, axis, hoverlabel } = chartTheme();
   return {
@@ -35,7 +35,7 @@ function themeChanges() {
   };
 }
 
-// Without a mouse there is no hovering, and plotly's tools would always cover the curve.
+// On a device without a mouse nothing hovers, and plotly's tools would always cover the curve.
 export const chartConfig = (base) => ({
   ...base,
   displayModeBar: matchMedia('(hover: none)').matches ? false : 'hover',
@@ -94,7 +94,7 @@ function changeMarkers(events, last) {
 
 export function makeChart(container, curve, options, onStep) {
   const P = window.Plotly;
-  // The line at the step of the samples is an element of its own: moving it redraws no chart.
+  // The line at the step of the samples is a separate element, so that moving it does not redraw the chart.
   const cursor = el('i.cursor', { hidden: true });
   const plot = el('div.plot', { role: 'img', 'aria-label': `${curve.title} over the steps` });
   const verdict = el('figcaption.verdict', {}, ' ');
@@ -120,8 +120,8 @@ export function makeChart(container, curve, options, onStep) {
   let minY = Infinity;
   let maxY = -Infinity;
 
-  // The x axis ends with the curve, whatever the labels of markers need. The y axis starts at 0 unless a value is
-  // below.
+  // The x axis ends with the curve, even if labels of markers need more room. The y axis starts at 0 unless a value is
+  // negative.
   function fitAxes(x, y, reset) {
     lastStep = x.reduce((a, b) => Math.max(a, b), reset ? 0 : lastStep);
     const finite = y.filter(Number.isFinite);
@@ -129,7 +129,7 @@ export function makeChart(container, curve, options, onStep) {
     maxY = Math.max(reset ? -Infinity : maxY, ...finite);
     plot.layout.xaxis.autorangeoptions = { minallowed: 0, maxallowed: Math.max(1, 1.04 * lastStep) };
     plot.layout.yaxis.rangemode = minY < 0 ? 'normal' : 'nonnegative';
-    // Plotly would show a constant curve with 1 above and below.
+    // For a constant curve, plotly's own range would be 1 above and below.
     plot.layout.yaxis.autorangeoptions =
       minY === maxY
         ? {
@@ -146,7 +146,7 @@ export function makeChart(container, curve, options, onStep) {
     if ((plot.layout.xaxis.dtick ?? null) !== dtick) P.relayout(plot, { 'xaxis.dtick': dtick });
   }
 
-  // Redraw the markers if they changed, or if a longer axis leaves room on their other side. Returns whether it did.
+  // Redraw the markers if they changed, or if a longer axis leaves room on their other side. Returns whether it redrew.
   function drawMarkers() {
     const layout = changeMarkers(changes, lastStep);
     const layoutKey = JSON.stringify(layout);

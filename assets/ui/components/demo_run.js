@@ -1,5 +1,4 @@
-// Demo mode: visitors start a short run of their own, see its place in the queue, and stop it. Hidden from the
-// operator.
+// Demo mode: visitors start their own short run, see its place in the queue, and stop it. Hidden from the operator.
 import { el, showNotice } from '../lib/dom.js';
 import { resetText } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
@@ -64,7 +63,7 @@ export default function mount({ element, props, server, trigger, watch }) {
         setBusy(false);
         pollNow();
       }, 4000);
-    } // the reply got lost
+    } // the reply was lost
     if (now) startButton.disabled = stopButton.disabled = true;
   }
 
@@ -82,7 +81,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   }
 
   function draw(state) {
-    if (ownRun !== null && state.own_run === null) requestEstimate(); // a run has ended: times were measured
+    if (ownRun !== null && state.own_run === null) requestEstimate(); // a run has ended, so its times are known
     ownRun = state.own_run;
     title.textContent = ownRun === null ? 'Start a run of your own' : 'Your run';
     status.textContent = state.status_text;
@@ -100,7 +99,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     setBusy(false);
     if (reply.error) showNotice(notice, reply.error, true);
     else draw(reply);
-    // else the run that goes on stays in view
+    // otherwise the run in progress stays in view
     if (reply.run && !reply.runs_before) window.dispatchEvent(new CustomEvent('lab-run', { detail: reply.run }));
     pollNow();
   });

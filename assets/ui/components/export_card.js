@@ -55,8 +55,8 @@ function fillAnnotators(card, state, selected) {
   );
 }
 
-// Returns whether the card was redrawn. onExport(kind, options): a button was pressed. progress: an element beside the
-// buttons of labels.
+// Returns whether the card was redrawn. onExport(kind, options): called when a button was pressed. progress: an element
+// beside the buttons of labels.
 export function updateExportCard(card, state, onExport, progress) {
   const control = controlsOf(card);
   const key = JSON.stringify([

@@ -1,5 +1,5 @@
-// A small, safe part of Markdown as elements: paragraphs, headings, lists, **bold**, *italic*, `code`, fences. No
-// links, no pictures, no markup: every character of the text enters the page through text nodes.
+// Renders a small, safe subset of Markdown: paragraphs, headings, lists, **bold**, *italic*, `code`, fences. No links,
+// images or HTML: all text is inserted through text nodes.
 import { el } from '../lib/dom.js';
 
 export function renderMarkdown(text) {

@@ -8,13 +8,13 @@ export default function mount({ element, props, server, trigger, watch }) {
   const root = element.querySelector('.lab-run-form');
   const container = el('div', {}, el('div.lab-card.lab-empty', {}, 'Loading the reward models …'));
   let drawnKey = ''; // the state on screen, as JSON
-  let drawnState = null; // the same, as an object
-  let wasOpened = false; // a person opened the form
-  let startsWithoutModel = false; // a person wants a run without a reward model, and there is none
-  let hasChosenModel = false; // a person chose the reward model; otherwise the server's default counts
-  let hasRequestedPreset = false; // the settings of a preset were requested
-  let awaitsPreset = false; // they have not arrived yet
-  let isReady = false; // no reply is awaited
+  let drawnState = null; // the state on screen, as an object
+  let wasOpened = false; // whether a person opened the form
+  let startsWithoutModel = false; // whether a person wants a run without a reward model, while there is none
+  let hasChosenModel = false; // whether a person chose the reward model; otherwise the server's default is used
+  let hasRequestedPreset = false; // whether the settings of a preset were requested
+  let awaitsPreset = false; // whether these have not arrived yet
+  let isReady = false; // whether no reply is awaited
   let timer = null;
   let algorithm = 'ppo'; // of the settings below
   let estimate = ''; // how long a run with these settings takes
@@ -25,7 +25,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     isReady = ready;
     clearTimeout(timer);
     updateStart();
-    if (!isReady) timer = setTimeout(() => setReady(true), 4000); // the reply got lost: let the person try again
+    if (!isReady) timer = setTimeout(() => setReady(true), 4000); // the reply was lost: let the person try again
   }
 
   const selectedModel = () => drawnState.models.find(({ id }) => String(id) === control('start-reward').value);
@@ -34,7 +34,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   function updateStart() {
     const button = control('start');
     if (button) button.disabled = !isReady || (learnsFromLabels() && !selectedModel() && !drawnState.labels_text);
-    const isFilling = awaitsPreset && !isReady; // the preset's values would replace what is entered meanwhile
+    const isFilling = awaitsPreset && !isReady; // the preset's values would overwrite what is entered now
     const algorithmSelect = control('start-algorithm');
     if (algorithmSelect) algorithmSelect.disabled = isFilling;
     document.getElementById('start-settings')?.toggleAttribute('inert', isFilling);
@@ -93,7 +93,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     );
   }
 
-  // What the run learns from, by the algorithm and the chosen reward model.
+  // What the run learns from, depending on the algorithm and the chosen reward model.
   function sourceNote(selected) {
     if (!learnsFromLabels()) {
       return selected
@@ -326,7 +326,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     wasOpened = false;
     window.dispatchEvent(new CustomEvent('lab-run', { detail: reply.run }));
   });
-  // The tooltip of a disabled setting says why. Set on hover: the section may be opened late.
+  // The tooltip of a disabled setting says why it is disabled. Set on hover, because the section may be opened late.
   document.addEventListener('mouseover', (event) => {
     const node = event.target.closest?.('#start-settings [id^="start-"]');
     const algorithms = node && props.data.algorithms_by_setting[node.id.slice('start-'.length)];
@@ -336,7 +336,7 @@ export default function mount({ element, props, server, trigger, watch }) {
         : `${algorithm} does not read this setting, only ${algorithms.join(', ')}; it keeps its default.`;
     }
   });
-  root.classList.toggle('lab-operating', props.data.is_demo); // visitors have a form of their own: demo_run.js
+  root.classList.toggle('lab-operating', props.data.is_demo); // visitors have another form: demo_run.js
   root.append(operatorNotice('Only the operator can start and control runs; you can watch.'), container);
   poll(root, async () => draw(await unwrap(server.options({}))), 2000);
 }

@@ -1,6 +1,6 @@
 // The samples of a run, beside its curves: the texts of one step, and a slider that selects the step.
-// fetchSamples({run, step}) -> {step, rows}; onStep(step): another step was selected; onTokens(): the button Tokens was
-// pressed.
+// fetchSamples({run, step}) -> {step, rows}; onStep(step) is called when another step is selected, onTokens() when the
+// button Tokens is pressed.
 import { markedDiff } from '../lib/diff.js';
 import { el, promptView } from '../lib/dom.js';
 import { formatDifference, formatNumber } from '../lib/format.js';
@@ -68,7 +68,7 @@ export function createSampleViewer(run, fetchSamples, onStep, onTokens) {
     onStep(step);
   }
 
-  // More steps have samples now; with reset: exactly these.
+  // Add steps that have samples; with reset, replace all steps by these.
   function addSteps(newEpoch, newSteps, reset) {
     epoch = newEpoch;
     steps = reset ? newSteps : [...steps, ...newSteps];
@@ -90,7 +90,7 @@ export function createSampleViewer(run, fetchSamples, onStep, onTokens) {
     latest.disabled = !steps.length;
   }
 
-  // Called again with every poll until the samples have arrived: a reply may get lost.
+  // Called with every poll until the samples have arrived, because a reply may be lost.
   async function load() {
     const key = `${epoch}/${step}`;
     if (step === null || shownKey === key || pendingKey === key) return;

@@ -75,7 +75,7 @@ export function createTokenView(fetchTokens) {
     load();
   }
 
-  // Called again with every poll until the tokens have arrived: a reply may get lost.
+  // Called with every poll until the tokens have arrived, because a reply may be lost.
   async function load() {
     const key = `${run}/${step}`;
     if (!details.open || run === null || requestedKey === key) return;
@@ -255,8 +255,8 @@ export function createTokenView(fetchTokens) {
     );
   }
 
-  // A token's value with as many decimals as the others, so that sums can be checked; constants are shown as they were
-  // set.
+  // The values of tokens have the same number of decimals, so that sums can be checked; constants are shown as they
+  // were set.
   const decimals = (value) =>
     value === null
       ? 'not finite'

@@ -3,7 +3,7 @@ import { el } from './dom.js';
 
 const MAX_CELLS = 250000; // of the table; longer texts are not compared
 
-// The words of `after`, each with whether it is not in the longest common subsequence with `before`.
+// The words of `after`, and for each whether it is new, that is not in the longest common subsequence with `before`.
 export function wordDiff(before, after) {
   const a = before.split(/(\s+)/).filter((w) => w.trim());
   const b = after.split(/(\s+)/).filter((w) => w.trim());

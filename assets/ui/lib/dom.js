@@ -1,4 +1,4 @@
-// Elements that every screen uses. No library, and no markup from data.
+// Helpers for creating elements. No library, and data is never inserted as markup.
 
 // An element: el('p.note', {title: 'x', onclick: f}, 'text', child, …). Strings become text, never markup.
 export function el(selector, attributes = {}, ...children) {
@@ -30,8 +30,8 @@ export function svg(tag, attributes, ...children) {
   return node;
 }
 
-// A small line chart, 100 by 28. y(value): its vertical position. Missing values (null) are skipped; under two values
-// nothing is drawn.
+// A small line chart, 100 by 28. y(value): the vertical position of a value. Missing values (null) are skipped; with
+// fewer than two values nothing is drawn.
 export function sparkline(values, y, attributes) {
   const known = values.map((value, i) => [i, value]).filter(([, value]) => value !== null);
   const points = known
@@ -53,7 +53,7 @@ export function showNotice(notice, text, isError = false) {
   notice.dataset.notice = '';
 }
 
-// Replaces the name in a row by a field for a new one. save(name) is called if it changed, then close().
+// A field for a new name, which replaces the name in a row. save(name) is called if it changed, then close().
 export function nameField(value, label, action, attributes, save, close) {
   const input = el('input.lab-input', {
     type: 'text',
@@ -83,7 +83,7 @@ export function nameField(value, label, action, attributes, save, close) {
   );
 }
 
-// Replaces the buttons of a row by a question before something is deleted.
+// A question before something is deleted, which replaces the buttons of a row.
 export function deleteConfirmation(question, action, attributes, confirm, close) {
   return el(
     'div.lab-row',
@@ -106,8 +106,8 @@ export function deleteConfirmation(question, action, attributes, confirm, close)
   );
 }
 
-// A prompt: its text, or a conversation turn by turn, scrolled to the last one. turns: [{role, content}]; classes:
-// '.asked', say.
+// A prompt: its text, or a conversation turn by turn, scrolled to the last one. turns: [{role, content}]; classes: such
+// as '.asked'.
 const SPEAKERS = { user: 'User', assistant: 'Model', system: 'System prompt' };
 const isConversation = (turns) => turns.length > 1 || turns[0].role !== 'user';
 export function promptView(turns, classes = '') {
@@ -129,8 +129,8 @@ export function conversationView(turns, classes = '') {
   );
 }
 
-// Shows a conversation in place of the text field that holds it, until somebody presses `edit`. show(turns): the turns
-// of the field's text; null or undefined for a text that somebody typed.
+// Shows a conversation in place of the text field that contains it, until the person presses `edit`. show(turns): the
+// turns of the field's text; null or undefined for a typed text.
 export function conversationField(field, action) {
   let editedText = null;
   const shown = el('div', { hidden: true });
@@ -157,7 +157,7 @@ export function conversationField(field, action) {
   return { shown, edit, show };
 }
 
-// What a pair's texts answer.
+// The prompt that the texts of a pair answer.
 export function promptSection(turns) {
   if (isConversation(turns)) return promptView(turns, '.prompt');
   return el(
@@ -168,14 +168,14 @@ export function promptSection(turns) {
   );
 }
 
-// a pair's texts stand one above the other: label.css
+// whether the texts of a pair are stacked: label.css
 export const stackedScreen = matchMedia('(max-width: 640px) and (orientation: portrait)');
 const shortScreen = matchMedia('(max-height: 700px)');
 const MIN_TEXT_PX = 40;
 const COMFORTABLE_TEXT_PX = 96;
 
-// On a phone or a short screen the two texts of `root` share the height that the rest leaves, so that all buttons are
-// visible; and so is the element `extra` below the buttons, if the texts have a comfortable height then.
+// On a phone or a short screen the two texts of `root` share the remaining height, so that all buttons are visible. The
+// element `extra` below the buttons is made visible too, if the texts then still have a comfortable height.
 export function fitTextHeights(root, buttons, extra) {
   const texts = [...root.querySelectorAll('.side .lab-text')];
   root.style.removeProperty('--text-height');

@@ -2,7 +2,7 @@
 import { el, fitTextHeights, promptSection } from './dom.js';
 import { annotatorName, currentTab, getItem } from './session.js';
 
-// wide, narrow: what the text is called side by side, and stacked on a phone.
+// wide, narrow: names of the text when both are side by side, and when they are stacked on a phone.
 function side(name, text, wide, narrow) {
   const label = el('span', {}, el('span.beside', {}, wide), el('span.above', {}, narrow), ' is better');
   return el(
@@ -71,4 +71,4 @@ async function requestFirstPair() {
   if (reply.status === 200) show(await reply.json());
 }
 
-if (currentTab() === 'label') requestFirstPair().catch(() => {}); // the screen itself shows what is wrong
+if (currentTab() === 'label') requestFirstPair().catch(() => {}); // the screen itself shows errors

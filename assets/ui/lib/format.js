@@ -7,7 +7,7 @@ export function formatNumber(value, digits = 3) {
     size !== 0 && (size < 0.001 || size >= 1e5) ? value.toExponential(1) : String(Number(value.toPrecision(digits)));
   return text.replaceAll('-', '−');
 }
-// A difference is the only number with a plus sign.
+// Only differences are shown with a plus sign.
 export const formatDifference = (value, digits = 3) => `${value > 0 ? '+' : ''}${formatNumber(value, digits)}`;
 export const formatPercent = (share) => (share === null || share === undefined ? '–' : `${Math.round(100 * share)} %`);
 export const formatInterval = (low, high) =>
@@ -32,7 +32,7 @@ export function formatDuration(seconds) {
   return `${Math.floor(rounded / 3600)} h ${Math.floor((rounded % 3600) / 60)} min`;
 }
 
-// The remaining time of a job, if known. A job with nothing left to count still writes its result.
+// The remaining time of a job, if known. At a share of 1 the job still has to write its result.
 export function timeLeftText(seconds, share, prefix = '') {
   if (share >= 1 || (seconds !== null && Math.round(seconds) <= 0)) return ' · finishing';
   if (seconds === null) return '';
@@ -41,7 +41,7 @@ export function timeLeftText(seconds, share, prefix = '') {
   return ` · ${prefix}${text} left`;
 }
 
-// A moment (seconds since 1970): the time of day, with the date unless it is today.
+// A timestamp (seconds since 1970) as the time of day, with the date unless it is today.
 export function momentText(seconds) {
   const at = new Date(1000 * seconds);
   const day =

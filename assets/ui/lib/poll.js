@@ -1,7 +1,7 @@
 // Requests to the server.
 
-// Call `update` every `ms` while the element is visible: less often after failures, at once when the tab is shown
-// again. Returns a function that calls it now.
+// Call `update` every `ms` while the element is visible; less often after failures, and immediately when the browser
+// tab is shown again. Returns a function that calls it now.
 export function poll(element, update, ms) {
   let failures = 0;
   let busy = false;
@@ -36,7 +36,7 @@ export function poll(element, update, ms) {
   return pollNow;
 }
 
-// The reply of a server function. null (the server failed) and {error} become exceptions.
+// The reply of a server function. Throws for null (the server failed) and for {error}.
 export async function unwrap(promise) {
   const reply = await promise;
   if (reply === null || reply === undefined) throw new Error('no answer');
@@ -45,8 +45,8 @@ export async function unwrap(promise) {
 }
 
 // Events whose replies are awaited. sendEvent(payload) triggers one. Returns {send, receive}: send(action, fields,
-// limit) returns a promise of the reply; receive(reply) takes every value of the widget. An {error}, or no reply within
-// `limit` ms, rejects it.
+// limit) returns a promise of the reply, which is rejected by an {error} or if there is no reply within `limit` ms;
+// receive(reply) must be called with every value of the widget.
 export function requests(sendEvent) {
   const waiting = new Map(); // request_id -> function that takes the reply
   let lastId = 0;
@@ -77,7 +77,7 @@ export function requests(sendEvent) {
 }
 
 let wasOffline = false;
-// reason: what the lab itself says is wrong; '' if it does not reply.
+// reason: the error message of the lab; '' if it does not reply.
 function setOffline(isOffline, reason = '') {
   if (isOffline) document.querySelector('.lab-header')?.toggleAttribute('data-reason', !!reason);
   if (isOffline && reason) document.querySelector('.lab-header').dataset.reason = reason;

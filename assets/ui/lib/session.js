@@ -2,8 +2,8 @@
 import { el, showNotice } from './dom.js';
 
 // The annotator's name: signed by the server and sent with the page (also as a cookie, which a browser may refuse),
-// otherwise generated here. The server believes a generated name only in a single-user lab; with several users its
-// session cookie counts.
+// otherwise generated here. The server accepts a generated name only in a single-user lab; in a multi-user lab it uses
+// its session cookie.
 const ANNOTATOR_KEY = 'rlhf-lab-annotator';
 export function newUuid() {
   if (crypto.randomUUID) return crypto.randomUUID();
@@ -19,14 +19,14 @@ export function annotatorName() {
   return name;
 }
 
-// The name under which this browser labelled while the lab was for one person; null if it is the present one.
+// The name under which this browser labelled while the lab was single-user; null if it is the present name.
 export function earlierName() {
   const name = localStorage.getItem(ANNOTATOR_KEY);
   return name === annotatorName() ? null : name;
 }
 
-// Controls for the operator alone stand in operatorOnly(…): a fieldset disables them for mouse, keyboard and screen
-// readers. operatorNotice(…) tells everybody else; elements of the class lab-operating are hidden from them.
+// Controls for the operator alone are in operatorOnly(…): a fieldset disables them for mouse, keyboard and screen
+// readers. operatorNotice(…) is shown to all others; elements of the class lab-operating are hidden from them.
 const OPERATOR_ONLY = 'Only the operator may do this.';
 let operator = !document.querySelector('meta[name=lab-guest]'); // as the page was served; the header updates it
 document.body.classList.toggle('lab-guest', !operator);
@@ -57,9 +57,8 @@ export function getItem(name) {
   return sessionStorage.getItem(`rlhf-lab-${name}`);
 }
 
-// Requests that the lab has not confirmed, kept by this browser when the tab is closed, too: {uuid, by,
-// project_created_at, …}. When a project was made tells it from all others, also from those of another lab at this
-// address.
+// Requests that the lab has not confirmed: {uuid, by, project_created_at, …}. This browser stores them, even after the
+// tab was closed. The creation time identifies a project, also among those of another lab at this address.
 const KEPT_PREFIX = 'rlhf-lab-unconfirmed-';
 export function keepRequest(request) {
   localStorage.setItem(KEPT_PREFIX + request.uuid, JSON.stringify(request));
@@ -76,10 +75,10 @@ export function keptRequests(projectCreatedAt) {
     .filter((request) => request.project_created_at === projectCreatedAt);
 }
 
-// The open tab is in the address, so that Back, a reload and a link lead to it; the header opens it.
+// The address contains the open tab, so that Back, a reload and a link lead to it; the header opens it.
 export const tabSlug = (tab) => tab.textContent.trim().toLowerCase().replace(/\W+/g, '-');
-// A short form of it is enough (#runs, #data, #reward); an unknown address opens Label. Before Gradio has drawn the
-// tabs, it is the address as it stands.
+// The open tab. A short form in the address is enough (#runs, #data, #reward); an unknown one opens Label. Before
+// Gradio has drawn the tabs, the address is returned unchanged.
 export function currentTab() {
   const name = hashWords().join('-');
   const slugs = [...document.querySelectorAll('[role=tab]')].map(tabSlug);

@@ -1,10 +1,10 @@
-// Section "Backup": download the whole lab as one file; send a backup, which takes the lab's place at its next start.
+// Section "Backup": download the whole lab as one file; upload a backup, which replaces the lab at its next start.
 import { el, showNotice } from '../lib/dom.js';
 import { formatBytes } from '../lib/format.js';
 import { requests, unwrap } from '../lib/poll.js';
 import { operatorNotice, operatorOnly } from '../lib/session.js';
 
-const WHOLE_LAB_MS = 15 * 60_000; // for what reads or writes the whole lab
+const WHOLE_LAB_MS = 15 * 60_000; // time limit of actions that read or write the whole lab
 
 async function upload(piece) {
   const data = new FormData();
@@ -62,7 +62,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   );
   const showMessage = (text, isError = false) => showNotice(notice, text, isError);
 
-  // Disable the buttons meanwhile; an error is shown.
+  // Run `work` with disabled buttons, and show its error.
   async function busy(work) {
     createButton.disabled = chooseButton.disabled = true;
     try {
@@ -139,7 +139,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       await showState();
     });
 
-  // A confirmed backup waits for the next start, whoever confirmed it.
+  // Show whether a confirmed backup waits for the next start; any operator may have confirmed it.
   async function showState() {
     const state = await unwrap(server.get_state({}));
     if (!state.is_confirmed) return;

@@ -62,7 +62,7 @@ export function createBlindTest({ root, fetchState, trigger, getRequest }) {
     ),
   );
 
-  // Once started, it comes first on a phone.
+  // A test that was started in this page is shown first on a phone.
   let hasStarted = false;
   function placeCard() {
     const goesFirst = hasStarted && narrowScreen.matches;
@@ -114,7 +114,7 @@ export function createBlindTest({ root, fetchState, trigger, getRequest }) {
       placeCard();
     }
     others.textContent = othersText(state.others_progress);
-    // the progress of others does not redraw a text that is being read
+    // progress of others must not redraw a text that is being read
     const key = JSON.stringify({ ...state, deletion_note: '', others_progress: null });
     if (key === drawnKey) return;
     drawnKey = key;
@@ -123,7 +123,7 @@ export function createBlindTest({ root, fetchState, trigger, getRequest }) {
     pairs.drawButtons();
   }
 
-  // "3 others: 2 done, 1 at it", or "".
+  // The progress of other people as a text; '' if there are none.
   function othersText({ finished = 0, in_progress: inProgress = 0 } = {}) {
     const parts = [finished && `${finished} done`, inProgress && `${inProgress} in progress`].filter(Boolean);
     return parts.length ? `${plural(finished + inProgress, 'other')}: ${parts.join(', ')}` : '';

@@ -29,7 +29,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   let proposedTemperature = '';
   let turns = []; // the conversation before the answers on screen
   let exchange = null; // the answers on screen: {id, sentAt, models, labels, jobs, answers, firstAt}
-  let pairRequest = 0; // the request that makes a pair, until its reply
+  let pairRequest = 0; // id of the request to make a pair, until its reply
 
   const isWaiting = () =>
     Boolean(exchange) && (!exchange.answers.length || exchange.answers.some((answer) => answer.is_waiting));
@@ -165,7 +165,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     ];
   }
 
-  // The conversation with the answer on screen, as the next message finds it.
+  // The conversation including the answer on screen, to which the next message is added.
   function turnsSoFar() {
     const answer = exchange?.answers[0]?.text;
     return answer || (exchange && !options.has_chat_template)

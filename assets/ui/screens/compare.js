@@ -10,7 +10,7 @@ import { createTournament } from './tournament.js';
 
 const COLUMNS = [1, 2, 3];
 const NUMBERS = ['samples', 'seed', 'temperature', 'max_new_tokens'];
-const MAX_RESULTS = 5; // that stay on screen
+const MAX_RESULTS = 5; // on screen
 const labelled = (label, ...controls) =>
   el('div.field', {}, el('span.muted', { 'aria-hidden': 'true' }, label), ...controls);
 
@@ -41,7 +41,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   const fields = {}; // the form's elements by name
   let options = null;
   let pending = null; // the request being sampled: {id, labels, jobs, turns, …, columns}
-  const finished = []; // the last finished ones, newest first
+  const finished = []; // the last finished requests, newest first
   const results = el('div.results');
   let blindTest = null;
   let tournament = null;
@@ -86,7 +86,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   }
 
   const selectedRuns = () => [...new Set(COLUMNS.map(runInColumn).filter(Boolean))];
-  // their reward models are known
+  // whether the reward models of the selected runs are known
   const areRunsLoaded = () => selectedRuns().every((run) => options.scorer_by_run[run]);
 
   function fillSteps(column) {
@@ -227,7 +227,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     reward_model_id: fields.reward.value,
   });
 
-  // How long it takes, while the form can be sent.
+  // The estimated duration, shown while the form can be sent.
   let estimatedKey = '';
   async function updateEstimates() {
     const { models, max_new_tokens, reward_model_id } = getRequest();
@@ -266,7 +266,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     );
   }
 
-  // Filled in by the page, not typed.
+  // The prompt that the page filled in.
   let suggestedPrompt = '';
   let proposedTemperature = '';
 
@@ -300,7 +300,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     }
   }
 
-  // Until a person chooses: score by what the rightmost run was trained on, without a run by the newest reward model.
+  // The default until a person chooses: the reward model of the rightmost run, or without a run the newest one.
   function setDefaultScorers() {
     const run = COLUMNS.map(runInColumn).filter(Boolean).at(-1) || '';
     const [reward, judge] = options.scorer_by_run[run] || options.default_scorer || ['', ''];
@@ -308,7 +308,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     setOptions(fields.judge, [['', 'no judge'], ...props.data.judges.map(([name]) => [name, `judge ${name}`])], judge);
   }
 
-  // Names the selected runs that learnt from another reward model than the scoring one.
+  // Names the selected runs that learnt from a reward model other than the scoring one.
   function otherScorersNote(reward) {
     return selectedRuns()
       .filter((run) => reward && String(options.scorer_by_run[run]?.[0] ?? reward) !== reward)

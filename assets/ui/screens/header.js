@@ -53,7 +53,7 @@ function setDisplayMode(name, on) {
 
 const screens = () => [...document.querySelectorAll('[role=tab]')];
 
-// Clicks before Gradio listens are lost, so this is tried again until the tab is open.
+// Clicks are lost until Gradio listens to them, so this is tried again until the tab is open.
 function openTabFromAddress(tries) {
   const tab = screens().find((one) => tabSlug(one) === currentTab());
   if (tab?.getAttribute('aria-selected') === 'true') {
@@ -64,21 +64,21 @@ function openTabFromAddress(tries) {
   if (tries) setTimeout(() => openTabFromAddress(tries - 1), 100);
 }
 
-// What the open screen knows already, while the header's own figures, which the server caches, are older: Label
+// Figures that the open screen publishes, because they are newer than the header's, which the server caches: Label
 // publishes {project_created_at, counted_at, labels, simulated}, Train {run, step}.
-const SCREEN_STEP_MS = 4000; // how long a screen's step counts
+const SCREEN_STEP_MS = 4000; // how long a published step is used
 
 function applyOperator(now) {
   if (now !== null && now !== isOperator()) setOperator(now);
 }
 
-// After an accuracy: its interval, or why it is shown as one; hidden on a phone.
+// The note after an accuracy: its interval, or why an interval is shown; hidden on a phone.
 function accuracyNote(reward) {
   if (isWideInterval(reward)) return el('span.why', {}, ' (few labels)');
   return reward.low === null ? '' : ` (${formatInterval(reward.low, reward.high)})`;
 }
 
-// On a Space: the model that the settings name, until it is here.
+// On a Space: the model that the settings name, until it has been downloaded.
 function startupNotice({ startup, model: currentModel }) {
   const meanwhile = `Until then you can label texts of the ${currentModel}`;
   if (startup.phase === 'failed') {
@@ -127,7 +127,7 @@ function startupNotice({ startup, model: currentModel }) {
   );
 }
 
-// The copy on the Hub: how old it is, or since when nothing can be saved.
+// The age of the copy on the Hub, or since when nothing could be saved.
 const isUnsaved = ({ problem, is_late: isLate }) => Boolean(problem) || isLate;
 
 function mirrorBadge(mirror) {
@@ -214,7 +214,7 @@ export default function mount({ element, props, server, trigger, watch }) {
           accuracyNote(state.reward),
         ]
       : ['no reward model yet'];
-    // then only the job is described, and the strip stays on one line
+    // while a job runs only the job is described, so that the strip stays on one line
     const jobRunning = state.job && state.engine.is_working;
     root.replaceChildren(
       el('div.strip', {}, [

@@ -1,11 +1,11 @@
-// Section "Copy on the Hub": repository and token to which the lab saves itself, taking over from another lab, and the
-// end of it.
+// Section "Copy on the Hub": set the repository and token with which the lab saves itself, take over from another lab,
+// or stop saving.
 import { el, showNotice } from '../lib/dom.js';
 import { formatDuration } from '../lib/format.js';
 import { poll, requests, unwrap } from '../lib/poll.js';
 import { operatorNotice, operatorOnly } from '../lib/session.js';
 
-const CHECK_MS = 5 * 60_000; // the Hub is asked, which may be slow
+const CHECK_MS = 5 * 60_000; // for requests to the Hub, which may be slow
 const field = (name, label, attributes) => {
   const input = el('input.lab-input', {
     type: 'text',
@@ -145,7 +145,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     question.querySelector('button').focus();
   }
 
-  // Disables the buttons until the reply is here. Returns whether it was done.
+  // Send an action, with disabled buttons until the reply has arrived. Returns whether it succeeded.
   async function act(action, fields = {}, limit = undefined) {
     const buttons = [saveButton, offButton, takeOverButton];
     for (const one of buttons) one.disabled = true;

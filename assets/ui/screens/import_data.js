@@ -42,7 +42,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   });
   const splitInput = el('input.lab-input', { type: 'text', value: 'train', 'aria-label': 'split', size: 12 });
   const fileName = el('span.muted', {});
-  // Which votes are already in the project depends on their source and annotator.
+  // The preview says which votes the project already has; this depends on their source and annotator.
   const previewAgain = () => {
     if (preview) requestPreview();
   };
@@ -175,7 +175,7 @@ export default function mount({ element, props, server, trigger, watch }) {
 
   const isChecked = (name) => previewCard.querySelector(`[data-do=data-${name}]`).checked;
 
-  // What each column means. current: the known mapping. Open if the data cannot be read without one.
+  // The fields for the meaning of each column. current: the known mapping. isOpen: the data cannot be read without one.
   function mappingForm(columns, current, isOpen) {
     return el(
       'details',
@@ -236,7 +236,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     );
   }
 
-  // What only the person knows: the question stands above the fields, which on a phone fill more than the screen.
+  // A question that only the person can answer. It is above the fields, which on a phone are longer than the screen.
   function drawQuestion(question, columns) {
     const card = el('p.lab-notice.bad', { role: 'alert', 'data-do': 'data-question' }, question);
     previewCard.hidden = false;

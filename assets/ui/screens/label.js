@@ -1,5 +1,5 @@
-// Screen "Label". A vote names the pair that was on screen. The next pair is drawn at once, and takes no answer until
-// the vote on the last one is stored.
+// Screen "Label". A vote names the pair that was on screen. The next pair is shown immediately, but accepts no answer
+// until the vote on the last one is stored.
 import { renderMarkdown } from '../components/markdown.js';
 import { markedDiff } from '../lib/diff.js';
 import { el, fitTextHeights, isShortcut, promptSection, promptView, stackedScreen } from '../lib/dom.js';
@@ -41,7 +41,7 @@ const CHOICE_LABELS = {
   skip: 'skipped',
 };
 
-// What would act twice if it was sent twice: its button, and what is different in the page's state once it was done.
+// Actions that must not be sent twice: the button's label, and the part of the page's state that the action changes.
 const SENT_ONCE = {
   undo: ['Undo', (state) => state.pair?.id],
   redo: ['Redo', (state) => state.pair?.id],
@@ -49,7 +49,7 @@ const SENT_ONCE = {
   reset: ['Reset demo', (state) => state.project.project_created_at],
 };
 
-// Of SENT_ONCE, what has no reply yet; also after Gradio has reloaded the page because the connection was lost.
+// The action of SENT_ONCE that has no reply yet, also after Gradio reloaded the page because the connection was lost.
 function unansweredOnce() {
   return JSON.parse(getItem('once') || 'null');
 }
@@ -111,7 +111,7 @@ function scoreBar(label, score) {
   );
 }
 
-// Replies may overtake each other: the newest counts stay on screen.
+// Replies may arrive in another order; the newest counts stay on screen.
 const COUNT_KEYS = [
   'counted_at',
   'labels',
@@ -128,24 +128,24 @@ export default function mount({ element, props, server, trigger, watch }) {
   const root = element.querySelector('.lab-label');
   const annotator = annotatorName();
   let current = null; // the state on screen
-  let awaitsReply = true; // no event is sent meanwhile
+  let awaitsReply = true; // while true, no event is sent
   let lastVote = null; // the last vote sent
   let pending = null; // the vote or change that has no reply yet
   let attempts = 0; // how often a reply did not arrive
   let shownAt = 0; // when the pair came on screen
   let replyTimer = null;
-  let isReadable = false; // an earlier answer is the second half of a double click
+  let isReadable = false; // false shortly after a pair appears: an answer could be the second half of a double click
   let readableTimer = null;
   let instant = null; // the newest figures of the instant reward model
-  let instantUuid = ''; // the vote that they are to know, whose prediction is shown
+  let instantUuid = ''; // the vote that these figures must include, and whose prediction is shown
   let instantPolls = 0;
   let guesses = []; // whether the last predictions were right, oldest first
-  let countedUuid = ''; // the vote of the last of them
+  let countedUuid = ''; // the vote of the last prediction
 
   let strength = ''; // how much better, optional
   let marksDifferences = false; // whether differing words are marked
   let note = '';
-  let disputes = { count: 0, pairs: [] }; // the pairs that wait for an expert's decision; for others there are none
+  let disputes = { count: 0, pairs: [] }; // pairs that wait for an expert's decision; empty for all who are no experts
 
   function send(name, fields = {}) {
     if (awaitsReply) return;
@@ -155,8 +155,8 @@ export default function mount({ element, props, server, trigger, watch }) {
     trigger(name, { annotator, ...fields });
   }
 
-  // With growing timeouts a vote or change is sent again until it is stored (the server counts it once) or the person
-  // discards it. After anything else the page only asks for the lab's state, which shows what became of it.
+  // A vote or change is sent again, with growing timeouts, until it is stored (the server counts it once) or the person
+  // discards it. Other actions are not repeated: the page only requests the lab's state, which shows their result.
   function onTimeout() {
     setAwaitsReply(false);
     attempts += 1;
@@ -244,7 +244,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     updateReady();
   }
 
-  // data-open: the pair on screen takes an answer.
+  // data-open: whether the pair on screen accepts an answer.
   function updateReady() {
     if (current?.pair && isReadable && !awaitsReply) root.dataset.open = current.pair.id;
     else delete root.dataset.open;
@@ -294,7 +294,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     return el('p.lab-text.lab-scroll', { dir: 'auto', tabindex: '0' }, text);
   }
 
-  // wide, narrow: what the text is called side by side, and stacked on a phone.
+  // wide, narrow: names of the text when both are side by side, and when they are stacked on a phone.
   function side(name, text, other, wide, narrow, key) {
     const label = el('span', {}, el('span.beside', {}, wide), el('span.above', {}, narrow), ' is better');
     return el(
@@ -315,7 +315,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     );
   }
 
-  // Optional: how much better, marked differences, a note.
+  // Optional inputs: how much better a text is, marked differences, a note.
   function optionalControls() {
     const choice = (word) =>
       el(
@@ -384,7 +384,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     }
   }
 
-  // For an expert: a pair with this answer as the known one is shown to others to see how often they are right.
+  // For an expert: makes the pair a gold pair, which is shown to others to measure how often they give this answer.
   function goldButton(vote) {
     if (!('gold' in vote) || !['left', 'right'].includes(vote.choice)) return null;
     return el(
@@ -575,8 +575,8 @@ export default function mount({ element, props, server, trigger, watch }) {
     );
   }
 
-  // What the instant reward model expected of the last vote, and how often it is right. It says nothing about the pair
-  // on screen.
+  // The instant reward model's prediction of the last vote, and how often it is right. Nothing about the pair on screen
+  // is revealed.
   function instantPanel() {
     return el(
       'section.instant',
@@ -694,7 +694,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     if (reply.pending && instantPolls++ < MAX_INSTANT_POLLS) setTimeout(loadInstant, INSTANT_POLL_MS);
   }
 
-  // uuid: of a vote whose prediction is to be shown once the model has learnt from it; '': none is.
+  // uuid: the vote whose prediction is shown after the model has learnt from it; '' for none.
   function expectPrediction(uuid) {
     instantUuid = uuid;
     instantPolls = 0;
@@ -760,7 +760,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       if (!isViewer) sections.push(el('div.others', {}, button('undo', 'Undo', 'U')));
       sections.push(instantPanel());
     }
-    sections.push(el('div.message')); // a message moves no button
+    sections.push(el('div.message')); // below the buttons, so that a message does not move them
     if (state.quality_note) sections.push(el('p.lab-notice', { 'data-do': 'quality-note' }, state.quality_note));
     sections.push(progress(state));
     if (!isViewer) sections.push(disputedSection(), historySection());
@@ -794,7 +794,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     }
   }
 
-  // The header shows these counts at once.
+  // Lets the header show these counts immediately.
   function publishCounts() {
     const {
       project: { project_created_at },
@@ -837,18 +837,18 @@ export default function mount({ element, props, server, trigger, watch }) {
     if (isOtherVisit || isResumed) resumeKept();
   }
 
-  // What an earlier visit to this project left unstored (the tab was closed, or Gradio reloaded it) is sent, one
-  // request after the other. Nobody sends the answer of somebody else: it is kept until that person is here again.
+  // Send the requests of an earlier visit to this project that were not stored (the tab was closed, or Gradio reloaded
+  // it), one after the other. Answers of another person are not sent, but kept until that person is here again.
   function resumeKept() {
-    const kept = keptRequests(current.project.project_created_at);
-    const own = kept.find((request) => request.by === person());
-    if (!kept.length) return;
+    const unconfirmed = keptRequests(current.project.project_created_at);
+    const own = unconfirmed.find((request) => request.by === person());
+    if (!unconfirmed.length) return;
     if (own && current.you.role !== 'viewer') {
       attempts = 1;
       resend(own);
       return;
     }
-    const [request] = kept;
+    const [request] = unconfirmed;
     const name = displayName(request.by);
     if (current.you.role === 'viewer') {
       showUnstored(

@@ -203,7 +203,7 @@ export default function mount({ element, props, server, trigger, watch }) {
         ),
       );
     }
-    const [address] = invite.link.split('?'); // enough to type; the whole link can be copied
+    const [address] = invite.link.split('?'); // short enough to type; the whole link can be copied
     return el(
       'section.lab-card.invite',
       { 'aria-label': 'invitation' },
@@ -296,11 +296,11 @@ export default function mount({ element, props, server, trigger, watch }) {
   function draw() {
     const isOperatorNow = isOperator();
     const key = JSON.stringify([state.rules, isOperatorNow]);
-    const keptForm = key === drawnRules ? root.querySelector('.rules-form') : null; // somebody may be filling it in
+    const keptForm = key === drawnRules ? root.querySelector('.rules-form') : null; // a person may be filling it in
     drawnRules = key;
     const focusedColumn = document.activeElement?.dataset.sort;
     const form = isOperatorNow ? keptForm || rulesForm() : null;
-    // these keep the focus
+    // not replaced, so that they keep the focus
     for (const child of [...root.children]) if (![keptForm, erasure, goldCard].includes(child)) child.remove();
     root.prepend(
       ...(invite
@@ -313,8 +313,8 @@ export default function mount({ element, props, server, trigger, watch }) {
     if (form && form !== keptForm) goldCard.before(form);
   }
 
-  // ---- gold pairs and experts: by events for the operator alone, because a figure that moves after an answer gives a
-  // gold pair away
+  // ---- gold pairs and experts: by events for the operator alone, because a figure that changes after an answer would
+  // reveal a gold pair
 
   let drawnGold = '';
   let goldReply = null;
@@ -458,7 +458,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     el('p.result', { role: 'status' }),
   );
 
-  // The button, or the question whether to go on.
+  // The button, or the question whether to continue.
   function drawErasure(isConfirming = false) {
     const name = erasureName.value;
     const question =
@@ -494,7 +494,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     if (erasureName.value !== selected || !erasureButtons.firstChild) drawErasure();
   }
 
-  // The names are sent to the operator alone, so by an event, and only while the list is visible.
+  // The names are sent only to the operator, therefore by an event, and only while the list is visible.
   function requestNames() {
     if (!erasure.open || root.offsetParent === null || document.hidden) return;
     if (isOperator() && !document.body.classList.contains('lab-offline')) {

@@ -9,14 +9,14 @@ const OTHER = 'other';
 const millions = (n) => (n < 1e9 ? `${formatNumber(n / 1e6)} million` : `${formatNumber(n / 1e9)} billion`);
 const inProject = (id) => `[data-project="${id}"]`;
 
-// By mode: the control that starts the editing, and the one that has the focus then.
+// By mode: the control that starts the editing, and the control that then gets the focus.
 const EDIT_CONTROLS = {
   name: ['project-rename', 'project-name'],
   temperature: ['project-temperature', 'project-new-temperature'],
   delete: ['project-delete', 'project-delete-sure'],
 };
 
-// What the project adds to its prompts.
+// The settings that the project adds to its prompts.
 function chatSettings(project) {
   const lines = [
     ['system prompt', project.system_prompt],
@@ -101,7 +101,7 @@ const ENGINE_TEXTS = {
   dead: ['is lost or silent', 'Stopping it ends the remaining process; it is restarted when there is work to do.'],
 };
 
-// By a form, because an address with the secret would stay in the history. The login leads back to this screen.
+// Sends a form, because an address with the secret would stay in the history. The login leads back to this screen.
 function logInAsOperator(secret) {
   const form = el(
     'form',
@@ -116,9 +116,9 @@ export default function mount({ element, props, server, trigger, watch }) {
   const root = element.querySelector('.lab-project');
   let state = null;
   let drawnKey = '';
-  let pending = null; // the action that has not been answered: {id, onReply}
+  let pending = null; // the action that has no reply yet: {id, onReply}
   const queue = []; // actions that wait for it
-  let confirmsStop = false; // "stop the engine?" is on screen
+  let confirmsStop = false; // whether "stop the engine?" is on screen
   const control = (name, suffix = '') => root.querySelector(`[data-do="${name}"]${suffix}`);
 
   const notice = el('p.lab-notice', { role: 'status', hidden: true, 'data-do': 'project-notice' });

@@ -160,7 +160,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     );
   }
 
-  // What is unusual about an annotator, if the interval rules out chance.
+  // Remarks on what is unusual about an annotator, if the interval rules out chance.
   function remarks(person) {
     const texts = [];
     if (person.left.share !== null && person.left.low > 0.5) texts.push('prefers the left side');

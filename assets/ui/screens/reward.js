@@ -70,14 +70,14 @@ export default function mount({ element, props, server, trigger, watch }) {
   const P = window.Plotly;
   let state = null; // models, training job, labels
   let chosenId = null; // the selected model; null: the newest
-  let report = null; // of the shown model; it never changes
+  let report = null; // the report of the shown model; it never changes
   let source = null; // the chosen label source; null: the one with more labels
   let draft = null; // {prompt, turns, text} as typed; turns: of a prompt that was not typed
   let pendingText = null; // {id, job, running} of the text being explained
   let explanation = null; // the result: {score, tokens, token_scores} or {failure}
   let trainError = ''; // why the last training did not start
   let estimates = {}; // how long a training takes, by the source of its labels
-  let estimatedKey = ''; // what they depend on, but for the settings
+  let estimatedKey = ''; // the values that the estimates depend on, except the settings
   let pollNow = () => {};
 
   const shownModel = () => (state && (state.models.find((m) => m.id === chosenId) || state.models[0])) || null;
@@ -85,7 +85,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   // ---- charts: figure(palette) -> {traces, layout}; redrawing keeps the zoom
 
   const charts = new Map(); // name → {node, figure}
-  // A chart that is drawn while its screen is hidden has plotly's own width until somebody opens the screen.
+  // A chart that was drawn while its screen was hidden has plotly's default width until the screen is opened.
   const widths = new ResizeObserver((entries) => {
     for (const { target } of entries) {
       const drawnWidth = target._fullLayout?.width;
@@ -114,7 +114,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       ...(extra.xaxis || {}),
     };
     layout.yaxis = { ...layout.yaxis, ...axis, title: { text: extra.yTitle || '', standoff: 6 }, ...(extra.y || {}) };
-    node.style.height = `${layout.height}px`; // plotly's own height would not grow back after a resize
+    node.style.height = `${layout.height}px`; // otherwise plotly's height would not grow again after a resize
     P.react(node, traces, layout, chartConfig(props.data.config));
   }
 
@@ -200,7 +200,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     );
   }
 
-  // Demo mode: visitors train from people's labels with the default settings, sooner than it trains by itself.
+  // Demo mode: visitors can train on people's labels with the default settings, before the automatic training.
   function visitorBar(nextText) {
     const missing = state.labels.visitor_goal - state.labels.human;
     return el(
@@ -407,7 +407,7 @@ export default function mount({ element, props, server, trigger, watch }) {
 
   const measuredModels = () => state.models.filter((m) => m.accuracy !== null);
 
-  // What needs more labels than there are is said in a line; it has no card of its own.
+  // A line about the parts that need more labels than there are; these have no card yet.
   function moreToCome() {
     const sentences = [];
     if (measuredModels().length < 2) {
@@ -706,7 +706,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       );
       return;
     }
-    // without the end token, which scores the whole text
+    // without the end token, whose score is that of the whole text
     const limit = Math.max(0.5, ...explanation.token_scores.slice(0, -1).map(Math.abs));
     const hint = el('p.muted.tell', { 'aria-live': 'polite' }, HINT);
     const showHint = (event) => {

@@ -45,12 +45,12 @@ export default function mount({ element, props, server, trigger, watch }) {
   let revision = '';
   let slots = null; // run id -> color slot of the compared runs
   let knownRuns = new Set(); // ids of the runs listed so far
-  let editing = null; // {run, mode: 'name' | 'delete'}: meanwhile the list is not redrawn
+  let editing = null; // {run, mode: 'name' | 'delete'}; while it is set, the list is not redrawn
   let metric = 'objective/scores';
-  let comparison = null; // what the charts show
+  let comparison = null; // the data of the charts
   let comparisonRevision = ''; // its revision
   let pendingId = 0; // request_id of the last action on a run
-  const pendingExports = new Set(); // request_ids of exports whose file is not here yet
+  const pendingExports = new Set(); // request_ids of exports whose file has not arrived yet
   const control = (name, run) =>
     root.querySelector(`[data-do="${name}"]${run === undefined ? '' : `[data-run="${run}"]`}`);
 
@@ -578,7 +578,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     exportProgress.setAttribute('aria-valuenow', percent);
   }
 
-  // Show how much of an export is written until its reply is here, or the lab has known nothing of it for a while.
+  // Show how much of an export is written, until its reply has arrived or the lab no longer knows it.
   async function followExport(id) {
     showExportFraction(0);
     for (let unknown = 0; unknown < MAX_UNKNOWN_POLLS; unknown += 1) {

@@ -158,8 +158,8 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
     );
     pairs.drawButtons();
   }
-  // The models that a tournament is proposed with, until somebody changes them. areRewardModels: best of 4 can be
-  // sampled.
+  // The proposed models of a tournament, until a person changes them. areRewardModels: whether there are reward models,
+  // which best of 4 needs.
   function setProposal(areRewardModels) {
     if (contestants) return;
     contestants = chosenModels().filter(canCompete);
@@ -181,7 +181,7 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
   function show() {
     const { state } = pairs;
     note.textContent = state.answers_note ? `${state.answers_note} so far` : '';
-    // the answers of others do not redraw a text that is being read
+    // answers of others must not redraw a text that is being read
     const key = JSON.stringify({ ...state, answers_note: '', ranking: null });
     if (key !== drawnKey) {
       stage.replaceChildren(...content(state));

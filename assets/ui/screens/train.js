@@ -11,7 +11,7 @@ import { operatorOnly } from '../lib/session.js';
 const ACTIVE = ['queued', 'running', 'paused'];
 const STATUS_STYLES = { running: 'accent', paused: 'warn', failed: 'bad', done: 'good', interrupted: 'warn' };
 const TERM_PREFIX = 'objective/reward/';
-const MAX_POINTS = 2500; // of a curve in the page; then it is requested again, thinned
+const MAX_POINTS = 2500; // of a curve in the page; a longer one is requested again, thinned
 const initialState = () => ({
   run: null,
   static: null,
@@ -41,7 +41,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   const CURVES = props.data.curves;
   let state = initialState();
   let chosenRun = null; // chosen by a person; null: the newest active run
-  let activity = null; // {text, startedAt}: what happens now, and since when by this page's clock
+  let activity = null; // {text, startedAt}: what happens now, and when it started by this page's clock
   let nodes = {};
   const tokenView = createTokenView((question) => server.tokens(question));
   const allCharts = () => [...Object.values(state.charts), ...Object.values(state.extraCharts)];
@@ -58,7 +58,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     trigger('control', { request_id: Date.now(), action: name, run: state.run.id, ...fields });
     setTimeout(() => {
       if (state.run) updateButtons(state.run, state.pending);
-    }, 4000); // in case the reply gets lost
+    }, 4000); // in case the reply is lost
   }
 
   const button = (name, label, classes = '') =>
@@ -338,7 +338,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   async function update() {
     const { epoch, lastStep: afterStep, staticId, revision } = state;
     const requestedRun = chosenRun;
-    // Without a choice: stay on a run that is active or being read, otherwise follow the next run that trains.
+    // If no run was chosen: stay on a run that is active or being read, otherwise follow the next run that trains.
     const staysOnRun = state.run && (ACTIVE.includes(state.run.status) || !state.samples.followsLatest());
     const reply = await unwrap(
       server.points({
@@ -417,7 +417,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     for (const metric of Object.keys(state.extraCharts)) refreshMetric(metric).catch(() => {});
   }
 
-  // The curve of a reward term stands with the score, whose part it is.
+  // The curve of a reward term is placed beside the score, of which it is a part.
   function makeTermChart(metric, weight, previous) {
     const description = props.data.descriptions[`${TERM_PREFIX}<term>`] || '';
     const chart = makeChart(
