@@ -1,13 +1,14 @@
 """Runs a test against a mutant: fresh modules around one changed file, nothing written to disk.
 
 A row is (file, name, source snippet, mutated snippet, tests). A test of `rlhf_lab/core/kl.py` is looked up in
-`tests/core/test_kl.py`, then in the other files of `tests/core`; a test elsewhere is named with its file: `training/test_policy_trainer.py::test_...`. Every named test
-must fail; a snippet that is gone from the source, or no longer unique, fails loudly: then the row must follow the code.
+`tests/core/test_kl.py`, then in the other files of `tests/core`; a test in another folder is named with its file:
+`training/test_policy_trainer.py::test_...`. Every named test must fail. A snippet that is missing in the source, or not unique,
+is an error: update the row.
 
-The mutant is imported in place of its module; the rest of rlhf_lab, `support`, `fake_runs` and the test file are imported
-afresh around it, and all modules are put back afterwards. So are the fixtures of the test file and of the conftest.py beside it:
-pytest knows those of this folder and above alone, and what it makes is of the true source, whose classes and errors are others.
-What comes from pytest may hold paths, but nothing of ours.
+The mutant is imported in place of its module. The rest of rlhf_lab, `support`, `fake_runs` and the test file are imported
+again around it, and all modules are restored afterwards. The fixtures of the test file and of the conftest.py beside it are
+also created again: pytest knows only those of this folder and above, and its fixtures use the original source, whose classes
+and errors are different objects. Fixtures from pytest may therefore return paths, but no objects of the package.
 """
 
 import importlib
@@ -28,7 +29,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The mutant does not run at all, or a warning (shown once a process) was taken for a failure: that proves nothing.
+#: The mutant does not run, or a warning (shown once per process) became an error: such a failure proves nothing.
 BROKEN = (NameError, AttributeError, TypeError, ImportError, SyntaxError, Warning)
 
 
@@ -41,7 +42,7 @@ class Mutant(NamedTuple):
 
 
 def check_mutant(mutant: Mutant, request: pytest.FixtureRequest) -> None:
-    """Fails unless every test of the row notices."""
+    """Fail unless every test of the row detects the mutant."""
     source = source_path(mutant.file).read_text()
     found = source.count(mutant.source)
     assert found == 1, f"{mutant.source!r} stands {found} times in {mutant.file}: make the row follow the code."
@@ -53,7 +54,7 @@ def check_mutant(mutant: Mutant, request: pytest.FixtureRequest) -> None:
 
 
 def check_control(file: str, test: str, request: pytest.FixtureRequest) -> None:
-    """The control: run the same way, the test's first case passes on the true source. The suite itself runs all cases."""
+    """The control: the first case of the test passes with the original source. The suite itself runs all cases."""
     failure = first_failure(file, source_path(file).read_text(), test, request, max_cases=1)
     assert failure is None, f"{test} fails without any mutant: {failure!r}"
 
@@ -106,7 +107,7 @@ class MutantLoader(SourceFileLoader, MetaPathFinder):
 
 @contextmanager
 def package_with(file: str, source: str) -> Iterator[None]:
-    """While inside, `import rlhf_lab...` finds `source` in place of `file`, and fresh modules around it."""
+    """Within the block, `import rlhf_lab...` loads `source` in place of `file`, and new copies of all other modules."""
     name = ".".join(source_path(file).relative_to(ROOT).with_suffix("").parts).removeprefix("tests.")
     saved = {key: sys.modules.pop(key) for key in list(sys.modules) if is_ours(key)}
     loader = MutantLoader(name, source_path(file), source)
@@ -123,7 +124,7 @@ def package_with(file: str, source: str) -> Iterator[None]:
 
 @contextmanager
 def kernels_with(file: str, source: str) -> Iterator[None]:
-    """While inside, fresh modules whose kernels are compiled with `source` in place of `file`, and kept in a folder that goes."""
+    """Within the block, new modules whose kernels are compiled with `source` in place of `file`, in a temporary folder."""
     saved = {key: sys.modules.pop(key) for key in list(sys.modules) if is_ours(key)}
     try:
         library = importlib.import_module("rlhf_lab.kernels.compile")
@@ -136,7 +137,7 @@ def kernels_with(file: str, source: str) -> Iterator[None]:
             )  # compiles in a sixth of the time
             dtype = (
                 library.torch.bfloat16 if "#ifdef HAS_BF16_MATMUL" in source else library.torch.float32
-            )  # who has its functions
+            )  # the dtype whose kernels have its functions
             assert library.load_kernels(dtype) is not None, "the mutant does not compile"
             yield
     finally:
@@ -159,7 +160,7 @@ def cases(function: FunctionType) -> Iterator[dict[str, object]]:
 
 
 def module_of(path: Path) -> ModuleType:
-    """The file's code, run in a module that nobody else has."""
+    """The file's code, run in a new module that is not in sys.modules."""
     module = ModuleType(path.stem)
     module.__file__ = str(path)
     if path.is_file():
@@ -168,30 +169,32 @@ def module_of(path: Path) -> ModuleType:
 
 
 def fixture(
-    name: str, modules: list[ModuleType], request: pytest.FixtureRequest, made: dict, stack: ExitStack
+    name: str, modules: list[ModuleType], request: pytest.FixtureRequest, created: dict, stack: ExitStack
 ) -> object:
-    """A fixture by name, made anew where one of the modules has it; `made` holds those of this case, `stack` what ends them."""
-    if name not in made:
-        own = next((found for module in modules if (found := getattr(module, name, None)) is not None), None)
-        if own is None:
+    """A fixture by name, created here if one of the modules defines it. created: those of this case; stack: their teardown."""
+    if name not in created:
+        definition = next((found for module in modules if (found := getattr(module, name, None)) is not None), None)
+        if definition is None:
             return request.getfixturevalue(name)
-        function = inspect.unwrap(own)
-        given = {each: fixture(each, modules, request, made, stack) for each in inspect.signature(function).parameters}
+        function = inspect.unwrap(definition)
+        arguments = {
+            each: fixture(each, modules, request, created, stack) for each in inspect.signature(function).parameters
+        }
         if inspect.isgeneratorfunction(function):
-            made[name] = stack.enter_context(contextmanager(function)(**given))
+            created[name] = stack.enter_context(contextmanager(function)(**arguments))
         else:
-            made[name] = function(**given)
-    return made[name]
+            created[name] = function(**arguments)
+    return created[name]
 
 
 def find_test_file(file: str, test: str) -> Path:
-    """The test file that defines `test`: that of the module itself, else one of the others in the same folder of tests."""
+    """The test file that defines `test`: that of the module, else another one in the same test folder."""
     package, *_, name = Path(file).parts
-    own = ROOT / "tests" / package / f"test_{Path(name).stem}.py"
-    for path in (own, *sorted(own.parent.glob("test_*.py"))):
+    default = ROOT / "tests" / package / f"test_{Path(name).stem}.py"
+    for path in (default, *sorted(default.parent.glob("test_*.py"))):
         if path.is_file() and f"def {test}(" in path.read_text():
             return path
-    raise LookupError(f"No file of {own.parent} defines {test}.")
+    raise LookupError(f"No file of {default.parent} defines {test}.")
 
 
 def first_failure(
@@ -200,23 +203,23 @@ def first_failure(
     """Run one test function, all its cases or the first `max_cases`, against `source` in place of `file`."""
     named_file, _, test = test.rpartition("::")
     path = ROOT / "tests" / named_file if named_file else find_test_file(file, test)
-    around = package_with if file.endswith(".py") else kernels_with
-    with around(file, source), pytest.MonkeyPatch.context() as patch:
+    modules_with = package_with if file.endswith(".py") else kernels_with
+    with modules_with(file, source), pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(path.parent)
         modules = [module_of(path), module_of(path.with_name("conftest.py"))]
         function = getattr(modules[0], test)
         for case in itertools.islice(cases(function), max_cases):
             with ExitStack() as stack:
-                made = {
+                created = {
                     "tmp_path": request.getfixturevalue("tmp_path_factory").mktemp("case"),
                     "monkeypatch": stack.enter_context(pytest.MonkeyPatch.context()),
                 }
                 names = [name for name in inspect.signature(function).parameters if name not in case]
-                given = {
-                    name: fixture(name, modules, request, made, stack) for name in names
-                }  # a missing one is no kill
+                arguments = {
+                    name: fixture(name, modules, request, created, stack) for name in names
+                }  # a missing fixture does not count as a kill
                 try:
-                    function(**case, **given)
+                    function(**case, **arguments)
                 except (Exception, pytest.fail.Exception) as failure:
                     return failure
     return None

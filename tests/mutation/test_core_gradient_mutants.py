@@ -1,4 +1,4 @@
-"""Mutants of the core beyond PPO-clip, and the mistakes that the texts themselves make (docs/FROM_THE_TEXTS.md)."""
+"""Mutants of the core beyond PPO-clip, and the mistakes found in the texts (docs/FROM_THE_TEXTS.md)."""
 
 from mutation_runner import Mutant, mutant_tests
 

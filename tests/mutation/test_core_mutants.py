@@ -1,4 +1,4 @@
-"""Mutants of the learning core: each row breaks one line, and the tests it names must notice (mutation_runner.py)."""
+"""Mutants of the learning core: each row breaks one line, and its tests must fail: see mutation_runner.py."""
 
 from mutation_runner import Mutant, mutant_tests
 

@@ -1,5 +1,4 @@
-"""Mutants of the figures of annotators, of chats as texts, of what an import asks about and of where its votes go: each must make
-the tests named beside it fail."""
+"""Mutants of annotator statistics, chats as texts, questions of an import and imported votes: see mutation_runner.py."""
 
 from mutation_runner import Mutant, mutant_tests
 

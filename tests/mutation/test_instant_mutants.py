@@ -1,4 +1,4 @@
-"""Mutants of the instant reward model: each must make the tests named beside it fail. The runner says how."""
+"""Mutants of the instant reward model: see mutation_runner.py."""
 
 from mutation_runner import Mutant, mutant_tests
 

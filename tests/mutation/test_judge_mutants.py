@@ -1,4 +1,4 @@
-"""Mutants of the judges for everyday prompts, of judges from files, and of what suits a model: see mutation_runner.py."""
+"""Mutants of the judges for everyday prompts, of judges from files, and of defaults for a model: see mutation_runner.py."""
 
 from mutation_runner import Mutant, mutant_tests
 

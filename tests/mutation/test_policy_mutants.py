@@ -1,4 +1,4 @@
-"""Mutants of the algorithms: estimates, objectives, the steps, the critic, pretraining text (runner.py)."""
+"""Mutants of the algorithms: estimates, objectives, updates, the critic, pretraining texts. See mutation_runner.py."""
 
 from mutation_runner import Mutant, mutant_tests
 

@@ -1,4 +1,4 @@
-"""Mutants of tournaments and of the pairs made in a chat: each must make the tests named beside it fail."""
+"""Mutants of tournaments and of the pairs made in a chat: see mutation_runner.py."""
 
 from mutation_runner import Mutant, mutant_tests
 

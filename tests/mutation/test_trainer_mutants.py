@@ -1,4 +1,4 @@
-"""Mutants of models, trainers and settings: each row breaks a line, and the tests it names must notice (runner.py)."""
+"""Mutants of models, trainers and settings: see mutation_runner.py."""
 
 from mutation_runner import Mutant, mutant_tests
 

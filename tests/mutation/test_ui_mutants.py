@@ -1,4 +1,4 @@
-"""Mutants of what the page works out before a browser has anything to do: each must make the tests named beside it fail."""
+"""Mutants of the part of the page that runs on the server: see mutation_runner.py."""
 
 from mutation_runner import Mutant, mutant_tests
 
