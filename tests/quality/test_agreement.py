@@ -1,4 +1,4 @@
-"""Figures worked by hand, and against a second computation that goes over every two votes one by one."""
+"""Figures worked by hand, and against an independent computation over every pair of votes."""
 
 import math
 import random
@@ -142,10 +142,10 @@ def test_alpha_and_agreement_equal_their_definitions(seed):
 
 def test_alpha_is_none_where_it_is_undefined():
     assert krippendorff_alpha([]) is None
-    assert krippendorff_alpha([make_vote(1, "a", F), make_vote(2, "b", S)]) is None  # nobody looked at the same pair
+    assert krippendorff_alpha([make_vote(1, "a", F), make_vote(2, "b", S)]) is None  # no pair has votes of two people
     assert (
         krippendorff_alpha([make_vote(1, "a", F), make_vote(1, "b", F)]) is None
-    )  # nothing varies: chance alone would agree
+    )  # no variation: agreement by chance is complete
     assert annotator_qualities([]) == []
 
 
@@ -159,7 +159,7 @@ def test_left_preference_ties_and_seconds_by_hand():
         make_vote(6, "a", S, first_on_left=False),
     ]
     (person,) = annotator_qualities(votes)
-    assert person.left_preference == Agreement(3, 4)  # pairs 1, 2 and 6 went to the left; 4 is a tie, of 5 nobody knows
+    assert person.left_preference == Agreement(3, 4)  # left on pairs 1, 2 and 6; 4 is a tie; sides of 5 unknown
     assert (person.ties, person.median_seconds, person.votes) == (Agreement(1, 6), 2.0, 6)
     assert person.agreement_with_others == Agreement(0, 0)
 
@@ -205,7 +205,7 @@ def test_consistency_and_alpha_over_time():
     assert (early.agreement_with_others, late.agreement_with_others) == (Agreement(2, 4), Agreement(2, 2))
     # F-F 2, F-S 1, S-F 1; n_F = 3, n_S = 1, n = 4: observed 2/4, expected 2 * 3 / (4 * 3), alpha = 1 - 1 = 0
     assert early.alpha == pytest.approx(0.0)
-    assert late.alpha is None  # on pair 3 all say the same
+    assert late.alpha is None  # on pair 3 all agree
     of_b = annotator_qualities(votes)[1]
     assert [bucket.self_consistency for bucket in of_b.time_buckets][-2:] == [Agreement(0, 1), Agreement(0, 0)]
     assert [bucket.median_seconds for bucket in of_b.time_buckets] == [None] * 4

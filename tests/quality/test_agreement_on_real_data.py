@@ -1,4 +1,4 @@
-"""Real votes of real people, taken in by the import: the figures equal a computation that never saw our code's numbers."""
+"""Imported votes of real people: the figures equal those of an independent computation."""
 
 import csv
 import json
@@ -28,9 +28,9 @@ def db(tmp_path):
         yield opened
 
 
-def taken_in(db, path, **asked):
+def import_votes(db, path, **options):
     project = projects.create_project(db, "real", "embedded", "", "own", 0, [("Once", "train")])
-    save_import(db, parse_file(ImportRequest(str(path), **asked)), ImportTarget(project.id, skip_broken=True))
+    save_import(db, parse_file(ImportRequest(str(path), **options)), ImportTarget(project.id, skip_broken=True))
     return vote_columns(db, project.id, Source.HUMAN)
 
 
@@ -52,7 +52,7 @@ def definition(units):
 
 def test_pandalm_three_annotators(db):
     path = Path(REAL) / "preferences" / "pandalm" / "testset-v1.json"
-    votes = taken_in(db, path)
+    votes = import_votes(db, path)
     rows = [row for row in json.loads(path.read_text(encoding="utf-8")) if isinstance(row["response1"], str)]
     rows = [row for row in rows if isinstance(row["response2"], str) and (row["instruction"] + row["input"]).strip()]
     units = [[row[f"annotator{i}"] for i in (1, 2, 3)] for row in rows]
@@ -78,7 +78,7 @@ def test_llmfao_124_workers_with_ties(db, tmp_path):
     joined.write_text(
         "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows), encoding="utf-8"
     )
-    votes = taken_in(db, joined, mapping=parse_map(["pair=pair_id"]))
+    votes = import_votes(db, joined, mapping=parse_map(["pair=pair_id"]))
     assert (len(votes), len(set(votes.annotator)), len(set(votes.pair))) == (
         8931,
         124,

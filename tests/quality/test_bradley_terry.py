@@ -1,4 +1,4 @@
-"""The Bradley-Terry fit against numbers worked by hand and a slow implementation of its own."""
+"""The Bradley-Terry fit against numbers worked by hand and an independent slow implementation."""
 
 import math
 import random
@@ -38,9 +38,9 @@ def test_a_contestant_that_wins_everything_stays_finite_and_none_is_0():
 
 def test_pending_comparisons_narrow_the_covariance_and_leave_the_scores():
     wins, pending = np.array([[0.0, 2.0], [6.0, 0.0]]), np.array([[0.0, 3.0], [3.0, 0.0]])
-    fit, later = fit_bradley_terry(wins), fit_bradley_terry(wins, pending)
-    assert later.scores == pytest.approx(fit.scores)
-    assert later.covariance[1, 1] < fit.covariance[1, 1]
+    fit, with_pending = fit_bradley_terry(wins), fit_bradley_terry(wins, pending)
+    assert with_pending.scores == pytest.approx(fit.scores)
+    assert with_pending.covariance[1, 1] < fit.covariance[1, 1]
 
 
 def slow_fit(wins):

@@ -1,4 +1,4 @@
-"""Which pair a person judges next in a tournament, and the ranking."""
+"""The choice of the next pair of a tournament, and the ranking."""
 
 from collections import Counter
 
@@ -48,9 +48,9 @@ def test_the_least_known_comparison_comes_first_on_a_new_prompt():
 
 def test_a_pair_on_anothers_screen_is_left_out_until_its_lease_ends():
     pair = contestants(1, MODELS[:2])
-    shown = [answer((0, 0, 1), None, "bob", 100.0)]
-    assert choose_pair(pair, shown, "ann", leased_since=99.0) is None
-    assert choose_pair(pair, shown, "ann", leased_since=101.0) == PairKey(0, 0, 1)
+    leased = [answer((0, 0, 1), None, "bob", 100.0)]
+    assert choose_pair(pair, leased, "ann", leased_since=99.0) is None
+    assert choose_pair(pair, leased, "ann", leased_since=101.0) == PairKey(0, 0, 1)
     assert choose_pair(pair, [answer((0, 0, 1))], "ann", 0) is None
 
 
@@ -61,14 +61,14 @@ def test_people_at_once_get_other_contestants():
 
 
 def test_a_person_judges_every_pair_once_and_each_prompt_before_a_second_time():
-    own, all_contestants = [], contestants()
-    all_contestants[1].texts[0] = all_contestants[0].texts[0]  # nothing to say about equal texts
-    while (key := choose_pair(all_contestants, own, "ann", 0)) is not None:
-        own.append(answer(key, Choice.TIE))
-        counts = Counter(one.position for one in own)
-        assert len(own) < 4 or max(counts.values()) - min(counts.values()) < 3
-        assert len(own) > 4 or max(counts.values()) == 1
-    assert len(own) == len({one.key for one in own}) == pair_count(all_contestants) == 11
+    answers, all_contestants = [], contestants()
+    all_contestants[1].texts[0] = all_contestants[0].texts[0]  # equal texts are not judged
+    while (key := choose_pair(all_contestants, answers, "ann", 0)) is not None:
+        answers.append(answer(key, Choice.TIE))
+        counts = Counter(one.position for one in answers)
+        assert len(answers) < 4 or max(counts.values()) - min(counts.values()) < 3
+        assert len(answers) > 4 or max(counts.values()) == 1
+    assert len(answers) == len({one.key for one in answers}) == pair_count(all_contestants) == 11
 
 
 @pytest.mark.parametrize(
