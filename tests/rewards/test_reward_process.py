@@ -1,4 +1,4 @@
-"""The process of the reward terms: values, errors that name the text, time limits, its environment, and a new start."""
+"""The process of the reward terms: values, errors that name the text, time limits, environment, restart."""
 
 import json
 import os
@@ -37,8 +37,8 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture
-def own(home):
-    """own(names…): the evaluator of functions of the file."""
+def evaluator_of(home):
+    """evaluator_of(names…): the evaluator of these functions of the file."""
     started = []
 
     def make(*names, **options):
@@ -51,9 +51,9 @@ def own(home):
         evaluator.close()
 
 
-def test_values_of_each_form(own, monkeypatch):
+def test_values_of_each_form(evaluator_of, monkeypatch):
     monkeypatch.setenv("LAB_SECRET", "x")
-    evaluator = own("both", "alone", "batch", "secret")
+    evaluator = evaluator_of("both", "alone", "batch", "secret")
     expected = [[21.0, 33.0], [2.0, 3.0], [3.0, 6.0], [0.0, 0.0]]
     assert evaluator.scores(["p", "ppp"], ["rr", "rrr"]) == expected
     process = evaluator._process
@@ -62,7 +62,7 @@ def test_values_of_each_form(own, monkeypatch):
 
 
 def test_a_function_that_never_returns_ends_without_the_lab(home):
-    """Here nobody ends the process from outside, as after the engine was killed."""
+    """The process must end by itself, as after a kill of the engine."""
     terms = [("own", {"file": "mine.py", "function": "sleeps"}, str(home / "rewards" / "mine.py"))]
     lines = [json.dumps(terms), json.dumps({"prompts": ["p"], "responses": ["slow text"]})]
     for limit_s in ("2", "8", "32"):  # a busy machine may not start a process in two seconds
@@ -93,13 +93,13 @@ def test_shipped_terms(home):
         ("missing", "a", r"no function 'missing'"),
     ],
 )
-def test_errors_name_the_text(own, name, response, message):
+def test_errors_name_the_text(evaluator_of, name, response, message):
     with pytest.raises(RewardTermError, match=message + r"(.|\n)*nothing was lost\. Correct the function, then resume"):
-        own(name).scores(["why", "why"], ["fine", response])
+        evaluator_of(name).scores(["why", "why"], ["fine", response])
 
 
-def test_a_batch_that_takes_too_long_ends_and_the_next_starts_anew(own):
-    evaluator = own("sleeps", time_limit_s=3.0)
+def test_a_batch_that_takes_too_long_ends_and_the_next_starts_anew(evaluator_of):
+    evaluator = evaluator_of("sleeps", time_limit_s=3.0)
     assert evaluator.scores(["p"], ["quick"]) == [[1.0]]
     pid, evaluator.time_limit_s = evaluator._process.pid, 0.5
     with pytest.raises(
@@ -112,8 +112,8 @@ def test_a_batch_that_takes_too_long_ends_and_the_next_starts_anew(own):
     assert evaluator.scores(["p"], ["quick"]) == [[1.0]]
 
 
-def test_a_stop_while_it_waits_ends_the_process(own):
-    evaluator = own("sleeps")
+def test_a_stop_while_it_waits_ends_the_process(evaluator_of):
+    evaluator = evaluator_of("sleeps")
     start = time.monotonic()
 
     def stop():
