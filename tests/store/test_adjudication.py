@@ -1,4 +1,4 @@
-"""Disputed pairs: which they are, how an expert decides them, and that the decision is the pair's label."""
+"""Disputed pairs: their definition, the decision of an expert, and the decision as the label of the pair."""
 
 import itertools
 
@@ -23,28 +23,30 @@ CLICK = itertools.count()
 FIRST, SECOND, TIE, BOTH_BAD, SKIP = Choice
 
 
-def cast(db: Database, pair: Pair, who: str, choice: Choice, repeat: bool = False) -> Vote:
-    vote = Vote(f"{who}-{next(CLICK)}", pair.id, who, Source.HUMAN, choice, True, repeat=repeat)
+def cast(db: Database, pair: Pair, annotator: str, choice: Choice, repeat: bool = False) -> Vote:
+    vote = Vote(f"{annotator}-{next(CLICK)}", pair.id, annotator, Source.HUMAN, choice, True, repeat=repeat)
     return votes.cast_vote(db, vote)
 
 
-def answer(db: Database, pair_id: int, who: str, choice: Choice) -> Vote:
+def answer(db: Database, pair_id: int, annotator: str, choice: Choice) -> Vote:
     return pair_leases.vote_on_lease(
-        db, Vote(f"{who}-{next(CLICK)}", pair_id, who, Source.HUMAN, choice, True), now=0.0
+        db, Vote(f"{annotator}-{next(CLICK)}", pair_id, annotator, Source.HUMAN, choice, True), now=0.0
     )
 
 
-def start(db: Database, project: Project, who: str) -> int | None:
-    lease = pair_leases.start_adjudicating(db, project.id, who, now=0.0)
+def start(db: Database, project: Project, annotator: str) -> int | None:
+    lease = pair_leases.start_adjudicating(db, project.id, annotator, now=0.0)
     return lease and lease.pair.id
 
 
-def on_screen(db: Database, project: Project, who: str) -> list[tuple[int, bool]]:
-    return [(lease.pair.id, lease.adjudication) for lease in pair_leases.lease_pairs(db, project.id, who, now=0.0)]
+def on_screen(db: Database, project: Project, annotator: str) -> list[tuple[int, bool]]:
+    return [
+        (lease.pair.id, lease.adjudication) for lease in pair_leases.lease_pairs(db, project.id, annotator, now=0.0)
+    ]
 
 
-def disputed(db: Database, project: Project, who: str = "eve") -> list[int]:
-    count, pairs = disputed_pairs(db, project.id, who)
+def disputed(db: Database, project: Project, annotator: str = "eve") -> list[int]:
+    count, pairs = disputed_pairs(db, project.id, annotator)
     assert count == len(pairs)
     return [pair.id for pair in pairs]
 
@@ -91,7 +93,7 @@ def test_two_experts_do_not_decide_the_same_pair(db, project, make_pairs):
     assert start(db, project, "eve") == one.id
     assert start(db, project, "fay") == two.id  # eve has the first one on screen
     on_screen(db, project, "eve")
-    pair_leases.start_adjudicating(db, project.id, "fay", now=1000.0)  # eve's time is over
+    pair_leases.start_adjudicating(db, project.id, "fay", now=1000.0)  # eve's lease has expired
     assert answer(db, one.id, "fay", FIRST).adjudication
     with pytest.raises(StaleVoteError, match="Another expert has already decided"):
         answer(db, one.id, "eve", SECOND)
@@ -160,10 +162,10 @@ def test_an_export_holds_the_votes_and_the_decision(db, project, make_pairs):
 def test_labels_of_chosen_people_are_overruled_by_chosen_experts_only(db, project, make_pairs):
     (pair,) = make_pairs(1)
     disagree(db, pair)
-    own = cast(db, pair, "eve", FIRST)  # an expert who voted too decides again
+    expert_vote = cast(db, pair, "eve", FIRST)  # an expert who voted too decides again
     start(db, project, "eve")
     decision = answer(db, pair.id, "eve", FIRST)
-    assert decision.id != own.id
+    assert decision.id != expert_vote.id
     ann = snapshot_labels(db, project.id, Source.HUMAN, ["ann"]).vote_ids
     assert ann == (1,)
     assert snapshot_labels(db, project.id, Source.HUMAN, ["ann", "eve"]).vote_ids == (decision.id,)

@@ -1,4 +1,4 @@
-"""A damaged file is set aside, whole, and nothing is ever overwritten."""
+"""A damaged file is renamed unchanged, and no file is overwritten."""
 
 import os
 import re
@@ -18,13 +18,13 @@ from rlhf_lab.store.sqlite import OpenFiles
 pytestmark = pytest.mark.sqlite
 
 
-def aside(home: Path) -> list[str]:
-    """What was set aside; looking at a file makes SQLite put an empty log beside it, which goes along."""
+def renamed_files(home: Path) -> list[str]:
+    """The renamed files; without the empty log that SQLite creates beside a file when it reads it."""
     return sorted(path.name for path in home.iterdir() if ".corrupt-" in path.name and path.stat().st_size > 0)
 
 
-def databases_aside(home: Path) -> list[str]:
-    return [name for name in aside(home) if not name.endswith(("-wal", "-shm"))]
+def renamed_databases(home: Path) -> list[str]:
+    return [name for name in renamed_files(home) if not name.endswith(("-wal", "-shm"))]
 
 
 def garbage(file: Path) -> None:
@@ -53,35 +53,35 @@ def test_a_corrupt_database_is_renamed_and_the_next_start_has_a_new_one(home: Pa
         CorruptStoreError, match=r"damaged.*Nothing was deleted.*lab\.db\.corrupt-.*Start again"
     ) as raised:
         Database.open(home)
-    (name,) = databases_aside(home)
+    (name,) = renamed_databases(home)
     assert re.fullmatch(r"lab\.db\.corrupt-\d{8}T\d{6}Z", name)
     assert name in str(raised.value)
     assert (home / name).read_bytes() == damaged
     assert not (home / "lab.db").exists()
     with Database.open(home) as db:
         assert projects.projects(db) == []
-    assert databases_aside(home) == [name]
+    assert renamed_databases(home) == [name]
 
 
 def test_the_write_ahead_log_is_renamed_with_it(home: Path, tmp_path: Path) -> None:
     Database.open(home).close()
-    left = tmp_path / "left"
-    left.mkdir()
+    killed = tmp_path / "left"
+    killed.mkdir()
     with Database.open(home) as db:
         projects.create_project(db, "old", "m", "h", "s", 0, [])
         for path in home.glob("lab.db*"):  # as a killed process leaves them
-            (left / path.name).write_bytes(path.read_bytes())
-    wrong_page(left / "lab.db")
-    content, log = ((left / name).read_bytes() for name in ("lab.db", "lab.db-wal"))
+            (killed / path.name).write_bytes(path.read_bytes())
+    wrong_page(killed / "lab.db")
+    content, log = ((killed / name).read_bytes() for name in ("lab.db", "lab.db-wal"))
     assert len(log) > 4096
     with pytest.raises(CorruptStoreError):
-        Database.open(left)
-    main, shm, wal = aside(left)
+        Database.open(killed)
+    main, shm, wal = renamed_files(killed)
     assert (shm, wal) == (f"{main}-shm", f"{main}-wal")
-    assert (left / wal).read_bytes() == log
-    assert (left / main).read_bytes() == content
-    Database.open(left).close()
-    assert aside(left) == [main, shm, wal]
+    assert (killed / wal).read_bytes() == log
+    assert (killed / main).read_bytes() == content
+    Database.open(killed).close()
+    assert renamed_files(killed) == [main, shm, wal]
 
 
 def test_one_renamed_in_the_same_second_is_not_overwritten(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_one_renamed_in_the_same_second_is_not_overwritten(home: Path, monkeypat
         with pytest.raises(CorruptStoreError):
             Database.open(home)
     stem = "lab.db.corrupt-20260101T000000Z"
-    assert {name: (home / name).read_bytes()[:5] for name in databases_aside(home)} == {
+    assert {name: (home / name).read_bytes()[:5] for name in renamed_databases(home)} == {
         stem: b"first",
         f"{stem}-2": b"secon",
         f"{stem}-3": b"third",
@@ -121,7 +121,7 @@ def test_one_of_several_processes_renames_a_corrupt_database(home: Path, script:
         assert err == ""
         outputs.append(out.strip())
     assert sorted(outputs) == ["damaged", "opened", "opened"]
-    assert len(databases_aside(home)) == 1
+    assert len(renamed_databases(home)) == 1
 
 
 def test_a_locked_database_is_not_taken_for_a_corrupt_one(home: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_locked_database_is_not_taken_for_a_corrupt_one(home: Path) -> None:
         with pytest.raises(StoreError, match="locked") as raised:
             Database.open(home, busy_timeout_s=0.1)
     assert not isinstance(raised.value, CorruptStoreError)
-    assert aside(home) == []
+    assert renamed_files(home) == []
 
 
 def test_a_large_file_is_opened_without_reading_it_all(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_an_empty_file_is_a_new_database(home: Path) -> None:
 def test_a_file_that_another_thread_sees_grow_is_not_taken_for_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other thread's check comes between this one's look at the file and its comparison."""
+    """The check of another thread comes between reading the file's size and comparing it."""
     path = tmp_path / "lab.db"
     path.write_bytes(bytes(4096))
     files, stat = OpenFiles(path), Path.stat

@@ -39,7 +39,7 @@ def test_every_connection_has_its_pragmas(db: Database) -> None:
 
 
 def test_only_writes_that_may_be_lost_do_not_wait_for_the_disk(db: Database) -> None:
-    """Also on a connection that was used for the other kind before."""
+    """Also on a connection that was used for the other kind of write before."""
     recorded = []
     for durable in (False, True, False, True):
         with db.write(durable=durable) as conn:
@@ -119,13 +119,13 @@ def test_read_then_write_from_two_processes_loses_nothing(db: Database, home: Pa
 
 
 def test_locked_for_too_long_says_so_and_recovers(db: Database, home: Path) -> None:
-    with Database.open(home, busy_timeout_s=0.2) as impatient:
+    with Database.open(home, busy_timeout_s=0.2) as short_timeout:
         with db.write():
             start = time.monotonic()
             with pytest.raises(StoreError, match=r"another process kept it locked.*doctor.*try again"):
-                put(impatient, "a", 1.0)
+                put(short_timeout, "a", 1.0)
             assert 0.15 < time.monotonic() - start < 5
-        put(impatient, "a", 2.0)
+        put(short_timeout, "a", 2.0)
     assert get(db, "a") == 2.0
 
 
@@ -188,11 +188,11 @@ def test_invalid_urls_are_refused(url: str, message: str) -> None:
         Database.open(url)
 
 
-@pytest.mark.parametrize("where", ["/proc/nobody/lab", "/proc/self/fd", "file/below", "file"])
-def test_a_home_that_cannot_be_written(where: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["/proc/nobody/lab", "/proc/self/fd", "file/below", "file"])
+def test_a_home_that_cannot_be_written(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("I am not a folder")
     with pytest.raises(StoreError, match=r"cannot be used: .*--home"):
-        Database.open(tmp_path / where)
+        Database.open(tmp_path / place)
     assert (tmp_path / "file").read_text() == "I am not a folder"
 
 
@@ -262,7 +262,7 @@ def test_a_disk_that_fails_within_a_transaction_keeps_what_was_committed(home: P
 def test_corruption_found_while_the_database_is_open(db: Database, home: Path) -> None:
     with db.read() as conn:
         page = conn.exec_driver_sql("SELECT rootpage FROM sqlite_master WHERE name = 'votes'").scalar_one()
-    db.close()  # folds the log into the file; the next use opens it anew
+    db.close()  # checkpoints the log into the file; the next use opens it again
     with (home / "lab.db").open("r+b") as file:
         file.seek((page - 1) * 4096)
         file.write(b"\xa5" * 4096)
@@ -337,7 +337,7 @@ LOSSES = [delete_home, delete_home_and_make_an_empty_one, restore_a_copy, open_a
 def test_a_database_that_was_deleted_or_replaced_is_neither_written_nor_read(
     db: Database, home: Path, lose: Callable
 ) -> None:
-    """SQLite itself would go on with the deleted file, and what it stores there is lost."""
+    """SQLite itself would continue with the deleted file, and everything written to it would be lost."""
     put(db, "a", 1.0)
     lose(home)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Somebody leaves a lab: no row names them any more, what others said stays, and what was learnt from stays the same."""
+"""Erasing a person: no row contains their name any more, the data of others stays, and reward models stay usable."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def lab(db: Database, home: Path, project: Project) -> int:
 
 
 def everything(db: Database, home: Path) -> str:
-    """All that the store and the reports hold."""
+    """All data of the store and the reports."""
     with db.read() as conn:
         rows = [str(list(conn.execute(select(table)))) for table in t.metadata.sorted_tables]
     return "\n".join(rows + [file.read_text() for file in home.glob("reward_models/*/report.json")])
@@ -80,11 +80,11 @@ def test_an_erased_name_is_gone_from_every_table_and_others_stay(
 def test_votes_of_an_erased_person_stay_anonymous(db: Database, home: Path, project: Project, lab: int) -> None:
     erase_person_data(db, home, "Ann", votes=False)
     assert votes.vote_counts(db, project.id)[Source.HUMAN][Choice.FIRST] == 2
-    nobody, bob = sorted(votes.voters(db, project.id, Source.HUMAN), reverse=True)
-    assert (nobody.startswith("visitor-"), bob) == (True, "Bob")
-    assert set(blind_tests.answers(db, 1)) == {nobody, "Bob"}
+    anonymous, bob = sorted(votes.voters(db, project.id, Source.HUMAN), reverse=True)
+    assert (anonymous.startswith("visitor-"), bob) == (True, "Bob")
+    assert set(blind_tests.answers(db, 1)) == {anonymous, "Bob"}
     model = reward_models.get_reward_model(db, lab)
-    assert model.report == {"annotators": [nobody, "Bob"], "weights": {nobody: 2}}
+    assert model.report == {"annotators": [anonymous, "Bob"], "weights": {anonymous: 2}}
     assert json.loads((home / model.path / "report.json").read_text()) == model.report
 
 

@@ -1,4 +1,4 @@
-"""Who may read a lab's files: its owner."""
+"""Only the owner may read the files of a lab."""
 
 import os
 import stat
@@ -65,7 +65,7 @@ def test_a_folder_with_other_things_in_it_becomes_a_private_home(tmp_path):
 
 
 def test_the_engines_files_are_private(tmp_path):
-    """The engine opens the database when it has its log, its output and its lock."""
+    """The engine opens the database after it has created its log, its output and its lock."""
     names = ("engine.lock", "engine.log", "engine.log.1", "engine.out")
     for name in names:
         (tmp_path / name).touch()

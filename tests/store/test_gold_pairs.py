@@ -1,4 +1,4 @@
-"""Gold pairs: who is shown them and when, what people's answers on them say, and what follows from that."""
+"""Gold pairs: who gets them and when, the accuracy of people on them, and the consequences."""
 
 import itertools
 from collections.abc import Callable
@@ -23,8 +23,8 @@ HALF_GOLD = LabellingConfig(gold_rate=0.5)
 PAUSE = LabellingConfig(gold_rate=0.5, gold_rule="pause", gold_answers=5, gold_bound=0.7)
 
 
-def cast(db: Database, pair: Pair, who: str, choice: Choice = Choice.FIRST) -> Vote:
-    return votes.cast_vote(db, Vote(f"{who}-{next(CLICK)}", pair.id, who, Source.HUMAN, choice, True))
+def cast(db: Database, pair: Pair, annotator: str, choice: Choice = Choice.FIRST) -> Vote:
+    return votes.cast_vote(db, Vote(f"{annotator}-{next(CLICK)}", pair.id, annotator, Source.HUMAN, choice, True))
 
 
 def make_gold(db: Database, project: Project, pairs: list[Pair]) -> None:
@@ -33,21 +33,21 @@ def make_gold(db: Database, project: Project, pairs: list[Pair]) -> None:
         gold_pairs.mark_gold(db, project.id, "eve", cast(db, pair, "eve").id, True)
 
 
-def shown(db: Database, project: Project, who: str, count: int, rules: LabellingConfig) -> list[int]:
-    """The pairs that a person gets one after the other, answering each."""
+def answer_pairs(db: Database, project: Project, annotator: str, count: int, rules: LabellingConfig) -> list[int]:
+    """Let a person answer up to `count` pairs; returns their ids in order."""
     ids = []
     for _ in range(count):
-        lease = pair_leases.lease_pair(db, project.id, who, rules)
+        lease = pair_leases.lease_pair(db, project.id, annotator, rules)
         if lease is None:
             break
         ids.append(lease.pair.id)
-        vote = Vote(f"{who}-{next(CLICK)}", lease.pair.id, who, Source.HUMAN, Choice.FIRST, True)
+        vote = Vote(f"{annotator}-{next(CLICK)}", lease.pair.id, annotator, Source.HUMAN, Choice.FIRST, True)
         pair_leases.vote_on_lease(db, vote, rules)
     return ids
 
 
 def draws(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
-    """The numbers from 0 to 9,999 that decide whether a gold pair comes, again and again."""
+    """Fix the random numbers from 0 to 9,999 that decide whether a gold pair comes; they are repeated."""
     cycle = itertools.cycle(numbers)
     monkeypatch.setattr(pair_selection.secrets, "randbelow", lambda _: next(cycle))
 
@@ -57,7 +57,7 @@ def test_gold_pairs_come_at_the_rate_and_never_twice(db, project, make_pairs, mo
     gold, ordinary = {pair.id for pair in pairs[:2]}, [pair.id for pair in pairs[2:]]
     make_gold(db, project, pairs[:2])
     draws(monkeypatch, 4999, 5000)  # below half of 10,000: gold
-    ids = shown(db, project, "ann", 20, HALF_GOLD)
+    ids = answer_pairs(db, project, "ann", 20, HALF_GOLD)
     assert {ids[0], ids[2]} == gold
     assert [i for i in ids if i not in gold] == ordinary
     assert len(ids) == 8
@@ -67,8 +67,8 @@ def test_no_gold_pair_comes_by_default_or_where_nothing_else_is_left(db, project
     pairs = make_pairs(3)
     make_gold(db, project, pairs[:1])
     draws(monkeypatch, 0)
-    assert shown(db, project, "ann", 5, LabellingConfig()) == [pairs[1].id, pairs[2].id]
-    assert shown(db, project, "ann", 5, HALF_GOLD) == []
+    assert answer_pairs(db, project, "ann", 5, LabellingConfig()) == [pairs[1].id, pairs[2].id]
+    assert answer_pairs(db, project, "ann", 5, HALF_GOLD) == []
 
 
 def test_a_gold_pair_on_screen_stays_there_however_long_it_takes(db, project, make_pairs, monkeypatch):
@@ -92,20 +92,20 @@ def test_an_undone_answer_does_not_bring_the_gold_pair_to_the_person_again(db, p
     pairs = make_pairs(4)
     make_gold(db, project, pairs[:1])
     draws(monkeypatch, 0)
-    assert shown(db, project, "ann", 1, HALF_GOLD) == [pairs[0].id]
-    with db.write() as conn:  # as an operator's "Ask again" does it
+    assert answer_pairs(db, project, "ann", 1, HALF_GOLD) == [pairs[0].id]
+    with db.write() as conn:  # as the operator's "Ask again" does
         conn.execute(update(t.votes).where(t.votes.c.annotator == "ann").values(undone_at=1.0))
-    assert shown(db, project, "ann", 9, HALF_GOLD) == [pair.id for pair in pairs[1:]]
+    assert answer_pairs(db, project, "ann", 9, HALF_GOLD) == [pair.id for pair in pairs[1:]]
 
 
 def test_a_gold_pair_is_no_hidden_repeat(db, project, make_pairs):
     pairs = make_pairs(20)
     rules = LabellingConfig(repeats=0.5)
-    first = shown(db, project, "ann", 10, LabellingConfig())
+    first = answer_pairs(db, project, "ann", 10, LabellingConfig())
     own = {vote.pair_id: vote for vote, _ in votes.vote_history(db, project.id, "ann")}
     for pair_id in first:
         gold_pairs.mark_gold(db, project.id, "ann", own[pair_id].id, True)
-    assert shown(db, project, "ann", 10, rules) == [pair.id for pair in pairs[10:]]
+    assert answer_pairs(db, project, "ann", 10, rules) == [pair.id for pair in pairs[10:]]
 
 
 def test_only_the_persons_own_vote_for_one_text_becomes_a_known_answer(db, project, make_pairs):

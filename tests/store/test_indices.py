@@ -1,5 +1,5 @@
-"""Every query finds its rows by an index, and no index is idle: SQLite's plans say so. Small tables may be scanned, all rows of a
-table counted, and the columns in memory read a table once."""
+"""Every query uses an index, and every index is used, according to the query plans of SQLite. Small tables may be
+scanned, all rows of a table counted, and the columns in memory read a table once."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.sqlite
 COUNTED = re.compile(
     r"SELECT count\(\*\) AS count_1 \nFROM (votes|pairs)"
 )  # 200,000 votes: 0.8 ms, by the smallest index
-#: Of the statement that tells of changes (see vote_table): subqueries of one row, and numbers of rows.
+#: For the statement that detects changes (see vote_table): subqueries of one row, and counts of rows.
 CHANGES = {
     "SCAN undone", "SCAN withdrawn", "SCAN gold",
     "SCAN votes USING COVERING INDEX ix_votes_import_id", "SCAN pairs USING COVERING INDEX ix_pairs_import_id",
@@ -54,20 +54,20 @@ SMALL = {
     "blind_tests",
     "tournaments",
 }
-#: Used by the database itself, which looks for what points to a row that is deleted (test_removal).
+#: Used by the database itself, which looks for references to a deleted row (test_project_deletion.py).
 DELETING = {"ix_pairs_second_id", "ix_scores_completion_id"}
 
 
 @pytest.fixture
 def statements(db: Database) -> Iterator[list[tuple[str, object]]]:
-    seen: list[tuple[str, object]] = []
+    recorded: list[tuple[str, object]] = []
 
     def note(_conn, _cursor, sql: str, parameters: object, _context, many: bool) -> None:
         if re.match(r"SELECT|UPDATE|DELETE", sql):
-            seen.append((sql, parameters[0] if many else parameters))
+            recorded.append((sql, parameters[0] if many else parameters))
 
     event.listen(db._reader, "before_cursor_execute", note)
-    yield seen
+    yield recorded
     event.remove(db._reader, "before_cursor_execute", note)
 
 

@@ -1,4 +1,4 @@
-"""Many people at once: no pair twice to one person, none lost, never more votes than wanted while others wait."""
+"""Many people at once: no pair twice for one person, none lost, no more votes than the overlap while other pairs need votes."""
 
 import random
 from collections import Counter
@@ -22,45 +22,47 @@ from rlhf_lab.store.database import Database
 def test_simulated_people_never_get_a_pair_twice_or_a_leased_one(
     db: Database, project: Project, make_pairs: Callable, overlap: int, seed: int
 ) -> None:
-    """A plain simulation: time passes, people look, vote in time or late, or leave; an independent count says what may be."""
+    """A simulation: people get a pair, vote in time or late, or leave; an independent count gives the valid pairs."""
     make_pairs(25)
     rng, rules, now = random.Random(seed), LabellingConfig(overlap=overlap, hold_s=30), 0.0
     people = [f"p{n}" for n in range(8)]
     screen: dict[str, tuple[int, float]] = {}
-    done: dict[str, set[int]] = {who: set() for who in people}
+    done: dict[str, set[int]] = {annotator: set() for annotator in people}
     votes: Counter[int] = Counter()
     for step in range(600):
         now += rng.choice([0.1, 1.0, 5.0])
-        who = rng.choice(people)
-        if who not in screen:
-            free = pair_leases.count_free_pairs(db, project.id, who, rules, now=now)
-            lease = pair_leases.lease_pair(db, project.id, who, rules, now=now)
+        annotator = rng.choice(people)
+        if annotator not in screen:
+            free = pair_leases.count_free_pairs(db, project.id, annotator, rules, now=now)
+            lease = pair_leases.lease_pair(db, project.id, annotator, rules, now=now)
             if lease is None:
-                assert len(done[who]) == 25
+                assert len(done[annotator]) == 25
                 continue
-            assert lease.pair.id not in done[who]
-            if free:  # something wanted was there: then it is that, and nobody else's pair
+            assert lease.pair.id not in done[annotator]
+            if free:  # some pair needed votes: then one of these is given, and not one leased by others
                 remaining = sum(
-                    pair == lease.pair.id and until > now for other, (pair, until) in screen.items() if other != who
+                    pair == lease.pair.id and until > now
+                    for other, (pair, until) in screen.items()
+                    if other != annotator
                 )
                 assert votes[lease.pair.id] + remaining < overlap
-            screen[who] = (lease.pair.id, now + 30)
+            screen[annotator] = (lease.pair.id, now + 30)
         elif rng.random() < 0.8:
-            pair, _ = screen.pop(who)
+            pair, _ = screen.pop(annotator)
             try:
                 pair_leases.vote_on_lease(
-                    db, Vote(f"{step}", pair, who, Source.HUMAN, Choice.TIE, True), rules, now=now
+                    db, Vote(f"{step}", pair, annotator, Source.HUMAN, Choice.TIE, True), rules, now=now
                 )
             except StaleVoteError:
                 continue
-            done[who].add(pair)
+            done[annotator].add(pair)
             votes[pair] += 1
         else:
-            now += 31.0  # everybody hesitates: all leases run out
+            now += 31.0  # nobody votes: all leases expire
     with db.read() as conn:
         rows = conn.exec_driver_sql("SELECT annotator, pair_id FROM votes").all()
     assert len(rows) == len(set(rows)) == sum(votes.values())
-    assert {(who, pair) for who, pairs in done.items() for pair in pairs} == {tuple(row) for row in rows}
+    assert {(annotator, pair) for annotator, pairs in done.items() for pair in pairs} == {tuple(row) for row in rows}
     assert sum(votes.values()) > 50
 
 
@@ -92,7 +94,7 @@ def test_two_processes_share_the_queue_without_a_collision(
     db: Database, home: Path, make_pairs: Callable, script: Callable, overlap: int, each: int
 ) -> None:
     ids = [pair.id for pair in make_pairs(40)]
-    processes = [script(WORKER, who, str(overlap), str(each)) for who in ("ann", "bob")]
+    processes = [script(WORKER, annotator, str(overlap), str(each)) for annotator in ("ann", "bob")]
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     (home / "go").touch()
@@ -101,8 +103,8 @@ def test_two_processes_share_the_queue_without_a_collision(
         out, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, "")
         recorded.append([int(line) for line in out.split()])
-    assert all(len(own) == len(set(own)) == each for own in recorded)
-    assert Counter(recorded[0] + recorded[1]) == dict.fromkeys(ids, overlap)  # every pair, as often as wanted
+    assert all(len(pair_ids) == len(set(pair_ids)) == each for pair_ids in recorded)
+    assert Counter(recorded[0] + recorded[1]) == dict.fromkeys(ids, overlap)  # every pair as often as the overlap
 
 
 ACTIONS = st.lists(
@@ -126,27 +128,33 @@ def test_any_order_of_voting_undoing_and_redoing(db: Database, actions: list[tup
     rules = LabellingConfig(overlap=2)
     done: dict[str, list[int]] = {"a": [], "b": []}
     undone: dict[str, list[int]] = {"a": [], "b": []}
-    for n, (action, who) in enumerate(actions):
+    for n, (action, annotator) in enumerate(actions):
         if action == "vote":
-            lease = pair_leases.lease_pair(db, project.id, who, rules)
+            lease = pair_leases.lease_pair(db, project.id, annotator, rules)
             if lease is None:
-                assert len(done[who]) == 8
+                assert len(done[annotator]) == 8
                 continue
             uuid = f"{project.id}-{n}"
-            done[who].append(
+            done[annotator].append(
                 pair_leases.vote_on_lease(
-                    db, Vote(uuid, lease.pair.id, who, Source.HUMAN, Choice.FIRST, True), rules
+                    db, Vote(uuid, lease.pair.id, annotator, Source.HUMAN, Choice.FIRST, True), rules
                 ).id
             )
-            undone[who].clear()
+            undone[annotator].clear()
         elif action == "undo":
-            lease, last = pair_leases.undo_last_vote(db, project.id, who, rules), done[who].pop() if done[who] else None
+            lease, last = (
+                pair_leases.undo_last_vote(db, project.id, annotator, rules),
+                done[annotator].pop() if done[annotator] else None,
+            )
             assert (lease is None) == (last is None)
-            undone[who] += [] if last is None else [last]
+            undone[annotator] += [] if last is None else [last]
         else:
-            vote, last = pair_leases.redo_last_vote(db, project.id, who), undone[who].pop() if undone[who] else None
+            vote, last = (
+                pair_leases.redo_last_vote(db, project.id, annotator),
+                undone[annotator].pop() if undone[annotator] else None,
+            )
             assert (vote and vote.id) == last
-            done[who] += [] if last is None else [last]
+            done[annotator] += [] if last is None else [last]
     with db.read() as conn:
         live = conn.exec_driver_sql(
             "SELECT votes.id FROM votes JOIN pairs ON pairs.id = pair_id "

@@ -1,5 +1,7 @@
-"""The limits of the queue of people, each on both of its sides: how long a pair is kept, how many are left to others, when a
-pair may come again."""
+"""Limits of the pair queue, each tested on both sides.
+
+Duration of a lease, pairs left for others, and the interval before a hidden repeat.
+"""
 
 import pytest
 
@@ -13,29 +15,29 @@ MINUTE = LabellingConfig(hold_s=60)
 DAY_S = 86_400.0
 
 
-def given(db, project, who, now, rules=MINUTE):
-    result = pair_leases.lease_pair(db, project.id, who, rules, now=now)
+def lease_id(db, project, annotator, now, rules=MINUTE):
+    result = pair_leases.lease_pair(db, project.id, annotator, rules, now=now)
     return result and result.pair.id
 
 
-def vote(db, pair_id, who, now, uuid=""):
-    one = Vote(uuid or f"{who}-{pair_id}", pair_id, who, Source.HUMAN, Choice.FIRST, True)
+def vote(db, pair_id, annotator, now, uuid=""):
+    one = Vote(uuid or f"{annotator}-{pair_id}", pair_id, annotator, Source.HUMAN, Choice.FIRST, True)
     return pair_leases.vote_on_lease(db, one, MINUTE, now=now)
 
 
 @pytest.mark.parametrize(("seconds", "remaining"), [(59.999, True), (60.0, False)])
 def test_a_lease_lasts_until_its_last_second(db, project, make_pairs, seconds, remaining):
     one, two = (pair.id for pair in make_pairs(2))
-    assert given(db, project, "ann", 0.0) == one
+    assert lease_id(db, project, "ann", 0.0) == one
     assert pair_leases.count_active_annotators(db, project.id, seconds) == remaining
-    assert given(db, project, "bob", seconds) == (two if remaining else one)
+    assert lease_id(db, project, "bob", seconds) == (two if remaining else one)
 
 
 @pytest.mark.parametrize(("seconds", "counts"), [(59.999, True), (60.0, False)])
 def test_a_vote_in_time_counts_although_others_have_judged_the_pair(db, project, make_pairs, seconds, counts):
-    """bob gets it too, for nothing else is left."""
+    """bob gets it too, because there is no other pair."""
     (one,) = make_pairs(1)
-    assert [given(db, project, who, 0.0) for who in ("ann", "bob")] == [one.id, one.id]
+    assert [lease_id(db, project, annotator, 0.0) for annotator in ("ann", "bob")] == [one.id, one.id]
     vote(db, one.id, "bob", 1.0)
     if counts:
         assert vote(db, one.id, "ann", seconds).id > 0
@@ -44,34 +46,34 @@ def test_a_vote_in_time_counts_although_others_have_judged_the_pair(db, project,
             vote(db, one.id, "ann", seconds)
 
 
-@pytest.mark.parametrize(("seconds", "remembered"), [(60.0 + DAY_S, True), (60.5 + DAY_S, False)])
-def test_an_expired_lease_is_deleted_after_a_day(db, project, make_pairs, seconds, remembered):
+@pytest.mark.parametrize(("seconds", "is_stored"), [(60.0 + DAY_S, True), (60.5 + DAY_S, False)])
+def test_an_expired_lease_is_deleted_after_a_day(db, project, make_pairs, seconds, is_stored):
     one, two = make_pairs(2)
-    assert given(db, project, "ann", 0.0) == one.id
-    assert given(db, project, "bob", 61.0) == one.id
+    assert lease_id(db, project, "ann", 0.0) == one.id
+    assert lease_id(db, project, "bob", 61.0) == one.id
     vote(db, one.id, "bob", 62.0)
-    assert given(db, project, "ann", seconds) == two.id  # and what is over for more than a day is cleared away
+    assert lease_id(db, project, "ann", seconds) == two.id  # and leases that expired more than a day ago are deleted
     with db.read() as conn:
         leased = sorted(conn.exec_driver_sql("SELECT pair_id FROM leases WHERE annotator = 'ann'").scalars())
-    assert leased == ([one.id, two.id] if remembered else [two.id])
-    with pytest.raises(StaleVoteError, match="others have judged it" if remembered else "not given to you"):
+    assert leased == ([one.id, two.id] if is_stored else [two.id])
+    with pytest.raises(StaleVoteError, match="others have judged it" if is_stored else "not given to you"):
         vote(db, one.id, "ann", seconds)
 
 
 def test_only_own_expired_leases_are_deleted(db, project, make_pairs):
     make_pairs(2)
-    for who in ("ann", "bob"):
-        given(db, project, who, 0.0)
-    given(db, project, "bob", 10 * DAY_S)
+    for annotator in ("ann", "bob"):
+        lease_id(db, project, annotator, 0.0)
+    lease_id(db, project, "bob", 10 * DAY_S)
     with db.read() as conn:
         rows = conn.exec_driver_sql("SELECT annotator, expires_at FROM leases ORDER BY annotator").all()
     assert [tuple(row) for row in rows] == [("ann", 60.0), ("bob", 60.0 + 10 * DAY_S)]
 
 
-@pytest.mark.parametrize(("pairs", "ahead"), [(5, 0), (6, 1)])
-def test_a_pair_is_prefetched_only_if_four_stay_free(db, project, make_pairs, pairs, ahead):
+@pytest.mark.parametrize(("pairs", "prefetched"), [(5, 0), (6, 1)])
+def test_a_pair_is_prefetched_only_if_four_stay_free(db, project, make_pairs, pairs, prefetched):
     make_pairs(pairs)
-    assert len(pair_leases.lease_pairs(db, project.id, "ann", MINUTE, now=0.0)) == 1 + ahead
+    assert len(pair_leases.lease_pairs(db, project.id, "ann", MINUTE, now=0.0)) == 1 + prefetched
 
 
 @pytest.mark.parametrize(("pairs", "requests", "actual"), [(7, 2, 3), (6, 2, 2), (7, 0, 1)])
@@ -80,21 +82,21 @@ def test_no_more_pairs_are_leased_than_requested(db, project, make_pairs, pairs,
     assert len(pair_leases.lease_pairs(db, project.id, "ann", MINUTE, prefetch=requests, now=0.0)) == actual
 
 
-@pytest.mark.parametrize(("votes", "may_come"), [(8, False), (9, True)])
-def test_a_hidden_repeat_comes_after_eight_other_votes_at_the_earliest(db, project, make_pairs, votes, may_come):
-    """Whether one comes is drawn for each person, half of the times here: of twelve some get one."""
+@pytest.mark.parametrize(("votes", "is_possible"), [(8, False), (9, True)])
+def test_a_hidden_repeat_comes_after_eight_other_votes_at_the_earliest(db, project, make_pairs, votes, is_possible):
+    """A repeat comes at random, here with probability 1/2 per person: some of twelve people get one."""
     pairs = make_pairs(10)
     rules, repeated = LabellingConfig(overlap=20, repeats=0.5), []
-    for who in (f"w{n}" for n in range(12)):
+    for annotator in (f"w{n}" for n in range(12)):
         for pair in pairs[:votes]:
             with db.write() as conn:
                 conn.exec_driver_sql(
                     "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at, repeat) "
-                    f"VALUES ('{who}-{pair.id}', {pair.id}, '{who}', 'human', 'first', TRUE, 0, FALSE)"
+                    f"VALUES ('{annotator}-{pair.id}', {pair.id}, '{annotator}', 'human', 'first', TRUE, 0, FALSE)"
                 )
-        result = pair_leases.lease_pair(db, project.id, who, rules, now=0.0)
+        result = pair_leases.lease_pair(db, project.id, annotator, rules, now=0.0)
         repeated += [result.pair.id] if result.repeat else []
-    assert set(repeated) == ({pairs[0].id} if may_come else set())
+    assert set(repeated) == ({pairs[0].id} if is_possible else set())
 
 
 @pytest.mark.parametrize("seconds", [5, 3600])

@@ -131,12 +131,12 @@ Database.open(Path(sys.argv[1])).close()
 """
 
 
-# A lab of schema 0008, the last whose ids were given again.
+# A lab of schema 0008, the last one that reused ids.
 
 
 @cache
 def _old_columns() -> dict[str, str]:
-    """Every table of schema 0008 and its columns, with commas between."""
+    """Every table of schema 0008 and its columns, separated by commas."""
     engine = create_engine("sqlite://")
     with engine.begin() as conn:
         migrations.upgrade(conn, "0008")
@@ -148,7 +148,7 @@ def _old_columns() -> dict[str, str]:
 
 @pytest.fixture
 def old(home: Path, tmp_path: Path) -> Path:
-    """Two projects with a row at least in every table that belongs to one; nothing of the second goes on."""
+    """Two projects with at least one row in every table that belongs to a project; the second has no active run or job."""
     with Database.open(tmp_path / "current") as db:
         for name in ("kept", "leaving"):
             fill(db, projects.create_project(db, name, "assets/model", "abc", "tiny tales", 7, [("Once", "train")]))
@@ -168,7 +168,7 @@ def old(home: Path, tmp_path: Path) -> Path:
 
 
 def _contents(home: Path) -> tuple[dict[str, list], list]:
-    """The rows of every table of schema 0008, and what SQLite finds wrong with the file."""
+    """The rows of every table of schema 0008, and the result of the integrity check of SQLite."""
     with closing(sqlite3.connect(home / "lab.db")) as connection:
         rows = {
             name: connection.execute(f"SELECT {columns} FROM {name} ORDER BY 1, 2").fetchall()
@@ -185,10 +185,10 @@ def _version(home: Path) -> str:
 
 @pytest.mark.sqlite
 def test_a_lab_of_the_version_before_keeps_every_row(old: Path, tmp_path: Path) -> None:
-    before, sound = _contents(old)
+    before, integrity = _contents(old)
     assert {name for name, rows in before.items() if not rows} == {"token_records", "engines", "people", "presence"}
     Database.open(old).close()
-    assert _contents(old) == (before, sound) == (before, [("ok",)])
+    assert _contents(old) == (before, integrity) == (before, [("ok",)])
     Database.open(tmp_path / "new").close()
     assert _ddl(old / "lab.db") == _ddl(tmp_path / "new" / "lab.db")
 

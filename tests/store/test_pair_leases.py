@@ -1,4 +1,4 @@
-"""The queue of people: leases that run out, overlap, hidden repeats, undo and redo, changed answers."""
+"""The pair queue of people: expiring leases, overlap, hidden repeats, undo and redo, changed answers."""
 
 import itertools
 from collections.abc import Callable
@@ -17,21 +17,23 @@ RULES = LabellingConfig(hold_s=60)
 CLICK = itertools.count()
 
 
-def vote(pair_id: int, who: str = "ann", choice: Choice = Choice.FIRST, uuid: str = "") -> Vote:
-    return Vote(uuid or f"{who}-{pair_id}-{choice}", pair_id, who, Source.HUMAN, choice, True)
+def vote(pair_id: int, annotator: str = "ann", choice: Choice = Choice.FIRST, uuid: str = "") -> Vote:
+    return Vote(uuid or f"{annotator}-{pair_id}-{choice}", pair_id, annotator, Source.HUMAN, choice, True)
 
 
-def lease(db: Database, project: Project, who: str, rules: LabellingConfig = RULES, now: float = 0.0) -> int | None:
-    result = pair_leases.lease_pair(db, project.id, who, rules, now=now)
+def lease(
+    db: Database, project: Project, annotator: str, rules: LabellingConfig = RULES, now: float = 0.0
+) -> int | None:
+    result = pair_leases.lease_pair(db, project.id, annotator, rules, now=now)
     return result and result.pair.id
 
 
 def judge(
-    db: Database, project: Project, who: str, choice: Choice = Choice.FIRST, rules: LabellingConfig = RULES
+    db: Database, project: Project, annotator: str, choice: Choice = Choice.FIRST, rules: LabellingConfig = RULES
 ) -> Vote:
-    pair = lease(db, project, who, rules)
+    pair = lease(db, project, annotator, rules)
     assert pair is not None
-    return pair_leases.vote_on_lease(db, vote(pair, who, choice, f"{next(CLICK)}"), rules, now=0.0)
+    return pair_leases.vote_on_lease(db, vote(pair, annotator, choice, f"{next(CLICK)}"), rules, now=0.0)
 
 
 def test_a_pair_is_leased_to_one_person_until_the_lease_expires(db, project, make_pairs):
@@ -39,7 +41,7 @@ def test_a_pair_is_leased_to_one_person_until_the_lease_expires(db, project, mak
     assert lease(db, project, "ann") == one
     assert lease(db, project, "ann", now=59.0) == one  # the same after a reload, and its time begins again
     assert lease(db, project, "bob", now=118.0) == two
-    assert lease(db, project, "cid", now=119.0) == one  # ann's time is over
+    assert lease(db, project, "cid", now=119.0) == one  # ann's lease has expired
     assert pair_leases.vote_on_lease(db, vote(one, "cid"), RULES, now=119.5).annotator == "cid"
     with pytest.raises(StaleVoteError, match="others have judged it"):
         pair_leases.vote_on_lease(db, vote(one), RULES, now=120.0)
@@ -78,11 +80,11 @@ def test_votes_on_pairs_that_were_not_leased_are_refused(db, project, make_pairs
 def test_overlap_is_the_number_of_people_who_get_a_pair(db, project, make_pairs):
     one, two, three = (pair.id for pair in make_pairs(3))
     rules = RULES.replace(overlap=2)
-    recorded = [lease(db, project, who, rules) for who in "abcde"]
+    recorded = [lease(db, project, annotator, rules) for annotator in "abcde"]
     assert recorded == [one, one, two, two, three]
     assert pair_leases.count_free_pairs(db, project.id, "f", rules, now=0.0) == 1
     assert pair_leases.count_free_pairs(db, project.id, "f", rules, now=60.0) == 3
-    assert [lease(db, project, who, rules) for who in "fg"] == [
+    assert [lease(db, project, annotator, rules) for annotator in "fg"] == [
         three,
         one,
     ]  # more than wanted when nothing else is left
@@ -125,9 +127,9 @@ def test_undo_leases_the_pair_again(db, project, make_pairs):
     make_pairs(3)
     first, second = judge(db, project, "ann"), judge(db, project, "ann")
     following = lease(db, project, "ann")
-    back = pair_leases.undo_last_vote(db, project.id, "ann", RULES, now=1.0)
-    assert back is not None
-    assert (back.pair.id, back.expires_at) == (second.pair_id, 61.0)
+    undone = pair_leases.undo_last_vote(db, project.id, "ann", RULES, now=1.0)
+    assert undone is not None
+    assert (undone.pair.id, undone.expires_at) == (second.pair_id, 61.0)
     assert lease(db, project, "ann", now=2.0) == second.pair_id
     pair_leases.vote_on_lease(db, vote(second.pair_id, choice=Choice.TIE), RULES, now=3.0)
     assert lease(db, project, "ann", now=4.0) == following
@@ -135,41 +137,43 @@ def test_undo_leases_the_pair_again(db, project, make_pairs):
     assert first.pair_id != second.pair_id
 
 
-def at_hand(db: Database, project: Project, who: str, rules: LabellingConfig = RULES, now: float = 0.0) -> list[int]:
-    return [one.pair.id for one in pair_leases.lease_pairs(db, project.id, who, rules, now=now)]
+def leased_ids(
+    db: Database, project: Project, annotator: str, rules: LabellingConfig = RULES, now: float = 0.0
+) -> list[int]:
+    return [one.pair.id for one in pair_leases.lease_pairs(db, project.id, annotator, rules, now=now)]
 
 
 def test_the_prefetched_pair_is_leased_too(db, project, make_pairs):
     one, two, three, four, *_ = (pair.id for pair in make_pairs(4 + PAIRS_LEFT_FOR_OTHERS))
-    assert [at_hand(db, project, "ann", now=now) for now in (0.0, 1.0)] == [[one, two]] * 2  # and after a reload
-    assert at_hand(db, project, "bob", now=2.0) == [three, four]
+    assert [leased_ids(db, project, "ann", now=now) for now in (0.0, 1.0)] == [[one, two]] * 2  # and after a reload
+    assert leased_ids(db, project, "bob", now=2.0) == [three, four]
     pair_leases.vote_on_lease(db, vote(one), RULES, now=3.0)
-    assert at_hand(db, project, "ann", now=3.0) == [two]
+    assert leased_ids(db, project, "ann", now=3.0) == [two]
     with pytest.raises(StaleVoteError, match="not given to you"):
         pair_leases.vote_on_lease(db, vote(four, "dan"), RULES, now=4.0)
-    assert at_hand(db, project, "cid", now=62.5)[0] == three  # bob's time for both is over, ann's for two is not
+    assert leased_ids(db, project, "cid", now=62.5)[0] == three  # only ann's second lease is valid
 
 
 def test_nothing_is_prefetched_from_a_small_pool(db, project, make_pairs):
     one, two = (pair.id for pair in make_pairs(2))
-    assert at_hand(db, project, "ann") == [one]
-    assert at_hand(db, project, "bob") == [two]
+    assert leased_ids(db, project, "ann") == [one]
+    assert leased_ids(db, project, "bob") == [two]
     pair_leases.vote_on_lease(db, vote(one), RULES, now=1.0)
-    assert at_hand(db, project, "ann", now=2.0) == [two]  # more than wanted when nothing else is left
+    assert leased_ids(db, project, "ann", now=2.0) == [two]  # more than wanted when nothing else is left
 
 
 def test_an_undone_pair_comes_before_the_one_on_screen(db, project, make_pairs):
     one, two, three, four, *_ = (pair.id for pair in make_pairs(4 + PAIRS_LEFT_FOR_OTHERS))
     for now, pair in ((11.0, one), (12.0, two)):
-        assert at_hand(db, project, "ann", now=now)[0] == pair
+        assert leased_ids(db, project, "ann", now=now)[0] == pair
         pair_leases.vote_on_lease(db, vote(pair), RULES, now=now)
-    assert at_hand(db, project, "ann", now=13.0) == [three, four]
-    pair_leases.undo_last_vote(db, project.id, "ann", RULES, now=4.0)  # the clock was set back meanwhile
-    assert at_hand(db, project, "ann", now=5.0) == [two, three]
+    assert leased_ids(db, project, "ann", now=13.0) == [three, four]
+    pair_leases.undo_last_vote(db, project.id, "ann", RULES, now=4.0)  # the clock was set back in between
+    assert leased_ids(db, project, "ann", now=5.0) == [two, three]
     pair_leases.undo_last_vote(db, project.id, "ann", RULES, now=6.0)
-    assert at_hand(db, project, "ann", now=7.0) == [one, two]
+    assert leased_ids(db, project, "ann", now=7.0) == [one, two]
     pair_leases.redo_last_vote(db, project.id, "ann")
-    assert at_hand(db, project, "ann", now=8.0) == [two, three]
+    assert leased_ids(db, project, "ann", now=8.0) == [two, three]
 
 
 def test_prefetched_pairs_are_shown_next_including_hidden_repeats(db, project, make_pairs):
@@ -212,7 +216,7 @@ def test_votes_undone_before_the_newest_vote_are_not_redone(db, project, make_pa
 def test_own_leases_do_not_make_a_pair_unavailable(db, project, make_pairs):
     make_pairs(2)
     lease(db, project, "ann")
-    free = [pair_leases.count_free_pairs(db, project.id, who, RULES, now=1.0) for who in ("ann", "bob")]
+    free = [pair_leases.count_free_pairs(db, project.id, annotator, RULES, now=1.0) for annotator in ("ann", "bob")]
     assert (
         free,
         pair_leases.count_active_annotators(db, project.id, 1.0),
@@ -228,9 +232,9 @@ def test_a_changed_answer_replaces_the_earlier_one_once(db, project, make_pairs)
     assert (changed.pair_id, changed.first_on_left, changed.choice) == (old.pair_id, old.first_on_left, Choice.SECOND)
     assert (changed.strength, changed.note) == (Strength.MUCH, "sure now")
     assert pair_leases.change_vote(db, project.id, old.id, new) == changed
-    for who, uuid in (("ann", "other"), ("bob", "foreign")):
+    for annotator, uuid in (("ann", "other"), ("bob", "foreign")):
         with pytest.raises(StaleVoteError, match="nothing was changed"):
-            pair_leases.change_vote(db, project.id, old.id, vote(0, who, uuid=uuid))
+            pair_leases.change_vote(db, project.id, old.id, vote(0, annotator, uuid=uuid))
     with pytest.raises(StaleVoteError):
         pair_leases.change_vote(db, project.id, changed.id, vote(0, "bob", uuid="foreign"))
     assert [(v.id, pair.id) for v, pair in votes.vote_history(db, project.id, "ann")] == [(changed.id, old.pair_id)]
@@ -282,10 +286,10 @@ def test_annotator_stats_by_hand(db, project, make_pairs):
     ids = [pair.id for pair in make_pairs(4)]
     outputs = {"ann": "FFS.", "bob": "FST.", "cid": "..TB"}
     choice_by_letter = {"F": Choice.FIRST, "S": Choice.SECOND, "T": Choice.TIE, "B": Choice.BOTH_BAD}
-    for who, letters in outputs.items():
+    for annotator, letters in outputs.items():
         for pair, letter in zip(ids, letters, strict=True):
             if letter != ".":
-                votes.cast_vote(db, vote(pair, who, choice_by_letter[letter]))
+                votes.cast_vote(db, vote(pair, annotator, choice_by_letter[letter]))
     for pair, choice in ((ids[0], Choice.FIRST), (ids[1], Choice.TIE)):
         repeated = Vote(f"r{pair}", pair, "ann", Source.HUMAN, choice, False, repeat=True)
         votes.cast_vote(db, repeated)

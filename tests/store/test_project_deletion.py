@@ -1,4 +1,4 @@
-"""A project's end: what belongs to it goes, row by row, and nothing of another one."""
+"""Deleting a project removes all of its rows and none of another project."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ APART = {"projects", "engines", "people", "presence"}  # all other tables hold w
 
 
 def fill(db: Database, project: Project) -> int:
-    """A row at least in every table that belongs to a project; returns the run."""
+    """Add at least one row to every table that belongs to a project; returns the run."""
     prompt = projects.prompts(db, project.id, "train")[0]
     created = projects.add_completions(db, [NewCompletion(prompt.id, f"text {n}", (n,), "base", n) for n in range(4)])
     one, _ = projects.add_pairs(
@@ -118,7 +118,7 @@ def test_an_open_or_active_project_is_not_deleted(db: Database, project: Project
 
 
 def test_foreign_key_checks_of_a_deletion_use_indices(make_pairs: Callable) -> None:
-    """For each row that goes the database looks for rows that point to it."""
+    """For each deleted row the database looks for rows that reference it."""
     make_pairs(1)
     for table in t.metadata.sorted_tables:
         first = {index.columns[0].name for index in table.indexes if index.dialect_options["sqlite"]["where"] is None}

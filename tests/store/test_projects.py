@@ -103,20 +103,20 @@ def test_two_completions_make_one_pair_in_either_order(db: Database, make_pairs:
 
 def test_invalid_pairs_are_refused(db: Database, project: Project, make_pairs: Callable) -> None:
     (pair,) = make_pairs(1)
-    elsewhere = projects.prompts(db, project.id, "train")[1]
-    (other,) = projects.add_completions(db, [NewCompletion(elsewhere.id, "x", (1,), "base", 0)])
-    stranger = projects.create_project(db, "p", "m", "h", "s", 0, [])
+    other_prompt = projects.prompts(db, project.id, "train")[1]
+    (other,) = projects.add_completions(db, [NewCompletion(other_prompt.id, "x", (1,), "base", 0)])
+    other_project = projects.create_project(db, "p", "m", "h", "s", 0, [])
     a, b = pair.first.id, other.id
     (third,) = projects.add_completions(db, [NewCompletion(pair.prompt.id, "y", (1,), "base", 0)])
     for project_id, first, second in [
         (project.id, a, a),
         (project.id, a, b),
         (project.id, a, 999),
-        (stranger.id, a, third.id),
+        (other_project.id, a, third.id),
     ]:
         with pytest.raises(LabelError, match="two different completions of one prompt"):
             projects.add_pairs(
-                db, project_id, [(a, third.id, "fine"), (first, second, "wrong")][project_id == stranger.id :]
+                db, project_id, [(a, third.id, "fine"), (first, second, "wrong")][project_id == other_project.id :]
             )
     with db.read() as conn:
         assert conn.exec_driver_sql("SELECT count(*) FROM pairs").scalar() == 1

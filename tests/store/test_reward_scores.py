@@ -1,4 +1,4 @@
-"""Scores of completions, and how often reward models foresaw the votes; the expected counts are worked by hand."""
+"""Scores of completions, and how often reward models predicted the votes; expected counts worked by hand."""
 
 import math
 import uuid
@@ -54,8 +54,8 @@ def test_scores_come_back_replaced_and_with_nan(db: Database, project: Project, 
 def test_prediction_accuracy_by_hand(db: Database, project: Project, make_pairs: Callable) -> None:
     """Seven pairs; every side "first" scores 1 and "second" 0 under the old model, the opposite under the new one."""
     p = make_pairs(7)
-    too_early = vote(db, p[0], Choice.FIRST, 5.0)
-    old = model(db, project, 10.0, [too_early])
+    before_model = vote(db, p[0], Choice.FIRST, 5.0)
+    old = model(db, project, 10.0, [before_model])
     other_source = model(db, project, 12.0, [], SIMULATED)
     vote(db, p[0], Choice.FIRST, 15.0, annotator="bob")  # the old model was trained on this pair
     vote(db, p[1], Choice.FIRST, 15.0)  # right

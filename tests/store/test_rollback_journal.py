@@ -1,4 +1,4 @@
-"""A lab on a disk where SQLite's write-ahead log is not safe: the disk is recognised, and nothing is lost without a log."""
+"""A lab on a disk where a write-ahead log of SQLite is not safe: the disk is detected, and no data is lost without the log."""
 
 import multiprocessing
 import sqlite3
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.sqlite
 
 @pytest.fixture
 def rollback(monkeypatch):
-    """Every lab of the test, and of processes that it starts, has a rollback journal."""
+    """All labs of the test, and of processes that it starts, use a rollback journal."""
     monkeypatch.setenv(JOURNAL_VARIABLE, "truncate")
 
 
@@ -184,7 +184,7 @@ def test_an_erased_name_is_in_no_file(home, rollback):
 
 
 def test_a_database_that_a_process_opens_twice_keeps_its_log(tmp_path):
-    """Whoever opens it the second time must not release the locks of the first; another process would then delete the log."""
+    """The second connection must not release the locks of the first one; otherwise another process would delete the log."""
     code = "import sys; from rlhf_lab.store.database import Database; Database.open(sys.argv[1]).close()"
     with Database.open(tmp_path) as first:
         new_project(first)

@@ -23,8 +23,8 @@ from rlhf_lab.store.features import (
 
 def vote(db: Database, pair: Pair, choice: Choice = Choice.FIRST, annotator: str = "ann", **fields: object) -> Vote:
     source = Source.SIMULATED if annotator.startswith("judge:") else Source.HUMAN
-    given = Vote(f"{annotator} {pair.id} {choice}", pair.id, annotator, source, choice, True, **fields)
-    return votes.cast_vote(db, given)
+    new_vote = Vote(f"{annotator} {pair.id} {choice}", pair.id, annotator, source, choice, True, **fields)
+    return votes.cast_vote(db, new_vote)
 
 
 def store(db: Database, *completion_ids: int) -> None:

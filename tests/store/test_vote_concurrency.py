@@ -1,4 +1,4 @@
-"""Votes from several threads and processes at once, a killed writer, and any order of casting and undoing."""
+"""Concurrent votes of several threads and processes, a killed writer, and any order of casting and undoing."""
 
 import os
 import signal
@@ -25,22 +25,22 @@ def all_votes(db: Database) -> list[tuple[str, int, str]]:
 
 def test_threads_repeat_one_click_and_it_counts_once(db: Database, make_pairs: Callable) -> None:
     pairs = make_pairs(20)
-    seen: list[list[Vote]] = [[] for _ in range(6)]
+    results: list[list[Vote]] = [[] for _ in range(6)]
     start = threading.Barrier(6)
 
-    def click(mine: list[Vote]) -> None:
+    def click(result: list[Vote]) -> None:
         start.wait()
         for pair in pairs:
-            mine.append(votes.cast_vote(db, Vote(f"u{pair.id}", pair.id, "ann", Source.HUMAN, Choice.FIRST, True)))
+            result.append(votes.cast_vote(db, Vote(f"u{pair.id}", pair.id, "ann", Source.HUMAN, Choice.FIRST, True)))
 
-    threads = [threading.Thread(target=click, args=(mine,)) for mine in seen]
+    threads = [threading.Thread(target=click, args=(result,)) for result in results]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(all_votes(db)) == 20
-    assert all(mine == seen[0] for mine in seen)
-    assert len(seen[0]) == 20
+    assert all(result == results[0] for result in results)
+    assert len(results[0]) == 20
 
 
 def test_threads_with_two_answers_to_one_pair_and_one_of_them_counts(db: Database, make_pairs: Callable) -> None:
@@ -106,7 +106,7 @@ def test_two_processes_vote_and_none_is_lost_or_doubled(
     assert sorted(uuid for uuid, _, _ in all_votes(db)) == sorted(expected)
     assert (
         outputs[0] == outputs[1]
-    )  # the same row for the same click, whoever came first; the second answer stale in both
+    )  # the same row for the same click, whichever process was first; the second answer is stale in both
     assert len(outputs[0]) == len(outputs[2]) == 100
 
 
@@ -139,12 +139,12 @@ def test_kill_9_loses_nothing_that_was_committed(db: Database, script: Callable,
             assert conn.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
     assert len(outputs) >= after
     assert ids[: len(outputs)] == outputs
-    assert len(ids) <= len(outputs) + 1  # one may have been committed and not yet said
-    assert counts == [20] * len(ids)  # and none by halves
+    assert len(ids) <= len(outputs) + 1  # one may have been committed but not printed
+    assert counts == [20] * len(ids)  # and none partially
     assert projects.create_project(db, "next", "m", "h", "s", 0, []).id > ids[-1]
 
 
-# ---- a plain model: who -> {pair: uuid}, in the order of casting
+# ---- a plain model: annotator -> {pair: uuid}, in the order of casting
 
 
 ACTIONS = st.lists(
@@ -156,18 +156,18 @@ ACTIONS = st.lists(
 )
 
 
-def apply_to_model(live: dict[str, dict[int, str]], known: dict[str, int], action: tuple) -> object:
-    """What must happen: the pair of the vote concerned, "stale", or None."""
-    own = live[action[1]]
+def apply_to_model(live: dict[str, dict[int, str]], pairs_by_uuid: dict[str, int], action: tuple) -> object:
+    """The expected result: the pair of the vote concerned, "stale", or None."""
+    votes_by_pair = live[action[1]]
     if action[0] == "undo":
-        return own.popitem()[0] if own else None
-    _, who, pair, n = action
-    uuid = f"{who}{n}"
-    if uuid in known:
-        return known[uuid]
-    if pair in own:
+        return votes_by_pair.popitem()[0] if votes_by_pair else None
+    _, annotator, pair, n = action
+    uuid = f"{annotator}{n}"
+    if uuid in pairs_by_uuid:
+        return pairs_by_uuid[uuid]
+    if pair in votes_by_pair:
         return "stale"
-    own[pair] = known[uuid] = pair
+    votes_by_pair[pair] = pairs_by_uuid[uuid] = pair
     return pair
 
 
@@ -175,9 +175,9 @@ def apply_to_store(db: Database, project: Project, ids: list[int], action: tuple
     if action[0] == "undo":
         undone = undo_vote(db, project.id, action[1])
         return undone and ids.index(undone.pair_id)
-    _, who, pair, n = action
+    _, annotator, pair, n = action
     try:
-        vote = Vote(f"{project.id}{who}{n}", ids[pair], who, Source.HUMAN, Choice.SECOND, True)
+        vote = Vote(f"{project.id}{annotator}{n}", ids[pair], annotator, Source.HUMAN, Choice.SECOND, True)
         return ids.index(votes.cast_vote(db, vote).pair_id)
     except StaleVoteError:
         return "stale"
@@ -195,12 +195,14 @@ def test_any_order_of_casting_and_undoing(db: Database, actions: list[tuple]) ->
     names: dict[str, int] = {}
     for action in actions:
         assert apply_to_store(db, project, ids, action) == apply_to_model(live, names, action)
-        for who, own in live.items():
-            assert votes.count_unvoted_pairs(db, project.id, who) == 4 - len(own)
-            others = [pair for pair in range(4) if pair not in own]
-            following = min(others, key=lambda pair: (sum(pair in some for some in live.values()), pair), default=None)
-            result = votes.next_unvoted_pair(db, project.id, who)
+        for annotator, votes_by_pair in live.items():
+            assert votes.count_unvoted_pairs(db, project.id, annotator) == 4 - len(votes_by_pair)
+            others = [pair for pair in range(4) if pair not in votes_by_pair]
+            following = min(
+                others, key=lambda pair: (sum(pair in voted for voted in live.values()), pair), default=None
+            )
+            result = votes.next_unvoted_pair(db, project.id, annotator)
             assert (result and ids.index(result.id)) == following
-    total = sum(len(own) for own in live.values())
+    total = sum(len(votes_by_pair) for votes_by_pair in live.values())
     assert votes.vote_counts(db, project.id)[Source.HUMAN][Choice.SECOND] == total
     assert len(label_snapshots.snapshot_labels(db, project.id, Source.HUMAN).vote_ids) == total

@@ -26,8 +26,10 @@ F, S, T, B, SKIP = Choice
 HUMAN, SIMULATED = Source
 
 
-def cast(db, pair, who, choice, source=HUMAN, **values):
-    vote = Vote(f"{pair.id} {who} {values.get('repeat', '')}", pair.id, who, source, choice, True, created_at=1.0)
+def cast(db, pair, annotator, choice, source=HUMAN, **values):
+    vote = Vote(
+        f"{pair.id} {annotator} {values.get('repeat', '')}", pair.id, annotator, source, choice, True, created_at=1.0
+    )
     return votes.cast_vote(db, replace(vote, **values))
 
 
@@ -66,7 +68,7 @@ def test_every_change_is_seen(db, project, make_pairs):
         conn.execute(update(t.pairs).where(t.pairs.c.id == two.id).values(taken_back_at=5.0))
     assert rows(current_votes(db, project.id))[1] == [(one.id, True, False), (two.id, False, False)]
     erase_person_rows(db, "ann", votes=False)
-    cast(db, one, "ann", B, uuid="another")  # somebody else, by a name that is free again
+    cast(db, one, "ann", B, uuid="another")  # another person under the name that is free again
     (visitor,) = {name for _, name, _, _ in rows(current_votes(db, project.id))[0]} - {"ann", "bob"}
     expected = [(pair, visitor if who == "ann" else who, *rest) for pair, who, *rest in expected]
     assert rows(current_votes(db, project.id))[0] == [*expected, (one.id, "ann", B, True)]
@@ -120,7 +122,7 @@ def test_a_state_stays_as_it_was(db, project, make_pairs):
 
 
 def test_counts_by_pair_grow_with_new_votes_and_fall_with_undone_ones(db, project, make_pairs):
-    """Counts of an earlier state are asked for after those of a later one, too."""
+    """Counts of an earlier state are also requested after those of a later one."""
     one, two = make_pairs(2)
 
     def human_answers(table):
@@ -146,7 +148,7 @@ def test_counts_by_pair_grow_with_new_votes_and_fall_with_undone_ones(db, projec
 
 
 def test_an_earlier_state_counts_after_new_pairs_were_counted(db, project, make_pairs):
-    """As a thread does that read its state before another one sampled pairs."""
+    """As in a thread that read its state before another one stored pairs."""
     (one,) = make_pairs(1)
     cast(db, one, "ann", F)
     earlier = current_votes(db, project.id)
@@ -184,7 +186,7 @@ def test_figures_follow_the_votes_by_hand(db, project, make_pairs):
 
 
 def test_quality_reads_the_votes_as_they_are(db, project, make_pairs):
-    """First on the left, second on the left, both bad, and a vote whose sides nobody knows."""
+    """First on the left, second on the left, both bad, and a vote with unknown sides."""
     pairs = make_pairs(5)
     cast(db, pairs[0], "ann", F, response_ms=1500)
     cast(db, pairs[1], "ann", S, first_on_left=False)

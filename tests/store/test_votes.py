@@ -73,8 +73,8 @@ def test_undo_starts_with_the_newest_vote(db: Database, project: Project, make_p
     for pair in (two, one, three):
         votes.cast_vote(db, vote(pair))
     votes.cast_vote(db, vote(one, "bob"))
-    stranger = projects.create_project(db, "other", "m", "h", "s", 0, [])
-    assert undo_vote(db, stranger.id, "ann") is None
+    other_project = projects.create_project(db, "other", "m", "h", "s", 0, [])
+    assert undo_vote(db, other_project.id, "ann") is None
     undone = [undo_vote(db, project.id, "ann") for _ in range(4)]
     assert [v and v.pair_id for v in undone] == [three.id, one.id, two.id, None]
     assert all(v.undone_at is not None for v in undone[:3])
