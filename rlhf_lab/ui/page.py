@@ -23,7 +23,7 @@ from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
 from rlhf_lab.ui.middleware import RequestGuard
 from rlhf_lab.ui.request_checks import RequestChecks
 from rlhf_lab.ui.screens import chat, compare, header, label, people, project, reward, runs, train
-from rlhf_lab.ui.scripts import gradio_assets_route, UI_ASSETS, module_route, module_tags
+from rlhf_lab.ui.scripts import UI_ASSETS, gradio_assets_route, module_route, module_tags
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 OPERATOR_STORAGE_KEY = "rlhf-lab-operator"

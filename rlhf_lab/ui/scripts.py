@@ -1,14 +1,21 @@
-"""The page's JavaScript: ES modules, served from memory at addresses with the hash of all of them.
+"""The page's JavaScript: our ES modules, and the files of Gradio's own page, each compressed once.
 
-Modules import each other by relative addresses. A page therefore never mixes modules of two versions of the lab, and browsers
-may keep them for ever.
+Our modules have the hash of all of them in their address and import each other by relative addresses, so a page never mixes
+modules of two versions of the lab. The names of Gradio's files contain a hash of each. Browsers may keep both for ever.
 """
 
+import gzip
 import hashlib
+import mimetypes
+import re
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 
+from gradio.routes import BUILD_PATH_LIB
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from rlhf_lab.common.bundled_assets import ASSETS
@@ -29,6 +36,8 @@ VERSION = version_of(MODULES)
 #: Relative to the page, which may lie below a proxy's path.
 MODULE_FOLDER = f"lab-assets/{VERSION}"
 CACHE_FOR_EVER = "public, max-age=31536000, immutable"
+#: Of Gradio's files: index-DphvyggB.js.
+HASHED_SCRIPT = re.compile(r".+-[\w-]{8,}\.(js|css)")
 MISSING_MESSAGE = "This lab has no such script. Reload the page: it may be of another version of the lab.\n"
 
 
@@ -56,6 +65,39 @@ def module_route() -> Route:
         source = MODULES.get(request.path_params["path"])
         if source is None or request.path_params["version"] != VERSION:
             return PlainTextResponse(MISSING_MESSAGE, 404)
-        return Response(source, media_type="text/javascript", headers={"cache-control": CACHE_FOR_EVER})
+        return _response(request, _compressed(source), "text/javascript")
 
     return Route("/lab-assets/{version}/{path:path}", endpoint)
+
+
+def gradio_assets_route(folder: Path = Path(BUILD_PATH_LIB)) -> Route:
+    """GET of a file of Gradio's page. Gradio itself compresses it at each request and lets no browser keep it."""
+    names = {path.name for path in folder.iterdir() if path.is_file()}
+
+    @cache
+    def compressed_file(name: str) -> bytes:
+        return gzip.compress((folder / name).read_bytes())
+
+    async def endpoint(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in names:
+            return PlainTextResponse("There is no such file.\n", 404)
+        media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        if not HASHED_SCRIPT.fullmatch(name):  # a font, which is compressed already, or a file whose content may change
+            return FileResponse(folder / name)
+        return _response(request, await run_in_threadpool(compressed_file, name), media_type)
+
+    return Route("/assets/{name:path}", endpoint)
+
+
+@cache
+def _compressed(module: bytes) -> bytes:
+    return gzip.compress(module)
+
+
+def _response(request: Request, compressed: bytes, media_type: str) -> Response:
+    """Browsers may keep it for ever. Clients that do not accept gzip get it uncompressed."""
+    headers = {"cache-control": CACHE_FOR_EVER, "vary": "Accept-Encoding"}
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(gzip.decompress(compressed), media_type=media_type, headers=headers)
+    return Response(compressed, media_type=media_type, headers=headers | {"content-encoding": "gzip"})

@@ -8,7 +8,14 @@ from starlette.testclient import TestClient
 
 from rlhf_lab.ui import scripts
 from rlhf_lab.ui.components.widgets import widget
-from rlhf_lab.ui.scripts import MODULE_FOLDER, MODULES, module_address, module_route, module_tags
+from rlhf_lab.ui.scripts import (
+    MODULE_FOLDER,
+    MODULES,
+    gradio_assets_route,
+    module_address,
+    module_route,
+    module_tags,
+)
 
 
 @pytest.fixture
@@ -36,6 +43,40 @@ def test_a_module_is_served_as_it_is_and_kept_for_ever(client):
 )
 def test_nothing_else_is_served(client, path):
     assert client.get(f"/{path}").status_code == 404
+
+
+@pytest.fixture
+def gradio_files(tmp_path):
+    """A folder like that of Gradio's page, and its client."""
+    folder = tmp_path / "assets"
+    folder.mkdir()
+    (folder / "index-DphvyggB.js").write_text("export const one = 1;\n" * 100)
+    (folder / "plain.js").write_text("2")
+    (tmp_path / "secret-DphvyggB.js").write_text("3")
+    return folder, TestClient(Starlette(routes=[gradio_assets_route(folder)]))
+
+
+def test_a_file_of_gradio_is_compressed_once_and_kept_for_ever(gradio_files):
+    folder, client = gradio_files
+    source = (folder / "index-DphvyggB.js").read_text()
+    replies = [client.get("/assets/index-DphvyggB.js")]
+    (folder / "index-DphvyggB.js").unlink()
+    replies += [client.get("/assets/index-DphvyggB.js", headers=headers) for headers in ({}, {"accept-encoding": ""})]
+    for reply, encoding in zip(replies, ["gzip", "gzip", None], strict=True):
+        assert (reply.text, reply.headers.get("content-encoding")) == (source, encoding)
+        assert reply.headers["content-type"].startswith("text/javascript")
+        assert reply.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert reply.headers["vary"] == "Accept-Encoding"
+
+
+def test_a_file_without_a_hash_in_its_name_is_not_kept(gradio_files):
+    reply = gradio_files[1].get("/assets/plain.js")
+    assert (reply.text, reply.headers.get("cache-control")) == ("2", None)
+
+
+@pytest.mark.parametrize("path", ["none-DphvyggB.js", "../secret-DphvyggB.js", "%2e%2e/secret-DphvyggB.js", "", "."])
+def test_no_other_file_is_served(gradio_files, path):
+    assert gradio_files[1].get(f"/assets/{path}").status_code == 404
 
 
 def test_the_version_depends_on_every_module():
