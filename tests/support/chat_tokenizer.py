@@ -1,4 +1,4 @@
-"""A tokenizer of bytes with control tokens and a chat template, whose ids a test can write by hand."""
+"""A byte tokenizer with control tokens and a chat template, whose ids are easy to write by hand."""
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast

@@ -48,7 +48,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
-    """A home to open; without rows where its tables are on a server."""
+    """A home to open; if its tables are on a server, they are empty."""
     if getattr(request, "param", "sqlite") == "postgresql":  # none in tests/mutation
         url: str = request.getfixturevalue("server")
         engine = create_engine(url)
@@ -61,7 +61,7 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, home:
 
 @pytest.fixture
 def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, store: Path) -> str:
-    """The URL of what `home` opens: a database without a table, which nobody has opened."""
+    """The URL of the database that `home` opens: without tables, and not opened before."""
     url = f"sqlite:///{store / 'lab.db'}"
     if STORE_VARIABLE in os.environ:
         url = empty_database("fresh")
@@ -72,16 +72,16 @@ def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, store
 
 @pytest.fixture(scope="session")
 def server() -> str:
-    """A database of the server with the tables of today, made once: migrations take longer than most tests."""
+    """A database of the server with the current tables, created once because migrations take longer than most tests."""
     url = empty_database("tests")
     Database.open(url).close()
     return url
 
 
 def empty_database(name: str) -> str:
-    """The URL of a database of the server that has just been made."""
+    """The URL of a new database of the server."""
     assert POSTGRES
-    name = f"rlhf_lab_{name}_{os.environ.get('PYTEST_XDIST_WORKER', '')}"  # each process of the tests has its own
+    name = f"rlhf_lab_{name}_{os.environ.get('PYTEST_XDIST_WORKER', '')}"  # each test process has its own
     engine = create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
     with engine.connect() as conn:
         conn.execute(text(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))

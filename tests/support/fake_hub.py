@@ -1,4 +1,4 @@
-"""A fake Hugging Face Hub that serves model folders of this machine, and one that records what is uploaded."""
+"""A fake Hugging Face Hub that serves local model folders, and one that records uploads."""
 
 import json
 import struct
@@ -96,7 +96,7 @@ class FakeHub:
 
 
 class UploadHub:
-    """What would reach the Hub."""
+    """Records what would be uploaded to the Hub."""
 
     def __init__(self, monkeypatch, error=None):
         self.calls, self.error, hub = [], error, self

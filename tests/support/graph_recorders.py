@@ -34,11 +34,11 @@ class Tape(TorchDispatchMode):
         return [str(func) for func, *_ in self.operations if any(name in str(func) for name in WAITS)]
 
     def replay(self):
-        """Like a CUDA graph: the same operations on the same memory, whatever the Python objects are now."""
+        """Like a CUDA graph: the same operations on the same memory, independent of the current Python objects."""
         with torch.no_grad():
             for func, args, kwargs, out in self.operations:
-                again = func(*args, **kwargs)
-                for recorded, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
+                outputs = func(*args, **kwargs)
+                for recorded, new in zip(tree_leaves(out), tree_leaves(outputs), strict=True):
                     if isinstance(recorded, torch.Tensor) and recorded.data_ptr() != new.data_ptr():
                         recorded.copy_(new)
 

@@ -1,9 +1,9 @@
-"""A cat in a grid: every path, value and gradient of it exactly. Float64 and plain loops; imports nothing of ours.
+"""A cat in a grid world: every path, value and gradient is known exactly. Float64 and plain loops; no import from the package.
 
     start   .      meat        into the meat +100 and into the bathtub -10, and the episode is over;
       .    broom   bathtub     onto the broom -1; anywhere else 0; into a wall: the cat stays (and earns that cell's reward).
 
-The cat is drunk: with probability SLIP it moves in one of the three other directions, each as likely. An episode lasts at
+Moves are noisy: with probability SLIP the cat moves in one of the three other directions, equally likely. An episode lasts at
 most HORIZON moves, so the value of a cell depends on the time too. Six cells, four actions, few thousand paths.
 """
 
@@ -24,11 +24,11 @@ class Paths(NamedTuple):
     """All N paths that can happen, (N, HORIZON) unless said otherwise; 0 where an episode is over."""
 
     cells: Tensor  # int64, where the cat is
-    actions: Tensor  # int64, what it wants
-    rewards: Tensor  # what it gets
+    actions: Tensor  # int64, the chosen moves
+    rewards: Tensor  # float64
     mask: Tensor  # bool
-    chance: Tensor  # (N,) the world's share of the probability: product of P(next | cell, action)
-    ended: Tensor  # (N,) bool, in the meat or the bathtub; otherwise the time was up
+    chance: Tensor  # (N,) the probability of the transitions: product of P(next | cell, action)
+    ended: Tensor  # (N,) bool, ended in the meat or the bathtub; otherwise at the horizon
     last: Tensor  # (N,) int64, the cell after the last move
 
 
@@ -42,8 +42,8 @@ def outcomes(cell: int, action: int) -> dict[int, float]:
     """P(next cell | cell, action)."""
     chances: dict[int, float] = {}
     for move in range(ACTIONS):
-        where = destination(cell, move)
-        chances[where] = chances.get(where, 0.0) + (1 - SLIP if move == action else SLIP / (ACTIONS - 1))
+        next_cell = destination(cell, move)
+        chances[next_cell] = chances.get(next_cell, 0.0) + (1 - SLIP if move == action else SLIP / (ACTIONS - 1))
     return chances
 
 

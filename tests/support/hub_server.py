@@ -1,4 +1,4 @@
-"""A small Hub on this machine, for tests with the real client: model pages, file listings, and files in parts."""
+"""A local Hub server for tests with the real client: model pages, file listings, and files in parts."""
 
 import hashlib
 import json
@@ -16,8 +16,8 @@ CHUNK = 20_000
 class HubServer:
     """models: Hub id -> folder. The weights stop in the middle until `go_on` is set.
 
-    is_down: every request fails, and so does what is being sent. breaks: how many transfers of the weights break in the middle.
-    requests: (method, path, Range header) of every request.
+    is_down: every request fails, and so does a transfer in progress. breaks: how many transfers of the weights break in
+    the middle. requests: (method, path, Range header) of every request.
     """
 
     def __init__(self) -> None:
@@ -119,23 +119,23 @@ class HubRequestHandler(BaseHTTPRequestHandler):
     def send_file(self, file: Path) -> None:
         content = file.read_bytes()
         first, last = 0, len(content) - 1
-        if wanted := self.headers.get("Range", "").removeprefix("bytes="):
-            start, _, end = wanted.partition("-")
+        if byte_range := self.headers.get("Range", "").removeprefix("bytes="):
+            start, _, end = byte_range.partition("-")
             first, last = int(start), min(int(end), last) if end else last
-        self.send_response(206 if wanted else 200)
+        self.send_response(206 if byte_range else 200)
         for key, value in {
             "Content-Length": str(last + 1 - first), "Content-Range": f"bytes {first}-{last}/{len(content)}",
             "ETag": f'"{digest(file)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes",
         }.items():  # fmt: skip
-            if wanted or key != "Content-Range":
+            if byte_range or key != "Content-Range":
                 self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":
-            reads_header = wanted.startswith("0-") and wanted != "0-"
+            reads_header = byte_range.startswith("0-") and byte_range != "0-"
             self.send_parts(content[first : last + 1], file.suffix == ".safetensors" and not reads_header)
 
     def send_parts(self, content: bytes, is_weights: bool) -> None:
-        """Of the weights the first chunk, then the rest when the test lets it."""
+        """Send the first chunk of the weights, and the rest once `go_on` is set."""
         hub = self.server_hub
         self.wfile.write(content[:CHUNK])
         self.wfile.flush()

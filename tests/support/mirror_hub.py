@@ -28,7 +28,7 @@ FAULTS = ("error", "limit", "drop", "drop-after")
 
 
 class MirrorHub:
-    """The repository is what the folder holds, so a new server goes on from there.
+    """The repository is stored in the folder, so a new server continues with it.
 
     faults: of the next requests of a stage, as (stage, fault); a stage is info, create, preupload, batch, object, commit,
     download or squash; faults: error (503), limit (429 with Retry-After), drop (the connection ends without an answer),
@@ -55,7 +55,7 @@ class MirrorHub:
             daemon_threads = True
 
             def handle_error(self, request, client_address) -> None:
-                if not isinstance(sys.exception(), ConnectionError):  # a client that was killed
+                if not isinstance(sys.exception(), ConnectionError):  # the client was killed
                     super().handle_error(request, client_address)
 
         self.server = Server(("127.0.0.1", port), Handler)
@@ -124,7 +124,7 @@ class MirrorHub:
         return commits
 
     def add_commit(self, changes: dict[str, bytes | None]) -> str:
-        """Commit as somebody else does; None deletes a file."""
+        """Commit as another client; None deletes a file."""
         with self.lock:
             files = dict(self.commit()["files"])
             for path, content in changes.items():
@@ -157,8 +157,8 @@ class MirrorHub:
             self.stages.append(stage)
             if self.is_down:
                 return "error"
-            for index, (wanted, fault) in enumerate(self.faults):
-                if wanted == stage:
+            for index, (fault_stage, fault) in enumerate(self.faults):
+                if fault_stage == stage:
                     del self.faults[index]
                     return fault
             fault = self.rng.choice(FAULTS) if self.rng.random() < self.fault_share else ""
@@ -194,7 +194,7 @@ class MirrorHubHandler(BaseHTTPRequestHandler):
             return self.reply(int(fault), b"{}")
         self.is_dropped = fault == "drop-after"
         handler = getattr(self, f"answer_{stage.replace('-', '_')}")
-        if stage != "object":  # whose address is signed, and has no token
+        if stage != "object":  # its address is signed, without a token
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
             if token not in (TOKEN, READ_TOKEN):
                 return self.reply(401, b"{}", {"X-Error-Message": "Invalid credentials in Authorization header"})
@@ -219,7 +219,7 @@ class MirrorHubHandler(BaseHTTPRequestHandler):
         return "object" if path.startswith("objects/") else "info"
 
     def read_body(self) -> bytes | None:
-        """None: the client has gone before it had sent everything."""
+        """None: the client disconnected before it had sent everything."""
         if self.headers.get("Transfer-Encoding") != "chunked":
             size = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(size)

@@ -35,7 +35,8 @@ GEMMA = SHARED | {
     "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4, "pad_token_id": tiny_models.PAD,
     "layer_types": ["sliding_attention", "full_attention"],
 }  # fmt: skip
-#: How Qwen's byte-level tokenizer writes ASCII: itself, a blank as Ġ. No merges: a token a byte, behind the special tokens.
+#: How Qwen's byte-level tokenizer writes ASCII: unchanged, a blank as Ġ. No merges: one token per byte, after the
+#: special tokens.
 LETTERS = {("Ġ" if code == 32 else chr(code)): 5 + code - 32 for code in range(32, 127)}
 
 
@@ -44,7 +45,7 @@ def bytes_of(text):
 
 
 def qwen_words():
-    """Transformers reads every Qwen folder's tokenizer as byte-level BPE, whatever was saved."""
+    """Transformers loads the tokenizer of every Qwen folder as byte-level BPE, whatever was saved."""
     special = {word: i for i, word in enumerate(tiny_models.WORDS[:5])}
     return Qwen2Tokenizer(
         vocab=special | LETTERS, merges=[], unk_token="<unk>", bos_token="<bos>", eos_token="<eos>", pad_token="<eos>"
@@ -58,7 +59,7 @@ TAKEN = {
     "mistral": {"intermediate_size": 64, "head_dim": 16},
 }
 
-#: Other shapes of these families: windows that are shorter than the texts, heads of their own or shared with the embeddings.
+#: Other shapes of these families: windows shorter than the texts, vocabulary heads tied to the embeddings or not.
 VARIANTS = {
     "qwen2 with windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
     "mistral with windows": ("mistral", {"sliding_window": 4}),

@@ -14,16 +14,16 @@ QUICK = {"epochs": 2, "batch_size": 4, "folds": 0, "lora_r": 2, "lora_alpha": 4,
 
 
 def comparisons(count=12, seed=0):
-    """ "happy" is better than "sad", in the middle of other words; four pairs a prompt."""
+    """ "happy" is better than "sad", between other words; four pairs per prompt."""
     generator = torch.Generator().manual_seed(seed)
-    made = []
+    labels = []
     for i in range(count):
         group = i // 4
         before, after = (tiny_models.WORDS[int(torch.randint(5, 35, (1,), generator=generator))] for _ in range(2))
         texts = [f"{before} {word} {word} {after}" for word in ("happy", "sad")]
         ids = [(*tiny_models.ids(text), tiny_models.EOS) for text in texts]
-        made.append(Comparison(tiny_models.PROMPTS[group % 5], *texts, *ids, group=group))
-    return made
+        labels.append(Comparison(tiny_models.PROMPTS[group % 5], *texts, *ids, group=group))
+    return labels
 
 
 def reference_of(backbone, count=24):
@@ -50,10 +50,10 @@ def contradicting():
     """For two prompts "happy" wins, for two others "sad": the same texts, so only grouped folds see it coming wrong."""
     labels = comparisons(16)
     texts = labels[:4]
-    made = []
+    contradictory = []
     for i, c in enumerate(labels):
         t = texts[i % 4]
         pair = ((t.chosen, t.chosen_ids), (t.rejected, t.rejected_ids))
         (chosen, chosen_ids), (rejected, rejected_ids) = pair if c.group % 2 == 0 else pair[::-1]
-        made.append(Comparison("the cat", chosen, rejected, chosen_ids, rejected_ids, group=c.group % 2))
-    return made
+        contradictory.append(Comparison("the cat", chosen, rejected, chosen_ids, rejected_ids, group=c.group % 2))
+    return contradictory

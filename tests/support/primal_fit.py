@@ -1,4 +1,4 @@
-"""The head's fit by Newton's method for the weights themselves, in torch: the reference for core/preference_fit.py."""
+"""The fit of the head by Newton's method in the primal, in torch: the reference for core/preference_fit.py."""
 
 import torch
 from torch import Tensor

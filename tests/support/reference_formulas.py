@@ -1,4 +1,4 @@
-"""Formulas that the tests prove or compare with and that the package itself does not use (docs/FROM_THE_TEXTS.md names them)."""
+"""Formulas that tests check or compare with, but the package does not use (see docs/FROM_THE_TEXTS.md)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -10,7 +10,7 @@ import time
 import uuid
 from pathlib import Path
 
-import huggingface_hub.hf_api  # noqa: F401  what takes long is imported before it begins
+import huggingface_hub.hf_api  # noqa: F401  slow imports come first
 
 from rlhf_lab.backup.hub_mirror import HubMirror
 from rlhf_lab.backup.hub_repository import HubRepository

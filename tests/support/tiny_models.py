@@ -1,7 +1,7 @@
-"""Tiny random models on disk, and independent one-row-at-a-time versions of what the package does in batches.
+"""Tiny random models on disk, and independent computations for one row of what the package computes in batches.
 
-The fixtures of conftest.py hand out folders only; tests load them through the package, so that a mutant of the loading
-code is met too (tests/mutation/mutation_runner.py imports this module afresh around each mutant).
+The fixtures of conftest.py return folders only; tests load them through the package, so that mutants of the loading
+code are tested too (tests/mutation/mutation_runner.py imports this module again for each mutant).
 """
 
 import functools
@@ -93,7 +93,7 @@ def load(folder, dtype=torch.float32):
 
 
 def adapters_of(backbone, *names, seed=5):
-    """Adapters that do something: B is random, not 0."""
+    """Adapters with an effect: B is random, not 0."""
     adapters = Adapters(backbone)
     for i, name in enumerate(names):
         adapters.add(name, r=4, alpha=8, seed=i, trainable=True)
@@ -109,7 +109,7 @@ def disturb(adapters, name, seed=0, scale=0.2):
 
 
 def ids(text):
-    """The ids of a text, word by word; `_` joins what is one token."""
+    """The ids of a text, word by word; `_` joins the words of one token."""
     return [ID[word.replace("_", " ")] for word in text.split()]
 
 
@@ -117,18 +117,18 @@ def ragged(seed=0, rows=5, longest=7):
     """(prompts, responses) of different lengths; some responses end with EOS, one is EOS alone, one is cut."""
     generator = torch.Generator().manual_seed(seed)
 
-    def some(count):
+    def random_ids(count):
         return torch.randint(5, len(WORDS), (count,), generator=generator).tolist()
 
-    prompts = [some(1 + i % 4 * 2) for i in range(rows)]
-    responses = [some(1 + (3 * i) % longest) + [EOS] * (i % 2) for i in range(rows)]
+    prompts = [random_ids(1 + i % 4 * 2) for i in range(rows)]
+    responses = [random_ids(1 + (3 * i) % longest) + [EOS] * (i % 2) for i in range(rows)]
     return prompts, [[EOS], *responses[1:]]
 
 
 def all_logits(backbone, prompt, response):
     """(R, V) float64 logits that predict each response token: one row, no padding, no cache, the model's own head.
 
-    Without the padded rows of the embedding matrix, which stand for no token.
+    Without the padding rows of the embedding matrix, which have no token.
     """
     with torch.no_grad():
         logits = backbone.model(input_ids=torch.tensor([[*prompt, *response]]), use_cache=False).logits[0].double()
@@ -137,7 +137,7 @@ def all_logits(backbone, prompt, response):
 
 
 def teacher_forced(backbone, prompt, response, temperature=1.0):
-    """(R,) float64 log-probability of each response token under whatever adapter is on."""
+    """(R,) float64 log-probability of each response token with the active adapter."""
     logprobs = torch.log_softmax(all_logits(backbone, prompt, response) / temperature, dim=-1)
     return torch.stack([logprobs[i, token] for i, token in enumerate(response)])
 
@@ -147,7 +147,7 @@ def seeded(rows, length, first=0):
 
 
 def weights_hash(backbone):
-    """SHA-256 over the backbone's own tensors, whatever adapters hang on it."""
+    """SHA-256 of the backbone's tensors without adapters."""
     digest = hashlib.sha256()
     for name, value in sorted(backbone.model.state_dict().items()):
         if "lora_" not in name:
@@ -181,12 +181,12 @@ def trainer(folder, dtype=torch.float32, scorer=None, prompts=PROMPTS, gold=None
 
 
 def numbers(metrics):
-    """The metrics that must repeat: all but times, speed and memory."""
+    """The reproducible metrics: all but times, speed and memory."""
     return {k: v for k, v in metrics.items() if not k.startswith(("time/", "memory/")) and k != "eps"}
 
 
 def same(a, b):
-    """Two dicts of tensors, bit for bit."""
+    """Whether two dicts of tensors are equal bit for bit."""
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
@@ -196,13 +196,16 @@ def same(a, b):
 def layer_backends():
     """How this machine can multiply bfloat16 in C: "tiles", "vectors"."""
     compiles = bool(compile.find_compiler()) and compile._openmp() is not None and compile._vector_flags() is not None
-    able = torch.cpu.get_capabilities() if compiles else {}
-    names = {"tiles": able.get("amx_bf16") and compile._request_amx_permission(), "vectors": able.get("avx512_bf16")}
-    return [name for name, there in names.items() if there]
+    capabilities = torch.cpu.get_capabilities() if compiles else {}
+    names = {
+        "tiles": capabilities.get("amx_bf16") and compile._request_amx_permission(),
+        "vectors": capabilities.get("avx512_bf16"),
+    }
+    return [name for name, is_available in names.items() if is_available]
 
 
 def use_layer_backend(name, monkeypatch):
-    """Until the test ends. Loads the kernels again."""
+    """Select the backend until the test ends and reload the kernels."""
     if name == "vectors":
         monkeypatch.setenv(compile.KERNELS_ENV, compile.USE_VECTORS)
     else:
@@ -217,7 +220,7 @@ def _label(prompt, chosen, rejected, **rest):
     return Comparison(prompt, chosen, rejected, (*ids(chosen), EOS), (*ids(rejected), EOS), **rest)
 
 
-#: Whoever gave them likes cats.
+#: Labels of a person who likes cats.
 LABELS = (
     _label("the cat", "cat sat cat", "ran"), _label("moon", "cat cat", "dog ate dog"), _label("moon", "cat ran .", "so"),
     _label("the king and the frog", "cat cat cat sang", "slept bird ."), _label("moon", "sun", "tree", tie=True),
@@ -226,14 +229,14 @@ LABELS = (
 
 
 def learner(folder, algorithm, dtype=torch.float32, scorer=None, **changes):
-    """A small trainer of the algorithm with what is recommended for it, but no clip: scores count tokens. `changes` over that."""
+    """A small trainer with the recommended settings of the algorithm, without a score clip; `changes` override them."""
     shared = {k: v for k, v in SMALL.items() if k not in ("epochs", "minibatches")} | {"seed": 0, "score_clip": None}
     several = {} if algorithm in SINGLE_PASS_ALGORITHMS else {"epochs": 2, "minibatches": 2}
-    own = {"group_size": 2} if algorithm in GROUP_ALGORITHMS else {"cg_iters": 3} if algorithm == "trpo" else {}
+    specific = {"group_size": 2} if algorithm in GROUP_ALGORITHMS else {"cg_iters": 3} if algorithm == "trpo" else {}
     if algorithm in OFFLINE_ALGORITHMS:
         shared, several = {k: v for k, v in shared.items() if k not in ("token_rows", "score_clip")}, {}
-        own = {"label_batch": 4} | ({"rounds": 2, "candidates": 3} if algorithm == "rejection" else {})
-    config = PolicyConfig.for_algorithm(algorithm, **(shared | several | own | changes))
+        specific = {"label_batch": 4} | ({"rounds": 2, "candidates": 3} if algorithm == "rejection" else {})
+    config = PolicyConfig.for_algorithm(algorithm, **(shared | several | specific | changes))
     backbone = load(folder, dtype)
     texts = ("the cat sat .", "a small dog saw the moon . <eos>", "the king")
     task = PolicyTask(PROMPTS, scorer or CountToken(ID["cat"]), PROMPTS[:2], ptx_texts=texts, labels=LABELS)
@@ -244,7 +247,7 @@ def learner(folder, algorithm, dtype=torch.float32, scorer=None, **changes):
 
 
 def midway(folder, algorithm, dtype=torch.float32, **changes):
-    """As it stands after some steps: the policy has left the reference, the values are not 0."""
+    """A trainer as after some steps: the policy differs from the reference, the values are not 0."""
     trainer = learner(folder, algorithm, dtype, **changes)
     disturb(trainer.adapters, "policy", scale=0.05)
     with torch.no_grad():
@@ -265,7 +268,7 @@ def rollout(trainer, rows=6):
 
 
 def weights(trainer):
-    """What is trained."""
+    """The trained tensors."""
     return {k: v for k, v in trainer.state.state_dict()[0].items() if k.startswith(("adapter.", "value.", "critic."))}
 
 
