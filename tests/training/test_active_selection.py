@@ -1,4 +1,4 @@
-"""Which pairs to ask about: against the posterior written out in full, and on texts."""
+"""Selection of informative pairs: against the explicit posterior, and on texts."""
 
 import dataclasses
 import math
@@ -16,22 +16,22 @@ from rlhf_lab.training.reward.active_selection import Candidate, LabelTargets, g
 def problem(seed=0, labelled=5, candidates=9, width=4):
     generator = torch.Generator().manual_seed(seed)
 
-    def some(count):
+    def rows(count):
         return torch.randn(count, width, generator=generator, dtype=torch.float64)
 
-    return some(labelled), some(candidates), some(1)[0]
+    return rows(labelled), rows(candidates), rows(1)[0]
 
 
 def by_inverse(labelled, candidates, weights, ridge, count, margins=None, times=None):
-    """Each time the whole precision matrix: ridge I + sum of p (1 - p) x x'; the chosen ones join as if answered."""
+    """Recomputes the precision matrix, ridge I + sum of p (1 - p) x x', for each choice; chosen pairs count as labelled."""
     rows, chosen = labelled.tolist(), []
     margins, times = list(margins or [0.0] * len(rows)), list(times or [1] * len(rows))
     for _ in range(count):
         precision = ridge * torch.eye(len(weights)).double()
-        for row, margin, often in zip(rows, margins, times, strict=True):
+        for row, margin, repeats in zip(rows, margins, times, strict=True):
             x = torch.tensor(row).double()
             p = 1 / (1 + math.exp(margin - float(x @ weights)))
-            precision += often * p * (1 - p) * torch.outer(x, x)
+            precision += repeats * p * (1 - p) * torch.outer(x, x)
         covariance, gains = torch.linalg.inv(precision), []
         for i, x in enumerate(candidates):
             p = 1 / (1 + math.exp(-float(x @ weights)))
@@ -53,22 +53,23 @@ def test_greedy_selection_equals_the_explicit_posterior():
 
 
 def test_margins_and_repeated_labels_are_part_of_the_posterior():
-    """As in the fit: a label at its margin is as open as one at 0; five equal labels tell five times as much; a tie has none."""
+    """As in the fit: a label at its margin is as uncertain as one at 0, five equal labels count five times, ties have
+    no margin."""
     margins, times = [0.0, 3.0, 1.0, 0.0, 2.0], [1, 5, 1, 9, 2]
-    given = LabelTargets(
+    targets = LabelTargets(
         torch.tensor([True] + [False] * 4), torch.tensor([4.0, *margins[1:]]).double(), torch.tensor(times).double()
     )
     different = 0
     for seed in range(6):
         labelled, candidates, weights = problem(seed)
-        actual = greedy_selection(labelled, candidates, weights, 0.5, 6, given)
+        actual = greedy_selection(labelled, candidates, weights, 0.5, 6, targets)
         assert actual == by_inverse(labelled, candidates, weights, 0.5, 6, margins, times)
         different += actual != greedy_selection(labelled, candidates, weights, 0.5, 6)
     assert different > 0
 
 
 def test_certain_and_labelled_directions_are_not_selected():
-    """Along axis 0 nine labels have been given; on axis 1 the model is sure of the long pair; the short one is open."""
+    """Axis 0 has nine labels; on axis 1 the model is certain of the long pair but not of the short one."""
     labelled = torch.tensor([[3.0, 0.0]] * 9).double()
     candidates = torch.tensor([[3.0, 0.0], [0.0, 9.0], [0.0, 2.0]]).double()
     assert greedy_selection(labelled, candidates, torch.tensor([0.0, 1.0]).double(), 1.0, 1) == [2]
@@ -76,7 +77,7 @@ def test_certain_and_labelled_directions_are_not_selected():
 
 
 def test_duplicates_are_not_selected_together():
-    """Two pairs that say the same, and a third that says less: after one of the two the third tells more."""
+    """Two equal pairs and a less informative third: after one of the two, the third is more informative than the other."""
     candidates = torch.tensor([[4.0, 0.0], [4.0, 0.01], [0.0, 2.0]]).double()
     assert greedy_selection(torch.zeros(1, 2).double(), candidates, torch.zeros(2).double(), 1.0, 2)[1] == 2
     assert sorted(greedy_selection(torch.zeros(1, 2).double(), candidates, torch.zeros(2).double(), 1.0, 99)) == [
@@ -87,7 +88,7 @@ def test_duplicates_are_not_selected_together():
 
 
 def test_texts_unlike_the_labelled_ones_are_selected(llama_folder):
-    """A pair like those that were labelled tells less than one of other words; nothing of the model changes."""
+    """A pair like the labelled ones is less informative than one with other words; the model is not changed."""
     backbone = tiny_models.load(llama_folder)
     adapters, before = Adapters(backbone), tiny_models.weights_hash(backbone)
     labels = comparisons(12)
@@ -108,16 +109,16 @@ def test_texts_unlike_the_labelled_ones_are_selected(llama_folder):
 
 
 def test_selection_uses_margins_counts_and_ties_of_the_labels(llama_folder, monkeypatch):
-    """What `greedy` is handed, worked out by hand: strength 2 of margin 0.5 is 1, one label counts three times, one is a tie."""
+    """The arguments of greedy_selection: strength 2 with margin 0.5 is 1, one label counts three times, one is a tie."""
     arguments = {}
 
-    def noted(labelled, candidates, weights, ridge, count, targets):
+    def record_arguments(labelled, candidates, weights, ridge, count, targets):
         arguments.update(
             labelled=labelled, candidates=candidates, weights=weights, ridge=ridge, count=count, targets=targets
         )
         return [0]
 
-    monkeypatch.setattr("rlhf_lab.training.reward.active_selection.greedy_selection", noted)
+    monkeypatch.setattr("rlhf_lab.training.reward.active_selection.greedy_selection", record_arguments)
     backbone = tiny_models.load(llama_folder)
     labels = comparisons(4)
     labels[0] = dataclasses.replace(labels[0], strength=2.0)

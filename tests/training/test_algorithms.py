@@ -1,4 +1,4 @@
-"""What holds for every algorithm: resuming, splits, first ratios, the trivial task; and what each does that no other does."""
+"""Properties of every algorithm: resuming, micro-batches, first ratios, the trivial task; and the specifics of each."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ def curve(results):
     return [tiny_models.numbers(result.metrics) for result in results]
 
 
-#: An algorithm, or an option that changes what is carried from step to step.
+#: An algorithm, or an option that changes the state between steps.
 VARIANTS = {name: (name, {}) for name in ONLINE_ALGORITHMS} | {
     "critic": ("ppo", {"value_trunk": "critic"}),
     "warmed up": ("ppo", {"value_trunk": "detached", "value_warmup": 2}),
@@ -49,7 +49,7 @@ VARIANTS = {name: (name, {}) for name in ONLINE_ALGORITHMS} | {
 }
 
 
-#: What is carried from step to step by the methods that learn from fixed texts.
+#: The same for offline methods.
 OFFLINE_VARIANTS = {
     "dpo": ("dpo", {}),
     "ipo": ("dpo", {"dpo_loss": "ipo", "label_smoothing": 0.1}),
@@ -182,9 +182,9 @@ def test_a2c_follows_the_gradient_of_its_loss(gpt2_folder):
     update.minibatch_backward(trainer.state, rollout, [torch.arange(3), torch.arange(3, 6)], UpdateStats())
     actual = [p.grad.clone() for p in trainer.state.parameters]
     trainer.state.optimizer.zero_grad()
-    now = trainer.state.policy.evaluate(rollout.batch, trainer.state.config.temperature)
+    evaluated = trainer.state.policy.evaluate(rollout.batch, trainer.state.config.temperature)
     a2c_loss(
-        now.logprobs, now.values, rollout.advantages, rollout.returns, rollout.batch.mask, vf_coef=0.3
+        evaluated.logprobs, evaluated.values, rollout.advantages, rollout.returns, rollout.batch.mask, vf_coef=0.3
     ).loss.backward()
     for expected, gradient in zip(trainer.state.parameters, actual, strict=True):
         torch.testing.assert_close(gradient, expected.grad, rtol=1e-9, atol=1e-12)
@@ -194,8 +194,8 @@ def test_a2c_follows_the_gradient_of_its_loss(gpt2_folder):
 @pytest.mark.parametrize("algorithm", SINGLE_PASS_ALGORITHMS)
 def test_on_policy_updates_equal_the_policy_gradient(gpt2_folder, algorithm):
     """-mean(A log pi) by a plain sum over the tokens of each row."""
-    alone = {"vf_coef": 0.0} if algorithm in VALUE_ALGORITHMS else {}
-    trainer = tiny_models.midway(gpt2_folder, algorithm, torch.float64, whiten_advantages=False, **alone)
+    without_values = {"vf_coef": 0.0} if algorithm in VALUE_ALGORITHMS else {}
+    trainer = tiny_models.midway(gpt2_folder, algorithm, torch.float64, whiten_advantages=False, **without_values)
     rollout = tiny_models.rollout(trainer)
     update.minibatch_backward(trainer.state, rollout, [torch.arange(6)], UpdateStats())
     actual = [p.grad.clone() for p in trainer.adapters.parameters("policy")]
@@ -281,7 +281,7 @@ def test_the_penalty_adapts_to_the_kl_of_the_step(gpt2_folder):
 
 
 def test_step_takes_texts_and_ids_and_any_scores(llama_folder):
-    """The same as `train_on_samples` with a scorer that says the same; texts get their stop token."""
+    """The same as `train_on_samples` with a scorer of the same scores; texts get their stop token."""
     prompts, responses = ["the cat", "moon", "a small dog saw the"], [[9, 10], [0], [12, 13, 14, 0]]
     scores = torch.tensor([1.0, -1.0, 0.5])
 
@@ -320,7 +320,7 @@ def test_step_refuses_bad_arguments(llama_folder):
 
 
 def test_the_value_head_is_trained_only_where_values_are_used(gpt2_folder):
-    """Without a value function the head is no parameter and stays 0."""
+    """Without a value function the head is not trained and stays 0."""
     for algorithm in ONLINE_ALGORITHMS:
         trainer = tiny_models.learner(gpt2_folder, algorithm)
         tiny_models.run(trainer, 1)

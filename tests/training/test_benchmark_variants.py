@@ -1,4 +1,4 @@
-"""benchmarks/ppo_step.py measures the same step, done in other ways: if one does less, its seconds say nothing."""
+"""benchmarks/ppo_step.py compares variants of the same step: a variant that computes less would make the times useless."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all."""
+"""Checkpoints are written completely or not at all."""
 
 import errno
 import json
@@ -61,7 +61,7 @@ def test_round_trip(llama_folder, tmp_path):
 
 
 def test_the_best_checkpoint_is_named_and_can_be_resumed(llama_folder, tmp_path):
-    """It stays whole while the others but the newest two lose what a resume needs; the newest state says which it is."""
+    """It keeps the state for a resume, which all others but the newest two lose; the newest state names it."""
     run, adapters = new_run(tmp_path), adapters_in(llama_folder)
     assert best_step(run) is None
     save(run, adapters, 5, best=None)
@@ -108,8 +108,8 @@ def test_older_checkpoints_keep_the_adapter_alone(llama_folder, tmp_path):
     for step in (1, 2, 3, 4):
         save(run, adapters, step)
     assert checkpoint_steps(run) == [1, 2, 3, 4]
-    kept = [step for step in (1, 2, 3, 4) if (checkpoint_folder(run, step) / TRAINER_FILE).exists()]
-    assert kept == [3, 4]
+    resumable = [step for step in (1, 2, 3, 4) if (checkpoint_folder(run, step) / TRAINER_FILE).exists()]
+    assert resumable == [3, 4]
     assert all((checkpoint_folder(run, step) / ADAPTER_FILE).is_file() for step in (1, 2, 3, 4))
 
 
@@ -144,7 +144,7 @@ def test_newest_intact_step_skips_damaged_adapters(llama_folder, tmp_path):
     assert newest_intact_step(run) == 3
     (checkpoint_folder(run, 3) / TRAINER_FILE).write_bytes(b"")  # no text is written by it
     assert newest_intact_step(run) == 3
-    for step, left in ((3, 2), (2, 1), (1, None)):  # the first has given up what a resume needs
+    for step, left in ((3, 2), (2, 1), (1, None)):  # the first no longer has the state for a resume
         (checkpoint_folder(run, step) / ADAPTER_FILE).write_bytes(b"")
         assert newest_intact_step(run) == left
 
@@ -197,5 +197,7 @@ def test_a_full_disk_keeps_the_last_checkpoint_and_says_so(llama_folder, tmp_pat
         patch.setattr(checkpoints, "save_file", full)
         with pytest.raises(TrainingError, match=r"step 2 could not be written .*No space.* Free some disk space"):
             save(run, adapters, 2)
-    assert sorted(path.name for path in run.iterdir()) == ["step-000001"]  # looked at first: loading would tidy up
+    assert sorted(path.name for path in run.iterdir()) == [
+        "step-000001"
+    ]  # checked first, because loading would clean up
     assert step_of(run) == 1

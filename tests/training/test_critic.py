@@ -36,7 +36,7 @@ def critic_from_reward(folder):
 
 
 def test_a_critic_starts_as_the_reward_model(llama_folder):
-    """Its value where a token has been read is that token's score; the reward model itself is not touched."""
+    """Its value after a token is the score of that token; the reward model is not changed."""
     scorer, trainer = critic_from_reward(llama_folder)
     prompt, response = tiny_models.ids("the cat"), tiny_models.ids("sat . <eos>")
     rows = make_batch(scorer.backbone, [prompt], [response])
@@ -64,9 +64,9 @@ def test_policy_and_critic_learn_from_their_own_loss_alone(llama_folder):
         rollout = tiny_models.rollout(trainer)
         if moves == CRITIC_ADAPTER:
             rollout = rollout._replace(advantages=torch.zeros_like(rollout.advantages))
-        kept = {name: trainer.adapters.tensors(name) for name in ("policy", CRITIC_ADAPTER)}
+        tensors_before = {name: trainer.adapters.tensors(name) for name in ("policy", CRITIC_ADAPTER)}
         trainer.update(rollout, 1e-3)
-        for name, before in kept.items():
+        for name, before in tensors_before.items():
             assert tiny_models.same(trainer.adapters.tensors(name), before) == (name != moves)
 
 
@@ -83,7 +83,7 @@ def test_values_warm_up_before_the_policy_moves(llama_folder):
 
 @pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
 def test_value_only_updates_equal_a_plain_loop(gpt2_folder, algorithm):
-    """Warm-up, of trpo too: as many passes as asked for, each in its own order, token by token with clip and weight."""
+    """Warm-up, also of trpo: the configured number of passes, each in its own order, token by token with clip and weight."""
     settings = {
         "value_trunk": "detached",
         "value_warmup": 2,
@@ -92,7 +92,7 @@ def test_value_only_updates_equal_a_plain_loop(gpt2_folder, algorithm):
         "cliprange_value": 0.05,
         "micro_batch": 2,
     }
-    # The first gradients are clipped and the last are not: Adam would hide a weight that all steps share.
+    # The first gradients are clipped and the last are not, because Adam would hide a factor common to all steps.
     trainer = tiny_models.midway(gpt2_folder, algorithm, torch.float64, max_grad_norm=1.0, **settings)
     rollout, head = tiny_models.rollout(trainer), trainer.state.policy.value_head.linear
     batches = [
@@ -113,8 +113,8 @@ def test_value_only_updates_equal_a_plain_loop(gpt2_folder, algorithm):
             for t in range(len(response)):
                 value = hidden[len(prompt) - 1 + t] @ head.weight[0] + head.bias[0]
                 old, target = float(rollout.values[i, t]), float(rollout.returns[i, t])
-                near = old + (value - old).clamp(-0.05, 0.05)
-                loss = loss + 0.5 * torch.maximum((value - target) ** 2, (near - target) ** 2) / count
+                clipped = old + (value - old).clamp(-0.05, 0.05)
+                loss = loss + 0.5 * torch.maximum((value - target) ** 2, (clipped - target) ** 2) / count
         (0.7 * loss).backward()
         torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
         optimiser.step()
@@ -143,8 +143,8 @@ def test_evaluated_values_are_the_critics(llama_folder):
         assert rollout.values[i, : len(response)].tolist() == pytest.approx(values[:-1], abs=1e-4)
         ended = response[-1] == tiny_models.EOS
         reward = float(scores[i]) - (0.0 if ended else 1.0)
-        rest = reward if ended else reward + values[-1]
-        assert rollout.advantages[i, 0].item() == pytest.approx(rest - values[0], abs=1e-4)
+        expected_return = reward if ended else reward + values[-1]
+        assert rollout.advantages[i, 0].item() == pytest.approx(expected_return - values[0], abs=1e-4)
 
 
 def test_the_exact_kl_is_over_the_whole_vocabulary(gpt2_folder):
@@ -167,7 +167,7 @@ def ptx_backward(trainer, *update_path):
 
 
 def test_pretraining_text_adds_the_gradient_of_its_cross_entropy(gpt2_folder):
-    """With advantages and values of nothing: ptx_coef times the mean over all predicted tokens, a text at a time."""
+    """With zero advantages and values: ptx_coef times the mean over all predicted tokens, a text at a time."""
     trainer = tiny_models.midway(gpt2_folder, "rloo", torch.float64, ptx_coef=0.3, ptx_batch=5, micro_batch=2)
     loss = ptx_backward(trainer, 1, 0, 0)
     actual = [p.grad.clone() for p in trainer.adapters.parameters("policy")]
@@ -208,7 +208,7 @@ def test_pretraining_without_texts(gpt2_folder):
 
 
 def test_state_contains_adaptive_coefficients_and_moments(gpt2_folder):
-    """The penalty's weight and the moments of the scores, through plain numbers."""
+    """The coefficient of the penalty and the moments of the scores, stored as plain numbers."""
     trainer = tiny_models.midway(gpt2_folder, "ppo_penalty", scale_scores=True)
     trainer.state.penalty_controller.value = 0.125
     trainer.state.score_moments.update(torch.tensor([1.0, 4.0, 7.0]))
@@ -231,7 +231,7 @@ def test_scores_are_divided_by_the_running_deviation(gpt2_folder):
 
 
 def test_the_critic_does_not_change_the_policy_gradient(llama_folder):
-    """One minibatch: the policy's gradient with a critic of its own equals that without any values."""
+    """One minibatch: the policy's gradient with a separate critic equals that without a value function."""
     gradients = []
     for settings in ({"value_trunk": "critic"}, {"vf_coef": 0.0}):
         trainer = tiny_models.midway(llama_folder, "ppo", torch.float64, **settings)

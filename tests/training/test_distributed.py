@@ -1,4 +1,4 @@
-"""Several processes train as one: the same numbers from the same rows, whatever the algorithm."""
+"""Several processes train like one: the same numbers from the same rows, for every algorithm."""
 
 import threading
 
@@ -49,17 +49,18 @@ answer(results)
     ids=["on the CPU", "on devices that are not the CPU"],
 )
 def test_two_processes_give_the_numbers_of_one(tmp_path, fake_device):
-    folder, cases = tiny_models.save_llama(tmp_path / "model"), CASES[3:5] if fake_device else CASES  # what sends most
+    folder = tiny_models.save_llama(tmp_path / "model")
+    cases = CASES[3:5] if fake_device else CASES  # those with most communication
     given = {"folder": str(folder), "cases": cases, "fake_device": fake_device}
     alone, together = (launch(tmp_path, CHILD, given, processes) for processes in (1, 2))
-    for case, (metrics, total, _), (actual, sums, everyones) in zip(cases, alone, together, strict=True):
+    for case, (metrics, total, _), (actual, sums, sums_of_all) in zip(cases, alone, together, strict=True):
         for one, two in zip(metrics, actual, strict=True):
             assert one.keys() == two.keys()
             for name in one:
                 # Adapters are float32 and Adam divides by small gradients: sums in another order show up to 2e-5 (an Intel CPU).
                 assert two[name] == pytest.approx(one[name], rel=1e-4, abs=1e-7), (case, name)
         assert sums == pytest.approx(total, rel=1e-7)
-        assert everyones[0] == everyones[1]  # and both hold the same weights, bit for bit
+        assert sums_of_all[0] == sums_of_all[1]  # and both hold the same weights, bit for bit
 
 
 def test_slices_cover_the_rows_in_order():

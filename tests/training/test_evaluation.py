@@ -1,4 +1,4 @@
-"""What a reward model and a policy are worth. Expected: literals, and exact enumeration on a toy."""
+"""Evaluation of a reward model and a policy. Expected values: by hand, and exact enumeration of a small model."""
 
 import math
 import random
@@ -29,7 +29,7 @@ from rlhf_lab.training.policy.rollout import PolicyModel
 
 
 def test_ranking_accuracy_by_hand():
-    """Pairs: right, tie of the judge, wrong, right, undecided by the model (wrong), and one not wanted any more."""
+    """Pairs: right, tie of the judge, wrong, right, undecided by the model (wrong), and one beyond the limit."""
     gold = [(1, 0), (2, 2), (0, 1), (0, 3), (4, 5), (1, 0)]
     scores = [(9, 1), (1, 0), (1, 0), (-1, 2), (3, 3), (1, 0)]
     actual = ranking_accuracy(gold, scores, max_pairs=4)
@@ -77,12 +77,14 @@ def test_standard_error_of_best_of_n_by_hand():
 
 @pytest.mark.parametrize("n", [4, 8])
 def test_standard_error_of_best_of_n_is_that_of_its_gain(n):
-    """Prompts of their own ease, half of them with 8 samples and half with 4; a reward model that is right half of the time."""
+    """Prompts of different difficulty, half with 8 samples and half with 4; a reward model that is right half of the time."""
     rng = random.Random(n)
     distances, errors = [], []
     for _ in range(400):
         gold = [
-            [ease + rng.gauss(0, 1) for _ in range(size)] for size in [8] * 15 + [4] * 15 for ease in [rng.gauss(0, 1)]
+            [difficulty + rng.gauss(0, 1) for _ in range(size)]
+            for size in [8] * 15 + [4] * 15
+            for difficulty in [rng.gauss(0, 1)]
         ]
         scores = [[x + rng.gauss(0, 1) for x in row] for row in gold]
         actual = best_of_n(n, scores, gold)
@@ -106,20 +108,22 @@ def test_paired_difference_by_hand():
     one = [[2.0], [5.0], [4.0], [1.0], [3.0], [0.0], []]
     other = [[1.0], [2.0, 4.0], [0.0, 2.0, 1.0], [6.0], [], [0.0], [9.0]]
     actual = paired_difference(prompts, one, other)
-    half = 2.7764 * math.sqrt(7.3 / 5)
+    half_width = 2.7764 * math.sqrt(7.3 / 5)
     assert (actual.difference, actual.prompts) == (pytest.approx(0.4), 5)
-    assert (actual.low, actual.high) == pytest.approx((0.4 - half, 0.4 + half), rel=4e-3)
-    back = paired_difference(prompts, other, one)
-    assert (back.difference, back.low, back.high) == pytest.approx((-0.4, -actual.high, -actual.low))
+    assert (actual.low, actual.high) == pytest.approx((0.4 - half_width, 0.4 + half_width), rel=4e-3)
+    reversed_difference = paired_difference(prompts, other, one)
+    assert (reversed_difference.difference, reversed_difference.low, reversed_difference.high) == pytest.approx(
+        (-0.4, -actual.high, -actual.low)
+    )
     assert paired_difference(prompts[:4], one[:4], other[:4])[1:] == (None, None, 4)
     assert math.isnan(paired_difference(["a"], [[1.0]], [[]]).difference)
 
 
 def test_paired_difference_ignores_prompt_difficulty():
-    """Ease of sd 5, texts of sd 1: by prompts the interval is sqrt(1 + 25) times as narrow as of two samples on their own."""
+    """Difficulty of sd 5, texts of sd 1: by prompts the interval is sqrt(1 + 25) times narrower than unpaired."""
     rng = random.Random(0)
-    ease = [rng.gauss(0, 5) for _ in range(400)]
-    one, other = ([[easy + by + rng.gauss(0, 1)] for easy in ease] for by in (0.5, 0.0))
+    difficulty = [rng.gauss(0, 5) for _ in range(400)]
+    one, other = ([[easy + by + rng.gauss(0, 1)] for easy in difficulty] for by in (0.5, 0.0))
     actual = paired_difference([str(i) for i in range(400)], one, other)
     assert (actual.high - actual.low) / 2 == pytest.approx(1.96 * math.sqrt(2 / 400), rel=0.1)
     assert actual.low < 0.5 < actual.high

@@ -1,8 +1,9 @@
-"""A short run whose figures were written down before the layers, the rows and the loss were made faster.
+"""A short run against metrics recorded before layers, batches and losses were made faster.
 
-Recorded with PEFT's own three-product layers, left-padded rows under a mask and the full log-softmax. What is fast now is the
-same mathematics, so it walks the same path; the tolerance covers another order of float32 additions in the heads and losses.
-`val/ratio_var` alone was written down anew, from the ratios themselves: it had mixed a mean over tokens with one over updates.
+They were recorded with PEFT's own forward pass (three products), left-padded rows under a mask and the full log-softmax. The
+faster code computes the same function; the tolerance covers another order of float32 additions in heads and losses.
+`val/ratio_var` alone was recorded again, from the ratios themselves: the old definition mixed a mean over tokens with one over
+updates.
 """
 
 import pytest
@@ -65,7 +66,7 @@ def test_three_steps_as_recorded(folders, kind, micro_batch):
 
 
 def test_a_tiny_entropy_bonus_changes_no_number(llama_folder):
-    """Without an entropy bonus the entropy is a figure only; a bonus too small to matter takes the other way there."""
+    """Without an entropy bonus the entropy is only a metric; a negligible bonus uses the other code path."""
     runs = []
     for coefficient in (0.0, 1e-12):
         trainer = tiny_models.trainer(llama_folder, torch.float64, entropy_coef=coefficient)

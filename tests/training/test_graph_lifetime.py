@@ -1,4 +1,4 @@
-"""What a gradient needed is gone before the next forward pass, or its rests cut up the memory that pass wants (glibc's heap)."""
+"""Tensors saved for a gradient are freed before the next forward pass; otherwise they fragment the heap (glibc)."""
 
 import weakref
 
@@ -14,23 +14,23 @@ from rlhf_lab.training.reward.trainer import train_reward
 from rlhf_lab.training.sft import SFTConfig, encode_examples, train_sft
 
 
-class Sign:
-    """Lies in a graph and lives as long as that."""
+class Marker:
+    """Stored in the metadata of a graph; it lives as long as the graph."""
 
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """How many earlier graphs there were at each forward pass that made one."""
-    hidden, layer_states, signs, actual = Backbone.hidden, Backbone.layer_states, [], []
+    """The number of earlier graphs alive at each forward pass that creates one."""
+    hidden, layer_states, markers, actual = Backbone.hidden, Backbone.layer_states, [], []
 
     def alive():
-        return sum(sign() is not None for sign in signs)
+        return sum(marker() is not None for marker in markers)
 
     def watch(states, earlier):
         if states.grad_fn is not None:
-            sign = Sign()
-            states.grad_fn.metadata["sign"] = sign
-            signs.append(weakref.ref(sign))
+            marker = Marker()
+            states.grad_fn.metadata["sign"] = marker
+            markers.append(weakref.ref(marker))
             actual.append(earlier)
         return states
 

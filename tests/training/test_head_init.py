@@ -33,7 +33,7 @@ def fitter_of(ridge=0.5, smoothing=0.0):
 
 
 def layer_scales():
-    """Each layer has half of the spread, and a text a mean square distance of 1 from the mean of the reference."""
+    """Each layer has half of the variance, and texts have a mean square distance of 1 from the mean of the reference."""
     reference = random(40, 2).double()
     squares = (reference - reference.mean(0)).square().mean(0)
     return torch.cat([(squares[part].sum() * LAYERS) ** -0.5 * torch.ones(WIDTH) for part in (slice(3), slice(3, 6))])
@@ -61,9 +61,9 @@ def test_a_head_reads_the_labels_of_its_subset_alone():
     fitter, subset = fitter_of(), [1, 2, 5, 7, 8]
     fit = fitter.fit(subset, torch.ones(ROWS))
     differences = (random(ROWS, 0) - random(ROWS, 1)).double() * layer_scales()
-    nothing, once = torch.zeros(len(subset), dtype=torch.bool), torch.ones(len(subset)).double()
-    nothing[3] = True  # comparison 7 is a tie
-    expected = primal_weights(differences[subset], nothing, MARGINS[subset], once, label_smoothing=0.0, ridge=0.5)
+    ties, counts = torch.zeros(len(subset), dtype=torch.bool), torch.ones(len(subset)).double()
+    ties[3] = True  # comparison 7 is a tie
+    expected = primal_weights(differences[subset], ties, MARGINS[subset], counts, label_smoothing=0.0, ridge=0.5)
     torch.testing.assert_close(fit.scaled_weights, expected, rtol=1e-4, atol=1e-5)
     assert fit.indices == subset
     torch.testing.assert_close(
@@ -81,8 +81,8 @@ def test_held_out_scores_are_near_those_of_fits_without_the_prompt():
         for i in EVERY
     ]
     assert fit.held_out.tolist() == pytest.approx(refitted, abs=0.02)
-    seen = fitter.score_differences(fit, EVERY).tolist()
-    assert max(abs(a - b) for a, b in zip(seen, refitted, strict=True)) > 0.1
+    fitted = fitter.score_differences(fit, EVERY).tolist()
+    assert max(abs(a - b) for a, b in zip(fitted, refitted, strict=True)) > 0.1
 
 
 def test_the_ridge_is_chosen_by_leaving_labels_out():

@@ -1,4 +1,4 @@
-"""A run with a KL budget: limited updates, a learning rate that follows, the unit of the scores, the best checkpoint."""
+"""A run with a KL budget: limited updates, the adapted learning rate, the unit of the scores, the best checkpoint."""
 
 import math
 import statistics
@@ -45,7 +45,7 @@ def sequence_kl(trainer, rollout):
 
 
 def recorded_rollouts(trainer, monkeypatch):
-    """The rollouts of the steps to come."""
+    """Records the rollouts of the following steps."""
     rollouts, update = [], trainer.update
 
     def recording(rollout, lr):
@@ -60,7 +60,7 @@ FIRST_ORDER = {name: values for name, values in ALGORITHMS.items() if name in FI
 
 
 def test_a_target_and_an_update_below_the_rounding_leave_the_learning_rate(llama_folder, monkeypatch):
-    """Of 0.30 nats of rounding a twentieth, 0.015, cannot be told from none: neither an update of 0.002 nor its target."""
+    """With 0.30 nats of rounding a KL below a twentieth of it, 0.015, is noise: an update of 0.002 as well as its target."""
     trainer = budget_trainer(llama_folder, dtype=torch.bfloat16, lr=1e-3, steps=50, beta=0.1)
     values = iter([0.30, 0.302])
     monkeypatch.setattr(kl_budget, "update_kl", lambda *_: next(values))
@@ -71,7 +71,7 @@ def test_a_target_and_an_update_below_the_rounding_leave_the_learning_rate(llama
 
 @pytest.mark.parametrize("name", FIRST_ORDER)
 def test_no_update_is_larger_than_the_limit(llama_folder, name, monkeypatch):
-    """At a learning rate of 0.3 every algorithm would leave a budget of 2 nats far behind; a step may take a tenth of it."""
+    """At a learning rate of 0.3 every algorithm would far exceed a budget of 2 nats; a step may use a tenth of it."""
     settings = FIRST_ORDER[name] | {"algorithm": name, "lr": 0.3, "minibatches": 1, "batch_size": 8}
     if name == "ppo":
         settings |= {"kl_penalty": "loss", "kl_estimator": "k3"}
@@ -188,10 +188,10 @@ def test_the_line_search_of_trpo_subtracts_the_rounding_of_half_precision(llama_
     """A hundredth of the step measures 0.03 nats, all of it rounding; the whole step 0.08 and half of it 0.05, that is 0.02."""
     trainer = tiny_models.midway(llama_folder, "trpo", torch.bfloat16, max_kl=0.03)
     parameters = trainer.adapters.parameters("policy")
-    tried, answers = [], iter([(9.0, 0.03), (-9.0, 0.08), (-9.0, 0.05)])
+    evaluated, answers = [], iter([(9.0, 0.03), (-9.0, 0.08), (-9.0, 0.05)])
 
     def fake_surrogate(*_):
-        tried.append([parameter.detach().clone() for parameter in parameters])
+        evaluated.append([parameter.detach().clone() for parameter in parameters])
         return next(answers)
 
     monkeypatch.setattr(NaturalGradientStep, "evaluate_surrogate", fake_surrogate)
@@ -199,7 +199,7 @@ def test_the_line_search_of_trpo_subtracts_the_rounding_of_half_precision(llama_
     stats = trainer.update(rollout, 1e-3)
     assert stats.extra_metrics["policy/step_kl"] == pytest.approx(0.02)
     assert stats.extra_metrics["policy/step_fraction"] == 0.5
-    for start, hundredth, whole, half in zip(before, *tried, strict=True):
+    for start, hundredth, whole, half in zip(before, *evaluated, strict=True):
         torch.testing.assert_close(hundredth - start, 0.01 * (whole - start), rtol=1e-2, atol=1e-7)
         torch.testing.assert_close(half - start, 0.5 * (whole - start), rtol=1e-2, atol=1e-7)
 
@@ -229,7 +229,7 @@ def test_full_precision_has_no_rounding_to_subtract(llama_folder):
 
 
 def one_minibatch(minibatches):
-    """Only the first minibatch of the first epoch is used for updates, so that nothing is computed after it."""
+    """Use only the first minibatch of the first epoch, so that nothing is computed after its update."""
 
     def first(epoch, batch):
         rows = list(minibatches(epoch, batch))
@@ -247,7 +247,7 @@ def test_the_learning_rate_follows_the_size_of_the_updates(llama_folder, lr, ris
 
 
 def test_the_learning_rate_stays_in_its_range(llama_folder):
-    """From 10^-8 it rises to ten times that, and no further, although every update is far below the target."""
+    """From 10^-8 it rises to ten times that and not further, although every update is far below the target."""
     trainer = budget_trainer(llama_folder, lr=1e-8, steps=50, eval_prompts=())
     for _ in range(12):
         trainer.run_step()
@@ -280,7 +280,7 @@ def test_trpo_takes_no_larger_step_than_the_limit(llama_folder):
 
 
 def test_scores_are_in_sd_of_the_references_own_samples(llama_folder):
-    """The scorer's unit does not matter: the same run for scores 100 times as large and shifted by 50."""
+    """The unit of the scorer does not matter: scores 100 times as large and shifted by 50 give the same run."""
 
     class Shifted(tiny_models.CountToken):
         def scores(self, *args):
@@ -300,7 +300,7 @@ def test_scores_are_in_sd_of_the_references_own_samples(llama_folder):
 def test_the_unit_is_measured_on_the_reference_at_the_runs_own_length(llama_folder):
     scorer = tiny_models.CountToken(CAT)
     trainer = budget_trainer(llama_folder, scorer, max_new_tokens=3)
-    tiny_models.disturb(trainer.adapters, "policy", scale=5.0)  # the policy would write something else
+    tiny_models.disturb(trainer.adapters, "policy", scale=5.0)  # the policy would sample other texts
     trainer.measure_score_unit()
     responses = scorer.seen[0]
     counts = [row.count(CAT) for row in responses]
@@ -363,7 +363,7 @@ def test_score_and_kl_on_held_out_prompts(llama_folder):
         ([(1.0, 2.0), (2.0, 2.5), (1.5, 1.0)], 4),  # 2.5 nats are within 1.3 times the budget of 2
         ([(1.0, 2.0), (2.0, 2.7), (1.5, 1.0)], 6),  # the best score is too far away
         ([(1.0, 2.0), (0.85, 1.0)], 4),  # within a standard error of the peak, which is 0.2
-        ([(1.0, 2.0), (0.85, 1.0), (0.75, 1.0)], 4),  # below it, although not below what came before
+        ([(1.0, 2.0), (0.85, 1.0), (0.75, 1.0)], 4),  # below it, although not below the step before
         ([(9.0, 40.0), (9.0, 50.0)], None),
     ],
 )
@@ -386,7 +386,7 @@ def test_the_best_step_is_the_newest_near_the_peak_within_the_budget(llama_folde
 
 @pytest.mark.parametrize("name", ["ppo", "ppo_penalty", "trpo"])
 def test_resuming_is_exact(llama_folder, tmp_path, name):
-    """Five steps in one go = three steps, a checkpoint, a fresh trainer, two steps: bit for bit, all that steers them too."""
+    """Five steps = three steps, a checkpoint, a new trainer and two steps: bit for bit, including the controllers."""
     settings = ALGORITHMS[name] | {"algorithm": name, "lr": 0.02, "steps": 5, "score_clip": 1.5, "minibatches": 2}
 
     def curve(results):

@@ -1,4 +1,4 @@
-"""The numbers of a step, on a rollout made by hand."""
+"""The metrics of a step, for a rollout constructed by hand."""
 
 import math
 
@@ -159,7 +159,8 @@ def test_ratio_variance_by_hand():
 
 
 def test_ratios_beyond_float32_are_clamped_as_in_the_loss():
-    """exp(100) twice beside 1 twice; the loss counts e^79.8: mean e^79.8 / 2, variance its square, two weights of four tell."""
+    """exp(100) twice and 1 twice; the loss bounds them at e^79.8: mean e^79.8 / 2, variance its square, effective size
+    2 of 4."""
     old, mask = torch.zeros(1, 4), torch.ones(1, 4, dtype=torch.bool)
     new = torch.tensor([[100.0, 100.0, 0.0, 0.0]])
     stats = UpdateStats()
@@ -191,7 +192,7 @@ KL_BUDGET_METRICS = {"policy/update_kl", "policy/update_fraction"}
 
 
 def test_update_metrics_are_left_out_without_policy_updates(gpt2_folder):
-    """A ratio or an entropy of 0 would be a lie: while the values warm up, and where every update was skipped."""
+    """A ratio or an entropy of 0 would be wrong: during the warm-up of the values, and if every update was skipped."""
     trainer = tiny_models.learner(gpt2_folder, "ppo", value_trunk="detached", value_warmup=1)
     warming, learning = (result.metrics.keys() for result in tiny_models.run(trainer, 2))
     assert learning - warming == UPDATE_METRICS | KL_BUDGET_METRICS

@@ -1,4 +1,4 @@
-"""The offline methods: their gradients by plain loops, what they make of ties and counts, rounds of rejection sampling."""
+"""The offline methods: gradients against plain loops, ties and counts of labels, rounds of rejection sampling."""
 
 import dataclasses
 import math
@@ -148,7 +148,8 @@ def test_the_policy_is_measured_only_where_it_is_due(gpt2_folder):
 
 @pytest.mark.parametrize("algorithm", ["dpo", "sft", "rejection"])
 def test_with_a_kl_budget_an_update_is_measured_on_old_responses_and_limited(gpt2_folder, monkeypatch, algorithm):
-    """A hundredfold learning rate: the KL of the whole update is far above a tenth of the budget of 2, that of the rest is below.
+    """With a hundredfold learning rate the KL of the whole update is far above a tenth of the budget of 2; the scaled
+    update is below.
 
     k3 of the responses sampled before the update, one row at a time, in float64.
     """
@@ -181,7 +182,10 @@ def test_with_a_kl_budget_an_update_is_measured_on_old_responses_and_limited(gpt
 
 
 def test_at_the_kl_budget_an_offline_method_stands_still(gpt2_folder, monkeypatch):
-    """Step 5 of 9: the linear schedule is at 5/9 and the warm-up is over. At three quarters of the budget a quarter is left."""
+    """Step 5 of 9: the linear schedule is at 5/9 and the warm-up is over.
+
+    At three quarters of the budget a quarter of the learning rate remains.
+    """
     trainer = tiny_models.learner(gpt2_folder, "sft", kl_budget=4.0, steps=9, sample_every=3, lr=0.01)
     trainer.state.steps_done, trainer.state.measured_kl = 4, 3.0
     assert trainer.state.scheduled_lr() == pytest.approx(0.01 * math.sqrt(5 / 9) * 0.25)
@@ -192,20 +196,23 @@ def test_at_the_kl_budget_an_offline_method_stands_still(gpt2_folder, monkeypatc
     del numbers["measured_kl"]
     resumed.state.load_state_dict(tensors, numbers)  # a checkpoint of an earlier version
     assert resumed.state.measured_kl == 0.0
-    trainer.state.measured_kl = -1.0  # of a few responses k1 may be negative, the KL is not
+    trainer.state.measured_kl = -1.0  # k1 of few responses may be negative, but not the KL
     assert trainer.state.scheduled_lr() == pytest.approx(0.01 * math.sqrt(5 / 9))
     trainer.state.measured_kl = 5.0
     before = tiny_models.weights(trainer)
     monkeypatch.setattr(
         "rlhf_lab.training.policy.kl_budget.update_kl", lambda *_: 1e-9
-    )  # what rounding leaves of no update
+    )  # only the rounding error of an update of 0
     assert trainer.run_step().metrics["lr"] == 0.0
     assert trainer.state.lr == 0.01
     assert all(torch.equal(before[name], weight) for name, weight in tiny_models.weights(trainer).items())
 
 
 def test_after_an_update_that_was_scaled_back_the_next_one_is_limited_too(gpt2_folder):
-    """Although it is not due. Without that the second step left the budget of 2 nats at once, for 15, and nothing leads back."""
+    """Although it is not due.
+
+    Otherwise the second step would exceed the budget of 2 nats with 15, and nothing would reduce it.
+    """
     trainer = tiny_models.learner(gpt2_folder, "sft", kl_budget=2.0, lr=0.5, steps=50, sample_every=40)
     results = [result.metrics for result in tiny_models.run(trainer, 4)]
     assert all(metrics["policy/update_fraction"] < 1.0 for metrics in results)
@@ -223,12 +230,15 @@ def test_the_best_candidate_is_kept():
     """Two prompts with three candidates each; of equal ones the first."""
     rewards = torch.tensor([[1.0, 3.0, 2.0], [0.5, 0.5, -1.0]])
     responses = [[10], [11], [12], [13], [14], [15]]
-    kept = best_texts([[1]] * 3 + [[2]] * 3, responses, rewards)
-    assert kept == [ChosenText([1], [11]), ChosenText([2], [13])]
+    best = best_texts([[1]] * 3 + [[2]] * 3, responses, rewards)
+    assert best == [ChosenText([1], [11]), ChosenText([2], [13])]
 
 
 def test_rounds_sample_with_the_policy_of_their_time(gpt2_folder, monkeypatch):
-    """4 steps in 2 rounds: 2 updates of 4 texts in 2 passes need 4 prompts, 3 candidates each. The base writes the first."""
+    """4 steps in 2 rounds: 2 updates of 4 texts in 2 passes need 4 prompts, 3 candidates each.
+
+    The base model samples the first.
+    """
     trainer = tiny_models.learner(gpt2_folder, "rejection", sample_every=100, lr=0.05, missing_eos_penalty=0.0)
     results = [trainer.run_step()]
     first = list(trainer.state.chosen_texts)
@@ -241,7 +251,7 @@ def test_rounds_sample_with_the_policy_of_their_time(gpt2_folder, monkeypatch):
     assert results[1].metrics["epoch"] == 2.0
     base = tiny_models.learner(gpt2_folder, "rejection", sample_every=100, lr=0.01, missing_eos_penalty=0.0)
     base.run_step()
-    assert base.state.chosen_texts == first  # sampled before anything was learnt
+    assert base.state.chosen_texts == first  # sampled before the first update
 
 
 def test_kept_texts_are_part_of_the_state(gpt2_folder):
@@ -286,7 +296,7 @@ def test_each_reward_term_is_measured(gpt2_folder):
 
 @pytest.mark.parametrize("algorithm", ["dpo", "sft"])
 def test_labels_need_no_scorer(gpt2_folder, algorithm):
-    """The same is learnt and measured; only what tells of scores is left out."""
+    """Training and metrics are the same; only metrics of scores are missing."""
     scored, unscored = (tiny_models.learner(gpt2_folder, algorithm, sample_every=1) for _ in range(2))
     unscored.task = dataclasses.replace(unscored.task, scorer=None)
     for with_scores, without in zip(tiny_models.run(scored, 2), tiny_models.run(unscored, 2), strict=True):

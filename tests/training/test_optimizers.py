@@ -1,4 +1,4 @@
-"""Adam's step in one pass: its numbers by a loop, and a change that everybody sees."""
+"""A fused step of Adam: its values against a loop, and the version counters of the tensors."""
 
 import math
 
@@ -12,11 +12,11 @@ from rlhf_lab.training.policy.train_state import to_device_of
 @pytest.mark.parametrize(("kind", "decay"), [(torch.optim.Adam, 0.0), (torch.optim.AdamW, 0.1)])
 def test_three_steps_equal_a_plain_loop(kind, decay):
     """Kingma & Ba 2015, algorithm 1; decay apart from the gradient by Loshchilov & Hutter 2019. One number at a time."""
-    values, slopes = [[0.5, -2.0], [3.0]], [[[0.1, -3.0], [0.0]], [[0.2, 1.0], [-5.0]], [[-0.1, 0.0], [2.0]]]
+    values, gradients = [[0.5, -2.0], [3.0]], [[[0.1, -3.0], [0.0]], [[0.2, 1.0], [-5.0]], [[-0.1, 0.0], [2.0]]]
     parameters = [torch.nn.Parameter(torch.tensor(row)) for row in values]
     optimiser = make_fused_adam(kind, parameters, lr=0.01, eps=1e-5, weight_decay=decay)
     first, second = ([[0.0] * len(row) for row in values] for _ in range(2))
-    for t, step in enumerate(slopes, 1):
+    for t, step in enumerate(gradients, 1):
         for i, row in enumerate(step):
             parameters[i].grad = torch.tensor(row)
             for j, g in enumerate(row):
@@ -49,7 +49,7 @@ def test_restored_optimizer_state_is_on_the_device_of_a_first_step():
 
 
 def test_a_step_increments_the_version_of_every_tensor():
-    """By which merged weights are known to be of before."""
+    """By which merged weights are recognised as outdated."""
     parameters = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(1))]
     optimiser = make_fused_adam(torch.optim.Adam, parameters, lr=0.01)
     for p in parameters:

@@ -28,7 +28,7 @@ NAN = float("nan")
 
 
 def mid_run(folder, dtype=torch.float64, **changes):
-    """A trainer as it stands after some steps: the policy has left the reference, the values are not 0, step = 1."""
+    """A trainer as after some steps: the policy differs from the reference, the values are not 0, step = 1."""
     trainer = tiny_models.trainer(folder, dtype, **changes)
     tiny_models.disturb(trainer.adapters, "policy", scale=0.05)
     with torch.no_grad():
@@ -38,7 +38,7 @@ def mid_run(folder, dtype=torch.float64, **changes):
 
 
 def weights(trainer):
-    """What is trained."""
+    """The trained tensors."""
     return {k: v for k, v in trainer.state.state_dict()[0].items() if k.startswith(("adapter.", "value."))}
 
 
@@ -134,7 +134,7 @@ class PlainStep:
             optimiser.zero_grad()
 
 
-@pytest.mark.parametrize("entropy_coef", [0.02, 0.0])  # the logits themselves, and without them
+@pytest.mark.parametrize("entropy_coef", [0.02, 0.0])  # with the logits, and without
 def test_a_whole_step_equals_a_plain_loop(entropy_coef, gpt2_folder):
     """Items 1, 2, 5, 9, 12-17, 20 at once: every weight and every figure after three epochs."""
     settings = {
@@ -176,7 +176,7 @@ def test_a_whole_step_equals_a_plain_loop(entropy_coef, gpt2_folder):
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.6}, {"micro_batch": 1, "minibatches": 3}])
 def test_first_ratio_is_one(llama_folder, settings):
-    """In every step, not only at the start: the policy has moved and the old log-probs are its own."""
+    """In every step, not only the first: after updates the old log-probs are those of the updated policy."""
     results = run(tiny_models.trainer(llama_folder, lr=2e-2, **settings), 3)
     assert max(result.metrics["val/first_ratio_deviation"] for result in results) < 1e-6
     assert max(result.metrics["policy/approxkl_avg"] for result in results) > 1e-3
@@ -185,16 +185,16 @@ def test_first_ratio_is_one(llama_folder, settings):
 
 
 def test_in_half_precision_the_first_ratio_is_only_reported(llama_folder):
-    """Old log-probs that are off by 0.01: a figure in bfloat16, where a machine may round otherwise; float32 would stop."""
+    """Old log-probs with an error of 0.01: only a metric in bfloat16, where machines round differently; an error in float32."""
     trainer = mid_run(llama_folder, torch.bfloat16, lr=2e-2)
     assert trainer.run_step().metrics["val/first_ratio_deviation"] < 1e-2
-    assess = trainer.prepare_rollout
+    original = trainer.prepare_rollout
 
-    def off(*args):
-        rollout = assess(*args)
+    def with_error(*args):
+        rollout = original(*args)
         return rollout._replace(old_logprobs=rollout.old_logprobs - 0.01 * rollout.batch.mask)
 
-    trainer.prepare_rollout = off
+    trainer.prepare_rollout = with_error
     metrics = trainer.run_step().metrics
     assert metrics["val/first_ratio_deviation"] == pytest.approx(math.expm1(0.01), abs=1e-2)
     assert metrics["val/first_ratio_deviation"] > 5e-3
@@ -211,19 +211,19 @@ def test_the_controller_is_fed_the_sequence_sum(llama_folder):
     settings = {"kl_controller": "adaptive", "kl_horizon": 10.0, "beta": 0.2}
     measured = mid_run(llama_folder, **settings).run_step().metrics
     assert measured["objective/kl"] > 0.05
-    kept = mid_run(llama_folder, kl_target=measured["objective/kl"], **settings)
-    kept.run_step()
-    assert kept.state.kl_controller.value == 0.2
+    on_target = mid_run(llama_folder, kl_target=measured["objective/kl"], **settings)
+    on_target.run_step()
+    assert on_target.state.kl_controller.value == 0.2
     raised = mid_run(llama_folder, kl_target=measured["objective/kl"] / 1.1, **settings)
     metrics = raised.run_step().metrics
     assert raised.state.kl_controller.value == pytest.approx(0.2 * (1 + 0.1 * 6 / 10))
     assert metrics["objective/kl_coef"] == 0.2
-    steered = raised.state.kl_controller.value
-    assert raised.run_step().metrics["objective/kl_coef"] == steered
+    coefficient = raised.state.kl_controller.value
+    assert raised.run_step().metrics["objective/kl_coef"] == coefficient
 
 
 def test_dropout_is_off_during_training(llama_folder):
-    """The config asks for dropout 0.5. With the gradient on and after a step, equal rows give equal numbers, bit for bit."""
+    """The config has dropout 0.5. With gradients and after a step, equal rows give equal numbers, bit for bit."""
     trainer = mid_run(llama_folder, torch.float32)
     trainer.run_step()
     assert not [module for module in trainer.backbone.model.modules() if module.training]  # its layers and the adapters
@@ -306,7 +306,7 @@ def test_the_backbone_and_the_other_adapters_are_never_trained(llama_folder, dty
 
 
 def test_trained_ids_are_the_sampled_ids(llama_folder):
-    """The model is made to write a token whose text reads as two others; scorer, rollout and records see the one."""
+    """The model samples a token whose text is encoded as two others; scorer, rollout and records get the sampled one."""
     trainer = tiny_models.trainer(llama_folder, scorer=tiny_models.CountToken(tiny_models.ID["not good"]), token_rows=6)
     with torch.no_grad():
         trainer.backbone.model.get_output_embeddings().weight.zero_()
@@ -332,14 +332,16 @@ def test_missing_eos_penalty_in_a_run(tmp_path):
 
 
 def test_resuming_is_exact(llama_folder, tmp_path):
-    """Five steps in one go = two steps, a checkpoint, a fresh backbone and trainer, three steps: bit for bit. A
-    knob was turned and the coefficient steered itself; texts, tokens and every tensor agree too."""
+    """Five steps = two steps, a checkpoint, a new backbone and trainer, three steps: bit for bit.
+
+    With a changed setting and an adaptive coefficient; texts, tokens and every tensor are equal too.
+    """
     settings = {"steps": 5, "lr": 1e-2, "kl_controller": "adaptive", "kl_target": 0.5, "kl_horizon": 20.0}
 
     def gold(prompt, text):
         return len(prompt) + 10 * len(text)
 
-    def begin():
+    def new_trainer():
         return tiny_models.trainer(llama_folder, gold=gold, **settings)
 
     def two_steps(trainer):
@@ -347,14 +349,14 @@ def test_resuming_is_exact(llama_folder, tmp_path):
         trainer.set_live_setting("lr", 7e-3)
         return [first, trainer.run_step()]
 
-    whole = begin()
+    whole = new_trainer()
     expected = [*two_steps(whole), *run(whole, 3)]
-    half = begin()
-    actual = two_steps(half)
+    interrupted = new_trainer()
+    actual = two_steps(interrupted)
     (tmp_path / "run").mkdir(exist_ok=True)
-    save_checkpoint(tmp_path / "run", half.adapters, "policy", *half.state.state_dict())
-    run(half, 1)  # killed later: what came after the checkpoint is lost
-    resumed = begin()
+    save_checkpoint(tmp_path / "run", interrupted.adapters, "policy", *interrupted.state.state_dict())
+    run(interrupted, 1)  # then killed: the step after the checkpoint is lost
+    resumed = new_trainer()
     resumed.state.load_state_dict(*load_latest(tmp_path / "run"))
     assert resumed.steps_done == 2
     actual += run(resumed, 3)
@@ -371,7 +373,7 @@ def test_resuming_is_exact(llama_folder, tmp_path):
 
 
 def test_a_stopped_step_leaves_no_trace(llama_folder):
-    """Stopped between two micro-batches, with gradients half summed: restored in place, the next step is the same."""
+    """Stopped between two micro-batches, with gradients partly summed; after restoring the state the next step is the same."""
 
     class Stop(Exception):
         pass
@@ -389,22 +391,22 @@ def test_a_stopped_step_leaves_no_trace(llama_folder):
     for stop_at in (2, 6, 10):  # in the rollout's forward passes; in the first update; in the third
         trainer = tiny_models.trainer(llama_folder, micro_batch=2)
         actual = curve(run(trainer, 1))
-        kept = trainer.state.state_dict()
+        saved_state = trainer.state.state_dict()
         trainer.state.on_progress = Tick(stop_at)
         with pytest.raises(Stop):
             trainer.run_step()
-        trainer.state.load_state_dict(*kept)
+        trainer.state.load_state_dict(*saved_state)
         trainer.state.on_progress = lambda: None
         actual += curve(run(trainer, 2))
         assert actual == expected
 
 
-# --- nothing from outside changes a run ---
+# --- a run is independent of its surroundings ---
 
 
 def test_same_seed_same_curve(llama_folder):
     first, second = tiny_models.trainer(llama_folder, lr=1e-2), tiny_models.trainer(llama_folder, lr=1e-2)
-    torch.rand(7)  # the global generator is nobody's business
+    torch.rand(7)  # the global generator does not matter
     assert curve(run(first, 4)) == curve(run(second, 4))
     assert tiny_models.same(first.state.state_dict()[0], second.state.state_dict()[0])
     other = tiny_models.trainer(llama_folder, lr=1e-2, seed=1)
@@ -412,7 +414,7 @@ def test_same_seed_same_curve(llama_folder):
 
 
 def test_every_step_samples_new_responses(llama_folder):
-    """One prompt, nothing learnt: what is written still differs from step to step."""
+    """One prompt, no learning: the samples still differ from step to step."""
     trainer = tiny_models.trainer(llama_folder, prompts=("the cat",), lr=1e-8, sample_every=100)
     run(trainer, 3)
     first, second, third = trainer.task.scorer.seen[:3]
@@ -427,7 +429,7 @@ def test_training_leaves_the_global_generator_alone(llama_folder):
 
 
 def test_short_jobs_in_the_middle_of_a_step_change_nothing(llama_folder):
-    """Between minibatches another adapter samples, another reward model scores, adapters come and go: no change."""
+    """Between minibatches another adapter samples, another reward model scores, adapters are added and removed: no change."""
     settings = {"max_new_tokens": 20, "lr": 1e-2}
     quiet = tiny_models.trainer(llama_folder, **settings)
     expected = curve(run(quiet, 3))
@@ -482,12 +484,12 @@ def test_minibatches_cover_every_row_once_an_epoch(llama_folder):
     assert [[len(micro) for micro in part] for part in parts] == [[3, 1], [3]]
     order = torch.cat([micro for part in parts for micro in part])
     assert sorted(order.tolist()) == list(range(7))
-    again = torch.cat([micro for part in trainer.state.minibatches(0, rows) for micro in part])
-    assert torch.equal(order, again)
+    repeated = torch.cat([micro for part in trainer.state.minibatches(0, rows) for micro in part])
+    assert torch.equal(order, repeated)
     lengths = torch.tensor([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)])
     for part in parts:
-        along = lengths[torch.cat(part)].tolist()
-        assert along == sorted(along)  # rows of similar length go together
+        part_lengths = lengths[torch.cat(part)].tolist()
+        assert part_lengths == sorted(part_lengths)  # rows of similar length go together
     other = torch.cat([micro for part in trainer.state.minibatches(1, rows) for micro in part])
     assert not torch.equal(order, other)
 
@@ -497,7 +499,7 @@ def test_minibatches_cover_every_row_once_an_epoch(llama_folder):
     [(9, 4, [3, 2, 2, 2]), (10, 4, [3, 3, 2, 2]), (6, 4, [2, 2, 1, 1]), (2, 3, [1, 1])],
 )
 def test_there_are_as_many_minibatches_as_configured(llama_folder, count, minibatches, sizes):
-    """Of nearly one size: a remainder is neither a tiny update of its own nor one update less."""
+    """Of nearly equal size: a remainder is neither a tiny update nor dropped."""
     trainer = tiny_models.trainer(llama_folder, minibatches=minibatches, micro_batch=8)
     rows = make_batch(trainer.backbone, [[9]] * count, [[20]] * count)
     parts = [torch.cat(minibatch) for minibatch in trainer.state.minibatches(0, rows)]
@@ -561,7 +563,7 @@ def test_learning_rate_is_annealed_to_zero(llama_folder):
     assert [result.metrics["lr"] for result in run(constant, 3)] == [0.008] * 3
 
 
-def some(count):
+def equal_rows(count):
     """Prompts and responses as ids."""
     return [tiny_models.ids("the cat")] * count, [tiny_models.ids("sat . <eos>")] * count
 
@@ -570,22 +572,22 @@ def test_episodes_are_counted_where_batches_differ(llama_folder):
     trainer = tiny_models.trainer(llama_folder)
 
     def step(count):
-        prompts, sampled = some(count)
+        prompts, sampled = equal_rows(count)
         return trainer.step(prompts, sampled, [1.0] * count).metrics["episode"]
 
     assert [step(4), step(8)] == [4, 12]
     tensors, numbers = trainer.state.state_dict()
-    again = tiny_models.trainer(llama_folder)
-    again.state.load_state_dict(tensors, numbers)
-    assert again.state.episodes == 12
+    restored = tiny_models.trainer(llama_folder)
+    restored.state.load_state_dict(tensors, numbers)
+    assert restored.state.episodes == 12
     del numbers["episodes"]  # of a checkpoint from before they were counted
-    again.state.load_state_dict(tensors, numbers)
-    assert again.state.episodes == 2 * 6
+    restored.state.load_state_dict(tensors, numbers)
+    assert restored.state.episodes == 2 * 6
 
 
 def test_too_many_sequences_for_the_horizon_are_refused_before_training(llama_folder):
     trainer = tiny_models.trainer(llama_folder, kl_controller="adaptive", kl_horizon=3.0)
-    prompts, sampled = some(16)
+    prompts, sampled = equal_rows(16)
     before = trainer.state.state_dict()[0]
     with pytest.raises(ConfigError, match=r"n is 16, horizon 3\.0"):
         trainer.step(prompts, sampled, [1.0] * 16)
@@ -593,17 +595,18 @@ def test_too_many_sequences_for_the_horizon_are_refused_before_training(llama_fo
 
 
 def test_equal_scores_change_nothing(llama_folder):
-    """Twelve float32 numbers 12345.678 have another mean than that; whitened, the difference would be an advantage of 1."""
+    """In float32 the mean of twelve times 12345.678 is another number; whitened, the difference would be an advantage of 1."""
     trainer = tiny_models.trainer(llama_folder, beta=0.0, gamma=1.0, lam=1.0)
-    prompts, sampled = some(12)
+    prompts, sampled = equal_rows(12)
     metrics = trainer.step(prompts, sampled, [12345.678] * 12).metrics
     assert abs(metrics["loss/policy_avg"]) < 1e-3
 
 
 def test_the_first_ratio_is_one_with_another_matmul_library(llama_folder, monkeypatch):
-    """And so is the KL of an adapter that says nothing yet, by modules, for texts too long for whole layers.
+    """And the KL of a new adapter is 0; with modules, as for texts too long for fused layers.
 
-    The other library's products are a thousandth larger here; its last bits differ, which models of this size do not show."""
+    Here products of the other library are a thousandth larger, because its rounding differences do not show in models
+    of this size."""
 
     def other(x, weight):
         return lambda x, bias: 1.001 * torch.nn.functional.linear(x, weight, bias)
@@ -619,7 +622,7 @@ def test_the_first_ratio_is_one_with_another_matmul_library(llama_folder, monkey
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_a_step_beyond_the_last_changes_nothing(llama_folder, schedule):
-    """A loop of one's own may call `step` more often than the config says: lr stays 0, it neither climbs nor turns negative."""
+    """A custom loop may call `step` more often than configured: lr stays 0; it neither rises nor becomes negative."""
     trainer = tiny_models.trainer(llama_folder, steps=2, lr=0.01, lr_schedule=schedule)
     run(trainer, 2)
     before = weights(trainer)
@@ -649,7 +652,7 @@ def test_live_settings(llama_folder):
 
 
 def test_the_kl_penalty_uses_the_current_beta(llama_folder):
-    """Not at the config's: a knob or the adaptive controller may have moved it, for the rewards and for a KL in the loss."""
+    """Not that of the config: a live setting or the controller may have changed it; in the rewards and for a KL in the loss."""
     trainer = mid_run(llama_folder, beta=0.1, missing_eos_penalty=0.0)
     trainer.set_live_setting("beta", 0.7)
     rollout = trainer.prepare_rollout(
@@ -671,7 +674,7 @@ def test_another_scorer_from_the_next_step_on(llama_folder):
 
 
 def test_target_kl_stops_the_epochs(llama_folder):
-    """The KL shows at the second epoch of a step (before its first update there is none), which is the last."""
+    """The KL is above the target in the second epoch of a step (it is 0 before the first update), which is the last one."""
     prompts, responses = tiny_models.ragged(rows=6)
     updates = []
     for target in (1e-3, None):
@@ -704,7 +707,7 @@ def test_target_kl_is_compared_with_the_mean_of_the_epoch_alone(llama_folder, mi
 
 
 def test_an_update_with_a_large_mean_ratio_is_skipped(llama_folder, monkeypatch):
-    """Old log-probs that lie 3 nats lower make every ratio e^3 > 10: nothing is learnt, and the numbers say so."""
+    """Old log-probs 3 nats lower make every ratio e^3 > 10: all updates are skipped, and the metrics show it."""
     prompts, responses = tiny_models.ragged(rows=6)
     for lowered, skipped, updates in ((3.0, 4, 0), (2.0, 0, 4)):
         trainer = mid_run(llama_folder)
@@ -980,8 +983,8 @@ def test_a_strong_penalty_keeps_the_policy_at_the_reference(gpt2_folder):
     """beta = 10 against a score of at most 6: the KL stays small where beta = 0.02 lets it pass 5 nats."""
     settings = {"steps": 12, "batch_size": 16, "lr": 1e-2, "minibatches": 1, "micro_batch": 16, "sample_every": 100}
     penalised = run(tiny_models.trainer(gpt2_folder, beta=10.0, missing_eos_penalty=0.0, **settings), 12)
-    free = run(tiny_models.trainer(gpt2_folder, beta=0.0, missing_eos_penalty=0.0, **settings), 12)
-    assert penalised[-1].metrics["objective/kl"] < 0.3 * free[-1].metrics["objective/kl"]
+    unpenalised = run(tiny_models.trainer(gpt2_folder, beta=0.0, missing_eos_penalty=0.0, **settings), 12)
+    assert penalised[-1].metrics["objective/kl"] < 0.3 * unpenalised[-1].metrics["objective/kl"]
 
 
 def test_a_fresh_adapter_replaces_one_of_that_name(llama_folder):

@@ -1,4 +1,4 @@
-"""A real pretrained model and real preferences: the path a Hub model takes. Needs RLHF_LAB_REAL."""
+"""A real pretrained model and real preferences, as with a model from the Hub. Needs RLHF_LAB_REAL."""
 
 import json
 import os

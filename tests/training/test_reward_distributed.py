@@ -1,4 +1,4 @@
-"""Several processes train a reward model as one: the losses, the report and the scores of one process."""
+"""Several processes train a reward model like one: the same losses, report and scores."""
 
 import pytest
 from support import tiny_models
@@ -51,7 +51,7 @@ answer([results, refused])
 
 @pytest.fixture(scope="module", params=["whole", "sharded", pytest.param("fake_device", marks=pytest.mark.slow)])
 def both(request, tmp_path_factory):
-    """What one process found, and what two did."""
+    """The results of one process and of two."""
     folder = tmp_path_factory.mktemp("group")
     given = {"folder": str(tiny_models.save_llama(folder / "model")), "cases": CASES, request.param: True}
     return [launch(folder, CHILD, given, processes) for processes in (1, 2)]
@@ -77,7 +77,7 @@ def test_insufficient_labels_are_refused_by_all_processes(both):
 
 
 def flat(value):
-    """The numbers of a figure of the report, however they are nested."""
+    """The numbers of a field of the report as a flat list."""
     if isinstance(value, dict):
         return [number for key in sorted(value) for number in flat(value[key])]
     if isinstance(value, list):

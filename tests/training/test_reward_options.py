@@ -22,29 +22,29 @@ PLAIN = {"warm_start": False, "epochs": 1, "batch_size": 4, "centering": 0.0, "l
 
 
 def test_strength_becomes_a_margin_in_the_loss(llama_folder):
-    """Two steps of surer at 0.3 a step: 0.6, beside a margin given outright; by hand at the first update."""
+    """Strength 2 at 0.3 per step: 0.6, and a margin given directly; the loss of the first update by hand."""
     labels = comparisons(4)
-    sure = [
+    strong = [
         dataclasses.replace(labels[0], strength=2),
         dataclasses.replace(labels[1], margin=0.5, strength=1),
         *labels[2:],
     ]
-    model, report = train(llama_folder, sure, margin=0.3, **PLAIN)
+    model, report = train(llama_folder, strong, margin=0.3, **PLAIN)
     gaps = [raw_gap(model, c) for c in labels]
     expected = sum(math.log1p(math.exp(m - gap)) for m, gap in zip((0.6, 0.8, 0, 0), gaps, strict=True)) / 4
     assert report.loss[0] == pytest.approx(expected, abs=1e-4)
-    _, alike = train(llama_folder, [dataclasses.replace(c, margin=0.0) for c in sure], margin=0.0, **PLAIN)
-    assert alike.loss[0] == pytest.approx(sum(math.log1p(math.exp(-gap)) for gap in gaps) / 4, abs=1e-4)
+    _, without_margin = train(llama_folder, [dataclasses.replace(c, margin=0.0) for c in strong], margin=0.0, **PLAIN)
+    assert without_margin.loss[0] == pytest.approx(sum(math.log1p(math.exp(-gap)) for gap in gaps) / 4, abs=1e-4)
 
 
 def test_strength_is_used_in_the_warm_start(llama_folder):
-    """The pair that someone was sure of ends further apart than without that."""
+    """The scores of a pair with a strong label end further apart than without the strength."""
     labels = comparisons()
-    sure = [dataclasses.replace(c, strength=2.0 * (i == 0)) for i, c in enumerate(labels)]
+    strong = [dataclasses.replace(c, strength=2.0 * (i == 0)) for i, c in enumerate(labels)]
     plain, _ = train(llama_folder, labels, epochs=0)
-    surer, _ = train(llama_folder, sure, epochs=0)
-    assert raw_gap(surer, labels[0]) > raw_gap(plain, labels[0]) + 1e-4
-    ignored, _ = train(llama_folder, sure, epochs=0, margin=0.0)
+    with_strength, _ = train(llama_folder, strong, epochs=0)
+    assert raw_gap(with_strength, labels[0]) > raw_gap(plain, labels[0]) + 1e-4
+    ignored, _ = train(llama_folder, strong, epochs=0, margin=0.0)
     assert tiny_models.same(ignored.head.state_dict(), plain.head.state_dict())
 
 
@@ -87,7 +87,7 @@ def task_of(folder, labels, **changes):
 
 
 def test_each_member_has_a_bootstrap_sample_of_the_labels(llama_folder):
-    """As many as there are, of the subset alone; members differ. A single head takes each once."""
+    """As many as the subset has, from the subset only; members differ. A single head uses each label once."""
     labels, subset = comparisons(), [0, 2, 3, 5, 8, 11]
     assert task_of(llama_folder, labels).bootstrap_counts(subset)[0].nonzero().flatten().tolist() == subset
     draws = task_of(llama_folder, labels, ensemble=4).bootstrap_counts(subset)
@@ -106,7 +106,7 @@ def test_a_bootstrap_sample_of_only_ties_becomes_all_labels(llama_folder):
 
 
 def test_a_members_loss_counts_labels_as_in_its_bootstrap_sample(llama_folder):
-    """Label 0 twice, 1 not at all, 2 once; another member has drawn 1 alone: the mean of both losses."""
+    """Label 0 twice, 1 not at all, 2 once; another member has drawn only label 1: the mean of both losses."""
     labels = comparisons(4)
     task = task_of(llama_folder, labels, ensemble=2, warm_start=False, centering=0.0)
     model, _ = train(llama_folder, labels, ensemble=2, **(PLAIN | {"epochs": 0}))
@@ -177,7 +177,7 @@ def test_without_folds_there_is_no_early_stopping(llama_folder):
 
 
 def test_held_out_probabilities_come_from_models_that_did_not_see_the_prompt(llama_folder):
-    """Contradicting groups: every held-out label is expected to be the other way round, and all are listed."""
+    """Contradicting groups: every held-out label is predicted wrongly, and all are listed."""
     _, report = train(llama_folder, contradicting(), epochs=0)
     assert report.accuracy is None
     _, report = train(llama_folder, contradicting(), epochs=0, folds=2)

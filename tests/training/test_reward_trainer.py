@@ -1,4 +1,4 @@
-"""Reward training, through its front door only."""
+"""Reward training through its public interface."""
 
 import dataclasses
 import math
@@ -201,7 +201,7 @@ def test_sampled_ids_are_used_not_the_text(llama_folder):
     labels = comparisons()
     other_text = [dataclasses.replace(c, chosen="cat", rejected="cat") for c in labels]
     no_ids = [dataclasses.replace(c, chosen_ids=(), rejected_ids=()) for c in labels]
-    models = [train(llama_folder, some)[0] for some in (labels, other_text, no_ids)]
+    models = [train(llama_folder, variant)[0] for variant in (labels, other_text, no_ids)]
     assert tiny_models.same(models[0].head.state_dict(), models[1].head.state_dict())
     assert tiny_models.same(models[0].head.state_dict(), models[2].head.state_dict())
 
@@ -225,7 +225,7 @@ def test_swapped_labels_swap_the_order(llama_folder):
 
 
 def test_ties_pull_the_scores_together(llama_folder):
-    """Half of the labels as ties: the gap they leave is narrower than that of decided labels."""
+    """Half of the labels as ties: the score gap is narrower than with decided labels only."""
     labels = comparisons()
     tied = [dataclasses.replace(c, tie=True) if i % 2 else c for i, c in enumerate(labels)]
     for changes in ({"warm_start": False, "epochs": 8}, HEAD_ONLY):
@@ -241,9 +241,9 @@ def test_margins_push_the_scores_apart(llama_folder):
     wide = [dataclasses.replace(c, margin=4.0) for c in labels]
     changes = {"warm_start": False, "epochs": 20, "lr": 1e-2}
     plain, plain_report = train(llama_folder, labels, **changes)
-    apart, report = train(llama_folder, wide, **changes)
+    with_margin, report = train(llama_folder, wide, **changes)
     assert report.loss[0] > plain_report.loss[0] + 1
-    assert raw_gap(apart, labels[0]) > 1.1 * raw_gap(plain, labels[0])
+    assert raw_gap(with_margin, labels[0]) > 1.1 * raw_gap(plain, labels[0])
 
 
 def test_smoothing_and_centring_are_used(llama_folder):

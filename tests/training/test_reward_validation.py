@@ -105,21 +105,21 @@ def test_held_out_labels_are_predicted_by_models_that_did_not_see_them(llama_fol
         assert min(abs(p - 0.5) for p in plain) > 0.01
 
 
-def verdict(monkeypatch, epochs):
+def force_epochs(monkeypatch, epochs):
     monkeypatch.setattr("rlhf_lab.training.reward.trainer.choose_epochs", lambda *_: epochs)
 
 
 def test_an_adapter_that_does_not_help_is_not_trained_on_all_labels(llama_folder, monkeypatch):
     """The model is the head on the frozen backbone; the accuracy is that of leaving out each prompt."""
-    verdict(monkeypatch, 0)
+    force_epochs(monkeypatch, 0)
     model, report = train(llama_folder, LABELS, folds=3)
-    alone, alone_report = train(llama_folder, LABELS, folds=3, epochs=0)
+    head_only, head_only_report = train(llama_folder, LABELS, folds=3, epochs=0)
     assert model.adapter is None
     assert model.adapters.names == ()
     assert (report.epochs, report.loss, report.folds) == (0, [], 4)
-    assert tiny_models.same(model.head.state_dict(), alone.head.state_dict())
+    assert tiny_models.same(model.head.state_dict(), head_only.head.state_dict())
     assert report.adapter["used"] is False
-    assert dataclasses.replace(report, adapter=None) == alone_report
+    assert dataclasses.replace(report, adapter=None) == head_only_report
     prompts = [model.backbone.encode_prompt(label.prompt) for label in LABELS]
     scores = model.scores(prompts, [list(label.chosen_ids) for label in LABELS])
     assert report.chosen_scores == pytest.approx(scores.tolist(), abs=1e-4)
@@ -127,7 +127,7 @@ def test_an_adapter_that_does_not_help_is_not_trained_on_all_labels(llama_folder
 
 def test_an_adapter_that_helps_is_trained_on_all_labels(llama_folder, monkeypatch):
     """Its accuracy is that of the labels held out; its scores are normalised by its own scores of the reference."""
-    verdict(monkeypatch, 2)
+    force_epochs(monkeypatch, 2)
     model, report = train(llama_folder, LABELS, folds=3)
     assert model.adapter == "reward training"
     assert (report.epochs, len(report.loss), report.folds) == (2, 8, 1)
@@ -165,7 +165,7 @@ def test_a_score_is_the_product_of_the_trained_head_and_the_features(llama_folde
 
 
 def test_settings_of_older_versions_read_the_last_layer():
-    """A prior of their own, which is no longer; whatever else they set stays."""
+    """With a prior setting that no longer exists; their other settings are kept."""
     old = {"pooling": "last", "ridge": 80.0, "prior_power": 0.25, "epochs": 7}
     assert RewardConfig.from_dict(old) == RewardConfig(pooling="last", layers="last", epochs=7)
     assert RewardConfig.from_dict({"epochs": 7}).layers == "all"

@@ -1,4 +1,4 @@
-"""From what was measured to what is learnt from, by hand: two responses, of two tokens (ended) and of one (cut)."""
+"""From measured values to rewards and advantages, by hand: two responses, of two tokens (ended) and of one (cut)."""
 
 import pytest
 import torch
@@ -52,8 +52,8 @@ def test_a_truncated_response_is_bootstrapped_and_an_ended_one_is_not():
     actual = rollout(beta=0.0, lam=0.5, bootstrap_cut=True, after=torch.tensor([7.0, 2.0]))
     close(actual.advantages, [[1.5, 2.0], [0.75, 0.0]])
     close(actual.returns, [[2.0, 3.0], [1.0, 0.0]])
-    ahead = rollout(beta=0.0, advantage="nstep", nstep=2, bootstrap_cut=True, after=torch.tensor([7.0, 2.0]))
-    close(ahead.advantages, [[2.5, 2.0], [0.75, 0.0]])
+    two_step = rollout(beta=0.0, advantage="nstep", nstep=2, bootstrap_cut=True, after=torch.tensor([7.0, 2.0]))
+    close(two_step.advantages, [[2.5, 2.0], [0.75, 0.0]])
 
 
 def test_score_placement_spread():

@@ -1,4 +1,4 @@
-"""What is known of a batch before anything is learnt: log-probabilities, KL, rewards, advantages."""
+"""The values of a batch before the updates: log-probabilities, KL, rewards, advantages."""
 
 import dataclasses
 import math

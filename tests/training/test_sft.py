@@ -1,4 +1,4 @@
-"""The supervised start: its loss by hand, masks, splits, that it learns, and the folder it writes."""
+"""Supervised fine-tuning: its loss by hand, masks, micro-batches, learning, and the folder it writes."""
 
 import json
 
@@ -198,7 +198,7 @@ def test_bad_examples_are_refused(llama_folder):
 
 
 def test_command_line(llama_folder, tmp_path, capsys, monkeypatch):
-    """Whatever precision a person says for other work."""
+    """Whatever dtype the environment sets for other commands."""
     monkeypatch.setenv("RLHF_LAB_DTYPE", "bfloat16")
     data, out = tmp_path / "data.jsonl", tmp_path / "out"
     data.write_text("".join(json.dumps({"prompt": p, "response": r}) + "\n\n" for p, r in PAIRS))

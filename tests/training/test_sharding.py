@@ -1,4 +1,4 @@
-"""Two processes that hold half of the backbone each learn what one with all of it learns."""
+"""Two processes with half of the backbone each learn the same as one process."""
 
 import pytest
 from support import tiny_models
@@ -87,7 +87,7 @@ ROUNDING = {RATIOS, "val/clipfrac_avg"}
 
 @pytest.fixture(scope="module", params=["llama", "gpt2"])
 def both(request, tmp_path_factory):
-    """What one process found, and what two did."""
+    """The results of one process and of two."""
     folder = tmp_path_factory.mktemp("sharded")
     save = {"llama": tiny_models.save_llama, "gpt2": tiny_models.save_gpt2}[request.param]
     cases = CASES if request.param == "llama" else CASES[:1]
@@ -97,7 +97,7 @@ def both(request, tmp_path_factory):
 
 def test_two_shards_train_like_one_process(both):
     cases, actual = both
-    for case, (steps, _, sums, *_), (halved, _, halved_sums, everyones, *_) in zip(cases, *actual, strict=True):
+    for case, (steps, _, sums, *_), (halved, _, halved_sums, sums_of_all, *_) in zip(cases, *actual, strict=True):
         for (metrics, texts, logprobs), (numbers, sampled, messages) in zip(steps, halved, strict=True):
             assert metrics.keys() == numbers.keys()
             for name in metrics.keys() - ROUNDING:
@@ -108,7 +108,7 @@ def test_two_shards_train_like_one_process(both):
                 assert two == pytest.approx(one, rel=1e-5, abs=1e-5)
         assert any(texts for _, texts, _ in steps)
         assert halved_sums == pytest.approx(sums, rel=1e-4, abs=1e-4)
-        assert everyones[0] == everyones[1]  # adapters and heads are whole in both, bit for bit the same
+        assert sums_of_all[0] == sums_of_all[1]  # adapters and heads are whole in both, bit for bit the same
 
 
 def test_a_state_is_resumed_bit_for_bit(both):
@@ -120,7 +120,7 @@ def test_each_process_holds_about_half_of_the_weights(both):
     for (*_, whole), (*_, parts) in zip(*both[1], strict=True):
         assert max(parts) < 0.55 * whole[0]
         assert sum(parts) >= whole[0]
-    assert all(copies == [0, 0] for *_, copies, _ in both[1][1])  # nor is a layer left whole behind a pass
+    assert all(copies == [0, 0] for *_, copies, _ in both[1][1])  # nor does a layer stay unsharded after a pass
     assert all(copies[0] > 0 for *_, copies, _ in both[1][0])
 
 

@@ -1,4 +1,4 @@
-"""What is kept of the tokens of a few texts of each step."""
+"""The stored values of the tokens of a few texts of each step."""
 
 import math
 import statistics
@@ -22,7 +22,7 @@ def test_token_records(gpt2_folder, cliprange, clips):
     tiny_models.disturb(trainer.adapters, "policy", scale=0.1)
     records = token_records(trainer.state.policy, rollout, trainer.state.config)
     assert [record.row for record in records] == [0, 1]
-    seen = set()
+    clip_flags = set()
     for record, prompt, response in zip(records, prompts, responses, strict=False):
         i, count = record.row, len(response)
         assert record.token_ids == response
@@ -41,7 +41,7 @@ def test_token_records(gpt2_folder, cliprange, clips):
             assert record.kl[t] == pytest.approx(record.old_logprob[t] - record.ref_logprob[t], abs=1e-6)
             outside = (ratio > 1.2 and advantage > 0) or (ratio < 0.8 and advantage < 0)
             assert record.clipped[t] == (clips and outside)
-            seen.add(record.clipped[t])
+            clip_flags.add(record.clipped[t])
         missing = 0.0 if response[-1] == tiny_models.EOS else 1.0
         expected = [1.0, -1.5][i] - missing - 0.1 * sum(record.kl)
         assert sum(record.reward) == pytest.approx(expected, abs=1e-5)
@@ -53,7 +53,7 @@ def test_token_records(gpt2_folder, cliprange, clips):
                 (record.raw_advantage[t] - record.centre) / record.spread, abs=1e-5
             )
             assert record.target[t] == pytest.approx(record.raw_advantage[t] + record.value[t], abs=1e-6)
-    assert seen == ({True, False} if clips else {False})
+    assert clip_flags == ({True, False} if clips else {False})
 
 
 def test_token_records_of_fewer_rows_than_configured(llama_folder):
@@ -63,14 +63,14 @@ def test_token_records_of_fewer_rows_than_configured(llama_folder):
 
 
 def test_columns_that_an_algorithm_lacks_are_not_recorded(llama_folder):
-    """Neither values nor whitening in rloo; what a cut text goes on being worth only where the config says so."""
+    """Neither values nor whitening in rloo; the value after a truncated text only if configured."""
     for record in tiny_models.learner(llama_folder, "rloo", token_rows=6).run_step().tokens:
         assert record.target == []
         assert record.centre is record.spread is None
         assert record.raw_advantage == record.advantage
     for cut in (False, True):
         trainer = tiny_models.learner(llama_folder, "ppo", bootstrap_cut=cut, token_rows=6)
-        afters = {
+        values_after_end = {
             record.after for record in tiny_models.run(trainer, 2)[-1].tokens
         }  # before the first step every value is 0
-        assert (afters == {0.0}) == (not cut)
+        assert (values_after_end == {0.0}) == (not cut)

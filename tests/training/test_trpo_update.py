@@ -1,4 +1,4 @@
-"""Trust region: the constraint holds, the curvature is that of the KL, the values never move the policy."""
+"""Trust region: the constraint holds, the curvature is that of the KL, value updates do not change the policy."""
 
 import math
 
@@ -102,7 +102,7 @@ def test_a_half_precision_layer_can_be_differentiated_twice():
 
 @pytest.mark.parametrize(("kind", "whole"), [("llama", True), ("llama", False), ("gpt2", False)])
 def test_trpo_curvature_in_half_precision_is_that_of_float32(folders, kind, whole, monkeypatch):
-    """Layers as one function and by modules."""
+    """With fused layers and with modules."""
     if not whole:
         monkeypatch.setattr(patch, "SUPPORTED_LAYERS", ())
     actual = []
@@ -129,7 +129,7 @@ def check_curvature(trainer, step, tolerance):
         old = trainer.backbone.logits(trainer.state.policy.prediction_states(rows)[rows.mask])
     before = [p.detach().clone() for p in parameters]
 
-    def slope(size):
+    def kl_gradient(size):
         natural.set_parameters(before, vector, size)
         new = trainer.backbone.logits(trainer.state.policy.prediction_states(rows)[rows.mask])
         return torch.cat(
@@ -141,7 +141,7 @@ def check_curvature(trainer, step, tolerance):
             ]
         )
 
-    expected = (slope(step) - slope(-step)) / (2 * step)
+    expected = (kl_gradient(step) - kl_gradient(-step)) / (2 * step)
     torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance * float(expected.abs().max()))
     assert float(expected.norm()) > 1e-2
 
@@ -161,7 +161,7 @@ def test_trpo_computes_one_fisher_product_per_iteration_and_one_more(llama_folde
 
 @pytest.mark.parametrize("trunk", ["detached", "critic"])
 def test_the_gradient_norm_of_trpo_is_the_surrogates(llama_folder, trunk):
-    """Whatever the values' own updates have, which are not among its parameters."""
+    """Value updates, whose parameters are not part of the step, do not count."""
     trainer = tiny_models.midway(llama_folder, "trpo", value_trunk=trunk, vf_coef=10.0)
     rollout = tiny_models.rollout(trainer)
     gradient, _ = NaturalGradientStep(trainer.state, rollout).surrogate_gradient(UpdateStats())
@@ -205,7 +205,7 @@ def test_trpo_curvature_is_damped(gpt2_folder):
 
 @pytest.mark.parametrize("answer", [(math.nan, math.nan), (5.0, 0.0), (-1e-6, 0.0)])
 def test_trpo_reverts_a_rejected_step(llama_folder, monkeypatch, answer):
-    """Nothing that is tried may be judged: NaN, no gain, or (from 0) far less than the gradient promises."""
+    """No fraction is accepted: NaN, no gain, or (from 0) far less than the expected gain."""
     monkeypatch.setattr(NaturalGradientStep, "evaluate_surrogate", lambda *_: answer)
     trainer = tiny_models.midway(llama_folder, "trpo", max_kl=0.05)
     rollout, before = tiny_models.rollout(trainer), trainer.adapters.tensors("policy")
@@ -215,7 +215,7 @@ def test_trpo_reverts_a_rejected_step(llama_folder, monkeypatch, answer):
 
 
 def test_trpo_halves_a_step_that_goes_too_far(llama_folder, monkeypatch):
-    """Judged as 0.08, 0.04 and 0.02 nats for one, a half and a quarter of the step, with a limit of 0.03: a quarter is taken."""
+    """Measured: 0.08, 0.04 and 0.02 nats for the whole step, a half and a quarter; with a limit of 0.03 a quarter is taken."""
     answers = iter([(-9.0, 0.08), (-9.0, 0.04), (-9.0, 0.02)])
     monkeypatch.setattr(NaturalGradientStep, "evaluate_surrogate", lambda *_: next(answers))
     trainer = tiny_models.midway(llama_folder, "trpo", max_kl=0.03)

@@ -1,4 +1,4 @@
-"""The weighted sum of reward terms: which texts functions get, and what their values become."""
+"""The weighted sum of reward terms: the texts that functions get, and the use of their values."""
 
 import torch
 
@@ -6,7 +6,7 @@ from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
 
 class Words:
-    """A backbone that decodes the ids 1, 2, 3 to a, b, c; a response is told from a prompt by what it comes after."""
+    """A backbone that decodes the ids 1, 2, 3 to a, b, c; a response is decoded after its prompt."""
 
     def decode(self, ids, after=None):
         text = "".join(" abc"[i] for i in ids)
