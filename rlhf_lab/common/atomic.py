@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all: written under a temporary name, flushed to disk, then renamed."""
+"""Atomic writes of files and folders: written under a temporary name, flushed to disk, then renamed."""
 
 import os
 import secrets
@@ -14,9 +14,9 @@ TEMP_PREFIX, BACKUP_PREFIX = ".building-", ".replaced-"
 def write_file_atomically(path: Path, data: str | bytes, *, mode: int | None = None) -> None:
     """Write a file (text as UTF-8); replaces an existing one.
 
-    mode: permission bits, e.g. 0o600, that the file has from the start; None: those of a new file.
+    mode: permission bits, such as 0o600, that the file has from the start; None means the default of new files.
 
-    Raises OSError; then `path` is as it was.
+    Raises OSError; `path` is unchanged then.
     """
     with atomic_file(path) as temp_path:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -27,7 +27,7 @@ def write_file_atomically(path: Path, data: str | bytes, *, mode: int | None = N
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the same folder; the file written there replaces `path` at the end."""
+    """Yield a temporary path in the same folder. At the end, the file written there replaces `path`."""
     temp_path = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
     try:
         yield temp_path
@@ -40,9 +40,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty hidden folder that replaces `target` at the end. An error leaves `target` as it was.
+    """Yield an empty hidden folder that replaces `target` at the end. After an error `target` is unchanged.
 
-    Only one process may write folders into `target.parent` at a time: leftovers of a crash are cleared away first.
+    Only one process may write folders into `target.parent` at a time, because leftovers of a crash are removed first.
     """
     temp_folder = target.with_name(f"{TEMP_PREFIX}{target.name}-{os.getpid()}")
     recover_interrupted_writes(target.parent)
@@ -52,14 +52,14 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         for path in temp_folder.rglob("*"):
             fsync_path(path)
         _replace_folder(temp_folder, target)
-    except Exception:  # what an interrupted process leaves is cleared away by the next write
+    except Exception:  # not after an interruption: then the next write removes the folder
         shutil.rmtree(temp_folder, ignore_errors=True)
         raise
     fsync_path(target.parent)
 
 
 def recover_interrupted_writes(parent: Path) -> None:
-    """Remove what a crash left of `atomic_folder`; a replaced folder whose replacement never came is put back."""
+    """Remove leftovers of `atomic_folder` after a crash, and restore a folder that was moved away but not replaced yet."""
     for backup in parent.glob(f"{BACKUP_PREFIX}*"):
         target = parent / backup.name.removeprefix(BACKUP_PREFIX)
         if target.exists():
@@ -72,7 +72,7 @@ def recover_interrupted_writes(parent: Path) -> None:
 
 @contextmanager
 def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `parent`, so on the same file system; removed at the end. Several processes may have one at a time."""
+    """Yield a new folder in `parent`, on the same file system. It is removed at the end. Safe for concurrent processes."""
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
         yield folder
@@ -92,7 +92,7 @@ def fsync_path(path: Path) -> None:
 
 
 def _replace_folder(temp_folder: Path, target: Path) -> None:
-    """The old folder is kept as a backup until the new one is in its place."""
+    """Replace a folder. The old one is kept as a backup until the new one has been renamed."""
     backup = target.with_name(BACKUP_PREFIX + target.name)
     if target.exists():
         target.rename(backup)

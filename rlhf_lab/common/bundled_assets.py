@@ -13,13 +13,13 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def bundled_path(name: str) -> Path:
-    """A folder at the top of the repository. A wheel carries it inside the package."""
+    """A folder at the top level of the repository. In a wheel it is inside the package."""
     return _PACKAGE / name if (_PACKAGE / name).exists() else _PACKAGE.parent / name
 
 
 ASSETS = bundled_path("assets")
 EMBEDDED_MODEL = "embedded"
-EMBEDDED_PROMPT_SETS = ("tales", "support", "reviews")  # beginnings of the texts that the embedded model writes
+EMBEDDED_PROMPT_SETS = ("tales", "support", "reviews")  # beginnings of texts, for the embedded model
 EVERYDAY = "everyday"  # instructions, for models with a chat template
 ARITHMETIC = "arithmetic"  # sums and differences of one-digit numbers, for the reward term of this name
 PROMPT_SETS = (*EMBEDDED_PROMPT_SETS, EVERYDAY, ARITHMETIC)
@@ -39,7 +39,7 @@ class ShippedPair:
 
 
 def embedded_model_folder() -> Path:
-    """Raises ModelError when the model is missing."""
+    """The folder of the embedded model. Raises ModelError if it is missing."""
     folder = ASSETS / "model"
     if not (folder / "config.json").is_file():
         raise ModelError(
@@ -63,7 +63,7 @@ def shipped_prompts(prompt_set: str) -> list[str]:
 
 
 def shipped_pairs() -> tuple[str, list[ShippedPair]]:
-    """The SHA-256 of the weights that the pairs were sampled with, and the pairs."""
+    """The SHA-256 of the weights with which the pairs were sampled, and the pairs."""
     data: dict[str, Any] = json.loads((ASSETS / "pairs.json").read_text(encoding="utf-8"))
     return data["model_sha256"], [_pair_from_json(item) for item in data["pairs"]]
 
@@ -79,12 +79,12 @@ def _pair_from_json(item: dict[str, Any]) -> ShippedPair:
 
 
 def train_eval_split(prompts: list[str]) -> list[tuple[str, str]]:
-    """(text, "train" | "eval"): the last quarter, at most MAX_EVAL_PROMPTS, is for evaluation; a single prompt for training."""
+    """Pairs (text, "train" | "eval"). The last quarter, at most MAX_EVAL_PROMPTS, is for evaluation; a single prompt is not."""
     eval_count = min(MAX_EVAL_PROMPTS, max(1, len(prompts) // 4)) if len(prompts) > 1 else 0
     return [(text, "eval" if i >= len(prompts) - eval_count else "train") for i, text in enumerate(prompts)]
 
 
 def complete_splits(split_by_prompt: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(text, split) in the order of the mapping: its split, or if that is "" the one by `train_eval_split` of such prompts."""
+    """Pairs (text, split) in the order of the mapping. Prompts whose split is "" are split by `train_eval_split`."""
     assigned = dict(train_eval_split([text for text, split in split_by_prompt.items() if not split]))
     return [(text, split or assigned[text]) for text, split in split_by_prompt.items()]

@@ -1,7 +1,7 @@
 """Conversion between chats and texts.
 
-A chat is a list of {"role", "content"}. A prompt is a chat that the assistant answers. The lab stores it as a text, the first of
-these that `chat_of_prompt` reads as the same chat:
+A chat is a list of {"role", "content"}. A prompt is a chat that the assistant answers. The lab stores it as a text, in the
+first of these forms from which `chat_of_prompt` restores the same chat:
 
     the content                                      of a single user message
     "\\n\\nHuman: …\\n\\nAssistant: …\\n\\nAssistant:"      a transcript in the format of Anthropic's HH data
@@ -14,7 +14,7 @@ from typing import Any
 
 SPEAKER_BY_ROLE = {"user": "Human", "assistant": "Assistant", "system": "System"}
 ROLE_BY_SPEAKER = {name: role for role, name in SPEAKER_BY_ROLE.items()}
-#: Further names of roles: of ShareGPT ({"from": "human", "value": …}) and OpenAssistant ({"role": "prompter", "text": …}).
+#: Other names of roles, as in ShareGPT ({"from": "human", "value": …}) and OpenAssistant ({"role": "prompter", "text": …}).
 ROLE_ALIASES = {"human": "user", "prompter": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"}
 ROLE_KEYS, CONTENT_KEYS = ("role", "from"), ("content", "value", "text")
 TURN_SEPARATOR = "\n\n"
@@ -24,11 +24,11 @@ Chat = list[dict[str, str]]
 
 
 class UnreadableError(ValueError):
-    """Why a value is neither a text nor a chat; the message is for people."""
+    """A value is neither a text nor a chat. The message, which is shown to people, says why."""
 
 
 def require_text(value: Any) -> str:
-    """The value if it is a text. Raises UnreadableError for anything else."""
+    """The value, if it is a text. Raises UnreadableError otherwise."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -37,7 +37,7 @@ def require_text(value: Any) -> str:
 
 
 def validate_chat(value: Sequence[Any]) -> Chat:
-    """The value as a chat; messages of ShareGPT and OpenAssistant are renamed. Raises UnreadableError."""
+    """The value as a chat; keys and roles of ShareGPT and OpenAssistant are converted. Raises UnreadableError."""
     if not value:
         raise UnreadableError("is a chat without messages")
     chat = []
@@ -58,7 +58,7 @@ def validate_chat(value: Sequence[Any]) -> Chat:
 
 
 def _join_parts(content: Any) -> Any:
-    """A content of parts, [{"type": "text", "text": …}, …], as one text if all of them are text; any other content unchanged."""
+    """The text of a content [{"type": "text", "text": …}, …] whose parts are all text. Other content is returned unchanged."""
     is_text = isinstance(content, list) and all(
         isinstance(part, dict) and part.get("type") == "text" for part in content
     )
@@ -71,7 +71,7 @@ def is_message(value: Any) -> bool:
 
 
 def prompt_of_chat(chat: Chat) -> str:
-    """The text that is stored for a chat: `chat_of_prompt` gives the same chat."""
+    """The text that is stored for a chat. `chat_of_prompt` is the inverse."""
     texts = [to_transcript(chat)]
     if len(chat) == 1 and chat[0]["role"] == "user":
         texts.insert(0, chat[0]["content"])
@@ -84,19 +84,19 @@ def chat_of_prompt(text: str) -> Chat:
 
 
 def with_system_prompt(chat: Chat, system_prompt: str) -> Chat:
-    """The chat after a system message, unless there is no system prompt or the chat begins with a system message of its own."""
+    """The chat preceded by a system message, unless the prompt is "" or the chat already begins with a system message."""
     if not system_prompt or chat[0]["role"] == "system":
         return chat
     return [{"role": "system", "content": system_prompt}, *chat]
 
 
 def turns_of_prompt(text: str, system_prompt: str = "") -> Chat:
-    """A stored prompt as the model reads it, turn by turn."""
+    """The messages of a stored prompt that the model reads, including the system prompt."""
     return with_system_prompt(chat_of_prompt(text), system_prompt)
 
 
 def plain_prompt(text: str) -> str:
-    """A stored prompt for readers of plain text: as it is, but a chat in JSON as a transcript."""
+    """A stored prompt as plain text: a chat in JSON as a transcript, any other prompt unchanged."""
     chat = _parse_json_chat(text)
     return to_transcript(chat) if chat else text
 
@@ -107,7 +107,7 @@ def to_transcript(chat: Chat) -> str:
 
 
 def continued_text(chat: Chat) -> str:
-    """The turns as one running text, for a model without a chat template. A space comes before what the user adds to a word."""
+    """The messages joined into one text, for a model without a chat template. A space is inserted where two words would merge."""
     text = ""
     for message in chat:
         content = message["content"]
@@ -122,7 +122,7 @@ def is_transcript(text: str) -> bool:
 
 
 def _parse_transcript(text: str) -> Chat | None:
-    """The chat of a transcript that ends where the assistant answers; None for any other text."""
+    """The chat of a transcript that ends with an empty turn of the assistant; None for any other text."""
     if not is_transcript(text) or not text.endswith(ASSISTANT_PREFIX):
         return None
     messages: Chat = []
@@ -147,14 +147,14 @@ def _parse_json_chat(text: str) -> Chat | None:
 
 
 def require_conversation(value: Any) -> Chat | str:
-    """The value if it is a chat or a text. Raises UnreadableError."""
+    """The value, if it is a chat or a text. Raises UnreadableError otherwise."""
     return validate_chat(value) if isinstance(value, list) else require_text(value)
 
 
 def split_shared_prefix(chosen: Any, rejected: Any) -> tuple[str, str, str]:
-    """(prompt, chosen, rejected) of two conversations, the prompt being their shared beginning.
+    """Split two conversations into (prompt, chosen, rejected), where the prompt is their common beginning.
 
-    Raises UnreadableError, whose message is about both.
+    Raises UnreadableError, whose message refers to both conversations.
     """
     if isinstance(chosen, list) and isinstance(rejected, list):
         return _split_chats(validate_chat(chosen), validate_chat(rejected))
@@ -174,7 +174,7 @@ def _split_chats(chosen: Chat, rejected: Chat) -> tuple[str, str, str]:
 
 
 def _continuation_text(turns: Chat) -> str:
-    """What follows a prompt: an answer, or a conversation from one answer to another as a transcript."""
+    """The continuation of a prompt as text: an answer, or as a transcript several turns that begin and end with an answer."""
     roles = [message["role"] for message in turns]
     if len(turns) % 2 == 1 and roles == (["assistant", "user"] * len(turns))[: len(turns)]:
         return to_transcript(turns).removeprefix(f"{ASSISTANT_PREFIX} ").removesuffix(ASSISTANT_PREFIX)
@@ -196,7 +196,7 @@ def _split_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
 
 
 def _word_boundary(a: str, b: str, end: int) -> int:
-    """The end of a prefix that ends at a word; white space after it belongs to the responses, as models sample it."""
+    """The end of the prefix, moved back to a word boundary. White space after it belongs to the responses, as in samples."""
     if end < len(a) and end < len(b):
         while end and not a[end - 1].isspace():
             end -= 1
@@ -204,7 +204,7 @@ def _word_boundary(a: str, b: str, end: int) -> int:
 
 
 def parse_response(value: Any, prompt: str | None = None) -> str:
-    """The response in a text, a message of the assistant, or a chat of one; the chat may begin with the prompt.
+    """The response in a text, an assistant message, or a chat that has only this message, possibly after the prompt.
 
     Raises UnreadableError.
     """

@@ -1,4 +1,4 @@
-"""The checkpoints of a run, and whether their files are intact. `training.checkpoints` writes them."""
+"""Finds the checkpoints of a run and checks whether their files are intact. `training.checkpoints` writes them."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def checkpoint_steps(run_folder: Path) -> list[int]:
 
 
 def newest_intact_step(run_folder: Path) -> int | None:
-    """The newest step with an intact adapter; None: there is none. A file is hashed again only after a change of size or time."""
+    """The newest step with an intact adapter, or None. Files are hashed again only if their size or time has changed."""
     newest_first = reversed(checkpoint_steps(run_folder))
     return next(
         (step for step in newest_first if is_adapter_intact(checkpoint_folder(run_folder, step), _cached_sha256)), None
@@ -34,8 +34,11 @@ def newest_intact_step(run_folder: Path) -> int | None:
 
 
 def best_step(run_folder: Path) -> int | None:
-    """The step with the best score on held-out prompts within the KL budget, as the newest checkpoint with a readable state has
-    it. None: the run has no budget, or that checkpoint is missing or damaged."""
+    """The step with the best score on held-out prompts within the KL budget, or None.
+
+    It is read from the newest checkpoint with a readable state. None if the run has no budget, or if the checkpoint of that
+    step is missing or damaged.
+    """
     for step in reversed(checkpoint_steps(run_folder)):
         try:
             state = json.loads((checkpoint_folder(run_folder, step) / STATE_FILE).read_text(encoding="utf-8"))
@@ -49,7 +52,7 @@ def best_step(run_folder: Path) -> int | None:
 
 
 def damaged_checkpoint_note(run_folder: Path, used_step: int) -> str:
-    """A text that an older checkpoint was used because the newest is damaged; "" where `used_step` is the newest."""
+    """A note that an older checkpoint was used because the newest is damaged; "" if `used_step` is the newest."""
     last_step = checkpoint_steps(run_folder)[-1]
     return (
         f"The checkpoint of step {last_step} is damaged; the one of step {used_step} was used."
@@ -59,7 +62,7 @@ def damaged_checkpoint_note(run_folder: Path, used_step: int) -> str:
 
 
 def is_intact(folder: Path, digest_of: Callable[[Path], str] = file_sha256) -> bool:
-    """Whether every file of a checkpoint has its recorded SHA-256: then a run can be resumed from it."""
+    """Whether every file of a checkpoint has its recorded SHA-256, so that a run can be resumed from it."""
     return _matches_digests(folder, "", digest_of)
 
 

@@ -1,4 +1,4 @@
-"""Escaping of CSV cells that a spreadsheet would run as a formula."""
+"""Escapes CSV cells that a spreadsheet would execute as a formula."""
 
 import re
 
@@ -6,7 +6,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 
 
 def escape_formula(text: str) -> str:
-    """Prefix an apostrophe to formulas, and to texts that start with apostrophes before one, so that escaping is reversible."""
+    """Prefix formulas with an apostrophe. Formulas after apostrophes are prefixed too, so that escaping is reversible."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 

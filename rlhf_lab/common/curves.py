@@ -1,4 +1,4 @@
-"""Curves thinned for a plot."""
+"""Downsampling of curves for plots."""
 
 import math
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ Point = tuple[int, float]
 
 
 def downsample(points: list[Point], max_points: int) -> list[Point]:
-    """At most `max_points` (4 or more): the ends, and of each bucket in between its lowest and highest point.
+    """At most `max_points` points (at least 4): the ends, and the lowest and highest point of each bucket in between.
 
-    NaN is chosen only where a bucket has nothing else. Source: min-max downsampling, as oscilloscopes do it.
+    NaN is chosen only if a bucket has no other values. Source: min-max downsampling, as in oscilloscopes.
     """
     if len(points) <= max_points:
         return points

@@ -1,4 +1,4 @@
-"""Enums and Literal types: labels, runs, jobs, engines, events, algorithms, and the variants that core functions offer."""
+"""Enums and Literal types: labels, runs, jobs, engines, events, algorithms, and variants of core functions."""
 
 from enum import StrEnum
 from typing import Literal
@@ -23,10 +23,10 @@ ONLINE_ALGORITHMS = ("ppo", "ppo_penalty", "trpo", "a2c", "reinforce", "rloo", "
 OFFLINE_ALGORITHMS = ("dpo", "sft", "rejection")
 #: Offline algorithms whose texts are labels.
 LABEL_ALGORITHMS = ("dpo", "sft")
-#: Algorithms that estimate advantages with a value function; REINFORCE may, as a baseline.
+#: Algorithms that estimate advantages with a value function. REINFORCE can use one as a baseline.
 ACTOR_CRITIC_ALGORITHMS = ("ppo", "ppo_penalty", "trpo", "a2c")
 VALUE_ALGORITHMS = (*ACTOR_CRITIC_ALGORITHMS, "reinforce")
-#: Algorithms with a probability ratio, which may pass over the same rollouts several times.
+#: Algorithms with a probability ratio, which can make several passes over the same rollouts.
 RATIO_ALGORITHMS = ("ppo", "ppo_penalty", "grpo")
 #: Algorithms that use each rollout for one update, since they have no ratio.
 SINGLE_PASS_ALGORITHMS = ("a2c", "reinforce", "rloo")
@@ -34,7 +34,7 @@ SINGLE_PASS_ALGORITHMS = ("a2c", "reinforce", "rloo")
 GROUP_ALGORITHMS = ("rloo", "grpo")
 #: Algorithms that clip the probability ratio.
 CLIPPED_ALGORITHMS = ("ppo", "grpo")
-#: Algorithms that follow the gradient of a loss; trpo takes a natural step.
+#: Algorithms that follow the gradient of a loss; trpo takes a natural-gradient step.
 FIRST_ORDER_ALGORITHMS = tuple(name for name in ONLINE_ALGORITHMS if name != "trpo")
 
 
@@ -49,7 +49,7 @@ class Choice(StrEnum):
 
 
 class Strength(StrEnum):
-    """How much better the chosen side is, if the annotator gave it."""
+    """How much better the chosen side is, if the annotator stated it."""
 
     SLIGHTLY = "slightly"
     CLEARLY = "clearly"
@@ -57,18 +57,18 @@ class Strength(StrEnum):
 
     @property
     def level(self) -> int:
-        """Levels above "slightly", as in `Comparison.strength`."""
+        """Number of levels above "slightly", as in `Comparison.strength`."""
         return list(Strength).index(self)
 
 
 class Source(StrEnum):
-    """Who made a label. Labels of the two sources never mix: every query names the source."""
+    """Who gave a label. Labels of the two sources are never mixed: every query names the source."""
 
     HUMAN = "human"
     SIMULATED = "simulated"
 
 
-#: votes.via of imported votes: the sides of the two texts are known, or unknown.
+#: votes.via of imported votes, for known and unknown sides of the two texts.
 VIA_IMPORT = "import"
 VIA_SIDES_UNKNOWN = "import unsided"
 
@@ -110,7 +110,7 @@ UNFINISHED_JOB_STATUSES = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 
 class EngineState(StrEnum):
-    """ABSENT: there is none, or it exited. DEAD: it crashed, or runs without heartbeat."""
+    """ABSENT: there is no engine, or it exited. DEAD: it crashed, or runs without a heartbeat."""
 
     ABSENT = "absent"
     STARTING = "starting"
@@ -119,7 +119,7 @@ class EngineState(StrEnum):
 
 
 class EventKind(StrEnum):
-    """Controls of a run by people, and notes of the engine about it."""
+    """Kinds of events of a run: controls by people, and notes by the engine."""
 
     PAUSE = "pause"
     RESUME = "resume"

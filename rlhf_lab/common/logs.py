@@ -1,4 +1,4 @@
-"""Log lines that nobody can forge or flood: one line for each message, no control characters, repetitions left out."""
+"""Protects logs against forged lines and floods: one line per message, no control characters, no frequent repetitions."""
 
 import copy
 import logging
@@ -7,25 +7,25 @@ import threading
 import time
 from typing import Any
 
-#: The same message is logged once in so many seconds.
+#: The same message is logged at most once in this many seconds.
 REPEAT_INTERVAL_S = 60.0
 MAX_REMEMBERED_MESSAGES = 200
 
 
 def escape_unprintable(text: str) -> str:
-    r"""Line breaks, terminal escapes and invisible characters as Python writes them: "\n", "\x1b"."""
+    r"""Replace line breaks, terminal escapes and invisible characters by Python's escapes, such as "\n" and "\x1b"."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class OneLineFormatter(logging.Formatter):
-    """Names, texts and paths in a message cannot begin a line of their own. The lines of a traceback are indented."""
+    """Escapes line breaks in messages, so that names, texts and paths cannot start a new line. Tracebacks are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         record = copy.copy(record)
         record.msg, record.args = escape_unprintable(record.getMessage().rstrip()), ()
-        record.exc_text = None  # of another formatter
+        record.exc_text = None  # may be cached by another formatter
         return super().format(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  the name is logging's
@@ -34,7 +34,7 @@ class OneLineFormatter(logging.Formatter):
 
 
 class RepeatFilter(logging.Filter):
-    """Drops a message that was logged less than REPEAT_INTERVAL_S ago: what fails every second has one line a minute."""
+    """Drops messages that were logged less than REPEAT_INTERVAL_S ago: a failure every second gives one line per minute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class RepeatFilter(logging.Filter):
 
 
 def log_to_stderr() -> None:
-    """Warnings and errors of this process, also those of its libraries, go to standard error."""
+    """Log warnings and errors of this process, including those of libraries, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLineFormatter("%(message)s"))
     handler.addFilter(RepeatFilter())
@@ -62,7 +62,7 @@ def log_to_stderr() -> None:
 
 
 def make_handlers_safe(logger_name: str) -> None:
-    """The same for the handlers that a library gave to its own logger."""
+    """Apply the same formatter and filter to the handlers that a library added to its own logger."""
     for handler in logging.getLogger(logger_name).handlers:
         handler.setFormatter(OneLineFormatter("%(levelname)s: %(message)s"))
         handler.addFilter(RepeatFilter())

@@ -1,6 +1,6 @@
-"""Whether a folder holds a causal language model that can be loaded, judged by its files alone. No torch.
+"""Checks from its files whether a folder contains a causal language model that can be loaded. No torch.
 
-Inspection (jobs/model_inspection.py) and loading (models/backbone.py) both ask here, so that they agree.
+Used by inspection (jobs/model_inspection.py) and loading (models/backbone.py), so that both give the same result.
 """
 
 import ast
@@ -23,9 +23,9 @@ SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer.model", "vocab.json", "vocab.txt")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 WEIGHT_INDEX_FILE = "model.safetensors.index.json"
-#: Classes without special tokens of their own.
+#: Tokenizer classes without default special tokens.
 GENERIC_TOKENIZERS = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
-#: Without any attention layer whose cache transformers could grow.
+#: Model types without an attention layer, and so without a growing cache of keys and values.
 RECURRENT_MODEL_TYPES = ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv", "xlstm")
 MERGE_CODE = (
     "from peft import PeftModel; from transformers import AutoModelForCausalLM, AutoTokenizer; "
@@ -38,7 +38,7 @@ _MAX_HEADER_BYTES = 100_000_000
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """What the files say of a usable model. config: config.json. parameters: in all weight files."""
+    """Facts about a usable model, from its files. config: config.json. parameters: number in all weight files."""
 
     config: dict[str, Any]
     architecture: str
@@ -46,7 +46,10 @@ class ModelFolder:
 
 
 def check_model_folder(name: str, folder: Path) -> ModelFolder:
-    """name: for messages. Raises ModelError unless the files are those of a causal LM that can be loaded."""
+    """The facts about a model folder. Raises ModelError unless it contains a causal LM that can be loaded.
+
+    name: used in messages.
+    """
     files = {path.name for path in folder.iterdir() if path.is_file()}
     if ADAPTER_CONFIG in files:
         raise ModelError(adapter_message(name, files, folder))
@@ -68,7 +71,7 @@ def check_model_folder(name: str, folder: Path) -> ModelFolder:
 
 
 def check_file_names(name: str, files: Collection[str]) -> None:
-    """Raises ModelError for a model without config, safetensors or tokenizer, and for an adapter."""
+    """Raises ModelError if config, safetensors or tokenizer are missing, or for an adapter."""
     if ADAPTER_CONFIG in files:
         raise ModelError(adapter_message(name, files))
     if CONFIG_FILE not in files:
@@ -89,7 +92,7 @@ def check_file_names(name: str, files: Collection[str]) -> None:
 
 
 def adapter_message(name: str, files: Collection[str], folder: Path | None = None) -> str:
-    """Why a model with a PEFT adapter is refused, and how to merge it. folder: None for one on the Hub."""
+    """The message that a PEFT adapter cannot be loaded, and how to merge it. folder: None for one on the Hub."""
     has_base = CONFIG_FILE in files and any(
         file.endswith(".safetensors") and not file.startswith("adapter_") for file in files
     )
@@ -177,7 +180,7 @@ def _indexed_files(name: str, folder: Path) -> set[str]:
 
 
 def count_parameters(path: Path) -> int:
-    """The number of parameters in a safetensors file, from its header. ModelError: it is damaged or truncated."""
+    """The number of parameters in a safetensors file, from its header. Raises ModelError for a damaged or truncated file."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -195,9 +198,9 @@ def count_parameters(path: Path) -> int:
 
 
 def _check_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> None:
-    """Raises ModelError for a damaged tokenizer.json, and for an end token or one in texts that the model has no embedding of.
+    """Raises ModelError for a damaged tokenizer.json, or if the end token or an ordinary token has no embedding in the model.
 
-    Other special tokens may lack one: in texts they are no control tokens, and padding is masked.
+    Other special tokens may lack an embedding: in texts they are not encoded as special tokens, and padding is masked.
     """
     if not (folder / TOKENIZER_FILE).is_file():
         return
@@ -234,7 +237,7 @@ def _check_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> None
 
 
 def _check_end_token(name: str, folder: Path, config: Mapping[str, Any]) -> None:
-    """Raises ModelError if all files say that no token ends a text. What they leave open has a default of its class."""
+    """Raises ModelError if the files state that there is no end token. If they leave it open, the tokenizer class has one."""
     tokenizer, special = read_json(folder / TOKENIZER_CONFIG_FILE), read_json(folder / SPECIAL_TOKENS_FILE)
     is_generic = tokenizer.get("tokenizer_class") in GENERIC_TOKENIZERS or "eos_token" in tokenizer
     has_no_id = "eos_token_id" in config and config["eos_token_id"] is None
@@ -255,7 +258,7 @@ def no_end_token_message(name: str) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} if there is none: a model can do without these files."""
+    """The object in a JSON file; {} if the file is missing, because these files are optional."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Passwords in files: as salted scrypt hashes (RFC 7914) or in plain text."""
+"""Hashes and verifies passwords, which are stored as salted scrypt hashes (RFC 7914) or in plain text."""
 
 import hashlib
 import hmac
@@ -6,13 +6,13 @@ import re
 import secrets
 
 SCHEME = "scrypt"
-#: 16 MB and about 50 ms per hash.
+#: Cost parameters: 16 MB and about 50 ms per hash.
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 2**14, 8, 1
 HASH_PATTERN = re.compile(rf"{SCHEME}\$[0-9a-f]{{32}}\$[0-9a-f]{{64}}")
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
-    """scrypt$SALT$HASH, hexadecimal. salt: 16 bytes, random by default."""
+    """The hash as scrypt$SALT$HASH, in hexadecimal. salt: 16 bytes, random by default."""
     salt = salt or secrets.token_bytes(16)
     digest = hashlib.scrypt(
         password.encode("utf-8", "replace"), salt=salt, n=SCRYPT_N, r=SCRYPT_R, p=SCRYPT_P, dklen=32

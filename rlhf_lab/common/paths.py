@@ -18,8 +18,11 @@ _PTX_TEXTS = "ptx_texts.json"
 
 
 def default_home() -> Path:
-    """RLHF_LAB_HOME; else a folder of the storage that is mounted at /data; else, or if there is a lab already, one of the
-    user's data folder."""
+    """The home that is used if none is given.
+
+    It is RLHF_LAB_HOME if set; otherwise a folder on the storage mounted at /data; otherwise, or if a lab already exists there, a
+    folder in the user's data folder.
+    """
     if chosen := os.environ.get("RLHF_LAB_HOME"):
         return Path(chosen)
     usual, storage = user_data_path("rlhf-lab"), mounted_storage()
@@ -27,7 +30,7 @@ def default_home() -> Path:
 
 
 def database_url_override() -> str | None:
-    """RLHF_LAB_STORE: the URL of a database to use instead of the home's lab.db; None where it is not set."""
+    """RLHF_LAB_STORE, the URL of a database to use instead of the home's lab.db; None if not set."""
     return os.environ.get(STORE_VARIABLE) or None
 
 
@@ -37,5 +40,5 @@ def run_folder(home: Path, run_id: int) -> Path:
 
 
 def ptx_texts_file(home: Path, run_id: int) -> Path:
-    """The pretraining texts of a run that has its own: a JSON list."""
+    """The file with a run's own pretraining texts, a JSON list."""
     return run_folder(home, run_id) / _PTX_TEXTS

@@ -1,19 +1,20 @@
-"""Names that people give: one spelling for each, and whether two of them look alike.
+"""Normalises the names that people enter, and detects names that look alike, so that no one can join as a second "Ann".
 
-Unicode has many ways to write what looks the same: composed and decomposed letters, characters that are not drawn, letters of
-other alphabets. Otherwise somebody could join as a second "Ann".
+In Unicode, the same appearance can be written in many ways: composed and decomposed letters, invisible characters, letters of
+other alphabets.
 """
 
 import functools
 import re
 import unicodedata
 
-#: Characters that are not drawn although Python counts them as printable: those of Unicode's Default_Ignorable_Code_Point
-#: (joiners, fillers, variation selectors), the empty Braille pattern, the null notehead.
+#: Invisible characters that Python considers printable: those of Unicode's Default_Ignorable_Code_Point (joiners, fillers,
+#: variation selectors), the empty Braille pattern, the null notehead.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
 )
-#: Letters that look like Latin ones, a part of Unicode's confusables.txt (UTS 39); each line maps the first text to the second.
+#: Letters that look like Latin ones, a part of Unicode's confusables.txt (UTS 39). Each line maps letters of the first text to
+#: those of the second.
 _LATIN_LOOKALIKES = (
     ("АВЕЅІЈКМНОРСТУХѴԚԜӀҮЬҺԌԐЗ", "ABESIJKMHOPCTYXVQWIYbhGE3"),  # Cyrillic
     ("авсԁеһіјкмноӏпрԛгѕтуүхѵԝшьԍӡ", "abcdehijkmholnpqrstyyxvwwbg3"),
@@ -33,9 +34,9 @@ _LATIN_LOOKALIKES = (
 )
 #: Variants of a letter: "LATIN SMALL LETTER BLACKLETTER E", "LATIN LETTER SMALL CAPITAL N". ß counts as ss (`str.casefold`).
 _LATIN_VARIANT = re.compile(r"LATIN (?:SMALL |CAPITAL )?LETTER (?!SHARP )(?:[A-Z]+ )+([A-Z])")
-#: Look alike in most fonts although they are Latin letters and digits.
+#: Latin letters and digits that look alike in most fonts.
 _SAME_SHAPE = str.maketrans("Il10", "|||O")
-#: Scripts that are written together, also with Latin letters, in one word.
+#: Scripts that may occur together in one word, also with Latin letters.
 _EAST_ASIAN = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO"}
 
 
@@ -54,8 +55,10 @@ def _to_latin() -> dict[int, str]:
 
 
 def normalize_name(name: str) -> str:
-    """A name as it is kept: in Unicode's form NFKC, without characters that are not drawn, with single spaces. It begins with no
-    mark that belongs to a letter before it."""
+    """A name in the form that is stored: Unicode's form NFKC, without invisible characters, with single spaces.
+
+    Combining marks at its beginning, which would belong to a letter before it, are removed.
+    """
     visible = _INVISIBLE.sub("", unicodedata.normalize("NFKC", name))
     normalized = " ".join(unicodedata.normalize("NFKC", visible).split())
     while normalized and unicodedata.category(normalized[0]).startswith("M"):
@@ -64,24 +67,24 @@ def normalize_name(name: str) -> str:
 
 
 def has_invisible(name: str) -> bool:
-    """Whether the name holds a character that is not drawn."""
+    """Whether the name contains an invisible character."""
     return _INVISIBLE.search(name) is not None
 
 
 def latin_spelling(name: str) -> str:
-    """The name with Latin letters in the place of those that look like them."""
+    """The name with look-alike letters replaced by Latin ones."""
     return normalize_name(unicodedata.normalize("NFKD", name).translate(_to_latin()))
 
 
 def lookalike_keys(name: str) -> frozenset[str]:
-    """Two names look alike when they have a key in common: they differ in case or in letters of one shape alone."""
+    """Keys of a name. Two names look alike if they share a key: they differ only in case, or only in letters of equal shape."""
     latin = latin_spelling(name)
     same_shape = latin.translate(_SAME_SHAPE).casefold().replace("rn", "m").replace("vv", "w")
     return frozenset((f"case {latin.casefold()}", f"shape {same_shape}"))
 
 
 def mixed_scripts(name: str) -> list[str]:
-    """Scripts of the first word whose letters belong to several, such as ["CYRILLIC", "LATIN"]; empty where no word does."""
+    """The scripts of the first word that mixes several, such as ["CYRILLIC", "LATIN"]; empty if no word does."""
     for word in name.split():
         letters = (character for character in word if unicodedata.category(character) in ("Lu", "Ll", "Lt", "Lo"))
         scripts = {unicodedata.name(letter, "?").partition(" ")[0] for letter in letters} - _EAST_ASIAN

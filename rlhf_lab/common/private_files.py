@@ -1,4 +1,4 @@
-"""Files and folders that only their owner may read: labels carry names, and notes are personal."""
+"""Files and folders that only their owner may read, because labels contain names and notes are personal."""
 
 import contextlib
 import os
@@ -9,20 +9,22 @@ PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 def make_private_folder(folder: Path) -> None:
-    """Create a folder that only its owner may read, with its parents; an existing one is not changed. Raises OSError."""
+    """Create a folder that only its owner may read, and its parents. An existing folder is not changed. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(parents=True, mode=PRIVATE_FOLDER)
-    folder.mkdir(exist_ok=True)  # raises where something else has the name
+    folder.mkdir(exist_ok=True)  # raises if the name belongs to a file
 
 
 def restrict_file(path: Path) -> None:
-    """Take the permissions of other users from a file, if it exists and is this user's."""
+    """Remove the permissions of other users from a file, if it exists and belongs to this user."""
     _restrict(path, PRIVATE_FILE)
 
 
 def restrict_folder(folder: Path) -> None:
-    """Take the permissions of other users from a folder, if it is this user's. Folders that all share (the root, /tmp, the user's
-    own home folder) are not changed."""
+    """Remove the permissions of other users from a folder, if it belongs to this user.
+
+    The root, /tmp and the user's own home folder are not changed.
+    """
     if folder.resolve() not in (Path(folder.anchor), Path.home().resolve()):
         _restrict(folder, PRIVATE_FOLDER)
 

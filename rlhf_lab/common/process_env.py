@@ -1,18 +1,19 @@
 """Process settings for small machines: for training (before torch is imported), and for the page.
 
 Training, measured on 2 shared cores:
-- OpenMP threads that spin for long made an update up to 25 times slower while another process was busy. Threads that sleep at
-  once made a PPO step 1.35 to 1.7 times slower on an idle machine, since a small operation ends before a sleeping thread is
-  awake. So they spin as long as waking takes (about 40 µs on a virtual core), and three times as long in a command without a
-  page.
-- glibc returned the pages of every large tensor to the kernel at once, so each step faulted them in again: 2.9 s instead of
-  1.1 s for a forward and backward pass.
-- oneDNN, which computes bfloat16 products on a CPU, caches the workspaces of 1,024 shapes by default. Texts differ in length,
-  so a long training grew to 20 GB. It caches 64: with 32 a PPO step in bfloat16 rebuilt some at each pass.
+- With OpenMP threads that spin for a long time, an update was up to 25 times slower while another process was busy. With threads
+  that sleep immediately, a PPO step was 1.35 to 1.7 times slower on an idle machine, because a small operation ends before a
+  sleeping thread is awake. So threads spin about as long as it takes to wake them (40 µs on a virtual core), and three times as
+  long in a command without a page.
+- glibc returned the memory pages of every large tensor to the kernel immediately, so each step caused page faults for them
+  again: 2.9 s instead of 1.1 s for a forward and backward pass.
+- oneDNN, which computes bfloat16 products on a CPU, caches the workspaces of 1,024 shapes by default. Texts differ in length, so
+  the memory of a long training grew to 20 GB. The limit is set to 64; with 32, a PPO step in bfloat16 rebuilt some workspaces in
+  each pass.
 
 The page: every visit left 2 to 4 MB in the heaps of its threads, of which Python used 0.3 MB; with one heap that returns free
-memory it is 1 MB. Objects made at the start (modules, components) live as long as the process: garbage collection among them
-took a quarter of the start's time and found nothing.
+memory it is 1 MB. Objects created at the start (modules, components) live as long as the process. Garbage collection among them
+took a quarter of the start-up time and found nothing.
 """
 
 import ctypes
@@ -30,25 +31,25 @@ TRAINING_ENV = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-#: Changes for a command that trains without a page.
+#: Different values for a command that trains without a page.
 STANDALONE_ENV = {"GOMP_SPINCOUNT": "10000"}
 
 
 def set_training_env(standalone: bool = False) -> None:
-    """Set variables that are not set, and let glibc keep freed memory for the next tensor. standalone: there is no page."""
+    """Set the variables that are not set yet, and let glibc keep freed memory for the next tensor. standalone: without a page."""
     for name, value in (TRAINING_ENV | (STANDALONE_ENV if standalone else {})).items():
         os.environ.setdefault(name, value)
     _set_malloc_options({_M_MMAP_THRESHOLD: 1 << 30, _M_TRIM_THRESHOLD: 2**31 - 1})
 
 
 def limit_malloc_arenas() -> None:
-    """Let glibc use one heap for all threads and return free memory. Call it before there are threads."""
+    """Let glibc use one heap for all threads and return free memory. Call it before any thread is started."""
     _set_malloc_options({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: 1 << 16, _M_TRIM_THRESHOLD: 1 << 17})
 
 
 @contextmanager
 def freeze_gc() -> Iterator[None]:
-    """No garbage collection in the block, and none among its objects later."""
+    """Disable garbage collection in the block, and exclude the objects created there from later collections."""
     gc.disable()
     try:
         yield
@@ -58,7 +59,7 @@ def freeze_gc() -> Iterator[None]:
 
 
 def _set_malloc_options(options: dict[int, int]) -> None:
-    """Call mallopt, unless there is no glibc or the user has set its options."""
+    """Call mallopt, unless the system has no glibc or the user has set its options."""
     if sys.platform == "linux" and "MALLOC_TRIM_THRESHOLD_" not in os.environ:
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):

@@ -1,8 +1,8 @@
-"""The callbacks that long-running work calls between its pieces."""
+"""Types of the progress callbacks of long-running functions."""
 
 from collections.abc import Callable
 
-#: Called between pieces of work. It may do other work, and may raise an exception to stop.
+#: Called at regular points of a long computation. It may do other work, and may raise an exception to stop.
 ProgressCallback = Callable[[], None]
 
 

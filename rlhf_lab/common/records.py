@@ -1,4 +1,4 @@
-"""Records that cross layer boundaries."""
+"""Records that are passed between packages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,9 +10,9 @@ from rlhf_lab.common.enums import Choice, EngineState, EventKind, JobKind, JobSt
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """What a project adds to its prompts, for pairs, rollouts, comparisons and evaluation alike.
+    """Additions to all prompts of a project, in pairs, rollouts, comparisons and evaluation.
 
-    system_prompt: "" for none; a conversation with a system message of its own keeps that. template_arguments: further
+    system_prompt: "" for none; it does not replace the system message of a conversation that has one. template_arguments: further
     variables of the chat template, such as enable_thinking.
     """
 
@@ -25,9 +25,9 @@ NO_CHAT_SETTINGS = ChatSettings()
 
 @dataclass(frozen=True)
 class Project:
-    """temperature: at which texts are sampled, for pairs, rollouts, comparisons and evaluation alike.
+    """temperature: the sampling temperature of pairs, rollouts, comparisons and evaluation.
 
-    system_prompt, template_arguments: see `ChatSettings`. They do not change: each prompt was read with them.
+    system_prompt, template_arguments: see `ChatSettings`. They never change, because existing texts were sampled with them.
     """
 
     id: int
@@ -49,7 +49,7 @@ class Project:
 
 @dataclass(frozen=True)
 class Prompt:
-    """split is "train" or "eval": the reward model and the policy never see eval prompts."""
+    """split: "train" or "eval". The reward model and the policy are never trained on eval prompts."""
 
     id: int
     project_id: int
@@ -59,7 +59,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class NewCompletion:
-    """A sampled text before it has a row. token_ids are the sampled ids with EOS, never re-encoded from the text."""
+    """A sampled text that is not stored yet. token_ids: the sampled ids with EOS, never re-encoded from the text."""
 
     prompt_id: int
     text: str
@@ -89,9 +89,10 @@ class Pair:
 class Vote:
     """One answer of an annotator.
 
-    uuid: made by the client, so that a repeated request is recorded once. first_on_left: whether the first completion was on the
-    left. response_ms: None for judges. repeat: a second vote on a pair by the same person, which measures consistency and is no
-    label. via: "page", "api" … import_id: None for votes cast in this lab. adjudication: an expert's decision on a disputed pair.
+    uuid: created by the client, so that a repeated request is stored only once. first_on_left: whether the first completion was
+    shown on the left. response_ms: None for judges. repeat: a second vote of the same person on a pair, which measures
+    consistency and is not a label. via: "page", "api" … import_id: None for votes cast in this lab. adjudication: an expert's
+    decision on a disputed pair.
     """
 
     uuid: str
@@ -114,7 +115,7 @@ class Vote:
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody who entered with the join code. name: their annotator name, unique."""
+    """A person who entered with the join code or an account. name: their annotator name, unique."""
 
     id: int
     name: str
@@ -125,7 +126,7 @@ class Person:
 class Lease:
     """A pair reserved for one person until expires_at.
 
-    repeat: they voted on it before and see its sides swapped. adjudication: they decide it as an expert.
+    repeat: they have voted on it before and see its sides swapped. adjudication: they decide it as an expert.
     """
 
     pair: Pair
@@ -137,10 +138,10 @@ class Lease:
 
 @dataclass(frozen=True)
 class AnnotatorActivity:
-    """A person's votes.
+    """Numbers of a person's votes.
 
-    repeated: hidden repeats; same: those with the choice of the first vote. shared: comparisons with other people's votes on the
-    same pair; agreed: those with an equal choice.
+    repeated: hidden repeats. same: hidden repeats with the same choice as the first vote. shared: comparisons with other people's
+    votes on the same pair. agreed: comparisons with equal choices.
     """
 
     annotator: str
@@ -167,9 +168,9 @@ class Role(StrEnum):
 class Comparison:
     """One label for the reward trainer.
 
-    group: the prompt id; cross-validation folds never split a group. margin: wanted difference of the two scores; strength adds
-    RewardConfig.margin for each level above "slightly". count: how often the label counts, its annotator's weight. weight: the
-    share of it that counts.
+    group: the prompt id; cross-validation folds never split a group. margin: target difference of the two scores. strength:
+    number of levels above "slightly"; each adds RewardConfig.margin to the margin. count: how often the label is counted,
+    according to the weight of its annotator. weight: factor of its loss, from 0 to 1.
     """
 
     prompt: str
@@ -187,9 +188,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class LabelSnapshot:
-    """Pinned labels, of a reward model or of a run: vote ids in order, and a hash of their choices, texts and weights.
+    """The labels of a reward model or a run: vote ids in order, and a digest of their choices, texts and weights.
 
-    weights: of the votes, in their order; empty where all are 1.
+    weights: of the votes, in the same order; empty if all are 1.
     """
 
     vote_ids: tuple[int, ...]
@@ -199,7 +200,7 @@ class LabelSnapshot:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "LabelSnapshot":
-        """As `dataclasses.asdict` gave it, through JSON or not."""
+        """The snapshot from the result of `dataclasses.asdict`, before or after conversion to JSON."""
         weights = tuple(map(float, record.get("weights", ())))
         return cls(tuple(record["vote_ids"]), str(record["digest"]), Source(record["source"]), weights)
 
@@ -217,9 +218,9 @@ class RewardModelRow:
 
 @dataclass(frozen=True)
 class RewardPredictionStats:
-    """How many of the `decided` votes reward models predicted right; low, high: 95 % Wilson interval of the share.
+    """How many of the `decided` votes were predicted correctly (`right`). low, high: 95 % Wilson interval of the fraction.
 
-    chosen_…: the same for votes on actively selected pairs (`config.labelling.is_actively_selected`), which are counted apart.
+    chosen_…: the same for votes on actively selected pairs (`config.labelling.is_actively_selected`), counted separately.
     """
 
     right: int
@@ -258,7 +259,7 @@ class RunEvent:
     applied_step: int | None
 
 
-#: Key of the person in the payload of a job that only they may read and cancel.
+#: Key in the payload of a job for the person who requested it; only they may read and cancel it.
 REQUESTER_KEY = "requested_by"
 #: Key in the manifest of a run that a visitor started in demo mode.
 VISITOR_RUN = "visitor"
@@ -332,7 +333,7 @@ class TournamentAnswer:
 class ProcessIdentity:
     """Identifies one process: pids are reused, so it includes the start time (psutil).
 
-    boot: the kernel's boot id, "" where unknown; a container that is created again has another host name but the same boot id.
+    boot: the kernel's boot id, "" if unknown. A recreated container has another host name but the same boot id.
     """
 
     host: str
@@ -357,10 +358,10 @@ class EngineRow:
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """The state of the engine now.
+    """The current state of the engine.
 
-    row: the process with that state (None: there never was one). failed_starts: how many engines in a row ended while they were
-    loading, before the one that may be loading now.
+    row: the process in that state; None if there never was one. failed_starts: how many engines in a row have ended while
+    loading, not counting one that is loading now.
     """
 
     state: EngineState
@@ -370,14 +371,14 @@ class EngineStatus:
 
 @dataclass(frozen=True)
 class TokenRecord:
-    """Everything computed for the tokens of one rollout row; every list has the length of token_ids.
+    """All values computed for the tokens of one rollout row. Every list has the length of token_ids.
 
-    tokens: the text of each token; joined they are the response. logprob, ratio: after the step's updates; everything else: as
-    used by the updates. Fields with a default are missing in records of older versions.
+    tokens: the text of each token; joined, they are the response. logprob and ratio are those after the updates of the step; all
+    other values are those used by the updates. Fields with a default are missing in records of older versions.
 
-    raw_advantage: before whitening, which subtracted `centre` and divided by `spread` (None: not whitened). target: of the value
-    function, empty without one. score: of the reward model; earned: the reward of the response after shaping. after: the value
-    used for the state after the last token.
+    raw_advantage: before whitening, which subtracts the mean `centre` and divides by the standard deviation `spread` (None: not
+    whitened). target: of the value function; empty without one. score: of the reward model. earned: the reward of the response
+    after shaping. after: the value used for the state after the last token.
     """
 
     row: int
@@ -404,9 +405,9 @@ class TokenRecord:
 
 @dataclass(frozen=True)
 class Sample:
-    """A response to a fixed prompt and seed, so that steps can be compared.
+    """A response to a fixed prompt with a fixed seed, so that steps can be compared.
 
-    score: of the run's reward; NaN for a run that has none. gold: of a judge.
+    score: the run's reward, NaN for a run without one. gold: the score of a judge.
     """
 
     prompt: str
@@ -418,7 +419,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class StepResult:
-    """One finished optimisation step. metrics: by the names of docs/METRICS.md."""
+    """The result of one optimisation step. metrics: by the names in docs/METRICS.md."""
 
     step: int
     metrics: dict[str, float]

@@ -1,12 +1,12 @@
 """Derived seeds: every random draw is a function of a seed and its purpose; there is no shared generator state.
 
-A run that resumes at step 17 draws exactly what the uninterrupted run drew at step 17, whatever was sampled in between.
+A run that is resumed at step 17 draws exactly the same numbers as the uninterrupted run at step 17, whatever was sampled before.
 """
 
 import hashlib
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
-    """A 63-bit seed from `seed` and the purpose, e.g. derive(0, "rollout", 17)."""
+    """A 63-bit seed derived from `seed` and the purpose, such as derive_seed(0, "rollout", 17)."""
     text = "/".join(str(part) for part in (seed, *purpose))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,4 +1,4 @@
-"""Confidence intervals of shares and means, without torch."""
+"""Confidence intervals of proportions and means, without torch."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,12 +6,12 @@ from statistics import fmean, stdev
 
 from rlhf_lab.errors import ConfigError
 
-#: With fewer clusters there is no interval: it would be too wide to be useful (docs/DECISIONS.md).
+#: With fewer clusters no interval is computed, because it would be too wide to be useful (docs/DECISIONS.md).
 MIN_CLUSTERS = 5
 
 
 def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """The Wilson score interval for a share of `successes` out of `n`; z = 1.96 is 95 % confidence.
+    """The Wilson score interval for the proportion `successes` / `n`; z = 1.96 for 95 % confidence.
 
     Returns:
         (low, high) within [0, 1]; low is exactly 0.0 for no success, high exactly 1.0 for no failure; (0.0, 1.0) for n = 0.
@@ -29,7 +29,7 @@ def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, flo
 
 
 def clustered_interval(clusters: Iterable[tuple[int, int]]) -> tuple[float, float] | None:
-    """A 95 % interval for a share whose trials are correlated within clusters, such as several people's answers to a pair.
+    """A 95 % interval for a proportion whose trials are correlated within clusters, such as several people's answers to a pair.
 
     clusters: (successes, trials) of each; clusters without trials are ignored.
 
@@ -88,7 +88,7 @@ def _wilson(share: float, n: float, z: float) -> tuple[float, float]:
     centre = share + z * z / (2 * n)
     half_width = z * math.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n))
     scale = 1.0 + z * z / n
-    # At the ends the exact values are 0 and 1, which rounding would miss.
+    # At the ends the exact values are 0 and 1, but the formulas give rounding errors.
     low = 0.0 if share == 0.0 else (centre - half_width) / scale
     high = 1.0 if share == 1.0 else (centre + half_width) / scale
     return low, high

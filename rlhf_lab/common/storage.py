@@ -1,4 +1,4 @@
-"""Storage that is mounted at /data, as a Hugging Face Space with storage has it: it outlives the container's own disk."""
+"""Persistent storage mounted at /data, as in a Hugging Face Space with storage. It outlives the disk of the container."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ def mounted_storage() -> Path | None:
 
 
 def storage_note(home: Path) -> str:
-    """For the place where a home is shown: that it is on the mounted storage; "" where it is not."""
+    """A note to show after the path of a home: that it is on the mounted storage; "" if it is not."""
     return f" (on the storage that is mounted at {STORAGE})" if is_on_storage(home) else ""
 
 
@@ -24,8 +24,10 @@ def is_on_storage(home: Path) -> bool:
 
 
 def keep_models_on_storage() -> None:
-    """On a Space: let the Hub's client keep downloaded models on the mounted storage, unless HF_HOME says where. Call it before
-    huggingface_hub is imported, which reads the variable then."""
+    """On a Space: let the Hub's client store downloaded models on the mounted storage, unless HF_HOME is set.
+
+    Must be called before huggingface_hub is imported, which reads the variable at import.
+    """
     storage = mounted_storage()
     if storage is not None and os.environ.get("SPACE_ID"):
         os.environ.setdefault("HF_HOME", str(storage / "huggingface"))

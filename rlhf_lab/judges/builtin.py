@@ -1,11 +1,11 @@
-"""Simulated annotators: deterministic functions of prompt and response, higher is better. They know words, not the corpus.
+"""Simulated annotators: deterministic scores of prompt and response, higher is better. They use word lists, not the corpus.
 
-Lexicon judges: a text is split into lower-case words and punctuation marks. At each position the longest entry of the judge's
-lexicon counts (a phrase exactly, a word also in its regular inflections), and
+Lexicon judges: a text is split into lower-case words and punctuation marks. At each position, the longest matching entry of the
+judge's lexicon is counted (a phrase exactly, a word also in its regular inflections), and
     total    = sum of weight * modifiers * REPEAT_DECAY ** (earlier occurrences of the same entry)
     strength = total / sqrt(max(words, MIN_WORDS))
     score    = MAX_SCORE * strength / (|strength| + half), rounded to a multiple of SCORE_STEP
-so the score lies between -10 and 10, a text without entries scores 0, and `half` is the strength that scores 5.
+so the score is between -10 and 10, a text without entries scores 0, and `half` is the strength for which the score is 5.
 Modifiers (lexicons/modifiers.txt): "very happy" counts 1.5 times, "not happy" -0.5 times. The lexicons are in lexicons/*.txt.
 """
 
@@ -26,8 +26,8 @@ from rlhf_lab.judges.custom import load_score_function
 SCORE_STEP = 0.25  # every score of JUDGES is a multiple of it, so that near-identical texts tie
 MAX_SCORE = 10.0  # the largest absolute score of JUDGES
 REPEAT_DECAY = 0.25  # "happy happy happy" counts 1 + 1/4 + 1/16 times
-MIN_WORDS = 9  # shorter texts are normalised as if they had so many words: one good word is not a good text
-NEGATION_WINDOW = 3  # words that a negation reaches ahead, within its clause
+MIN_WORDS = 9  # shorter texts are normalised as if they had this many words: one good word is not a good text
+NEGATION_WINDOW = 3  # number of following words, within its clause, that a negation affects
 
 _LEXICON_FOLDER = Path(__file__).parent / "lexicons"
 _TOKEN = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[.,;:!?()—–]")
@@ -40,8 +40,8 @@ _FINISHED = re.compile(r"[.!?…][\"'”’)\]*]*\s*$")
 class Judge:
     """A simulated annotator.
 
-    prompt_set: the set it suits best. score: of (prompt, response). score_sd: the standard deviation of its scores over typical
-    responses to that set; the unit of noise. score_step: its scores are multiples of it; 0: they are not rounded.
+    prompt_set: the prompts that suit it best. score: function of (prompt, response). score_sd: standard deviation of its scores
+    on typical responses to these prompts; the unit of noise. score_step: scores are multiples of it; 0: they are not rounded.
     """
 
     name: str
@@ -68,7 +68,7 @@ def _words(text: str) -> list[str]:
 
 @cache
 def _load_lexicon(name: str) -> _Lexicon:
-    """Read lexicons/NAME.txt: lines "weight: entry, entry", empty lines and lines that start with #."""
+    """Read lexicons/NAME.txt. Its lines are "weight: entry, entry", empty, or comments that start with #."""
     weights: dict[str, float] = {}
     for line in (_LEXICON_FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -108,7 +108,7 @@ def _find_entries(tokens: list[str], lexicon: _Lexicon) -> Iterator[tuple[int, s
 
 
 def _modifier_factor(tokens: list[str], index: int) -> float:
-    """The factor of the words before an entry: an intensifier right before it, a negation in the same clause."""
+    """The factor from the words before an entry: an intensifier directly before it, or a negation in the same clause."""
     modifiers = _load_lexicon("modifiers").weights
     previous = modifiers.get(tokens[index - 1], 1.0) if index else 1.0
     factor = previous if previous > 0 else 1.0
@@ -117,13 +117,13 @@ def _modifier_factor(tokens: list[str], index: int) -> float:
         if not token[0].isalnum():
             break
         negates = modifiers.get(token, 0.0) < 0 or token.endswith("n't")
-        if negates and tokens[earlier + 1] not in ("only", "just"):  # "not only" is no negation
+        if negates and tokens[earlier + 1] not in ("only", "just"):  # "not only" is not a negation
             return factor * modifiers["not"]
     return factor
 
 
 def _weighted_total(text: str, lexicon_name: str, *, apply_modifiers: bool = True) -> float:
-    """`total` of the module docstring for a lexicon."""
+    """`total`, as defined in the module docstring, for a lexicon."""
     lexicon, tokens, total = _load_lexicon(lexicon_name), _tokens(text), 0.0
     counts: Counter[str] = Counter()
     for index, entry in _find_entries(tokens, lexicon):
@@ -143,7 +143,7 @@ def _saturate(strength: float, half: float) -> float:
 
 
 def _normalized_score(text: str, total: float, half: float) -> float:
-    """`score` of the module docstring for a total."""
+    """`score`, as defined in the module docstring, for a total."""
     return _saturate(total / math.sqrt(max(len(_words(text)), MIN_WORDS)), half)
 
 
@@ -175,7 +175,7 @@ def _vivid(text: str) -> float:
 
 
 def _concise(text: str) -> float:
-    """10 points for 4 words, a quarter less for each further word, never below a quarter; 0 for fewer than 4 words."""
+    """10 points for 4 words, minus 0.25 for each further word, but at least 0.25; 0 for fewer than 4 words."""
     words = len(_words(text))
     return 0.0 if words < 4 else _round_to_step(max(MAX_SCORE - (words - 4) / 4, SCORE_STEP))
 
@@ -183,8 +183,8 @@ def _concise(text: str) -> float:
 def _dialogue(text: str) -> float:
     """5 s + 4 q / (q + 1) + v / 3, rounded: from 0 to 10.
 
-    s: different quoted words / max(words, MIN_WORDS); q: different quoted lines, which are not empty and closed;
-    v: different verbs of speech.txt outside the quotes, three at most.
+    s: distinct quoted words / max(words, MIN_WORDS); q: distinct quotations that are closed and not empty;
+    v: distinct verbs of speech.txt outside quotations, at most three.
     """
     lines = {tuple(_words("".join(line))) for line in _QUOTE.findall(text)} - {()}
     share = len({word for line in lines for word in line}) / max(len(_words(text)), MIN_WORDS)
@@ -195,8 +195,8 @@ def _dialogue(text: str) -> float:
 def _plain(text: str) -> float:
     """Short words and short sentences; from -10 to 10.
 
-    strength = (4.25 - mean letters of the different words) + (10 - words per sentence) / 10; half = 2.
-    Texts of fewer than MIN_WORDS different words count for less: strength x different words / MIN_WORDS.
+    strength = (4.25 - mean letters of the distinct words) + (10 - words per sentence) / 10; half = 2.
+    For texts of fewer than MIN_WORDS distinct words, strength is multiplied by distinct words / MIN_WORDS.
     """
     words = _words(text)
     unique_words = set(words)
@@ -209,9 +209,9 @@ def _plain(text: str) -> float:
 
 
 def _brief(text: str) -> float:
-    """1.25 points for each word up to 8, then 10 points; a quarter less for each word after the twentieth, never below a quarter.
+    """1.25 points per word up to 8 words; then 10 points, minus 0.25 for each word after the twentieth, but at least 0.25.
 
-    Half of it for a text that does not end with the end of a sentence, for it was cut off; 0 for an empty text.
+    Half of that for a text that was truncated, that is, does not end with a complete sentence; 0 for an empty text.
     """
     words = len(_words(text))
     points = max(1.25 * min(words, 8) - max(words - 20, 0) / 4, SCORE_STEP) if words else 0.0
@@ -219,9 +219,9 @@ def _brief(text: str) -> float:
 
 
 def _varied(text: str) -> float:
-    """20 x (mean share of different words, word pairs and word triples) - 10; from -10 to 10.
+    """20 x (mean fraction of distinct words, word pairs and word triples) - 10; from -10 to 10.
 
-    Texts of fewer than MIN_WORDS words have little to repeat: their points above 0 count by words / MIN_WORDS. 0 without words.
+    Texts of fewer than MIN_WORDS words can repeat little: positive points are multiplied by words / MIN_WORDS. 0 without words.
     """
     words = _words(text)
     if not words:
@@ -232,9 +232,10 @@ def _varied(text: str) -> float:
 
 
 def _relevant(prompt: str, text: str) -> float:
-    """10 x (share of the prompt's words that the text uses) x (1 - share of the text's word triples that are the prompt's).
+    """10 x (fraction of the prompt's words used in the text) x (1 - fraction of the text's word triples that occur in the
+    prompt).
 
-    The prompt's words: different ones, without those of function_words.txt; inflections count as the word. 0 without words.
+    Prompt words are distinct, without those of function_words.txt; inflected forms are equal to the word. 0 without words.
     """
     ignored = _load_lexicon("function_words").weights
     topics = {word for word in _words(prompt) if word not in ignored}
@@ -250,7 +251,7 @@ def _ngrams(words: list[str], size: int) -> list[tuple[str, ...]]:
 
 
 def _distinct_share(items: list[tuple[str, ...]]) -> float:
-    """Different items over all items; 1 for none."""
+    """The fraction of distinct items; 1 if there are none."""
     return len(set(items)) / len(items) if items else 1.0
 
 
@@ -258,8 +259,8 @@ def _ignoring_prompt(score: Callable[[str], float]) -> Callable[[str, str], floa
     return lambda _, response: score(response)
 
 
-# score_sd was measured on texts of two or three sentences, see tests/judges/test_builtin.py; that of the everyday judges on
-# responses of SmolLM2-135M-Instruct (docs/DECISIONS.md).
+# score_sd was measured on texts of two or three sentences (tests/judges/test_builtin.py), for the everyday judges on responses of
+# SmolLM2-135M-Instruct (docs/DECISIONS.md).
 _RESPONSE_JUDGES = (
     ("cheerful", "Likes happy words, and dislikes sad or angry ones.", "tales", _cheerful, 2.5),
     ("gloomy", "Likes sorrow, loss, rain and darkness.", "tales", _gloomy, 2.5),
@@ -283,7 +284,7 @@ JUDGES: dict[str, Judge] = {judge.name: judge for judge in _BUILTIN_JUDGES}
 
 
 def builtin_judge(name: str) -> Judge:
-    """The built-in judge of this name. For the page: a judge from a file would let any visitor run code.
+    """The built-in judge of this name. Used by the page, where a judge from a file would let any visitor run code.
 
     Raises ConfigError for an unknown name.
     """
@@ -293,9 +294,9 @@ def builtin_judge(name: str) -> Judge:
 
 
 def load_judge(spec: str) -> Judge:
-    """A built-in judge by name, or a function of a file, as "FILE.py:NAME": response -> score, or (prompt, response) -> score.
+    """A built-in judge by name, or a custom one as "FILE.py:NAME", a function response -> score or (prompt, response) -> score.
 
-    Raises ConfigError for an unknown name, and as `custom.load_score_function`.
+    Raises ConfigError for an unknown name, and like `custom.load_score_function`.
     """
     if spec in JUDGES:
         return JUDGES[spec]
@@ -311,8 +312,8 @@ def prefer(
 ) -> Choice:
     """Which of two responses to a prompt the judge prefers: FIRST, SECOND, or TIE for exactly equal scores.
 
-    noise: standard deviation of the Gaussian noise added to both scores, in units of `judge.score_sd`; 0 draws nothing from
-    `rng`. Noisy scores are rounded to the judge's step, so that ties stay possible.
+    noise: standard deviation of the Gaussian noise added to both scores, in units of `judge.score_sd`; with 0, `rng` is not used.
+    Noisy scores are rounded to the judge's step, so that ties stay possible.
     Raises ConfigError for a noise that is negative or not finite, and for noise without rng.
     """
     if not (math.isfinite(noise) and noise >= 0):

@@ -1,4 +1,4 @@
-"""Custom judges: a function of a Python file that scores a response, with its prompt or without."""
+"""Custom judges: functions in Python files that score a response, with or without its prompt."""
 
 import importlib.util
 import inspect
@@ -14,20 +14,20 @@ from rlhf_lab.errors import ConfigError
 
 
 def load_score_function(file: str, name: str) -> Callable[[str, str], float]:
-    """The function `name` of a Python file, which is imported again at each call, as a function (prompt, response) -> score.
+    """The function `name` of a Python file as a function (prompt, response) -> score. Each call imports the file again.
 
     The custom function has one required parameter, the response, or two: the prompt and the response.
-    Raises ConfigError for a file or function that is missing or unusable. The returned function raises ConfigError when the
-    custom one raises or returns anything but a finite number; True and False count as 1 and 0.
+    Raises ConfigError if the file or function is missing or unusable. The returned function raises ConfigError if the custom one
+    raises or returns anything but a finite number; True and False count as 1 and 0.
     """
     function = load_function(file, name, "judge")
     return partial(_checked_score, function, required_parameters(function) == 2, f"{file}:{name}")
 
 
 def load_function(file: str, name: str, kind: str) -> Callable[..., object]:
-    """The function `name` of a Python file, which is imported again at each call. kind: what messages call it.
+    """The function `name` of a Python file. Each call imports the file again. kind: its designation in messages.
 
-    Raises ConfigError for one that is missing, or cannot be called with a response, or a prompt and a response.
+    Raises ConfigError if it is missing, or cannot be called with a response or with a prompt and a response.
     """
     function = getattr(_load_module(Path(file), kind), name, None)
     if function is None:
@@ -56,7 +56,7 @@ def _signatures(name: str) -> str:
 
 
 def required_parameters(function: Callable[..., object]) -> int:
-    """How many positional parameters without default a function has."""
+    """The number of positional parameters without a default."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return sum(item.kind in positional and item.default is inspect.Parameter.empty for item in parameters)
@@ -81,7 +81,7 @@ def _load_module(path: Path, kind: str) -> ModuleType:
 
 
 def _checked_score(function: Callable[..., object], reads_prompt: bool, spec: str, prompt: str, response: str) -> float:
-    """The function's score of a response. Raises ConfigError as `load_score_function` says."""
+    """The function's score of a response. Raises ConfigError as described in `load_score_function`."""
     excerpt = repr(response[:40])
     try:
         value = function(prompt, response) if reads_prompt else function(response)

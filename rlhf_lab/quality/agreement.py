@@ -1,8 +1,9 @@
 """Statistics of votes. The values are first, second and tie ("both are bad" is a tie, as for the reward model).
 
-Agreement between people counts one vote per person and pair. A hidden repeat measures self-consistency; it is also counted in the
-statistics of one person alone: sides, ties and seconds. So is an expert's decision on a disputed pair. In the agreement of one
-person it is the pair's label, with which their vote is compared; alpha and the agreement of all people are those of their votes.
+Agreement between people uses one vote per person and pair. Hidden repeats measure self-consistency. They are also included in the
+statistics of a single person (sides, ties and seconds), and so are an expert's decisions on disputed pairs. For the agreement
+of a single person, a decision is the label of its pair, with which their vote is compared; alpha and the agreement of all
+people are computed from the votes without decisions.
 """
 
 import itertools
@@ -24,8 +25,8 @@ VALUE_COUNT = 3
 class VoteColumns:
     """Votes in the order they were cast, one array per column.
 
-    names: annotators; annotator: positions in it. pair: any numbers from 0 on, the same for the same pair. value: FIRST, SECOND
-    or TIE. left_won: 1 or 0, -1 for ties and where the sides are unknown. response_ms: NaN where unknown.
+    names: of annotators. annotator: positions in names. pair: non-negative numbers that identify the pairs. value: FIRST, SECOND
+    or TIE. left_won: 1 or 0, -1 for ties and unknown sides. response_ms: NaN if unknown.
     """
 
     names: tuple[str, ...]
@@ -40,21 +41,21 @@ class VoteColumns:
 
     @property
     def is_first(self) -> Bool:
-        """Neither a hidden repeat nor an expert's decision."""
+        """Whether each vote is neither a hidden repeat nor an expert's decision."""
         return ~self.repeat & ~self.adjudication
 
     def __len__(self) -> int:
         return len(self.pair)
 
     def label_counts(self) -> dict[str, int]:
-        """Votes without hidden repeats and decisions, by annotator; 0 for those who have only these."""
+        """Number of votes by annotator, without hidden repeats and decisions; 0 for annotators who only have these."""
         counts = np.bincount(self.annotator[self.is_first], minlength=len(self.names))
         return {self.names[i]: int(counts[i]) for i in np.unique(self.annotator)}
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """`agreed` of `compared` comparisons of two votes are equal. interval: 95 % Wilson, as if they were independent."""
+    """Of `compared` comparisons of two votes, `agreed` are equal. interval: 95 % Wilson, treating them as independent."""
 
     agreed: int
     compared: int
@@ -70,7 +71,8 @@ class Agreement:
 
 @dataclass(frozen=True)
 class TimeBucket:
-    """Consecutive votes, as a point of a curve. start, end: times of the first and last. alpha: of all votes on their pairs."""
+    """Statistics of consecutive votes, a point of a curve. start, end: times of the first and last vote. alpha: of all votes on
+    their pairs."""
 
     start: float
     end: float
@@ -88,8 +90,8 @@ class AnnotatorQuality:
     """The statistics of one annotator.
 
     agreement_with_others: with every other vote on the same pair, or with an expert's decision. self_consistency: hidden repeats
-    equal to the first vote. left_preference: decided votes for the text on the left. alpha_without: of the other annotators'
-    votes.
+    equal to the first vote. left_preference: decided votes for the text on the left. alpha_without: alpha of the votes of all
+    other annotators.
     """
 
     annotator: str
@@ -104,12 +106,12 @@ class AnnotatorQuality:
 
 
 def krippendorff_alpha(votes: VoteColumns) -> float | None:
-    """Krippendorff's alpha for nominal values: 1 perfect, 0 chance; None: no pair has two votes, or all values are equal."""
+    """Krippendorff's alpha for nominal values: 1 perfect, 0 chance. None if no pair has two votes or all values are equal."""
     return _AlphaSums.of(_value_counts(votes)).alpha()
 
 
 def pairwise_agreement(votes: VoteColumns) -> Agreement:
-    """Over every two votes of different people on the same pair."""
+    """Agreement over all combinations of two votes of different people on the same pair."""
     counts = _value_counts(votes)
     totals = counts.sum(1)
     return Agreement(int((counts * (counts - 1)).sum()) // 2, int((totals * (totals - 1)).sum()) // 2)
@@ -149,12 +151,12 @@ def annotator_qualities(votes: VoteColumns, *, bucket_count: int = 6) -> list[An
 
 
 def quality_over_time(votes: VoteColumns, bucket_count: int) -> list[TimeBucket]:
-    """Buckets of equally many votes in the order they were cast."""
+    """Buckets with equal numbers of votes, in chronological order."""
     return _time_buckets(votes, np.arange(len(votes)), bucket_count, _Comparison.of(votes))
 
 
 def _value_counts(votes: VoteColumns) -> Int:
-    """(pairs, VALUE_COUNT): votes of each value, without hidden repeats and decisions."""
+    """(pairs, VALUE_COUNT) number of votes with each value, without hidden repeats and decisions."""
     first = votes.is_first
     pair_count = int(votes.pair.max()) + 1 if len(votes) else 0
     cells = np.bincount(VALUE_COUNT * votes.pair[first] + votes.value[first], minlength=VALUE_COUNT * pair_count)
@@ -163,9 +165,9 @@ def _value_counts(votes: VoteColumns) -> Int:
 
 @dataclass(frozen=True)
 class _AlphaSums:
-    """Sums over pairs with several votes, of which alpha is a function.
+    """Sums over pairs with several votes, from which alpha is computed.
 
-    by_value: n_v, how many votes have each value. coincidences: Σ o_vv, Σ k_v (k_v − 1) / (k − 1) over the pairs and values,
+    by_value: n_v, the number of votes with each value. coincidences: Σ o_vv = Σ k_v (k_v − 1) / (k − 1) over pairs and values,
     where a pair has k votes, k_v of them with the value v. Source: Krippendorff, Content Analysis, chapter 11.
     """
 
@@ -185,7 +187,7 @@ class _AlphaSums:
         return _AlphaSums(self.by_value - other.by_value, self.coincidences - other.coincidences)
 
     def alpha(self) -> float | None:
-        """1 − (n − 1) (n − Σ o_vv) / (n² − Σ n_v²); None where fewer than two values occur."""
+        """1 − (n − 1) (n − Σ o_vv) / (n² − Σ n_v²); None if fewer than two values occur."""
         n = int(self.by_value.sum())
         if (self.by_value > 0).sum() < 2:
             return None
@@ -193,18 +195,19 @@ class _AlphaSums:
 
 
 def _with_several_votes(counts: Int) -> tuple[Int, NDArray[np.float64]]:
-    """counts with 0 for pairs that have one vote, and Σ k_v (k_v − 1) / (k − 1) of each pair."""
+    """The counts, set to 0 for pairs with a single vote, and Σ k_v (k_v − 1) / (k − 1) for each pair."""
     totals = counts.sum(1)
     counts = counts * (totals > 1)[:, None]
     return counts, (counts * (counts - 1)).sum(1) / np.maximum(totals - 1, 1)
 
 
 class _Comparison(NamedTuple):
-    """Each vote compared with the other votes.
+    """Comparisons of each vote with the other votes.
 
     counts: see `_value_counts`. By pair: comparable and coincidences, see `_with_several_votes`. By vote: first, see
-    `VoteColumns.is_first`; agreed and compared with others on its pair or with an expert's decision, 0 for other votes;
-    known_repeat: a hidden repeat whose first vote exists; same_again: with the same value.
+    `VoteColumns.is_first`; agreed and compared: numbers of equal and of all comparisons with other votes on the pair or with an
+    expert's decision, 0 for repeats and decisions; known_repeat: it is a hidden repeat whose first vote exists; same_again: that
+    has the same value.
     """
 
     counts: Int
@@ -238,7 +241,7 @@ class _Comparison(NamedTuple):
 
 
 def _distinct(pairs: Int, pair_count: int) -> Int:
-    """Ascending and once each."""
+    """The distinct pairs in ascending order."""
     seen = np.zeros(pair_count, np.bool_)
     seen[pairs] = True
     return np.flatnonzero(seen)
@@ -252,7 +255,7 @@ def _time_buckets(votes: VoteColumns, rows: Int, bucket_count: int, comparison: 
 
 
 def _time_bucket(votes: VoteColumns, rows: Int, comparison: _Comparison) -> TimeBucket:
-    """rows: at least one vote, of one person or of everybody."""
+    """Statistics of some votes. rows: positions of at least one vote, of one person or of all."""
 
     def count(column: NDArray[Any]) -> int:
         return int(column[rows].sum())

@@ -19,8 +19,8 @@ TOLERANCE = 1e-10
 
 @dataclass(frozen=True)
 class BradleyTerryFit:
-    """scores: (n,) log-odds of being preferred to contestant 0, whose own score is 0. covariance: (n, n) of the scores, from the
-    inverse Hessian of the log-posterior (Laplace's approximation)."""
+    """scores: (n,) log-odds of being preferred to contestant 0, whose score is 0. covariance: (n, n) of the scores, from the
+    inverse Hessian of the negative log-posterior (Laplace approximation)."""
 
     scores: Matrix
     covariance: Matrix
@@ -31,10 +31,10 @@ class BradleyTerryFit:
         return float(self.scores[i]) - half_width, float(self.scores[i]) + half_width
 
     def expected_information(self) -> Matrix:
-        """(n, n) nats by which one more answer about i and j is expected to reduce the entropy of the scores.
+        """(n, n) expected reduction of the entropy of the scores by one more answer about i and j, in nats.
 
-        ½ log(1 + p(1 − p) v) with the predicted win rate p and the variance v of s_i − s_j: the answer adds p(1 − p) to the
-        Hessian along this difference.
+        It is ½ log(1 + p(1 − p) v) with the predicted win rate p and the variance v of s_i − s_j, because an answer adds p(1 − p)
+        to the Hessian along this difference.
         """
         win_rates = _sigmoid(self.scores[:, None] - self.scores[None, :])
         variances = np.diag(self.covariance)
@@ -48,7 +48,7 @@ def fit_bradley_terry(wins: Matrix, pending: Matrix | None = None) -> BradleyTer
 
     Args:
         wins: (n, n) how often i was preferred to j; a tie counts one half for both.
-        pending: (n, n) symmetric, comparisons whose answers are not known yet: they narrow the covariance alone.
+        pending: (n, n) symmetric, number of comparisons without an answer yet; they only reduce the covariance.
     """
     count, precision = len(wins), 1 / PRIOR_SD**2
     comparisons, scores = wins + wins.T, np.zeros(len(wins))
@@ -68,7 +68,7 @@ def fit_bradley_terry(wins: Matrix, pending: Matrix | None = None) -> BradleyTer
 
 
 def _hessian(comparisons: Matrix, win_rates: Matrix, precision: float) -> Matrix:
-    """Of the negative log-posterior."""
+    """The Hessian of the negative log-posterior."""
     weights = comparisons * win_rates * (1 - win_rates)
     hessian: Matrix = np.diag(weights.sum(1) + precision) - weights
     return hessian

@@ -1,4 +1,4 @@
-"""Votes for the statistics of `agreement`, and the labels that a reward model doubts."""
+"""Votes for the statistics of `agreement`, and the labels to which a reward model gives a low probability."""
 
 import time
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ from rlhf_lab.store.votes import LIVE_VOTE, NOT_A_REPEAT, update_vote, vote_from
 
 @dataclass(frozen=True)
 class DoubtedLabel:
-    """A label that a model trained without it gave a low probability. current_choice: of the annotator's live vote, if any."""
+    """A label to which a model trained without it gave a low probability. current_choice: of the annotator's live vote, if
+    any."""
 
     vote: Vote
     pair: Pair
@@ -29,7 +30,7 @@ class DoubtedLabel:
 
 
 def vote_columns(db: Database, project_id: int, source: Source) -> VoteColumns:
-    """Live votes of one source, hidden repeats and experts' decisions included, without skips."""
+    """Live votes of one source, including hidden repeats and experts' decisions, without skips."""
     table = current_votes(db, project_id)
     return table.cached(("columns", source), lambda: columns_of(table, source))
 
@@ -46,7 +47,7 @@ def columns_of(table: VoteTable, source: Source) -> VoteColumns:
 
 
 def doubted_labels(db: Database, model: ListedRewardModel) -> list[DoubtedLabel]:
-    """The labels that a reward model most disagrees with, by its report, the worst first."""
+    """The labels with which a reward model disagrees most, according to its report, the worst first."""
     probabilities = dict(model.disagreements)
     v = t.votes.c
     with db.read() as conn:
@@ -69,7 +70,7 @@ def doubted_labels(db: Database, model: ListedRewardModel) -> list[DoubtedLabel]
 def request_new_vote(db: Database, project_id: int, vote_id: int) -> None:
     """Undo a live vote, so that its annotator is shown the pair again.
 
-    StaleVoteError: there is no such live vote in this project (any more).
+    Raises StaleVoteError if there is no such live vote in this project (any more).
     """
     in_project = and_(t.pairs.c.id == t.votes.c.pair_id, t.pairs.c.project_id == project_id)
     query = select(t.votes.c.id).join(t.pairs, in_project).where(t.votes.c.id == vote_id, LIVE_VOTE)

@@ -1,4 +1,4 @@
-"""Tournaments: which pair a person judges next, and the ranking that follows from all answers."""
+"""Tournaments: the choice of the next pair for a person, and the ranking from all answers."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class Contestant:
-    """model: as in the request. texts, rewards and kl by prompt; rewards: None without a reward model. kl: log-ratios to the
-    base, or for best of n its bound."""
+    """model: as in the request. texts, rewards, kl: by prompt. rewards: None without a reward model. kl: log-ratios to the base
+    model; for best of n the bound of its KL."""
 
     model: str
     texts: list[str]
@@ -38,7 +38,10 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Standing:
-    """score: Bradley-Terry, log-odds relative to the first contestant. contestant: its index. answers: about it."""
+    """The place of a contestant in the ranking. contestant: its index. answers: number of answers about it.
+
+    score: of the Bradley-Terry model, log-odds relative to the first contestant; low, high: its 95 % interval.
+    """
 
     contestant: int
     name: str
@@ -52,12 +55,12 @@ class Standing:
 
 
 def contestants_of(result: dict[str, Any]) -> list[Contestant]:
-    """From the result of a TOURNAMENT job."""
+    """The contestants in the result of a TOURNAMENT job."""
     return [Contestant(row["model"], row["texts"], row["scores"], row["kl"]) for row in result["contestants"]]
 
 
 def win_matrix(count: int, answers: Sequence[TournamentAnswer]) -> Matrix:
-    """(n, n) how often the texts of i were preferred to those of j; ties and "both bad" count one half. Skips do not count."""
+    """(n, n) how often texts of i were preferred to texts of j. Ties and "both bad" count one half, skips are ignored."""
     wins = np.zeros((count, count))
     for answer in answers:
         if answer.choice in WIN_SHARE:
@@ -70,7 +73,7 @@ def win_matrix(count: int, answers: Sequence[TournamentAnswer]) -> Matrix:
 def rank_contestants(
     contestants: Sequence[Contestant], answers: Sequence[TournamentAnswer], gold: Sequence[Sequence[float]] = ()
 ) -> list[Standing]:
-    """Best score first. gold: a judge's score of each text, by contestant."""
+    """The ranking, best score first. gold: a judge's score of each text, by contestant."""
     wins = win_matrix(len(contestants), answers)
     fit, counts = fit_bradley_terry(wins), (wins + wins.T).sum(1)
     standings = [
@@ -86,11 +89,11 @@ def rank_contestants(
 def choose_pair(
     contestants: Sequence[Contestant], answers: Sequence[TournamentAnswer], annotator: str, leased_since: float
 ) -> PairKey | None:
-    """The pair that this person judges next; None where nothing is left for them.
+    """The pair that this person judges next, or None if none is left for them.
 
-    Its contestants are those with the most informative answer; pairs on other people's screens count as answered. Its prompt
-    is the one that this person has seen least, then the one with the fewest answers. answers: with the pairs on screen, which
-    have no choice yet. leased_since: pairs shown to others after this time are not chosen.
+    Its contestants are those whose answer is expected to be most informative; pairs on other people's screens are treated as
+    pending. Its prompt is the one that this person has seen least often, then the one with the fewest answers. answers: including
+    pairs on screens, which have no choice yet. leased_since: pairs shown to others after this time are not chosen.
     """
     on_screen = [answer for answer in answers if answer.choice is None and answer.created_at > leased_since]
     excluded = {answer.key for answer in on_screen} | {
@@ -123,7 +126,7 @@ def _fit_with_pending(
 
 
 def pair_count(contestants: Sequence[Contestant]) -> int:
-    """How many pairs a person can judge: every two contestants on every prompt, where their texts differ."""
+    """How many pairs a person can judge: all combinations of two contestants and a prompt with different texts."""
     return sum(
         first.strip() != second.strip()
         for i, contestant in enumerate(contestants)
