@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab backup FILE` and `restore FILE`: a whole lab as one file, and back."""
+"""`python -m rlhf_lab backup FILE` and `restore FILE`: write a whole lab to one file, and restore it."""
 
 import argparse
 import sys
@@ -67,7 +67,7 @@ def run_restore(args: argparse.Namespace) -> int:
 
 
 def _confirms(home: Path, manifest: Manifest) -> bool:
-    """Ask on the terminal. Raises ConfigError where there is none, or the answer is no."""
+    """Ask on the terminal whether to replace the lab. Raises ConfigError without a terminal, or if the answer is no."""
     if not sys.stdin.isatty():
         raise ConfigError(
             f"{home} has a lab already. With --yes the backup takes its place (its data are kept in a folder of the home); or "

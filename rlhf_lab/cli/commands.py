@@ -1,4 +1,4 @@
-"""The commands that submit jobs to the engine, as the page does, and wait for them."""
+"""The commands that submit jobs to the engine, like the page, and wait for them."""
 
 import argparse
 import sys
@@ -149,15 +149,15 @@ def _add_command(subparsers: Any, name: str, help_text: str, handler: Any) -> ar
 
 
 def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, Any]:
-    """Wait for a job and return its result. An engine that dies is restarted, one that was stopped is not.
+    """Wait for a job and return its result. An engine that dies is restarted; one that was stopped is not.
 
-    Raises EngineError with the job's error, if the engine was stopped or does not start, or after Ctrl-C.
+    Raises EngineError if the job fails (with its error), if the engine was stopped or does not start, and after Ctrl-C.
     """
     engine_ensured = False
     with progress_reporter(title) as report:
         while True:
             if engine_ensured and engine_process.engine_state(db).state is EngineState.ABSENT:
-                current = queue.get_job(db, job.id)  # the engine may have stopped after the job
+                current = queue.get_job(db, job.id)  # the engine may have finished the job before it stopped
                 if current.status in UNFINISHED_JOB_STATUSES:
                     raise EngineError(f"{title}: the engine was stopped; the job continues when an engine is started.")
             status = engine_process.ensure_engine(db, home)
@@ -268,7 +268,7 @@ def run_policy(args: argparse.Namespace) -> int:
 
 
 def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int:
-    """Submit a new run or resume one; returns its id. Raises ConfigError for options that a resumed run cannot take."""
+    """Submit a new run or resume one; returns its id. Raises ConfigError for options that are not allowed with --resume."""
     if args.resume is not None:
         names = [
             *(item.name for item in fields_of(PolicyConfig)),

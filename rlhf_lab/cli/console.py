@@ -1,4 +1,4 @@
-"""Shared by the commands: common arguments, progress display, JSON output, waiting for jobs, the engine lock."""
+"""Helpers of the commands: common arguments, progress display, JSON output, the engine lock."""
 
 import argparse
 import contextlib
@@ -40,7 +40,7 @@ def add_project_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_chat_arguments(parser: argparse.ArgumentParser, help_text: str) -> None:
-    """help_text: what the system prompt is for."""
+    """Add the options for a system prompt and template arguments. help_text: help of the system prompt."""
     parser.add_argument("--system-prompt", default=None, metavar="TEXT", help=help_text)
     parser.add_argument(
         "--template-arguments", default=None, metavar="JSON",
@@ -60,20 +60,20 @@ def resolve_home(args: argparse.Namespace) -> Path:
 
 
 def open_existing_database(home: Path) -> Database:
-    """Open the lab in a home. Raises StoreError if there is none: a mistyped home must not become an empty lab."""
+    """Open the lab in a home. Raises StoreError if there is none, so that a mistyped home does not create an empty lab."""
     if not lab_exists(home):
         raise StoreError(f"There is no lab in {home}. Give its folder with --home.")
     return Database.open(home)
 
 
 def print_result(args: argparse.Namespace, result: dict[str, Any], text: str) -> None:
-    """Print the result as JSON with --json, else the text."""
+    """Print the result as JSON with --json, otherwise the text."""
     print(json.dumps(result, default=str) if args.json else text)
 
 
 @contextlib.contextmanager
 def progress_reporter(title: str) -> Iterator[ProgressReporter]:
-    """A progress bar on a terminal, else lines. Written to standard error, so that --json output stays clean."""
+    """A progress bar on a terminal, otherwise lines. Written to standard error, to keep the output of --json clean."""
     console = Console(stderr=True)
     if not console.is_terminal or not sys.stderr.isatty():
         yield _line_reporter(title)
@@ -118,7 +118,7 @@ def _format_eta(eta_s: float | None) -> str:
 
 @contextlib.contextmanager
 def engine_lock(home: Path) -> Iterator[None]:
-    """Hold the home's engine lock, so that this process works as its engine. Raises EngineError while an engine runs."""
+    """Hold the home's engine lock, so that this process can act as its engine. Raises EngineError while an engine runs."""
     make_private_folder(home)
     lock = FileLock(home / "engine.lock", timeout=0)
     try:

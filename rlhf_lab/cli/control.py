@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab control RUN …`: the buttons of the Train screen as a command."""
+"""`python -m rlhf_lab control RUN …`: the actions of the Train screen as a command."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
 
-#: action -> its values
+#: action -> names of its arguments
 ACTIONS: dict[str, tuple[str, ...]] = {
     "pause": (),
     "resume": (),

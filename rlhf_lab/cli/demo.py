@@ -1,4 +1,7 @@
-"""`python -m rlhf_lab demo`: the whole loop in this process, without a page: pairs, labels, reward model, PPO, evaluation."""
+"""`python -m rlhf_lab demo`: runs the whole loop in this process, without a page.
+
+The steps are: sample pairs, label them with a judge, train a reward model, run PPO, evaluate.
+"""
 
 import argparse
 import itertools
@@ -62,14 +65,14 @@ from rlhf_lab.training.policy.rollout import PolicyModel
 
 T = TypeVar("T")
 
-#: Base samples of each evaluation prompt: 16 for best-of-16, 4 for everything else.
+#: Number of base samples for each evaluation prompt: 16 for best-of-16, 4 for everything else.
 SAMPLES_PER_PROMPT = [16] * 128 + [4] * 128
 #: The same for a large model on a CPU, whose evaluation would take longer than its training. The standard error of the policy's
 #: gain over P prompts is about sd / √P: 0.1 sd instead of 0.06.
 SAMPLES_PER_PROMPT_IF_LARGE = [16] * 32 + [4] * 64
 LARGE_MODEL_WEIGHTS = 2**25
 ACCURACY_PAIRS = 300
-#: (arm, baseline) pairs whose gold is compared prompt by prompt.
+#: (arm, baseline) pairs whose gold scores are compared prompt by prompt.
 COMPARED_ARMS = (
     ("policy", "base"), ("best_of_4", "base"), ("best_of_16", "base"), ("policy", "best_of_4"), ("policy", "best_of_16"),
 )  # fmt: skip
@@ -77,10 +80,10 @@ COMPARED_ARMS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Base, best-of-n and policy on prompts that were not trained on. Gold is in units of the base's standard deviation.
+    """Evaluation of base, best-of-n and policy on held-out prompts. Gold scores are in standard deviations of the base's scores.
 
-    The standard errors of gold_gain and best-of-n (best_of_n_se) are those of the distance to the base. paired: differences by
-    prompt with 95 % intervals; best of 16 on the prompts with 16 samples.
+    The standard errors of gold_gain and best-of-n (best_of_n_se) are those of the difference to the base. paired: differences by
+    prompt with 95 % intervals; those with best of 16 use the prompts with 16 samples.
     """
 
     reward_accuracy: float
@@ -159,7 +162,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Works in a temporary home unless --home is given. Raises LabError."""
+    """Run the demo, in a temporary home unless --home is given. Raises LabError."""
     if args.home is not None:
         result = demo(args, args.home.expanduser().resolve())
     else:
@@ -234,7 +237,7 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
 
 
 def _prompt_set_of(model: str, judge: Judge) -> str | None:
-    """The prompts that suit the judge; None, the model's own, for models with a chat template and judges of such models."""
+    """The prompt set that suits the judge; None (the one of the model) for models with a chat template and judges for them."""
     return None if inspect_model(model).has_chat_template or judge.prompt_set == EVERYDAY else judge.prompt_set
 
 
@@ -341,30 +344,30 @@ def _samples_per_prompt(backbone: Backbone) -> list[int]:
 
 
 def _sample_sd(values: list[float]) -> float:
-    """Sample standard deviation; 1 if it is 0, so that gold stays defined."""
+    """Sample standard deviation, or 1 if it is 0, so that it can be divided by."""
     average = sum(values) / len(values)
     variance = sum((x - average) ** 2 for x in values) / max(1, len(values) - 1)
     return variance**0.5 or 1.0
 
 
 def _group_by_prompt(counts: Sequence[int], flat: Sequence[T]) -> list[list[T]]:
-    """Split a list of all base samples into one list per prompt, of as many as `counts` says."""
+    """Split a flat list of all base samples into one list per prompt, with the lengths in `counts`."""
     ends = itertools.accumulate(counts)
     return [list(flat[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
 
 def _mean_over_prompts(rows: list[list[float]]) -> float:
-    """Mean of the prompts' means."""
+    """Mean over prompts of the mean of each prompt."""
     return mean([sum(row) / len(row) for row in rows]).value
 
 
 def _disjoint_pairs(rows: list[list[float]]) -> list[tuple[float, float]]:
-    """Disjoint pairs of samples of one prompt: first (0, 1) of all prompts, then (2, 3), and so on."""
+    """Disjoint pairs of samples of the same prompt: first (0, 1) of all prompts, then (2, 3), and so on."""
     return [(row[i], row[i + 1]) for i in range(0, max(map(len, rows)), 2) for row in rows if i < len(row)]
 
 
 def _format_difference(name: str, comparison: dict[str, Any]) -> str:
-    """For example "policy over best of 4 +0.12 (-0.03 to +0.27)"; without interval if there are too few prompts."""
+    """For example "policy over best of 4 +0.12 (-0.03 to +0.27)"; without an interval if there are too few prompts."""
     interval = "" if comparison["low"] is None else f" ({comparison['low']:+.2f} to {comparison['high']:+.2f})"
     return f"{name.replace('_', ' ')} {comparison['difference']:+.2f}{interval}"
 

@@ -20,7 +20,7 @@ from rlhf_lab.store.runs import get_run
 
 MAX_PROMPTS = 32
 MAX_ANSWERS = 200
-MAX_CHECKPOINTS = 6  # and the base and best of 4: eight contestants
+MAX_CHECKPOINTS = 6  # with the base and best of 4 there are at most eight contestants
 
 
 def run_tournament(
@@ -32,11 +32,11 @@ def run_tournament(
     noise: float = 0.0,
     max_new_tokens: int | None,
 ) -> dict[str, Any]:
-    """Let the judge answer up to MAX_ANSWERS pairs, chosen as for people.
+    """Let the judge answer up to MAX_ANSWERS pairs, which are chosen in the same way as for people.
 
     Returns:
-        {"prompts", "answers": counts, "contestants": best first, each with the fields of `Standing`, "models": the contestants
-        in the order of the matrix, "wins": [i][j] how often i was preferred to j, ties count half}.
+        A dict with the keys "prompts" and "answers" (counts), "contestants" (best first, each with the fields of `Standing`),
+        "models" (the contestants in the order of the matrix) and "wins" ([i][j] how often i was preferred to j; ties count half).
     """
     run = get_run(model_cache.db, run_id)
     steps = [step for step in checkpoint_steps(run_folder(model_cache.home, run_id)) if step > 0]
@@ -64,7 +64,7 @@ def run_tournament(
 def judge_pairs(
     contestants: Sequence[Contestant], prompt_texts: Sequence[str], judge: Judge, noise: float, seed: int
 ) -> list[TournamentAnswer]:
-    """The judge's answers to the pairs that `choose_pair` chooses."""
+    """The judge's answers to the pairs chosen by `choose_pair`."""
     rng, answers = random.Random(derive_seed(seed, "tournament", judge.name)), list[TournamentAnswer]()
     while len(answers) < MAX_ANSWERS and (key := choose_pair(contestants, answers, judge.name, math.inf)):
         first, second = (contestants[i].texts[key.position] for i in (key.first, key.second))
@@ -74,13 +74,13 @@ def judge_pairs(
 
 
 def spread(steps: Sequence[int], count: int) -> list[int]:
-    """At most so many of the steps, evenly spaced, with the last."""
+    """At most `count` of the steps, evenly spaced, including the last."""
     kept = min(count, len(steps))
     return [steps[round((i + 1) * len(steps) / kept) - 1] for i in range(kept)]
 
 
 def format_tournament(result: dict[str, Any]) -> list[str]:
-    """Ranking and win rates as lines of text."""
+    """The ranking and win rates as lines of text."""
     rows, names = result["contestants"], {row["contestant"]: row["name"] for row in result["contestants"]}
     width = max(map(len, names.values()))
     lines = [

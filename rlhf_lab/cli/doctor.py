@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab doctor`: checks versions, device, disk, memory, port, store and engine, and names the remedies."""
+"""`python -m rlhf_lab doctor`: checks versions, device, disk, memory, port, store and engine, and suggests remedies."""
 
 import argparse
 import contextlib
@@ -38,7 +38,7 @@ PACKAGES = ("torch", "transformers", "peft", "gradio", "SQLAlchemy")
 MIN_FREE_MB = 500
 DEFAULT_PORT = 7860
 TORCH_TIMEOUT_S = 120.0
-EXIT_CONFIG_ERROR = 78  # EX_CONFIG of sysexits.h: only a setting is wrong
+EXIT_CONFIG_ERROR = 78  # EX_CONFIG of sysexits.h: a setting is invalid, torch itself works
 BFLOAT16_HINT = "; with RLHF_LAB_DTYPE=bfloat16 PPO takes half the time on this processor, which has AMX tiles"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 #: Runs in a subprocess: importing torch takes seconds, and a broken installation may crash the process.
@@ -71,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run all checks; exit status 1 if one fails."""
+    """Run all checks. The exit status is 1 if one fails."""
     home = resolve_home(args)
     checks: dict[str, Callable[[], str]] = {
         "system": lambda: f"Python {platform.python_version()} on {platform.platform()}",
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_check(check: Callable[[], str]) -> tuple[bool, str]:
-    """(passed, message)."""
+    """Run a check; returns (passed, message)."""
     try:
         return True, check()
     except (LabError, OSError, ImportError) as error:
@@ -117,7 +117,7 @@ def _check_home(home: Path) -> Iterator[tuple[str, tuple[bool, str]]]:
 
 
 def check_store(db: Database, home: Path) -> str:
-    """Raises OSError or StoreError if the folder or the database cannot be written."""
+    """A description of the store. Raises OSError or StoreError if the folder or the database cannot be written."""
     with db.write():
         pass
     database_note = f"its tables in {db.location}; " if database_url_override() else ""
@@ -129,7 +129,7 @@ def check_store(db: Database, home: Path) -> str:
 
 
 def check_writable(folder: Path) -> str:
-    """Raises OSError if no file can be created."""
+    """A message that files can be created. Raises OSError if they cannot."""
     with tempfile.TemporaryFile(dir=folder):
         return "writable"
 
@@ -162,7 +162,7 @@ def check_browser() -> str:
 def check_port(port: int) -> str:
     """Whether the page can be served on a port. Raises OSError if another program uses it."""
     with socket.socket() as probe:
-        if os.name == "posix":  # as servers do, so that connections in TIME_WAIT do not count
+        if os.name == "posix":  # like servers, so that connections in TIME_WAIT do not block the port
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -186,7 +186,7 @@ def _serves_lab(port: int) -> bool:
 
 
 def check_engine(db: Database, home: Path) -> str:
-    """The state of the engine. Raises EngineError with the remedy if it hangs, or died with jobs left."""
+    """The state of the engine. Raises EngineError with advice if it hangs, or if it died with unfinished jobs."""
     status = engine_state(db)
     waiting_count = len(queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES))
     jobs_text = "nothing waits"
@@ -231,7 +231,7 @@ def _format_age(timestamp: float) -> str:
 
 
 def _nearest_existing(folder: Path) -> Path:
-    """The folder or its nearest existing parent, which is on the same disk."""
+    """The folder, or its nearest existing parent if it does not exist yet."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 

@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab export WHAT --out DIR`: write labels, runs and models of a lab as files for other tools."""
+"""`python -m rlhf_lab export WHAT --out DIR`: write labels, runs and models of a lab to files for other tools."""
 
 import argparse
 import contextlib
@@ -112,7 +112,7 @@ def _label_options(args: argparse.Namespace) -> LabelExportOptions:
 
 
 def _add_export_parser(subparsers: Any, name: str, help_text: str, export: Any) -> argparse.ArgumentParser:
-    """export: export(args, db, home, out) -> list of paths."""
+    """Add a kind of export. export: function (args, db, home, out) -> list of written paths."""
     parser: argparse.ArgumentParser = subparsers.add_parser(name, help=help_text)
     add_common_arguments(parser)
     add_project_argument(parser)
@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _folder_of(export: Path) -> Iterator[Path]:
-    """An exported folder, or the content of a zip in a temporary one."""
+    """An exported folder, or a temporary folder with the content of an exported zip."""
     if export.is_dir():
         yield export
         return
@@ -169,7 +169,7 @@ def _export_dataset(args: argparse.Namespace, db: Database, _home: Path, out: Pa
 
 @contextlib.contextmanager
 def _label_progress(args: argparse.Namespace) -> Iterator[FractionCallback]:
-    """A bar on a terminal; nothing elsewhere, because labels are written in seconds."""
+    """A progress bar on a terminal; no output elsewhere, because labels are written in seconds."""
     if args.json or not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield ignore_fraction
         return

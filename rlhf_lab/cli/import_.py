@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab import FILE|OWNER/NAME`: import preference data into a project. `imports`: list imports, undo one."""
+"""`python -m rlhf_lab import FILE|OWNER/NAME`: import preferences into a project. `imports`: list imports, or undo one."""
 
 import argparse
 import time
@@ -107,7 +107,7 @@ def _import_target(args: argparse.Namespace, project_id: int) -> ImportTarget:
 
 
 def _preview(args: argparse.Namespace, parsed: ParsedFile) -> dict[str, Any]:
-    """The preview of an import into its project, which may be new. Writes nothing."""
+    """A preview of an import into a project, which may not exist yet. Writes nothing."""
     if args.new_project is None and lab_exists(resolve_home(args)):
         with Database.open(resolve_home(args)) as db:
             if args.project is not None or current_project(db) is not None:
@@ -142,7 +142,7 @@ def _format_batch(batch: ImportRecord) -> str:
 
 
 def _import_request(args: argparse.Namespace) -> ImportRequest:
-    """The request of the arguments. Raises ConfigError."""
+    """The import request from the arguments. Raises ConfigError."""
     try:
         choices = parse_choice_words(args.choices) if args.choices else {}
     except UnreadableError as error:

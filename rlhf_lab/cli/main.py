@@ -1,19 +1,34 @@
 """The command line: registers the commands and reports errors."""
 
 import argparse
+import importlib
 import json
 import sys
+from collections.abc import Iterable, Sequence
 
 from rlhf_lab import __version__
-from rlhf_lab.cli import backup, commands, control, demo, doctor, export, import_, password, people, pretrain, sft
 from rlhf_lab.common.program_names import lab_command, page_command
 from rlhf_lab.errors import LabError
 
-COMMANDS = (demo, commands, control, import_, export, backup, doctor, people, password, pretrain, sft)
+#: Module of each command, in the order of --help.
+COMMAND_MODULES = {
+    "demo": "demo",
+    **dict.fromkeys(("pairs", "label", "train-reward", "train-policy", "complete", "runs", "stop-engine"), "commands"),
+    "control": "control",
+    **dict.fromkeys(("import", "imports"), "import_"),
+    "export": "export",
+    **dict.fromkeys(("backup", "restore"), "backup"),
+    "doctor": "doctor",
+    "people": "people",
+    "password": "password",
+    "pretrain": "pretrain",
+    "sft": "sft",
+}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run a command; returns its exit status, 1 after a LabError, 130 after Ctrl-C. argparse exits with 2 for wrong usage."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status: 1 after a LabError, 130 after Ctrl-C. argparse exits with 2 for invalid usage."""
+    words = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(
         prog=lab_command(),
         description="Label pairs of texts, train a reward model on the labels, and PPO on the reward model. "
@@ -21,9 +36,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in COMMANDS:
-        module.add_parser(subparsers)
-    args = parser.parse_args(argv)
+    for module in _modules_for(words):
+        importlib.import_module(f"rlhf_lab.cli.{module}").add_parser(subparsers)
+    args = parser.parse_args(words)
     try:
         return int(args.run(args))
     except LabError as error:
@@ -34,3 +49,10 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
+
+
+def _modules_for(words: Sequence[str]) -> Iterable[str]:
+    """Modules to import for a command line. Only the help needs all: some import PyTorch, which takes seconds."""
+    if words and words[0] in COMMAND_MODULES:
+        return [COMMAND_MODULES[words[0]]]
+    return [] if words and words[0] == "--version" else dict.fromkeys(COMMAND_MODULES.values())

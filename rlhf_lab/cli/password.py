@@ -16,7 +16,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    """Prompts on a terminal, else reads one line of standard input. Raises ConfigError for an empty password."""
+    """Prompt on a terminal, otherwise read one line of standard input. Raises ConfigError for an empty password."""
     password = getpass.getpass("password: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not password:
         raise ConfigError("the password is empty. Enter one in the terminal, or pass it as a line of standard input.")

@@ -1,5 +1,7 @@
-"""`python -m rlhf_lab people`: list the people a lab knows by name, with their accuracy on gold pairs; make them experts, end a
-pause, erase a person (`--erase NAME --yes`). All as the page does."""
+"""`python -m rlhf_lab people`: list the people of a lab by name, with their accuracy on gold pairs.
+
+Options make a person an expert, end their pause, or erase them (`--erase NAME --yes`), like the page.
+"""
 
 import argparse
 from typing import Any
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _decide(db: Database, args: argparse.Namespace) -> None:
-    """Apply --expert, --no-expert or --end-pause. Raises LabelError for a name that nobody has."""
+    """Apply --expert, --no-expert or --end-pause. Raises LabelError for an unknown name."""
     name = args.expert or args.no_expert or args.end_pause
     if name is None:
         return

@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab pretrain --out DIR`: train the embedded model from scratch, from this repository only."""
+"""`python -m rlhf_lab pretrain --out DIR`: train the embedded model from scratch, using only this repository."""
 
 import argparse
 import json
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def write_shipped_assets(folder: Path, backbone: Backbone, config: PretrainConfig) -> None:
-    """Write the prompt sets, and sampled pairs that the page shows before a model is loaded."""
+    """Write the prompt sets and the sampled pairs that the page can show before a model is loaded."""
     (folder / "prompts").mkdir(parents=True, exist_ok=True)
     pairs: list[dict[str, Any]] = []
     for name in EMBEDDED_PROMPT_SETS:
@@ -83,7 +83,7 @@ def write_shipped_assets(folder: Path, backbone: Backbone, config: PretrainConfi
 
 
 def _sample_pairs(backbone: Backbone, name: str, prompts: list[str], seed: int) -> list[dict[str, Any]]:
-    """Two samples for each prompt with their seeds; pairs of equal samples are left out."""
+    """Two samples for each prompt with their seeds, without pairs of equal samples."""
     sides = []
     for side in ("first", "second"):
         side_seed = derive_seed(seed, "shipped", name, side)

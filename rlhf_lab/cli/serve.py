@@ -1,4 +1,4 @@
-"""`python app.py` and `rlhf-lab`: the lab in the browser."""
+"""`python app.py` and `rlhf-lab`: serve the page of the lab."""
 
 import argparse
 import contextlib
@@ -34,7 +34,7 @@ from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
 from rlhf_lab.ui.network import is_loopback, network_url, parse_proxy_url
 from rlhf_lab.ui.page import build_page, launch_options
 
-#: Characters. Attempts are not limited, so that nobody can lock the operator out; a shorter secret could be guessed.
+#: In characters. Login attempts are not limited, so that no one can lock the operator out; a shorter secret could be guessed.
 MIN_SECRET_LENGTH = 16
 
 
@@ -94,7 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # while a model is downloaded
+    except KeyboardInterrupt:  # for example while a model is being downloaded
         print("stopped", file=sys.stderr)
         return 130
     with ctx.db:
@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def open_context(args: argparse.Namespace, on_space: bool) -> Context:
-    """The context of the page for these arguments, with an open project. Raises LabError."""
+    """The context of the page for these arguments. Opens a project. Raises LabError."""
     people = read_password_file(args.auth_file.expanduser()) if args.auth_file is not None else {}
     demo, demo_problem = _demo_mode(args.demo_mode, on_space)
     proxy_address = parse_proxy_url(args.url) if args.url is not None else ""
@@ -120,17 +120,17 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
             ctx = replace(
                 ctx, public_url=proxy_address or network_url(args.host, args.port), behind_proxy=bool(proxy_address)
             )
-        is_public = on_space or demo is not None  # whoever comes may label, unless there is something to enter
+        is_public = on_space or demo is not None  # every visitor may label, unless a join code or login is required
         if is_public or args.public_labelling or people or proxy_address or not is_loopback(args.host):
             open_to_all = args.public_labelling or (is_public and not people and not os.environ.get(JOIN_CODE_ENV_VAR))
             ctx = ctx.as_multi_user(open_to_all=open_to_all, password_entries=people)
         settings = StartupSettings.read(vars(args), os.environ)
         startup = StartupProject(ctx.db, settings, ctx.downloads, lambda message: print(message, flush=True))
         if on_space and not settings.is_empty:
-            ctx = replace(ctx, startup=startup)  # `serve` starts it: the page tells what happens
+            ctx = replace(ctx, startup=startup)  # started by `serve`; the page shows its progress
         elif not settings.is_empty and (notes := startup.open()):
             print(notes, file=sys.stderr)
-        pick_project(ctx.db, None)  # created before the first visitor comes
+        pick_project(ctx.db, None)  # creates one before the first visitor arrives
         if demo is not None:
             ctx = ctx.with_demo(demo)
         elif not demo_problem:
@@ -140,9 +140,9 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
 
 
 def _demo_mode(option: list[str] | None, on_space: bool) -> tuple[DemoConfig | None, str]:
-    """The demo mode (None: it is off), and why a Space's variable cannot be used ("": it can). Raises ConfigError.
+    """The demo mode, or None if it is off, and a message if the variable of a Space is invalid ("" if not). Raises ConfigError.
 
-    On a Space a mistake in the variable is shown on the page: an error would restart the Space again and again.
+    On a Space, a mistake in the variable is shown on the page, because an error would restart the Space repeatedly.
     """
     try:
         return demo_config(option, os.environ.get(DEMO_MODE_ENV_VAR)), ""
@@ -158,11 +158,11 @@ def _demo_mode(option: list[str] | None, on_space: bool) -> tuple[DemoConfig | N
 
 
 def serve(ctx: Context, host: str, port: int) -> int:
-    """Serve until Ctrl-C, then print what still runs in the background. Returns the exit status, 1 if it could not be served."""
+    """Serve until Ctrl-C, then print what is still running in the background. Returns the exit status, 1 after a failure."""
     process_env.limit_malloc_arenas()
     logs.log_to_stderr()
-    # Uvicorn would take a visitor's address from the X-Forwarded-For of whoever connects from this computer. The lab reads that
-    # header itself, where --url says that there is a proxy (Access.client_address).
+    # By default, Uvicorn trusts the header X-Forwarded-For of connections from this computer. The lab reads the header itself, if
+    # --url states that there is a proxy (Access.client_address).
     os.environ["FORWARDED_ALLOW_IPS"] = ""
     with process_env.freeze_gc():
         page = build_page(ctx).queue(default_concurrency_limit=8, max_size=64, api_open=False)
@@ -172,7 +172,7 @@ def serve(ctx: Context, host: str, port: int) -> int:
                 _, url, _ = page.launch(
                     server_name=host, server_port=port, prevent_thread_lock=True, **launch_options(ctx)
                 )
-            except OSError as error:  # the port is taken, or the address is not this machine's
+            except OSError as error:  # the port is in use, or the address does not belong to this machine
                 print(f"error: {host}:{port} cannot be served ({error}). Choose another with --port.", file=sys.stderr)
                 return 1
         logs.make_handlers_safe("uvicorn")
@@ -200,7 +200,7 @@ def serve(ctx: Context, host: str, port: int) -> int:
 
 
 def shutdown_message(db: Database, home: Path) -> str:
-    """What still runs after the page has ended, and how to stop it."""
+    """A message about what is still running after the page has ended, and how to stop it."""
     home_option = "" if home == default_home().expanduser().resolve() else f" --home {shlex.quote(str(home))}"
     engine = engine_process.engine_state(db)
     if engine.state not in (EngineState.ALIVE, EngineState.STARTING) or engine.row is None:

@@ -16,7 +16,7 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.training.sft import SFTConfig, check_mergeable, encode_examples, save_merged, train_sft
 
-MAX_REPORTED_LINES = 5  # of an error message
+MAX_REPORTED_LINES = 5  # in an error message
 
 
 def add_parser(subparsers: Any) -> None:
@@ -32,11 +32,11 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises LabError."""
+    """Train, merge the adapter and write the model folder. Raises LabError."""
     config: SFTConfig = from_args(SFTConfig, args)
     pairs = read_pairs(args.data)
     _make_output_folder(args.out)
-    # bfloat16 weights would round the merged update away.
+    # float32, because merging into bfloat16 weights would round most of the update away.
     backbone = load_backbone(args.model, dtype=torch.float32)
     check_mergeable(backbone)
     adapters = Adapters(backbone)
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _make_output_folder(folder: Path) -> None:
-    """Create the folder before the training, so that its result can be saved. Raises ConfigError."""
+    """Create the folder before the training, to be sure that the result can be saved. Raises ConfigError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_empty = not any(folder.iterdir())
@@ -67,7 +67,7 @@ def _make_output_folder(folder: Path) -> None:
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """(prompt, response) of each line. Raises ConfigError with the numbers of the first invalid lines."""
+    """Pairs (prompt, response), one per line. Raises ConfigError with the numbers of the first invalid lines."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

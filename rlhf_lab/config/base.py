@@ -1,8 +1,8 @@
-"""Base of the config classes: frozen dataclasses whose fields have a help text and a range.
+"""Base class of the configs: frozen dataclasses whose fields have a help text and a range.
 
 The command line, the form in the browser and the saved manifest are generated from these classes (`fields_of`,
-`add_arguments`, `to_dict`, `from_dict`). Values are validated on construction: ConfigError names the field, the value and
-the range.
+`add_arguments`, `to_dict`, `from_dict`). Values are validated on construction; a ConfigError names the field, the value and the
+range.
 """
 
 import argparse
@@ -32,7 +32,7 @@ class Setting:
     only: tuple[str, ...] | None
 
     def applies_to(self, algorithm: str) -> bool:
-        """Whether the algorithm uses this setting; with the others it must have its default."""
+        """Whether the algorithm uses this setting. For other algorithms it must have its default."""
         return self.only is None or algorithm in self.only
 
 
@@ -47,7 +47,7 @@ def setting(
 ) -> Any:
     """A dataclass field with a help text and an inclusive range. The choices of a Literal type are read from the type.
 
-    group: the heading in a form. only: the algorithms that use it; None: all.
+    group: the heading in a form. only: the algorithms that use the setting; None means all.
     """
     metadata = {"help": help, "low": low, "high": high, "group": group, "only": only}
     return dataclasses.field(default=default, metadata=metadata)
@@ -55,7 +55,7 @@ def setting(
 
 @dataclass(frozen=True)
 class Config:
-    """Base of the configs: validation, (de)serialisation and arguments from the field metadata."""
+    """Base class of the configs, with validation, (de)serialisation and command-line arguments from the field metadata."""
 
     def __post_init__(self) -> None:
         for item in fields_of(type(self)):
@@ -66,7 +66,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Raises ConfigError for a name this config does not have."""
+        """Create a config from a mapping. Raises ConfigError for unknown names and invalid values."""
         known = {item.name for item in fields_of(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -75,7 +75,7 @@ class Config:
 
     @classmethod
     def recommended(cls, values: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG003  overridden by PolicyConfig
-        """Recommended values for the other settings, given some values."""
+        """Recommended values of the other settings, given the values of some."""
         return {}
 
     def replace(self, **changes: Any) -> Self:
@@ -126,7 +126,7 @@ def _validate(item: Setting, value: Any) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser, cls: type[Config], skip: tuple[str, ...] = ()) -> None:
-    """Add one `--name` option per field; without it `from_args` uses the recommended value."""
+    """Add one `--name` option per field. If an option is absent, `from_args` uses the recommended value."""
     recommended = cls.recommended({})
     for item in fields_of(cls):
         if item.name in skip:
@@ -141,7 +141,7 @@ def add_arguments(parser: argparse.ArgumentParser, cls: type[Config], skip: tupl
         parser.add_argument(f"--{item.name.replace('_', '-')}", help=help_text, **kwargs)
 
 
-#: None on a command line; not None itself, which means that the option is absent.
+#: The value None on a command line. The parser cannot return None for it, because that means that the option is absent.
 NONE = "none"
 
 
@@ -153,7 +153,7 @@ def _optional_parser(base_type: type) -> Any:
 
 
 def from_args(cls: type[Config], args: argparse.Namespace, **defaults: Any) -> Any:
-    """The config of parsed arguments: options take precedence over `defaults`, and those over recommended values."""
+    """The config from parsed arguments. Options take precedence over `defaults`, and these over recommended values."""
     values = dict(defaults)
     for item in fields_of(cls):
         value = getattr(args, item.name, None)

@@ -1,4 +1,4 @@
-"""Demo mode: what visitors may do, and when what they made is removed."""
+"""Settings of demo mode: limits for visitors, and when the lab is reset."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -23,7 +23,7 @@ class DemoConfig(Config):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Settings as "max_steps=20 reset_hours=12", with spaces or commas between; the defaults for all others.
+        """Parse settings such as "max_steps=20 reset_hours=12", separated by spaces or commas. Others have their defaults.
 
         Raises ConfigError.
         """
@@ -41,10 +41,10 @@ class DemoConfig(Config):
 
 
 def demo_config(option: list[str] | None, variable: str | None) -> DemoConfig | None:
-    """The demo mode of a lab; None: it is off.
+    """The demo mode of a lab, or None if it is off.
 
-    option: the words after --demo-mode, None without it. variable: RLHF_LAB_DEMO_MODE: "1" for the defaults, or settings; empty
-    or "0" is off. The option comes first. Raises ConfigError, which names the option or the variable.
+    option: the arguments of --demo-mode, or None without it; it takes precedence. variable: RLHF_LAB_DEMO_MODE, which is "1" for
+    the defaults, or contains settings; empty or "0" means off. Raises ConfigError, which names the option or the variable.
     """
     source, text = DEMO_MODE_ENV_VAR, (variable or "").strip()
     if option is not None:

@@ -7,15 +7,15 @@ from rlhf_lab.config.base import Config, setting
 from rlhf_lab.errors import ConfigError
 
 MAX_GUIDELINE_LENGTH = 4000
-#: How a pair is selected among sampled ones; its `reason` begins with the method.
+#: How pairs are selected among sampled ones. The `reason` of a pair begins with the method.
 SamplingMethod = Literal["random", "information", "uncertainty", "diversity"]
 SAMPLING_METHODS: tuple[SamplingMethod, ...] = get_args(SamplingMethod)
-#: What happens to people whose answers on gold pairs are below the bound.
+#: The consequence for people whose accuracy on gold pairs is below the bound.
 GoldRule = Literal["none", "inform", "down_weight", "pause"]
 
 
 def is_actively_selected(reason: str) -> bool:
-    """Whether a pair with this `reason` was selected by a method other than at random."""
+    """Whether a pair with this `reason` was selected by a method other than random sampling."""
     return reason.split(":", maxsplit=1)[0] in SAMPLING_METHODS[1:]
 
 

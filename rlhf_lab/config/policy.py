@@ -1,4 +1,4 @@
-"""How the policy is trained: every setting with its range, the algorithms that use it, and conflicts between settings."""
+"""Settings of policy training: ranges, the algorithms that use each setting, and conflicts between settings."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -28,11 +28,11 @@ SHARDING_NEEDS_PROCESSES = (
     "shard_backbone deals the frozen weights out over the processes, and there is one. Choose processes = 2 or more"
 )
 
-#: Recommended for every algorithm. Scores of a reward model are in sd of the base model's samples, so that one clip fits all;
-#: those of a Python reward function have other units, so the default is none.
-#: The KL budget is recommended, and none where it is not named, so that runs from before it resume as they were.
+#: Recommended for every algorithm. Scores of a reward model are in standard deviations of the base model's samples, so that one
+#: clip suits all; scores of Python reward functions have other units, so the default of score_clip is none. The default of
+#: kl_budget is none too, so that runs of older versions, whose configs lack it, resume unchanged.
 RECOMMENDED_FOR_ALL: dict[str, Any] = {"score_clip": 1.5, "kl_budget": 4.0}
-#: Recommended per algorithm where it differs from the defaults (measured, docs/DECISIONS.md).
+#: Recommended values per algorithm where they differ from the defaults (measured, docs/DECISIONS.md).
 ALGORITHMS: dict[Algorithm, dict[str, Any]] = {
     "ppo": {"epochs": 1, "minibatches": 4, "beta": 0.11},
     "ppo_penalty": {},
@@ -45,7 +45,7 @@ ALGORITHMS: dict[Algorithm, dict[str, Any]] = {
     "sft": {"lr": 3e-3, "sample_every": 2},
     "rejection": {"lr": 3e-3, "sample_every": 2},
 }
-#: Algorithms whose loss or reward holds beta.
+#: Algorithms whose loss or reward contains beta.
 BETA_ALGORITHMS = (*ONLINE_ALGORITHMS, "dpo")
 #: Algorithms that sample what they learn from.
 SAMPLING_ALGORITHMS = (*ONLINE_ALGORITHMS, "rejection")
@@ -53,7 +53,7 @@ SAMPLING_ALGORITHMS = (*ONLINE_ALGORITHMS, "rejection")
 
 @dataclass(frozen=True)
 class PolicyConfig(Config):
-    """How the policy learns from the reward model. The shipped preset is `PolicyConfig.for_algorithm("ppo")`."""
+    """Settings of a policy run. The default preset is `PolicyConfig.for_algorithm("ppo")`."""
 
     algorithm: Algorithm = setting("ppo", "the learning algorithm", group="run")
     steps: int = setting(40, "optimisation steps; one step is one batch of rollouts", 1, 1_000_000, group="run")
@@ -296,7 +296,7 @@ class PolicyConfig(Config):
 
     @classmethod
     def recommended(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Without a KL budget where beta is 0 or steered to a target of its own."""
+        """Recommended values; without a KL budget if beta is 0 or is controlled by kl_target."""
         algorithm = values.get("algorithm", "ppo")
         recommended = RECOMMENDED_FOR_ALL | ALGORITHMS.get(algorithm, {})
         if algorithm in OFFLINE_ALGORITHMS:
@@ -316,12 +316,12 @@ class PolicyConfig(Config):
 
     @property
     def updates_per_round(self) -> int:
-        """Rejection sampling: updates between two rounds of sampling."""
+        """Rejection sampling: number of updates between two rounds of sampling."""
         return -(-self.steps // self.rounds)
 
     @property
     def texts_per_round(self) -> int:
-        """Rejection sampling: prompts of a round, and so the texts that it keeps."""
+        """Rejection sampling: number of prompts of a round, which is also the number of texts that it keeps."""
         return -(-self.updates_per_round * self.label_batch // self.epochs)
 
     @property
@@ -408,7 +408,7 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
 
 
 def _process_conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
-    """`_conflicts` of settings with the number of processes."""
+    """Conflicts of settings with the number of processes, in the form of `_conflicts`."""
     return [
         (
             c.is_offline and c.processes > 1,
@@ -433,10 +433,11 @@ def _process_conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
     ]
 
 
-#: The KL of a run varies around its budget from step to step: up to this many times the budget it counts as within.
+#: The KL of a run fluctuates around its budget. It counts as within the budget up to this multiple of it.
 KL_BUDGET_TOLERANCE = 1.3
 
-#: With a KL budget: responses of the reference that the unit of the scores is measured on, and of the policy at checkpoints.
+#: With a KL budget: number of responses of the reference from which the unit of the scores is measured, and number of responses
+#: of the policy to held-out prompts at checkpoints.
 UNIT_RESPONSES, HELD_OUT_RESPONSES = 128, 32
 
 #: Settings that can be changed during a run.

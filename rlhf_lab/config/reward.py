@@ -1,4 +1,4 @@
-"""How a reward model is trained: every setting with its range."""
+"""Settings of reward model training, with their ranges."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -8,13 +8,13 @@ from rlhf_lab.config.base import Config, setting
 from rlhf_lab.config.policy import SHARDING_NEEDS_PROCESSES
 from rlhf_lab.errors import ConfigError
 
-REFERENCE_SAMPLES = 128  # of the base, which scores are normalised on
-MAX_SCORED_PAIRS = 400  # a new reward model scores the newest pairs that no person has labelled
+REFERENCE_SAMPLES = 128  # samples of the base model on which scores are normalised
+MAX_SCORED_PAIRS = 400  # number of the newest unlabelled pairs that a new reward model scores
 
 
 @dataclass(frozen=True)
 class RewardConfig(Config):
-    """How a reward model learns from comparisons."""
+    """Settings of a reward model that is trained on comparisons."""
 
     pooling: Literal["mean", "last"] = setting(
         "mean",
@@ -108,7 +108,7 @@ class RewardConfig(Config):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Also accepts the settings of older versions, whose heads read the last layer with another prior."""
+        """Create a config from a mapping. Also accepts those of older versions, whose heads read only the last layer."""
         if "prior_power" in values:
             retired = ("prior_power", "ridge")
             values = {"layers": "last"} | {name: value for name, value in values.items() if name not in retired}
