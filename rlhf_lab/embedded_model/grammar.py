@@ -38,7 +38,7 @@ class Grammar:
             if text.startswith("[") and text.endswith("]"):
                 current = symbols.setdefault(text[1:-1], [])
             elif current is None:
-                raise ConfigError(f"{name}.txt line {line_number}: a phrase stands before the first [symbol]")
+                raise ConfigError(f"{name}.txt line {line_number}: a phrase comes before the first [symbol]")
             else:
                 current.append(text)
         return cls({symbol: tuple(lines) for symbol, lines in symbols.items()})

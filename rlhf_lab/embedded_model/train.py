@@ -96,7 +96,7 @@ class TrainingPass:
 def choose_precision(requested: Precision, hidden: int, intermediate: int) -> tuple[Precision, str]:
     """The precision to train in, and why. "auto": the faster one on this machine for a matmul of the model's size."""
     if requested != "auto":
-        return requested, f"{requested}, as asked for"
+        return requested, f"{requested}, as requested"
     durations = benchmark_precisions(hidden, intermediate)
     fastest: Precision = "float32" if durations["float32"] < durations["bfloat16"] else "bfloat16"
     timings = " and ".join(f"{1000 * seconds:.1f} ms in {name}" for name, seconds in durations.items())

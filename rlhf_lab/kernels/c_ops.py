@@ -210,7 +210,7 @@ def logprobs_and_entropy_inplace(
     Raises ConfigError for a token outside the vocabulary.
     """
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < logits.shape[1]:
-        raise ConfigError(f"a token is not one of the {logits.shape[1]} words.")
+        raise ConfigError(f"a token id is outside the vocabulary, which has {logits.shape[1]} tokens.")
     tokens, workspace = tokens.long().contiguous(), _workspace("logprobs_workspace_size", logits, logits.shape[1], 1)
     logprobs, entropies = _empty_float32(len(tokens)), _empty_float32(len(tokens))
     _call_kernel(

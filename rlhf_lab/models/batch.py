@@ -101,7 +101,7 @@ def make_batch(backbone: Backbone, prompts: Sequence[Sequence[int]], responses: 
         if not prompt:
             raise ModelError("a prompt has no tokens, so nothing predicts the response; use Backbone.encode_prompt.")
         if not response:
-            raise ModelError("a response has no tokens, not even an end; it cannot be scored.")
+            raise ModelError("a response has no tokens, not even a stop token; it cannot be scored.")
         if len(prompt) + len(response) > backbone.context_length:
             raise ModelError(
                 f"a text of {len(prompt) + len(response)} tokens does not fit the model's context of "

@@ -81,7 +81,7 @@ class RewardModel:
         """
         if isinstance(self.head, RewardHead):
             raise ModelError(
-                "a single head does not know how sure it is. Train the reward model with ensemble = 3 or more: the "
+                "a single head has no measure of uncertainty. Train the reward model with ensemble = 3 or more: the "
                 "uncertainty of a text is how far its members differ."
             )
         return (

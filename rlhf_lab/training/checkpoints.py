@@ -47,7 +47,7 @@ def save_checkpoint(
             digests = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
             state = json.dumps({"numbers": numbers, "sha256": digests}, indent=1)
             (folder / STATE_FILE).write_text(state, encoding="utf-8")
-    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
+    except (OSError, SafetensorError) as error:  # safetensors has its own exception for a full disk
         raise TrainingError(
             f"the checkpoint of step {numbers['step']} could not be written to {run_path} ({error}). Free some disk space and "
             "resume the run: the last complete checkpoint is kept."

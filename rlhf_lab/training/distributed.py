@@ -129,7 +129,7 @@ def init_from_env() -> Distributed:
             dist.init_process_group("nccl" if use_cuda else "gloo", timeout=COLLECTIVE_TIMEOUT)
         except (RuntimeError, ValueError) as error:
             raise TrainingError(
-                f"the processes of this run could not join: {error}. Start it again with one process."
+                f"the processes of this run could not connect to each other: {error}. Start it again with one process."
             ) from error
     return Distributed(dist.get_rank(), dist.get_world_size())
 

@@ -193,7 +193,7 @@ def endpoints(ctx: Context) -> list[Endpoint]:
     @allow_viewers
     def status() -> StatusReply:
         """{"project", "labels", "simulated", "goal", "ready", "here"}: labels by people and simulated ones, the number at
-        which the next reward model is trained, pairs ready for somebody new, people here now."""
+        which the next reward model is trained, pairs ready for a new annotator, people here now."""
         project = ctx.project
         label_counts = retraining.get_label_progress(ctx.db, project.id)
         ready = count_free_pairs(ctx.db, project.id, "", get_labelling_config(ctx.db, project.id))

@@ -1,7 +1,7 @@
 """The page's JavaScript: our ES modules, and the files of Gradio's own page, each compressed once.
 
-Our modules have the hash of all of them in their address and import each other by relative addresses, so a page never mixes
-modules of two versions of the lab. The names of Gradio's files contain a hash of each. Browsers may keep both for ever.
+The address of our modules contains a hash of all of them, and they import each other by relative addresses, so a page never mixes
+modules of two versions of the lab. The name of each of Gradio's scripts contains a hash of it. Browsers may cache both forever.
 """
 
 import gzip
@@ -36,7 +36,7 @@ VERSION = version_of(MODULES)
 #: Relative to the page, which may lie below a proxy's path.
 MODULE_FOLDER = f"lab-assets/{VERSION}"
 CACHE_FOR_EVER = "public, max-age=31536000, immutable"
-#: Of Gradio's files: index-DphvyggB.js.
+#: Names of Gradio's files whose content never changes, such as index-DphvyggB.js.
 HASHED_SCRIPT = re.compile(r".+-[\w-]{8,}\.(js|css)")
 MISSING_MESSAGE = "This lab has no such script. Reload the page: it may be of another version of the lab.\n"
 
@@ -48,7 +48,7 @@ def module_address(name: str) -> str:
 
 
 def module_tags() -> str:
-    """Loads lib/first_pair.js, without waiting for Gradio's scripts, and after it all other modules."""
+    """Tags that load lib/first_pair.js without waiting for Gradio's scripts, and then all other modules."""
     first = ("lib/first_pair.js", "lib/dom.js", "lib/session.js")
     others = [path for path in MODULES if path not in first]
     return (
@@ -59,7 +59,7 @@ def module_tags() -> str:
 
 
 def module_route() -> Route:
-    """GET of a module; 404 for another version, whose modules must not be mixed with these."""
+    """GET a module; 404 for another version, whose modules must not be mixed with these."""
 
     async def endpoint(request: Request) -> Response:
         source = MODULES.get(request.path_params["path"])
@@ -71,7 +71,7 @@ def module_route() -> Route:
 
 
 def gradio_assets_route(folder: Path = Path(BUILD_PATH_LIB)) -> Route:
-    """GET of a file of Gradio's page. Gradio itself compresses it at each request and lets no browser keep it."""
+    """GET a file of Gradio's page. Gradio's own route compresses it for each request and forbids browsers to cache it."""
     names = {path.name for path in folder.iterdir() if path.is_file()}
 
     @cache
@@ -96,7 +96,7 @@ def _compressed(module: bytes) -> bytes:
 
 
 def _response(request: Request, compressed: bytes, media_type: str) -> Response:
-    """Browsers may keep it for ever. Clients that do not accept gzip get it uncompressed."""
+    """A response that browsers may cache forever. Clients that do not accept gzip get it uncompressed."""
     headers = {"cache-control": CACHE_FOR_EVER, "vary": "Accept-Encoding"}
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return Response(gzip.decompress(compressed), media_type=media_type, headers=headers)

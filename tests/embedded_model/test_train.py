@@ -105,7 +105,7 @@ def test_auto_precision_is_the_faster_one(monkeypatch, took, faster):
     message = f"{faster}: a product of the model's size takes 8.0 ms in float32 and {1000 * took[1]:.1f} ms in bfloat16"
     assert pretraining.choose_precision("auto", 256, 640) == (faster, message)
     for precision in ("float32", "bfloat16"):
-        assert pretraining.choose_precision(precision, 256, 640) == (precision, f"{precision}, as asked for")
+        assert pretraining.choose_precision(precision, 256, 640) == (precision, f"{precision}, as requested")
 
 
 def test_both_precisions_are_measured():

@@ -130,8 +130,8 @@ def test_one_job_a_column_with_the_same_seed(ctx):
         ({"reward_model_id": "9"}, "9"),
         ({"models": ["base", "base/best/4"], "reward_model_id": ""}, "needs a reward model"),
         ({"models": ["base/best/16"], "samples": "5"}, "80 texts; at most 64"),
-        ({"models": ["base/best/7"]}, "Best of 4, 16"),
-        ({"models": ["base/best/x"]}, "Best of 4, 16"),
+        ({"models": ["base/best/7"]}, "n = 4, 16"),
+        ({"models": ["base/best/x"]}, "n = 4, 16"),
     ],
     ids=str,
 )

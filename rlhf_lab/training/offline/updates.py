@@ -93,7 +93,7 @@ def _preference_backward(
 ) -> tuple[Tensor, Tensor]:
     """Accumulate the gradient of a micro-batch; returns its share of the loss and its (N, 2) log-ratios, detached.
 
-    total_weight: of all pairs of the update. A function of its own, so that its graph is freed before the next forward pass.
+    total_weight: of all pairs of the update. A separate function, so that its graph is freed before the next forward pass.
     """
     config = state.config
     responses = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]

@@ -57,8 +57,8 @@ def train_reward(
     indices = task.distinguishable
     if not indices:
         raise LabelError(
-            f"all {len(comparisons)} labels are of two texts that have the same tokens for this model, because they are equal as "
-            "far as it reads. Label texts that differ earlier, or choose a model with a longer context."
+            f"in all {len(comparisons)} labels the two texts have the same tokens for this model: they differ only after the end "
+            "of its context, if at all. Label texts that differ earlier, or choose a model with a longer context."
         )
     check_labels([comparisons[i] for i in indices])
     split = split_labels(task)

@@ -76,9 +76,8 @@ def _parse_line(line: str) -> PasswordEntry:
     ):
         reserved = ", ".join(f'"{prefix}"' for prefix in RESERVED_PREFIXES)
         raise ConfigError(
-            f"the name has to be of 1 to {MAX_PERSON_NAME_CHARS} letters that can be seen, not begin with "
-            f"{reserved}, and not be "
-            f'"{OPERATOR_NAME}", who comes by the link.'
+            f"the name must have 1 to {MAX_PERSON_NAME_CHARS} visible characters, must not begin with {reserved}, and "
+            f'must not be "{OPERATOR_NAME}", the name of the person who uses the operator\'s link.'
         )
     if password.startswith(f"{passwords.SCHEME}$") and not passwords.HASH_PATTERN.fullmatch(password):
         raise ConfigError(f"the hash is incomplete. Create a new one: {lab_command()} password.")

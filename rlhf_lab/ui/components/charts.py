@@ -11,7 +11,7 @@ METRICS_DOC = bundled_path("docs") / "METRICS.md"
 
 
 class Curve(NamedTuple):
-    """A metric with a chart of its own."""
+    """A metric that has its own chart."""
 
     metric: str
     title: str

@@ -103,7 +103,7 @@ def build_job_payload(model: str, prompts: Sequence[str], reward_model_id: int |
     n = texts_per_sample(model)
     if n == 1:
         choices = ", ".join(map(str, BEST_OF_CHOICES))
-        raise LabError(f"Best of {choices} is possible. Reload the page and choose again.")
+        raise LabError(f"Best of n is possible for n = {choices}. Reload the page and choose again.")
     if reward_model_id is None:
         raise LabError('Best of n needs a reward model: choose one under "scored by".')
     count = n * len(prompts)
