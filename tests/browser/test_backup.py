@@ -45,7 +45,7 @@ def test_download_and_restore(own_lab, open_page, tmp_path):
     control(page, "backup-file").set_input_files(bad)
     expect(control(page, "backup-notice")).to_contain_text("no intact backup")
     control(page, "backup-file").set_input_files(file)
-    expect(control(page, "backup-question")).to_contain_text("takes the place of everything")
+    expect(control(page, "backup-question")).to_contain_text("replaces everything")
     control(page, "backup-confirm").click()
     expect(control(page, "backup-waits")).to_have_text("The backup is checked. Restart the lab to use it.")
     page.close()

@@ -110,8 +110,8 @@ export default function mount({ element, props, server, trigger, watch }) {
       el(
         'p',
         {},
-        `${summary} At the next start of the lab it takes the place of everything that is here now. What is ` +
-          'here now is kept in a folder of the home.',
+        `${summary} At the next start of the lab it replaces everything that is here now. The replaced lab is kept ` +
+          'in a folder of the home.',
       ),
       el(
         'div.lab-row',

@@ -135,7 +135,7 @@ function mirrorBadge(mirror) {
   if (isUnsaved(mirror)) return el('span.lab-badge.bad', { 'data-do': 'mirror' }, `Not saved ${since}`);
   const title =
     `The lab is saved to ${mirror.repository} on the Hub about every minute while anything changes. A ` +
-    'restarted lab goes on from there.';
+    'restarted lab continues from there.';
   return el(
     'span.lab-badge',
     { 'data-do': 'mirror', title },

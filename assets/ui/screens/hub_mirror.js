@@ -73,7 +73,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       'p.muted',
       {},
       'The lab can save itself about every minute to a private dataset on huggingface.co. A lab that is ' +
-        'started elsewhere with the same repository and an empty home goes on from there. Make a token with ' +
+        'started elsewhere with the same repository and an empty home continues from there. Make a token with ' +
         'write access on huggingface.co under Settings → Access Tokens.',
     ),
     status,
@@ -104,12 +104,12 @@ export default function mount({ element, props, server, trigger, watch }) {
   function variableText() {
     if (state.is_set_by_variable) {
       return (
-        `Where the lab was started, RLHF_LAB_MIRROR names ${state.repository}. The form has no effect while it ` +
+        `The environment variable RLHF_LAB_MIRROR names ${state.repository}. The form has no effect while it ` +
         'is set.'
       );
     }
     return state.has_token_variable
-      ? 'Where the lab was started, HF_TOKEN has a token. It is used instead of one that is entered here.'
+      ? 'The environment variable HF_TOKEN contains a token. It is used instead of one that is entered here.'
       : '';
   }
 

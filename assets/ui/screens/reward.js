@@ -366,7 +366,7 @@ export default function mount({ element, props, server, trigger, watch }) {
           {},
           `Reward model ${model.id}, trained on ` +
             `${model.source_text === 'people' ? "people's labels" : `labels ${model.source_text}`}.` +
-            (report ? ` Of its own labels it ranks ${formatPercent(report.train_accuracy)} right.` : ''),
+            (report ? ` It ranks ${formatPercent(report.train_accuracy)} of its training labels correctly.` : ''),
         ),
         state.instant?.source === model.source
           ? el(

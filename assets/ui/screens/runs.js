@@ -592,10 +592,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       unknown = 0;
     }
     exportProgress.hidden = true;
-    showMessage(
-      'The labels were not written: the lab was stopped or started again meanwhile. Export them once more.',
-      true,
-    );
+    showMessage('The labels were not written, because the lab was stopped or restarted. Export them once more.', true);
   }
 
   const drawExportCard = () => {
