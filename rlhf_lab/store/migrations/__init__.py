@@ -1,4 +1,4 @@
-"""Migrations of the tables, one file per change in versions/. Imported only when there is one to run."""
+"""Migrations of the tables, one file per change in versions/. Imported only if a migration is due."""
 
 from pathlib import Path
 
@@ -18,15 +18,15 @@ def _config() -> Config:
 
 
 def revisions() -> list[str]:
-    """Every revision this version of the lab knows, newest first."""
+    """All revisions known to this version of the lab, newest first."""
     return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
 
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Bring the tables to a revision, inside the transaction that `connection` is in.
+    """Migrate the tables to a revision, in the current transaction of `connection`.
 
-    SQLite: on a connection without foreign keys, because dropping a table to recreate it would delete the rows that refer to it.
-    StoreError: rows would lose what they refer to.
+    With SQLite the connection must have foreign keys off, because dropping a table to recreate it would delete the rows that
+    refer to it. Raises StoreError if rows would lose the rows that they refer to.
     """
     config = _config()
     config.attributes["connection"] = connection
@@ -41,7 +41,7 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
 
 
 def _dangling_rows(connection: Connection) -> set[tuple[object, ...]]:
-    """The rows of SQLite with a foreign key to a missing row: (table, row id, referenced table)."""
+    """The rows of an SQLite database with a foreign key to a missing row, as (table, row id, referenced table)."""
     if connection.dialect.name != "sqlite":
         return set()
     return {tuple(row)[:3] for row in connection.exec_driver_sql("PRAGMA foreign_key_check")}

@@ -1,4 +1,4 @@
-"""Alembic runs this file for every command; `upgrade` of this package hands it a connection inside a transaction."""
+"""Run by Alembic for every command. `upgrade` of this package passes a connection that is in a transaction."""
 
 from alembic import context
 
@@ -7,7 +7,7 @@ from rlhf_lab.store.tables import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    render_as_batch=True,  # SQLite changes a column by copying its table
+    render_as_batch=True,  # for SQLite, which can change a column only by copying the table
 )
 with context.begin_transaction():
     context.run_migrations()

@@ -1,4 +1,4 @@
-"""What reward models think of completions."""
+"""Scores of completions by reward models."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Leases, people, labelling settings; strength, note and repeats of votes, and the door they came through."""
+"""Leases, people, labelling settings; strength, note, repeats and origin (via) of votes."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Prompts that only carry imported labels: nobody writes texts for them."""
+"""Prompts that are used only for their imported labels: no texts are sampled for them."""
 
 import sqlalchemy as sa
 from alembic import op

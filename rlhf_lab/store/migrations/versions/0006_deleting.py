@@ -1,4 +1,4 @@
-"""Indices that the deletion of a project needs: without them each text that goes looks through all that stay."""
+"""Indices for the deletion of a project. Without them, each deleted text caused a scan of whole tables."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Blind tests: texts of two models side by side, and who liked which better without knowing whose it was."""
+"""Blind tests: comparisons of texts of two models, and people's answers."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,7 +1,7 @@
-"""In SQLite the id of a deleted project, or of something that went with it, is not given to another one.
+"""SQLite no longer reuses the ids of deleted projects and of the rows deleted with them.
 
-A table gets AUTOINCREMENT by being made anew, in the steps that https://www.sqlite.org/lang_altertable.html gives (section 7);
-foreign keys are off during the migration (`Database`).
+To get AUTOINCREMENT, tables are recreated according to https://www.sqlite.org/lang_altertable.html (section 7). Foreign keys are
+off during the migration (`Database`).
 """
 
 import re
@@ -20,11 +20,11 @@ TABLES = ("projects", "prompts", "completions", "pairs", "votes", "reward_models
 def upgrade() -> None:
     if op.get_context().dialect.name == "sqlite":
         for table in TABLES:
-            _make_anew(op.get_bind(), table)
+            _recreate_table(op.get_bind(), table)
 
 
-def _make_anew(conn: Connection, table: str) -> None:
-    """The same columns, rows and indices: only the key is said otherwise."""
+def _recreate_table(conn: Connection, table: str) -> None:
+    """Recreate a table with the same columns, rows and indices, and AUTOINCREMENT for its key."""
     made, *indices = conn.exec_driver_sql(
         "SELECT sql FROM sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL ORDER BY type DESC", (table,)
     ).scalars()

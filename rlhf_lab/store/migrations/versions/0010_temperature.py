@@ -1,4 +1,4 @@
-"""The temperature at which a project's texts are sampled. Before, all texts were sampled at temperature 1."""
+"""The sampling temperature of a project. Earlier texts were all sampled at temperature 1."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Features of completions, which the instant reward model reads. Texts of older homes get theirs from the engine."""
+"""Features of completions for the instant reward model. The engine computes those of existing texts."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,6 +1,7 @@
-"""A project's system prompt and the arguments of its chat template. Existing projects have none.
+"""System prompt and chat template arguments of a project. Existing projects have none.
 
-Transcripts are read as turns from now on, and control tokens as text: features of such prompts and texts are computed again.
+From this version on, transcripts are read as separate turns, and control tokens as text. The features of such prompts and texts
+are deleted, so that they are computed again.
 """
 
 import sqlalchemy as sa

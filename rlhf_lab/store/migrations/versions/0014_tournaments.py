@@ -1,4 +1,4 @@
-"""Tournaments: people judge blind pairs of several models' texts."""
+"""Tournaments: people compare texts of several models in blind pairs."""
 
 import sqlalchemy as sa
 from alembic import op

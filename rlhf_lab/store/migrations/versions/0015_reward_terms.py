@@ -1,6 +1,6 @@
-"""A run may have no reward model, where its reward has other terms.
+"""A run may have no reward model if its reward has other terms.
 
-SQLite drops the constraint by creating the table again, as in 0009; ids are not reused.
+With SQLite, the constraint is dropped by recreating the table, as in 0009; ids are not reused.
 """
 
 from alembic import op
@@ -14,12 +14,12 @@ depends_on = None
 
 def upgrade() -> None:
     if op.get_context().dialect.name == "sqlite":
-        _make_anew(op.get_bind())
+        _recreate_table(op.get_bind())
     else:
         op.alter_column("runs", "reward_model_id", nullable=True)
 
 
-def _make_anew(conn: Connection) -> None:
+def _recreate_table(conn: Connection) -> None:
     last_id = conn.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = 'runs'").scalar()
     table, *indices = conn.exec_driver_sql(
         "SELECT sql FROM sqlite_master WHERE tbl_name = 'runs' AND sql IS NOT NULL ORDER BY type DESC"

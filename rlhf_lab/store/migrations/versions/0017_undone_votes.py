@@ -1,4 +1,4 @@
-"""Indices of undone votes and pairs: whether one was undone, or counts again, is known without reading all of them."""
+"""Indices of undone votes and pairs, to detect without reading all rows whether one was undone or restored."""
 
 import sqlalchemy as sa
 from alembic import op
