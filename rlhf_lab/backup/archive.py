@@ -275,7 +275,7 @@ def _check_version(manifest: bytes) -> None:
         versions = _Versions.model_validate_json(manifest)
     except ValidationError as error:
         raise DataError(
-            "This zip is no backup of a lab: its manifest.json is another one. Nothing was changed."
+            "This zip is no backup of a lab: its manifest.json has another format. Nothing was changed."
         ) from error
     if versions.format_version > FORMAT_VERSION or versions.schema_revision not in migrations.revisions():
         raise DataError(

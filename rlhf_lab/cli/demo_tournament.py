@@ -75,8 +75,8 @@ def judge_pairs(
 
 def spread(steps: Sequence[int], count: int) -> list[int]:
     """At most `count` of the steps, evenly spaced, including the last."""
-    kept = min(count, len(steps))
-    return [steps[round((i + 1) * len(steps) / kept) - 1] for i in range(kept)]
+    count = min(count, len(steps))
+    return [steps[round((i + 1) * len(steps) / count) - 1] for i in range(count)]
 
 
 def format_tournament(result: dict[str, Any]) -> list[str]:

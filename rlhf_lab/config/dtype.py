@@ -20,7 +20,7 @@ def requested_dtype() -> str | None:
     requested = os.environ.get(DTYPE_VARIABLE, "")
     if requested and requested not in DTYPE_NAMES:
         raise ModelError(
-            f'{DTYPE_VARIABLE} is "{requested}", which is no precision here: say {" or ".join(DTYPE_NAMES)}, or nothing.'
+            f'{DTYPE_VARIABLE} is "{requested}", which is not supported: set it to {" or ".join(DTYPE_NAMES)}, or unset it.'
         )
     return requested or None
 
@@ -30,7 +30,7 @@ def requested_bits() -> str | None:
     requested = os.environ.get(QUANTIZE_VARIABLE, "")
     if requested and requested not in QUANTIZE_NAMES:
         raise ModelError(
-            f'{QUANTIZE_VARIABLE} is "{requested}", which is no way to quantise: say {" or ".join(QUANTIZE_NAMES)}, or '
+            f'{QUANTIZE_VARIABLE} is "{requested}", which is not supported: set it to {" or ".join(QUANTIZE_NAMES)}, or '
             "unset it."
         )
     return requested or None

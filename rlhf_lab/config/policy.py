@@ -25,7 +25,7 @@ from rlhf_lab.config.base import Config, fields_of, setting
 from rlhf_lab.errors import ConfigError
 
 SHARDING_NEEDS_PROCESSES = (
-    "shard_backbone deals the frozen weights out over the processes, and there is one. Choose processes = 2 or more"
+    "shard_backbone distributes the frozen weights over processes, and there is only one. Choose processes = 2 or more"
 )
 
 #: Recommended for every algorithm. Scores of a reward model are in standard deviations of the base model's samples, so that one
@@ -373,8 +373,8 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         (
             c.kl_penalty == "loss" and c.kl_estimator in ("k1", "full"),
-            f"kl_estimator = {c.kl_estimator} in the loss: the slope of k1 is 0 on average, and full is not kept for "
-            "the loss. Choose k2 or k3, or kl_penalty = reward",
+            f"kl_estimator = {c.kl_estimator} in the loss: the expected gradient of k1 is 0, and full is not available "
+            "in the loss. Choose k2 or k3, or kl_penalty = reward",
         ),
         (
             c.kl_controller == "adaptive" and not c.beta > 0,

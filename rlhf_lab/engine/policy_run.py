@@ -424,7 +424,7 @@ class PolicyRun:
         paused_at = time.monotonic()
         while True:
             if self.should_exit():
-                raise RunStopped(RunStatus.INTERRUPTED, "the engine was asked to leave while the run was paused")
+                raise RunStopped(RunStatus.INTERRUPTED, "the engine was stopped while the run was paused")
             for later in pending_events(db, run_id):
                 if later.kind is EventKind.STOP:
                     self._stop(later)

@@ -110,7 +110,7 @@ class Worker:
                 if interrupted.kind is JobKind.TRAIN_POLICY:
                     self._mark_run_failed(int(interrupted.payload["run_id"]), interrupted.error)
                 continue
-            log.info("job %d (%s) was interrupted and is taken up again", interrupted.id, interrupted.kind)
+            log.info("job %d (%s) was interrupted and is queued again", interrupted.id, interrupted.kind)
         last_active = time.monotonic()
         while not self._exit_requested:
             job = self._chat[0] if self._chat is not None else self._claim_next_job()
@@ -120,12 +120,12 @@ class Worker:
             elif self._features.run_idle():
                 last_active = time.monotonic()
             elif time.monotonic() - last_active > self.idle_exit_s and not self._page_open():
-                log.info("nothing to do and no page open for %.0f s; leaving", self.idle_exit_s)
+                log.info("nothing to do and no page open for %.0f s; exiting", self.idle_exit_s)
                 break
             else:
                 time.sleep(IDLE_POLL_INTERVAL_S)
         if self._chat is not None:
-            self._record_with_retry(partial(self._requeue, self._chat[0]), "that an answer is put back")
+            self._record_with_retry(partial(self._requeue, self._chat[0]), "that an answer is queued again")
 
     def _claim_next_job(self) -> Job | None:
         """Claim the next job. If the database cannot be written, for example because the disk is full, it is retried later.
@@ -165,7 +165,7 @@ class Worker:
                 queue.finish(self.db, job.id, result)
                 log.info("job %d is done", job.id)
         except _JobAborted:
-            self._record_with_retry(partial(self._requeue, job), f"that job {job.id} is put back")
+            self._record_with_retry(partial(self._requeue, job), f"that job {job.id} is queued again")
         except Exception as error:
             # The message of a LabError is sufficient; only unexpected errors need a traceback.
             log.error("job %d failed: %s", job.id, error, exc_info=not isinstance(error, LabError))
@@ -175,7 +175,7 @@ class Worker:
 
     def _requeue(self, job: Job) -> None:
         requeued = queue.requeue(self.db, job.id)
-        log.info("job %d is %s", job.id, "put back" if requeued else "left: it was cancelled")
+        log.info("job %d %s", job.id, "is queued again" if requeued else "is not queued again: it was cancelled")
 
     def _record_failure(self, job: Job, error: Exception) -> None:
         """Mark the job as failed, and its run, unless another process trains that run."""

@@ -76,11 +76,11 @@ def duration_text(seconds: float) -> str:
     """
     if seconds < 1:
         return "less than a second"
-    for unit_s, one, many in ((1, "1 s", "s"), (60, "a minute", "minutes")):
+    for unit_s, singular, plural in ((1, "1 s", "s"), (60, "a minute", "minutes")):
         count = seconds / unit_s
         if count < 52.5:
             rounded = round(count) if count < 10 else 5 * round(count / 5)
-            return one if rounded < 2 else f"{rounded} {many}"
+            return singular if rounded < 2 else f"{rounded} {plural}"
     hours = seconds / 3600
     if hours < 1.25:
         return "an hour"

@@ -25,7 +25,7 @@ def test_nothing_is_quantised_unless_requested(monkeypatch):
 
 
 @pytest.mark.parametrize(("requested", "device", "installed", "words"), [
-    ("3bit", GPU, True, '"3bit", which is no way to quantise: say 4bit or 8bit'),
+    ("3bit", GPU, True, '"3bit", which is not supported: set it to 4bit or 8bit'),
     ("4bit", CPU, True, "=4bit needs an NVIDIA GPU, and the model would be loaded on the cpu"),
     ("8bit", GPU, False, "=8bit needs the package bitsandbytes: pip install bitsandbytes"),
 ])  # fmt: skip
