@@ -28,7 +28,7 @@ def test_an_empty_environment_variable_counts_as_unset(monkeypatch):
 @pytest.mark.parametrize("name", ["half", "BFLOAT16", "torch.bfloat16"])
 def test_an_unknown_dtype_is_refused(monkeypatch, name):
     monkeypatch.setenv(DTYPE_VARIABLE, name)
-    with pytest.raises(ModelError, match=f'RLHF_LAB_DTYPE is "{name}".*say float32 or bfloat16'):
+    with pytest.raises(ModelError, match=f'RLHF_LAB_DTYPE is "{name}".*set it to float32 or bfloat16'):
         default_dtype(gpu=False)
 
 
