@@ -96,7 +96,7 @@ def test_invalid_dtype_setting(home, capsys, monkeypatch, free_port):
     monkeypatch.setenv("RLHF_LAB_DTYPE", "half")
     checks = run_doctor(capsys, home, free_port)
     assert failed_checks(checks) == ["device"]
-    assert checks["device"]["what"].endswith("say float32 or bfloat16, or nothing.")
+    assert checks["device"]["what"].endswith("set it to float32 or bfloat16, or unset it.")
 
 
 def test_torch_import_timeout(home, capsys, monkeypatch, free_port):
