@@ -18,13 +18,13 @@ def ctx(tmp_path, monkeypatch):
     monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
     with Database.open(tmp_path) as db:
         new_project(db)
-        PRESENCE._last_seen.clear()  # of this process: visitors of an earlier test
+        PRESENCE._last_seen.clear()  # shared in this process: it contains visitors of earlier tests
         yield Context(tmp_path, db)
 
 
 @pytest.fixture
 def in_loop():
-    """in_loop(make): call `make` inside a running event loop, because Gradio's blocks would open one and leave it open."""
+    """in_loop(make): call `make` in a running event loop; otherwise gr.Blocks would open a loop and not close it."""
 
     async def inside(make):
         return make()

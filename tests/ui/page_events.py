@@ -6,9 +6,9 @@ import gradio as gr
 
 
 def event_handlers(screen, ctx):
-    """{(id of the element, event): handler} of a screen on a page of its own."""
+    """{(id of the element, event): handler} of a screen on a separate page."""
 
-    async def build():  # in a loop that asyncio.run closes; Gradio would leave its own open
+    async def build():  # in a loop that asyncio.run closes; Gradio would not close its own
         with gr.Blocks(analytics_enabled=False) as page:
             screen.build(ctx, gr.BrowserState(""))
         return page

@@ -1,4 +1,4 @@
-"""Labelling by a program, over HTTP: gradio_client asks a page that is served."""
+"""Labelling by a program over HTTP, with gradio_client and a served page."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: In a process of its own: Gradio's server and its client leave sockets and loops to the collector.
+#: In a separate process, because Gradio's server and client leave sockets and loops open.
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
@@ -38,17 +38,17 @@ def test_a_program_asks_votes_and_sees_its_vote_counted_and_the_types_are_told(t
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-3000:]
-    pair, (first, again), status, told = json.loads(lines[0].removeprefix("RESULT "))
+    pair, (first, again), status, endpoints = json.loads(lines[0].removeprefix("RESULT "))
 
     assert pair["id"] and pair["left"] != pair["right"]  # noqa: PT018  an id, and two texts
     assert (first["counted"], first["uuid"], first["why"]) == (True, "u-1", "")
     assert again == first
     assert status["labels"] == 1
 
-    assert set(told) == {"/next_pair", "/submit_vote", "/status"}
-    takes = {one["parameter_name"]: one["type"] for one in told["/submit_vote"]["parameters"]}
+    assert set(endpoints) == {"/next_pair", "/submit_vote", "/status"}
+    takes = {one["parameter_name"]: one["type"] for one in endpoints["/submit_vote"]["parameters"]}
     assert takes["choice"] == {"enum": ["left", "right", "tie", "both_bad", "skip"]}
     assert takes["strength"] == {"enum": ["", "slightly", "clearly", "much"]}
     assert takes["pair_id"] == {"type": "integer"}
-    gives = {name: set(one["returns"][0]["type"]["properties"]) for name, one in told.items()}
+    gives = {name: set(one["returns"][0]["type"]["properties"]) for name, one in endpoints.items()}
     assert gives == {"/next_pair": set(pair), "/submit_vote": set(first), "/status": set(status)}

@@ -1,4 +1,4 @@
-"""Part "Backup" without a browser: the operator downloads a backup, and sends one that the next start uses."""
+"""Section "Backup" without a browser: the operator downloads a backup and uploads one that the next start restores."""
 
 import dataclasses
 import json
@@ -55,7 +55,7 @@ def test_a_downloaded_backup_is_restored_at_the_next_start(controller, ctx):
     assert act(controller, "check")["summary"].startswith("Backup of 20")
     assert not is_confirmed(ctx.home)
     assert act(controller, "confirm")["message"] == "The backup is checked. Restart the lab to use it."
-    assert len(projects(ctx.db)) == 2  # until then the lab goes on as it is
+    assert len(projects(ctx.db)) == 2  # until then the lab is unchanged
     assert is_confirmed(ctx.home)
     ctx.db.close()
     old = apply_confirmed(ctx.home)

@@ -1,4 +1,4 @@
-"""How blind tests come out, with numbers worked out by hand."""
+"""Results of blind tests, with numbers worked by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Blind tests without a browser: what is asked of the engine, what a judge sees and may say, and how a test comes out."""
+"""Blind tests without a browser: the jobs of the engine, the texts and answers of a judge, and the results."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -42,40 +42,40 @@ def user(text):
 
 
 @pytest.fixture
-def begun(ctx):
+def started_test(ctx):
     pinned = LabelSnapshot((), "", Source.HUMAN)
     add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={"accuracy": 0.8}, snapshot=pinned)
     return start(ctx)
 
 
-def written(ctx, test, texts=(BASE, RUN), scores=((1.0, 1.0, 1.0, 0.5), (2.0, 0.0, 1.0, 0.5)), left_out=None):
-    """The engine has written for both; left_out: the places of prompts that were too long, None as earlier versions say it."""
+def finish_jobs(ctx, test, texts=(BASE, RUN), scores=((1.0, 1.0, 1.0, 0.5), (2.0, 0.0, 1.0, 0.5)), left_out=None):
+    """Finish both jobs as the engine does; left_out: positions of prompts that were too long, None as in earlier versions."""
     more = {} if left_out is None else {"left_out": list(left_out)}
-    for job, mine, given in zip(blind_test.test_jobs(ctx, test), texts, scores, strict=True):
+    for job, model_texts, model_scores in zip(blind_test.test_jobs(ctx, test), texts, scores, strict=True):
         queue.claim(ctx.db, [JobKind.COMPLETE], engine_process.record_heartbeat(ctx.db, "x"))
-        queue.finish(ctx.db, job.id, {"texts": mine, "scores": list(given)} | more)
+        queue.finish(ctx.db, job.id, {"texts": model_texts, "scores": list(model_scores)} | more)
 
 
-def judge(ctx, test, annotator, wanted):
-    """Say to each pair what is wanted of it: the text on whichever side it stands, or "tie"."""
-    seen = []
+def judge(ctx, test, annotator, choices):
+    """Answer each pair with the given text, whichever side it is on, or "tie". Returns the pairs and the final state."""
+    judged = []
     while (state := blind_test.state(ctx, test.id, annotator))["pair"]:
         pair = state["pair"]
-        text = wanted[pair["position"]]
+        text = choices[pair["position"]]
         side = text if text == "tie" else "left" if pair["left"] == text else "right"
         answer(ctx, annotator, test_id=test.id, position=pair["position"], choice=side)
-        seen.append((pair["position"], {pair["left"], pair["right"]}))
-    return seen, state
+        judged.append((pair["position"], {pair["left"], pair["right"]}))
+    return judged, state
 
 
-def test_both_models_are_asked_for_the_same_prompts_that_nothing_was_trained_on(ctx, begun):
-    first, second = (job.payload for job in blind_test.test_jobs(ctx, begun))
-    aside = [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")]
+def test_both_models_are_asked_for_the_same_prompts_that_nothing_was_trained_on(ctx, started_test):
+    first, second = (job.payload for job in blind_test.test_jobs(ctx, started_test))
+    held_out = [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")]
     assert (first["checkpoint"], second["checkpoint"]) == ("base", "run/1/40")
     assert first["prompts"] == second["prompts"]
     assert len(set(first["prompts"])) == 4
-    assert set(first["prompts"]) <= set(aside)
-    assert first["prompts"] != aside[:4]
+    assert set(first["prompts"]) <= set(held_out)
+    assert first["prompts"] != held_out[:4]
     for payload in (first, second):
         assert (payload["seed"], payload["temperature"], payload["max_new_tokens"], payload["reward_model_id"]) == (
             7,
@@ -83,10 +83,10 @@ def test_both_models_are_asked_for_the_same_prompts_that_nothing_was_trained_on(
             40,
             1,
         )
-    again, other = start(ctx), start(ctx, seed="8")
-    assert blind_test.test_jobs(ctx, again)[0].payload == first
+    repeated, other = start(ctx), start(ctx, seed="8")
+    assert blind_test.test_jobs(ctx, repeated)[0].payload == first
     assert blind_test.test_jobs(ctx, other)[0].payload["prompts"] != first["prompts"]
-    assert blind_test.list_tests(ctx)[-1] == [begun.id, "base model against run 1, step 40"]
+    assert blind_test.list_tests(ctx)[-1] == [started_test.id, "base model against run 1, step 40"]
 
 
 @pytest.mark.parametrize(
@@ -98,63 +98,63 @@ def test_both_models_are_asked_for_the_same_prompts_that_nothing_was_trained_on(
         ({"reward_model_id": "x"}, "no usable reward model"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_for_is_refused_and_leaves_nothing(ctx, begun, change, words):
+def test_what_cannot_be_asked_for_is_refused_and_leaves_nothing(ctx, started_test, change, words):
     before = len(queue.jobs(ctx.db))
     with pytest.raises(LabError, match=words):
         start(ctx, **change)
     assert (len(queue.jobs(ctx.db)), len(blind_tests(ctx.db, ctx.project.id))) == (before, 1)
 
 
-def test_no_more_pairs_than_prompts_are_kept_aside(ctx, begun, monkeypatch):
+def test_no_more_pairs_than_prompts_are_kept_aside(ctx, started_test, monkeypatch):
     monkeypatch.setattr(blind_test, "prompts", lambda db, project, split: prompts(db, project, split)[:3])
     with pytest.raises(FieldError, match="has 3 held-out prompts") as refused:
         start(ctx)
     assert refused.value.field == "pairs"
 
 
-def test_a_judge_sees_texts_without_names_and_then_how_it_came_out(ctx, begun):
+def test_a_judge_sees_texts_without_names_and_then_how_it_came_out(ctx, started_test):
     assert blind_test.state(ctx, None, "ann") == {
-        "annotator": "ann", "id": begun.id, "model_names": ["base model", "run 1, step 40"], "reward_model_id": 1,
+        "annotator": "ann", "id": started_test.id, "model_names": ["base model", "run 1, step 40"], "reward_model_id": 1,
         "is_waiting": True, "failure": None, "deletion_note": "with its texts (nobody had answered)",
     }  # fmt: skip
-    written(ctx, begun)
-    state = blind_test.state(ctx, begun.id, "ann")
+    finish_jobs(ctx, started_test)
+    state = blind_test.state(ctx, started_test.id, "ann")
     assert (state["pair_count"], state["identical_count"], state["judged_count"]) == (3, 1, 0)
     assert set(state["pair"]) == {"position", "turns", "left", "right"}
     assert "sentences" not in state
-    seen, done = judge(ctx, begun, "ann", {0: "A", 1: "B", 3: "tie"})
-    assert seen == [
+    judged, done = judge(ctx, started_test, "ann", {0: "A", 1: "B", 3: "tie"})
+    assert judged == [
         (0, {"a", "A"}),
         (1, {"b", "B"}),
         (3, {"d", "D"}),
-    ]  # where both wrote the same there is nothing to say
-    assert answers(ctx.db, begun.id) == {"ann": {0: Choice.SECOND, 1: Choice.SECOND, 3: Choice.TIE}}
+    ]  # equal texts are not judged
+    assert answers(ctx.db, started_test.id) == {"ann": {0: Choice.SECOND, 1: Choice.SECOND, 3: Choice.TIE}}
     assert done["sentences"] == [
         "You like run 1, step 40 more often: 2 of 2 decided pairs (100 %, 95 % interval 34 to 100 %), 1 tie. This "
         "may be chance: the interval contains 50 %.",
         "On the same pairs reward model 1 likes both as often: 1 of 2 decided pairs each, 1 tie.",
         "Of the pairs that both you and it decided, you agreed on 1 of 2.",
     ]
-    asked = blind_test.test_jobs(ctx, begun)[0].payload["prompts"]
-    assert done["rows"][0] == {"turns": [user(asked[0])], "first": "a", "second": "A", "choice": "second"}
+    requested = blind_test.test_jobs(ctx, started_test)[0].payload["prompts"]
+    assert done["rows"][0] == {"turns": [user(requested[0])], "first": "a", "second": "A", "choice": "second"}
     assert [row["choice"] for row in done["rows"]] == ["second", "second", "tie"]
 
 
-def test_sides_are_dealt_for_everybody_anew(ctx, begun):
-    written(ctx, begun)
-    sides = [blind_test.state(ctx, begun.id, f"person {i}")["pair"]["left"] for i in range(64)]
+def test_sides_are_dealt_for_everybody_anew(ctx, started_test):
+    finish_jobs(ctx, started_test)
+    sides = [blind_test.state(ctx, started_test.id, f"person {i}")["pair"]["left"] for i in range(64)]
     assert 16 < sides.count("a") < 48
-    assert sides == [blind_test.state(ctx, begun.id, f"person {i}")["pair"]["left"] for i in range(64)]
+    assert sides == [blind_test.state(ctx, started_test.id, f"person {i}")["pair"]["left"] for i in range(64)]
 
 
-def test_several_people_and_one_who_stops(ctx, begun):
-    written(ctx, begun)
-    judge(ctx, begun, "ann", {0: "A", 1: "B", 3: "D"})
-    judge(ctx, begun, "bob", {0: "a", 1: "B", 3: "tie"})
-    pair = blind_test.state(ctx, begun.id, "eve")["pair"]
+def test_several_people_and_one_who_stops(ctx, started_test):
+    finish_jobs(ctx, started_test)
+    judge(ctx, started_test, "ann", {0: "A", 1: "B", 3: "D"})
+    judge(ctx, started_test, "bob", {0: "a", 1: "B", 3: "tie"})
+    pair = blind_test.state(ctx, started_test.id, "eve")["pair"]
     side = "left" if pair["left"] == "a" else "right"
-    answer(ctx, "eve", test_id=begun.id, position=0, choice=side)
-    stopped = answer(ctx, "eve", test_id=begun.id, choice="stop")
+    answer(ctx, "eve", test_id=started_test.id, position=0, choice=side)
+    stopped = answer(ctx, "eve", test_id=started_test.id, choice="stop")
     assert stopped["sentences"][:2] == [
         "You like the base model more often: 1 of 1 decided pairs (100 %, 95 % interval 21 to 100 %). This may be "
         "chance: the interval contains 50 %.",
@@ -164,31 +164,31 @@ def test_several_people_and_one_who_stops(ctx, begun):
     ]
     assert stopped["sentences"][3] == "Of the pairs that both you and it decided, you agreed on 0 of 1."
     assert len(stopped["rows"]) == 1
-    nobody = answer(ctx, "zoe", test_id=begun.id, choice="stop")
-    assert nobody["sentences"][0] == "You decided no pair."
-    assert nobody["sentences"][1].startswith("All 3 people")  # who said nothing is not one of them
+    without_answers = answer(ctx, "zoe", test_id=started_test.id, choice="stop")
+    assert without_answers["sentences"][0] == "You decided no pair."
+    assert without_answers["sentences"][1].startswith("All 3 people")  # a person without answers does not count
 
 
-def test_a_test_is_renamed_and_deleted_with_what_was_said(ctx, begun):
-    written(ctx, begun)
+def test_a_test_is_renamed_and_deleted_with_what_was_said(ctx, started_test):
+    finish_jobs(ctx, started_test)
     other = start(ctx)
-    judge(ctx, begun, "ann", {0: "A", 1: "B", 3: "D"})
-    told = edit(ctx, "ann", test_id=begun.id, action="rename", name="  before  the switch ")
-    assert told["message"] == f'Test {begun.id} is called "before the switch" now.'
-    assert told["test"] == blind_test.state(ctx, begun.id, "ann")
+    judge(ctx, started_test, "ann", {0: "A", 1: "B", 3: "D"})
+    reply = edit(ctx, "ann", test_id=started_test.id, action="rename", name="  before  the switch ")
+    assert reply["message"] == f'Test {started_test.id} is called "before the switch" now.'
+    assert reply["test"] == blind_test.state(ctx, started_test.id, "ann")
     assert blind_test.list_tests(ctx) == [
         [other.id, "base model against run 1, step 40"],
-        [begun.id, "before the switch"],
+        [started_test.id, "before the switch"],
     ]
-    assert blind_test.state(ctx, begun.id, "")["deletion_note"] == "with its texts and 3 answers of one person"
-    judge(ctx, begun, "bob", {0: "a", 1: "B", 3: "tie"})
-    told = edit(ctx, "ann", test_id=begun.id, action="delete")
-    assert told["message"] == f"Test {begun.id} is deleted, with its texts and 6 answers of 2 people."
-    assert (told["test"]["id"], told["test"]["deletion_note"]) == (other.id, "with its texts (nobody had answered)")
+    assert blind_test.state(ctx, started_test.id, "")["deletion_note"] == "with its texts and 3 answers of one person"
+    judge(ctx, started_test, "bob", {0: "a", 1: "B", 3: "tie"})
+    reply = edit(ctx, "ann", test_id=started_test.id, action="delete")
+    assert reply["message"] == f"Test {started_test.id} is deleted, with its texts and 6 answers of 2 people."
+    assert (reply["test"]["id"], reply["test"]["deletion_note"]) == (other.id, "with its texts (nobody had answered)")
     assert blind_test.list_tests(ctx) == [[other.id, "base model against run 1, step 40"]]
-    assert blind_test.state(ctx, begun.id, "bob") == {"id": None}
+    assert blind_test.state(ctx, started_test.id, "bob") == {"id": None}
     with pytest.raises(StaleVoteError, match="was deleted"):
-        answer(ctx, "eve", test_id=begun.id, position=0, choice="left")
+        answer(ctx, "eve", test_id=started_test.id, position=0, choice="left")
 
 
 @pytest.mark.parametrize(
@@ -201,16 +201,16 @@ def test_a_test_is_renamed_and_deleted_with_what_was_said(ctx, begun):
         ({"action": "delete"}, "no usable test"), ({"test_id": 99, "action": "delete"}, "was deleted"),
     ],
 )  # fmt: skip
-def test_an_invalid_edit_of_a_test_is_refused(ctx, begun, payload, words):
+def test_an_invalid_edit_of_a_test_is_refused(ctx, started_test, payload, words):
     with pytest.raises(LabError, match=words):
         edit(ctx, "ann", **payload)
-    assert blind_test.list_tests(ctx) == [[begun.id, "base model against run 1, step 40"]]
+    assert blind_test.list_tests(ctx) == [[started_test.id, "base model against run 1, step 40"]]
     copy_project(ctx.db, ctx.project)
     with pytest.raises(LabError, match="was deleted"):
-        edit(ctx, "ann", test_id=begun.id, action="delete")
+        edit(ctx, "ann", test_id=started_test.id, action="delete")
 
 
-def test_only_who_may_begin_a_test_may_rename_or_delete_it(ctx, begun, in_loop):
+def test_only_who_may_begin_a_test_may_rename_or_delete_it(ctx, started_test, in_loop):
     guarded = replace(ctx, operator_secret="sesame")
 
     def make():
@@ -220,61 +220,65 @@ def test_only_who_may_begin_a_test_may_rename_or_delete_it(ctx, begun, in_loop):
 
     acts = {event.fn.__name__: event.fn for event in in_loop(make).fns.values()}
     common = {"request_id": 1, "annotator": "ann"}
-    rename = SimpleNamespace(_data=common | {"test_id": begun.id, "action": "rename", "name": "mine"})
+    rename = SimpleNamespace(_data=common | {"test_id": started_test.id, "action": "rename", "name": "mine"})
     begin = SimpleNamespace(_data=REQUEST | common)
     for wrong in (None, "", "open"):
         for event, payload in (("edit_test", rename), ("start_test", begin)):
             assert "operator" in acts[event](wrong, payload)["error"]
-    assert blind_test.list_tests(ctx) == [[begun.id, "base model against run 1, step 40"]]
+    assert blind_test.list_tests(ctx) == [[started_test.id, "base model against run 1, step 40"]]
     reply = acts["edit_test"]("sesame", rename)
-    assert (reply["request_id"], reply["tests"]) == (1, [[begun.id, "mine"]])
+    assert (reply["request_id"], reply["tests"]) == (1, [[started_test.id, "mine"]])
 
 
-def test_answers_to_what_is_not_there_are_refused_and_nothing_is_recorded(ctx, begun):
+def test_answers_to_what_is_not_there_are_refused_and_nothing_is_recorded(ctx, started_test):
     with pytest.raises(StaleVoteError, match="not written yet"):
-        answer(ctx, "ann", test_id=begun.id, position=0, choice="left")
-    written(ctx, begun)
-    for wrong in ({"position": 2}, {"position": 4}, {"position": -1}):  # alike; beyond the end; before the beginning
+        answer(ctx, "ann", test_id=started_test.id, position=0, choice="left")
+    finish_jobs(ctx, started_test)
+    for wrong in (
+        {"position": 2},
+        {"position": 4},
+        {"position": -1},
+    ):  # equal texts; beyond the end; before the beginning
         with pytest.raises(StaleVoteError, match="already been judged"):
-            answer(ctx, "ann", test_id=begun.id, choice="left", **wrong)
+            answer(ctx, "ann", test_id=started_test.id, choice="left", **wrong)
     for wrong in ({"position": "x"}, {"choice": "second"}, {"choice": ["left"]}, {"position": 1e999}):
         with pytest.raises(LabError, match=r"no usable (position|choice)"):
-            answer(ctx, "ann", **{"test_id": begun.id, "position": 0, "choice": "left"} | wrong)
+            answer(ctx, "ann", **{"test_id": started_test.id, "position": 0, "choice": "left"} | wrong)
     with pytest.raises(LabError):
-        answer(ctx, "ann", test_id=begun.id, choice="left")
+        answer(ctx, "ann", test_id=started_test.id, choice="left")
     with pytest.raises(StaleVoteError, match="was deleted"):
-        answer(ctx, "ann", test_id=begun.id + 1, position=0, choice="left")
-    answer(ctx, "ann", test_id=begun.id, position=0, choice="tie")
+        answer(ctx, "ann", test_id=started_test.id + 1, position=0, choice="left")
+    answer(ctx, "ann", test_id=started_test.id, position=0, choice="tie")
     with pytest.raises(StaleVoteError, match="already been judged"):
-        answer(ctx, "ann", test_id=begun.id, position=0, choice="left")
-    assert answers(ctx.db, begun.id) == {"ann": {0: Choice.TIE}}
-    copy_project(ctx.db, ctx.project)  # another project is open: what was asked about is not this one's
-    assert blind_test.state(ctx, begun.id, "ann") == {"id": None}
+        answer(ctx, "ann", test_id=started_test.id, position=0, choice="left")
+    assert answers(ctx.db, started_test.id) == {"ann": {0: Choice.TIE}}
+    copy_project(ctx.db, ctx.project)  # another project is open: the test does not belong to it
+    assert blind_test.state(ctx, started_test.id, "ann") == {"id": None}
     assert blind_test.list_tests(ctx) == []
 
 
-def test_prompts_that_were_too_long_are_left_out_and_the_others_keep_their_places(ctx, begun):
-    assert all(job.payload["leave_out"] is True for job in blind_test.test_jobs(ctx, begun))
-    written(ctx, begun, (["b", "d"], ["B", "D"]), ((1.0, 0.5), (0.0, 0.75)), (0, 2))
-    state = blind_test.state(ctx, begun.id, "ann")
+def test_prompts_that_were_too_long_are_left_out_and_the_others_keep_their_places(ctx, started_test):
+    assert all(job.payload["leave_out"] is True for job in blind_test.test_jobs(ctx, started_test))
+    finish_jobs(ctx, started_test, (["b", "d"], ["B", "D"]), ((1.0, 0.5), (0.0, 0.75)), (0, 2))
+    state = blind_test.state(ctx, started_test.id, "ann")
     assert (state["pair_count"], state["identical_count"], state["judged_count"]) == (2, 0, 0)
     assert state["skipped_note"] == "2 prompts left out: too long for the model with 40 new tokens"
-    for gone in (0, 2, 4):
+    for left_out in (0, 2, 4):
         with pytest.raises(StaleVoteError, match="already been judged"):
-            answer(ctx, "ann", test_id=begun.id, position=gone, choice="left")
-    seen, done = judge(ctx, begun, "ann", {1: "b", 3: "D"})
-    assert seen == [(1, {"b", "B"}), (3, {"d", "D"})]
-    assert answers(ctx.db, begun.id) == {"ann": {1: Choice.FIRST, 3: Choice.SECOND}}
-    asked = blind_test.test_jobs(ctx, begun)[0].payload["prompts"]
-    assert [row["turns"] for row in done["rows"]] == [[user(asked[1])], [user(asked[3])]]
+            answer(ctx, "ann", test_id=started_test.id, position=left_out, choice="left")
+    judged, done = judge(ctx, started_test, "ann", {1: "b", 3: "D"})
+    assert judged == [(1, {"b", "B"}), (3, {"d", "D"})]
+    assert answers(ctx.db, started_test.id) == {"ann": {1: Choice.FIRST, 3: Choice.SECOND}}
+    requested = blind_test.test_jobs(ctx, started_test)[0].payload["prompts"]
+    assert [row["turns"] for row in done["rows"]] == [[user(requested[1])], [user(requested[3])]]
     assert done["sentences"][-1] == "Of the pairs that both you and it decided, you agreed on 2 of 2."
     assert done["skipped_note"] == state["skipped_note"]
 
 
-def test_of_best_of_n_a_prompt_is_left_out_with_all_its_texts(ctx, begun):
-    """Two prompts, the first too long: of the first model its four texts are left out, of the second its one."""
+def test_of_best_of_n_a_prompt_is_left_out_with_all_its_texts(ctx, started_test):
+    """Two prompts, the first too long: its four texts of the first model and its one of the second are left out."""
     test = start(ctx, models=["base/best/4", "run/1/latest"], pairs="2")
-    for job in blind_test.test_jobs(ctx, begun):
+    for job in blind_test.test_jobs(ctx, started_test):
         queue.cancel(ctx.db, job.id)
     one, other = blind_test.test_jobs(ctx, test)
     for job, result in (
@@ -291,69 +295,75 @@ def test_of_best_of_n_a_prompt_is_left_out_with_all_its_texts(ctx, begun):
     assert state["skipped_note"] == "1 prompt left out: too long for the model with 40 new tokens"
 
 
-def test_where_one_model_left_out_more_what_both_wrote_is_judged(ctx, begun):
-    """So it is if a folder's model was changed between the two jobs."""
-    first, second = blind_test.test_jobs(ctx, begun)
+def test_where_one_model_left_out_more_what_both_wrote_is_judged(ctx, started_test):
+    """As when the model in the folder was changed between the two jobs."""
+    first, second = blind_test.test_jobs(ctx, started_test)
     for job, result in (
         (first, {"texts": ["a", "b", "d"], "left_out": [2]}), (second, {"texts": ["B", "C", "D"], "left_out": [0]})
     ):  # fmt: skip
         queue.claim(ctx.db, [JobKind.COMPLETE], engine_process.record_heartbeat(ctx.db, "x"))
         queue.finish(ctx.db, job.id, result)
-    couples = blind_test.pair_texts(*blind_test.test_jobs(ctx, begun))
+    couples = blind_test.pair_texts(*blind_test.test_jobs(ctx, started_test))
     assert {at: (couple.first, couple.second, couple.scores) for at, couple in couples.items()} == {
         1: ("b", "B", None), 3: ("d", "D", None)
     }  # fmt: skip
-    assert blind_test.state(ctx, begun.id, "ann")["skipped_note"].startswith("2 prompts left out")
+    assert blind_test.state(ctx, started_test.id, "ann")["skipped_note"].startswith("2 prompts left out")
 
 
-def test_everybody_learns_how_far_the_others_are_and_nothing_else(ctx, begun):
-    """Three pairs differ. Bob judges all, Eve one, Zoe none but stops; Ann is never one of her own others."""
-    written(ctx, begun)
+def test_everybody_learns_how_far_the_others_are_and_nothing_else(ctx, started_test):
+    """Three pairs differ.
 
-    def seen(annotator):
-        return blind_test.state(ctx, begun.id, annotator)["others_progress"]
+    Bob judges all, Eve one, Zoe stops without judging; Ann never counts as another person for herself.
+    """
+    finish_jobs(ctx, started_test)
 
-    assert seen("ann") == {"finished": 0, "in_progress": 0}
-    judge(ctx, begun, "bob", {0: "a", 1: "B"} | {3: "tie"})
-    assert seen("ann") == {"finished": 1, "in_progress": 0}
-    answer(ctx, "eve", test_id=begun.id, position=1, choice="tie")
-    assert seen("ann") == {"finished": 1, "in_progress": 1}
-    answer(ctx, "zoe", test_id=begun.id, choice="stop")
-    assert seen("ann") == seen("") == {"finished": 2, "in_progress": 1}
-    assert (seen("bob"), seen("eve")) == ({"finished": 1, "in_progress": 1}, {"finished": 2, "in_progress": 0})
-    state = blind_test.state(ctx, begun.id, "ann")
+    def others_progress(annotator):
+        return blind_test.state(ctx, started_test.id, annotator)["others_progress"]
+
+    assert others_progress("ann") == {"finished": 0, "in_progress": 0}
+    judge(ctx, started_test, "bob", {0: "a", 1: "B"} | {3: "tie"})
+    assert others_progress("ann") == {"finished": 1, "in_progress": 0}
+    answer(ctx, "eve", test_id=started_test.id, position=1, choice="tie")
+    assert others_progress("ann") == {"finished": 1, "in_progress": 1}
+    answer(ctx, "zoe", test_id=started_test.id, choice="stop")
+    assert others_progress("ann") == others_progress("") == {"finished": 2, "in_progress": 1}
+    assert (others_progress("bob"), others_progress("eve")) == (
+        {"finished": 1, "in_progress": 1},
+        {"finished": 2, "in_progress": 0},
+    )
+    state = blind_test.state(ctx, started_test.id, "ann")
     assert set(state) == {
         "id", "annotator", "model_names", "reward_model_id", "deletion_note", "pair_count", "identical_count", "judged_count",
         "pair", "skipped_note", "others_progress",
     }  # fmt: skip
     assert state["skipped_note"] == ""
-    answer(ctx, "eve", test_id=begun.id, choice="stop")  # one judged, the others left
-    _, done = judge(ctx, begun, "ann", {0: "A", 1: "B", 3: "tie"})
+    answer(ctx, "eve", test_id=started_test.id, choice="stop")  # one judged, the others not
+    _, done = judge(ctx, started_test, "ann", {0: "A", 1: "B", 3: "tie"})
     assert done["others_progress"] == {"finished": 3, "in_progress": 0}
     assert "sentences" in done
 
 
-def test_who_may_only_look_judges_nothing_and_is_told_nothing(ctx, begun):
-    written(ctx, begun)
-    state = blind_test.state(ctx, begun.id, "")
+def test_who_may_only_look_judges_nothing_and_is_told_nothing(ctx, started_test):
+    finish_jobs(ctx, started_test)
+    state = blind_test.state(ctx, started_test.id, "")
     assert (state["pair"], state["judged_count"], state["pair_count"]) == (None, 0, 3)
     assert "join code" in state["closed_text"]
     assert "sentences" not in state
 
 
-def test_a_text_that_could_not_be_written_says_why(ctx, begun):
-    queue.fail(ctx.db, begun.second_job, "There is no checkpoint.")
+def test_a_text_that_could_not_be_written_says_why(ctx, started_test):
+    queue.fail(ctx.db, started_test.second_job, "There is no checkpoint.")
     state = blind_test.state(ctx, None, "ann")
     assert (state["failure"], state["is_waiting"]) == ("There is no checkpoint.", False)
 
 
-def test_of_best_of_n_the_chosen_texts_are_judged(ctx, begun):
+def test_of_best_of_n_the_chosen_texts_are_judged(ctx, started_test):
     test = start(ctx, models=["base/best/4", "run/1/latest"], pairs="2")
-    for job in blind_test.test_jobs(ctx, begun):
+    for job in blind_test.test_jobs(ctx, started_test):
         queue.cancel(ctx.db, job.id)
     eight = ["a1", "a2", "a3", "a4", "b1", "b2", "b3", "b4"]
-    written(ctx, test, (eight, ["A", "B"]), ((0, 3, 1, 2, 5, 4, 3, 2), (1, 1)))
-    seen, done = judge(ctx, test, "ann", {0: "a2", 1: "b1"})
-    assert seen == [(0, {"a2", "A"}), (1, {"b1", "B"})]
+    finish_jobs(ctx, test, (eight, ["A", "B"]), ((0, 3, 1, 2, 5, 4, 3, 2), (1, 1)))
+    judged, done = judge(ctx, test, "ann", {0: "a2", 1: "b1"})
+    assert judged == [(0, {"a2", "A"}), (1, {"b1", "B"})]
     assert done["model_names"] == ["base, best of 4", "run 1, latest step"]
     assert done["rows"][1]["turns"] == [user(blind_test.test_jobs(ctx, test)[1].payload["prompts"][1])]

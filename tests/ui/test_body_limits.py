@@ -1,4 +1,4 @@
-"""Limits on request bodies: how long a body may be, who may upload, and how much room there is."""
+"""Limits on request bodies: their length, who may upload, and the total space for uploads."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def cookies(role):
 
 
 def client(folder, role=None, access=ACCESS):
-    """A small application behind the limits, visited by somebody of this role; None: an anonymous viewer of a multi-user lab."""
+    """A small application behind the limits, visited with this role; None: an anonymous viewer of a multi-user lab."""
 
     async def read_json(request):
         try:
@@ -176,7 +176,7 @@ def test_the_operator_has_room_when_labellers_have_used_theirs(tmp_path, monkeyp
 
 
 def test_concurrent_uploads_share_the_room(tmp_path, monkeypatch):
-    """Each alone would fit: the second finds what the first has sent so far."""
+    """Each alone would fit: the second upload counts what the first has sent so far."""
     monkeypatch.setattr(body_limits, "MAX_UPLOADED_BYTES", 1000)
     room = body_limits.UploadRoom(tmp_path)
     assert room.take(600, is_operator=True)

@@ -1,4 +1,4 @@
-"""The figures' fixed part, and what the documents say of a metric, taken from their tables."""
+"""The static part of charts, and descriptions of metrics from the tables of the documentation."""
 
 import json
 

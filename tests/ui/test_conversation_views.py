@@ -1,4 +1,4 @@
-"""Every screen gets a prompt of several turns as turns, not as the transcript that is stored."""
+"""Every screen gets a prompt of several turns as turns, not as the stored transcript."""
 
 import json
 
@@ -34,7 +34,7 @@ STORED = prompt_of_chat(CHAT)
 
 @pytest.fixture
 def reward_model(ctx):
-    """Of one label, with which it disagrees; its prompt is a conversation."""
+    """A reward model of one label, with which it disagrees; the prompt is a conversation."""
     project = new_project(ctx.db, custom_prompts={STORED: "train"}, prompt_set="own")
     (prompt,) = prompts(ctx.db, project.id, "train")
     texts = add_completions(ctx.db, [NewCompletion(prompt.id, text, (1,), "base", 0) for text in ("A plum.", "A car.")])
@@ -81,7 +81,7 @@ def test_first_prompts_of_a_new_project(ctx):
 
 
 def test_first_rows_of_an_import(tmp_path):
-    """Each turn is cut by itself, not in the middle of a transcript."""
+    """Each turn is truncated separately, not the transcript."""
     long = [{"role": "user", "content": "x" * 601}, *CHAT[1:]]
     path = tmp_path / "votes.jsonl"
     path.write_text(json.dumps({"prompt": long, "chosen": "A plum.", "rejected": "A car."}))

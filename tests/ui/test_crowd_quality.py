@@ -1,4 +1,4 @@
-"""Gold pairs, the rule for people below the bound, and experts, on the screens and in the API without a browser."""
+"""Gold pairs, the rule for people below the bound, and experts, on screens and in the API, without a browser."""
 
 import hmac
 import itertools
@@ -28,8 +28,8 @@ from rlhf_lab.ui.services import crowd, voting
 CLICK = itertools.count()
 
 
-def cast(ctx, pair, who, choice=Choice.FIRST):
-    return cast_vote(ctx.db, Vote(f"{who}-{next(CLICK)}", pair.id, who, Source.HUMAN, choice, True))
+def cast(ctx, pair, annotator, choice=Choice.FIRST):
+    return cast_vote(ctx.db, Vote(f"{annotator}-{next(CLICK)}", pair.id, annotator, Source.HUMAN, choice, True))
 
 
 def set_rules(ctx, **changes):
@@ -37,19 +37,19 @@ def set_rules(ctx, **changes):
 
 
 def make_gold(ctx, count):
-    """Eve's answers, the first text, become the known ones."""
+    """Make the newest pairs gold, with the first text as the known answer by Eve."""
     pairs = newest_pairs(ctx.db, ctx.project.id, count)
     for pair in pairs:
         mark_gold(ctx.db, ctx.project.id, "Eve", cast(ctx, pair, "Eve").id, True)
     return pairs
 
 
-def answer_wrongly(ctx, who):
-    """Ten answers, five of them on gold pairs and wrong."""
+def answer_wrongly(ctx, annotator):
+    """Cast ten votes, five of them wrong votes on gold pairs."""
     for pair in make_gold(ctx, 5):
-        cast(ctx, pair, who, Choice.SECOND)
+        cast(ctx, pair, annotator, Choice.SECOND)
     for pair in newest_pairs(ctx.db, ctx.project.id, 10)[:5]:
-        cast(ctx, pair, who)
+        cast(ctx, pair, annotator)
 
 
 def send(handlers, event, **payload):
@@ -83,7 +83,7 @@ def test_nothing_in_what_a_labeller_receives_tells_a_gold_pair_from_another(shar
         voting.cast_vote(shared, payload, "Ann")
     assert set(kinds) == {True, False}
     assert all(keys_and_types(state["pair"]) == keys_and_types(states[0]["pair"]) for state in states)
-    assert [state["labels"] for state in states] == [3, 4, 5, 6]  # counts move after each answer
+    assert [state["labels"] for state in states] == [3, 4, 5, 6]  # counts change after each answer
     assert len({state["labels_to_next"] for state in states}) == 4
     history = voting.recent_votes(shared, "Ann")
     assert len(history) == 4

@@ -1,4 +1,4 @@
-"""Every rule of the diagnosis on curves made by hand: its message, and its silence just inside a threshold."""
+"""Every rule of the diagnosis on constructed curves: its message, and no message just inside a threshold."""
 
 import math
 import random
@@ -60,13 +60,13 @@ def test_noise_is_estimated_from_neighbours_and_ignores_a_jump():
     assert noise_sd([draw.gauss(3, 2) for _ in range(5000)]) == pytest.approx(2, rel=0.05)
 
 
-def through(*values):
+def series(*values):
     return list(enumerate(values, start=1))
 
 
-# Peaks and dips within the last five steps: the window's mean has moved, the curve's end goes the other way.
-PEAK = through(1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 4.0, 3.5, 3.0, 2.5)  # 2.0, then 3.4, and at last 2.5
-DIP = through(3.0, 2.5, 2.0, 1.5, 1.0, 0.0, 0.0, 0.5, 1.0, 1.5)  # 2.0, then 0.6, and at last 1.5
+# Peaks and dips within the last five steps: the mean of the window has moved, but the end of the curve goes back.
+PEAK = series(1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 4.0, 3.5, 3.0, 2.5)  # 2.0, then 3.4, and at last 2.5
+DIP = series(3.0, 2.5, 2.0, 1.5, 1.0, 0.0, 0.0, 0.5, 1.0, 1.5)  # 2.0, then 0.6, and at last 1.5
 
 
 def test_a_curve_that_turned_within_its_last_window_neither_rises_nor_falls():
@@ -94,9 +94,9 @@ CASES = {
     "reward: out of a dip": ({REWARD: DIP}, REWARD, Level.WARN, "below its start"),
     "kl: past a peak": ({KL: PEAK}, KL, Level.GOOD, "KL 3.4 nats a response and steady"),
     "kl: out of a dip": ({KL: DIP}, KL, Level.GOOD, "KL 0.6 nats a response and steady"),
-    "kl: fast no longer": ({KL: through(*[2 * value for _, value in PEAK])}, KL, Level.INFO, "KL 6.8 nats a response and steady"),
+    "kl: fast no longer": ({KL: series(*[2 * value for _, value in PEAK])}, KL, Level.INFO, "KL 6.8 nats a response and steady"),
     "kl: past a peak while gold is flat": (
-        {KL: through(*[8 + value for _, value in PEAK]), GOLD: curve((2.0, 10))}, KL, Level.WARN, "KL 11.4 and steady: above",
+        {KL: series(*[8 + value for _, value in PEAK]), GOLD: curve((2.0, 10))}, KL, Level.WARN, "KL 11.4 and steady: above",
     ),
     "kl: rising while gold is out of a dip": ({KL: ramp(9, 14, 10), GOLD: DIP}, KL, Level.ALERT, "while gold is flat"),
     "value: past a peak": ({VALUE: PEAK}, VALUE, Level.GOOD, "Value loss 3.4, steady"),
@@ -308,7 +308,7 @@ def test_no_two_verdicts_give_opposite_advice(curves, changes, kl_budget):
     more = [message for message in messages if MOVE_MORE.search(message)]
     less = [message for message in messages if MOVE_LESS.search(message)]
     assert not (more and less), (more, less)
-    if kl_budget is not None:  # it steers both by itself; only what a person changed is to be changed back
+    if kl_budget is not None:  # the controller sets both; only a change by a person is to be reverted
         steered = re.compile(r"(?<!stop, )lower lr(?! and)|raise lr|(?:raise|lower) beta")
         assert not [message for message in messages if steered.search(message)]
         assert not more
@@ -382,7 +382,7 @@ def test_just_inside_a_threshold(case):
 
 
 def test_noise_alone_raises_no_alarm():
-    """A healthy run with noisy batches: of 200, hardly any is called broken."""
+    """Healthy runs with noisy batches: hardly any of 200 gets an alert."""
     alarms = 0
     for seed in range(200):
         draw = random.Random(seed)
@@ -418,10 +418,10 @@ def test_an_empty_curve_and_an_unknown_metric_have_no_diagnosis():
 
 def test_a_gap_is_forgiven_and_an_end_in_nan_is_an_alert_that_names_its_step():
     gap = [(1, 1.0), (2, math.nan), (3, 1.0), (4, 1.0), (5, 1.0), (6, 1.0)]
-    assert diagnose({CLIP: gap})[CLIP].level is Level.ALERT  # clip fraction 1: the rule itself speaks
+    assert diagnose({CLIP: gap})[CLIP].level is Level.ALERT  # clip fraction 1: the message of its own rule
     assert "far too large" in diagnose({CLIP: gap})[CLIP].message
-    for lost in (math.nan, math.inf, -math.inf):
-        diagnosis = diagnose({KL: [*curve((1.0, 6)), (7, lost), (8, lost)]})[KL]
+    for value in (math.nan, math.inf, -math.inf):
+        diagnosis = diagnose({KL: [*curve((1.0, 6)), (7, value), (8, value)]})[KL]
         assert diagnosis.level is Level.ALERT
         assert "since step 7" in diagnosis.message
     assert "since step 1" in diagnose({KL: [(1, math.nan)]})[KL].message

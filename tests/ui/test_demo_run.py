@@ -1,4 +1,4 @@
-"""Demo mode on the page: what visitors can trigger and see, and that nothing of the operator's is open to them."""
+"""Demo mode on the page: what visitors can trigger and see, and that operator controls are closed to them."""
 
 import inspect
 import json
@@ -46,14 +46,14 @@ def ctx(tmp_path, monkeypatch):
 
 @pytest.fixture
 def events_of_all_screens(ctx, in_loop):
-    """The page's guarded event handlers, as any program reaches them."""
+    """The guarded event handlers of the page, as any program can call them."""
     page = in_loop(lambda: build_page(ctx))
     return [event.fn for event in page.fns.values() if event.fn is not None]
 
 
 @pytest.fixture
 def events(events_of_all_screens):
-    """By name; of equal names the last."""
+    """The event handlers by name; of equal names the last."""
     return {handler.__name__: handler for handler in events_of_all_screens}
 
 
@@ -127,7 +127,7 @@ def test_a_visitor_starts_one_run_sees_its_place_and_stops_it(ctx, events, act_a
         "visitor-2": f"Your run {second} waits: 1 run before yours.",
     }
     assert "You already have a run" in events["start_demo_run"](event(**SETTINGS))["error"]
-    reply = events["stop_demo_run"](event(run=first))  # a number of somebody else's run changes nothing
+    reply = events["stop_demo_run"](event(run=first))  # the number of another visitor's run changes nothing
     assert (reply["own_run"], reply["can_start"]) == (None, True)
     assert {run.id: run.status.value for run in runs(ctx.db)} == {first: "queued", second: "stopped"}
     assert "You have no run that is in progress or waiting." in events["stop_demo_run"](event())["error"]
@@ -206,7 +206,7 @@ def test_the_operator_uses_the_form_of_all_settings_and_is_not_limited(ctx, even
 def test_visitors_train_a_reward_model_when_there_are_enough_labels(ctx, events, act_as):
     act_as("visitor-1")
     assert "after 10 more labels by people" in events["visitor_train"](event(last_training=0))["error"]
-    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 10)  # of a judge: they do not count
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 10)  # labels of a judge do not count
     assert "after 10 more labels by people" in events["visitor_train"](event(last_training=0))["error"]
     with ctx.db.write() as conn:
         conn.exec_driver_sql("UPDATE votes SET source = 'human', annotator = 'visitor-1'")

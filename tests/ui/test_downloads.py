@@ -140,7 +140,7 @@ def timers(monkeypatch):
             self.arguments = (seconds, function)
 
         def start(self):
-            assert self.daemon  # the server's end does not wait for it
+            assert self.daemon  # the server does not wait for it at its end
             started.append(self.arguments)
 
     monkeypatch.setattr("rlhf_lab.ui.services.downloads.threading.Timer", Timer)
@@ -160,7 +160,7 @@ def test_downloads_are_removed_after_an_hour(ctx, downloads, timers):
     set_age(file, 3590)
     cleanup()
     assert file.exists()
-    assert create_file(downloads, ALL_LABELS) == file  # the same content: its hour begins again
+    assert create_file(downloads, ALL_LABELS) == file  # the same content: its hour starts again
     assert time.time() - file.stat().st_mtime < 60
     set_age(file, 3601)
     cleanup()
@@ -182,13 +182,13 @@ def test_a_starting_page_removes_what_an_earlier_one_left_behind(ctx, downloads)
 
 def test_files_of_other_programs_in_gradios_cache_are_left_alone(ctx, tmp_path, monkeypatch):
     monkeypatch.setattr("rlhf_lab.ui.services.downloads.get_upload_folder", lambda: str(tmp_path))
-    theirs = tmp_path / "hash" / "upload.csv"
-    theirs.parent.mkdir()
-    theirs.touch()
-    set_age(theirs, 7200)
+    other_file = tmp_path / "hash" / "upload.csv"
+    other_file.parent.mkdir()
+    other_file.touch()
+    set_age(other_file, 7200)
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
     file = create_file(DownloadService(ctx), ALL_LABELS)
-    assert theirs.exists()
+    assert other_file.exists()
     assert file.is_relative_to(tmp_path / "rlhf-lab")
 
 
@@ -198,19 +198,19 @@ def test_the_page_reads_how_much_of_the_labels_is_written(ctx, calls, monkeypatc
         monkeypatch.setattr(section, "build", lambda *_: None)
     screen = calls(runs, ctx)
     monkeypatch.setattr(label_export, "BATCH_ROWS", 2)
-    told, label_row = [], label_export._label_row
+    progress, label_row = [], label_export._label_row
 
     def row_while_the_page_looks(*values):
-        told.append([screen.export_progress({"export": number}) for number in (7, 8)])
+        progress.append([screen.export_progress({"export": number}) for number in (7, 8)])
         return label_row(*values)
 
     monkeypatch.setattr(label_export, "_label_row", row_while_the_page_looks)
     for kind in ("labels", "dataset"):
         event = SimpleNamespace(_data=ALL_LABELS | {"kind": kind, "request_id": 7})
         assert screen.export(None, event)["download"]["bytes"] > 0
-        assert told == [[{"fraction": done}, {"fraction": None}] for done in (0.0, 0.0, 0.4, 0.4, 0.8)]
+        assert progress == [[{"fraction": done}, {"fraction": None}] for done in (0.0, 0.0, 0.4, 0.4, 0.8)]
         assert screen.export_progress({"export": 7}) == {"fraction": None}
-        told.clear()
+        progress.clear()
     screen.export(None, SimpleNamespace(_data=ALL_LABELS | {"source": "human", "request_id": 7}))  # there are none
     assert screen.export_progress({"export": 7}) == {"fraction": None}
     assert "no usable export" in screen.export_progress({})["error"]

@@ -1,4 +1,4 @@
-"""Somebody is taken out of a lab: by its operator alone, and the browser that entered by the name is a stranger's then."""
+"""Erasing a person: only the operator may do it, and the browser of the person becomes that of a viewer."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -83,16 +83,16 @@ def test_a_local_lab_with_a_secret_lists_nobody_without_it(ctx, calls):
 
 
 def test_erasing_ends_the_cookie_also_where_somebody_else_takes_the_name(lab):
-    def seen(cookie):
+    def visitor_of(cookie):
         return lab.access.visitor(FakeRequest(lab.access, cookie))
 
     cookie = lab.access.cookie_value(Visitor(Role.LABELLER, add_person(lab.db, "Ann").name))
     bob = lab.access.cookie_value(Visitor(Role.LABELLER, add_person(lab.db, "Bob").name))
-    assert seen(cookie) == Visitor(Role.LABELLER, "Ann")
+    assert visitor_of(cookie) == Visitor(Role.LABELLER, "Ann")
     erase(lab, "Ann")
-    assert (seen(cookie), seen(bob)) == (Visitor(Role.VIEWER), Visitor(Role.LABELLER, "Bob"))
+    assert (visitor_of(cookie), visitor_of(bob)) == (Visitor(Role.VIEWER), Visitor(Role.LABELLER, "Bob"))
     other = lab.access.cookie_value(Visitor(Role.LABELLER, add_person(lab.db, "Ann").name))
-    assert (seen(cookie), seen(other)) == (Visitor(Role.VIEWER), Visitor(Role.LABELLER, "Ann"))
+    assert (visitor_of(cookie), visitor_of(other)) == (Visitor(Role.VIEWER), Visitor(Role.LABELLER, "Ann"))
 
 
 def test_erasing_a_name_of_the_password_file_says_to_remove_its_line(ctx):

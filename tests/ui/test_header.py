@@ -1,4 +1,4 @@
-"""The header strip: what it says of the lab, and that many pages ask the store once."""
+"""The header: what it shows of the lab, and one query of the store for many pages."""
 
 import dataclasses
 import time
@@ -83,26 +83,26 @@ def test_a_run_is_named_with_its_step(ctx):
 
 
 def test_the_accuracy_is_that_of_the_newest_reward_model_that_people_taught(ctx):
-    def taught(source, accuracy):
+    def add_model(source, accuracy):
         pinned, report = (
             LabelSnapshot((), "", source),
             {"accuracy": accuracy, "accuracy_low": 0.5, "accuracy_high": 1.0},
         )
         return add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=pinned).id
 
-    def shown():
+    def shown_reward():
         reward = header.state(ctx)["reward"]
         return reward["id"], reward["accuracy"], reward["simulated"]
 
-    first = taught(Source.SIMULATED, 0.9)
-    assert shown() == (first, 0.9, True)
-    mine = taught(Source.HUMAN, 0.6)
-    taught(Source.SIMULATED, 0.95)
-    assert shown() == (mine, 0.6, False)
+    first = add_model(Source.SIMULATED, 0.9)
+    assert shown_reward() == (first, 0.9, True)
+    human = add_model(Source.HUMAN, 0.6)
+    add_model(Source.SIMULATED, 0.95)
+    assert shown_reward() == (human, 0.6, False)
 
 
 def test_counts_come_with_the_time_of_counting_and_the_step_of_the_run(ctx):
-    """So that the page keeps the newer of the header's and the open screen's counts."""
+    """With them the page keeps the newer of the counts of the header and of the open screen."""
     first, second = header.state(ctx), header.state(ctx)
     assert first["counted_at"] <= second["counted_at"]
     pinned = LabelSnapshot((), "", Source.SIMULATED)
@@ -128,7 +128,7 @@ def test_a_lab_that_is_saved_to_the_hub_says_how_old_the_copy_is(tmp_path):
 
 
 def test_a_space_says_that_its_disk_is_wiped(tmp_path):
-    """Also with a mirror of the page's form, which is on that disk."""
+    """Also with a mirror set up on the page, whose settings are on that disk."""
     write_settings(tmp_path, MirrorSettings("a/b", "hf_token"))
     with Database.open(tmp_path) as db:
         new_project(db)
@@ -143,10 +143,10 @@ def test_every_kind_of_work_has_words():
 
 
 def test_many_pages_ask_once():
-    asked = []
-    answer = ttl_cache(60.0, lambda: asked.append(1) or len(asked))
+    calls = []
+    answer = ttl_cache(60.0, lambda: calls.append(1) or len(calls))
     assert [answer() for _ in range(5)] == [1] * 5
-    assert ttl_cache(0.0, lambda: asked.append(1) or len(asked))() == 2
+    assert ttl_cache(0.0, lambda: calls.append(1) or len(calls))() == 2
 
 
 def test_an_engine_that_has_only_just_begun_starts(ctx):
@@ -159,7 +159,7 @@ def test_an_engine_that_has_only_just_begun_starts(ctx):
 
 @pytest.fixture
 def operator_checks(calls):
-    """operator_checks(ctx): whether the header takes its visitor for the operator, and its reply to a secret."""
+    """operator_checks(ctx): whether the header treats its visitor as the operator, and its reply to a secret."""
 
     def build(ctx):
         screen = calls(header, ctx)

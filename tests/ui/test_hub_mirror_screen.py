@@ -1,4 +1,4 @@
-"""Part "Copy on the Hub" without a browser: what a page is told, and who may change it."""
+"""Section "Copy on the Hub" without a browser: its state, and who may change it."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Part "Import preferences" without a browser: only uploaded files are read, in a process of their own."""
+"""Section "Import preferences" without a browser: only uploaded files are read, in a separate process."""
 
 import dataclasses
 import json
@@ -55,13 +55,13 @@ def test_preview_mapping_and_import(controller, ctx):
     assert done["message"].startswith("Imported: 2 votes from my votes.jsonl, on ")
     counts = vote_counts(ctx.db, ctx.project.id)[Source.HUMAN]
     assert counts[Choice.FIRST] + counts[Choice.SECOND] == 2
-    again = {"action": "preview", **file, **mapped, "annotator": "ann"}
-    assert act(controller, again | {"column_mapping": mapped["column_mapping"] | {"rejected": ""}})[
+    second_preview = {"action": "preview", **file, **mapped, "annotator": "ann"}
+    assert act(controller, second_preview | {"column_mapping": mapped["column_mapping"] | {"rejected": ""}})[
         "columns"
-    ]  # "–" takes a meaning away
-    assert act(controller, again)["preview"]["held"] == 2
+    ]  # "–" removes a meaning
+    assert act(controller, second_preview)["preview"]["held"] == 2
     for other in ({"annotator": "bob"}, {"source": "simulated"}):  # whose votes they are decides
-        assert act(controller, again | other)["preview"]["held"] == 0
+        assert act(controller, second_preview | other)["preview"]["held"] == 0
 
 
 def test_the_page_asks_which_column_is_the_prompt(controller):

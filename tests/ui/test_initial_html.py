@@ -1,4 +1,4 @@
-"""What a page shows before Gradio has drawn it: styles and scripts in the HTML itself, and the pair that Label will show."""
+"""The HTML before Gradio has rendered the page: inline styles and scripts, and the pair that Label will show."""
 
 import subprocess
 import sys
@@ -77,7 +77,7 @@ def test_our_script_does_not_end_the_element_that_it_is_in():
     assert start.index("window.requestAnimationFrame") < start.index("</script") < start.index('type="module"')
 
 
-#: In a process of its own: Gradio's server leaves sockets and loops to the collector.
+#: In a separate process, because Gradio's server leaves sockets and loops open.
 SLOW = """
 import os, sys
 from pathlib import Path
@@ -99,7 +99,7 @@ os._exit(0)
 
 
 def test_a_lab_whose_page_is_slow_at_first_starts_all_the_same(tmp_path):
-    """Gradio asks for its own page at the start, and would end the lab if that took more than 3 s. Of 201 visits 200 are kept."""
+    """Gradio requests its own page at the start and would end if that took more than 3 s. Of 201 visits 200 are kept."""
     command = [sys.executable, "-c", SLOW, str(tmp_path / "home")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     html = done.stdout

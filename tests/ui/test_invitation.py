@@ -1,4 +1,4 @@
-"""Screen "People" without a browser: the link and QR code by which others join."""
+"""Screen "People" without a browser: the link and QR code for joining."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,21 +13,21 @@ from rlhf_lab.ui.screens import people
 
 
 @pytest.fixture
-def room(ctx, monkeypatch):
-    """A lab that listens on all addresses of its computer, 192.168.1.7 in its network."""
+def network_lab(ctx, monkeypatch):
+    """A lab that listens on all addresses of its computer, which is 192.168.1.7 in its network."""
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
     monkeypatch.setattr(network, "lan_address", lambda: "192.168.1.7")
     return replace(ctx.as_multi_user(open_to_all=False), public_url=network.network_url("0.0.0.0", 7861))
 
 
-@pytest.mark.parametrize("seen", ["http://localhost:7861/", "http://127.0.0.1:7861/", "http://[::1]:9000/"])
-def test_at_the_labs_own_computer_the_link_is_the_one_that_phones_reach(room, seen):
-    assert people.invitation(room, seen)["link"] == "http://192.168.1.7:7861/join?code=ABC234"
+@pytest.mark.parametrize("page_url", ["http://localhost:7861/", "http://127.0.0.1:7861/", "http://[::1]:9000/"])
+def test_at_the_labs_own_computer_the_link_is_the_one_that_phones_reach(network_lab, page_url):
+    assert people.invitation(network_lab, page_url)["link"] == "http://192.168.1.7:7861/join?code=ABC234"
 
 
-def test_elsewhere_the_link_is_where_the_operator_looks(room):
-    for seen in ("http://192.168.1.9:7861/", "https://lab.example.org/rlhf/"):
-        assert people.invitation(room, seen)["link"] == f"{seen}join?code=ABC234"
+def test_elsewhere_the_link_is_where_the_operator_looks(network_lab):
+    for page_url in ("http://192.168.1.9:7861/", "https://lab.example.org/rlhf/"):
+        assert people.invitation(network_lab, page_url)["link"] == f"{page_url}join?code=ABC234"
 
 
 def test_who_listens_on_one_address_is_reached_at_it():
@@ -37,13 +37,13 @@ def test_who_listens_on_one_address_is_reached_at_it():
 
 
 def test_nobody_is_invited_to_a_lab_that_only_its_own_computer_reaches(ctx):
-    alone = ctx.as_multi_user(open_to_all=True)
-    assert people.invitation(alone, "http://localhost:7860/") is None
+    local_lab = ctx.as_multi_user(open_to_all=True)
+    assert people.invitation(local_lab, "http://localhost:7860/") is None
     assert people.invitation(ctx, "http://localhost:7860/") is None
 
 
-def test_on_a_space_the_link_is_the_pages_own(room):
-    space = replace(room, on_space=True, public_url="")
+def test_on_a_space_the_link_is_the_pages_own(network_lab):
+    space = replace(network_lab, on_space=True, public_url="")
     assert people.invitation(space, "https://me-lab.hf.space/")["link"] == "https://me-lab.hf.space/join?code=ABC234"
     assert people.invitation(space, "http://localhost:7860/")["link"] == "http://localhost:7860/join?code=ABC234"
 
@@ -52,18 +52,18 @@ INVITE_EVENT = SimpleNamespace(_data={"request_id": 7, "origin": "http://192.168
 
 
 @pytest.fixture
-def screen(room, calls, monkeypatch):
-    """The screen People of the room, for somebody called Ann."""
+def screen(network_lab, calls, monkeypatch):
+    """The screen People of that lab, for the labeller Ann."""
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(Role.LABELLER, "Ann"))
-    return calls(people, room)
+    return calls(people, network_lab)
 
 
-def test_whoever_has_the_secret_is_shown_the_way_in_and_nobody_else(room, screen):
-    for wrong in (None, "", "Sesame", room.operator_secret.swapcase(), room.access.join_code):
+def test_whoever_has_the_secret_is_shown_the_way_in_and_nobody_else(network_lab, screen):
+    for wrong in (None, "", "Sesame", network_lab.operator_secret.swapcase(), network_lab.access.join_code):
         answer = screen.invite(wrong, INVITE_EVENT)
         assert "Only the operator" in answer.pop("error")
         assert answer == {"request_id": 7}
-    answer = screen.invite(room.operator_secret, INVITE_EVENT)
+    answer = screen.invite(network_lab.operator_secret, INVITE_EVENT)
     assert (answer["request_id"], answer["invite"]["code"]) == (7, "ABC234")
     assert answer["invite"]["link"] == "http://192.168.1.9:7861/join?code=ABC234"
 
@@ -74,12 +74,12 @@ def test_who_entered_as_the_operator_needs_no_secret_for_it(screen, monkeypatch)
 
 
 @pytest.mark.parametrize("role", Role)
-def test_what_the_screen_reads_by_itself_tells_nobody_the_code(room, screen, monkeypatch, role):
+def test_what_the_screen_reads_by_itself_tells_nobody_the_code(network_lab, screen, monkeypatch, role):
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role, "Ann"))
     read = screen.read({"origin": "http://192.168.1.9:7861/"})
     assert read["you"] == {"name": "Ann", "role": role.value}
-    assert room.access.join_code not in str(read)
-    assert room.operator_secret not in str(read)
+    assert network_lab.access.join_code not in str(read)
+    assert network_lab.operator_secret not in str(read)
 
 
 def test_a_lab_that_nobody_else_reaches_says_so_to_whoever_operates_it(ctx, calls, monkeypatch):

@@ -1,4 +1,4 @@
-"""Texts and explanations belong to the person who requested them, and nobody sees a blind test's texts before judging them."""
+"""Texts and explanations belong to the person who requested them; texts of a blind test are hidden before they are judged."""
 
 import contextlib
 from types import SimpleNamespace

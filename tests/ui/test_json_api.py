@@ -1,4 +1,4 @@
-"""The API of programs as plain JSON: what it replies, and what it refuses."""
+"""The JSON API for programs: its replies and its errors."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Screen "Label" without a browser: which votes are stored, and which are refused."""
+"""Screen "Label" without a browser: votes that are stored, and votes that are refused."""
 
 from types import SimpleNamespace
 
@@ -41,7 +41,7 @@ def change(ctx, **payload):
 
 
 def vote(ctx, choice, more=None):
-    """Vote on the pair that is shown; the pair and the vote."""
+    """Vote on the pair that is shown; returns the pair and the vote."""
     pair = label.state(ctx, "ann")["pair"]
     payload = {"uuid": f"u{pair['id']}-{choice}", "pair_id": pair["id"], "choice": choice, "duration_ms": 1200}
     return pair, cast(ctx, payload | (more or {}))
@@ -250,7 +250,7 @@ def press(ctx, name, **payload):
 
 
 def give_features(ctx):
-    """Features to all texts of the project: how long they are, and noise."""
+    """Store features of all texts of the project: their length, and noise."""
     texts = texts_without_features(ctx.db, ctx.project.id, 1000)
     noise = np.random.default_rng(0).normal(size=(len(texts), 4))
     vectors = {text.id: [len(text.text) / 10, *row] for (_, text), row in zip(texts, noise, strict=True)}
@@ -258,7 +258,7 @@ def give_features(ctx):
 
 
 def answer(ctx, annotator="ann", choice=None):
-    """Prefer the shorter text through the event, as the page does; the uuid."""
+    """Vote for the shorter text by the event, as the page does; returns the uuid."""
     pair = label.state(ctx, annotator)["pair"]
     choice = choice or ("left" if len(pair["left"]) < len(pair["right"]) else "right")
     payload = {"annotator": annotator, "pair_id": pair["id"], "choice": choice, "uuid": f"{annotator} {pair['id']}"}
@@ -288,17 +288,17 @@ def test_scores_of_a_pair_are_shown_to_its_voter_alone(ctx):
     for _ in range(7):
         answer(ctx)
     ctx.instant_reward.run_once()
-    own = answer(ctx, "bob")
+    vote_uuid = answer(ctx, "bob")
     ctx.instant_reward.run_once()
-    assert instant_view(ctx, "bob", own)["prediction"] is not None
+    assert instant_view(ctx, "bob", vote_uuid)["prediction"] is not None
     for other in ("ann", ""):
-        view = instant_view(ctx, other, own)
+        view = instant_view(ctx, other, vote_uuid)
         assert view["prediction"] is None
         assert view["right"] is not None
 
 
 def test_the_figures_do_not_name_a_pair_that_is_open(ctx):
-    """Before the vote there is nothing to ask for; after an undo its scores are gone."""
+    """There are no scores before the vote and after an undo."""
     give_features(ctx)
     for _ in range(8):
         uuid = answer(ctx)

@@ -1,4 +1,4 @@
-"""The gate before the page: names by which a lab of one's own is asked, and which pages may ask it."""
+"""The request guard: the host names of a local lab, and the origins that may send requests."""
 
 import re
 from pathlib import Path
@@ -15,13 +15,13 @@ from rlhf_lab.ui.middleware import UPLOAD_PATH, RequestGuard, folder_size, hostn
 from rlhf_lab.ui.scripts import UI_ASSETS
 
 
-def said(request):
+def reply(request):
     return PlainTextResponse("in")
 
 
-def client(alone=True):
-    routes = [Route("/", said), Route(UPLOAD_PATH, said, methods=["GET", "POST"])]
-    return TestClient(Starlette(routes=routes, middleware=[Middleware(RequestGuard, local_only=alone)]))
+def client(is_local=True):
+    routes = [Route("/", reply), Route(UPLOAD_PATH, reply, methods=["GET", "POST"])]
+    return TestClient(Starlette(routes=routes, middleware=[Middleware(RequestGuard, local_only=is_local)]))
 
 
 @pytest.mark.parametrize(
@@ -34,16 +34,16 @@ def test_the_name_a_request_asks_by(host, name):
 
 
 def test_a_lab_of_ones_own_answers_to_its_own_names_alone(tmp_path):
-    asked = {host: client().get("/", headers={"host": host}).status_code
+    statuses = {host: client().get("/", headers={"host": host}).status_code
              for host in ("localhost:7860", "127.0.0.1:7860", "[::1]:7860", "evil.example:7860", "192.168.1.5")}  # fmt: skip
-    assert asked == {
+    assert statuses == {
         "localhost:7860": 200, "127.0.0.1:7860": 200, "[::1]:7860": 200, "evil.example:7860": 421, "192.168.1.5": 421,
     }  # fmt: skip
     assert "start it with --host" in client().get("/", headers={"host": "evil.example"}).text
 
 
 def test_a_guarded_lab_answers_to_every_name(tmp_path):
-    assert client(alone=False).get("/", headers={"host": "lab.example"}).text == "in"
+    assert client(is_local=False).get("/", headers={"host": "lab.example"}).text == "in"
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS"])
@@ -61,7 +61,7 @@ def test_a_guarded_lab_answers_to_every_name(tmp_path):
     ],
 )
 def test_a_local_lab_refuses_pages_of_other_origins(tmp_path, method, origin):
-    """Another port of this computer is another program's page; it must neither act nor read."""
+    """Another port of this computer is the page of another program, which must neither act nor read."""
     headers = {"host": "localhost:7860", "origin": origin, "x-forwarded-host": origin.partition("//")[2]}
     for path in ("/", UPLOAD_PATH):
         answer = client().request(method, path, headers=headers)
@@ -78,9 +78,9 @@ def test_a_local_lab_answers_its_own_pages_and_programs(tmp_path, host):
 
 
 def test_a_multi_user_lab_refuses_uploads_of_other_sites(tmp_path):
-    """Their other requests are those of a viewer: `Access.visitor` sees to that."""
+    """Their other requests are those of a viewer (`Access.visitor`)."""
     headers = {"host": "lab.example", "origin": "https://evil.example"}
-    visit = client(alone=False)
+    visit = client(is_local=False)
     assert visit.post(UPLOAD_PATH, headers=headers).status_code == 403
     assert visit.get("/", headers=headers).text == "in"
     own = headers | {"origin": "http://lab.example"}
@@ -96,5 +96,5 @@ def test_the_size_of_a_folder_is_that_of_its_files(tmp_path):
 
 @pytest.mark.parametrize("file", [*sorted(UI_ASSETS.rglob("*.js")), Path(widgets.__file__)], ids=lambda file: file.name)
 def test_a_page_below_a_path_asks_its_own_lab(file):
-    """Whatever an address begins with "/" is a proxy's root, which may be another site."""
+    """An address that begins with "/" is at the root of a proxy, which may be another site."""
     assert not re.search(r"[\"'`(=]/(gradio_api|join|enter)\b", file.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Signing in with an account: the whole way there and back, with a provider that answers from memory."""
+"""Signing in with an account: the complete OAuth flow, with a simulated provider."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ SPACE = {
 
 
 class Hub:
-    """The provider: one code, which stands for one account and wants the verifier of its challenge."""
+    """The provider: one code for one account; it checks the verifier against the challenge."""
 
     def __init__(self) -> None:
         self.name, self.challenge, self.broken = "ann", "", False
@@ -46,13 +46,13 @@ class Hub:
             names = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint")
             return httpx.Response(200, json={name: f"https://hub.example/{name}" for name in names})
         if request.url.path == "/token_endpoint":
-            said = {name: values[0] for name, values in parse_qs(request.content.decode()).items()}
+            form = {name: values[0] for name, values in parse_qs(request.content.decode()).items()}
             digest = (
-                base64.urlsafe_b64encode(hashlib.sha256(said["code_verifier"].encode()).digest()).decode().rstrip("=")
+                base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode().rstrip("=")
             )
-            right = said["code"] == "good" and digest == self.challenge
+            right = form["code"] == "good" and digest == self.challenge
             assert request.headers["authorization"] == "Basic " + base64.b64encode(b"lab:hush").decode()
-            assert said["redirect_uri"] == "https://me-lab.hf.space/login/callback"
+            assert form["redirect_uri"] == "https://me-lab.hf.space/login/callback"
             if not right:
                 return httpx.Response(400, json={"error": "invalid_grant"})
             return httpx.Response(200, json={"access_token": "t0k", "token_type": "bearer"})
@@ -84,29 +84,33 @@ def web(db, access, hub):
         yield client
 
 
-def leave(web, hub):
-    """To the provider. Returns the state it will send back."""
+def start_sign_in(web, hub):
+    """Go to the provider. Returns the state that it will send back."""
     answer = web.get("/login/huggingface")
     assert answer.status_code == 303
-    where = urlsplit(answer.headers["location"])
-    asked = {name: values[0] for name, values in parse_qs(where.query).items()}
-    assert where.netloc + where.path == "hub.example/authorization_endpoint"
-    assert (asked["response_type"], asked["client_id"], asked["scope"]) == ("code", "lab", "openid profile")
-    assert asked["code_challenge_method"] == "S256"
-    hub.challenge = asked["code_challenge"]
-    return asked["state"]
+    location = urlsplit(answer.headers["location"])
+    parameters = {name: values[0] for name, values in parse_qs(location.query).items()}
+    assert location.netloc + location.path == "hub.example/authorization_endpoint"
+    assert (parameters["response_type"], parameters["client_id"], parameters["scope"]) == (
+        "code",
+        "lab",
+        "openid profile",
+    )
+    assert parameters["code_challenge_method"] == "S256"
+    hub.challenge = parameters["code_challenge"]
+    return parameters["state"]
 
 
 def visitor(access, web):
-    class Asked:
+    class Request:
         cookies, headers = web.cookies, {"host": "me-lab.hf.space"}
 
-    return access.visitor(Asked)
+    return access.visitor(Request)
 
 
 def test_an_account_labels_under_its_name_at_every_sign_in(db, web, hub, access):
     for _ in range(2):
-        answer = web.get("/login/callback", params={"code": "good", "state": leave(web, hub)})
+        answer = web.get("/login/callback", params={"code": "good", "state": start_sign_in(web, hub)})
         assert (answer.status_code, answer.headers["location"]) == (303, "../")
         assert "HttpOnly; SameSite=None; Secure; Partitioned" in answer.headers["set-cookie"]
         assert visitor(access, web) == Visitor(Role.LABELLER, "@ann")
@@ -119,7 +123,7 @@ def test_an_account_labels_under_its_name_at_every_sign_in(db, web, hub, access)
 @pytest.mark.parametrize("name", ["\u0430nn", "ann\u3164", "\u212aay", "a nn", "", "x" * 60, ["ann"], None, 7])
 def test_an_account_without_a_plain_name_is_refused(web, hub, access, name):
     hub.name = name
-    answer = web.get("/login/callback", params={"code": "good", "state": leave(web, hub)})
+    answer = web.get("/login/callback", params={"code": "good", "state": start_sign_in(web, hub)})
     assert answer.status_code in (400, 502)
     assert visitor(access, web).role is Role.VIEWER
 
@@ -127,14 +131,14 @@ def test_an_account_without_a_plain_name_is_refused(web, hub, access, name):
 @pytest.mark.parametrize("name", ["me", "other", "Third"])
 def test_the_owner_and_who_is_named_operate(web, hub, access, name):
     hub.name = name
-    web.get("/login/callback", params={"code": "good", "state": leave(web, hub)})
+    web.get("/login/callback", params={"code": "good", "state": start_sign_in(web, hub)})
     assert visitor(access, web) == Visitor(Role.OPERATOR, f"@{name}")
 
 
 def test_a_stranger_s_answer_is_refused(web, hub, access):
-    state = leave(web, hub)
-    for said in ({"code": "good", "state": state + "x"}, {"code": "good"}, {}):
-        answer = web.get("/login/callback", params=said)
+    state = start_sign_in(web, hub)
+    for parameters in ({"code": "good", "state": state + "x"}, {"code": "good"}, {}):
+        answer = web.get("/login/callback", params=parameters)
         assert answer.status_code == 403
         assert "Sign in again" in answer.text
     web.cookies.clear()
@@ -143,21 +147,21 @@ def test_a_stranger_s_answer_is_refused(web, hub, access):
 
 
 def test_the_state_cookie_ends_after_ten_minutes_and_with_the_sign_in(web, hub, monkeypatch):
-    state = leave(web, hub)
+    state = start_sign_in(web, hub)
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 602)
     assert web.get("/login/callback", params={"code": "good", "state": state}).status_code == 403
-    answer = web.get("/login/callback", params={"code": "good", "state": leave(web, hub)})
+    answer = web.get("/login/callback", params={"code": "good", "state": start_sign_in(web, hub)})
     removed = next(one for one in answer.headers.get_list("set-cookie") if one.startswith("rlhf_lab_sign_in="))
     assert removed == "rlhf_lab_sign_in=; Path=/; Max-Age=0; HttpOnly; SameSite=None; Secure; Partitioned"
 
 
 def test_the_state_cookie_is_no_login_cookie(web, hub, access):
-    leave(web, hub)
-    kept = web.cookies["rlhf_lab_sign_in"]
+    start_sign_in(web, hub)
+    state_cookie = web.cookies["rlhf_lab_sign_in"]
     web.cookies.clear()
     for name in (access.login_cookie_name, access.page_cookie_name):
-        web.cookies.set(name, kept)
+        web.cookies.set(name, state_cookie)
     assert visitor(access, web) == Visitor(Role.VIEWER)
 
 
@@ -166,7 +170,7 @@ def test_the_state_cookie_is_no_login_cookie(web, hub, access):
     [("bad", False, 502, "OAuthError"), ("good", True, 502, "ConnectError"), ("", False, 403, "refused")],
 )
 def test_a_provider_that_refuses_or_is_unreachable_is_reported(web, hub, access, code, broken, status, words):
-    state = leave(web, hub)
+    state = start_sign_in(web, hub)
     hub.broken = broken
     answer = web.get("/login/callback", params={"state": state, "error": "denied"} | ({"code": code} if code else {}))
     assert answer.status_code == status
@@ -221,7 +225,7 @@ NONSENSE = {
 @pytest.mark.parametrize("reply", NONSENSE.values(), ids=NONSENSE)
 def test_nonsense_from_the_provider_lets_nobody_in(web, hub, access, monkeypatch, at, reply):
     monkeypatch.setattr(oauth, "TIMEOUT_S", 0.5)
-    state = leave(web, hub)
+    state = start_sign_in(web, hub)
     hub.replies[f"/{at}"] = reply
     answer = web.get("/login/callback", params={"code": "good", "state": state})
     assert answer.status_code == 502
@@ -250,7 +254,7 @@ def test_nonsense_from_the_provider_lets_nobody_in(web, hub, access, monkeypatch
     ],
 )
 def test_odd_fields_let_nobody_in(web, hub, access, at, value):
-    state = leave(web, hub)
+    state = start_sign_in(web, hub)
     hub.replies[f"/{at}"] = lambda: httpx.Response(200, json=value)
     assert web.get("/login/callback", params={"code": "good", "state": state}).status_code == 502
     assert visitor(access, web).role is Role.VIEWER
@@ -264,13 +268,13 @@ def test_odd_fields_let_nobody_in(web, hub, access, at, value):
 )  # fmt: skip
 def test_account_names_with_odd_characters_never_operate(web, hub, access, name):
     hub.name = name
-    web.get("/login/callback", params={"code": "good", "state": leave(web, hub)})
+    web.get("/login/callback", params={"code": "good", "state": start_sign_in(web, hub)})
     assert visitor(access, web) in (Visitor(Role.VIEWER), Visitor(Role.LABELLER, "@ann"))
 
 
 def test_an_account_called_operator_is_a_labeller(web, hub, access):
     hub.name = "operator"
-    web.get("/login/callback", params={"code": "good", "state": leave(web, hub)})
+    web.get("/login/callback", params={"code": "good", "state": start_sign_in(web, hub)})
     assert visitor(access, web) == Visitor(Role.LABELLER, "@operator")
 
 

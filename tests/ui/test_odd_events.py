@@ -1,4 +1,4 @@
-"""Odd arguments to every event of the page, by a viewer and by the operator: no 5xx, and at most one line in the log each."""
+"""Invalid arguments to every event of the page, by a viewer and by the operator: no 5xx, at most one log line each."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: In a process of its own: Gradio's server leaves sockets and loops to the collector.
+#: In a separate process, because Gradio's server leaves sockets and loops open.
 PROGRAM = r"""
 import io, json, os, sys, time, urllib.error, urllib.request
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who is here: those heard of in the last seconds, each once."""
+"""People who are present: those with a request in the last seconds, each once."""
 
 import time
 

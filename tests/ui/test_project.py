@@ -1,4 +1,4 @@
-"""Screen "Project" without a browser: the list, checks, creation with and without a download, the operator, the home."""
+"""Screen "Project" without a browser: list, model checks, creation with and without a download, operator, home folder."""
 
 import threading
 from dataclasses import replace
@@ -99,9 +99,9 @@ def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx, c
     )  # no path must name the whole home
     runs.set_run_status(ctx.db, run.id, RunStatus.STOPPED)
     ctx.scheduler.request_judge_labels(1, "cheerful", 1000)
-    mine = [home / "reward-models" / "one", home / "runs" / str(run.id)]
+    deleted = [home / "reward-models" / "one", home / "runs" / str(run.id)]
     others = [home / "reward-models" / "two", home / "runs" / str(run.id + 1)]
-    for folder in mine + others:
+    for folder in deleted + others:
         folder.mkdir(parents=True)
         (folder / "weights").write_text("w")
     with pytest.raises(StoreError, match="Open another one"):
@@ -109,7 +109,7 @@ def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx, c
     second = new_project(ctx.db, prompt_set="reviews", name="two")
     assert act(controller, {"action": "delete", "project": 1})["message"] == 'The project "Tales" is deleted.'
     assert [line["id"] for line in controller.get_state()["projects"]] == [second.id]
-    assert [folder.exists() for folder in mine + others] == [False, False, True, True]
+    assert [folder.exists() for folder in deleted + others] == [False, False, True, True]
     assert not any(project == 1 for project, _ in ctx.scheduler._pending_judge_labels)
     with pytest.raises(StoreError, match="no project 1"):
         act(controller, {"action": "delete", "project": 1})
@@ -183,25 +183,25 @@ def test_a_temperature_can_be_changed_and_existing_pairs_are_mentioned(ctx, cont
 
 
 def test_a_model_that_does_not_fit_needs_a_confirmation(ctx, controller, tmp_path, monkeypatch):
-    asked = new(model=str(model(tmp_path / "tiny-llama")))
+    action = new(model=str(model(tmp_path / "tiny-llama")))
     monkeypatch.setattr(screen, "detect_device", lambda: DeviceMemory("cpu", "CPU", 1_000_000))
-    reply = act(controller, asked)
+    reply = act(controller, action)
     assert "too large for this machine" in reply["warning"]
     assert reply["check"]["verdict"] == "does not fit"
     assert len(projects(ctx.db)) == 1
-    assert "was created and opened" in act(controller, asked | {"confirmed": True})["message"]
+    assert "was created and opened" in act(controller, action | {"confirmed": True})["message"]
     assert len(projects(ctx.db)) == 2
 
 
 def test_custom_prompts_are_previewed_and_used(ctx, controller):
-    own = {"text": "\n".join(f'{{"prompt": "p {i}"}}' for i in range(9)), "file": "a/mine.jsonl"}
-    shown = act(controller, {"action": "preview", **own})["preview"]
+    prompts_file = {"text": "\n".join(f'{{"prompt": "p {i}"}}' for i in range(9)), "file": "a/mine.jsonl"}
+    shown = act(controller, {"action": "preview", **prompts_file})["preview"]
     assert shown == {
         "count": 9,
         "eval_count": 2,
         "first_prompts": [[{"role": "user", "content": f"p {i}"}] for i in range(5)],
     }
-    act(controller, new(prompt_set="own", **own))
+    act(controller, new(prompt_set="own", **prompts_file))
     assert ctx.project.prompt_set == "mine.jsonl"
     assert [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")] == ["p 7", "p 8"]
     with pytest.raises(ConfigError, match="line 2"):
@@ -283,7 +283,7 @@ def test_a_cancelled_download_makes_no_project(ctx, controller, hub):
 
 
 class FailingStartup:
-    """Stands for the model that a Space's variables name."""
+    """Stands for the startup with the model that the variables of a Space name."""
 
     def __init__(self):
         self.shown = StartupState(StartupPhase.FAILED, NAME, "It cannot be reached.")
@@ -359,7 +359,7 @@ def test_only_the_operator_creates_a_project(ctx, calls):
 
 @pytest.mark.parametrize("role", [Role.LABELLER, Role.VIEWER])
 def test_the_browser_keeps_a_right_secret_and_a_viewer_is_sent_to_the_operators_link(ctx, calls, monkeypatch, role):
-    """A secret makes no labeller of a viewer, and events end before it is looked at: the link's cookie makes them operator."""
+    """A secret does not give a viewer rights, because events are refused before it is checked; the cookie of the link does."""
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role))
     page = calls(screen, replace(ctx, operator_secret="sesame").as_multi_user(open_to_all=False))
     assert page.operator_secret.for_viewers

@@ -1,4 +1,4 @@
-"""Part "Quality of the labels" without a browser: agreement, training on selected annotators, doubtful labels."""
+"""Section "Quality of the labels" without a browser: agreement, training on selected annotators, doubtful labels."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Odd arguments get a 4xx reply or an {"error"}, and one line in the log."""
+"""Invalid arguments get a 4xx reply or an {"error"}, and one line in the log."""
 
 import asyncio
 import json

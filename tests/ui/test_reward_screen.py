@@ -1,4 +1,4 @@
-"""Screen "Reward model" without a browser: its state, the details of a model, trainings and explanations."""
+"""Screen "Reward model" without a browser: state, details of a model, training and explanations."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_a_model_summary_has_accuracy_and_label_source(ctx):
 
 
 def test_the_instant_reward_model_stands_beside(ctx):
-    """Its accuracy is that of the labels that it learnt from: here simulated ones."""
+    """Its accuracy is on the labels that it learnt from, here simulated ones."""
     assert reward.screen_state(ctx)["instant"] is None
     texts = texts_without_features(ctx.db, ctx.project.id, 1000)
     vectors = np.random.default_rng(0).normal(size=(len(texts), 4)).astype(np.float16)
@@ -80,8 +80,8 @@ def test_each_model_has_its_own_report(ctx):
 
 
 def test_a_model_has_the_note_about_labels_left_out(ctx):
-    noted, plain = add(ctx, REPORT | {"note": "2 labels are left out"}), add(ctx)
-    assert [reward.model_detail(ctx, row.id)["note"] for row in (noted, plain)] == ["2 labels are left out", ""]
+    with_note, plain = add(ctx, REPORT | {"note": "2 labels are left out"}), add(ctx)
+    assert [reward.model_detail(ctx, row.id)["note"] for row in (with_note, plain)] == ["2 labels are left out", ""]
 
 
 def test_the_newest_model_stands_first(ctx):

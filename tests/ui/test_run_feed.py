@@ -1,4 +1,4 @@
-"""What pages are feed of a run once a second: every point once, whatever happens between two questions."""
+"""The feed of a run, polled once a second: every point is sent once, whatever happens between two polls."""
 
 import json
 import math
@@ -64,12 +64,12 @@ def test_rows_of_a_step_beyond_the_runs_step_are_sent_once(ctx, monkeypatch):
     step(ctx, run, 1, score=1.0)
     real = run_feed.metric_series
 
-    def late(*args, **kwargs):
+    def commit_a_step_first(*args, **kwargs):
         if get_run(ctx.db, run.id).step == 1:
             step(ctx, run, 2, score=2.0)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(run_feed, "metric_series", late)
+    monkeypatch.setattr(run_feed, "metric_series", commit_a_step_first)
     follow(page, feed.poll(page["query"]))
     assert page["curves"][SCORE] == [[1, 1.0]]
     follow(page, feed.poll(page["query"]))
@@ -150,7 +150,7 @@ def test_nan_is_a_gap_and_not_broken_json(ctx):
     assert reply["points"][SCORE] == [[1, 1.0], [2, None]]
     assert reply["verdicts"][SCORE]["level"] == "alert"
     json.dumps(reply, allow_nan=False)
-    step(ctx, run, 3, score=1.0)  # NaN does not equal itself: the history must go on all the same
+    step(ctx, run, 3, score=1.0)  # NaN does not equal itself: the history must continue nevertheless
     again = feed.poll({"run": run.id, "epoch": reply["epoch"], "after_step": 2})
     assert (again["reset"], again["points"][SCORE]) == (False, [[3, 1.0]])
 
@@ -169,7 +169,7 @@ def test_static_state_is_sent_when_it_changed(ctx):
 
 
 def test_a_page_that_chooses_another_run_gets_its_static_state_where_both_are_equal(ctx):
-    """The page begins a chosen run with nothing of the run before."""
+    """The page discards the state of the previous run."""
     model, feed, config = reward_model(ctx), run_feed.RunFeed(ctx), PolicyConfig().to_dict()
     one, other = (
         create_run(ctx.db, ctx.project.id, model.id, "a run", config=config, manifest={}, total_steps=4)

@@ -1,4 +1,4 @@
-"""What the Train screen says about a run: change markers, self-checks, current activity, samples beside those of the base."""
+"""Texts of the screen Train about a run: change markers, self-checks, activity, samples beside those of the base model."""
 
 import dataclasses
 import math
@@ -175,7 +175,7 @@ def test_after_a_change_of_beta_the_reward_with_kl_is_diagnosed_from_there_on(ct
     change = add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 0.5})
     apply_event(ctx, run, EventKind.SET, {"name": "lr", "value": 1e-4}, 12)
     curves = {name: [(10, 1.0), (11, -1.0)] for name in ("objective/rlhf_reward", "objective/scores")}
-    # beta is not yet in force, and lr changes no scale
+    # beta is not yet applied, and lr does not change the scale
     assert run_summary.since_last_rescale(curves, events(ctx.db, run.id)) == curves
     mark_event_applied(ctx.db, change.id, 10)
     run_events = events(ctx.db, run.id)
@@ -198,7 +198,7 @@ def test_after_a_raise_of_beta_a_falling_score_names_it_and_is_no_warning(ctx):
     change = add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 0.5})
     feed = run_feed.RunFeed(ctx)
     message = feed.poll({"run": run.id})["verdicts"]["objective/scores"]["message"]
-    assert "falling by 2.00" in message  # the change is not yet in force
+    assert "falling by 2.00" in message  # the change is not yet applied
     assert "beta" not in message
     mark_event_applied(ctx.db, change.id, 7)
     verdict = feed.poll({"run": run.id})["verdicts"]["objective/scores"]

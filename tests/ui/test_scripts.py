@@ -1,4 +1,4 @@
-"""Addresses of the page's modules: they name the version, and are kept by browsers for ever."""
+"""URLs of the page's modules: they contain the version, and browsers cache them permanently."""
 
 import re
 

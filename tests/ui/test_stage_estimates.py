@@ -1,4 +1,4 @@
-"""The page says beforehand how long a stage will take, once the engine has measured something, and follows its settings.
+"""Estimated durations of stages on the page, from measurements of the engine and the current settings.
 
 The model of these tests samples in no time and reads a text of 20 tokens in 0.1 s, with log-probabilities as well.
 """
@@ -136,7 +136,7 @@ def test_a_tournament(ctx, reward_model_id, sentence):
 
 
 def test_who_waits_for_a_pair_reads_how_long(tmp_path, monkeypatch):
-    """Four responses in 2 s, and 7 s to load the model where the engine has yet to start; sixteen pairs in 16 s."""
+    """Four responses in 2 s, and 7 s to load the model if the engine has not started; sixteen pairs in 16 s."""
     monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
     with Database.open(tmp_path) as db:
         new_project(db, custom_prompts=["a", "b"])

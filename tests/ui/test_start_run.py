@@ -212,7 +212,7 @@ def test_a_run_needs_a_reward_model_of_its_project(ctx):
 
 @pytest.fixture
 def form(monkeypatch):
-    """The form without its components: they need gr.Blocks, which opens an event loop that nobody closes."""
+    """The form without its components, which need gr.Blocks and its event loop."""
     monkeypatch.setattr(Form, "__init__", lambda self: None)
     bare = Form()
     bare.settings = fields_of(PolicyConfig)
@@ -270,7 +270,7 @@ def test_a_run_has_the_reward_terms_of_the_form(ctx, form, lines, with_model, ex
 
 @pytest.mark.parametrize("lines", ["", "json"])
 def test_dpo_starts_on_labels_alone(ctx, form, lines):
-    """The form says beforehand which labels these are, and without any that nothing can start."""
+    """The form shows which labels are used, and that nothing can be started without labels."""
     assert start_run.start_options(ctx, {})["labels_text"] == ""
     label_with_judge(ctx.db, ctx.project.id, Judge("cheerful", "", "tales", lambda _, text: float(len(text))), 3)
     assert start_run.start_options(ctx, {})["labels_text"] == "3 labels of simulated judges"

@@ -112,11 +112,11 @@ def test_numbers_by_hand(ctx):
 
 
 def test_a_step_of_an_older_version_has_only_its_recorded_columns(ctx):
-    """Without what came later: neither scores nor raw advantages, so no equation that needs them."""
+    """Without columns of later versions: no scores and raw advantages, so no equations that need them."""
     run = a_run(ctx)
     record_step(ctx.db, run.id, StepResult(1, {}, tokens=[OLD]))
     reply = token_view(ctx.db, run.id, 1)
-    assert reply["constants"]["beta"] == 0.1  # the run's: the step has none
+    assert reply["constants"]["beta"] == 0.1  # beta of the run: the step has none
     assert [equation["name"] for equation in reply["equations"]] == ["KL", "surprise", "ratio", "loss"]
     assert {"shaped_score", "raw_advantage", "target", "advantage_sd"}.isdisjoint(reply["rows"][0]["columns"])
 
@@ -135,7 +135,7 @@ def test_a_step_without_tokens_and_no_run(ctx):
 
 
 def view_of_records(ctx, *records, **settings):
-    """What the page is told of a step with these records; `settings` of the run."""
+    """The reply for a step with these records; `settings`: those of the run."""
     config = PolicyConfig(**settings).to_dict()
     run = create_run(ctx.db, ctx.project.id, a_run(ctx).reward_model_id, "r", config=config, manifest={}, total_steps=9)
     record_step(ctx.db, run.id, StepResult(1, {"objective/kl_coef": 0.25}, tokens=list(records)))
@@ -169,7 +169,7 @@ def test_color_intensity(offset, largest, colour):
 
 
 def test_all_responses_of_a_step_share_the_range_of_a_scale(ctx):
-    """Ratios count from 1, all else from 0; the strongest colour is the farthest number's of both texts."""
+    """Ratios are measured from 1, other values from 0; the farthest value of both texts has the strongest colour."""
     other = dataclasses.replace(OLD, row=1, advantage=[0.5, 4.0], ratio=[1.4, 0.9], kl=[0.0, 0.05], reward=[0.0, 0.0])
     reply = view_of_records(ctx, OLD, other)
     tints = [row["colors"] for row in reply["rows"]]
@@ -226,13 +226,13 @@ def test_contrast_by_hand():
     assert contrast((255, 255, 255), (0, 0, 0)) == pytest.approx(21)
     assert contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(
         4.478, abs=1e-3
-    )  # #777 on white just falls short
+    )  # #777 on white is just below 4.5
 
 
 @pytest.mark.parametrize("rule", [":root, body {", "body.dark, "])
 @pytest.mark.parametrize("colour", ["good", "bad", "left", "right"])
 def test_text_on_the_strongest_colour_is_legible(rule, colour):
-    """What lies behind tokens, here and on the screen Reward model: 4.5 to 1 in light and dark, on a card."""
+    """The backgrounds of tokens, here and on the screen Reward model: 4.5 to 1 in light and dark mode, on a card."""
     strongest = int(re.search(r"--lab-strongest: (\d+)%", LAB_CSS)[1]) / 100
     colours = palette(rule)
     background = [strongest * a + (1 - strongest) * b for a, b in zip(colours[colour], colours["card"], strict=True)]

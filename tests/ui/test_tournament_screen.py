@@ -1,4 +1,4 @@
-"""Tournaments without a browser: what the engine is asked for, what a person sees, and what they may answer."""
+"""Tournaments without a browser: the job of the engine, the pairs of a person, and their answers."""
 
 import pytest
 
@@ -25,31 +25,31 @@ def judge(ctx, annotator, **payload):
 
 
 @pytest.fixture
-def begun(ctx):
+def started(ctx):
     snapshot = LabelSnapshot((), "", Source.HUMAN)
     add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={"accuracy": 0.8}, snapshot=snapshot)
     return start(ctx)
 
 
 @pytest.fixture
-def written(ctx, begun):
+def written(ctx, started):
     queue.claim(ctx.db, [JobKind.TOURNAMENT], engine_process.record_heartbeat(ctx.db, "x"))
     rows = [
         {"model": model, "texts": [f"{letter}{i}" for i in range(3)], "scores": [score] * 3, "kl": [score] * 3}
         for model, letter, score in (("base", "a", 0.0), ("base/best/4", "b", 1.0))
     ]
-    queue.finish(ctx.db, begun.job_id, {"prompts": ["P", "Q", "R"], "contestants": rows})
-    return begun
+    queue.finish(ctx.db, started.job_id, {"prompts": ["P", "Q", "R"], "contestants": rows})
+    return started
 
 
-def test_the_base_comes_first_and_prompts_are_those_that_nothing_was_trained_on(ctx, begun):
-    payload = queue.get_job(ctx.db, begun.job_id).payload
+def test_the_base_comes_first_and_prompts_are_those_that_nothing_was_trained_on(ctx, started):
+    payload = queue.get_job(ctx.db, started.job_id).payload
     assert payload["contestants"] == ["base", "base/best/4"]
     assert (len(set(payload["prompts"])), payload["seed"], payload["reward_model_id"]) == (3, 7, 1)
     state = tournament.state(ctx, None, "ann")
-    assert state == {"id": begun.id, "ids": [begun.id], "annotator": "ann", "is_waiting": True, "progress": 0}
+    assert state == {"id": started.id, "ids": [started.id], "annotator": "ann", "is_waiting": True, "progress": 0}
     with pytest.raises(StaleVoteError, match="not written yet"):
-        judge(ctx, "ann", tournament_id=begun.id)
+        judge(ctx, "ann", tournament_id=started.id)
 
 
 @pytest.mark.parametrize(
@@ -62,20 +62,20 @@ def test_the_base_comes_first_and_prompts_are_those_that_nothing_was_trained_on(
         ({"reward_model_id": ""}, "Best of 4 needs a reward model"),
     ],
 )
-def test_unusable_requests_are_refused(ctx, begun, change, message):
+def test_unusable_requests_are_refused(ctx, started, change, message):
     with pytest.raises(LabError, match=message):
         start(ctx, **change)
     assert len(tournament.state(ctx, None, "ann")["ids"]) == 1
 
 
 def test_a_person_judges_blind_pairs_until_none_is_left(ctx, written):
-    state, seen = judge(ctx, "ann", tournament_id=written.id), []
+    state, left_positions = judge(ctx, "ann", tournament_id=written.id), []
     while pair := state["pair"]:
         assert set(pair) == {"token", "turns", "left", "right"}
-        seen.append(pair["left"][1])
+        left_positions.append(pair["left"][1])
         better = "left" if pair["left"].startswith("b") else "right"
         state = judge(ctx, "ann", tournament_id=written.id, token=pair["token"], choice=better)
-    assert sorted(seen) == ["0", "1", "2"]
+    assert sorted(left_positions) == ["0", "1", "2"]
     assert [answer.choice for answer in tournament_answers(ctx.db, written.id)] == [Choice.SECOND] * 3
     assert (state["own_count"], state["answers_note"]) == (3, "3 answers from 1 person")
     first, last = state["ranking"]["rows"]
@@ -97,18 +97,18 @@ def test_only_the_pair_on_screen_is_answered_once(ctx, written):
 
 
 def test_sides_are_chosen_for_each_person(ctx, written):
-    lefts = []
+    left_letters = []
     for i in range(40):
         pair = judge(ctx, f"person {i}", tournament_id=written.id)["pair"]
         if pair is None:
             break
-        lefts.append(pair["left"][0])
+        left_letters.append(pair["left"][0])
         judge(ctx, f"person {i}", tournament_id=written.id, token=pair["token"], choice="both_bad")
         for _ in range(2):  # nothing stays on their screen
             pair = tournament.state(ctx, written.id, f"person {i}")["pair"]
             if pair:
                 judge(ctx, f"person {i}", tournament_id=written.id, token=pair["token"], choice="skip")
-    assert 10 < lefts.count("a") < 30
+    assert 10 < left_letters.count("a") < 30
 
 
 def test_deleting(ctx, written):

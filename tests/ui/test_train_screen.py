@@ -1,4 +1,4 @@
-"""The Train screen without a browser: what its controls do and refuse, and that it needs no torch."""
+"""The screen Train without a browser: its controls, invalid requests, and no import of torch."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Who a visitor is and what they may do: cookies, login routes, and the role check before every event."""
+"""Identity and rights of a visitor: cookies, login routes, and the role check before every event."""
 
 import base64
 import hashlib
@@ -97,10 +97,10 @@ def test_a_cookie_identifies_a_visitor_and_cannot_be_forged(ctx):
     assert access.visitor(FakeRequest(ctx.access)) == access.visitor(None) == Visitor(Role.VIEWER)
     operator = access.cookie_value(Visitor(Role.OPERATOR, "operator"))
     body, signature = cookie.rsplit(".", 1)
-    stranger = multi_user_access(ctx.home / "other", open_to_all=False)
+    other_lab = multi_user_access(ctx.home / "other", open_to_all=False)
     for forged in (
         operator.rsplit(".", 1)[0] + "." + signature, body + ".", body, "x.y", "", "é.é", body[:-1] + "." + signature,
-        stranger.cookie_value(ann),
+        other_lab.cookie_value(ann),
     ):  # fmt: skip
         assert access.visitor(FakeRequest(ctx.access, forged)).role is Role.VIEWER
 
@@ -329,26 +329,29 @@ def test_the_time_in_a_cookie_is_signed(ctx):
 
 def test_logging_out_ends_copies_of_the_cookie_and_no_other_session(ctx, web):
     web.post("/join", data={"code": "ABC234", "name": "Ann"})
-    stolen = web.cookies[ctx.access.login_cookie_name]
+    copied_cookie = web.cookies[ctx.access.login_cookie_name]
     other = ctx.access.cookie_value(Visitor(Role.LABELLER, "Ann"))
     assert "You are logged in as Ann" in web.get("/leave").text
     answer = web.post("/leave", headers={"origin": "http://lab.example"})
     assert (answer.status_code, answer.headers["location"]) == (303, "./")
     assert ctx.access.login_cookie_name not in web.cookies
     assert all("Max-Age=0" in header for header in answer.headers.get_list("set-cookie"))
-    assert visitor_of(ctx.access, stolen) == Visitor(Role.VIEWER)
+    assert visitor_of(ctx.access, copied_cookie) == Visitor(Role.VIEWER)
     assert visitor_of(ctx.access, other) == Visitor(Role.LABELLER, "Ann")
-    for last in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_":  # some stand for the same signature
-        assert visitor_of(ctx.access, stolen[:-1] + last) == Visitor(Role.VIEWER)
+    for last in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_":  # some decode to the same signature
+        assert visitor_of(ctx.access, copied_cookie[:-1] + last) == Visitor(Role.VIEWER)
 
 
 def test_a_log_out_is_remembered_when_the_lab_starts_again(ctx, web):
     web.get("/enter", params={"key": ctx.operator_secret})
-    stolen = web.cookies[ctx.access.login_cookie_name]
+    copied_cookie = web.cookies[ctx.access.login_cookie_name]
     web.post("/leave")
-    again = Context(ctx.home, ctx.db).as_multi_user(open_to_all=False)
-    assert visitor_of(again.access, stolen).role is Role.VIEWER
-    assert visitor_of(again.access, again.access.cookie_value(Visitor(Role.OPERATOR, "operator"))).role is Role.OPERATOR
+    restarted = Context(ctx.home, ctx.db).as_multi_user(open_to_all=False)
+    assert visitor_of(restarted.access, copied_cookie).role is Role.VIEWER
+    assert (
+        visitor_of(restarted.access, restarted.access.cookie_value(Visitor(Role.OPERATOR, "operator"))).role
+        is Role.OPERATOR
+    )
 
 
 def test_a_damaged_list_of_log_outs_says_what_to_do(ctx):
@@ -419,7 +422,7 @@ def test_guessing_codes_ends_and_the_right_one_waits_a_minute(web):
 
 
 def guess_codes(client, addresses, times=login_routes.MAX_FAILURES_PER_MINUTE):
-    """Send wrong codes from each address, as the proxy states it; the statuses of the answers to the last one."""
+    """Send wrong codes from each address, as the proxy states it; returns the statuses for the last one."""
     for address in addresses:
         headers = {"x-forwarded-for": address}
         statuses = [
@@ -435,7 +438,7 @@ def join_status(client, address, name="Ann"):
 
 @pytest.fixture
 def proxied(ctx):
-    """A browser before a lab behind a proxy."""
+    """A browser that reaches the lab through a proxy."""
     lab = behind_proxy(ctx, "https://lab.example/")
     routes = login_routes.login_routes(lab.db, lab.access)
     with TestClient(Starlette(routes=routes), base_url="https://lab.example", follow_redirects=False) as client:
@@ -516,7 +519,7 @@ def test_a_taken_name_gets_a_number(ctx):
 
 
 @pytest.mark.parametrize(
-    ("name", "kept"),
+    ("name", "stored_name"),
     [
         ("Ann\u3164", "Ann 2"),  # Hangul filler
         ("A\ufe0fnn", "Ann 2"),  # variation selector
@@ -528,9 +531,9 @@ def test_a_taken_name_gets_a_number(ctx):
         ("OPERATOR\u115f", "OPERATOR 2"),
     ],
 )
-def test_a_name_that_looks_like_another_gets_a_number(ctx, name, kept):
+def test_a_name_that_looks_like_another_gets_a_number(ctx, name, stored_name):
     add_person(ctx.db, "Ann")
-    assert add_person(ctx.db, name).name == kept
+    assert add_person(ctx.db, name).name == stored_name
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Labelling that is open to all: the page brings a signed random name; a name without its signature is refused."""
+"""Public labelling: the page contains a signed random name; a name without its signature is refused."""
 
 import json
 import re
@@ -66,13 +66,13 @@ def browser(lab, url="http://lab.example"):
 
 
 def named(lab, client):
-    """The signed name that comes with the page, and the name in it."""
+    """The signed name in the page, and the name without the signature."""
     (signed,) = META.findall(client.get("/").text)
     return signed, lab.access.name_from_token(signed)
 
 
 def newcomer(lab):
-    """(cookies, name) of somebody new."""
+    """(cookies, name) of a new visitor."""
     signed, name = named(lab, browser(lab))
     return {lab.access.page_cookie_name: signed}, name
 
@@ -104,12 +104,12 @@ def test_the_page_brings_a_name_which_a_browser_keeps(lab):
     signed, name = named(lab, client)
     assert re.fullmatch(r"visitor-[0-9a-f]{12}", name)
     (signed_first,) = META.findall(answer.text)
-    assert lab.access.name_from_token(signed_first) == name  # the second time it came by the cookie
+    assert lab.access.name_from_token(signed_first) == name  # the second time it comes from the cookie
     assert client.cookies[lab.access.page_cookie_name] == signed
-    kept = answer.headers.get_list("set-cookie")
-    assert kept[0] == "other=1"
-    assert "Max-Age=2592000; HttpOnly; SameSite=Lax" in kept[1]
-    assert answer.headers["cache-control"] == "private, no-cache"  # no cache on the way gives it to somebody else
+    set_cookies = answer.headers.get_list("set-cookie")
+    assert set_cookies[0] == "other=1"
+    assert "Max-Age=2592000; HttpOnly; SameSite=Lax" in set_cookies[1]
+    assert answer.headers["cache-control"] == "private, no-cache"  # no cache passes it to another visitor
     assert named(lab, browser(lab))[1] != name
     stated = replace(lab, access=replace(lab.access, public_url="https://lab.example/"))
     assert "SameSite=None; Secure; Partitioned" in browser(stated).get("/").headers.get_list("set-cookie")[1]
@@ -156,33 +156,33 @@ def test_no_random_name_on_a_local_lab_and_where_labelling_needs_a_code(ctx, lab
         answer = browser(other).get("/")
         assert "lab-visitor" not in answer.text
         assert answer.headers.get_list("set-cookie") == ["other=1"]
-        assert ("lab-guest" in answer.text) is (other is not ctx)  # on a lab of one's own everybody is the operator
+        assert ("lab-guest" in answer.text) is (other is not ctx)  # on a local lab everybody is the operator
 
 
 def test_the_login_cookie_counts_more_than_the_page_cookie(lab, handle_event_with):
-    mine, _ = newcomer(lab)
+    cookies, _ = newcomer(lab)
     ann = lab.access.cookie_value(Visitor(Role.LABELLER, add_person(lab.db, "Ann").name))
-    handle_event_with(mine | {lab.access.login_cookie_name: ann})
+    handle_event_with(cookies | {lab.access.login_cookie_name: ann})
     assert lab.visitor() == Visitor(Role.LABELLER, "Ann")
-    assert lab.annotator_name(mine[lab.access.page_cookie_name]) == "Ann"  # also on a page from before
-    handle_event_with(mine | {lab.access.login_cookie_name: f"{ann}x"})
+    assert lab.annotator_name(cookies[lab.access.page_cookie_name]) == "Ann"  # also on a page loaded before
+    handle_event_with(cookies | {lab.access.login_cookie_name: f"{ann}x"})
     assert lab.visitor().name.startswith(VISITOR_PREFIX)
 
 
 @pytest.fixture
 def victim(lab, handle_event_with):
-    """(name, pair): somebody who voted on a pair and sees another."""
-    mine, name = newcomer(lab)
-    handle_event_with(mine)
+    """(name, pair): a visitor who voted on a pair and sees another one."""
+    cookies, name = newcomer(lab)
+    handle_event_with(cookies)
     pair = vote(lab)
     yield name, pair
-    assert votes(lab, name) == [(pair, "tie")]  # whatever the others tried
-    handle_event_with(mine)
+    assert votes(lab, name) == [(pair, "tie")]  # after all attempts of others
+    handle_event_with(cookies)
     assert send(lab, "undo", "")["notice"] == "Your last answer was undone."
 
 
 def try_everything(lab, token):
-    """Everything that a page may try with a token as its annotator: each must be refused. Returns the messages."""
+    """Send all kinds of requests with a token as the annotator: each must be refused. Returns the messages."""
     messages = []
     tries = [
         (name, {"pair_id": 1, "choice": "left", "uuid": "stolen", "vote_id": 1, "is_gold": True})
@@ -205,41 +205,41 @@ def test_a_name_without_a_signature_is_refused(lab, victim, handle_event_with):
 
 def test_a_visitor_with_a_cookie_cannot_act_under_another_name(lab, victim, handle_event_with):
     name, pair = victim
-    mine, me = newcomer(lab)
-    handle_event_with(mine)
+    cookies, own_name = newcomer(lab)
+    handle_event_with(cookies)
     assert send(lab, "undo", name)["notice"] == "There is nothing to undo."
     assert "was not given to you" in send(lab, "vote", name, pair_id=pair, choice="left", uuid="x")["notice"]
     assert "was deleted or undone" in send(lab, "amend", name, vote_id=1, choice="left", uuid="y")["notice"]
     assert voting.recent_votes(lab, lab.require_annotator(name)) == []
-    assert lab.require_annotator(name) == me
+    assert lab.require_annotator(name) == own_name
 
 
-@pytest.mark.parametrize("where", ["cookie", "page"])
-def test_forged_tampered_and_foreign_tokens_are_refused(lab, victim, handle_event_with, where):
+@pytest.mark.parametrize("place", ["cookie", "page"])
+def test_forged_tampered_and_foreign_tokens_are_refused(lab, victim, handle_event_with, place):
     name, _ = victim
     signed = lab.access.cookie_value(Visitor(Role.VIEWER, name))
     body, signature = signed.rsplit(".", 1)
     foreign = multi_user_access(lab.home / "other", open_to_all=True)
-    mine = lab.access.cookie_value(Visitor(Role.VIEWER, "visitor-000000000000"))
-    my_body, my_signature = mine.rsplit(".", 1)
+    own_token = lab.access.cookie_value(Visitor(Role.VIEWER, "visitor-000000000000"))
+    own_body, own_signature = own_token.rsplit(".", 1)
     for forged in (
         foreign.cookie_value(Visitor(Role.VIEWER, name)), f"{body}.", f"{body}.{signature[:-1]}", f"{signed}0", body,
-        f"{body}.{my_signature}", f"{my_body}.{signature}", "\ud800.\ud800", "é.é", ".", name, '["viewer", "x"]',
+        f"{body}.{own_signature}", f"{own_body}.{signature}", "\ud800.\ud800", "é.é", ".", name, '["viewer", "x"]',
     ):  # fmt: skip
         handle_event_with(
-            {lab.access.page_cookie_name: forged, lab.access.login_cookie_name: forged} if where == "cookie" else None
+            {lab.access.page_cookie_name: forged, lab.access.login_cookie_name: forged} if place == "cookie" else None
         )
         try_everything(lab, forged)
         assert lab.visitor() == Visitor(Role.LABELLER)
-    for nothing in (None, 7, [signed], {"name": name}):
-        assert lab.access.name_from_token(nothing) == ""
+    for invalid in (None, 7, [signed], {"name": name}):
+        assert lab.access.name_from_token(invalid) == ""
     client = browser(lab)
     client.cookies.set(lab.access.page_cookie_name, foreign.cookie_value(Visitor(Role.VIEWER, name)))
     assert named(lab, client)[1] not in ("", name)  # a new visitor, with a new name
 
 
 def test_a_login_cookie_sent_by_the_page_is_refused(lab, handle_event_with):
-    """Their cookie is one that scripts cannot read; it counts as a cookie alone."""
+    """Scripts cannot read this cookie, so it is valid only as a cookie."""
     handle_event_with()
     add_person(lab.db, "Ann")
     for visitor in (Visitor(Role.LABELLER, "Ann"), Visitor(Role.OPERATOR, OPERATOR_NAME)):
@@ -247,12 +247,12 @@ def test_a_login_cookie_sent_by_the_page_is_refused(lab, handle_event_with):
 
 
 def test_a_random_name_does_not_label_once_a_code_is_needed(lab, ctx, handle_event_with):
-    mine, name = newcomer(lab)
+    cookies, name = newcomer(lab)
     closed = ctx.as_multi_user(open_to_all=False)
     assert closed.access.key == lab.access.key
-    handle_event_with(mine)
+    handle_event_with(cookies)
     assert closed.visitor() == Visitor(Role.VIEWER, name)
-    for signed in (*mine.values(), ""):
+    for signed in (*cookies.values(), ""):
         assert closed.annotator_or_empty(signed) == ""
         assert send(closed, "opened", signed)["pair"] is None
 
@@ -272,15 +272,15 @@ def test_a_program_never_has_the_name_of_a_person(lab, victim, handle_event_with
 
 def test_only_signed_names_are_present(lab, handle_event_with):
     PRESENCE._last_seen.clear()
-    mine, name = newcomer(lab)
-    handle_event_with(mine)
+    cookies, name = newcomer(lab)
+    handle_event_with(cookies)
     label.touch_presence(lab, lab.annotator_or_empty("somebody"))
     assert PRESENCE.names() == [name]
 
 
 def test_the_screen_shows_only_registered_names(lab, handle_event_with):
-    mine, _ = newcomer(lab)
-    handle_event_with(mine)
+    cookies, _ = newcomer(lab)
+    handle_event_with(cookies)
     assert send(lab, "opened", "")["you"] == {"name": "", "role": "labeller"}
     handle_event_with(
         {lab.access.login_cookie_name: lab.access.cookie_value(Visitor(Role.LABELLER, add_person(lab.db, "Ann").name))}

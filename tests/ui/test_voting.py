@@ -1,4 +1,4 @@
-"""Strength, notes, changed votes and hidden repeats; labelling rules; the API for programs."""
+"""Strength, notes, changed votes, hidden repeats, labelling rules, and the API for programs."""
 
 import shutil
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ def ctx(tmp_path):
 
 
 def cast(ctx, annotator="ann", **payload):
-    """Vote on the pair that is shown to somebody."""
+    """Vote on the pair that is shown to a person."""
     pair_id, choice = label.state(ctx, annotator)["pair"]["id"], payload.get("choice", "left")
     answer = {"uuid": f"{pair_id}-{choice}-{len(payload)}", "pair_id": pair_id, "choice": "left"} | payload
     return voting.cast_vote(ctx, parse_payload(voting.VotePayload, answer), annotator)
