@@ -199,7 +199,7 @@ def reinforce_weights(
 
 
 def rloo_advantages(scores: Tensor) -> Tensor:
-    """Leave-one-out: each sample's score less the mean of the *other* samples for the same prompt.
+    """Leave-one-out: each sample's score minus the mean of the *other* samples for the same prompt.
 
     Args:
         scores: (P, G) float, G >= 2 samples of each of P prompts (penalties included).
@@ -217,7 +217,7 @@ def rloo_advantages(scores: Tensor) -> Tensor:
 
 
 def grpo_advantages(scores: Tensor, *, scale: bool = True) -> Tensor:
-    """Each sample's score less its group's mean, over the group's standard deviation (+ 1e-4).
+    """Each sample's score minus its group's mean, divided by the group's standard deviation (+ 1e-4).
 
     Args:
         scores: (P, G) float, G >= 2 samples of each of P prompts.

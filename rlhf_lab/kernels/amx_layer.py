@@ -291,7 +291,7 @@ def create_amx_layer(
     weights: Sequence[Tensor], bias: Tensor | None, norms: tuple[Tensor, Tensor],
     dims: tuple[int, int, int, tuple[float, float]],
 ) -> AmxLayer | None:  # fmt: skip
-    """The layer with these frozen weights (see `TiledWeights`); None where the machine or the sizes do not allow it."""
+    """The layer with these frozen weights (see `TiledWeights`); None if the machine or the sizes do not allow it."""
     if not available(weights[0].dtype) or not all(map(supports_weight, weights)):
         return None
     return AmxLayer(TiledWeights(weights, bias, norms, dims))

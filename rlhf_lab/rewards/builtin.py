@@ -26,13 +26,13 @@ def length_window(min_words: int, max_words: int) -> RewardFunction:
 
 
 def regular_expression(pattern: str) -> RewardFunction:
-    """1 where the pattern occurs in the response, else 0."""
+    """1 if the pattern occurs in the response, else 0."""
     compiled = re.compile(pattern)
     return lambda _, response: float(compiled.search(response) is not None)
 
 
 def valid_json(_: str, response: str) -> float:
-    """1 where the whole response is a JSON object or array, else 0."""
+    """1 if the whole response is a JSON object or array, else 0."""
     try:
         value = json.loads(response, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -52,7 +52,7 @@ def repetition(_: str, response: str) -> float:
 
 
 def arithmetic(prompt: str, response: str) -> float:
-    """1 where the last number of the response is the result of the last exercise in the prompt, like "3 + 4"; else 0."""
+    """1 if the last number of the response is the result of the last exercise in the prompt, like "3 + 4"; else 0."""
     exercises = EXERCISE.findall(prompt)
     if not exercises:
         raise ValueError('the prompt has no exercise like "3 + 4": choose the prompt set arithmetic')

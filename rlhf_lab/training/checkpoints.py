@@ -37,7 +37,7 @@ RESUMABLE_CHECKPOINTS = 2
 def save_checkpoint(
     run_path: Path, adapters: Adapters, adapter: str, tensors: dict[str, Tensor], numbers: dict[str, Any]
 ) -> Path:
-    """Write the checkpoint of `numbers["step"]`; replaces one of that step. Raises TrainingError when the disk is full."""
+    """Write the checkpoint of `numbers["step"]`; replaces one of that step. Raises TrainingError if the disk is full."""
     target = checkpoint_folder(run_path, int(numbers["step"]))
     try:
         with atomic_folder(target) as folder:
@@ -58,7 +58,7 @@ def save_checkpoint(
 
 
 def load_latest(run_path: Path, *, recover: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Tensors and numbers of the newest intact checkpoint that can be resumed; None where there is none.
+    """Tensors and numbers of the newest intact checkpoint that can be resumed; None if there is none.
 
     recover: first clean up writes that a crash interrupted. With several processes, only the main process does
     this, before the others call.

@@ -1,7 +1,7 @@
 """Supervised fine-tuning: an adapter learns given responses to given prompts.
 
-For models that do not answer prompts yet. The result is an adapter, or, merged into the weights, a model folder that policy,
-reference and reward model start from, so that the KL is measured from there.
+For models that do not answer prompts yet. The result is an adapter, or a model folder with the adapter merged into the weights.
+Policy, reference and reward model then start from this folder, so the KL is measured relative to it.
 """
 
 from collections.abc import Callable, Sequence
@@ -118,7 +118,7 @@ def _batch_backward(
 
 
 def _micro_batch_backward(backbone: Backbone, batch: Batch, token_count: float) -> float:
-    """The share of one micro-batch in the loss. Frees its graph on return (see policy/update.py)."""
+    """One micro-batch's share of the loss. Frees its graph on return (see policy/update.py)."""
     loss = response_loss(backbone, batch, token_count)
     loss.backward()
     return float(loss.detach())
@@ -139,8 +139,8 @@ def check_mergeable(backbone: Backbone) -> None:
 
 def _half_precision_error(name: str, dtype: torch.dtype) -> ModelError:
     return ModelError(
-        f"{name} cannot take the update into its weights: {dtype} would round it away. Load the model in float32, or keep "
-        "the adapter beside it."
+        f"the adapter cannot be merged into {name}: {dtype} would round its update away. Load the model in float32, or keep "
+        "the adapter as a separate file."
     )
 
 

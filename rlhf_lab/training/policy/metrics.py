@@ -78,7 +78,7 @@ class UpdateStats:
 
     @property
     def max_first_ratio_deviation(self) -> float:
-        """Largest |ratio - 1| before the first update; 0 where the policy was not updated."""
+        """Largest |ratio - 1| before the first update; 0 if the policy was not updated."""
         return 0.0 if self.first_ratio_deviation is None else float(self.first_ratio_deviation)
 
     @property
@@ -99,7 +99,7 @@ class UpdateStats:
         self.update_count += 1
 
     def approx_kl_since(self, first_update: int) -> float:
-        """Mean over the updates from index `first_update` on; 0 where there are none."""
+        """Mean over the updates from index `first_update` on; 0 if there are none."""
         values = [row["approxkl"].double() for row in self.history[first_update:]]
         return float(torch.stack(values).mean()) if values else 0.0
 
@@ -119,7 +119,7 @@ class UpdateStats:
         return any(name in row for row in self.history)
 
     def mean(self, name: str) -> float:
-        """Mean over the updates that have it, NaN if one of them is; 0 where none has it."""
+        """Mean over the updates that have it, NaN if one of them is; 0 if none has it."""
         values = [row[name].double() for row in self.history if name in row]
         return float(torch.stack(values).mean()) if values else 0.0
 

@@ -73,7 +73,7 @@ class PolicyModel:
     def compute_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(B, R) values, from a separate forward pass, and (B,) the value of the state after the last token.
 
-        The gradient reaches the head, and the critic's adapter where there is one, but never the policy's adapter.
+        The gradient reaches the head, and the critic's adapter if there is one, but never the policy's adapter.
         """
         has_own_trunk = self.value_trunk == "critic"
         with (

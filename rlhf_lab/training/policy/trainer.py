@@ -148,7 +148,7 @@ class PolicyTrainer:
 
     @property
     def scorer(self) -> Scorer:
-        """Raises TrainingError where the task has none."""
+        """The task's scorer. Raises TrainingError if it has none."""
         if self.task.scorer is None:
             raise TrainingError("nothing scores the responses. Give the task a scorer, or call `step` with scores.")
         return self.task.scorer
@@ -305,7 +305,7 @@ class PolicyTrainer:
     ) -> Rollout:  # fmt: skip
         """Log-probabilities, values, KL, rewards and advantages of a batch, before any update.
 
-        ref_logprobs: (B, R) of the reference where they are known.
+        ref_logprobs: (B, R) of the reference, if they are known.
         """
         state, config = self.state, self.state.config
         score_scale = state.score_moments.update(scores) if config.scale_scores else 1.0
@@ -330,7 +330,7 @@ class PolicyTrainer:
     def samples(self) -> list[Sample]:
         """Responses to the fixed prompts, always with the same random numbers.
 
-        Only the main process returns them; where the backbone is sharded, the others take part in the forward passes.
+        Only the main process returns them; if the backbone is sharded, the others take part in the forward passes.
         """
         prompts = list(self.task.sample_prompts)
         if not prompts or not (self.state.distributed.is_main_process or self.backbone.shards):
@@ -356,7 +356,7 @@ def add_critic(adapters: Adapters, head: ValueHead, scorer: object, config: Poli
 
     The initial value of a state is then the reward head applied to that state; with mean pooling (last_weight 0) the mean of the
     values over a response is its score.
-    Raises TrainingError where there is no reward model with an adapter to copy.
+    Raises TrainingError if there is no reward model with an adapter to copy.
     """
     if config.critic_init == "fresh":
         seed = derive_seed(config.seed, "critic")

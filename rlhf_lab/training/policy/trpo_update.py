@@ -54,7 +54,7 @@ class NaturalGradientStep:
         self.fisher_tokens = loss_denominators(rollout, self.fisher_batches).tokens
 
     def apply(self, stats: UpdateStats) -> LineSearchResult:
-        """Update the parameters. Raises SelfCheckError where the ratios before the step are not 1."""
+        """Update the parameters. Raises SelfCheckError if the ratios before the step are not 1."""
         gradient, loss = self.surrogate_gradient(stats)
         dtype = self.policy.backbone.model.dtype
         check_first_ratio(stats.max_first_ratio_deviation, dtype, self.state.steps_done + 1)

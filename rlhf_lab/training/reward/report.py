@@ -34,13 +34,13 @@ class RewardReport:
     Wilson interval. A fitted head holds out every prompt once, an adapter some prompts.
 
     adapter: the fitted head and the adapter on the same held-out labels ("labels", "head_accuracy", "adapter_accuracy",
-    "head_loss", "adapter_loss" in nats a label), and whether the adapter is "used"; None where they were not compared.
+    "head_loss", "adapter_loss" in nats per label), and whether the adapter is "used"; None if they were not compared.
 
     calibration: [mean confidence, accuracy, count] of each bin of held-out labels, least confident first.
     expected_calibration_error: mean difference of confidence and accuracy, weighted by count.
     disagreements: {"index": of the comparison, "probability": of its label}, held out and below 0.5, the worst first.
     agreement: among pairs that were labelled more than once, the fraction of equal labels and the number of label pairs.
-    epochs: of the final fit; fewer than configured with early stopping, or where the adapter does not help. indistinguishable:
+    epochs: of the final fit; fewer than configured with early stopping, or if the adapter does not help. indistinguishable:
     labels that were left out because the model reads the same tokens for both texts; `labels` and `ties` do not count them.
     """
 

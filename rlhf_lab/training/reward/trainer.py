@@ -108,7 +108,7 @@ def check_labels(comparisons: Sequence[Comparison]) -> None:
 
 
 class _UpdateCounter:
-    """Counts the updates of all fits and knows the current one."""
+    """Counts the updates of all fits, and stores which fit is current."""
 
     def __init__(self, on_update: FitUpdateCallback | None, total_updates: int) -> None:
         self.on_update, self.total_updates = on_update, total_updates
@@ -121,7 +121,7 @@ class _UpdateCounter:
 
 
 def _update_count(task: RewardTask, split: Split | None) -> int:
-    """Updates of all fits, if the adapter is used."""
+    """The number of updates of all fits, if the adapter is used."""
     epochs = task.config.epochs
     validation = task.update_count(len(split.train), epochs) if split is not None else 0
     return validation + task.update_count(len(task.distinguishable), epochs)
@@ -134,7 +134,7 @@ def _predict_by_left_out_prompts(task: RewardTask) -> tuple[list[HeldOutPredicti
 
 
 def _final_fit_metrics(task: RewardTask, model: RewardModel, losses: list[float]) -> dict[str, Any]:
-    """The report fields that the final model gives, on its own labels and on the reference samples."""
+    """The fields of the report that describe the final model, on its training labels and on the reference samples."""
     decided = [i for i in task.distinguishable if not task.comparisons[i].tie]
     chosen, rejected, reference = task.final_scores(model, decided)
     return {

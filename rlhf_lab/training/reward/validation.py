@@ -1,4 +1,4 @@
-"""Whether a LoRA adapter predicts labels of prompts that it did not see better than the fitted head that it starts from."""
+"""Decides whether a LoRA adapter is used: whether it predicts labels of unseen prompts better than the fitted head alone."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,21 +12,21 @@ from rlhf_lab.training.reward.head_init import assign_folds
 from rlhf_lab.training.reward.report import HeldOutPrediction, held_out_metrics, log_losses
 from rlhf_lab.training.reward.task import REWARD_TRAINING_ADAPTER, FitSpec, RewardTask
 
-#: Nats a label. Less is not worth a slower model, and an accuracy that is known from the held-out labels alone.
+#: Nats per label. A smaller gain is not worth a slower model whose accuracy is measured on the held-out labels only.
 MIN_GAIN = 0.02
-#: Predictions of the held-out labels, by the epochs that the adapter was trained; 0: the fitted head.
+#: Predictions of the held-out labels, by the number of epochs that the adapter was trained; 0: the fitted head.
 PredictionsByEpoch = Mapping[int, list[HeldOutPrediction]]
 
 
 class Split(NamedTuple):
-    """Indices of the comparisons that an adapter is validated with."""
+    """Indices of the comparisons on which an adapter is trained and validated."""
 
     train: list[int]
     held_out: list[int]
 
 
 def split_labels(task: RewardTask) -> Split | None:
-    """One in `folds` prompts is held out; None where there is nothing to compare."""
+    """Hold out one in `folds` prompts. None if there is nothing to compare."""
     indices, config = task.distinguishable, task.config
     groups = [task.comparisons[i].group for i in indices]
     folds = min(config.folds, len(set(groups)))
@@ -39,7 +39,7 @@ def split_labels(task: RewardTask) -> Split | None:
 
 
 def validate(task: RewardTask, split: Split, on_loss: Callable[[float], None]) -> dict[int, list[HeldOutPrediction]]:
-    """Predictions of the held-out labels by epochs trained: 0 (the fitted head) and all, or each with early stopping."""
+    """Predictions of the held-out labels after 0 (the fitted head) and all epochs; with early stopping after each epoch."""
     config = task.config
     predictions: dict[int, list[HeldOutPrediction]] = {}
     if config.warm_start:
@@ -59,9 +59,10 @@ def validate(task: RewardTask, split: Split, on_loss: Callable[[float], None]) -
 def choose_epochs(
     predictions_by_epoch: PredictionsByEpoch, comparisons: Sequence[Comparison], config: RewardConfig
 ) -> int:
-    """Those with the lowest mean log-loss on held-out labels; without any those of the config.
+    """The number of epochs with the lowest mean log-loss on held-out labels; without such labels, that of the config.
 
-    An adapter must be better than the fitted head by more than MIN_GAIN and the standard error of the mean difference.
+    With warm_start, 0 (the fitted head alone) unless the adapter is better by more than MIN_GAIN and the standard error of the
+    mean difference.
     """
     if not predictions_by_epoch:
         return config.epochs
@@ -77,9 +78,9 @@ def choose_epochs(
 def compare_with_head(
     predictions_by_epoch: PredictionsByEpoch, comparisons: Sequence[Comparison], epochs: int
 ) -> dict[str, Any] | None:
-    """Fitted head and adapter on the same held-out labels; None where they were not compared.
+    """Compare fitted head and adapter on the same held-out labels; None if that is not possible.
 
-    epochs: chosen; 0: the adapter is not used, and is compared after all of its epochs.
+    epochs: the chosen number; for 0 the adapter is not used, and is compared after all its epochs.
     """
     trained = epochs or max(predictions_by_epoch, default=0)
     if trained not in predictions_by_epoch or 0 not in predictions_by_epoch or trained == 0:

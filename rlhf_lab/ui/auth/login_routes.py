@@ -190,7 +190,7 @@ class PasswordLogin:
 
 
 async def _read_form(request: Request) -> dict[str, str] | None:
-    """The fields of a form; None where it is too long."""
+    """The fields of a form; None if it is too long."""
     body = await read_body(request, MAX_FORM_BYTES)
     if body is None:
         return None

@@ -236,7 +236,7 @@ def multi_user_access(
 ) -> Access:
     """The access of a lab that other computers can reach. open_to_all: labelling needs no code.
 
-    The join code is RLHF_LAB_JOIN_CODE, or one kept in the home. Raises StoreError where the home cannot be written.
+    The join code is RLHF_LAB_JOIN_CODE, or one kept in the home. Raises StoreError if the home cannot be written.
     """
     keys = _load_or_create_keys(home)
     return Access(

@@ -103,7 +103,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
 
 class RunRowCache:
-    """The rows of the list, computed again only where the run changed."""
+    """The rows of the list, computed again only if the run changed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -53,7 +53,7 @@ class ChangeMarker(TypedDict):
 
 
 class SelfChecks(TypedDict):
-    """The largest deviation of a step's first ratios from 1, and the KL of the first step; None where not measured."""
+    """The largest deviation of a step's first ratios from 1, and the KL of the first step; None if not measured."""
 
     max_first_ratio_deviation: float | None
     first_step_kl: float | None
