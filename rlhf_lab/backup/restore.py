@@ -96,7 +96,7 @@ def put_in_place(home: Path, folder: Path) -> Path | None:
     except OSError as error:
         raise StoreError(
             f"The files could not be put in place in {home} ({error.strerror or error}). Nothing is lost: the new ones are in "
-            "the home, too. Free some disk space; the next start of the lab goes on."
+            "the home, too. Free some disk space; the next start of the lab completes the restore."
         ) from error
 
 

@@ -83,7 +83,7 @@ class RunStatus(StrEnum):
     FAILED = "failed"
 
 
-#: A run in one of these cannot be deleted.
+#: Runs with one of these statuses cannot be deleted.
 ACTIVE_RUN_STATUSES = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED)
 
 
@@ -105,7 +105,7 @@ class JobStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-#: A job in one of these has no result yet.
+#: Jobs with one of these statuses have no final result yet.
 UNFINISHED_JOB_STATUSES = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 

@@ -47,7 +47,7 @@ ALGORITHMS: dict[Algorithm, dict[str, Any]] = {
 }
 #: Algorithms whose loss or reward contains beta.
 BETA_ALGORITHMS = (*ONLINE_ALGORITHMS, "dpo")
-#: Algorithms that sample what they learn from.
+#: Algorithms that are trained on texts sampled during the run.
 SAMPLING_ALGORITHMS = (*ONLINE_ALGORITHMS, "rejection")
 
 

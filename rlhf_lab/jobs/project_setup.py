@@ -234,7 +234,7 @@ def pick_project(db: Database, project_id: int | None) -> Project:
 
 
 def _first_project(db: Database) -> Project:
-    """Created once, even if several threads of a page need it at the same time."""
+    """The current project, or a new one, which is created only once even if several threads of a page need it."""
     with _FIRST_PROJECT_LOCK:
         return current_project(db) or new_project(db)
 

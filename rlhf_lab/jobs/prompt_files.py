@@ -75,7 +75,7 @@ def _without_margins(prompt: str) -> str:
 
 
 class _InvalidRow:
-    """Why a row holds no prompt."""
+    """The reason why a row has no prompt."""
 
     def __init__(self, message: str) -> None:
         self.message = message
@@ -90,7 +90,7 @@ def _invalid_reason(prompt: "str | _InvalidRow") -> str:
 
 
 def _parse_lines(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
-    """`\\n` within a line is a line break."""
+    """One prompt per line. `\\n` written within a line is a line break."""
     for number, line in enumerate(text.split("\n"), 1):
         yield number, line.strip().replace("\\n", "\n")
 
