@@ -159,8 +159,8 @@ def check_reference_count(sample_count: int) -> None:
     """Raises ConfigError if there are too few reference samples for a standard deviation."""
     if sample_count < 2:
         raise ConfigError(
-            "a reward model's scores are scaled by their standard deviation on texts of the base model, and there are "
-            f"{sample_count} of these. Give at least 2."
+            "a reward model's scores are scaled by their standard deviation on reference texts of the base model, of which "
+            f"there are {sample_count}. Give at least 2."
         )
 
 
