@@ -267,9 +267,9 @@ def test_the_model_option_selects_the_project(tmp_path, served, capsys, monkeypa
     assert serve.main([*home, "--model", "someone/small"]) == 0
     assert served[-1].project.model == "someone/small"
     assert len(served[-1].project.model_hash) == 64  # its files are here
-    said = capsys.readouterr()
-    assert "Downloading someone/small, 0 MB" in said.out
-    assert said.err == ""
+    printed = capsys.readouterr()
+    assert "Downloading someone/small, 0 MB" in printed.out
+    assert printed.err == ""
 
 
 def test_the_system_prompt_selects_the_project_too(tmp_path, served, capsys):

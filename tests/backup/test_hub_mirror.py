@@ -281,7 +281,7 @@ def test_a_repository_of_something_else_is_refused(home, hub):
 
 
 @pytest.mark.parametrize("name", ["lab", "a/b/c", "/lab", ""])
-def test_names_that_are_none(name):
+def test_invalid_repository_names_are_refused(name):
     with pytest.raises(ConfigError, match="Write OWNER/NAME"):
         HubRepository(name)
 

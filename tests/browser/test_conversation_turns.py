@@ -98,7 +98,7 @@ def test_examples_and_earlier_labels(lab, open_page):
     page = open_screen(lab, open_page, "Label", viewport=SIZES["phone"])
     page.wait_for_selector(".lab-label[data-open]")
     page.keyboard.press("1")
-    expect(page.locator("[data-count]")).to_have_attribute("data-count", "2")  # the reply draws the list anew
+    expect(page.locator("[data-count]")).to_have_attribute("data-count", "2")  # the reply redraws the list
     page.click("summary:has-text('Your earlier labels')")
     article = page.locator(".earlier article")
     expect(article).to_have_count(1)

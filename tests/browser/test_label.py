@@ -364,7 +364,7 @@ def test_hostile_and_long_texts_are_inert_and_legible(lab, open_page, text):
         page.set_viewport_size({"width": 390, "height": 844})
         for name in ("left", "right", "tie", "both_bad", "skip", "undo", "redo"):
             expect(page.locator(f"[data-do={name}]")).to_be_in_viewport(ratio=1)
-        for name in ("left", "right"):  # each text scrolls by itself
+        for name in ("left", "right"):  # each text scrolls separately
             body = page.locator(f".side.{name} .lab-text")
             assert body.evaluate("node => { node.scrollTop = 1e6; return node.scrollTop; }") > 1000
             assert body.bounding_box()["height"] >= 60

@@ -202,7 +202,7 @@ def test_unanswered_change_is_sent_again_with_its_note(lab, open_page):
     ("name", "label"),
     [("undo", "Undo"), ("redo", "Redo"), ("judge", "Judge labels 40 more"), ("reset", "Reset demo")],
 )
-def test_what_would_act_twice_is_not_sent_again_and_the_page_says_so(lab, open_page, name, label):
+def test_requests_that_would_act_twice_are_not_sent_again(lab, open_page, name, label):
     page = open_impatient_page(lab, open_page)
     press_key(page, "1")
     if name == "redo":
@@ -221,7 +221,7 @@ def test_what_would_act_twice_is_not_sent_again_and_the_page_says_so(lab, open_p
     ignore_lost_connection(open_page)
 
 
-def test_undo_that_was_done_without_a_reply_is_not_done_twice(lab, open_page):
+def test_an_undo_without_a_reply_is_not_done_twice(lab, open_page):
     page = open_impatient_page(lab, open_page)
     press_key(page, "1")
     pair = press_key(page, "2")

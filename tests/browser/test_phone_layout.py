@@ -60,7 +60,7 @@ def test_all_answers_are_visible_when_the_screen_opens(lab_with_pair, open_page,
         assert min(box["width"], box["height"]) >= 40, name  # for a thumb
     for name, other in (("left", "right"), ("right", "left")):
         body = page.locator(f".side.{name} .lab-text")
-        if kind == "long":  # each text scrolls by itself
+        if kind == "long":  # each text scrolls separately
             assert body.evaluate("node => { node.scrollTop = 200; return node.scrollTop; }") == 200
             assert body.bounding_box()["height"] >= 40
             assert page.locator(f".side.{other} .lab-text").evaluate("node => node.scrollTop") == (

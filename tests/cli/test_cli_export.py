@@ -136,7 +136,7 @@ def test_default_project_is_the_one_opened_last(lab, export):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize("kind", ["labels", "dataset"])
-def test_a_terminal_shows_a_progress_bar_which_nothing_else_does(lab, tmp_path, kind):
+def test_a_progress_bar_is_shown_only_on_a_terminal(lab, tmp_path, kind):
     import pty
 
     def output(*words, out):

@@ -61,7 +61,7 @@ for arguments in json.loads(sys.argv[1]):
 print("RESULT " + json.dumps(results), flush=True)
 """
 
-#: Queries a served page, in a process of its own because Gradio's client leaves sockets open.
+#: Queries a served page, in a separate process because Gradio's client leaves sockets open.
 CLIENT = """
 import json, os, sys, urllib.error, urllib.request
 from gradio_client import Client

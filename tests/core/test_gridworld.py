@@ -104,7 +104,7 @@ def test_advantage_is_against_the_policy_not_against_uniform_choice():
 @pytest.mark.parametrize("gamma", GAMMAS)
 @pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
 def test_gae_with_the_true_values_is_the_advantage_on_average(gamma, lam):
-    """Whatever lambda; with wrong values only lambda 1 is (the value then only shifts by a baseline)."""
+    """For any lambda; with wrong values only for lambda 1, where the value is only a baseline."""
     v, q = world.values_of(POLICY, gamma)
     true = (q - v[:-1].unsqueeze(-1))[torch.arange(world.HORIZON), PATHS.cells, PATHS.actions]
     first = PATHS.actions[:, 0]

@@ -171,7 +171,7 @@ def test_shaped_rewards_by_hand():
 
 @pytest.mark.parametrize("junk", [NAN, INF, 1e30])
 def test_score_is_added_once(junk):
-    """Each row sums to score - beta * sum(kl), whatever stands in padding and however long the row is."""
+    """Each row sums to score - beta * sum(kl), for any padding and any length."""
     generator = torch.Generator().manual_seed(5)
     lengths = [1, 2, 5, 7]
     kl_per_token = torch.randn(4, 7, dtype=torch.float64, generator=generator)
@@ -193,7 +193,7 @@ def test_score_in_equal_parts_by_hand():
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_every_estimator_from_logits(temperature):
-    """The sampled ones from the tokens' log-probabilities, "full" whatever the tokens; shifting all logits changes nothing."""
+    """The sampled ones from the tokens' log-probabilities, "full" for any tokens; shifting all logits changes nothing."""
     logits, ref_logits = f64([[LOGITS, REF_LOGITS]]), f64([[REF_LOGITS, LOGITS]])
     tokens = torch.tensor([[1, 3]])
     p, q = (softmax([x / temperature for x in row]) for row in (LOGITS, REF_LOGITS))

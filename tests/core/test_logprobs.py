@@ -100,7 +100,7 @@ def test_temperature_divides_the_logits(dtype, tolerance, temperature, grad):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_detached_entropy_logprobs_have_the_same_gradient_and_none_for_the_entropy(temperature):
-    """Against autograd through the plain formula; a weight of its own for every token, one logit impossible."""
+    """Against autograd through the plain formula, with a different weight for every token and one logit of -inf."""
     logits, tokens = random_logits(4, 9), torch.tensor([0, 8, 3, 3])
     logits[1, 2] = -math.inf
     weights, grads = torch.tensor([1.0, -2.0, 0.5, 0.0], dtype=torch.float64), []

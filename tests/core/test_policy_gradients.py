@@ -162,7 +162,7 @@ def test_the_adaptive_penalty_finds_a_step_within_its_bounds():
 
 
 def test_ptx_loss_by_hand():
-    """Logits log 1, log 3 at every place: word 1 costs log(4/3), word 0 log 4.
+    """Logits log 1, log 3 at every position: word 1 costs log(4/3), word 0 log 4.
 
     Text 0 1 1 0 padded on the left by one: predicted are 1, 1, 0 (not the first real token, which has nothing before it).
     """

@@ -58,7 +58,7 @@ def test_margin_is_subtracted_and_may_be_a_number():
 
 
 def test_tie_pulls_scores_together_whatever_its_margin():
-    """A tie at difference 0 costs log 2 and has no slope; a margin of NaN on it changes nothing."""
+    """A tie at difference 0 has loss log 2 and gradient 0; a margin of NaN on it changes nothing."""
     chosen, rejected = f64([0.7]).requires_grad_(), f64([0.7])
     loss = preference.bradley_terry_loss(chosen, rejected, margin=f64([NAN]), tie=torch.tensor([True]))
     loss.backward()

@@ -78,7 +78,7 @@ def test_the_fit_converges_with_wide_margins():
     assert np.abs(residual).max() < 1e-4
 
 
-def test_a_start_changes_the_way_not_the_fit():
+def test_the_start_point_does_not_change_the_fit():
     differences, ties = problem(rows=30, width=60)
     gram, targets = differences @ differences.T, PreferenceTargets(ties)
     from_zero = fit_dual(gram, targets, 0.5)

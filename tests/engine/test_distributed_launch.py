@@ -387,7 +387,7 @@ def test_insufficient_labels_are_refused_with_the_usual_message(lab):
 
 def test_a_run_that_cannot_start_has_an_error_message(lab):
     run_id = lab.run(processes=2, ptx_coef=0.1)
-    set_manifest(lab.db, run_id, {"ptx_texts": {"source": "mine.txt", "count": 3}})  # and the file is gone
+    set_manifest(lab.db, run_id, {"ptx_texts": {"source": "mine.txt", "count": 3}})  # and the file was deleted
     with pytest.raises(TrainingError, match="cannot be read"):
         distributed_launch.run_policy_worker(lab.folder, run_id)
     run = get_run(lab.db, run_id)

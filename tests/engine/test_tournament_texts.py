@@ -21,7 +21,7 @@ def play(lab, contestants, **changes):
 
 
 def log_ratio(lab, slot, prompt, tokens):
-    """log π - log π_base of one text, a row of its own, in float64 from the logits."""
+    """log π - log π_base of one text, computed alone, in float64 from the logits."""
     backbone, adapters = lab.worker.model_cache.load_project(lab.project)
     ids = torch.tensor([backbone.encode_prompt(prompt) + tokens])
     sums = []

@@ -1,5 +1,7 @@
-"""Tests of the package on the fake device: the same numbers as on the CPU, and few synchronisations. Run by
-tests/training/test_fake_device.py in a process of its own, since the device stays registered."""
+"""Tests of the package on the fake device: the same numbers as on the CPU, and few synchronisations.
+
+Run by tests/training/test_fake_device.py in a separate process, because the device stays registered.
+"""
 
 import device
 import pytest
@@ -16,7 +18,7 @@ from rlhf_lab.models.sampling.sampler import sample
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.sft import SFTConfig, encode_examples, train_sft
 
-#: All algorithms, and options of PPO with code of their own.
+#: All algorithms, and options of PPO with separate code.
 RUNS = {name: {"algorithm": name} for name in Algorithm.__args__} | {
     "critic": {"value_trunk": "critic", "value_warmup": 1},
     "detached": {"value_trunk": "detached", "bootstrap_cut": True},

@@ -37,7 +37,7 @@ def test_known_votes_are_skipped_in_either_text_order():
     assert assign(index_with_pair(Choice.FIRST), "ab", Choice.SECOND) is None
     assert assign(index_with_pair(Choice.TIE), "ab", Choice.TIE) is None
     index = index_with_pair(Choice.FIRST)
-    assert assign(index, "ab", Choice.FIRST).pair_id is None  # the other answer: a pair of its own
+    assert assign(index, "ab", Choice.FIRST).pair_id is None  # the other answer: a separate pair
     assert counts(index) == (0, 1, 0)
     assert assign(index, "ba") is None
     assert counts(index) == (1, 1, 0)
@@ -61,7 +61,7 @@ def test_source_and_strength_make_a_different_answer(options):
 def test_repeats_in_a_file_are_duplicates_except_under_another_pair_name():
     index = PairIndex()
     slots = [assign(index, "ab", pair=pair) for pair in ("1", "1", "2", "2")]
-    assert len(set(map(id, slots))) == 4  # a duplicate gets a pair of its own
+    assert len(set(map(id, slots))) == 4  # a duplicate gets a separate pair
     assert counts(index) == (0, 2, 0)
     assert assign(index, "ab", annotator="bob", pair="2") is slots[2]
     assert assign(index, "ab", Choice.TIE, pair="2") not in slots

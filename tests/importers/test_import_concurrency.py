@@ -138,7 +138,7 @@ def test_concurrent_imports_of_the_same_file_count_once(db, store, project, file
         gaps.todo += [
             lambda: save_import(other, parsed, ImportTarget(other_project.id)),
             *[None] * 5,
-        ]  # five gaps of its own
+        ]  # its five gaps
         gaps.todo += [lambda: counts.append(save_import(other, parsed, ImportTarget(project.id)))]
         result = save_import(db, parsed, ImportTarget(project.id))
     assert (counts[0].votes, counts[0].held) == (8, 4)

@@ -108,11 +108,11 @@ def test_numbers_that_no_reading_fits_get_none():
     assert fitting_readings(["0", "7"]) == []
 
 
-def test_beside_the_word_tie_no_number_is_a_tie():
+def test_with_the_word_tie_in_the_column_no_number_is_a_tie():
     assert fitting_readings(["0", "1", "tie"]) == ["0=first,1=second,tie=tie", "0=second,1=first,tie=tie"]
 
 
-def test_readings_that_differ_in_absent_numbers_are_one():
+def test_readings_that_differ_only_in_absent_numbers_are_merged():
     """With 2 alone, each known reading means the second text or a tie."""
     assert fitting_readings(["2"]) == ["1=first,2=second", "0=first,1=second,2=tie"]
 

@@ -370,7 +370,7 @@ def test_prompts_without_a_split_are_divided_among_themselves(tmp_path, files, c
 
 
 def test_new_prompts_of_an_import_keep_their_split_beside_those_without_one(db, project, files):
-    """With --use-prompts: the last of four without a split is for evaluation, whatever the splits of the others."""
+    """With --use-prompts: the last of four without a split is for evaluation, independent of the splits of the others."""
     splits = {"p0": "eval", "p1": None, "p2": "train", "p3": None, "p4": None, "p5": None, "p6": "train"}
     rows = [{"prompt": prompt, "split": split} | OWN_EXPORT for prompt, split in splits.items()]
     save_import(db, files.parse("own.jsonl", rows), ImportTarget(project.id, use_prompts=True))

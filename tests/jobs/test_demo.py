@@ -61,7 +61,7 @@ def sampled_pair(db, project):
 
 
 def label(db, project, name, count=1, source=Source.HUMAN):
-    """Votes of somebody on new pairs."""
+    """Votes of one annotator on new pairs."""
     return [
         cast_vote(db, Vote(f"vote {next(_numbers)}", sampled_pair(db, project).id, name, source, Choice.FIRST, True))
         for _ in range(count)

@@ -99,7 +99,7 @@ def test_it_starts_with_the_sixth_decided_label(db, project, texts):
 
 
 def test_it_learns_what_people_prefer(db, project, texts):
-    """The direction of the first feature: pairs that nobody has labelled are predicted, and the held-out accuracy says so."""
+    """It learns the direction of the first feature: unlabelled pairs are predicted, and the held-out accuracy is high."""
     model, p = InstantModel(db, project.id), texts.pairs(40)
     for pair in p[:30]:
         texts.vote(pair)
@@ -275,7 +275,7 @@ def test_a_round_is_followed_by_a_rest_of_twice_its_cpu_time(db, monkeypatch):
     assert waits == [0.5]
 
 
-def test_nothing_is_fitted_for_nobody_and_the_first_look_starts_a_fit(db, monkeypatch):
+def test_nothing_is_fitted_until_a_page_requests_the_figures(db, monkeypatch):
     """Votes of programs need no predictions. monotonic: 100 s, and later 131 s after the page asked for the figures."""
     service, clock = InstantReward(db), [100.0]
     monkeypatch.setattr(instant_reward.time, "monotonic", lambda: clock[0])

@@ -51,7 +51,7 @@ def test_a_lab_is_saved_where_the_form_says_and_after_a_restart_too(control, hub
     assert hub.is_private
     control.loop.run_once()
     assert "lab.db" in hub.commit()["files"]
-    assert mirror_of(home, {}).save() is False  # a page that starts now goes on from there
+    assert mirror_of(home, {}).save() is False  # a page that starts now continues with it
     control.loop.end()
     control.turn_off()
     assert (control.repository, control.has_token, mirror_of(home, {})) == ("", False, None)

@@ -108,7 +108,7 @@ def test_failures_are_told_at_once_and_tried_again_after_longer_and_longer_times
     mirror.errors = [HubUnavailableError("down")]
     change(mirror)
     clock.s += 40
-    assert run_for(loop, clock, 12) == [0, 6]  # after a save that succeeded the delays begin anew
+    assert run_for(loop, clock, 12) == [0, 6]  # after a successful save the delays start again
 
 
 def test_the_time_that_the_hub_asks_for_is_waited(mirror, clock):

@@ -34,7 +34,7 @@ def test_a_job_from_submit_to_done(db: Database, engine_id: int) -> None:
     assert done.updated_at >= done.created_at
 
 
-def test_the_oldest_of_the_wanted_kinds_is_claimed(db: Database, engine_id: int) -> None:
+def test_the_oldest_job_of_the_requested_kinds_is_claimed(db: Database, engine_id: int) -> None:
     first = queue.submit(db, SAMPLE, None, {})
     second = queue.submit(db, COMPLETE, None, {})
     third = queue.submit(db, SAMPLE, None, {})

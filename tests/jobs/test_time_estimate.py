@@ -72,7 +72,7 @@ STEP = 1 + 0.08 + 0.2 + 0.2
         ({"steps": 3}, 3 * STEP),
         ({"steps": 3, "epochs": 2}, 3 * (STEP + 0.2)),
         ({"steps": 3, "rollouts": 2}, 3 * 2 * STEP),
-        # values of an adapter of their own: read before the updates, and forward and backward in them
+        # values with a separate adapter: read before the updates, and forward and backward in them
         ({"steps": 3, "value_trunk": "critic"}, 3 * (STEP + 0.08 + 0.16)),
         ({"steps": 1, "ptx_coef": 1.0, "ptx_batch": 4}, STEP + 0.2),
         # the samples on screen before step 1 and after 2, 4 and 5: four responses in 1 s, scored in 0.08 s

@@ -1,6 +1,6 @@
-"""Whole layers in C against float64, and products with weights laid out, in sizes that fill their blocks and others.
+"""Fused layers in C against float64, and products with weights in tiles, in sizes that fill the blocks and others.
 
-By whatever this machine multiplies bfloat16 with: tiles, vectors or both.
+With all instructions for bfloat16 products of this machine: tiles, vectors or both.
 """
 
 import pytest

@@ -92,7 +92,7 @@ def model_of(folder, mode="uncertainty"):
 
 
 def test_uncertainty_is_how_far_the_members_differ(llama_folder):
-    """Against each member alone as a model of its own; the order of the texts is kept."""
+    """Against each member as a separate model; the order of the texts is kept."""
     model = model_of(llama_folder)
     texts = tiny_models.ragged(seed=3)
     alone = [RewardModel(model.backbone, model.adapters, "reward", head).scores(*texts) for head in model.head.heads]

@@ -192,7 +192,7 @@ def test_padding_by_hand():
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_repeated_prompts_are_read_once(folders, kind):
-    """Four rows with two alternating prompts of different lengths: each row as in a batch of its own."""
+    """Four rows with two alternating prompts of different lengths: each row as in a separate batch."""
     backbone, seen = tiny_models.load(folders[kind], torch.float64), []
     long, short, uniform = tiny_models.ids("the old king saw"), tiny_models.ids("moon"), tiny_models.seeded(4, 8)
     prompts = [long, short, list(long), short]

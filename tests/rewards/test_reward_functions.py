@@ -113,11 +113,11 @@ def test_labels():
         ("1.2.3*json", "no number"), ("9999*json", "weight"),
     ],
 )  # fmt: skip
-def test_terms_that_cannot_be(text, message):
+def test_invalid_terms_are_refused(text, message):
     with pytest.raises(ConfigError, match=message):
         parse_term(text)
 
 
-def test_a_term_twice():
+def test_a_repeated_term_is_refused():
     with pytest.raises(ConfigError, match="occurs twice"):
         check_terms([parse_term("json"), parse_term("2*json")])

@@ -84,7 +84,7 @@ def test_the_write_ahead_log_is_renamed_with_it(home: Path, tmp_path: Path) -> N
     assert renamed_files(killed) == [main, shm, wal]
 
 
-def test_one_renamed_in_the_same_second_is_not_overwritten(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_renamed_in_the_same_second_is_not_overwritten(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite.time, "strftime", lambda *_: "20260101T000000Z")
     home.mkdir()
     for content in (b"first " * 100, b"second " * 100, b"third " * 100):

@@ -265,10 +265,10 @@ from pathlib import Path
 from rlhf_lab.store import migrations, projects, sqlite
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import delete_project
-asked = []
+calls = []
 def dangling(connection):
-    asked.append(connection)
-    if len(asked) == 2:  # every table has been made anew
+    calls.append(connection)
+    if len(calls) == 2:  # every table has been rebuilt
         assert "AUTOINCREMENT" in connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = 'jobs'").scalar()
         os._exit(9)
     return set()

@@ -1,4 +1,4 @@
-"""The columns of votes in memory are those of the database after every kind of change, by whatever connection."""
+"""The vote columns in memory equal those of the database after every kind of change, by any connection."""
 
 import math
 from dataclasses import replace

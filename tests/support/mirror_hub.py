@@ -1,7 +1,7 @@
-"""A private dataset repository of a Hub, served from a folder on disk to the Hub's own client: commits with a parent, uploads,
+"""A private dataset repository of a Hub, served from a folder on disk to the real Hub client: commits with a parent, uploads,
 downloads of one commit, squashing. It can be slow, fail, limit the rate, and drop connections.
 
-A process of its own: python tests/support/mirror_hub.py FOLDER --port 8000 --fault-share 0.1 --slow 0.5
+As a separate process: python tests/support/mirror_hub.py FOLDER --port 8000 --fault-share 0.1 --slow 0.5
 """
 
 import argparse

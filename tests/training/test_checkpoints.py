@@ -162,7 +162,7 @@ class Crash(BaseException):
 
 @pytest.mark.parametrize("where", ["save_file", "file_sha256", "fsync_path", "rename"])
 def test_a_crash_at_any_point_leaves_the_last_checkpoint(llama_folder, tmp_path, where):
-    """Killed before the adapter, between the files, before the rename: the next start finds step 1, and can go on."""
+    """Killed before the adapter, between the files, before the rename: the next start finds step 1 and can continue."""
     run = new_run(tmp_path)
     adapters = adapters_in(llama_folder)
     save(run, adapters, 1)

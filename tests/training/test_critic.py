@@ -1,4 +1,4 @@
-"""Values with an adapter of their own, pretraining text, the exact KL, and the value after the last token."""
+"""Values with a separate adapter, pretraining texts, the exact KL, and the value after the last token."""
 
 import pytest
 import torch

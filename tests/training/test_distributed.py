@@ -11,7 +11,7 @@ from rlhf_lab.errors import ConfigError
 from rlhf_lab.training import distributed
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 
-#: One config a line of reductions: values and clipping; penalty and its KL; groups; critic of its own, exact KL and a warm-up;
+#: One config a line of reductions: values and clipping; penalty and its KL; groups; a separate critic, exact KL and a warm-up;
 #: pretraining text and the entropy's gradient; a minibatch too small for its micro-batches; updates beyond the limit of a budget.
 CASES = [
     {},

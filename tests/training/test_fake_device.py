@@ -1,4 +1,4 @@
-"""Runs the package on the fake device (tests/fake_device) in processes of their own, because the device stays registered."""
+"""Runs the package on the fake device (tests/fake_device) in separate processes, because the device stays registered."""
 
 import os
 import subprocess

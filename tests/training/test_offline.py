@@ -57,8 +57,8 @@ def test_dpo_follows_the_gradient_of_its_formula(gpt2_folder, unapplied, kind):
         trainer.state.config = trainer.state.config.replace(micro_batch=size)
         trainer.state.optimizer.zero_grad()
         metrics = preference_update(trainer.state, pairs, reference_sums(trainer.state, pairs))
-        for actual, wanted in zip(gradients(trainer), expected, strict=True):
-            torch.testing.assert_close(actual, wanted, rtol=1e-7, atol=1e-10)
+        for actual, exact in zip(gradients(trainer), expected, strict=True):
+            torch.testing.assert_close(actual, exact, rtol=1e-7, atol=1e-10)
         margins = [0.3 * (chosen - rejected).item() for chosen, rejected in ratios[:4]]
         assert metrics["loss/dpo_avg"] == pytest.approx(loss.item())
         assert metrics["rewards/margins"] == pytest.approx(sum(margins) / 4)
@@ -68,7 +68,7 @@ def test_dpo_follows_the_gradient_of_its_formula(gpt2_folder, unapplied, kind):
 
 
 def test_sft_follows_the_gradient_of_the_cross_entropy(gpt2_folder, unapplied):
-    """The mean over all response tokens, whatever the micro-batch."""
+    """The mean over all response tokens, for any micro-batch."""
     trainer = tiny_models.midway(gpt2_folder, "sft", torch.float64)
     loss, count = 0.0, sum(len(text.response) for text in trainer.texts)
     for prompt, response in trainer.texts:
@@ -83,8 +83,8 @@ def test_sft_follows_the_gradient_of_the_cross_entropy(gpt2_folder, unapplied):
         trainer.state.optimizer.zero_grad()
         metrics = imitation_update(trainer.state, trainer.texts)
         assert metrics["loss/sft_avg"] == pytest.approx(loss.item())
-        for actual, wanted in zip(gradients(trainer), expected, strict=True):
-            torch.testing.assert_close(actual, wanted, rtol=1e-7, atol=1e-10)
+        for actual, exact in zip(gradients(trainer), expected, strict=True):
+            torch.testing.assert_close(actual, exact, rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("algorithm", ["dpo", "sft"])
@@ -99,8 +99,8 @@ def test_the_weight_of_a_label_multiplies_its_loss(gpt2_folder, unapplied, monke
         losses.append(trainer.update_on_texts()[f"loss/{algorithm}_avg"])
         grads.append(gradients(trainer))
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
-    for actual, wanted in zip(*grads, strict=True):
-        torch.testing.assert_close(actual, wanted, rtol=1e-6, atol=1e-10)
+    for actual, exact in zip(*grads, strict=True):
+        torch.testing.assert_close(actual, exact, rtol=1e-6, atol=1e-10)
 
 
 def test_dpo_starts_at_the_reference(llama_folder):
@@ -181,7 +181,7 @@ def test_with_a_kl_budget_an_update_is_measured_on_old_responses_and_limited(gpt
     assert trainer.state.lr < 0.5
 
 
-def test_at_the_kl_budget_an_offline_method_stands_still(gpt2_folder, monkeypatch):
+def test_at_the_kl_budget_an_offline_method_does_not_update(gpt2_folder, monkeypatch):
     """Step 5 of 9: the linear schedule is at 5/9 and the warm-up is over.
 
     At three quarters of the budget a quarter of the learning rate remains.

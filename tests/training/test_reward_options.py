@@ -143,8 +143,8 @@ def test_a_held_out_probability_is_the_mean_of_the_members(llama_folder):
 
 
 def test_early_stopping_takes_the_epochs_with_the_lowest_held_out_loss(llama_folder):
-    """Groups that contradict each other: whatever is learnt from one is wrong on the other, so the fewest passes win; on an
-    easy rule all of them do."""
+    """With contradicting groups what is learnt from one is wrong on the other, so the fewest epochs win; with an easy
+    rule the most."""
     changes = {"warm_start": False, "epochs": 4, "lr": 1e-2, "early_stopping": True, "folds": 2}
     model, report = train(llama_folder, contradicting(), **changes)
     assert report.epochs == 0

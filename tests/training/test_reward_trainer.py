@@ -157,7 +157,7 @@ def test_normalising_keeps_the_order(llama_folder):
 
 
 def test_deterministic(llama_folder):
-    """Bit for bit, whatever the global generator did before; and another seed is another model."""
+    """Bit for bit, independent of the global generator; another seed gives another model."""
     _, validated = train(llama_folder, folds=3)
     torch.rand(5)
     assert train(llama_folder, folds=3)[1] == validated

@@ -107,7 +107,7 @@ def test_held_out_kl_from_the_shared_pass(llama_folder):
 
 
 def test_other_scorers_share_nothing(llama_folder):
-    """An adapter, another backbone, a subclass with scores of its own, and the exact KL, which needs the reference's states."""
+    """An adapter, another backbone, a subclass with its own scores, and the exact KL, which needs the reference's states."""
 
     class Halved(RewardModel):
         def scores(self, *args):

@@ -27,8 +27,8 @@ pair = lab.predict(name="tool", code="", api_name="/next_pair")
 vote = {"name": "tool", "pair_id": pair["id"], "choice": "left", "uuid": "u-1", "strength": "clearly"}
 taken = [lab.predict(**vote, api_name="/submit_vote") for _ in range(2)]
 status = lab.predict(api_name="/status")
-told = lab.view_api(return_format="dict", print_info=False)["named_endpoints"]
-print("RESULT " + json.dumps([pair, taken, status, told]), flush=True)
+endpoints = lab.view_api(return_format="dict", print_info=False)["named_endpoints"]
+print("RESULT " + json.dumps([pair, taken, status, endpoints]), flush=True)
 os._exit(0)
 """
 

@@ -105,14 +105,14 @@ def test_what_cannot_be_asked_for_is_refused_and_leaves_nothing(ctx, started_tes
     assert (len(queue.jobs(ctx.db)), len(blind_tests(ctx.db, ctx.project.id))) == (before, 1)
 
 
-def test_no_more_pairs_than_prompts_are_kept_aside(ctx, started_test, monkeypatch):
+def test_pairs_cannot_exceed_the_held_out_prompts(ctx, started_test, monkeypatch):
     monkeypatch.setattr(blind_test, "prompts", lambda db, project, split: prompts(db, project, split)[:3])
     with pytest.raises(FieldError, match="has 3 held-out prompts") as refused:
         start(ctx)
     assert refused.value.field == "pairs"
 
 
-def test_a_judge_sees_texts_without_names_and_then_how_it_came_out(ctx, started_test):
+def test_a_judge_sees_texts_without_names_and_then_the_result(ctx, started_test):
     assert blind_test.state(ctx, None, "ann") == {
         "annotator": "ann", "id": started_test.id, "model_names": ["base model", "run 1, step 40"], "reward_model_id": 1,
         "is_waiting": True, "failure": None, "deletion_note": "with its texts (nobody had answered)",
@@ -140,7 +140,7 @@ def test_a_judge_sees_texts_without_names_and_then_how_it_came_out(ctx, started_
     assert [row["choice"] for row in done["rows"]] == ["second", "second", "tie"]
 
 
-def test_sides_are_dealt_for_everybody_anew(ctx, started_test):
+def test_sides_are_random_for_each_person(ctx, started_test):
     finish_jobs(ctx, started_test)
     sides = [blind_test.state(ctx, started_test.id, f"person {i}")["pair"]["left"] for i in range(64)]
     assert 16 < sides.count("a") < 48
@@ -169,7 +169,7 @@ def test_several_people_and_one_who_stops(ctx, started_test):
     assert without_answers["sentences"][1].startswith("All 3 people")  # a person without answers does not count
 
 
-def test_a_test_is_renamed_and_deleted_with_what_was_said(ctx, started_test):
+def test_a_test_is_renamed_and_deleted_with_its_answers(ctx, started_test):
     finish_jobs(ctx, started_test)
     other = start(ctx)
     judge(ctx, started_test, "ann", {0: "A", 1: "B", 3: "D"})
@@ -230,7 +230,7 @@ def test_only_who_may_begin_a_test_may_rename_or_delete_it(ctx, started_test, in
     assert (reply["request_id"], reply["tests"]) == (1, [[started_test.id, "mine"]])
 
 
-def test_answers_to_what_is_not_there_are_refused_and_nothing_is_recorded(ctx, started_test):
+def test_answers_to_missing_pairs_are_refused_and_not_recorded(ctx, started_test):
     with pytest.raises(StaleVoteError, match="not written yet"):
         answer(ctx, "ann", test_id=started_test.id, position=0, choice="left")
     finish_jobs(ctx, started_test)
@@ -295,7 +295,7 @@ def test_of_best_of_n_a_prompt_is_left_out_with_all_its_texts(ctx, started_test)
     assert state["skipped_note"] == "1 prompt left out: too long for the model with 40 new tokens"
 
 
-def test_where_one_model_left_out_more_what_both_wrote_is_judged(ctx, started_test):
+def test_only_pairs_with_texts_of_both_models_are_judged(ctx, started_test):
     """As when the model in the folder was changed between the two jobs."""
     first, second = blind_test.test_jobs(ctx, started_test)
     for job, result in (
@@ -310,7 +310,7 @@ def test_where_one_model_left_out_more_what_both_wrote_is_judged(ctx, started_te
     assert blind_test.state(ctx, started_test.id, "ann")["skipped_note"].startswith("2 prompts left out")
 
 
-def test_everybody_learns_how_far_the_others_are_and_nothing_else(ctx, started_test):
+def test_the_progress_of_others_is_shown_without_their_answers(ctx, started_test):
     """Three pairs differ.
 
     Bob judges all, Eve one, Zoe stops without judging; Ann never counts as another person for herself.
@@ -343,7 +343,7 @@ def test_everybody_learns_how_far_the_others_are_and_nothing_else(ctx, started_t
     assert "sentences" in done
 
 
-def test_who_may_only_look_judges_nothing_and_is_told_nothing(ctx, started_test):
+def test_a_viewer_cannot_judge_and_sees_no_result(ctx, started_test):
     finish_jobs(ctx, started_test)
     state = blind_test.state(ctx, started_test.id, "")
     assert (state["pair"], state["judged_count"], state["pair_count"]) == (None, 0, 3)

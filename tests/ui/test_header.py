@@ -31,7 +31,7 @@ def ctx(tmp_path):
         yield Context(tmp_path, db)
 
 
-def test_a_new_home_rests(ctx):
+def test_the_header_of_a_new_home_is_idle(ctx):
     shown = header.state(ctx)
     assert shown["engine"]["label"] == "engine rests"
     assert (shown["labels"], shown["reward"], shown["job"], shown["warning"]) == (0, None, None, "")
@@ -142,17 +142,17 @@ def test_every_kind_of_work_has_words():
     assert set(header.JOB_LABELS) == set(JobKind)
 
 
-def test_many_pages_ask_once():
+def test_a_reply_is_cached_for_many_pages():
     calls = []
     answer = ttl_cache(60.0, lambda: calls.append(1) or len(calls))
     assert [answer() for _ in range(5)] == [1] * 5
     assert ttl_cache(0.0, lambda: calls.append(1) or len(calls))() == 2
 
 
-def test_an_engine_that_has_only_just_begun_starts(ctx):
+def test_a_new_engine_is_starting(ctx):
     engine_process.record_heartbeat(ctx.db, "starting")
     assert header.state(ctx)["engine"]["label"] == "engine starts"
-    assert not header.state(ctx)["engine"]["is_working"]  # so the page says that it starts, whatever job waits for it
+    assert not header.state(ctx)["engine"]["is_working"]  # so the page says that it starts, also if a job waits for it
     engine_process.record_heartbeat(ctx.db, "idle")
     assert header.state(ctx)["engine"]["label"] == "engine ready"
 
@@ -169,7 +169,7 @@ def operator_checks(calls):
     return build
 
 
-def test_whoever_is_alone_with_the_lab_operates_it_and_a_secret_has_to_be_shown(ctx, operator_checks):
+def test_a_local_visitor_is_the_operator_unless_a_secret_is_set(ctx, operator_checks):
     is_operator, verify = operator_checks(ctx)
     assert is_operator() is True
     is_operator, verify = operator_checks(dataclasses.replace(ctx, operator_secret="sesame"))

@@ -54,7 +54,7 @@ def app(page=PAGE):
     return TestClient(Starlette(routes=[Route("/other", whole), Route("/", whole)], middleware=middleware)), pieces
 
 
-def test_it_begins_the_body_of_the_page_and_of_nothing_else():
+def test_the_html_is_inserted_only_into_the_page():
     client, _ = app()
     answer = client.get("/")
     assert answer.text == WANTED
@@ -108,7 +108,7 @@ def test_a_lab_whose_page_is_slow_at_first_starts_all_the_same(tmp_path):
     assert html.endswith("visits kept: 200 False True\n")
 
 
-def test_it_is_the_pair_that_the_screen_shows_afterwards(ctx):
+def test_the_initial_pair_is_the_one_that_the_screen_shows(ctx):
     first = post(ctx, {"annotator": "ann"}).json()
     again = post(ctx, {"annotator": "ann"}).json()
     shown = label.state(ctx, "ann")["pair"]

@@ -30,7 +30,7 @@ def test_elsewhere_the_link_is_where_the_operator_looks(network_lab):
         assert people.invitation(network_lab, page_url)["link"] == f"{page_url}join?code=ABC234"
 
 
-def test_who_listens_on_one_address_is_reached_at_it():
+def test_a_lab_on_one_address_is_linked_by_that_address():
     assert network.network_url("10.0.0.5", 80) == "http://10.0.0.5:80/"
     assert network.network_url("fd00::5", 80) == "http://[fd00::5]:80/"
     assert [network.network_url(host, 80) for host in ("127.0.0.1", "localhost", "::1")] == ["", "", ""]
@@ -58,7 +58,7 @@ def screen(network_lab, calls, monkeypatch):
     return calls(people, network_lab)
 
 
-def test_whoever_has_the_secret_is_shown_the_way_in_and_nobody_else(network_lab, screen):
+def test_the_invitation_is_shown_only_with_the_secret(network_lab, screen):
     for wrong in (None, "", "Sesame", network_lab.operator_secret.swapcase(), network_lab.access.join_code):
         answer = screen.invite(wrong, INVITE_EVENT)
         assert "Only the operator" in answer.pop("error")
@@ -74,7 +74,7 @@ def test_who_entered_as_the_operator_needs_no_secret_for_it(screen, monkeypatch)
 
 
 @pytest.mark.parametrize("role", Role)
-def test_what_the_screen_reads_by_itself_tells_nobody_the_code(network_lab, screen, monkeypatch, role):
+def test_the_state_of_the_screen_does_not_contain_the_code(network_lab, screen, monkeypatch, role):
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role, "Ann"))
     read = screen.read({"origin": "http://192.168.1.9:7861/"})
     assert read["you"] == {"name": "Ann", "role": role.value}
@@ -82,7 +82,7 @@ def test_what_the_screen_reads_by_itself_tells_nobody_the_code(network_lab, scre
     assert network_lab.operator_secret not in str(read)
 
 
-def test_a_lab_that_nobody_else_reaches_says_so_to_whoever_operates_it(ctx, calls, monkeypatch):
+def test_the_operator_of_an_unreachable_lab_is_told_so(ctx, calls, monkeypatch):
     assert calls(people, ctx).invite("", INVITE_EVENT) == {
         "request_id": 7,
         "invite": None,

@@ -29,11 +29,11 @@ def client(is_local=True):
     [("localhost:7860", "localhost"), ("127.0.0.1", "127.0.0.1"), ("[::1]:7860", "::1"), ("", "localhost"),
      ("evil.example:7860", "evil.example"), ("localhost.evil.example", "localhost.evil.example")],
 )  # fmt: skip
-def test_the_name_a_request_asks_by(host, name):
+def test_hostname_of_a_request(host, name):
     assert hostname(host) == name
 
 
-def test_a_lab_of_ones_own_answers_to_its_own_names_alone(tmp_path):
+def test_a_local_lab_answers_only_to_local_host_names(tmp_path):
     statuses = {host: client().get("/", headers={"host": host}).status_code
              for host in ("localhost:7860", "127.0.0.1:7860", "[::1]:7860", "evil.example:7860", "192.168.1.5")}  # fmt: skip
     assert statuses == {

@@ -1,4 +1,4 @@
-"""People who enter by name and password: the file, the form, and what their cookie is good for."""
+"""Login by name and password: the file, the form, and the rights of the cookie."""
 
 from dataclasses import replace
 
@@ -62,12 +62,12 @@ def enter(web, name, password):
 
 
 def test_a_password_fits_its_hash_and_no_other():
-    kept = passwords.hash_password("two owls", SALT)
-    assert kept == "scrypt$000102030405060708090a0b0c0d0e0f$" + OPENSSL
-    assert passwords.HASH_PATTERN.fullmatch(kept)
-    assert passwords.verify_password("two owls", kept)
-    for wrong in ("two owl", "", kept, "two owls "):
-        assert not passwords.verify_password(wrong, kept)
+    hashed = passwords.hash_password("two owls", SALT)
+    assert hashed == "scrypt$000102030405060708090a0b0c0d0e0f$" + OPENSSL
+    assert passwords.HASH_PATTERN.fullmatch(hashed)
+    assert passwords.verify_password("two owls", hashed)
+    for wrong in ("two owl", "", hashed, "two owls "):
+        assert not passwords.verify_password(wrong, hashed)
     assert passwords.hash_password("x") != passwords.hash_password("x")
     assert passwords.verify_password("é\ud800", passwords.hash_password("é\ud800"))
 
@@ -193,10 +193,10 @@ def test_an_address_that_guesses_passwords_keeps_no_other_address_out(lab):
 
 
 def test_an_unknown_name_takes_as_long_as_a_known_one(web, monkeypatch):
-    asked = []
-    monkeypatch.setattr(passwords, "verify_password", lambda password, stored: asked.append(stored) or True)
+    hashes = []
+    monkeypatch.setattr(passwords, "verify_password", lambda password, stored: hashes.append(stored) or True)
     assert enter(web, "Cid", "x").status_code == 403
-    assert passwords.HASH_PATTERN.fullmatch(asked[0])
+    assert passwords.HASH_PATTERN.fullmatch(hashes[0])
 
 
 def test_nobody_joins_by_code_under_a_name_of_the_file(lab, web):
@@ -208,13 +208,13 @@ def test_a_cookie_ends_with_its_line_or_password_and_does_as_the_line_says(lab):
     cookie = lab.access.cookie_value(Visitor(Role.LABELLER, "Bob"))
     bob = lab.access.password_entries["Bob"]
 
-    def seen(**people):
+    def visitor_with(**people):
         return replace(lab.access, password_entries=people).visitor(FakeRequest(lab.access, cookie))
 
-    assert seen(Bob=bob) == Visitor(Role.LABELLER, "Bob")
-    assert seen(Bob=replace(bob, role=Role.OPERATOR)) == Visitor(Role.OPERATOR, "Bob")
+    assert visitor_with(Bob=bob) == Visitor(Role.LABELLER, "Bob")
+    assert visitor_with(Bob=replace(bob, role=Role.OPERATOR)) == Visitor(Role.OPERATOR, "Bob")
     for now in ({}, {"Bob": replace(bob, password="other")}, {"Eve": bob}):
-        assert seen(**now) == Visitor(Role.VIEWER)
+        assert visitor_with(**now) == Visitor(Role.VIEWER)
 
 
 def test_who_joined_before_as_a_name_of_the_file_is_not_taken_for_its_owner(lab):

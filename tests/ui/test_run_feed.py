@@ -1,4 +1,4 @@
-"""The feed of a run, polled once a second: every point is sent once, whatever happens between two polls."""
+"""The feed of a run, polled once a second: every point is sent exactly once."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The token view: its equations hold for every token that a trainer records, whatever the algorithm."""
+"""The token view: its equations hold for every token that a trainer records, for every algorithm."""
 
 import dataclasses
 import json

@@ -131,7 +131,7 @@ def test_a_page_of_another_site_cannot_act_with_the_cookie(ctx, monkeypatch):
 
 @pytest.mark.parametrize("scheme", ["https", "chrome-extension", "ftp"])
 def test_a_page_of_another_scheme_is_another_site(ctx, scheme):
-    """Without `--url` the lab speaks http, whatever a header says."""
+    """Without `--url` the lab uses http, whatever a header says."""
     cookie = ctx.access.cookie_value(Visitor(Role.OPERATOR, "operator"))
     forwarded = {"x-forwarded-proto": scheme}
     assert visitor_of(ctx.access, cookie, host="lab:1", origin=f"{scheme}://lab:1", **forwarded).role is Role.VIEWER
@@ -316,7 +316,7 @@ def test_a_login_cookie_ends_after_a_month_even_if_a_copy_is_kept(ctx, monkeypat
     assert visitor_of(ctx.access, cookie).role is Role.OPERATOR
     now[0] += 1
     assert visitor_of(ctx.access, cookie).role is Role.VIEWER
-    now[0] -= 40 * 86_400  # a clock that is set back keeps nobody out
+    now[0] -= 40 * 86_400  # a clock that is set back does not lock anybody out
     assert visitor_of(ctx.access, cookie).role is Role.OPERATOR
 
 
@@ -652,7 +652,7 @@ def test_after_a_minute_the_right_code_opens_again(web, monkeypatch):
     assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 303
 
 
-def test_an_empty_secret_equals_nothing():
+def test_an_empty_secret_is_never_accepted():
     assert secrets_equal("sesame", "sesame")
     assert not secrets_equal("", "")
     assert not secrets_equal("sesam", "sesame")
