@@ -2,6 +2,9 @@
 
 import io
 import json
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -9,7 +12,7 @@ import pytest
 
 from rlhf_lab.cli import demo
 from rlhf_lab.cli.console import progress_reporter
-from rlhf_lab.cli.main import main
+from rlhf_lab.cli.main import COMMAND_MODULES, main
 from rlhf_lab.common import passwords
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import LabelSnapshot
@@ -76,6 +79,31 @@ def test_resume_takes_no_settings(tmp_path, capsys):
     assert "without --beta, --name" in reply["error"]
 
 
+def test_help_lists_every_command_and_each_module_has_its_own(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = re.findall(r"^    ([a-z-]+)(?: |$)", capsys.readouterr().out, re.MULTILINE)
+    assert listed == list(COMMAND_MODULES)
+    for command in listed:
+        with pytest.raises(SystemExit) as exit_:
+            main([command, "--help"])
+        assert exit_.value.code == 0
+        assert f" {command} [-h]" in capsys.readouterr().out
+
+
+def test_only_commands_that_train_import_torch(tmp_path):
+    commands = [["--version"], ["runs", "--home", str(tmp_path / "home")], ["export", "--help"]]
+    script = (
+        "import sys; from rlhf_lab.cli.main import COMMAND_MODULES, main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print({name.split('.')[0] for name in sys.modules} & {'torch', 'transformers', 'peft', 'gradio'})"
+    )
+    for words in commands:
+        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "set()"
+
+
 def test_help_shows_the_defaults_in_use(capsys):
     with pytest.raises(SystemExit):
         main(["train-policy", "--help"])
@@ -100,6 +128,13 @@ def test_progress_without_a_terminal_is_a_line_per_phase_and_tenth(capsys):
     assert len(printed.err.splitlines()) == 12
 
 
+@pytest.fixture
+def small_evaluation(monkeypatch):
+    """A quarter of the prompts, which makes standard errors twice as large."""
+    monkeypatch.setattr(demo, "SAMPLES_PER_PROMPT", [16] * 32 + [4] * 32)
+
+
+@pytest.mark.usefixtures("small_evaluation")
 def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
     def sample_pairs(*args, on_note):
         on_note("1 prompt left out")
@@ -134,17 +169,17 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
     assert reply["reward_accuracy"] > 0.7
     assert reply["best_of_16_gold"] > reply["best_of_4_gold"] > reply["gold_base"]
     assert reply["gold_gain"] == pytest.approx(reply["gold_policy"] - reply["gold_base"], abs=1e-12)
-    # By prompt, over 256 prompts: one text minus its prompt's mean has an sd of nearly 1; the best of n varies less.
-    assert 0.04 < reply["gold_gain_se"] < 0.09
-    assert 0.01 < reply["best_of_4_se"] < reply["best_of_16_se"] < 0.05
+    # By prompt, over 64 prompts: one text minus its prompt's mean has an sd of nearly 1; the best of n varies less.
+    assert 0.08 < reply["gold_gain_se"] < 0.18
+    assert 0.02 < reply["best_of_4_se"] < reply["best_of_16_se"] < 0.1
     paired = reply["paired"]
     assert [(name, difference["prompts"]) for name, difference in paired.items()] == [
-        ("policy_over_base", 256), ("best_of_4_over_base", 256), ("best_of_16_over_base", 128), ("policy_over_best_of_4", 256),
-        ("policy_over_best_of_16", 128),
+        ("policy_over_base", 64), ("best_of_4_over_base", 64), ("best_of_16_over_base", 32), ("policy_over_best_of_4", 64),
+        ("policy_over_best_of_16", 32),
     ]  # fmt: skip
     gain, best = paired["policy_over_base"], paired["best_of_16_over_base"]
     assert gain["difference"] == pytest.approx(reply["gold_gain"], abs=1e-12)
-    assert gain["high"] - gain["low"] == pytest.approx(2 * 1.97 * reply["gold_gain_se"], rel=0.01)
+    assert gain["high"] - gain["low"] == pytest.approx(2 * 2.0 * reply["gold_gain_se"], rel=0.01)
     assert best["low"] > 0.5
     assert paired["policy_over_best_of_16"]["high"] < 0  # two steps are worse than the best of 16
     assert set(reply["seconds"]) >= {"sample", "reward", "policy", "total"}
@@ -154,6 +189,7 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
     assert demo.format_result(replace(result, note="")).splitlines()[0].endswith("seed 0")
 
 
+@pytest.mark.usefixtures("small_evaluation")
 def test_demo_finds_no_gain_at_another_temperature_when_nothing_was_learnt(tmp_path, capsys, monkeypatch):
     """Base and policy are sampled at this temperature, so a policy that did not change is not better."""
     temperatures, true_sample = set(), sampler._sample
