@@ -13,13 +13,13 @@ DEMO_MODE_ENV_VAR = "RLHF_LAB_DEMO_MODE"
 class DemoConfig(Config):
     """The limits of demo mode for each visitor, and the rules of the reset."""
 
-    max_steps: int = setting(40, "most steps of a visitor's run", 1, 1000)
-    max_responses: int = setting(32, "most responses in each step", 4, 256)
-    max_tokens: int = setting(64, "longest response, in tokens", 8, 512)
-    max_queue: int = setting(5, "unfinished runs at which no visitor can start another one", 1, 100)
-    reset_hours: float = setting(6.0, "hours from one reset to the next", 0.1, 720.0)
-    reset_runs: int = setting(50, "runs of visitors after which the reset comes earlier", 1, 1000)
-    reset_labels: int = setting(1000, "labels of visitors after which the reset comes earlier", 1, 100_000)
+    max_steps: int = setting(40, "maximum number of steps of a visitor's run", 1, 1000)
+    max_responses: int = setting(32, "maximum number of responses in each step", 4, 256)
+    max_tokens: int = setting(64, "maximum length of a response, in tokens", 8, 512)
+    max_queue: int = setting(5, "visitors cannot start a run while this many runs are unfinished", 1, 100)
+    reset_hours: float = setting(6.0, "hours between two resets", 0.1, 720.0)
+    reset_runs: int = setting(50, "number of visitors' runs after which the reset comes earlier", 1, 1000)
+    reset_labels: int = setting(1000, "number of visitors' labels after which the reset comes earlier", 1, 100_000)
 
     @classmethod
     def parse(cls, text: str) -> Self:

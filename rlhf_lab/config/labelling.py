@@ -24,20 +24,23 @@ class LabellingConfig(Config):
     """How the people of a project label."""
 
     overlap: int = setting(
-        1, "votes by different people wanted for each pair; more only when nothing else is left to label", 1, 100
+        1,
+        "number of people who should vote on each pair; a pair gets more votes only when nothing else is left to label",
+        1,
+        100,
     )
     repeats: float = setting(
-        0.0, "share of pairs shown a second time with the sides swapped, to see whether a person agrees with themselves",
+        0.0, "share of pairs shown a second time with the sides swapped, to measure self-consistency",
         0.0, 0.5,
     )  # fmt: skip
-    hold_s: int = setting(180, "seconds for which a pair shown to one person is kept from the others", 5, 3600)
+    hold_s: int = setting(180, "seconds for which a pair shown to one person is not shown to others", 5, 3600)
     sampling: SamplingMethod = setting(
         "random",
-        "which pairs of those written are shown: any; whose answers are expected to teach the most; where the "
-        "reward model is least sure; what is least similar to the existing pairs",
+        "which of the sampled pairs are shown: any; those whose labels are expected to teach the most; those for "
+        "which the reward model is least sure; or those least similar to the existing pairs",
     )
     texts: Literal["base", "policy"] = setting(
-        "base", "who writes the texts: the base model, or the newest checkpoint of a run"
+        "base", "which model writes the texts: the base model, or the newest checkpoint of a run"
     )
     gold_rate: float = setting(
         0.0, "share of gold pairs (pairs with a known answer) among the pairs shown; 0: none",
@@ -46,20 +49,27 @@ class LabellingConfig(Config):
     gold_rule: GoldRule = setting(
         "none", "what happens to a person whose accuracy on gold pairs is below the bound", group="gold"
     )
-    gold_bound: float = setting(0.7, "the bound: the least accuracy on gold pairs", 0.0, 1.0, group="gold")
-    gold_answers: int = setting(10, "gold pairs a person answers before the rule looks at them", 5, 1000, group="gold")
+    gold_bound: float = setting(0.7, "the bound: lowest acceptable accuracy on gold pairs", 0.0, 1.0, group="gold")
+    gold_answers: int = setting(
+        10, "number of gold pairs that a person must answer before the rule can apply", 5, 1000, group="gold"
+    )
     gold_weight: float = setting(
         0.5,
-        "how much the votes of a person below the bound count, where the rule counts them less",
+        "weight of each vote of a person below the bound, if the rule makes their votes count less; other votes have "
+        "weight 1",
         0.05,
         1.0,
         group="gold",
     )
     gold_training: bool = setting(
-        False, "reward models also learn from votes on gold pairs; otherwise these only measure people", group="gold"
+        False,
+        "also train reward models on votes on gold pairs; otherwise these votes only measure people",
+        group="gold",
     )
-    markdown: bool = setting(False, "show **bold**, lists and `code` of the texts as such (no links, no pictures)")
-    guideline: str = setting("", "what labellers are asked to look at; stands above the pair")
+    markdown: bool = setting(
+        False, "render **bold**, lists and `code` in the texts as Markdown (no links, no pictures)"
+    )
+    guideline: str = setting("", "instructions for labellers, shown above each pair")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -59,46 +59,67 @@ class PolicyConfig(Config):
     steps: int = setting(40, "optimisation steps; one step is one batch of rollouts", 1, 1_000_000, group="run")
     lr: float = setting(1.5e-3, "learning rate (Adam)", 1e-8, 1.0, group="run")
     lr_schedule: Literal["linear", "cosine", "constant"] = setting(
-        "linear", "how the learning rate moves over the run", group="run"
+        "linear", "how the learning rate changes over the run: linear or cosine decay to 0, or constant", group="run"
     )
     adam_eps: float = setting(1e-5, "Adam epsilon", 1e-12, 1e-1, group="run")
     max_grad_norm: float = setting(1.0, "gradient clipping by global norm", 1e-3, 1e3, group="run")
     processes: int = setting(
-        1, "processes that share the rows of a step (one a GPU); the result is that of one", 1, 64, group="run"
+        1,
+        "processes that share the responses of a step (one per GPU); the result is the same as with one",
+        1,
+        64,
+        group="run",
     )
     shard_backbone: bool = setting(
         False,
-        "each process holds a part of the frozen weights, for models that do not fit one GPU; slower",
+        "distribute the frozen weights over the processes, for models that do not fit on one GPU; slower",
         group="run",
     )
-    seed: int = setting(0, "seed of the adapter, the prompts and the sampling", 0, 2**31 - 1, group="run")
-    sample_every: int = setting(5, "steps between samples for the fixed prompts", 1, 10_000, group="run")
-    sample_count: int = setting(6, "how many fixed prompts are sampled", 0, 64, group="run")
+    seed: int = setting(
+        0, "random seed of the adapter, the order of the prompts and the sampling", 0, 2**31 - 1, group="run"
+    )
+    sample_every: int = setting(5, "steps between two sets of samples for the fixed prompts", 1, 10_000, group="run")
+    sample_count: int = setting(6, "number of fixed prompts that are sampled", 0, 64, group="run")
     token_rows: int = setting(
-        2, "rollout rows whose per-token records are kept each step", 0, 64, group="run", only=ONLINE_ALGORITHMS
+        2,
+        "number of responses of each step whose per-token records are kept",
+        0,
+        64,
+        group="run",
+        only=ONLINE_ALGORITHMS,
     )
     checkpoint_every: int = setting(5, "steps between checkpoints", 1, 10_000, group="run")
 
     batch_size: int = setting(32, "responses per rollout", 2, 4096, group="rollouts")
     rollouts: int = setting(
-        1, "rollouts collected by one policy before it learns from all of them; sampling needs no more memory", 1, 64,
+        1, "rollouts collected by one policy before it learns from all of them; more need no more memory for "
+        "sampling", 1, 64,
         group="rollouts", only=ONLINE_ALGORITHMS,
     )  # fmt: skip
     group_size: int = setting(
-        1, "responses per prompt; rloo and grpo compare them, so they need at least 2", 1, 256, group="rollouts",
+        1, "responses per prompt; rloo and grpo compare them with each other, so they need at least 2",
+        1, 256, group="rollouts",
         only=ONLINE_ALGORITHMS,
     )  # fmt: skip
     epochs: int = setting(
-        2, "passes over the rollouts of a step; rejection: over the texts that a round kept", 1, 32, group="rollouts",
+        2, "passes over the rollouts of a step; for rejection: over the texts kept in a round", 1, 32, group="rollouts",
         only=SAMPLING_ALGORITHMS,
     )  # fmt: skip
     minibatches: int = setting(2, "optimiser updates per pass", 1, 64, group="rollouts", only=ONLINE_ALGORITHMS)
     micro_batch: int = setting(
-        8, "rows per forward and backward; smaller needs less memory, same result", 1, 4096, group="rollouts"
+        8,
+        "rows per forward and backward pass; a smaller number needs less memory and gives the same result",
+        1,
+        4096,
+        group="rollouts",
     )
-    max_new_tokens: int = setting(64, "longest response, in tokens", 1, 4096, group="rollouts")
+    max_new_tokens: int = setting(64, "maximum length of a response, in tokens", 1, 4096, group="rollouts")
     temperature: float = setting(
-        1.0, "sampling temperature; also divides the logits of old, new and reference", 0.05, 5.0, group="rollouts"
+        1.0,
+        "sampling temperature; also divides the logits of the old policy, the new policy and the reference",
+        0.05,
+        5.0,
+        group="rollouts",
     )
 
     scale_scores: bool = setting(
@@ -106,23 +127,35 @@ class PolicyConfig(Config):
         only=ONLINE_ALGORITHMS,
     )  # fmt: skip
     score_clip: float | None = setting(
-        None, "clip of the (scaled) score, in sd; none leaves it", 0.1, 1000.0, group="reward", only=ONLINE_ALGORITHMS
+        None,
+        "clip scores, after any scaling, to plus or minus this value, in standard deviations; none leaves them "
+        "unclipped",
+        0.1,
+        1000.0,
+        group="reward",
+        only=ONLINE_ALGORITHMS,
     )
     missing_eos_penalty: float = setting(
-        1.0, "taken from the score of a response that never ends", 0.0, 100.0, group="reward", only=SAMPLING_ALGORITHMS
+        1.0,
+        "subtracted from the score of a response that does not end with a stop token",
+        0.0,
+        100.0,
+        group="reward",
+        only=SAMPLING_ALGORITHMS,
     )
     score_placement: ScorePlacement = setting(
-        "last", "the score stands on the last token, or in equal parts on all", group="reward",
+        "last", "which tokens receive the score: the last one, or all of them in equal parts (spread)", group="reward",
         only=VALUE_ALGORITHMS,
     )  # fmt: skip
     whiten_rewards: bool = setting(
-        False, "scale the per-token rewards of a batch to sd 1 around their mean, which stays", group="reward",
+        False, "scale the per-token rewards of a batch to standard deviation 1 without changing their mean",
+        group="reward",
         only=ONLINE_ALGORITHMS,
     )  # fmt: skip
 
     kl_budget: float | None = setting(
         None,
-        "KL per response in nats that the run reaches and holds by lr and beta; offline methods hold it by lr alone",
+        "target KL per response in nats; lr and beta are adapted to reach it and stay there (offline methods: lr only)",
         0.1,
         1000.0,
         group="KL",
@@ -132,48 +165,63 @@ class PolicyConfig(Config):
         0.0, 10.0, group="KL", only=BETA_ALGORITHMS,
     )  # fmt: skip
     kl_controller: Literal["fixed", "adaptive"] = setting(
-        "fixed", "keep beta, or steer it towards kl_target", group="KL", only=ONLINE_ALGORITHMS
+        "fixed",
+        "keep beta constant, or adapt it so that the KL approaches kl_target",
+        group="KL",
+        only=ONLINE_ALGORITHMS,
     )
     kl_target: float = setting(
         6.0,
-        "sequence KL that the adaptive controller aims at, in nats",
+        "target of the adaptive controller: KL per response, in nats",
         0.01,
         1000.0,
         group="KL",
         only=ONLINE_ALGORITHMS,
     )
     kl_horizon: float = setting(
-        2000.0, "episodes over which the adaptive controller corrects", 1.0, 1e9, group="KL", only=ONLINE_ALGORITHMS
+        2000.0, "time constant of the adaptive controller, in responses; a larger one changes beta more slowly",
+        1.0, 1e9, group="KL", only=ONLINE_ALGORITHMS
     )  # fmt: skip
     kl_estimator: AnyKLEstimator = setting(
-        "k1", "estimator of the per-token KL (full: over the whole vocabulary); in the rewards only k1 holds it back", group="KL",
+        "k1", "estimator of the per-token KL (full: exact, over the whole vocabulary); in the rewards, only k1 "
+        "reliably limits the KL", group="KL",
         only=ONLINE_ALGORITHMS,
     )  # fmt: skip
     kl_penalty: Literal["reward", "loss"] = setting(
-        "reward", "the KL is taken from the rewards, or its estimate (k2 or k3) is a term of the loss",
+        "reward", "subtract the KL from the rewards, or add its estimate (k2 or k3) to the loss",
         group="KL", only=FIRST_ORDER_ALGORITHMS,
     )  # fmt: skip
 
-    gamma: float = setting(1.0, "discount per token", 0.0, 1.0, group="advantages", only=VALUE_ALGORITHMS)
+    gamma: float = setting(1.0, "discount factor per token", 0.0, 1.0, group="advantages", only=VALUE_ALGORITHMS)
     lam: float = setting(0.95, "GAE lambda", 0.0, 1.0, group="advantages", only=VALUE_ALGORITHMS)
     advantage: Literal["gae", "nstep"] = setting(
-        "gae", "advantages by GAE, or by n-step returns", group="advantages", only=ACTOR_CRITIC_ALGORITHMS
+        "gae", "compute advantages by GAE or from n-step returns", group="advantages", only=ACTOR_CRITIC_ALGORITHMS
     )
     nstep: int = setting(
-        8, "tokens an n-step return looks ahead", 1, 4096, group="advantages", only=ACTOR_CRITIC_ALGORITHMS
+        8,
+        "number of tokens that an n-step return looks ahead",
+        1,
+        4096,
+        group="advantages",
+        only=ACTOR_CRITIC_ALGORITHMS,
     )
     credit: CreditAssignment = setting(
-        "to_go", "credit assignment per token: the rewards from the token on, or all rewards of the response",
+        "to_go", "which rewards each token is credited with: those from this token on, or all rewards of the "
+        "response (total)",
         group="advantages", only=("reinforce",),
     )  # fmt: skip
     baseline: Baseline = setting(
-        "value", "what is taken from the return", group="advantages", only=("reinforce",)
+        "value", "what is subtracted from the return: the value function, the mean return of the batch, or nothing",
+        group="advantages", only=("reinforce",)
     )  # fmt: skip
     group_scale: bool = setting(
         True, "divide a group's advantages by its standard deviation", group="advantages", only=("grpo",)
     )
     whiten_advantages: bool = setting(
-        True, "shift and scale the advantages of a batch to mean 0, sd 1", group="advantages", only=ONLINE_ALGORITHMS
+        True,
+        "shift and scale the advantages of a batch to mean 0 and standard deviation 1",
+        group="advantages",
+        only=ONLINE_ALGORITHMS,
     )
 
     cliprange: float | None = setting(
@@ -181,94 +229,123 @@ class PolicyConfig(Config):
         only=CLIPPED_ALGORITHMS,
     )  # fmt: skip
     loss_mean: Literal["token", "trajectory", "sum"] = setting(
-        "token", "mean over all tokens, over the means of the responses, or over the sums of the responses",
+        "token", "how token losses are averaged: over all tokens (token), or over responses, each with the mean "
+        "(trajectory) or the sum of its tokens",
         group="policy loss", only=("ppo", "trpo", "a2c", "reinforce", "rloo", "grpo"),
     )  # fmt: skip
     entropy_coef: float = setting(
         0.0, "weight of the entropy bonus", 0.0, 1.0, group="policy loss", only=FIRST_ORDER_ALGORITHMS
     )  # fmt: skip
     ptx_coef: float = setting(
-        0.0, "weight of the cross-entropy of pretraining text (PPO-ptx)", 0.0, 100.0, group="policy loss",
+        0.0, "weight of the cross-entropy on pretraining texts (PPO-ptx)", 0.0, 100.0, group="policy loss",
         only=FIRST_ORDER_ALGORITHMS,
     )  # fmt: skip
     ptx_batch: int = setting(
         8, "pretraining texts per update", 1, 1024, group="policy loss", only=FIRST_ORDER_ALGORITHMS
     )
     penalty_coef: float = setting(
-        0.5, "first weight of the KL between old and new policy", 1e-4, 1e3, group="policy loss", only=("ppo_penalty",)
+        0.5,
+        "initial weight of the KL between old and new policy",
+        1e-4,
+        1e3,
+        group="policy loss",
+        only=("ppo_penalty",),
     )
     penalty_kl_min: float = setting(
-        0.003, "below this KL a step (nats per token) the weight is halved", 0.0, 10.0, group="policy loss",
+        0.003, "the weight is halved if the KL of a step is below this (nats per token)",
+        0.0, 10.0, group="policy loss",
         only=("ppo_penalty",),
     )  # fmt: skip
     penalty_kl_max: float = setting(
-        0.03, "above this KL a step (nats per token) the weight is doubled", 1e-5, 20.0, group="policy loss",
+        0.03, "the weight is doubled if the KL of a step is above this (nats per token)",
+        1e-5, 20.0, group="policy loss",
         only=("ppo_penalty",),
     )  # fmt: skip
     max_kl: float = setting(
-        0.01, "trust region: greatest KL of a step, nats per token", 1e-6, 10.0, group="policy loss", only=("trpo",)
+        0.01, "trust region: maximum KL of a step, in nats per token", 1e-6, 10.0, group="policy loss", only=("trpo",)
     )
-    cg_iters: int = setting(5, "iterations of the conjugate gradient", 1, 100, group="policy loss", only=("trpo",))
+    cg_iters: int = setting(
+        5, "iterations of the conjugate gradient method", 1, 100, group="policy loss", only=("trpo",)
+    )
     cg_damping: float = setting(
-        0.1, "added to the curvature, so that it is positive", 0.0, 10.0, group="policy loss", only=("trpo",)
+        0.1,
+        "multiple of the identity added to the Fisher matrix, so that it is positive definite",
+        0.0,
+        10.0,
+        group="policy loss",
+        only=("trpo",),
     )
     fisher_rows: int = setting(
-        8, "rollouts from which the curvature is taken", 1, 4096, group="policy loss", only=("trpo",)
+        8, "number of responses from which the Fisher matrix is estimated", 1, 4096, group="policy loss", only=("trpo",)
     )
     target_kl: float | None = setting(
-        None, "stop a step's epochs when an epoch's mean approxkl passes this; none never stops", 1e-4, 100.0,
+        None, "end a step's epochs early when an epoch's mean approximate KL exceeds this; none runs all epochs",
+        1e-4, 100.0,
         group="policy loss", only=RATIO_ALGORITHMS,
     )  # fmt: skip
     ratio_threshold: float = setting(
-        10.0, "skip an update whose mean ratio exceeds this", 1.0, 1e6, group="policy loss", only=RATIO_ALGORITHMS
+        10.0,
+        "skip an update if its mean probability ratio exceeds this",
+        1.0,
+        1e6,
+        group="policy loss",
+        only=RATIO_ALGORITHMS,
     )
 
     value_trunk: Literal["shared", "detached", "critic"] = setting(
-        "shared", "values read the policy's states and train its adapter; or only read them; or have an adapter of their own",
+        "shared", "states that the value head reads: the policy's, training the policy's adapter too (shared) or not "
+        "(detached), or those of a separate adapter (critic)",
         group="value", only=VALUE_ALGORITHMS,
     )  # fmt: skip
     critic_init: Literal["fresh", "reward"] = setting(
-        "fresh", "the critic's own adapter begins fresh, or as that of a reward model with an adapter and layers = last",
+        "fresh", "initial critic: a new adapter, or a copy of the reward model (which needs an adapter and "
+        "layers = last)",
         group="value", only=VALUE_ALGORITHMS,
     )  # fmt: skip
     value_warmup: int = setting(
-        0, "first steps in which only the values learn", 0, 10_000, group="value", only=VALUE_ALGORITHMS
+        0, "number of initial steps in which only the value function learns",
+        0, 10_000, group="value", only=VALUE_ALGORITHMS
     )  # fmt: skip
     vf_coef: float = setting(0.1, "weight of the value loss", 0.0, 10.0, group="value", only=VALUE_ALGORITHMS)
     cliprange_value: float | None = setting(
         0.2,
-        "clip of the value around the old value; none leaves it unclipped",
+        "clip new values to within this distance of the old value; none leaves them unclipped",
         0.01,
         100.0,
         group="value",
         only=VALUE_ALGORITHMS,
     )
     value_target: ValueTarget = setting(
-        "gae", "values learn the lambda-return, or the rewards that really followed",
+        "gae", "what the value function learns to predict: the lambda-return (gae), or the discounted sum of the "
+        "actual rewards",
         group="value", only=VALUE_ALGORITHMS,
     )  # fmt: skip
     bootstrap_cut: bool = setting(
-        False, "bootstrap responses cut at max_new_tokens with their last value, instead of 0", group="value",
-        only=ACTOR_CRITIC_ALGORITHMS,
+        False, "returns of responses cut off at max_new_tokens continue with the value of the last state (bootstrapping), not "
+        "with 0",
+        group="value", only=ACTOR_CRITIC_ALGORITHMS,
     )  # fmt: skip
 
     label_batch: int = setting(
-        16, "label pairs (dpo) or texts (sft, rejection) per update; a step is one update", 1, 4096, group="offline methods",
+        16, "label pairs (dpo) or texts (sft, rejection) per update; a step is one update",
+        1, 4096, group="offline methods",
         only=OFFLINE_ALGORITHMS,
     )  # fmt: skip
     dpo_loss: DirectLoss = setting(
-        "sigmoid", "sigmoid widens the margin of a pair without end; ipo aims at a margin of one half", group="offline methods",
+        "sigmoid", "sigmoid: the margin of a pair, beta times its log-ratio difference, grows without limit; ipo: it "
+        "approaches 1/2", group="offline methods",
         only=("dpo",),
     )  # fmt: skip
     label_smoothing: float = setting(
-        0.0, "share of the labels taken to be the wrong way round", 0.0, 0.49, group="offline methods", only=("dpo",)
+        0.0, "fraction of the labels assumed to be wrong", 0.0, 0.49, group="offline methods", only=("dpo",)
     )
     candidates: int = setting(
-        4, "responses per prompt, of which the best by the reward model is kept", 2, 256, group="offline methods",
+        4, "responses sampled per prompt; the one with the highest reward is kept", 2, 256, group="offline methods",
         only=("rejection",),
     )  # fmt: skip
     rounds: int = setting(
-        4, "how often at most new responses are sampled and the best kept, first from the base, then from the policy", 1, 1000,
+        4, "maximum number of rounds; each samples new responses and keeps the best, the first from the base model, "
+        "later ones from the policy", 1, 1000,
         group="offline methods", only=("rejection",),
     )  # fmt: skip
 

@@ -18,43 +18,46 @@ class RewardConfig(Config):
 
     pooling: Literal["mean", "last"] = setting(
         "mean",
-        "which hidden states the head reads: the mean over the response, or its last token",
+        "which hidden states the head reads: their mean over the response, or that of the last token",
         group="model",
     )
     layers: Literal["all", "last"] = setting(
-        "all", "which layers the head reads: the embeddings and every layer, or the last layer alone", group="model"
+        "all", "which layers the head reads: the embeddings and every layer, or only the last layer", group="model"
     )
     last_weight: float = setting(
-        0.1, "with pooling mean: what the last token weighs besides, for its state has read the whole text; 0: all tokens alike",
+        0.1, "with pooling mean: weight of the last token's state, which has read the whole text; the mean has "
+        "weight 1 minus this; 0: only the mean",
         0.0, 1.0, group="model",
     )  # fmt: skip
     lora_r: int = setting(8, "rank of the LoRA adapter", 1, 256, group="model")
     lora_alpha: int = setting(16, "LoRA scale: the update is multiplied by lora_alpha / lora_r", 1, 1024, group="model")
     ensemble: int = setting(
         1,
-        "heads, each learning from its own draw of the labels; 2 or more also say how sure they are",
+        "number of heads, each trained on its own bootstrap sample of the labels; 2 or more also estimate the "
+        "uncertainty",
         1,
         16,
         group="model",
     )
     ensemble_score: EnsembleCombination = setting(
         "mean",
-        "one score out of those of the heads: their mean, the worst of them, or the mean less what they differ by",
+        "how the heads' scores are combined: mean, minimum (worst), or mean minus a multiple of the variance "
+        "(uncertainty)",
         group="model",
     )
     ensemble_penalty: float = setting(
-        1.0, "with uncertainty: what a unit of variance among the heads takes off the mean", 0.0, 100.0, group="model"
+        1.0, "for ensemble_score uncertainty: the factor by which the variance is multiplied", 0.0, 100.0, group="model"
     )
     epochs: int = setting(
         2,
-        "passes over the labels for the adapter; 0 trains the head alone, and so does an adapter that does not help",
+        "passes over the labels that train the adapter; with 0, or if the adapter does not help, only the head is used",
         0,
         200,
         group="optimisation",
     )
     early_stopping: bool = setting(
         False,
-        "stop after the number of passes (0 to epochs) with the least loss on the labels that are held out",
+        "use the number of passes (0 to epochs) with the lowest loss on held-out labels",
         group="optimisation",
     )
     batch_size: int = setting(16, "comparisons per update", 1, 1024, group="optimisation")
@@ -62,44 +65,46 @@ class RewardConfig(Config):
     weight_decay: float = setting(0.01, "AdamW weight decay", 0.0, 1.0, group="optimisation")
     max_grad_norm: float = setting(1.0, "gradient clipping by global norm", 1e-3, 1e3, group="optimisation")
     warm_start: bool = setting(
-        True, "fit the head on frozen features (a convex problem), then train the adapter", group="optimisation"
+        True, "first fit the head on frozen features (a convex problem), then train the adapter", group="optimisation"
     )
     ridge: float = setting(
-        0.0, "strength of the head's prior in the warm start, for features of unit spread; 0: the one (0.03 to 3) with the least "
-        "loss on labels that are left out in turn", 0.0, 1e6, group="optimisation",
+        0.0, "L2 penalty on the head's weights in the warm start, for features of total variance 1; 0 chooses it "
+        "from 0.01 to 3 by cross-validation", 0.0, 1e6, group="optimisation",
     )  # fmt: skip
-    label_smoothing: float = setting(0.0, "share of each label given to the other side", 0.0, 0.49, group="labels")
+    label_smoothing: float = setting(0.0, "fraction of the labels assumed to be wrong", 0.0, 0.49, group="labels")
     margin: float = setting(
-        1.0, "distance wanted between two scores for each step of surer (slightly 0, clearly 1, much 2); 0: all alike",
+        1.0, "score difference demanded per level of a label's strength (slightly 0, clearly 1, much 2); 0 ignores "
+        "the strength",
         0.0, 100.0, group="labels",
     )  # fmt: skip
     centering: float = setting(
-        0.01, "weight of the penalty on the squared sum of a pair's scores", 0.0, 1.0, group="labels"
+        0.01, "weight of the penalty on the square of the sum of a pair's two scores", 0.0, 1.0, group="labels"
     )
     score_l2: float = setting(
         0.0,
-        "weight of the penalty on the squares of all scores, which keeps them from growing",
+        "weight of the penalty on the squares of all scores, which keeps them small",
         0.0,
         1.0,
         group="labels",
     )
     processes: int = setting(
         1,
-        "processes that share the pairs of a batch (one a GPU); the result is that of one",
+        "processes that share the pairs of a batch (one per GPU); the result is the same as with one",
         1,
         64,
         group="optimisation",
     )
     shard_backbone: bool = setting(
         False,
-        "each process holds a part of the frozen weights, for models that do not fit one GPU; slower",
+        "distribute the frozen weights over the processes, for models that do not fit on one GPU; slower",
         group="optimisation",
     )
     folds: int = setting(
-        3, "the labels of one prompt in so many are held out, to see what the adapter is worth; 0 skips this", 0, 20,
+        3, "hold out the labels of one in this many prompts, to measure whether the adapter helps; 0 holds out none",
+        0, 20,
         group="labels",
     )  # fmt: skip
-    seed: int = setting(0, "seed of the adapter, the batches and the folds", 0, 2**31 - 1, group="labels")
+    seed: int = setting(0, "random seed of the adapter, the heads and the batches", 0, 2**31 - 1, group="labels")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -35,12 +35,14 @@ class SFTConfig(Config):
 
     epochs: int = setting(3, "passes over the examples", 1, 1000, group="run")
     batch_size: int = setting(16, "examples per update", 1, 4096, group="run")
-    micro_batch: int = setting(8, "examples per forward and backward; same result", 1, 4096, group="run")
+    micro_batch: int = setting(
+        8, "examples per forward and backward pass; does not change the result", 1, 4096, group="run"
+    )
     lr: float = setting(1e-3, "learning rate (Adam), annealed to 0", 1e-8, 1.0, group="run")
     max_grad_norm: float = setting(1.0, "gradient clipping by global norm", 1e-3, 1e3, group="run")
     lora_r: int = setting(8, "rank of the LoRA adapter", 1, 256, group="LoRA")
     lora_alpha: int = setting(16, "LoRA scale: the update is multiplied by lora_alpha / lora_r", 1, 1024, group="LoRA")
-    seed: int = setting(0, "seed of the adapter and of the order", 0, 2**31 - 1, group="run")
+    seed: int = setting(0, "random seed of the adapter and of the order of examples", 0, 2**31 - 1, group="run")
 
 
 class SFTExample(NamedTuple):
