@@ -289,7 +289,7 @@ def builtin_judge(name: str) -> Judge:
     Raises ConfigError for an unknown name.
     """
     if name not in JUDGES:
-        raise ConfigError(f"There is no judge {name!r} on the page. Say one of {', '.join(JUDGES)}.")
+        raise ConfigError(f"There is no judge {name!r} on the page. Choose one of {', '.join(JUDGES)}.")
     return JUDGES[name]
 
 
@@ -303,7 +303,7 @@ def load_judge(spec: str) -> Judge:
     file, _, name = spec.rpartition(":")
     if not file or not name.isidentifier():
         known = ", ".join(JUDGES)
-        raise ConfigError(f"There is no judge {spec!r}. Say one of {known}, or FILE.py:NAME.")
+        raise ConfigError(f"There is no judge {spec!r}. Choose one of {known}, or write FILE.py:NAME.")
     return Judge(name, f"The function {name} of {file}.", "tales", load_score_function(file, name))
 
 

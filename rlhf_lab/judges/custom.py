@@ -65,7 +65,7 @@ def required_parameters(function: Callable[..., object]) -> int:
 def _load_module(path: Path, kind: str) -> ModuleType:
     """Import a file by its path. Raises ConfigError."""
     if not path.is_file():
-        raise ConfigError(f"The {kind}'s file {path} does not exist. Check the path, or say FILE.py:NAME.")
+        raise ConfigError(f"The {kind}'s file {path} does not exist. Check the path, or write FILE.py:NAME.")
     name = f"rlhf_lab_outside_judge_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

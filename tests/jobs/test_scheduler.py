@@ -278,7 +278,7 @@ def test_no_file_of_a_judge_is_run_for_the_page(runner, project, tmp_path):
     """A program may send events to a page, and the file may have been uploaded."""
     trace, file = tmp_path / "trace", tmp_path / "own.py"
     file.write_text(f"open({str(trace)!r}, 'w').close()\ndef f(text): return 1.0\n")
-    with pytest.raises(ConfigError, match=r"no judge .* on the page. Say one of cheerful"):
+    with pytest.raises(ConfigError, match=r"no judge .* on the page. Choose one of cheerful"):
         runner.request_judge_labels(project.id, f"{file}:f", 4)
     assert not trace.exists()
 

@@ -33,7 +33,7 @@ def ctx(tmp_path):
 
 def test_the_header_of_a_new_home_is_idle(ctx):
     shown = header.state(ctx)
-    assert shown["engine"]["label"] == "engine rests"
+    assert shown["engine"]["label"] == "engine idle"
     assert (shown["labels"], shown["reward"], shown["job"], shown["warning"]) == (0, None, None, "")
     assert shown["model"] == "embedded model"
 

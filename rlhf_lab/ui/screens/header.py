@@ -33,7 +33,7 @@ JOB_LABELS = {
     JobKind.TOURNAMENT: "writing for a tournament",
 }
 ENGINE_LABELS = {
-    EngineState.ABSENT: ("engine rests", "", "It starts automatically when there is work to do."),
+    EngineState.ABSENT: ("engine idle", "", "It starts automatically when there is work to do."),
     EngineState.STARTING: ("engine starts", "busy", "It is loading the model. This takes seconds, on a busy machine minutes."),
     EngineState.ALIVE: ("engine ready", "good", "The process that trains and samples. It continues when this page is closed."),
     EngineState.DEAD: ("engine lost", "bad", "It does not answer. Work continues from the last checkpoint after a restart."),
