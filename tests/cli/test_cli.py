@@ -65,7 +65,7 @@ def test_errors_name_the_remedy(tmp_path, capsys, words, kind, remedy):
 
 
 @pytest.mark.parametrize("words", [["train-policy"], ["train-reward"], ["complete", "--prompt", "x"]])
-def test_a_mistyped_home_does_not_become_a_lab(tmp_path, capsys, words):
+def test_commands_do_not_create_a_lab_in_a_missing_home(tmp_path, capsys, words):
     status, reply = call(capsys, *words, *home(tmp_path))
     assert (status, reply["kind"]) == (1, "StoreError")
     assert "There is no lab in" in reply["error"]
