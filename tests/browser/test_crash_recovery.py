@@ -41,7 +41,7 @@ def test_killed_engine_and_killed_page_lose_nothing(lab, open_page):
 
     os.kill(lab.engine_pid(), signal.SIGKILL)  # the page's process restarts it
     page.wait_for_function(
-        "() => /engine (lost|starts|rests)/.test(document.querySelector('.lab-header').innerText)",
+        "() => /engine (lost|starts|idle)/.test(document.querySelector('.lab-header').innerText)",
         timeout=ENGINE_TIMEOUT_MS,
     )
     with sqlite3.connect(lab.home / "lab.db") as db:
