@@ -30,7 +30,7 @@ from rlhf_lab.backup.restore import restore_files, safe_path
 from rlhf_lab.backup.snapshot import CheckpointRule, KnownFile, Snapshot, SnapshotFile, take_snapshot
 from rlhf_lab.common.hashing import file_sha256
 from rlhf_lab.common.private_files import make_private_folder
-from rlhf_lab.errors import MirrorConflictError, MirrorError
+from rlhf_lab.errors import HubUnavailableError, MirrorConflictError, MirrorError
 from rlhf_lab.store.database import FILE_NAME, lab_exists
 
 log = logging.getLogger("rlhf_lab.mirror")
@@ -89,7 +89,11 @@ class HubMirror:
                 return False
             manifest = Manifest(self._lab_id(), uuid.uuid4().hex, snapshot.created_at, snapshot.schema, entries)
             sources = {file.path: file.source for file in files if saved_files.get(file.path) != entries[file.path]}
-            self._commit(manifest, sources, sorted(saved_files.keys() - entries.keys()), folder, "Save")
+            try:
+                self._commit(manifest, sources, sorted(saved_files.keys() - entries.keys()), folder, "Save")
+            except MirrorConflictError:
+                self._find_head()  # says what to do if the other commit is another lab's
+                raise HubUnavailableError(f"somebody changed {self.repository.name} during a save") from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         self._squash_if_long()

@@ -169,20 +169,43 @@ def test_a_lab_in_another_place_that_saves_to_the_same_repository_stops_this_one
     assert hub.head == head_of_other
 
 
-def test_a_commit_between_the_check_and_ours_is_refused_by_the_hub(mirror, hub, home, tmp_path, monkeypatch):
-    mirror.save()
-    vote_again(home, "Bea")
+@pytest.fixture
+def interfere(hub, monkeypatch):
+    """interfere(act): call act() once, after a save has checked the repository and before its commit."""
     real = hub.next_fault
 
-    def interfere(stage):
-        if stage == "commit":
-            hub.add_commit({"lab.db": b"theirs"})
-        return real(stage)
+    def patch(act):
+        def next_fault(stage):
+            if stage == "commit":
+                monkeypatch.setattr(hub, "next_fault", real)
+                act()
+            return real(stage)
 
-    monkeypatch.setattr(hub, "next_fault", interfere)
-    with pytest.raises(MirrorConflictError):
+        monkeypatch.setattr(hub, "next_fault", next_fault)
+
+    return patch
+
+
+def test_a_commit_by_hand_during_a_save_is_not_overwritten_and_the_next_save_succeeds(mirror, hub, home, interfere):
+    mirror.save()
+    vote_again(home, "Bea")
+    interfere(lambda: hub.add_commit({"lab.db": b"theirs"}))
+    with pytest.raises(HubUnavailableError, match="somebody changed someone/lab during a save"):
         mirror.save()
     assert hub.content("lab.db") == b"theirs"
+    assert mirror.save()
+    assert hub.content("lab.db") != b"theirs"
+
+
+def test_another_labs_commit_during_a_save_stops_this_one_with_what_to_do(mirror, hub, home, tmp_path, interfere):
+    mirror.save()
+    other = tmp_path / "other"
+    with Database.open(other) as db:
+        projects.create_project(db, "other", "embedded", "abc", "tales", 7, [("Once", "train"), ("Far", "eval")])
+    vote_again(home, "Bea")
+    interfere(lambda: mirror_of(other, take_over=True).save())
+    with pytest.raises(MirrorConflictError, match=r"holds another lab .*takes over under Runs & data"):
+        mirror.save()
 
 
 def test_the_repository_of_another_lab_is_not_overwritten_unless_it_is_taken_over(mirror, hub, home, tmp_path):
