@@ -59,6 +59,7 @@ def test_repository_and_token_are_entered_on_the_page(lab, hub, open_page):
     press_key(page, "1")
     open_tab(page, "Runs & data")
     expect(control(page, "mirror-take-over")).to_be_visible(timeout=ENGINE_TIMEOUT_MS)
+    expect(control(page, "mirror-message")).to_be_hidden()  # no longer "The Hub accepts someone/lab."
     control(page, "mirror-take-over").click()
     control(page, "mirror-sure").click()
     expect_text(page, "mirror-message", "The next save replaces")

@@ -170,7 +170,10 @@ export default function mount({ element, props, server, trigger, watch }) {
 
   async function load() {
     const isFirst = state === null;
+    const hadProblem = Boolean(state?.problem);
     state = await unwrap(server.get_state({}));
+    // A message such as "The Hub accepts …" does not stay beside a later problem.
+    if (state.problem && !hadProblem && !notice.classList.contains('bad')) showMessage('');
     if (isFirst) repository.input.value = state.is_set_by_variable ? '' : state.repository;
     draw();
   }
