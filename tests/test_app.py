@@ -2,6 +2,7 @@
 
 import gc
 import platform
+import re
 import runpy
 import signal
 import socket
@@ -146,6 +147,25 @@ def test_malloc_arenas_are_limited_before_the_page_is_built(tmp_path, monkeypatc
     with Database.open(tmp_path) as db, pytest.raises(KeyboardInterrupt):
         serve.serve(Context(tmp_path, db), "127.0.0.1", 0)
     assert calls == ["small", "built"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the number of wake-ups from /proc")
+def test_an_idle_page_rarely_wakes_up(tmp_path):
+    """Gradio's queue alone would wake up 800 times a second."""
+
+    def wake_ups() -> int:
+        files = Path(f"/proc/{server.pid}/task").glob("*/status")
+        return sum(int(re.search(r"\nvoluntary_ctxt_switches:\s+(\d+)", file.read_text())[1]) for file in files)
+
+    server, url = start(tmp_path)
+    try:
+        fetch(url, server)
+        before, start_time = wake_ups(), time.monotonic()
+        time.sleep(3)
+        rate = (wake_ups() - before) / (time.monotonic() - start_time)
+    finally:
+        end(server, tmp_path)
+    assert rate < 300
 
 
 def test_the_page_is_served_without_torch_and_ctrl_c_prints_a_farewell(tmp_path):
