@@ -42,7 +42,7 @@ export function createTokenView(fetchTokens) {
     el(
       'summary',
       {},
-      el('h2', {}, 'Token microscope'),
+      el('h2', {}, 'Token view'),
       el(
         'span.muted',
         {},
