@@ -229,8 +229,8 @@ class PolicyConfig(Config):
         only=CLIPPED_ALGORITHMS,
     )  # fmt: skip
     loss_mean: Literal["token", "trajectory", "sum"] = setting(
-        "token", "how token losses are averaged: over all tokens (token), or over responses, each with the mean "
-        "(trajectory) or the sum of its tokens",
+        "token", "average token losses over all tokens, or over responses, each with the mean (trajectory) or the sum of its "
+        "tokens",
         group="policy loss", only=("ppo", "trpo", "a2c", "reinforce", "rloo", "grpo"),
     )  # fmt: skip
     entropy_coef: float = setting(
@@ -293,8 +293,7 @@ class PolicyConfig(Config):
     )
 
     value_trunk: Literal["shared", "detached", "critic"] = setting(
-        "shared", "states that the value head reads: the policy's, training the policy's adapter too (shared) or not "
-        "(detached), or those of a separate adapter (critic)",
+        "shared", "adapter below the value head: the policy's, trained by both losses (shared) or not (detached), or its own",
         group="value", only=VALUE_ALGORITHMS,
     )  # fmt: skip
     critic_init: Literal["fresh", "reward"] = setting(

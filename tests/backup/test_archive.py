@@ -241,7 +241,7 @@ def with_huge_size(manifest, entries):
         (with_huge_size, "not the file that manifest.json lists"),
         (with_value("files", []), "no database"),
         (with_value("files", 1), "cannot be read"),
-        (with_value("format", "other"), "another one"),
+        (with_value("format", "other"), "has another format"),
         (with_value("format_version", 2), "newer version"),
         (with_value("schema_revision", "0999"), "Update this lab"),
     ],

@@ -102,4 +102,4 @@ def test_the_engine_exits_when_idle(tmp_path):
         timeout=PATIENCE_S,
     )
     assert done.returncode == 0
-    assert "leaving" in (tmp_path / "engine.log").read_text()
+    assert "exiting" in (tmp_path / "engine.log").read_text()

@@ -105,7 +105,7 @@ def test_a_compiler_error_is_logged(own_cache, tmp_path, monkeypatch, caplog):
     failing = '[ "$1" = --version ] || { printf "no f\\344hler left" >&2; exit 1; }'
     monkeypatch.setenv("CC", script(tmp_path / "a compiler", failing))
     assert compile.load_kernels() is None
-    assert "could not be compiled and loaded: no f\ufffdhler left; PyTorch's operations compute" in caplog.text
+    assert "could not be compiled and loaded: no f\ufffdhler left; PyTorch's operations are used" in caplog.text
     assert not list(own_cache.rglob("*.so"))
 
 
