@@ -179,7 +179,7 @@ def run_algorithms(args: argparse.Namespace, experiment: Experiment) -> list[dic
             "proxy": result.metrics["objective/scores"], "seconds": seconds, "evaluations": evaluations,
         } | {f"gold at KL {target:g}": gold_at(evaluations, target) for target in COMPARED_KLS}  # fmt: skip
         rows.append(row)
-        log(f"seed {experiment.seed} {name:<12} gold {gold.value:+.2f} ± {gold.standard_error:.2f}  KL {kl.value:6.2f}  "
+        log(f"seed {experiment.seed} {name:<12} gold {gold.value:+.2f} (se {gold.standard_error:.2f})  KL {kl.value:6.2f}  "
             f"{seconds:6.1f} s  " + " ".join(f"{kl:.1f}:{gold:+.2f}" for _, kl, gold in evaluations))  # fmt: skip
     return rows
 
