@@ -149,6 +149,20 @@ def test_malloc_arenas_are_limited_before_the_page_is_built(tmp_path, monkeypatc
     assert calls == ["small", "built"]
 
 
+def test_a_port_in_use_is_an_error_with_what_to_do(tmp_path):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        command = [sys.executable, "app.py", "--port", str(port), "--home", str(tmp_path)]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith(
+        f"error: 127.0.0.1:{port} cannot be served: another program uses the port, or the address is not one of this "
+        "computer. Choose others with --port and --host.\n"
+    )
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the number of wake-ups from /proc")
 def test_an_idle_page_rarely_wakes_up(tmp_path):
     """Gradio's queue alone would wake up 800 times a second."""

@@ -175,8 +175,12 @@ def serve(ctx: Context, host: str, port: int) -> int:
                 _, url, _ = page.launch(
                     server_name=host, server_port=port, prevent_thread_lock=True, **launch_options(ctx)
                 )
-            except OSError as error:  # the port is in use, or the address does not belong to this machine
-                print(f"error: {host}:{port} cannot be served ({error}). Choose another with --port.", file=sys.stderr)
+            except OSError:  # its text names settings of Gradio that the lab does not have
+                print(
+                    f"error: {host}:{port} cannot be served: another program uses the port, or the address is not one of "
+                    "this computer. Choose others with --port and --host.",
+                    file=sys.stderr,
+                )
                 return 1
         logs.make_handlers_safe("uvicorn")
         if ctx.startup is not None:
