@@ -186,12 +186,17 @@ def test_the_page_is_served_without_torch_and_ctrl_c_prints_a_farewell(tmp_path)
     server, url = start(tmp_path)
     try:
         page = fetch(url, server)
+        script = re.search(r"assets/index-[\w-]+\.js", page)
+        assert script is not None
+        with urllib.request.urlopen(url + script[0]) as reply:
+            cache_control = reply.headers["cache-control"]
         assert server.stdout is not None
         first = server.stdout.readline()  # only now it waits for Ctrl-C
         loaded = {Path(item.path).name for item in psutil.Process(server.pid).memory_maps()}
     finally:
         output = end(server, tmp_path)
     assert "RLHF Lab" in page
+    assert cache_control == "public, max-age=31536000, immutable"  # sent by the lab, not by Gradio
     assert (tmp_path / "lab.db").is_file()
     assert not [name for name in loaded if "torch" in name]
     assert "Traceback" not in output

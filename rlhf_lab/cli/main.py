@@ -28,7 +28,7 @@ COMMAND_MODULES = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 1 after a LabError, 130 after Ctrl-C. argparse exits with 2 for invalid usage."""
-    words = sys.argv[1:] if argv is None else argv
+    arguments = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(
         prog=lab_command(),
         description="Label pairs of texts, train a reward model on the labels, and PPO on the reward model. "
@@ -36,9 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in _modules_for(words):
+    for module in _modules_for(arguments):
         importlib.import_module(f"rlhf_lab.cli.{module}").add_parser(subparsers)
-    args = parser.parse_args(words)
+    args = parser.parse_args(arguments)
     try:
         return int(args.run(args))
     except LabError as error:
@@ -51,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _modules_for(words: Sequence[str]) -> Iterable[str]:
+def _modules_for(arguments: Sequence[str]) -> Iterable[str]:
     """Modules to import for a command line. Only the help needs all: some import PyTorch, which takes seconds."""
-    if words and words[0] in COMMAND_MODULES:
-        return [COMMAND_MODULES[words[0]]]
-    return [] if words and words[0] == "--version" else dict.fromkeys(COMMAND_MODULES.values())
+    if arguments and arguments[0] in COMMAND_MODULES:
+        return [COMMAND_MODULES[arguments[0]]]
+    return [] if arguments and arguments[0] == "--version" else dict.fromkeys(COMMAND_MODULES.values())
