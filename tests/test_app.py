@@ -94,6 +94,19 @@ def test_spin_count_of_commands_that_train_in_their_own_process(words, spin_coun
         assert environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "64"  # else a long bfloat16 training takes all memory
 
 
+@pytest.mark.parametrize(
+    ("stated", "count"), [(None, 3), ("", 3), ("0", 3), ("some", 3), ("1", 1), (" 8 ", 8), ("5,2", 5)]
+)
+def test_threads_of_a_training(stated, count, monkeypatch):
+    """On a machine with more cores than this process may use."""
+    monkeypatch.setattr(process_env.os, "sched_getaffinity", lambda pid: {0, 4, 5}, raising=False)
+    monkeypatch.setattr(process_env.os, "environ", {} if stated is None else {"OMP_NUM_THREADS": stated})
+    assert process_env.thread_count() == count
+    monkeypatch.delattr(process_env.os, "sched_getaffinity")
+    monkeypatch.setattr(process_env.os, "cpu_count", lambda: 7)
+    assert process_env.thread_count() == (7 if count == 3 else count)
+
+
 def test_freeze_gc():
     with process_env.freeze_gc():
         assert not gc.isenabled()

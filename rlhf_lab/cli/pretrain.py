@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 
 from rlhf_lab.cli.console import add_common_arguments, print_result, progress_reporter
 from rlhf_lab.common.bundled_assets import EMBEDDED_PROMPT_SETS, SHIPPED_PAIRS_TEMPERATURE, weights_digest
+from rlhf_lab.common.process_env import thread_count
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.base import add_arguments, from_args
 from rlhf_lab.embedded_model.corpus import generate_prompts
@@ -31,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--ship", type=Path, default=None, help="also write prompt sets and sampled pairs to this folder"
     )
-    parser.add_argument("--threads", type=int, default=0, help="threads of PyTorch; 0: all cores")
+    parser.add_argument("--threads", type=int, default=0, help="threads of PyTorch; 0: OMP_NUM_THREADS, or all cores")
     add_common_arguments(parser)
     add_arguments(parser, PretrainConfig)
     parser.set_defaults(run=run)
@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     config: PretrainConfig = from_args(PretrainConfig, args)
-    torch.set_num_threads(args.threads or os.cpu_count() or 1)
+    torch.set_num_threads(args.threads or thread_count())
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

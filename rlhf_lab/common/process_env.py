@@ -42,6 +42,14 @@ def set_training_env(standalone: bool = False) -> None:
     _set_malloc_options({_M_MMAP_THRESHOLD: 1 << 30, _M_TRIM_THRESHOLD: 2**31 - 1})
 
 
+def thread_count() -> int:
+    """Number of threads for training: OMP_NUM_THREADS if it is set, otherwise the number of cores that this process may use."""
+    stated = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # with a comma: one number per nesting level
+    if stated.isdecimal() and int(stated):
+        return int(stated)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def limit_malloc_arenas() -> None:
     """Let glibc use one heap for all threads and return free memory. Call it before any thread is started."""
     _set_malloc_options({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: 1 << 16, _M_TRIM_THRESHOLD: 1 << 17})

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from rlhf_lab.common.logs import OneLineFormatter
 from rlhf_lab.common.private_files import make_private_folder
-from rlhf_lab.common.process_env import set_training_env
+from rlhf_lab.common.process_env import set_training_env, thread_count
 from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.errors import EngineError, LabError, StoreError
 from rlhf_lab.jobs.engine_process import STATE_STARTING, record_heartbeat, this_process
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--idle-exit", type=float, default=600.0, help="exit after this many idle seconds without an open page"
     )
-    parser.add_argument("--threads", type=int, default=0, help="threads of PyTorch; 0: all cores")
+    parser.add_argument("--threads", type=int, default=0, help="threads of PyTorch; 0: OMP_NUM_THREADS, or all cores")
     args = parser.parse_args(argv)
     try:
         run_engine(args.home, args.idle_exit, args.threads)
@@ -66,7 +66,7 @@ def run_engine(home: Path, idle_exit_s: float, threads: int) -> None:
 
         from rlhf_lab.engine.worker import Worker
 
-        torch.set_num_threads(threads or os.cpu_count() or 1)
+        torch.set_num_threads(threads or thread_count())
         worker = Worker(home, db, idle_exit_s=idle_exit_s)
         worker.model_cache.startup_s = time.time() - this_process().process_started
         for name in (signal.SIGTERM, signal.SIGINT):

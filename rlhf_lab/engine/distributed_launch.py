@@ -20,6 +20,7 @@ import torch
 
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, JobStatus, RunStatus
 from rlhf_lab.common.paths import REWARD_MODELS_FOLDER, run_folder
+from rlhf_lab.common.process_env import thread_count
 from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.progress import ProgressCallback
 from rlhf_lab.common.records import Job, ProcessIdentity
@@ -63,7 +64,7 @@ def launch_and_wait(processes: int, arguments: list[str], folder: Path, keep_run
     """
     check_devices(processes)
     folder.mkdir(parents=True, exist_ok=True)
-    threads = str(max(1, (os.cpu_count() or 1) // processes))
+    threads = str(max(1, thread_count() // processes))
     with (folder / LOG_FILE).open("ab") as log:
         engine_identity = json.dumps(dataclasses.asdict(engine_process.this_process()))
         child = subprocess.Popen(
