@@ -332,6 +332,7 @@ def run_runs(args: argparse.Namespace) -> int:
 def run_stop(args: argparse.Namespace) -> int:
     home = resolve_home(args)
     with open_existing_database(home) as db:
+        print("stopping the engine (up to 20 seconds) …", file=sys.stderr, flush=True)
         stopped = engine_process.stop_engine(db, home)
     print_result(args, {"stopped": stopped}, "the engine has ended" if stopped else "no engine was running")
     return 0

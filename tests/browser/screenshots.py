@@ -91,9 +91,9 @@ def label_and_train(page: Page, db: Database, project_id: int) -> None:
 
     for labels in (40, 80):
         count = len(reward_models(db, project_id))
-        page.locator(".lab-label summary", has_text="For talks").click()
+        page.locator(".lab-label summary", has_text="Demonstration").click()
         control(page, "judge").click()
-        page.locator(".lab-label summary", has_text="For talks").click()
+        page.locator(".lab-label summary", has_text="Demonstration").click()
         wait_until(lambda labels=labels, count=count: is_done(labels, count), f"{labels} labels and a reward model")
 
 

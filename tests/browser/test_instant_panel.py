@@ -52,7 +52,7 @@ def test_each_vote_is_predicted_and_nothing_moves(labelled, open_page, size):
     voted = vote(page)
     verdict = panel(page).locator(".verdict")
     expect(verdict).to_have_text(
-        {"true": "✓ It expected your answer", "false": "✗ It expected the other text"}[
+        {"true": "✓ It expected your last answer", "false": "✗ It did not expect your last answer"}[
             verdict.get_attribute("data-expected")
         ]
     )
@@ -73,7 +73,7 @@ def test_a_vote_without_a_winner_has_scores_and_no_verdict(labelled, open_page):
     page = open_page(labelled)
     expect(panel(page)).to_contain_text("predicts your next answer")
     press_key(page, "0")
-    expect(panel(page).locator(".verdict")).to_have_text("You chose no winner. Its scores:")
+    expect(panel(page).locator(".verdict")).to_have_text("Your last answer had no winner. Its scores:")
     expect(panel(page).locator(".score .muted")).to_have_text(["left", "right"])
     press_key(page, "s")
     expect(panel(page)).to_contain_text("predicts your next answer")

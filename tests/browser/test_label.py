@@ -240,7 +240,7 @@ def test_shortcuts_are_off_in_input_fields_and_with_modifiers(lab, open_page):
     page = open_page(lab)
     press_key(page, "1")
     before, cast = current_pair(page), votes(lab)
-    page.click("summary:has-text('For talks')")
+    page.click("summary:has-text('Demonstration')")
     page.click("summary:has-text('Your earlier labels')")
     for field in (".more .note", ".earlier .note"):
         page.locator(field).first.click()
@@ -408,7 +408,7 @@ def test_judge_labels_on_request_and_reset_starts_a_new_project(lab, open_page):
         projects.add_pairs(db, project.id, [(*two, "test") for two in zip(texts[::2], texts[1::2], strict=True)])
     page = open_page(lab)
     current_pair(page)
-    page.click("summary:has-text('For talks')")
+    page.click("summary:has-text('Demonstration')")
     page.click("[data-do=judge]")
     expect(page.locator(".goal")).to_contain_text("40 simulated, kept apart")
     cast = votes(lab)

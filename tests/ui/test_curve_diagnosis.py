@@ -278,7 +278,7 @@ def test_no_metric_advises_a_lower_beta_while_another_is_not_a_number():
     curves = {SCORE: curve((0.5, 6)), REWARD: curve((-1.0, 6)), VALUE: [*curve((1.0, 5)), (6, math.nan)]}
     diagnoses = diagnose(curves)
     assert "lower lr" in diagnoses[VALUE].message
-    assert diagnoses[REWARD].message == "−1.00: the KL penalty is larger than the gain in score."
+    assert diagnoses[REWARD].message == "Reward −1.00: the KL penalty is larger than the gain in score."
 
 
 MOVE_MORE = re.compile(r"\braise (?:\w+ or )?lr|\blower beta|beta is too high|higher (?:score_)?clip")
@@ -351,7 +351,7 @@ def test_with_a_budget_advice_to_change_lr_or_beta_is_left_out():
         assert diagnosis.message.endswith("the KL budget lowers lr and raises beta automatically.")
     assert diagnose({SCORE: curve((0.0, 20))}, kl_budget=4.0)[SCORE].message.endswith("start: label more pairs.")
     falling = diagnose({REWARD: curve((1.0, 5), (0.5, 5))}, kl_budget=4.0)[REWARD]
-    assert falling == (Level.INFO, "0.50: beta follows the KL budget, and this reward follows beta.")
+    assert falling == (Level.INFO, "Reward 0.50: beta follows the KL budget, and this reward follows beta.")
 
 
 @settings(max_examples=400, deadline=None)

@@ -142,6 +142,15 @@ def test_scores_mostly_beyond_the_clip_are_diagnosed(ctx):
     assert "95 % above score_clip" in run_feed.RunFeed(ctx).poll({})["verdicts"][SCORE]["message"]
 
 
+def test_values_in_use_are_those_of_the_newest_step(ctx):
+    """A KL budget or a schedule changes beta and lr while the settings stay as they are."""
+    run, feed = a_run(ctx), run_feed.RunFeed(ctx)
+    assert feed.poll({})["in_use"] == {}
+    record_step(ctx.db, run.id, StepResult(1, {"objective/kl_coef": 0.11, "lr": 3e-4}))
+    record_step(ctx.db, run.id, StepResult(2, {"objective/kl_coef": 0.019, "lr": 1e-4}))
+    assert feed.poll({})["in_use"] == {"beta": 0.019, "lr": 1e-4}
+
+
 def test_nan_is_a_gap_and_not_broken_json(ctx):
     run, feed = a_run(ctx), run_feed.RunFeed(ctx)
     step(ctx, run, 1, score=1.0)

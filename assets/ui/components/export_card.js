@@ -7,9 +7,14 @@ const controlsOf = (card) => (name) => card.querySelector(`[data-do="${name}"]`)
 
 function select(name, label, items) {
   return el(
-    'select.lab-input',
-    { 'aria-label': label, 'data-do': name },
-    items.map(([value, label]) => el('option', { value }, label)),
+    'label.field',
+    {},
+    el('span.muted', {}, label),
+    el(
+      'select.lab-input',
+      { 'data-do': name },
+      items.map(([value, text]) => el('option', { value }, text)),
+    ),
   );
 }
 
@@ -88,7 +93,7 @@ export function updateExportCard(card, state, onExport, progress) {
           ['simulated', 'simulated'],
           ['all', 'all, each marked'],
         ]),
-        select('export-annotator', 'annotator', []),
+        select('export-annotator', 'labelled by', []),
         select('export-names', 'names', [
           ['with', 'with names'],
           ['without', 'without names'],
@@ -97,7 +102,7 @@ export function updateExportCard(card, state, onExport, progress) {
           ['keep', 'keep ties'],
           ['drop', 'drop ties'],
         ]),
-        select('export-layout', 'format of the rows', [
+        select('export-layout', 'rows', [
           ['votes', 'every vote with all columns'],
           ['explicit', 'TRL, explicit prompt'],
           ['implicit', 'TRL, implicit prompt'],
@@ -110,7 +115,7 @@ export function updateExportCard(card, state, onExport, progress) {
           ['0.66', 'two thirds agree'],
           ['1', 'all agree'],
         ]),
-        select('export-format', 'format', [
+        select('export-format', 'file format', [
           ['jsonl', 'JSON Lines'],
           ['jsonl.gz', 'JSON Lines, gzip'],
           ['json', 'JSON'],

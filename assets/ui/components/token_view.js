@@ -150,7 +150,7 @@ export function createTokenView(fetchTokens) {
         ? null
         : row.shaped_score === row.score || row.shaped_score === null
           ? `score ${formatNumber(row.score)}`
-          : `score ${formatNumber(row.score)}, used as ${formatNumber(row.shaped_score)}`;
+          : `score ${formatNumber(row.score)}, after scaling, limit and penalties ${formatNumber(row.shaped_score)}`;
     return el(
       'article',
       {},

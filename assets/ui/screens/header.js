@@ -78,6 +78,9 @@ function accuracyNote(reward) {
   return reward.low === null ? '' : ` (${formatInterval(reward.low, reward.high)})`;
 }
 
+// Whose labels the accuracy is about, where it is not obvious.
+const labelSource = ({ reward, simulated }) => (reward.simulated ? ', simulated' : simulated ? ', people' : '');
+
 // On a Space: the model that the settings name, until it has been downloaded.
 function startupNotice({ startup, model: currentModel }) {
   const meanwhile = `Until then you can label texts of the ${currentModel}`;
@@ -210,7 +213,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   function draw(state) {
     const accuracy = state.reward
       ? [
-          `accuracy ${formatAccuracy(state.reward)}${state.reward.simulated ? ', simulated' : ''}`,
+          `accuracy ${formatAccuracy(state.reward)}${labelSource(state)}`,
           accuracyNote(state.reward),
         ]
       : ['no reward model yet'];

@@ -84,7 +84,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       fileName,
       el('span.muted', {}, 'or from the Hub'),
       datasetInput,
-      splitInput,
+      el('label', {}, el('span.muted', {}, 'split '), splitInput),
       el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: previewDataset }, 'Preview'),
     ),
     el(

@@ -550,7 +550,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     return el(
       'details.talks.lab-operating',
       {},
-      el('summary.muted', {}, 'For talks: let a simulated judge label, or start again'),
+      el('summary.muted', {}, 'Demonstration: let a simulated judge label, or start again'),
       el(
         'div.lab-row',
         { style: 'margin-top:10px' },
@@ -604,10 +604,10 @@ export default function mount({ element, props, server, trigger, watch }) {
     const sideNames = stackedScreen.matches ? ['first', 'second'] : ['left', 'right'];
     const [first, second] = prediction.decided ? ['your choice', 'other'] : sideNames;
     const verdict = !prediction.decided
-      ? 'You chose no winner. Its scores:'
+      ? 'Your last answer had no winner. Its scores:'
       : prediction.expected
-        ? '✓ It expected your answer'
-        : '✗ It expected the other text';
+        ? '✓ It expected your last answer'
+        : '✗ It did not expect your last answer';
     return [
       el(
         `strong.verdict${prediction.expected === null ? '' : prediction.expected ? '.good' : '.bad'}`,

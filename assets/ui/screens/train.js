@@ -94,6 +94,12 @@ export default function mount({ element, props, server, trigger, watch }) {
       },
       onblur: restoreIfEmpty,
     });
+    const inUse = el('span.muted', {
+      'data-do': `in-use-${name}`,
+      title:
+        `The field shows the ${name} that was set. The KL budget or the schedule of the run changes it at every ` +
+        'step; this is the value at the newest step.',
+    });
     const label = el(
       'label.lab-row.knobs',
       {},
@@ -104,8 +110,9 @@ export default function mount({ element, props, server, trigger, watch }) {
         { type: 'button', 'data-do': `set-${name}`, 'aria-label': `set ${name}`, onclick: submit },
         'Set',
       ),
+      inUse,
     );
-    return { input, label };
+    return { input, inUse, label };
   }
 
   // ---- elements: built once per run, then updated
@@ -246,8 +253,10 @@ export default function mount({ element, props, server, trigger, watch }) {
     state.pending = reply.pending_changes;
     updateButtons(run, state.pending);
     for (const name of ['beta', 'lr']) {
-      const { input } = nodes[name];
+      const { input, inUse } = nodes[name];
       if (document.activeElement !== input && !input.dataset.dirty) input.value = String(run[name]);
+      const differs = Math.abs(reply.in_use[name] - run[name]) > 0.005 * run[name]; // false before the first step
+      inUse.textContent = differs ? `now ${formatNumber(reply.in_use[name], 2)}` : '';
     }
     drawCheck(
       nodes.ratio,

@@ -314,28 +314,32 @@ def _reward(reward: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  on
         if kl is not None and kl.current < KL_FREE:
             return Finding(
                 Level.WARN,
-                f"{reward.current:z.2f}, though the KL is near 0: probably many responses do not end and lose "
+                f"Reward {reward.current:z.2f}, though the KL is near 0: probably many responses do not end and lose "
                 "missing_eos_penalty; a larger max_new_tokens lets them end.",
             )
         return Finding(
             Level.WARN,
-            f"{reward.current:z.2f}: the KL penalty is larger than the gain in score; wait for some steps, or lower "
-            "beta.",
-            if_restrained=f"{reward.current:z.2f}: the KL penalty is larger than the gain in score.",
+            f"Reward {reward.current:z.2f}: the KL penalty is larger than the gain in score; wait for some steps, or "
+            "lower beta.",
+            if_restrained=f"Reward {reward.current:z.2f}: the KL penalty is larger than the gain in score.",
         )
     if reward.num_points < WINDOW:
         return Finding(Level.INFO, f"Score minus KL penalty: {reward.current:z.2f}.")
     if trends.kl_budget is not None and reward.change < 0:
-        return Finding(Level.INFO, f"{reward.current:z.2f}: beta follows the KL budget, and this reward follows beta.")
+        return Finding(
+            Level.INFO, f"Reward {reward.current:z.2f}: beta follows the KL budget, and this reward follows beta."
+        )
     if reward.is_falling(SCORE_FLAT):
-        return Finding(Level.WARN, f"{reward.current:z.2f}, falling: the KL penalty is larger than the gain in score.")
+        return Finding(
+            Level.WARN, f"Reward {reward.current:z.2f}, falling: the KL penalty is larger than the gain in score."
+        )
     if reward.current < reward.initial - reward.effective_threshold(SCORE_FLAT):
         return Finding(
             Level.WARN,
-            f"{reward.current:z.2f}, below its start: beta is too high for this lr.",
-            if_restrained=f"{reward.current:z.2f}, below its start.",
+            f"Reward {reward.current:z.2f}, below its start: beta is too high for this lr.",
+            if_restrained=f"Reward {reward.current:z.2f}, below its start.",
         )
-    return Finding(Level.GOOD, f"{reward.current:z.2f}, {reward.gain:+z.2f} since the start.")
+    return Finding(Level.GOOD, f"Reward {reward.current:z.2f}, {reward.gain:+z.2f} since the start.")
 
 
 def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return a rule

@@ -33,8 +33,10 @@ MAX_CACHED_RUNS = 8
 MAX_LISTED = 50  # runs in the picker
 MAX_MODELS = 30  # reward models a run can be switched to
 CHART_METRICS = tuple(curve.metric for curve in CURVES)
+#: The metric with the value in use of each live setting, which differs from the setting where a KL budget or a schedule changes it.
+VALUES_IN_USE = {"beta": "objective/kl_coef", "lr": "lr"}
 FEED_METRICS = (
-    *CHART_METRICS, "objective/score_clipfrac", "val/first_ratio_deviation", "val/explained_variance",
+    *CHART_METRICS, *VALUES_IN_USE.values(), "objective/score_clipfrac", "val/first_ratio_deviation", "val/explained_variance",
     "eval/best_step", "eval/scores", "eval/kl", "epoch",
 )  # fmt: skip
 
@@ -55,9 +57,11 @@ class DiagnosisRow(TypedDict):
 
 
 class LiveState(TypedDict):
-    """The part of a reply that may change with every step. eta_s: seconds."""
+    """The part of a reply that may change with every step. in_use: the value of each live setting at the newest step. eta_s:
+    seconds."""
 
     run: dict[str, Any]
+    in_use: dict[str, float]
     verdicts: dict[str, DiagnosisRow]
     checks: SelfChecks
     pending_changes: list[str]
@@ -280,6 +284,7 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
     )
     return {
         "run": run_summary.current_state(view),
+        "in_use": {name: cache.curves[metric][-1][1] for name, metric in VALUES_IN_USE.items() if cache.curves[metric]},
         "verdicts": {
             name: {"level": level, "message": run_summary.with_scope_note(name, message, view.events)}
             for name, (level, message) in diagnoses.items()
