@@ -33,7 +33,7 @@ MAX_CACHED_RUNS = 8
 MAX_LISTED = 50  # runs in the picker
 MAX_MODELS = 30  # reward models a run can be switched to
 CHART_METRICS = tuple(curve.metric for curve in CURVES)
-#: The metric with the value in use of each live setting, which differs from the setting where a KL budget or a schedule changes it.
+#: The metric with the value in use of each live setting; a KL budget or a schedule changes it during a run.
 VALUES_IN_USE = {"beta": "objective/kl_coef", "lr": "lr"}
 FEED_METRICS = (
     *CHART_METRICS, *VALUES_IN_USE.values(), "objective/score_clipfrac", "val/first_ratio_deviation", "val/explained_variance",
