@@ -338,14 +338,17 @@ class _Reader:
         if stored.new:
             cursor = conn.execute(_NEW_VOTES, {"after": last_id, "until": stored.last_id}).cursor
             assert cursor is not None
-            self._append_votes(cursor.fetchall())
+            self._append_votes(iter(cursor.fetchone, None))
         if stored.undone != self._stored_votes.undone:
             self._live = _without(conn, v.id, v.undone_at.is_not(None), self._votes["vote_id"].values)
             self._counts = {}
         self._stored_votes = stored._replace(new=0)
 
-    def _append_votes(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Append new votes. rows: of any project, with annotator names."""
+    def _append_votes(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Append new votes. rows: of any project, with annotator names.
+
+        They are read one by one: all rows of a large table together would leave a hole in the heap that is never returned.
+        """
         pair_ids = self._pairs["pair_id"].values
         own, names = self._own_pairs, self._names
         table = np.fromiter(
