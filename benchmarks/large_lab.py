@@ -2,6 +2,7 @@
 
     python benchmarks/large_lab.py loads        CPU ms of what each screen reads
     python benchmarks/large_lab.py clients --clients 60 --seconds 120        programs label while PPO trains
+    python benchmarks/large_lab.py memory --pairs 3000 --votes 52000 --clients 30 --seconds 60    memory of the page's process
     python benchmarks/large_lab.py export --formats jsonl,csv,parquet        time and memory of each, in processes of their own
 
 40 people with very different numbers of votes, ties, strengths, skips, hidden repeats, notes and undone votes; ten
@@ -18,6 +19,7 @@ import random
 import resource
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -30,7 +32,7 @@ from sqlalchemy import insert, update
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from labellers import Page, latency_summary, reconcile, run_clients, wait_for_job
+from labellers import Client, Page, latency_summary, reconcile, run_clients, wait_for_job
 
 from rlhf_lab.common.enums import Choice, JobKind, Source, Strength
 from rlhf_lab.common.records import LabelSnapshot, Project, Vote
@@ -80,7 +82,7 @@ SCREENS_WITH_CACHES = ("header", "label", "people", "project", "reward")  # that
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("loads", "clients", "export"))
+    parser.add_argument("what", choices=("loads", "clients", "memory", "export"))
     parser.add_argument("--pairs", type=int, default=10_000)
     parser.add_argument("--votes", type=int, default=200_000)
     parser.add_argument("--home", type=Path, help="build the lab here, or use the one that is there")
@@ -95,7 +97,13 @@ def main() -> int:
     args = parser.parse_args()
     with contextlib.ExitStack() as stack:
         home = args.home or Path(stack.enter_context(tempfile.TemporaryDirectory())) / "home"
-        result = {"loads": measure_loads, "clients": measure_clients, "export": measure_export}[args.what](home, args)
+        measure = {
+            "loads": measure_loads,
+            "clients": measure_clients,
+            "memory": measure_memory,
+            "export": measure_export,
+        }
+        result = measure[args.what](home, args)
     print(json.dumps(result) if args.json else "\n".join(f"{key:44} {value}" for key, value in result.items()))
     return 0
 
@@ -343,6 +351,39 @@ def measure_clients(home: Path, args: argparse.Namespace) -> dict[str, Any]:
         return reconcile(db, clients) | latency_summary("next_pair_but_the_first_of_each", warm) | {
             "clients": args.clients, "seconds": args.seconds, "ppo_steps_meanwhile": steps, "page_cores": round(cores, 2),
         } | (latency_summary("instant_figures", figures_ms) if args.browser else {})  # fmt: skip
+
+
+def measure_memory(home: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Resident memory of the page's process while each client asks for a pair once a second and nobody votes."""
+    import psutil
+
+    page = Page(home)
+    with Database.open(home) as db:
+        project = new_project(db)
+        fill_project(db, project, args.pairs, args.votes)
+        set_labelling_config(db, project.id, LabellingConfig(overlap=90, hold_s=60))
+        try:
+            page.start()
+            assert page.process is not None
+            end = time.monotonic() + args.seconds
+            clients = [Client(number, page.url, end) for number in range(args.clients)]
+
+            def ask(client: Client) -> None:
+                while time.monotonic() < end:
+                    client.call("next_pair", {"name": f"client {client.number}"})
+                    time.sleep(1.0)
+
+            threads = [threading.Thread(target=ask, args=(client,)) for client in clients]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            memory = psutil.Process(page.process.pid).memory_info().rss / 2**20
+        finally:
+            page.kill()
+            engine_process.stop_engine(db, home)
+    asked = sum(len(client.latencies_ms["next_pair"]) for client in clients)
+    return {"pairs": args.pairs, "votes": args.votes, "requests": asked, "page_rss_mib": round(memory, 1)}
 
 
 def reward_model_ids(db: Database) -> list[int]:
