@@ -382,8 +382,8 @@ def measure_memory(home: Path, args: argparse.Namespace) -> dict[str, Any]:
         finally:
             page.kill()
             engine_process.stop_engine(db, home)
-    asked = sum(len(client.latencies_ms["next_pair"]) for client in clients)
-    return {"pairs": args.pairs, "votes": args.votes, "requests": asked, "page_rss_mib": round(memory, 1)}
+    request_count = sum(len(client.latencies_ms["next_pair"]) for client in clients)
+    return {"pairs": args.pairs, "votes": args.votes, "requests": request_count, "page_rss_mib": round(memory, 1)}
 
 
 def reward_model_ids(db: Database) -> list[int]:
