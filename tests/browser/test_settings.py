@@ -7,11 +7,12 @@ from helpers import PAGE_TIMEOUT_MS, open_tab, wait_until
 from playwright.sync_api import TimeoutError, expect
 
 from rlhf_lab.common.enums import RunStatus, Source
-from rlhf_lab.common.records import LabelSnapshot
+from rlhf_lab.common.records import LabelSnapshot, StepResult
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run, set_run_status
 
 UNMEASURED = {"accuracy": None, "accuracy_low": None, "accuracy_high": None}
@@ -308,4 +309,8 @@ def test_emptied_setting_of_a_run_shows_the_value_in_use(lab, open_page):
             beta.press(leave)
             expect(beta).to_have_value("0.25")
         expect(page.locator("[data-do=error]")).to_be_hidden()
+        expect(page.locator("[data-do=in-use-beta]")).to_be_empty()
+        record_step(db, run.id, StepResult(1, {"objective/kl_coef": 0.0194, "lr": config["lr"]}))
+        expect(page.locator("[data-do=in-use-beta]")).to_have_text("now 0.019")
+        expect(page.locator("[data-do=in-use-lr]")).to_be_empty()
         set_run_status(db, run.id, RunStatus.STOPPED)

@@ -29,7 +29,8 @@ class Home:
         self.project = new_project(self.db)
 
     def engine(self) -> None:
-        command = [sys.executable, "-m", "rlhf_lab.engine", "--home", str(self.folder), "--threads", "1"]
+        os.environ["OMP_NUM_THREADS"] = "1"
+        command = [sys.executable, "-m", "rlhf_lab.engine", "--home", str(self.folder)]
         engine_process.ensure_engine(self.db, self.folder, command)
 
     def done(self, job):
