@@ -57,7 +57,7 @@ def require_role_for_events(page: gr.Blocks, ctx: Context) -> None:
         if not getattr(event.fn, "for_viewers", False):
             event.fn = _require_labeller_for(event.fn, ctx)
         event.fn = log_unexpected_errors(event.fn)
-    page.process_api = _without_traceback(page.process_api)  # type: ignore[method-assign]
+    page.process_api = _without_traceback(page.process_api)  # type: ignore[method-assign]  # Gradio has no hook for it
 
 
 def _require_labeller_for(handler: Callable[P, T], ctx: Context) -> Callable[P, T]:

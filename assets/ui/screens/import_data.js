@@ -74,7 +74,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     ),
     el(
       'div.lab-row',
-      {},
+      { style: 'align-items: end' },
       el(
         'button.lab-button',
         { type: 'button', 'data-do': 'data-choose', onclick: () => fileInput.click() },
