@@ -2,7 +2,7 @@
 
 import sys
 
-from rlhf_lab.cli.serve import main
+from rlhf_lab.entry_point import serve_lab
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve_lab())

@@ -204,7 +204,7 @@ def test_the_page_is_served_without_torch_and_ctrl_c_prints_a_farewell(tmp_path)
         with urllib.request.urlopen(url + script[0]) as reply:
             cache_control = reply.headers["cache-control"]
         assert server.stdout is not None
-        first = server.stdout.readline()  # only now it waits for Ctrl-C
+        first = [server.stdout.readline() for _ in range(2)]  # only after the second it waits for Ctrl-C
         loaded = {Path(item.path).name for item in psutil.Process(server.pid).memory_maps()}
     finally:
         output = end(server, tmp_path)
@@ -213,7 +213,8 @@ def test_the_page_is_served_without_torch_and_ctrl_c_prints_a_farewell(tmp_path)
     assert (tmp_path / "lab.db").is_file()
     assert not [name for name in loaded if "torch" in name]
     assert "Traceback" not in output
-    assert url in first
+    assert first[0] == "RLHF Lab is starting …\n"
+    assert url in first[1]
     assert "The page has ended" in output
 
 

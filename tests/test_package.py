@@ -49,14 +49,15 @@ def test_the_package_works_with_the_folders_that_its_wheel_carries(tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [([], "page"), (["--port", "7861"], "page"), (["doctor", "--json"], "command line"), (["--help"], "page")],
+    [([], "page"), (["--port", "7861"], "page"), (["doctor", "--json"], "command line"), (["--help"], "help")],
 )
-def test_the_command_serves_the_lab_or_runs_a_command(monkeypatch, arguments, expected):
-    monkeypatch.setattr(serve, "main", lambda: "page")
+def test_the_command_serves_the_lab_or_runs_a_command(monkeypatch, capsys, arguments, expected):
+    monkeypatch.setattr(serve, "main", lambda: "help" if "--help" in arguments else "page")
     monkeypatch.setattr(command_line, "main", lambda: "command line")
-    monkeypatch.delitem(sys.modules, "rlhf_lab.__main__", raising=False)
     monkeypatch.setattr(sys, "argv", ["rlhf-lab", *arguments])
     assert entry_point.main() == expected
+    sys.modules.pop("rlhf_lab.__main__", None)  # other tests run it
+    assert capsys.readouterr().out == ("RLHF Lab is starting …\n" if expected == "page" else "")
 
 
 def test_app_py_and_the_command_print_the_version(monkeypatch, capsys):

@@ -33,7 +33,7 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium():
     """The browser. Without one the tests are skipped; with RLHF_LAB_REQUIRE_BROWSER=1 they fail."""
     try:
@@ -50,11 +50,18 @@ def chromium():
         pytest.skip(f"no Chromium to drive (set RLHF_LAB_CHROMIUM to its path): {type(error).__name__}")
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+@pytest.fixture(scope="package")
+def shared_lab(tmp_path_factory):
     lab = Lab(tmp_path_factory.mktemp("lab") / "home").start()
     yield lab
     lab.stop()
+
+
+@pytest.fixture(scope="module")
+def lab(shared_lab):
+    """A running lab, shared with other files, and a project of this file. Its engine may be busy, and ids do not start at 1."""
+    with Database.open(shared_lab.home) as db, temporary_project(db, shared_lab.home):
+        yield shared_lab
 
 
 @pytest.fixture
@@ -64,7 +71,7 @@ def fresh_project(lab):
         yield project
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def idle_visitors(chromium):
     """Unused browser contexts by their options.
 

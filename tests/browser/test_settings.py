@@ -245,6 +245,20 @@ def test_job_without_remaining_time_is_finishing(lab, open_page):
     page.unroute_all(behavior="wait")
 
 
+def test_accuracy_in_the_header_says_whose_labels_where_there_are_both(lab, open_page):
+    page = open_page(lab)
+    reward = {"id": 3, "accuracy": 0.8, "low": 0.75, "high": 0.85, "simulated": False}
+    reply = {"reward": reward, "simulated": 40}
+    page.route(lambda url: "component_server" in url, lambda route: route.fulfill(json=route.fetch().json() | reply))
+    header = page.locator(".lab-header")
+    expect(header).to_contain_text("accuracy 80 %, people (75–85 %)")
+    reward["simulated"] = True
+    expect(header).to_contain_text("accuracy 80 %, simulated (75–85 %)")
+    reward["simulated"], reply["simulated"] = False, 0
+    expect(header).to_contain_text("accuracy 80 % (75–85 %)")
+    page.unroute_all(behavior="wait")
+
+
 def test_every_tab_can_be_reached_on_a_phone(lab, open_page):
     page = open_page(lab, viewport={"width": 390, "height": 800})
     expect(page.get_by_role("tab")).to_have_count(8)

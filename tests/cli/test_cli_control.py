@@ -161,3 +161,10 @@ def test_resume_with_another_process_count(db, home, capsys, monkeypatch):
     assert main(["train-policy", "--resume", "1", "--processes", "2", "--json", "--home", str(home)]) == 1
     assert "run 1: nobody is here" in json.loads(capsys.readouterr().out)["error"]
     assert [event.payload["processes"] for event in events(db, 1)] == [2]
+
+
+def test_stop_engine_says_how_long_it_may_take(home, db, capsys, monkeypatch):
+    monkeypatch.setattr(engine_process, "stop_engine", lambda db, home: True)
+    assert main(["stop-engine", "--home", str(home)]) == 0
+    printed = capsys.readouterr()
+    assert (printed.err, printed.out) == ("stopping the engine (up to 20 seconds) …\n", "the engine has ended\n")
