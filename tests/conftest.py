@@ -18,13 +18,14 @@ for variable in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE", "RLHF_LAB_QUANTIZE", "RLHF_
 
 
 #: Files of tests/browser that run in the first of the two browser processes; they take about half of the total time. All files
-#: that train with an engine are among them, so no two of these run at once.
+#: with runs of PPO are among them, so no two of these run at once. The others use one lab (`lab` of tests/browser/conftest.py).
 FIRST_BROWSER = (
     "test_chat.py",
     "test_crash_recovery.py",
     "test_demo_mode.py",
     "test_full_journey.py",
-    "test_label.py",
+    "test_operator_only.py",
+    "test_people_screen.py",
     "test_restored_lab.py",
     "test_screens.py",
 )

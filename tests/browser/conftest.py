@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browser_lab import Lab
 from helpers import PAGE_TIMEOUT_MS, describe_pages
-from prepared_labs import temporary_project
+from prepared_labs import idle_lab, temporary_project
 
 from rlhf_lab.store.database import Database
 
@@ -52,15 +52,15 @@ def chromium():
 
 @pytest.fixture(scope="package")
 def shared_lab(tmp_path_factory):
-    lab = Lab(tmp_path_factory.mktemp("lab") / "home").start()
+    lab = idle_lab(tmp_path_factory.mktemp("lab") / "home").start()
     yield lab
     lab.stop()
 
 
 @pytest.fixture(scope="module")
 def lab(shared_lab):
-    """A running lab, shared with other files, and a project of this file. Its engine may be busy, and ids do not start at 1."""
-    with Database.open(shared_lab.home) as db, temporary_project(db, shared_lab.home):
+    """A running lab, shared with other files, and a project of this file. An engine may be busy, and ids do not start at 1."""
+    with Database.open(shared_lab.home) as db, temporary_project(db, shared_lab.home, idle=True):
         yield shared_lab
 
 
@@ -68,6 +68,13 @@ def lab(shared_lab):
 def fresh_project(lab):
     """A new project, open in the lab during the test."""
     with Database.open(lab.home) as db, temporary_project(db, lab.home) as project:
+        yield project
+
+
+@pytest.fixture
+def idle_project(lab):
+    """The same with a full pool, so that the lab needs no engine."""
+    with Database.open(lab.home) as db, temporary_project(db, lab.home, idle=True) as project:
         yield project
 
 

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 from browser_lab import Lab
 from helpers import wait_until
 
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, UNFINISHED_JOB_STATUSES, JobKind, JobStatus, RunStatus, Source
-from rlhf_lab.common.records import Job, Project, Run, Vote
+from rlhf_lab.common.records import Job, NewCompletion, Project, Run, Vote
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import StoreError
@@ -19,12 +20,37 @@ from rlhf_lab.jobs.project_setup import new_project, remove_project
 from rlhf_lab.judges.builtin import load_judge, prefer
 from rlhf_lab.store.blind_tests import blind_tests, delete_test
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import current_project, open_project
+from rlhf_lab.store.features import TextFeatures, add_features, texts_without_features
+from rlhf_lab.store.projects import add_completions, add_pairs, current_project, open_project, prompts
 from rlhf_lab.store.runs import get_run, rename_run, runs
 from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
 
 #: Trains at once, without cross-validation.
 FAST_CONFIG = RewardConfig(folds=0, epochs=1)
+#: For the visitors of a file of tests: each of them makes the scheduler keep more pairs ready.
+POOL_SIZE = 400
+
+
+def fill_pool(db: Database, project_id: int) -> None:
+    """Give a new project enough pairs, and empty features of all texts, so that no engine starts before a job is submitted."""
+    chosen = prompts(db, project_id, "train")[:POOL_SIZE]
+    firsts, seconds = (
+        add_completions(
+            db, [NewCompletion(one.id, f"{words} {one.id}.", (5, 1 + one.id % 500), "base", 0) for one in chosen]
+        )
+        for words in ("A tale of a fox, number", "A poem about the sea, number")
+    )
+    add_pairs(db, project_id, [(first.id, second.id, "test") for first, second in zip(firsts, seconds, strict=True)])
+    shipped = [text for _, text in texts_without_features(db, project_id, 2 * POOL_SIZE)]
+    nothing = TextFeatures(1, np.zeros(0, np.float16))
+    add_features(db, {text.id: nothing for text in (*shipped, *firsts, *seconds)})
+
+
+def idle_lab(home: Path, **options) -> Lab:
+    """A lab, not started, with a project whose pool is full: its page starts no engine for itself."""
+    with Database.open(home) as db:
+        fill_pool(db, new_project(db).id)
+    return Lab(home, **options)
 
 
 def wait_for_job(db: Database, job: Job) -> None:
@@ -117,10 +143,12 @@ def delete_other_runs(db: Database, home: Path, run: Run) -> None:
 
 
 @contextmanager
-def temporary_project(db: Database, home: Path) -> Iterator[Project]:
-    """A new project, open in the lab. At the end it is deleted and the previous one opened again."""
+def temporary_project(db: Database, home: Path, *, idle: bool = False) -> Iterator[Project]:
+    """A new project, open in the lab. At the end it is deleted and the previous one opened again. idle: with a full pool."""
     before = current_project(db)
     project = new_project(db)
+    if idle:
+        fill_pool(db, project.id)
 
     def is_removed() -> bool:
         with suppress(StoreError):  # pairs are being sampled for it

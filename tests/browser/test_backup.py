@@ -1,9 +1,10 @@
 """The operator downloads a backup in a real browser, and restores it: the lab of before is back after a restart."""
 
 import pytest
-from browser_lab import Lab, press_key
+from browser_lab import press_key
 from helpers import control
 from playwright.sync_api import expect
+from prepared_labs import idle_lab
 
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
@@ -22,7 +23,7 @@ def human_voters(lab):
 
 @pytest.fixture
 def own_lab(tmp_path):
-    lab = Lab(tmp_path / "home").start()
+    lab = idle_lab(tmp_path / "home").start()
     yield lab
     lab.stop()
 

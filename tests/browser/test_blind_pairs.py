@@ -10,6 +10,7 @@ from accessibility import inspect_screen
 from browser_lab import Lab
 from helpers import control, expect_text, open_screen, open_tab
 from playwright.sync_api import expect
+from prepared_labs import fill_pool
 
 from rlhf_lab.common.enums import Choice, JobKind
 from rlhf_lab.jobs import engine_process, queue
@@ -47,6 +48,7 @@ def lab(tmp_path_factory):
         queue.finish(db, job.id, {"prompts": prompt_texts, "contestants": rows})
         add_tournament(db, project.id, job.id)
         engine_process.mark_engine_stopped(db, engine)
+        fill_pool(db, project.id)
     lab = Lab(home).start()
     yield lab
     lab.stop()

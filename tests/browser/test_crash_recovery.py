@@ -3,39 +3,31 @@
 import os
 import signal
 import sqlite3
-import time
 
+import pytest
 from browser_lab import press_key
 from helpers import ENGINE_TIMEOUT_MS, open_tab, wait_status, wait_step
+from prepared_labs import FAST_CONFIG, lab_with_reward_models
 from test_full_journey import open_training
 
-from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus, Source
+from rlhf_lab.common.enums import Source
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.jobs import engine_process, queue, retraining, run_control
-from rlhf_lab.jobs.judge_labelling import label_with_judge
-from rlhf_lab.jobs.project_setup import pick_project
-from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.jobs import run_control
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import current_project
 
 
-def wait_for_job(db, home, job) -> None:
-    for _ in range(3000):
-        now = queue.get_job(db, job.id)
-        if now.status not in UNFINISHED_JOB_STATUSES:
-            assert now.status is JobStatus.DONE, now.error
-            return
-        engine_process.ensure_engine(db, home)
-        time.sleep(0.1)
-    raise AssertionError("the job did not end")
+@pytest.fixture
+def lab(tmp_path):
+    """Also has the labels of a judge and a reward model."""
+    with lab_with_reward_models(tmp_path / "home", Source.SIMULATED, FAST_CONFIG) as lab:
+        yield lab
 
 
 def test_killed_engine_and_killed_page_lose_nothing(lab, open_page):
     with Database.open(lab.home) as db:
-        project = pick_project(db, None)
-        wait_for_job(db, lab.home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": 24}))
-        label_with_judge(db, project.id, load_judge("cheerful"), 24)
-        wait_for_job(db, lab.home, retraining.submit_training(db, project.id, Source.SIMULATED))
-        run = run_control.start_run(db, lab.home, project.id, PolicyConfig(steps=400, batch_size=8, checkpoint_every=1))
+        config = PolicyConfig(steps=400, batch_size=8, checkpoint_every=1)
+        run = run_control.start_run(db, lab.home, current_project(db).id, config)
     page = open_training(lab, open_page)
     wait_step(page, 3)
 

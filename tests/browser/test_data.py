@@ -94,7 +94,8 @@ def test_import_agreement_training_without_an_annotator_and_export(lab, open_pag
     control(page, "export-format").select_option("parquet")
     with page.expect_download() as caught:
         control(page, "export-dataset").click()
-    assert caught.value.suggested_filename == "labels-project-1.zip"
+    with Database.open(lab.home) as db:
+        assert caught.value.suggested_filename == f"labels-project-{current_project(db).id}.zip"
     assert page.locator("img[src=x]").count() == 0
 
 

@@ -7,9 +7,10 @@ import re
 import time
 
 import pytest
-from browser_lab import Lab, current_pair
+from browser_lab import current_pair
 from helpers import wait_for_engine
 from playwright.sync_api import expect
+from prepared_labs import idle_lab
 
 from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, StepResult
@@ -38,7 +39,7 @@ AXIS_TITLES = "plot => [plot._fullLayout.xaxis.title.text, plot._fullLayout.yaxi
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    lab = Lab(tmp_path_factory.mktemp("lab") / "home", environment={"RLHF_LAB_FREE_MEMORY": "1000000"}).start()
+    lab = idle_lab(tmp_path_factory.mktemp("lab") / "home", environment={"RLHF_LAB_FREE_MEMORY": "1000000"}).start()
     yield lab
     lab.stop()
 
@@ -107,15 +108,15 @@ def test_run_form_says_why_nothing_can_be_started(lab, open_page):
     expect(reason).to_have_text("It is also trained automatically every 20 labels: next at 10, 10 labels to go.")
 
 
-def test_remaining_time_and_axis_titles_from_the_first_step_on(lab, fresh_project, open_page):
+def test_remaining_time_and_axis_titles_from_the_first_step_on(lab, idle_project, open_page):
     page = open_screen(lab, open_page, "Train")
     expect(page.locator(".lab-header")).to_contain_text(re.compile("engine (ready|works)|writing pairs"))
     with Database.open(lab.home) as db:
         learnt = LabelSnapshot((), "", Source.HUMAN)
         report = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9}
-        model = add_reward_model(db, fresh_project.id, "x", config={}, report=report, snapshot=learnt)
+        model = add_reward_model(db, idle_project.id, "x", config={}, report=report, snapshot=learnt)
         config = PolicyConfig(steps=4).to_dict()
-        run = create_run(db, fresh_project.id, model.id, "begun", config=config, manifest={}, total_steps=4)
+        run = create_run(db, idle_project.id, model.id, "begun", config=config, manifest={}, total_steps=4)
         set_run_status(db, run.id, RunStatus.RUNNING)
         job = add_running_job(db, JobKind.TRAIN_POLICY, run_id=run.id)
         step, header = page.locator(".lab-train [data-step]"), page.locator(".lab-header .job .what")

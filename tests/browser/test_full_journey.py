@@ -63,7 +63,7 @@ def stopped_run(lab, finished_run):
 def active_run(lab):
     """A run that is active during the test and deleted after it."""
     with Database.open(lab.home) as db:
-        with running_run(db, lab.home) as run:
+        with running_run(db, lab.home, batch_size=8) as run:
             yield run
         run_control.delete(db, lab.home, run.id)
 

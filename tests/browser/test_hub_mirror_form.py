@@ -1,9 +1,10 @@
 """The operator enters repository and token on the page: mistakes are reported immediately, and the lab is saved."""
 
 import pytest
-from browser_lab import Lab, press_key
+from browser_lab import press_key
 from helpers import ENGINE_TIMEOUT_MS, control, expect_text, open_tab
 from playwright.sync_api import expect
+from prepared_labs import idle_lab
 from support.mirror_hub import READ_TOKEN, TOKEN, MirrorHub
 
 
@@ -17,7 +18,7 @@ def hub(tmp_path):
 @pytest.fixture
 def lab(hub, tmp_path, request):
     variables = getattr(request, "param", {"HF_TOKEN": ""})
-    lab = Lab(tmp_path / "home", environment=hub.environment(tmp_path / "cache") | variables).start()
+    lab = idle_lab(tmp_path / "home", environment=hub.environment(tmp_path / "cache") | variables).start()
     yield lab
     lab.stop()
 

@@ -6,9 +6,9 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from browser_lab import Lab
 from helpers import PAGE_TIMEOUT_MS
 from playwright.sync_api import TimeoutError, expect
+from prepared_labs import idle_lab
 from spaces_proxy import TlsProxy
 
 CODE = "FRAME7"
@@ -17,7 +17,7 @@ CODE = "FRAME7"
 @pytest.fixture(params=["SPACE_HOST", "--url"])
 def lab_behind_proxy(request, tmp_path):
     """A lab and the proxy in front of it. Its https address is set by the Space, or by `--url`."""
-    proxy, lab = TlsProxy(0, tmp_path), Lab(tmp_path / "home")
+    proxy, lab = TlsProxy(0, tmp_path), idle_lab(tmp_path / "home")
     lab.environment = {"RLHF_LAB_OPERATOR_SECRET": "five big cats", "RLHF_LAB_JOIN_CODE": CODE}
     if request.param == "SPACE_HOST":
         lab.environment |= {"SPACE_ID": "somebody/lab", "SPACE_HOST": f"localhost:{proxy.port}"}

@@ -4,11 +4,21 @@ import pytest
 from browser_lab import current_pair, press_key
 from helpers import wait_for_engine
 from playwright.sync_api import expect
+from prepared_labs import temporary_project
+
+from rlhf_lab.store.database import Database
 
 HAS_FIGURES = "() => document.querySelector('.lab-label .instant')?.dataset.right"
 #: JavaScript: from the buttons above the panel to the controls below it.
 HEIGHT = """() => { const [above, below] = ['.others', '.more'].map((name) => document.querySelector(`.lab-label ${name}`));
     return Math.round(below.getBoundingClientRect().top - above.getBoundingClientRect().bottom); }"""
+
+
+@pytest.fixture(scope="module")
+def lab(shared_lab):
+    """With a project whose texts the engine reads."""
+    with Database.open(shared_lab.home) as db, temporary_project(db, shared_lab.home):
+        yield shared_lab
 
 
 @pytest.fixture(scope="module")

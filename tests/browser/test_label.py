@@ -7,6 +7,7 @@ import pytest
 from browser_lab import Lab, current_pair, intercept_votes, press_key
 from helpers import wait_until
 from playwright.sync_api import expect
+from prepared_labs import idle_lab
 
 from rlhf_lab.common.chat_format import prompt_of_chat
 from rlhf_lab.common.records import ChatSettings, NewCompletion
@@ -45,7 +46,7 @@ def test_every_answer_by_key_and_undo(lab, open_page):
 
 
 def test_undo_on_a_page_of_another_project_changes_nothing(tmp_path_factory, open_page):
-    lab = Lab(tmp_path_factory.mktemp("two") / "home").start()
+    lab = idle_lab(tmp_path_factory.mktemp("two") / "home").start()
     try:
         page = open_page(lab)
         press_key(page, "1")
@@ -347,11 +348,11 @@ def test_hostile_and_long_texts_are_inert_and_legible(lab, open_page, text):
             db, [NewCompletion(prompt.id, f"{text} {side}", (5, 6, side), "base", side) for side in (1, 2)]
         )
         pair = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "test")])[0]
-        with db.write() as conn:  # the other pairs have votes: this one comes next
+        with db.write() as conn:  # each other pair was skipped by somebody: this one comes next
             conn.exec_driver_sql(f"DELETE FROM votes WHERE pair_id = {pair.id}")
             conn.exec_driver_sql(
                 "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at)"
-                f" SELECT 'bulk-{pair.id}-' || id, id, 'crowd-{pair.id}', 'human', 'skip', 1, 0 FROM pairs WHERE id "
+                f" SELECT 'bulk-{pair.id}-' || id, id, 'crowd-{pair.id}-' || id, 'human', 'skip', 1, 0 FROM pairs WHERE id "
                 f"<> {pair.id}"
             )
     page = open_page(lab, viewport={"width": 390, "height": 800})
@@ -400,12 +401,8 @@ def test_two_people_label_at_once(lab, open_page):
 
 
 def test_judge_labels_on_request_and_reset_starts_a_new_project(lab, open_page):
-    with Database.open(lab.home) as db:  # enough for the judge, however many the engine has sampled
-        project = projects.projects(db)[-1]
-        prompt = projects.prompts(db, project.id, "train")[0]
-        completions = [NewCompletion(prompt.id, f"a text {i}", (5, i), "base", i) for i in range(80)]
-        texts = [text.id for text in projects.add_completions(db, completions)]
-        projects.add_pairs(db, project.id, [(*two, "test") for two in zip(texts[::2], texts[1::2], strict=True)])
+    with Database.open(lab.home) as db:
+        before = [project.id for project in projects.projects(db)]
     page = open_page(lab)
     current_pair(page)
     page.click("summary:has-text('Demonstration')")
@@ -422,6 +419,6 @@ def test_judge_labels_on_request_and_reset_starts_a_new_project(lab, open_page):
     expect(page.locator(".lab-header .lab-badge", has_text=re.compile("^0 labels$"))).to_be_visible()
     assert votes(lab) == cast
     with Database.open(lab.home) as db:
-        assert len(projects.projects(db)) == 2
+        assert len(projects.projects(db)) == len(before) + 1
     press_key(page, "1")
     expect(page.locator("[data-count]")).to_have_attribute("data-count", "1")

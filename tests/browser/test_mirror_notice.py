@@ -1,9 +1,10 @@
 """The header of a lab that is saved to the Hub: the age of the copy, and what to do if saving fails."""
 
 import pytest
-from browser_lab import Lab, press_key
+from browser_lab import press_key
 from helpers import ENGINE_TIMEOUT_MS, control
 from playwright.sync_api import expect
+from prepared_labs import idle_lab
 from support.mirror_hub import MirrorHub
 
 
@@ -17,7 +18,7 @@ def hub(tmp_path):
 @pytest.fixture
 def lab(hub, tmp_path):
     environment = hub.environment(tmp_path / "cache") | {"RLHF_LAB_MIRROR": "someone/lab"}
-    lab = Lab(tmp_path / "home", environment=environment).start()
+    lab = idle_lab(tmp_path / "home", environment=environment).start()
     yield lab
     lab.stop()
 

@@ -10,8 +10,9 @@ import sys
 import time
 
 import pytest
-from browser_lab import ROOT, Lab
+from browser_lab import ROOT
 from playwright.sync_api import expect
+from prepared_labs import idle_lab
 from test_people_screen import access_keys, join_as
 
 from rlhf_lab.common.enums import JobKind, JobStatus, RunStatus, Source
@@ -103,7 +104,7 @@ def add_running_job(db, project_id: int, kind: JobKind, **payload) -> int:
 
 @pytest.fixture(scope="module")
 def multi_user_lab(tmp_path_factory):
-    lab = Lab(tmp_path_factory.mktemp("lab") / "home", options=("--host", "0.0.0.0")).start()
+    lab = idle_lab(tmp_path_factory.mktemp("lab") / "home", options=("--host", "0.0.0.0")).start()
     fill_lab(lab)
     yield lab
     lab.stop()
@@ -111,7 +112,7 @@ def multi_user_lab(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def single_user_lab(tmp_path_factory):
-    lab = Lab(tmp_path_factory.mktemp("own") / "home").start()
+    lab = idle_lab(tmp_path_factory.mktemp("own") / "home").start()
     fill_lab(lab)
     yield lab
     lab.stop()

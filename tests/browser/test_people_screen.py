@@ -5,9 +5,10 @@ import re
 import sqlite3
 
 import pytest
-from browser_lab import Lab, current_pair, intercept_votes, kept_requests, press_key, project_created_at
+from browser_lab import current_pair, intercept_votes, kept_requests, press_key, project_created_at
 from helpers import call_module
 from playwright.sync_api import expect
+from prepared_labs import idle_lab
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Vote
@@ -21,7 +22,7 @@ from rlhf_lab.store.votes import cast_vote
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """A multi-user lab: a visitor without a role is a viewer."""
-    lab = Lab(tmp_path_factory.mktemp("lab") / "home", options=("--host", "0.0.0.0")).start()
+    lab = idle_lab(tmp_path_factory.mktemp("lab") / "home", options=("--host", "0.0.0.0")).start()
     yield lab
     lab.stop()
 

@@ -25,10 +25,11 @@ def lab_with_pair(lab, request):
         ]
         made = projects.add_completions(db, texts)
         pair = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "test")])[0]
-        with db.write() as conn:  # the other pairs have votes: this one comes next
+        with db.write() as conn:  # each other pair was skipped by somebody: this one comes next
             conn.exec_driver_sql(
                 "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at)"
-                f" SELECT 'bulk-{pair.id}-' || id, id, 'crowd-{pair.id}', 'human', 'skip', 1, 0 FROM pairs WHERE id <> {pair.id}"
+                f" SELECT 'bulk-{pair.id}-' || id, id, 'crowd-{pair.id}-' || id, 'human', 'skip', 1, 0 FROM pairs"
+                f" WHERE id <> {pair.id}"
             )
             if request.param == "long":
                 conn.exec_driver_sql(

@@ -7,25 +7,25 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 
 
-def test_a_changed_temperature_is_stored_and_proposed_under_compare(lab, fresh_project, open_page):
+def test_a_changed_temperature_is_stored_and_proposed_under_compare(lab, idle_project, open_page):
     page = open_page(lab)
     open_tab(page, "Compare")
     proposed = page.locator(".lab-compare [data-do=temperature]")
     expect(proposed).to_have_value("1")
     open_tab(page, "Project")
-    page.click(f"[data-do=project-temperature][data-project='{fresh_project.id}']")
+    page.click(f"[data-do=project-temperature][data-project='{idle_project.id}']")
     field = page.locator("[data-do=project-new-temperature]")
     expect(field).to_be_focused()
     field.fill("9")
     field.press("Enter")
     expect(page.locator("[data-do=project-notice]")).to_contain_text("give a number from 0.05 to 5")
-    page.click(f"[data-do=project-temperature][data-project='{fresh_project.id}']")
+    page.click(f"[data-do=project-temperature][data-project='{idle_project.id}']")
     field.fill("0,8")
     field.press("Enter")
     expect(page.locator("[data-do=project-notice]")).to_contain_text("New texts are sampled at temperature 0.8.")
-    expect(page.locator(f"[data-do=project-temperature][data-project='{fresh_project.id}']")).to_have_text("0.8")
+    expect(page.locator(f"[data-do=project-temperature][data-project='{idle_project.id}']")).to_have_text("0.8")
     with Database.open(lab.home) as db:
-        assert get_project(db, fresh_project.id).temperature == 0.8
+        assert get_project(db, idle_project.id).temperature == 0.8
     open_tab(page, "Compare")
     expect(proposed).to_have_value("0.8")
     proposed.fill("1.5")
@@ -33,7 +33,7 @@ def test_a_changed_temperature_is_stored_and_proposed_under_compare(lab, fresh_p
     expect(proposed).to_have_value("1.5")
 
 
-def test_a_new_project_is_made_with_a_temperature(lab, fresh_project, open_page):
+def test_a_new_project_is_made_with_a_temperature(lab, idle_project, open_page):
     page = open_page(lab)
     open_tab(page, "Project")
     page.click("[data-do=new-check]")

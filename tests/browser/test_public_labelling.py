@@ -3,14 +3,15 @@
 import sqlite3
 
 import pytest
-from browser_lab import Lab, current_pair, press_key
+from browser_lab import current_pair, press_key
 from playwright.sync_api import expect
+from prepared_labs import idle_lab
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """A lab where every visitor may label."""
-    lab = Lab(tmp_path_factory.mktemp("open") / "home", options=("--public-labelling",)).start()
+    lab = idle_lab(tmp_path_factory.mktemp("open") / "home", options=("--public-labelling",)).start()
     yield lab
     lab.stop()
 
@@ -27,7 +28,7 @@ def latest_annotator(lab) -> str:
 
 def test_labels_given_before_the_lab_was_public_are_marked_as_the_visitors_own(tmp_path, open_page):
     """They keep the name under which they were cast; only that browser shows whose they are."""
-    lab = Lab(tmp_path / "home").start()
+    lab = idle_lab(tmp_path / "home").start()
     page = open_page(lab)
     press_key(page, "1")
     earlier_name = latest_annotator(lab)

@@ -191,14 +191,14 @@ def test_step_in_the_header_follows_the_screen_train(lab, open_page):
     assert what.inner_text() == "run 7, step 3 of 40"
 
 
-def test_a_run_that_starts_while_the_list_is_open_is_chosen_for_comparison(lab, fresh_project, open_page):
+def test_a_run_that_starts_while_the_list_is_open_is_chosen_for_comparison(lab, idle_project, open_page):
     with Database.open(lab.home) as db:
         labels = LabelSnapshot((), "", Source.SIMULATED)
-        model = add_reward_model(db, fresh_project.id, "x", config={}, report=UNMEASURED, snapshot=labels)
+        model = add_reward_model(db, idle_project.id, "x", config={}, report=UNMEASURED, snapshot=labels)
 
         def add(name):
             run = create_run(
-                db, fresh_project.id, model.id, name, config=PolicyConfig(steps=9).to_dict(), manifest={}, total_steps=9
+                db, idle_project.id, model.id, name, config=PolicyConfig(steps=9).to_dict(), manifest={}, total_steps=9
             )
             set_run_status(db, run.id, RunStatus.STOPPED)
             return run.id
@@ -239,7 +239,7 @@ def test_job_without_remaining_time_is_finishing(lab, open_page):
     }
     left = what.locator(".left")
     expect(left).to_have_text(" · 3 min 10 s left")  # the name is truncated, not the remaining time
-    edges = [box["x"] + box["width"] for box in (left.bounding_box(), what.bounding_box())]
+    edges = what.evaluate("what => [what.querySelector('.left'), what].map((one) => one.getBoundingClientRect().right)")
     assert edges[0] <= edges[1] + 0.5
     assert left.evaluate("e => e.scrollWidth <= e.clientWidth")
     page.unroute_all(behavior="wait")

@@ -1,9 +1,10 @@
 """The lab as a Hugging Face Space, in a real browser."""
 
 import pytest
-from browser_lab import Lab, current_pair
+from browser_lab import current_pair
 from helpers import control, expect_text, open_screen, open_tab
 from playwright.sync_api import expect
+from prepared_labs import idle_lab
 from test_operator_only import NOTICES
 from test_people_screen import access_keys, query_rows
 
@@ -17,7 +18,7 @@ ENABLED_AGAIN = """() => { window.enabledAgain = 0;
 def space(tmp_path_factory):
     """A lab on a Space: everybody may label, the operator has a secret."""
     environment = {"SPACE_ID": "somebody/lab", "RLHF_LAB_OPERATOR_SECRET": SECRET}
-    lab = Lab(tmp_path_factory.mktemp("space") / "home", environment=environment).start()
+    lab = idle_lab(tmp_path_factory.mktemp("space") / "home", environment=environment).start()
     yield lab
     lab.stop()
 
@@ -26,7 +27,7 @@ def space(tmp_path_factory):
 def class_space(tmp_path_factory):
     """A Space for a class: labelling requires the join code."""
     environment = {"SPACE_ID": "somebody/lab", "RLHF_LAB_OPERATOR_SECRET": SECRET, "RLHF_LAB_JOIN_CODE": CODE}
-    lab = Lab(tmp_path_factory.mktemp("room") / "home", environment=environment).start()
+    lab = idle_lab(tmp_path_factory.mktemp("room") / "home", environment=environment).start()
     yield lab
     lab.stop()
 
