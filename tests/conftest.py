@@ -45,6 +45,12 @@ def pytest_xdist_make_scheduler(config, log):
     return TwoBrowsers(config, log)
 
 
+def pytest_collection_modifyitems(items):
+    """Browser tests first: a process that has lowered its priority for other tests cannot raise it again."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: "browser/" not in item.nodeid)
+
+
 def pytest_runtest_setup(item):
     if "PYTEST_XDIST_WORKER" in os.environ and "browser/" not in item.nodeid and os.nice(0) == 0:
         os.nice(10)

@@ -3,7 +3,7 @@
 import pytest
 from support.mirror_hub import MirrorHub
 
-import app
+from rlhf_lab.cli import serve
 from rlhf_lab.jobs import mirror_loop
 
 
@@ -16,7 +16,7 @@ def test_no_empty_lab_is_begun_where_nothing_can_be_restored(tmp_path, monkeypat
         hub.is_down = is_down
         hub.add_commit({"manifest.json": b"broken"})
         monkeypatch.setenv("RLHF_LAB_MIRROR", "someone/lab")
-        assert app.main(["--home", str(tmp_path / "home")]) == 1
+        assert serve.main(["--home", str(tmp_path / "home")]) == 1
     message = capsys.readouterr().err
     assert ("status 503" if is_down else "cannot be read") in message
     assert "start it without RLHF_LAB_MIRROR" in message
