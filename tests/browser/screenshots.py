@@ -6,6 +6,7 @@ the sessions with downloaded models that docs/REAL_MODELS.md and docs/REWARDS.md
 benchmarks/algorithms.py.
 """
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -179,4 +180,5 @@ def picture_run(
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     main()
