@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gradio.context import LocalContext
+from starlette.requests import Request
 
 from rlhf_lab.common.person_names import normalize_name
 from rlhf_lab.common.records import Project, Role
@@ -34,6 +35,11 @@ from rlhf_lab.ui.auth.visitors import (
 )
 
 OPERATOR_SECRET_ENV_VAR = "RLHF_LAB_OPERATOR_SECRET"
+
+
+def set_current_request(request: Request) -> None:
+    """Make this the request that `Context.visitor` and `Context.client_address` read, as Gradio does for its events."""
+    LocalContext.request.set(request)  # type: ignore[arg-type]  # Gradio's own type of request wraps this one
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from rlhf_lab.jobs import retraining
 from rlhf_lab.store.pair_leases import count_free_pairs, lease_pair
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.auth.api_clients import Client
-from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.context import Context, set_current_request
 from rlhf_lab.ui.events import allow_viewers, show_errors
 from rlhf_lab.ui.network import read_body
 from rlhf_lab.ui.request_checks import BadRequestError, describe_exception, is_json, parse_json
@@ -103,7 +103,7 @@ def routes(ctx: Context) -> list[Route]:
                     arguments = parse_json(body)
                 except BadRequestError as error:
                     return _error(str(error), error.status)
-            LocalContext.request.set(request)  # type: ignore[arg-type]  # as Gradio does for an event
+            set_current_request(request)
             return await anyio.to_thread.run_sync(_call, endpoint, arguments, request, limiter=limiter)
 
         return Route(f"/api/{endpoint.__name__}", handle, methods=["POST" if _parameters(endpoint) else "GET"])

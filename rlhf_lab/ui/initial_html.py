@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from gradio.context import LocalContext
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rlhf_lab.errors import LabError
 from rlhf_lab.ui.auth.login_pages import cookie_header, is_https
 from rlhf_lab.ui.auth.visitors import COOKIE_MAX_AGE_S, LOCAL_ACCESS, Access
-from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.context import Context, set_current_request
 from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.network import read_body
 from rlhf_lab.ui.screens import label
@@ -101,7 +100,7 @@ def first_pair_route(ctx: Context) -> Route:
             payload = json.loads(body)
         except ValueError:
             return Response(status_code=400)
-        LocalContext.request.set(request)  # type: ignore[arg-type]  # as Gradio does for an event
+        set_current_request(request)
         view = await run_in_threadpool(first_pair, ctx, payload)
         return JSONResponse(view) if view else Response(status_code=204)
 

@@ -73,7 +73,7 @@ def fresh_project(lab):
 
 @pytest.fixture
 def idle_project(lab):
-    """The same with a full pool, so that the lab needs no engine."""
+    """Like `fresh_project`, with a full pool, so that the lab needs no engine."""
     with Database.open(lab.home) as db, temporary_project(db, lab.home, idle=True) as project:
         yield project
 

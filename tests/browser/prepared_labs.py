@@ -33,15 +33,15 @@ POOL_SIZE = 400
 
 def fill_pool(db: Database, project_id: int) -> None:
     """Give a new project enough pairs, and empty features of all texts, so that no engine starts before a job is submitted."""
+    shipped = [text for _, text in texts_without_features(db, project_id, 1000)]
     chosen = prompts(db, project_id, "train")[:POOL_SIZE]
     firsts, seconds = (
         add_completions(
-            db, [NewCompletion(one.id, f"{words} {one.id}.", (5, 1 + one.id % 500), "base", 0) for one in chosen]
+            db, [NewCompletion(one.id, f"{start} {one.id}.", (5, 1 + one.id % 500), "base", 0) for one in chosen]
         )
-        for words in ("A tale of a fox, number", "A poem about the sea, number")
+        for start in ("A tale of a fox, number", "A poem about the sea, number")
     )
     add_pairs(db, project_id, [(first.id, second.id, "test") for first, second in zip(firsts, seconds, strict=True)])
-    shipped = [text for _, text in texts_without_features(db, project_id, 2 * POOL_SIZE)]
     nothing = TextFeatures(1, np.zeros(0, np.float16))
     add_features(db, {text.id: nothing for text in (*shipped, *firsts, *seconds)})
 

@@ -27,7 +27,7 @@ def lab(tmp_path):
 def test_killed_engine_and_killed_page_lose_nothing(lab, open_page):
     with Database.open(lab.home) as db:
         config = PolicyConfig(steps=400, batch_size=8, checkpoint_every=1)
-        run = run_control.start_run(db, lab.home, current_project(db).id, config)
+        run_control.start_run(db, lab.home, current_project(db).id, config)
     page = open_training(lab, open_page)
     wait_step(page, 3)
 
@@ -56,4 +56,3 @@ def test_killed_engine_and_killed_page_lose_nothing(lab, open_page):
     wait_step(reopened, at + 1)
     reopened.click("[data-do=stop]")
     wait_status(reopened, "stopped")
-    assert run.id > 0
