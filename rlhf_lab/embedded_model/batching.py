@@ -130,8 +130,11 @@ def _make_batch(rows: list[TokenizedText], vocab_size: int) -> PretrainBatch:
 def prefetch_rows(
     generate_rows: RowGenerator, indices: range, block_size: int, num_workers: int = 1
 ) -> Iterator[list[TokenizedText]]:
-    """The rows of the texts of `indices` in blocks; other processes generate the next blocks in parallel."""
+    """The rows of the texts of `indices` in blocks; other processes generate the next blocks in parallel, if there are any."""
     blocks = [(min(block_size, indices.stop - start), start) for start in indices[::block_size]]
+    if len(blocks) == 1:
+        yield generate_rows(*blocks[0])
+        return
     mp_context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_workers, mp_context, initializer=_init_worker, initargs=(generate_rows,)) as pool:
         pending = deque(pool.submit(_run_generator, *block) for block in blocks[: num_workers + 1])

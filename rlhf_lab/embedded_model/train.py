@@ -48,8 +48,8 @@ AuxiliaryLoss = Callable[[Tensor, PretrainBatch], Tensor | float]
 class PretrainConfig(Config):
     """The recipe of the embedded model."""
 
-    texts: int = setting(280_000, "texts the model reads, each once", 1_000, 100_000_000)
-    held_out: int = setting(2_000, "texts kept aside for the perplexity", 100, 100_000)
+    texts: int = setting(280_000, "texts the model reads, each once", 100, 100_000_000)
+    held_out: int = setting(2_000, "texts kept aside for the perplexity", 10, 100_000)
     vocab: int = setting(3584, "entries of the byte-level BPE vocabulary", 300, 65_536)
     hidden: int = setting(256, "hidden size", 16, 4096)
     layers: int = setting(4, "transformer layers", 1, 64)

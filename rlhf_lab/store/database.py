@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from filelock import FileLock, Timeout
-from sqlalchemy import URL, Connection, Engine, Row, Table, create_engine, insert, inspect, make_url, text
+from sqlalchemy import URL, Connection, Engine, Row, Table, create_engine, insert, inspect, make_url, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from rlhf_lab.common.paths import database_url_override
@@ -27,7 +27,7 @@ from rlhf_lab.errors import BusyStoreError, StoreError
 from rlhf_lab.store import home_replacement, sqlite
 from rlhf_lab.store.filesystem import wal_problem
 from rlhf_lab.store.home_lock import SharedLock
-from rlhf_lab.store.tables import SCHEMA_VERSION
+from rlhf_lab.store.tables import SCHEMA_VERSION, alembic_version, create_tables
 
 log = logging.getLogger("rlhf_lab.store")
 
@@ -212,11 +212,17 @@ class Database:
     def _upgrade_schema(self) -> None:
         with self.read() as conn:
             version = self._schema_version(conn)
+        if version is None:
+            with self.write() as conn:
+                version = self._schema_version(conn)  # another process may have created the tables meanwhile
+                if version is None:
+                    create_tables(conn)
+                    return
         if version == SCHEMA_VERSION:
             return
         from rlhf_lab.store import migrations  # late, because importing Alembic takes 0.3 s
 
-        if version is not None and version not in migrations.revisions():
+        if version not in migrations.revisions():
             raise StoreError(
                 f"The database {self.location} was created by a newer version of the lab (schema {version}; this "
                 f"version supports {SCHEMA_VERSION}). Update the lab, or choose another home with --home. Nothing "
@@ -227,8 +233,8 @@ class Database:
 
     def _schema_version(self, conn: Connection) -> str | None:
         names = inspect(conn).get_table_names()
-        if "alembic_version" in names:
-            return conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
+        if alembic_version.name in names:
+            return conn.execute(select(alembic_version.c.version_num)).scalar()
         if names:
             raise StoreError(
                 f"The database {self.location} belongs to another program: its tables are "

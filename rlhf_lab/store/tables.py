@@ -24,16 +24,19 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Connection,
     Float,
     Index,
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     String,
     Table,
     Text,
     UniqueConstraint,
     false,
+    insert,
     text,
 )
 
@@ -53,6 +56,14 @@ from rlhf_lab.store.column_types import (
 SCHEMA_VERSION = "0017"
 
 metadata = MetaData(naming_convention=NAMING_CONVENTION)
+
+#: Alembic's own table, in which it stores the revision of a database.
+alembic_version = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32)),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 
 projects = table_without_id_reuse(
     "projects",
@@ -384,3 +395,10 @@ tournament_answers = Table(
 )
 
 presence = Table("presence", metadata, Column("who", String(20), primary_key=True), required("seen_at", Float))
+
+
+def create_tables(conn: Connection) -> None:
+    """Create all tables in an empty database, as the migrations do, but without running them one after the other."""
+    metadata.create_all(conn, checkfirst=False)
+    alembic_version.create(conn)
+    conn.execute(insert(alembic_version).values(version_num=SCHEMA_VERSION))

@@ -94,15 +94,15 @@ def test_later_passes_read_fresh_texts_after_the_held_out_ones(tmp_path):
         "heads": 2,
         "intermediate": 32,
         "context": 192,
-        "batch": 250,
+        "batch": 100,
         "warmup": 2,
     }
-    config = PretrainConfig(texts=1000, held_out=100, second_texts=500, third_texts=250, seed=3, **shape)
+    config = PretrainConfig(texts=400, held_out=40, second_texts=200, third_texts=100, seed=3, **shape)
     progress = []
     train(config, tmp_path / "out", tmp_path / "corpus.txt", lambda *arguments: progress.append(arguments[:2]))
     lines = (tmp_path / "corpus.txt").read_text().splitlines()
     assert lines == [
-        line.replace("\n", " ") for line in (*generate_documents(3, 1000, 0), *generate_documents(3, 750, 1100))
+        line.replace("\n", " ") for line in (*generate_documents(3, 400, 0), *generate_documents(3, 300, 440))
     ]
     assert progress == [(i, 7) for i in range(1, 8)]
     assert tmp_path.joinpath("out", "model.safetensors").exists()

@@ -38,18 +38,18 @@ from rlhf_lab.embedded_model.train import (
 )
 
 SMALL = {
-    "texts": 1000,
-    "held_out": 100,
+    "texts": 400,
+    "held_out": 40,
     "vocab": 400,
     "hidden": 32,
     "layers": 1,
     "heads": 2,
     "intermediate": 64,
     "context": 192,
-    "batch": 250,
+    "batch": 5,  # several blocks of 160 texts, so other processes generate them
     "warmup": 1,
-    "second_texts": 250,
-    "third_texts": 250,
+    "second_texts": 100,
+    "third_texts": 200,
     "precision": "float32",
     "seed": 3,
 }
@@ -80,11 +80,11 @@ def test_pretrain_writes_model_card_prompts_and_pairs(pretrained):
     assert tokenizer.decode(tokenizer("a small mole").input_ids, skip_special_tokens=True) == "a small mole"
     card = (pretrained / "model" / "README.md").read_text()
     for text in (
-        '"texts": 1000',
+        '"texts": 400',
         '"precision": "float32"',
         "the rest; float32\non the CPU",
         "held-out perplexity",
-        "A third pass over 250 ",
+        "A third pass over 200 ",
         "longest run of words",
         weights_digest(pretrained / "model"),
     ):
@@ -212,7 +212,7 @@ def test_passes_read_disjoint_slices_and_only_the_third_drops_repeats(pretrained
     config = PretrainConfig(**SMALL)
     passes = list(plan_passes(config, AutoTokenizer.from_pretrained(pretrained / "model")))
     assert [one.corpus_slice.keep_repeats for one in passes] == [True, True, False]
-    assert [one.corpus_slice.indices for one in passes] == [range(1000), range(1100, 1350), range(1350, 1600)]
+    assert [one.corpus_slice.indices for one in passes] == [range(400), range(440, 540), range(540, 740)]
     assert len({one.corpus_slice.shuffle_seed for one in passes}) == 3
     assert len(list(plan_passes(config.replace(third_texts=0), passes[0].corpus_slice.generate_rows.tokenizer))) == 2
 

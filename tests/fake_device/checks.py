@@ -3,12 +3,15 @@
 Run by tests/training/test_fake_device.py in a separate process, because the device stays registered.
 """
 
+import contextlib
+
 import device
 import pytest
 import torch
 from support import tiny_models
 from support.graph_recorders import played
 from support.preference_data import comparisons, train
+from torch.utils._python_dispatch import _disable_current_modes
 
 from rlhf_lab.common.enums import Algorithm
 from rlhf_lab.models.adapters import Adapters
@@ -56,7 +59,8 @@ def use_device(monkeypatch):
 def on_device(use_device, name, work):
     """The result of `work` with models on a device."""
     use_device(name)
-    return work()
+    with contextlib.nullcontext() if name == device.NAME else _disable_current_modes():
+        return work()
 
 
 def on_both(use_device, work):

@@ -1,9 +1,14 @@
-"""Runs a script in one process or in several of a process group, and returns its result."""
+"""Runs a script in this process, or in several of a process group, and returns its result."""
 
+import copy
 import json
 import subprocess
 import sys
 from pathlib import Path
+
+import torch
+
+from rlhf_lab.training.distributed import SINGLE_PROCESS
 
 HEAD = """
 import contextlib, faulthandler, glob, json, os, sys
@@ -49,11 +54,16 @@ def launch(folder: Path, script: str, given: dict[str, object], processes: int) 
     folder: for the script. given: "sharded" for a sharded backbone, with which torch keeps the threads of the group;
     "fake_device" for several processes on the fake device (fake_device/nccl.py).
     """
-    launcher = (
-        [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    )
+    if processes == 1:
+        answers: list[object] = []
+        exec(
+            script,
+            {"torch": torch, "distributed": SINGLE_PROCESS, "given": copy.deepcopy(given), "answer": answers.append},
+        )
+        return json.loads(json.dumps(answers[0]))
     path = folder / "child.py"
     path.write_text(HEAD + script + TAIL)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command = [sys.executable, *launcher, str(path), str(Path(__file__).parents[1]), json.dumps(given)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

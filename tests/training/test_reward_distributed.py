@@ -22,22 +22,21 @@ from rlhf_lab.errors import LabelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.training.reward.trainer import train_reward
 
-def train(labels, changes):
-    sharded = given.get("sharded", False) and distributed.world_size > 1
+def train(labels, changes, sharded=False):
     backbone = load_backbone(given["folder"], device="cpu", dtype=torch.float64, sharded=sharded)
     adapters = Adapters(backbone)
     config, reference = RewardConfig(**(preference_data.QUICK | changes)), preference_data.reference_of(backbone)
     return train_reward(adapters, labels, reference, config, distributed=distributed)
 
-results = []
-for changes in given["cases"]:
-    labels = preference_data.comparisons(changes.pop("labels"))
+def result(case, sharded):
+    labels = preference_data.comparisons(case["labels"])
     labels[2] = dataclasses.replace(labels[2], tie=True)
-    model, report = train(labels, changes)
+    model, report = train(labels, {name: value for name, value in case.items() if name != "labels"}, sharded)
     scores = model.scores(*tiny_models.ragged()).tolist()
-    weights = [float(p.double().sum()) for head in model.head.heads for p in head.parameters()]
-    weights += [float(p.double().sum()) for p in model.adapters.parameters(model.adapter)] if model.adapter else []
-    results.append([dataclasses.asdict(report), scores, distributed.all_gather([weights])])
+    weights = [float(p.detach().double().sum()) for head in model.head.heads for p in head.parameters()]
+    weights += [float(p.detach().double().sum()) for p in model.adapters.parameters(model.adapter)] if model.adapter else []
+    return [dataclasses.asdict(report), scores, distributed.all_gather([weights])]
+
 refused = []
 tie = dataclasses.replace(preference_data.comparisons(1)[0], tie=True)
 for labels in ([], preference_data.comparisons(1), [tie] * 3):
@@ -45,27 +44,37 @@ for labels in ([], preference_data.comparisons(1), [tie] * 3):
         train(labels, {})
     except LabelError as error:
         refused.append(distributed.all_gather([str(error)]))
+results = {"whole": [result(case, False) for case in given["cases"]]}
+if distributed.world_size > 1 and given["sharded"]:
+    results["sharded"] = [result(case, True) for case in given["cases"]]
 answer([results, refused])
 """
 
 
-@pytest.fixture(scope="module", params=["whole", "sharded", pytest.param("fake_device", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["CPU", pytest.param("fake_device", marks=pytest.mark.slow)])
 def both(request, tmp_path_factory):
     """The results of one process and of two."""
     folder = tmp_path_factory.mktemp("group")
-    given = {"folder": str(tiny_models.save_llama(folder / "model")), "cases": CASES, request.param: True}
+    model = tiny_models.save_llama(folder / "model")
+    fake_device = request.param == "fake_device"
+    given = {"folder": str(model), "cases": CASES, "fake_device": fake_device, "sharded": not fake_device}
     return [launch(folder, CHILD, given, processes) for processes in (1, 2)]
 
 
+@pytest.mark.parametrize("weights", ["whole", "sharded"])
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[str(case) for case in CASES])
-def test_two_processes_give_the_model_of_one(both, case):
-    (report, scores, _), (actual, actual_scores, weights) = (results[case] for results, _ in both)
+def test_two_processes_give_the_model_of_one(both, weights, case):
+    """weights: whether each process holds all weights of the base model or a part of them."""
+    (alone, _), (together, _) = both
+    if weights not in together:
+        pytest.skip("no sharding on the fake device")
+    (report, scores, _), (actual, actual_scores, sums) = alone["whole"][case], together[weights][case]
     assert report["loss"] or report["adapter"] or CASES[case].get("epochs") == 0  # an adapter was trained, used or not
     assert actual.keys() == report.keys()
     for name, value in report.items():
         assert flat(actual[name]) == pytest.approx(flat(value), rel=1e-6, abs=1e-6), name
     assert actual_scores == pytest.approx(scores, rel=1e-5, abs=1e-5)
-    assert weights[0] == weights[1]  # both hold the same model, bit for bit
+    assert sums[0] == sums[1]  # both hold the same model, bit for bit
 
 
 def test_insufficient_labels_are_refused_by_all_processes(both):
