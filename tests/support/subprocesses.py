@@ -1,4 +1,4 @@
-"""Runs a script in this process, or in several of a process group, and returns its result."""
+"""Runs a script in one process or in several of a process group, and returns its result."""
 
 import copy
 import json
@@ -48,22 +48,26 @@ if not given.get("sharded") and any("gloo" in name for name in threads):
 """
 
 
+def run_here(script: str, given: dict[str, object]) -> object:
+    """Like `launch` with one process, which is this one."""
+    answers: list[object] = []
+    exec(
+        script, {"torch": torch, "distributed": SINGLE_PROCESS, "given": copy.deepcopy(given), "answer": answers.append}
+    )
+    return json.loads(json.dumps(answers[0]))
+
+
 def launch(folder: Path, script: str, given: dict[str, object], processes: int) -> object:
     """The argument of `answer(…)` in the main process; the script has the variables `given` and `distributed`.
 
     folder: for the script. given: "sharded" for a sharded backbone, with which torch keeps the threads of the group;
     "fake_device" for several processes on the fake device (fake_device/nccl.py).
     """
-    if processes == 1:
-        answers: list[object] = []
-        exec(
-            script,
-            {"torch": torch, "distributed": SINGLE_PROCESS, "given": copy.deepcopy(given), "answer": answers.append},
-        )
-        return json.loads(json.dumps(answers[0]))
+    launcher = (
+        [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    )
     path = folder / "child.py"
     path.write_text(HEAD + script + TAIL)
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command = [sys.executable, *launcher, str(path), str(Path(__file__).parents[1]), json.dumps(given)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

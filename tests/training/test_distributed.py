@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 from support import tiny_models
-from support.subprocesses import launch
+from support.subprocesses import launch, run_here
 
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.training import distributed
@@ -52,7 +52,7 @@ def test_two_processes_give_the_numbers_of_one(tmp_path, fake_device):
     folder = tiny_models.save_llama(tmp_path / "model")
     cases = CASES[3:5] if fake_device else CASES  # those with most communication
     given = {"folder": str(folder), "cases": cases, "fake_device": fake_device}
-    alone, together = (launch(tmp_path, CHILD, given, processes) for processes in (1, 2))
+    alone, together = run_here(CHILD, given), launch(tmp_path, CHILD, given, processes=2)
     for case, (metrics, total, _), (actual, sums, sums_of_all) in zip(cases, alone, together, strict=True):
         for one, two in zip(metrics, actual, strict=True):
             assert one.keys() == two.keys()

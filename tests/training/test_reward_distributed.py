@@ -2,7 +2,7 @@
 
 import pytest
 from support import tiny_models
-from support.subprocesses import launch
+from support.subprocesses import launch, run_here
 
 #: A last batch of one pair, which one process has nothing of; folds, ties, held-out pairs by the pass; an ensemble whose members
 #: draw their labels; a fit of the head alone; more pairs held out than there are processes, and fewer.
@@ -58,7 +58,7 @@ def both(request, tmp_path_factory):
     model = tiny_models.save_llama(folder / "model")
     fake_device = request.param == "fake_device"
     given = {"folder": str(model), "cases": CASES, "fake_device": fake_device, "sharded": not fake_device}
-    return [launch(folder, CHILD, given, processes) for processes in (1, 2)]
+    return [run_here(CHILD, given), launch(folder, CHILD, given, processes=2)]
 
 
 @pytest.mark.parametrize("weights", ["whole", "sharded"])
