@@ -1,5 +1,7 @@
 """The engine as a real process, on the embedded model: jobs are done, and kill -9 changes no number of a run."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -35,6 +37,24 @@ def test_kill_9_changes_no_number_and_loses_no_label(home, reward_model_id, undi
     assert home.done(job).status is JobStatus.DONE
     assert home.curve(run) == home.curve(undisturbed)
     assert vote_counts(home.db, home.project.id) == votes
+
+
+def test_sigterm_during_a_run_ends_the_process_cleanly(home, reward_model_id, undisturbed):
+    run, job = home.run(reward_model_id)
+    home.engine()
+    home.await_steps(run, 1)
+    row = engine_process.engine_state(home.db).row
+    os.kill(row.process.pid, signal.SIGTERM)
+    for _ in range(PATIENCE_S * 10):
+        if engine_process.engine_state(home.db).row.stopped_at is not None:
+            break
+        time.sleep(0.1)
+    assert engine_process.engine_state(home.db).row.id == row.id
+    assert engine_process.engine_state(home.db).row.stopped_at is not None
+    assert queue.get_job(home.db, job.id).status is JobStatus.QUEUED
+    assert get_run(home.db, run.id).status is RunStatus.INTERRUPTED
+    assert home.done(job).status is JobStatus.DONE
+    assert home.curve(run) == home.curve(undisturbed)
 
 
 def test_completions_in_the_middle_of_a_run_change_no_number(home, reward_model_id, undisturbed):

@@ -1,10 +1,8 @@
-"""Faults of real engine processes: signals, unusable homes, damaged databases, full disks, and repeated kill -9."""
+"""Faults of real engine processes: unusable homes, damaged databases, full disks, and repeated kill -9."""
 
 import logging
-import os
 import random
 import resource
-import signal
 import subprocess
 import sys
 import time
@@ -13,11 +11,9 @@ import psutil
 import pytest
 from support_engine_process import PATIENCE_S, ROOT
 
-from rlhf_lab.common.enums import JobStatus, RunStatus
+from rlhf_lab.common.enums import JobStatus
 from rlhf_lab.engine.__main__ import _open_log
-from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import get_run
 from rlhf_lab.store.votes import vote_counts
 
 
@@ -26,24 +22,6 @@ def engine(folder, *, preexec_fn=None):
     return subprocess.run(  # noqa: PLW1510  a failure is what is tested
         command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, preexec_fn=preexec_fn
     )
-
-
-def test_sigterm_during_a_run_ends_the_process_cleanly(home, reward_model_id, undisturbed):
-    run, job = home.run(reward_model_id)
-    home.engine()
-    home.await_steps(run, 1)
-    row = engine_process.engine_state(home.db).row
-    os.kill(row.process.pid, signal.SIGTERM)
-    for _ in range(PATIENCE_S * 10):
-        if engine_process.engine_state(home.db).row.stopped_at is not None:
-            break
-        time.sleep(0.1)
-    assert engine_process.engine_state(home.db).row.id == row.id
-    assert engine_process.engine_state(home.db).row.stopped_at is not None
-    assert queue.get_job(home.db, job.id).status is JobStatus.QUEUED
-    assert get_run(home.db, run.id).status is RunStatus.INTERRUPTED
-    assert home.done(job).status is JobStatus.DONE
-    assert home.curve(run) == home.curve(undisturbed)
 
 
 def test_a_file_where_the_home_should_be_is_explained(tmp_path):
