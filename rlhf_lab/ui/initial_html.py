@@ -4,6 +4,7 @@ Gradio adds a custom head only when its own script runs, seconds later on a slow
 Gradio's, which would otherwise override them.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from rlhf_lab.ui.context import Context, set_current_request
 from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.network import read_body
 from rlhf_lab.ui.screens import label
+from rlhf_lab.ui.services.presence import PRESENCE
 
 MAX_REQUEST_BYTES = 1_000
 BODY_TAG = re.compile(rb"<body\b[^>]*>")  # what Gradio puts into scripts has no "<"
@@ -86,9 +88,18 @@ class BodyInjectionMiddleware:
         return injected.encode(), extra_headers
 
 
-def first_pair_route(ctx: Context) -> Route:
-    """POST /first {annotator}: {turns, left, right, guideline} of the pair that the screen Label will show, leased as there;
-    status 204 if there is none. Accepts only JSON, which pages of other sites cannot send."""
+def page_routes(ctx: Context) -> list[Route]:
+    """What a page sends before Gradio has started and after it was closed. Only JSON, which pages of other sites cannot send.
+
+    POST /first {annotator}: {turns, left, right, guideline} of the pair that the screen Label will show, leased as there;
+    status 204 if there is none.
+    POST /closed {annotator}: the visitor has left; other pages of theirs report again within seconds.
+    """
+    return [_json_route(ctx, "/first", first_pair), _json_route(ctx, "/closed", leave)]
+
+
+def _json_route(ctx: Context, path: str, handle: Callable[[Context, Any], dict[str, Any] | None]) -> Route:
+    """A route whose body is JSON. Its reply is that of `handle`; status 204 for None."""
 
     async def endpoint(request: Request) -> Response:
         body = await read_body(request, MAX_REQUEST_BYTES)
@@ -101,10 +112,10 @@ def first_pair_route(ctx: Context) -> Route:
         except ValueError:
             return Response(status_code=400)
         set_current_request(request)
-        view = await run_in_threadpool(first_pair, ctx, payload)
-        return JSONResponse(view) if view else Response(status_code=204)
+        reply = await run_in_threadpool(handle, ctx, payload)
+        return JSONResponse(reply) if reply else Response(status_code=204)
 
-    return Route("/first", endpoint, methods=["POST"])
+    return Route(path, endpoint, methods=["POST"])
 
 
 def first_pair(ctx: Context, payload: Any) -> dict[str, Any] | None:
@@ -116,3 +127,9 @@ def first_pair(ctx: Context, payload: Any) -> dict[str, Any] | None:
         return None
     pair = state["pair"]
     return pair and {name: pair[name] for name in ("turns", "left", "right")} | {"guideline": state["guideline"]}
+
+
+def leave(ctx: Context, payload: Any) -> None:
+    """No longer count the visitor among the people who have the page open."""
+    with contextlib.suppress(LabError):
+        PRESENCE.remove(ctx.annotator_or_empty(parse_payload(label.LabelPayload, payload).annotator))

@@ -19,7 +19,7 @@ from rlhf_lab.ui.body_limits import BodyLimits
 from rlhf_lab.ui.components.widgets import PLOTLY_JS
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import require_role_for_events
-from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
+from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
 from rlhf_lab.ui.middleware import RequestGuard
 from rlhf_lab.ui.request_checks import RequestChecks
 from rlhf_lab.ui.screens import chat, compare, header, label, people, project, reward, runs, train
@@ -85,7 +85,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
         Middleware(BodyLimits, access=ctx.access, is_operator=ctx.is_operator, upload_folder=Path(get_upload_folder())),
         Middleware(RequestChecks),
     ]
-    routes = [module_route(), gradio_assets_route(), first_pair_route(ctx), *http_api.routes(ctx)]
+    routes = [module_route(), gradio_assets_route(), *page_routes(ctx), *http_api.routes(ctx)]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 from browser_lab import current_pair, intercept_votes, kept_requests, press_key, project_created_at
-from helpers import call_module
+from helpers import call_module, open_tab
 from playwright.sync_api import expect
 from prepared_labs import idle_lab
 
@@ -17,6 +17,7 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project, newest_pairs, open_project, set_labelling_config
 from rlhf_lab.store.votes import cast_vote
+from rlhf_lab.ui.services.presence import PRESENCE_TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,10 @@ def test_two_people_join_by_code_and_get_different_pairs(lab, open_page):
     bob.wait_for_selector("tr[data-name=Ann]")
     assert bob.inner_text("tr[data-name='Bo$$']").split()[:2] == ["Bo$$", "3"]
     expect(bob.locator("[aria-label='who is connected']")).to_contain_text("You, Bo$$, may label.")
+    open_tab(bob, "Label")
+    expect(bob.locator(".goal [data-here]")).to_have_text("2 people here")
+    ann.close()
+    expect(bob.locator(".goal [data-here]")).to_be_hidden(timeout=1000 * PRESENCE_TIMEOUT_S / 2)
     assert bob.locator(".invite").count() == 0
 
 

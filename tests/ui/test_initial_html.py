@@ -19,11 +19,13 @@ from rlhf_lab.store import tables
 from rlhf_lab.store.annotators import add_person
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.pair_leases import lease_pair
+from rlhf_lab.ui import initial_html
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
+from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
 from rlhf_lab.ui.page import initial_body_html
 from rlhf_lab.ui.screens import label
+from rlhf_lab.ui.services.presence import Presence
 
 ROOT = Path(__file__).resolve().parents[2]
 START = "<style>p { margin: 0 }</style><script>'<body> … é \\\\1'</script>"
@@ -38,9 +40,9 @@ def ctx(tmp_path):
         yield Context(tmp_path, db)
 
 
-def post(ctx, payload, **more):
-    client = TestClient(Starlette(routes=[first_pair_route(ctx)]))
-    return client.post("/first", **({"json": payload} | more))
+def post(ctx, payload, path="/first", **more):
+    client = TestClient(Starlette(routes=page_routes(ctx)))
+    return client.post(path, **({"json": payload} | more))
 
 
 def app(page=PAGE):
@@ -82,6 +84,7 @@ SLOW = """
 import os, sys
 from pathlib import Path
 import gradio.networking, httpx
+from rlhf_lab.ui import initial_html
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.page import build_page, launch_options
 
@@ -145,3 +148,18 @@ def test_only_short_json_is_read(ctx):
     assert post(ctx, None, json=None, content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
     assert post(ctx, {"annotator": "x" * 2000}).status_code == 413
     assert post(ctx, None, json=None, content=b"{", headers={"content-type": "application/json"}).status_code == 400
+
+
+def test_a_closed_page_is_no_longer_counted(ctx, monkeypatch):
+    here = Presence()
+    monkeypatch.setattr(initial_html, "PRESENCE", here)
+    monkeypatch.setattr(label, "PRESENCE", here)
+    for name in ("ann", "bob"):
+        post(ctx, {"annotator": name})
+    assert here.names() == ["ann", "bob"]
+    assert post(ctx, {"annotator": "ann"}, "/closed").status_code == 204
+    assert post(ctx, {"annotator": ""}, "/closed").status_code == 204
+    assert here.names() == ["bob"]
+    guarded = ctx.as_multi_user(open_to_all=False)
+    assert post(guarded, {"annotator": "bob"}, "/closed").status_code == 204  # of a visitor who is not bob
+    assert here.names() == ["bob"]

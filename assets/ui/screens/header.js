@@ -315,4 +315,8 @@ export default function mount({ element, props, server, trigger, watch }) {
     },
     1500,
   );
+  window.addEventListener('pagehide', () => {
+    const payload = JSON.stringify({ annotator: annotatorName() });
+    navigator.sendBeacon('closed', new Blob([payload], { type: 'application/json' }));
+  });
 }
