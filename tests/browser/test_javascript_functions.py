@@ -196,3 +196,17 @@ def test_the_module_of_a_widget_exports_mount(page):
     screens = {name for name in MODULES if name.startswith("screens/")}
     parts = {"screens/blind_test.js", "screens/tournament.js"}
     assert mounted == screens - parts | {"components/run_form.js", "components/demo_run.js"}
+
+
+@pytest.mark.parametrize(
+    ("heights", "expected"),
+    [
+        ([100, 50], [100, 50]),
+        ([300, 60], [140, 60]),
+        ([60, 300], [60, 140]),
+        ([300, 201], [100, 100]),
+        ([80, 80], [80, 80]),
+    ],
+)
+def test_share_height(call, heights, expected):
+    assert call("lib/dom.js", "shareHeight", heights, 200) == expected

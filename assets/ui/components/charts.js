@@ -183,6 +183,10 @@ export function makeChart(container, curve, options, onStep) {
     plot.on('plotly_relayout', updateTicks);
     plot.on('plotly_click', (event) => onStep(event.points[0].x));
     plot.on('plotly_afterplot', placeCursor);
+    // Plotly itself notices only a window of another size, not a wider column.
+    new ResizeObserver(() => {
+      if (plot.offsetWidth && plot.offsetWidth !== plot._fullLayout?.width) P.Plots.resize(plot);
+    }).observe(plot);
   }
 
   function placeCursor() {

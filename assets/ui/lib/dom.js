@@ -172,28 +172,47 @@ export function promptSection(turns) {
 export const stackedScreen = matchMedia('(max-width: 640px) and (orientation: portrait)');
 const shortScreen = matchMedia('(max-height: 700px)');
 const MIN_TEXT_PX = 40;
-const COMFORTABLE_TEXT_PX = 96;
+const COMFORTABLE_TEXT_PX = 128; // five lines
+
+// Divides `room` among texts of these heights: a short text gets its height, the others share the rest equally.
+export function shareHeight(heights, room) {
+  const shortest = Math.min(...heights);
+  if (shortest * heights.length >= room) return heights.map(() => Math.floor(room / heights.length));
+  const others = heights.filter((height) => height !== shortest);
+  if (!others.length) return heights;
+  const rest = shareHeight(others, room - shortest * (heights.length - others.length));
+  return heights.map((height) => (height === shortest ? shortest : rest.shift()));
+}
 
 // On a phone or a short screen the two texts of `root` share the remaining height, so that all buttons are visible. The
-// element `extra` below the buttons is made visible too, if the texts then still have a comfortable height.
+// element `extra` below the buttons is made visible too, unless only without it the texts are whole or comfortable to read.
 export function fitTextHeights(root, buttons, extra) {
   const texts = [...root.querySelectorAll('.side .lab-text')];
-  root.style.removeProperty('--text-height');
+  const prompt = root.querySelector('.prompt');
+  for (const text of texts) text.style.removeProperty('--text-height');
+  for (const node of [prompt, ...texts]) node?.classList.remove('whole');
   if (!(stackedScreen.matches || shortScreen.matches) || !buttons || !texts.length || !root.getClientRects().length) {
     return;
   }
+  for (const node of [prompt, ...texts]) node?.classList.add('whole');
+  if (prompt && !isWhole(prompt)) prompt.classList.remove('whole');
   const rows = stackedScreen.matches ? texts : texts.slice(0, 1);
   const textsHeight = rows.reduce((sum, node) => sum + node.offsetHeight, 0);
   const roomAbove = (last) =>
-    Math.floor(
-      (window.innerHeight - last.getBoundingClientRect().bottom - window.scrollY + textsHeight - 6) / rows.length,
-    );
+    window.innerHeight - last.getBoundingClientRect().bottom - window.scrollY + textsHeight - 6;
+  const wholeHeights = rows.map((node) => node.scrollHeight + 1);
+  const wholeHeight = wholeHeights.reduce((sum, height) => sum + height, 0);
   const withExtra = extra ? roomAbove(extra) : 0;
-  root.style.setProperty(
-    '--text-height',
-    `${Math.max(MIN_TEXT_PX, withExtra < COMFORTABLE_TEXT_PX ? roomAbove(buttons) : withExtra)}px`,
-  );
+  const withoutExtra = roomAbove(buttons);
+  const isExtraShown =
+    withExtra >= wholeHeight || (withExtra >= COMFORTABLE_TEXT_PX * rows.length && withoutExtra < wholeHeight);
+  const room = isExtraShown ? withExtra : withoutExtra;
+  const heights = rows.length > 1 ? shareHeight(wholeHeights, room) : texts.map(() => room);
+  texts.forEach((text, i) => text.style.setProperty('--text-height', `${Math.max(MIN_TEXT_PX, heights[i])}px`));
+  for (const text of texts) text.classList.toggle('whole', isWhole(text));
 }
+
+const isWhole = (node) => node.scrollHeight <= node.clientHeight + 1;
 
 // Whether a key press may be a shortcut: not while typing, with modifiers, or repeated.
 export function isShortcut(event) {
