@@ -39,6 +39,7 @@ from sqlalchemy import (
     insert,
     text,
 )
+from sqlalchemy.schema import CreateTable
 
 from rlhf_lab.common import enums
 from rlhf_lab.store.column_types import (
@@ -399,6 +400,11 @@ presence = Table("presence", metadata, Column("who", String(20), primary_key=Tru
 
 def create_tables(conn: Connection) -> None:
     """Create all tables in an empty database, as the migrations do, but without running them one after the other."""
-    metadata.create_all(conn, checkfirst=False)
+    for table in metadata.sorted_tables:
+        conn.execute(CreateTable(table))
+    # In a fixed order: of two indices of the same size SQLite reads the one that was created last.
+    indices = (index for table in metadata.tables.values() for index in table.indexes)
+    for index in sorted(indices, key=lambda index: str(index.name), reverse=True):
+        index.create(conn)
     alembic_version.create(conn)
     conn.execute(insert(alembic_version).values(version_num=SCHEMA_VERSION))
