@@ -108,3 +108,9 @@ def tiled_folders(tmp_path_factory):
 def llama_copy(llama_folder, tmp_path):
     """A copy that a test may modify."""
     return shutil.copytree(llama_folder, tmp_path / "model", dirs_exist_ok=True)
+
+
+@pytest.fixture
+def small_score_unit(monkeypatch):
+    """The unit of a run's scores is measured from 12 responses, not 128, which take longer than the steps of a tiny model."""
+    monkeypatch.setattr("rlhf_lab.training.policy.run_evaluation.UNIT_RESPONSES", 12)

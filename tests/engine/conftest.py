@@ -22,7 +22,7 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
-def fresh(tmp_path, model):
+def fresh(tmp_path, model, small_score_unit):
     """A lab without labels."""
     lab = Lab(tmp_path / "home", model)
     yield lab
@@ -30,7 +30,7 @@ def fresh(tmp_path, model):
 
 
 @pytest.fixture
-def lab(tmp_path, model):
+def lab(tmp_path, model, small_score_unit):
     new_lab = Lab(tmp_path / "home", model)
     new_lab.label()
     assert new_lab.train_reward().status is JobStatus.DONE

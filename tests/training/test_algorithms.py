@@ -59,6 +59,9 @@ OFFLINE_VARIANTS = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("small_score_unit")
+
+
 @pytest.mark.parametrize("variant", VARIANTS | OFFLINE_VARIANTS)
 def test_resuming_is_exact(llama_folder, tmp_path, variant):
     """Four steps in one go = two, a checkpoint, a fresh backbone and trainer, two more: bit for bit."""
