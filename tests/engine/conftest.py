@@ -1,5 +1,7 @@
 """A tiny lab, and calls in the middle of a training step."""
 
+import shutil
+
 import pytest
 from support import tiny_models
 from support_engine_process import Home
@@ -13,7 +15,7 @@ from rlhf_lab.training.offline import updates as offline_updates
 from rlhf_lab.training.policy import update
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(tmp_path_factory):
     """A model with a context of 96 tokens; jobs have texts of up to 64, more than other tests' models read."""
     with pytest.MonkeyPatch.context() as change:
@@ -29,13 +31,23 @@ def fresh(tmp_path, model, small_score_unit):
     lab.db.close()
 
 
+@pytest.fixture(scope="session")
+def labelled_home(tmp_path_factory, model):
+    """The home of a lab with labels and a reward model."""
+    lab = Lab(tmp_path_factory.mktemp("labelled") / "home", model)
+    lab.label()
+    assert lab.train_reward().status is JobStatus.DONE
+    lab.db.close()
+    return lab.folder
+
+
 @pytest.fixture
-def lab(tmp_path, model, small_score_unit):
-    new_lab = Lab(tmp_path / "home", model)
-    new_lab.label()
-    assert new_lab.train_reward().status is JobStatus.DONE
-    yield new_lab
-    new_lab.db.close()
+def lab(tmp_path, labelled_home, small_score_unit):
+    """A copy of it that a test may change."""
+    lab = Lab(shutil.copytree(labelled_home, tmp_path / "home"))
+    lab.worker.model_cache.load_project(lab.project)
+    yield lab
+    lab.db.close()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from rlhf_lab.engine.worker import Worker
 from rlhf_lab.jobs import queue
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.projects import create_project, current_project
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.run_metrics import metrics_since
 from rlhf_lab.store.runs import create_run
@@ -22,13 +22,17 @@ REWARD = {"folds": 0, "epochs": 1, "lora_r": 4}
 
 
 class Lab:
-    def __init__(self, folder, model):
+    """Opens the lab of a folder; with a model, creates it."""
+
+    def __init__(self, folder, model=None):
         self.folder, self.db = folder, Database.open(folder)
-        digest = load_backbone(str(model), device="cpu").digest
-        texts = [(text, "train") for text in tiny_models.PROMPTS] + [("a good bird", "eval"), ("the moon", "eval")]
-        self.project = create_project(self.db, "tiny", str(model), digest, "tiny", 3, texts)
-        self.worker = Worker(folder, self.db)
-        self.worker.model_cache.device = "cpu"
+        if model is None:
+            self.project = current_project(self.db)
+        else:
+            digest = load_backbone(str(model), device="cpu").digest
+            texts = [(text, "train") for text in tiny_models.PROMPTS] + [("a good bird", "eval"), ("the moon", "eval")]
+            self.project = create_project(self.db, "tiny", str(model), digest, "tiny", 3, texts)
+        self.next_engine()
 
     def next_engine(self):
         self.worker = Worker(self.folder, self.db)
