@@ -22,7 +22,7 @@ from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth.api_clients import ApiClients
 from rlhf_lab.ui.auth.visitors import Visitor, multi_user_access
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR
-from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
+from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
 from rlhf_lab.ui.screens import label
 from rlhf_lab.ui.services import voting
 from rlhf_lab.ui.services.presence import PRESENCE
@@ -62,7 +62,7 @@ def browser(lab, url="http://lab.example"):
     middleware = [
         Middleware(BodyInjectionMiddleware, html="<b>start</b>", access=lab.access, is_operator=lab.is_operator)
     ]
-    return TestClient(Starlette(routes=[page, first_pair_route(lab)], middleware=middleware), base_url=url)
+    return TestClient(Starlette(routes=[page, *page_routes(lab)], middleware=middleware), base_url=url)
 
 
 def named(lab, client):
