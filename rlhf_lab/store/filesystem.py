@@ -5,7 +5,6 @@ each machine or process may see a separate mapping, which would sooner or later 
 a rollback journal instead (`sqlite.py`).
 """
 
-import functools
 import os
 import sqlite3
 import subprocess
@@ -68,7 +67,7 @@ def wal_problem(folder: Path, *, has_wal: bool) -> str:
     kind = filesystem_type(folder)
     if kind in UNSAFE_TYPES or kind.startswith(UNSAFE_PREFIXES):
         return f"its disk is of the type {kind}, a network disk or one that a program implements"
-    if not has_wal and not _passes_test(folder, folder.stat().st_dev):
+    if not has_wal and not _passes_test(folder):
         return "a test of its disk failed: two processes did not see each other's writes"
     return ""
 
@@ -88,14 +87,19 @@ def filesystem_type(folder: Path) -> str:
     return kind
 
 
-@functools.cache
-def _passes_test(folder: Path, _device: int) -> bool:
-    """Whether two processes can share a WAL in the folder."""
-    try:
-        with temporary_folder(folder, ".wal-test-") as scratch:
-            return _share_wal(scratch / "test.db")
-    except OSError:
-        return True  # the folder cannot be written or no process started: opening the database gives a better error
+_passes_by_device: dict[int, bool] = {}
+
+
+def _passes_test(folder: Path) -> bool:
+    """Whether two processes can share a WAL on the folder's disk. Each disk is tested once."""
+    device = folder.stat().st_dev
+    if device not in _passes_by_device:
+        try:
+            with temporary_folder(folder, ".wal-test-") as scratch:
+                _passes_by_device[device] = _share_wal(scratch / "test.db")
+        except OSError:
+            return True  # the folder cannot be written or no process started: opening the database gives a better error
+    return _passes_by_device[device]
 
 
 def _share_wal(path: Path) -> bool:

@@ -15,7 +15,6 @@ from sqlalchemy import (
     delete,
     func,
     insert,
-    or_,
     select,
     update,
 )
@@ -161,23 +160,27 @@ def prompts(db: Database, project_id: int, split: str) -> list[Prompt]:
     condition = and_(p.project_id == project_id, p.split == split, p.labels_only.is_(False))
     with db.read() as conn:
         rows = conn.execute(select(p.id, p.project_id, p.text, p.split).where(condition).order_by(p.id))
-        return [Prompt(**row._mapping) for row in rows]
+        return [Prompt(*row) for row in rows]
 
 
 def add_completions(db: Database, new_completions: Sequence[NewCompletion]) -> list[Completion]:
-    added = []
+    rows: list[dict[str, Any]] = [
+        {
+            "prompt_id": item.prompt_id,
+            "text": item.text,
+            "token_ids": tuple(item.token_ids),
+            "checkpoint": item.checkpoint,
+            "seed": item.seed,
+        }
+        for item in new_completions
+    ]
+    if not rows:
+        return []
+    statement = insert(t.completions).returning(t.completions.c.id, sort_by_parameter_order=True)
     with db.write() as conn:
-        for item in new_completions:
-            values: dict[str, Any] = {
-                "prompt_id": item.prompt_id,
-                "text": item.text,
-                "token_ids": tuple(item.token_ids),
-                "checkpoint": item.checkpoint,
-                "seed": item.seed,
-            }
-            completion_id = insert_row(conn, t.completions, {**values, "created_at": time.time()})
-            added.append(Completion(**values, id=completion_id))
-    return added
+        now = time.time()
+        ids = conn.execute(statement, [row | {"created_at": now} for row in rows]).scalars().all()
+    return [Completion(**row, id=completion_id) for row, completion_id in zip(rows, ids, strict=True)]
 
 
 def add_pairs(db: Database, project_id: int, new_pairs: Sequence[tuple[int, int, str]]) -> list[Pair]:
@@ -187,32 +190,51 @@ def add_pairs(db: Database, project_id: int, new_pairs: Sequence[tuple[int, int,
     repeated. Raises LabelError unless the two are different completions of one prompt of this project.
     """
     with db.write() as conn:
-        ids = [_add_pair(conn, project_id, *item) for item in new_pairs]
+        completion_ids = sorted({completion_id for pair in new_pairs for completion_id in pair[:2]})
+        prompt_ids = _prompts_of(conn, project_id, completion_ids)
+        pair_ids = _pairs_of(conn, completion_ids)
+        rows: dict[frozenset[int], dict[str, Any]] = {}
+        for first_id, second_id, reason in new_pairs:
+            both = frozenset((first_id, second_id))
+            if both in pair_ids or both in rows:
+                continue
+            prompt_id = prompt_ids.get(first_id)
+            if first_id == second_id or prompt_id is None or prompt_id != prompt_ids.get(second_id):
+                raise LabelError(
+                    f"Completions {first_id} and {second_id} cannot be a pair: a pair is two different completions "
+                    f"of one prompt of project {project_id}."
+                )
+            values = {"project_id": project_id, "first_id": first_id, "second_id": second_id, "reason": reason}
+            rows[both] = values | {"created_at": time.time()}
+        if rows:
+            statement = insert(t.pairs).returning(t.pairs.c.id, sort_by_parameter_order=True)
+            pair_ids |= zip(rows, conn.execute(statement, list(rows.values())).scalars(), strict=True)
+        ids = [pair_ids[frozenset(pair[:2])] for pair in new_pairs]
         pairs_by_id = {pair.id: pair for pair in load_pairs(conn, ids)}
     return [pairs_by_id[pair_id] for pair_id in ids]
 
 
-def _add_pair(conn: Connection, project_id: int, first_id: int, second_id: int, reason: str) -> int:
+def _prompts_of(conn: Connection, project_id: int, completion_ids: Sequence[int]) -> dict[int, int]:
+    """The prompts of completions by the completions' ids, without those of other projects."""
+    c = t.completions.c
+    query = select(c.id, c.prompt_id).join(t.prompts, t.prompts.c.id == c.prompt_id)
+    query = query.where(t.prompts.c.project_id == project_id)
+    return {
+        completion_id: prompt_id
+        for ids in in_chunks(completion_ids)
+        for completion_id, prompt_id in conn.execute(query.where(c.id.in_(ids)))
+    }
+
+
+def _pairs_of(conn: Connection, completion_ids: Sequence[int]) -> dict[frozenset[int], int]:
+    """The ids of pairs whose first completion is one of these, by both completions."""
     c = t.pairs.c
-    same_pair = or_(
-        and_(c.first_id == first_id, c.second_id == second_id), and_(c.first_id == second_id, c.second_id == first_id)
-    )
-    pair_id: int | None = conn.execute(select(c.id).where(same_pair)).scalar()
-    if pair_id is not None:
-        return pair_id
-    same_prompt = (
-        select(t.prompts.c.project_id)
-        .join(FIRST_COMPLETION, FIRST_COMPLETION.c.prompt_id == t.prompts.c.id)
-        .join(SECOND_COMPLETION, SECOND_COMPLETION.c.prompt_id == t.prompts.c.id)
-        .where(FIRST_COMPLETION.c.id == first_id, SECOND_COMPLETION.c.id == second_id)
-    )
-    if first_id == second_id or conn.execute(same_prompt).scalar() != project_id:
-        raise LabelError(
-            f"Completions {first_id} and {second_id} cannot be a pair: a pair is two different completions "
-            f"of one prompt of project {project_id}."
-        )
-    values = {"project_id": project_id, "first_id": first_id, "second_id": second_id, "reason": reason}
-    return insert_row(conn, t.pairs, {**values, "created_at": time.time()})
+    query = select(c.first_id, c.second_id, c.id)
+    return {
+        frozenset((first_id, second_id)): pair_id
+        for ids in in_chunks(completion_ids)
+        for first_id, second_id, pair_id in conn.execute(query.where(c.first_id.in_(ids)))
+    }
 
 
 def count_pairs(db: Database, project_id: int) -> int:
