@@ -165,6 +165,16 @@ def sample_texts(lab, project_id: int, step: int) -> list[str]:
         return [" ".join(text.split()) for (text,) in db.execute(query, (project_id, step))]
 
 
+def test_the_last_of_seven_charts_spans_both_columns(lab, stopped_run, open_page):
+    page = open_training(lab, open_page)
+    widths = "charts => charts.filter(one => one.checkVisibility()).map(one => one.querySelector('.main-svg')?.clientWidth)"
+    plots = page.locator(".lab-train .grid .plot")
+    wait_until(lambda: None not in plots.evaluate_all(widths), "the charts", page)
+    *others, last = plots.evaluate_all(widths)
+    assert len(others) == 6
+    assert last > 2 * max(others)
+
+
 def test_the_slider_shows_the_samples_and_the_point_of_a_step(lab, stopped_run, open_page):
     page = open_training(lab, open_page)
     early, base = (sample_texts(lab, stopped_run.project_id, step) for step in (5, 0))
