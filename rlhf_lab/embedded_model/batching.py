@@ -130,7 +130,7 @@ def _make_batch(rows: list[TokenizedText], vocab_size: int) -> PretrainBatch:
 def prefetch_rows(
     generate_rows: RowGenerator, indices: range, block_size: int, num_workers: int = 1
 ) -> Iterator[list[TokenizedText]]:
-    """The rows of the texts of `indices` in blocks; other processes generate the next blocks in parallel, if there are any."""
+    """The rows of the texts of `indices` in blocks. If there are several, other processes generate the next ones in advance."""
     blocks = [(min(block_size, indices.stop - start), start) for start in indices[::block_size]]
     if len(blocks) == 1:
         yield generate_rows(*blocks[0])

@@ -194,6 +194,7 @@ def add_pairs(db: Database, project_id: int, new_pairs: Sequence[tuple[int, int,
         prompt_ids = _prompts_of(conn, project_id, completion_ids)
         pair_ids = _pairs_of(conn, completion_ids)
         rows: dict[frozenset[int], dict[str, Any]] = {}
+        now = time.time()
         for first_id, second_id, reason in new_pairs:
             both = frozenset((first_id, second_id))
             if both in pair_ids or both in rows:
@@ -205,7 +206,7 @@ def add_pairs(db: Database, project_id: int, new_pairs: Sequence[tuple[int, int,
                     f"of one prompt of project {project_id}."
                 )
             values = {"project_id": project_id, "first_id": first_id, "second_id": second_id, "reason": reason}
-            rows[both] = values | {"created_at": time.time()}
+            rows[both] = values | {"created_at": now}
         if rows:
             statement = insert(t.pairs).returning(t.pairs.c.id, sort_by_parameter_order=True)
             pair_ids |= zip(rows, conn.execute(statement, list(rows.values())).scalars(), strict=True)
@@ -215,7 +216,7 @@ def add_pairs(db: Database, project_id: int, new_pairs: Sequence[tuple[int, int,
 
 
 def _prompts_of(conn: Connection, project_id: int, completion_ids: Sequence[int]) -> dict[int, int]:
-    """The prompts of completions by the completions' ids, without those of other projects."""
+    """{completion id: prompt id}; completions of other projects are left out."""
     c = t.completions.c
     query = select(c.id, c.prompt_id).join(t.prompts, t.prompts.c.id == c.prompt_id)
     query = query.where(t.prompts.c.project_id == project_id)
@@ -227,7 +228,7 @@ def _prompts_of(conn: Connection, project_id: int, completion_ids: Sequence[int]
 
 
 def _pairs_of(conn: Connection, completion_ids: Sequence[int]) -> dict[frozenset[int], int]:
-    """The ids of pairs whose first completion is one of these, by both completions."""
+    """{both completions: pair id} of the pairs whose first completion is given."""
     c = t.pairs.c
     query = select(c.first_id, c.second_id, c.id)
     return {

@@ -399,10 +399,10 @@ presence = Table("presence", metadata, Column("who", String(20), primary_key=Tru
 
 
 def create_tables(conn: Connection) -> None:
-    """Create all tables in an empty database, as the migrations do, but without running them one after the other."""
+    """Create all tables in an empty database: those that the migrations would give, without running them."""
     for table in metadata.sorted_tables:
         conn.execute(CreateTable(table))
-    # In a fixed order: of two indices of the same size SQLite reads the one that was created last.
+    # In a fixed order, on which query plans depend: of two equally good indices SQLite uses the one created last.
     indices = (index for table in metadata.tables.values() for index in table.indexes)
     for index in sorted(indices, key=lambda index: str(index.name), reverse=True):
         index.create(conn)

@@ -89,11 +89,11 @@ class BodyInjectionMiddleware:
 
 
 def page_routes(ctx: Context) -> list[Route]:
-    """What a page sends before Gradio has started and after it was closed. Only JSON, which pages of other sites cannot send.
+    """Requests of a page before Gradio has started, and when it is closed. Only JSON, which pages of other sites cannot send.
 
     POST /first {annotator}: {turns, left, right, guideline} of the pair that the screen Label will show, leased as there;
     status 204 if there is none.
-    POST /closed {annotator}: the visitor has left; other pages of theirs report again within seconds.
+    POST /closed {annotator}: the visitor no longer counts as present, until another visible page of theirs reports.
     """
     return [_json_route(ctx, "/first", first_pair), _json_route(ctx, "/closed", leave)]
 

@@ -93,7 +93,7 @@ def blind_test(lab, run):
 
 
 def test_reward_model_trains_automatically_and_on_request_and_scores_words(lab, fresh_project, open_page):
-    page = open_screen(lab, open_page, "Reward model", reduced_motion="reduce")
+    page = open_screen(lab, open_page, "Reward model")
     page.wait_for_selector("[data-do=train]")
     control(page, "train").click()
     expect_text(page, "train-error", "fewer than 2 decided people's labels")

@@ -43,7 +43,7 @@ def labelled_home(tmp_path_factory, model):
 
 @pytest.fixture
 def lab(tmp_path, labelled_home, small_score_unit):
-    """A copy of it that a test may change."""
+    """A copy of the labelled lab, which a test may change."""
     lab = Lab(shutil.copytree(labelled_home, tmp_path / "home"))
     lab.worker.model_cache.load_project(lab.project)
     yield lab

@@ -17,7 +17,7 @@ from rlhf_lab.kernels import compile
 def own_cache(tmp_path, monkeypatch):
     """An empty cache folder; the results of `load_kernels` in memory are cleared before and after.
 
-    The compiler does not optimise, which takes a sixth of the time.
+    Kernels are compiled without optimisation, in a sixth of the time.
     """
     monkeypatch.setattr(compile, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in compile.FLAGS))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -3,6 +3,7 @@ scanned, all rows of a table counted, and the columns in memory read a table onc
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ from rlhf_lab.store import (
     adjudication,
     annotators,
     blind_tests,
+    database,
     features,
     gold_pairs,
     label_snapshots,
+    migrations,
     pair_leases,
     project_people,
     projects,
@@ -56,6 +59,15 @@ SMALL = {
 }
 #: Used by the database itself, which looks for references to a deleted row (test_project_deletion.py).
 DELETING = {"ix_pairs_second_id", "ix_scores_completion_id"}
+
+
+@pytest.fixture(params=["new", "migrated"])
+def db(request: pytest.FixtureRequest, store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    """A database whose tables were created directly, or by the migrations: in another order, which plans may depend on."""
+    if request.param == "migrated":
+        monkeypatch.setattr(database, "create_tables", migrations.upgrade)
+    with Database.open(store) as opened:
+        yield opened
 
 
 @pytest.fixture

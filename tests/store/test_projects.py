@@ -99,6 +99,13 @@ def test_two_completions_make_one_pair_in_either_order(db: Database, make_pairs:
     assert repeated[0] == repeated[1] == old
     assert repeated[2].id not in (old.id, other.id)
     assert repeated[2].reason == "new"
+    c, d = other.first.id, other.second.id
+    extra = projects.add_completions(db, [NewCompletion(old.prompt.id, text, (1,), "base", 0) for text in "xy"])
+    x, y = (one.id for one in extra)
+    added = projects.add_pairs(db, old.project_id, [(x, y, "one"), (c, d, "old"), (y, x, "two"), (a, x, "three")])
+    assert [(pair.first.id, pair.second.id, pair.reason) for pair in added] == [
+        (x, y, "one"), (c, d, other.reason), (x, y, "one"), (a, x, "three"),
+    ]  # fmt: skip
 
 
 def test_invalid_pairs_are_refused(db: Database, project: Project, make_pairs: Callable) -> None:

@@ -88,6 +88,24 @@ def test_a_disk_without_shared_memory_fails_it(tmp_path, monkeypatch):
     assert not filesystem._share_wal(tmp_path / "test.db")
 
 
+def test_a_disk_is_tested_once_unless_the_test_could_not_run(tmp_path, monkeypatch):
+    tested, results = [], iter([OSError(), False])
+
+    def share_wal(path):
+        tested.append(path.parent.parent)
+        if isinstance(result := next(results), OSError):
+            raise result
+        return result
+
+    monkeypatch.setattr(filesystem, "_passes_by_device", {})
+    monkeypatch.setattr(filesystem, "_share_wal", share_wal)
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    assert [filesystem._passes_test(folder) for folder in folders] == [True, False, False]
+    assert tested == folders[:2]
+
+
 def test_a_disk_that_fails_the_test_has_a_journal_for_every_process(home, monkeypatch):
     monkeypatch.setattr(filesystem, "_passes_test", lambda *_: False)
     for _ in range(2):

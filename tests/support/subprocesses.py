@@ -1,6 +1,5 @@
 """Runs a script in one process or in several of a process group, and returns its result."""
 
-import copy
 import json
 import subprocess
 import sys
@@ -51,9 +50,7 @@ if not given.get("sharded") and any("gloo" in name for name in threads):
 def run_here(script: str, given: dict[str, object]) -> object:
     """Like `launch` with one process, which is this one."""
     answers: list[object] = []
-    exec(
-        script, {"torch": torch, "distributed": SINGLE_PROCESS, "given": copy.deepcopy(given), "answer": answers.append}
-    )
+    exec(script, {"torch": torch, "distributed": SINGLE_PROCESS, "given": given, "answer": answers.append})
     return json.loads(json.dumps(answers[0]))
 
 

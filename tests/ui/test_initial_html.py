@@ -84,7 +84,6 @@ SLOW = """
 import os, sys
 from pathlib import Path
 import gradio.networking, httpx
-from rlhf_lab.ui import initial_html
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.page import build_page, launch_options
 

@@ -45,6 +45,15 @@ export const chartConfig = (base) => ({
 export const onThemeChange = (redraw) =>
   new MutationObserver(redraw).observe(document.body, { attributes: true, attributeFilter: ['class'] });
 
+// Plotly resizes a chart only with the window, not with its column.
+export const widthObserver = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const drawnWidth = target._fullLayout?.width;
+    if (target.clientWidth && drawnWidth && Math.abs(drawnWidth - target.clientWidth) > 1) {
+      window.Plotly.Plots.resize(target);
+    }
+  }
+});
 // The tick distance of an axis of integers: 1 on a short axis, else null (plotly's choice).
 export const integerTick = (from, to) => (to - from <= 8 ? 1 : null);
 
@@ -183,10 +192,7 @@ export function makeChart(container, curve, options, onStep) {
     plot.on('plotly_relayout', updateTicks);
     plot.on('plotly_click', (event) => onStep(event.points[0].x));
     plot.on('plotly_afterplot', placeCursor);
-    // Plotly itself notices only a window of another size, not a wider column.
-    new ResizeObserver(() => {
-      if (plot.offsetWidth && plot.offsetWidth !== plot._fullLayout?.width) P.Plots.resize(plot);
-    }).observe(plot);
+    widthObserver.observe(plot);
   }
 
   function placeCursor() {

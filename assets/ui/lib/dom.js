@@ -185,7 +185,8 @@ export function shareHeight(heights, room) {
 }
 
 // On a phone or a short screen the two texts of `root` share the remaining height, so that all buttons are visible. The
-// element `extra` below the buttons is made visible too, unless only without it the texts are whole or comfortable to read.
+// element `extra` below the buttons is made visible too if the texts are whole then, or comfortable to read and not whole
+// without it either.
 export function fitTextHeights(root, buttons, extra) {
   const texts = [...root.querySelectorAll('.side .lab-text')];
   const prompt = root.querySelector('.prompt');
@@ -200,8 +201,8 @@ export function fitTextHeights(root, buttons, extra) {
   const textsHeight = rows.reduce((sum, node) => sum + node.offsetHeight, 0);
   const roomAbove = (last) =>
     window.innerHeight - last.getBoundingClientRect().bottom - window.scrollY + textsHeight - 6;
-  const wholeHeights = rows.map((node) => node.scrollHeight + 1);
-  const wholeHeight = wholeHeights.reduce((sum, height) => sum + height, 0);
+  const wholeHeights = texts.map((node) => node.scrollHeight + 1);
+  const wholeHeight = rows.length > 1 ? wholeHeights[0] + wholeHeights[1] : Math.max(...wholeHeights);
   const withExtra = extra ? roomAbove(extra) : 0;
   const withoutExtra = roomAbove(buttons);
   const isExtraShown =

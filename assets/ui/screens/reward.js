@@ -1,5 +1,5 @@
 // Screen "Reward model": accuracy, training, what it rewards. A card is redrawn only when its own data has changed.
-import { chartConfig, chartTheme, integerTick, onThemeChange } from '../components/charts.js';
+import { chartConfig, chartTheme, integerTick, onThemeChange, widthObserver } from '../components/charts.js';
 import {
   calibrationCard,
   disagreementsCard,
@@ -85,13 +85,6 @@ export default function mount({ element, props, server, trigger, watch }) {
   // ---- charts: figure(palette) -> {traces, layout}; redrawing keeps the zoom
 
   const charts = new Map(); // name → {node, figure}
-  // A chart that was drawn while its screen was hidden has plotly's default width until the screen is opened.
-  const widths = new ResizeObserver((entries) => {
-    for (const { target } of entries) {
-      const drawnWidth = target._fullLayout?.width;
-      if (target.clientWidth && drawnWidth && drawnWidth !== target.clientWidth) P.Plots.resize(target);
-    }
-  });
 
   function drawChart({ node, figure }) {
     const { traces, layout: extra } = figure(palette());
@@ -121,7 +114,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   function chart(name, label, figure) {
     const node = el('div.plot', { role: 'img', 'aria-label': label });
     charts.set(name, { node, figure });
-    widths.observe(node);
+    widthObserver.observe(node);
     requestAnimationFrame(() => {
       if (node.isConnected) drawChart(charts.get(name));
     });
@@ -132,7 +125,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     for (const [name, { node }] of charts) {
       if (!node.isConnected) {
         P.purge(node);
-        widths.unobserve(node);
+        widthObserver.unobserve(node);
         charts.delete(name);
       }
     }
