@@ -185,8 +185,8 @@ export function shareHeight(heights, room) {
 }
 
 // On a phone or a short screen the two texts of `root` share the remaining height, so that all buttons are visible. The
-// element `extra` below the buttons is made visible too if the texts are whole then, or comfortable to read and not whole
-// without it either.
+// element `extra` below the buttons is made visible too if the texts are whole then, or if they are comfortable to read
+// and would not be whole without it either.
 export function fitTextHeights(root, buttons, extra) {
   const texts = [...root.querySelectorAll('.side .lab-text')];
   const prompt = root.querySelector('.prompt');
