@@ -11,7 +11,7 @@ from rlhf_lab.store.database import Database
 
 BUTTONS = ("left", "right", "tie", "both_bad", "skip", "undo", "redo")
 SIZES = [(844, 390), (568, 320), (667, 375), (320, 568), (360, 640), (390, 844), (1280, 620)]
-IS_WHOLE = "node => node.scrollHeight <= node.clientHeight + 1"
+FITS = "node => node.scrollHeight <= node.clientHeight + 1"
 TEXTS = {"short": ("A pear.", "A plum, or a fig."), "long": ("word " * 1200, "W" * 3000 + " word" * 600)}
 
 
@@ -69,11 +69,11 @@ def test_all_answers_are_visible_when_the_screen_opens(lab_with_pair, open_page,
                 0 if name == "left" else 200
             )
         else:
-            assert body.evaluate(IS_WHOLE)
+            assert body.evaluate(FITS)
     if (kind, size) == ("short", (390, 844)):  # a long text gets the room that the short one leaves
         first = page.locator(".side .lab-text").first
         first.evaluate("node => { node.textContent = 'word '.repeat(50); dispatchEvent(new Event('resize')); }")
-        assert first.evaluate(IS_WHOLE)
+        assert first.evaluate(FITS)
         expect_buttons_in_view(page, buttons)
     if size[1] >= 568:
         page.evaluate("document.querySelector('.lab-header').style.minHeight = '100px'")  # a job is shown there

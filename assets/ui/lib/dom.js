@@ -174,46 +174,44 @@ const shortScreen = matchMedia('(max-height: 700px)');
 const MIN_TEXT_PX = 40;
 const COMFORTABLE_TEXT_PX = 128; // five lines
 
-// Divides `room` among texts of these heights: a short text gets its height, the others share the rest equally.
-export function shareHeight(heights, room) {
-  const shortest = Math.min(...heights);
-  if (shortest * heights.length >= room) return heights.map(() => Math.floor(room / heights.length));
-  const others = heights.filter((height) => height !== shortest);
-  if (!others.length) return heights;
-  const rest = shareHeight(others, room - shortest * (heights.length - others.length));
-  return heights.map((height) => (height === shortest ? shortest : rest.shift()));
+// Divides `room` between two texts of these heights: a text that needs less than half leaves the rest to the other.
+export function shareHeight([first, second], room) {
+  const half = Math.floor(room / 2);
+  if (first <= half) return [first, Math.min(second, room - first)];
+  if (second <= half) return [room - second, second];
+  return [half, half];
 }
 
 // On a phone or a short screen the two texts of `root` share the remaining height, so that all buttons are visible. The
-// element `extra` below the buttons is made visible too if the texts are whole then, or if they are comfortable to read
-// and would not be whole without it either.
+// element `extra` below the buttons is made visible too if the texts still fit then, or if they are comfortable to read
+// and would not fit without it either.
 export function fitTextHeights(root, buttons, extra) {
   const texts = [...root.querySelectorAll('.side .lab-text')];
   const prompt = root.querySelector('.prompt');
   for (const text of texts) text.style.removeProperty('--text-height');
-  for (const node of [prompt, ...texts]) node?.classList.remove('whole');
+  for (const node of [prompt, ...texts]) node?.classList.remove('fits');
   if (!(stackedScreen.matches || shortScreen.matches) || !buttons || !texts.length || !root.getClientRects().length) {
     return;
   }
-  for (const node of [prompt, ...texts]) node?.classList.add('whole');
-  if (prompt && !isWhole(prompt)) prompt.classList.remove('whole');
+  for (const node of [prompt, ...texts]) node?.classList.add('fits');
+  if (prompt && !fitsInside(prompt)) prompt.classList.remove('fits');
   const rows = stackedScreen.matches ? texts : texts.slice(0, 1);
   const textsHeight = rows.reduce((sum, node) => sum + node.offsetHeight, 0);
   const roomAbove = (last) =>
     window.innerHeight - last.getBoundingClientRect().bottom - window.scrollY + textsHeight - 6;
-  const wholeHeights = texts.map((node) => node.scrollHeight + 1);
-  const wholeHeight = rows.length > 1 ? wholeHeights[0] + wholeHeights[1] : Math.max(...wholeHeights);
+  const contentHeights = texts.map((node) => node.scrollHeight + 1);
+  const contentHeight = rows.length > 1 ? contentHeights[0] + contentHeights[1] : Math.max(...contentHeights);
   const withExtra = extra ? roomAbove(extra) : 0;
   const withoutExtra = roomAbove(buttons);
   const isExtraShown =
-    withExtra >= wholeHeight || (withExtra >= COMFORTABLE_TEXT_PX * rows.length && withoutExtra < wholeHeight);
+    withExtra >= contentHeight || (withExtra >= COMFORTABLE_TEXT_PX * rows.length && withoutExtra < contentHeight);
   const room = isExtraShown ? withExtra : withoutExtra;
-  const heights = rows.length > 1 ? shareHeight(wholeHeights, room) : texts.map(() => room);
+  const heights = rows.length > 1 ? shareHeight(contentHeights, room) : texts.map(() => room);
   texts.forEach((text, i) => text.style.setProperty('--text-height', `${Math.max(MIN_TEXT_PX, heights[i])}px`));
-  for (const text of texts) text.classList.toggle('whole', isWhole(text));
+  for (const text of texts) text.classList.toggle('fits', fitsInside(text));
 }
 
-const isWhole = (node) => node.scrollHeight <= node.clientHeight + 1;
+const fitsInside = (node) => node.scrollHeight <= node.clientHeight + 1;
 
 // Whether a key press may be a shortcut: not while typing, with modifiers, or repeated.
 export function isShortcut(event) {
