@@ -219,10 +219,11 @@ export default function mount({ element, props, server, trigger, watch }) {
       : ['no reward model yet'];
     // while a job runs only the job is described, so that the strip stays on one line
     const jobRunning = state.job && state.engine.is_working;
+    const projectText = `${state.project} · ${state.model}`;
     root.replaceChildren(
       el('div.strip', {}, [
         el('span.name', {}, 'RLHF Lab'),
-        el('span.what', {}, `${state.project} · ${state.model}`),
+        el('span.what', { title: projectText }, projectText),
         el(
           'span.lab-badge.machine',
           { title: `${state.engine.label}. ${state.engine.description}` },
