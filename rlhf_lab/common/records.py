@@ -218,7 +218,8 @@ class RewardModelRow:
 
 @dataclass(frozen=True)
 class RewardPredictionStats:
-    """How many of the `decided` votes were predicted correctly (`right`). low, high: 95 % Wilson interval of the fraction.
+    """How many of the `decided` votes were predicted correctly (`right`). low, high: 95 % interval of the fraction,
+    clustered by pair.
 
     chosen_…: the same for votes on actively selected pairs (`config.labelling.is_actively_selected`), counted separately.
     """

@@ -8,6 +8,7 @@ from rlhf_lab.errors import ConfigError
 
 #: With fewer clusters no interval is computed, because it would be too wide to be useful (docs/DECISIONS.md).
 MIN_CLUSTERS = 5
+_FIRST_QUANTILES = (math.inf, 12.706, 4.303, 3.182)
 
 
 def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
@@ -57,7 +58,22 @@ def clustered_interval(clusters: Iterable[tuple[int, int]]) -> tuple[float, floa
     if bernoulli_variance > 0:
         variance = m / (m - 1) * sum((x - share * n) ** 2 for x, n in counts) / total**2
         effective_trials = bernoulli_variance / max(variance, bernoulli_variance / total)
-    return _wilson(share, effective_trials, _student_t(m - 1))
+    return _wilson(share, effective_trials, student_t(m - 1))
+
+
+def grouped_interval(clusters: Iterable[tuple[int, int]]) -> tuple[float, float]:
+    """`clustered_interval`; with fewer than MIN_CLUSTERS clusters, Wilson's interval of the share for one trial per cluster.
+
+    Raises:
+        ConfigError: as `clustered_interval`.
+    """
+    counts = [(x, n) for x, n in clusters if (x, n) != (0, 0)]
+    interval = clustered_interval(counts)
+    if interval is not None:
+        return interval
+    if not counts:
+        return 0.0, 1.0
+    return _wilson(sum(x for x, _ in counts) / sum(n for _, n in counts), len(counts), 1.96)
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -70,15 +86,19 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """
     if len(values) < MIN_CLUSTERS:
         return None
-    mean, half_width = fmean(values), _student_t(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    mean, half_width = fmean(values), student_t(len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return mean - half_width, mean + half_width
 
 
-def _student_t(degrees_of_freedom: int, z: float = 1.96) -> float:
-    """The quantile of Student's t at the probability of the normal quantile z, to 0.3 % from 4 degrees of freedom on.
+def student_t(degrees_of_freedom: int) -> float:
+    """The 97.5 % quantile of Student's t, to 0.3 %; infinity for 0 degrees of freedom.
 
-    Source: Abramowitz & Stegun 1964, 26.7.5, to the third power of 1 / degrees_of_freedom.
+    Source: Abramowitz & Stegun 1964, table 26.10 up to 3 degrees of freedom, then 26.7.5, to the third power of
+    1 / degrees_of_freedom.
     """
+    if degrees_of_freedom < len(_FIRST_QUANTILES):
+        return _FIRST_QUANTILES[degrees_of_freedom]
+    z = 1.96
     term1, term2 = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     term3 = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + term1 / degrees_of_freedom + term2 / degrees_of_freedom**2 + term3 / degrees_of_freedom**3

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Pair, Vote
-from rlhf_lab.common.stats import clustered_interval, wilson_interval
+from rlhf_lab.common.stats import grouped_interval
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.core.preference_fit import (
     DualFit,
@@ -269,7 +269,7 @@ class InstantModel:
                 right, decided = by_group.get(group, (0, 0))
                 by_group[group] = (right + hit, decided + 1)
         right = sum(right for right, _ in by_group.values())
-        low, high = clustered_interval(by_group.values()) or wilson_interval(right, figures.decided)
+        low, high = grouped_interval(by_group.values())
         return replace(figures, right=right, low=low, high=high)
 
 

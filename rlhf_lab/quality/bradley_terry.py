@@ -4,10 +4,13 @@ P(i is preferred to j) = σ(s_i − s_j). The scores have independent normal pri
 that they stay finite for a contestant that wins every comparison. Source: Bradley & Terry 1952, Biometrika 39.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rlhf_lab.common.stats import student_t
 
 Matrix = NDArray[np.float64]
 
@@ -24,11 +27,6 @@ class BradleyTerryFit:
 
     scores: Matrix
     covariance: Matrix
-
-    def interval(self, i: int) -> tuple[float, float]:
-        """The 95 % interval of a score."""
-        half_width = Z_95 * float(np.sqrt(self.covariance[i, i]))
-        return float(self.scores[i]) - half_width, float(self.scores[i]) + half_width
 
     def expected_information(self) -> Matrix:
         """(n, n) expected reduction of the entropy of the scores by one more answer about i and j, in nats.
@@ -62,9 +60,40 @@ def fit_bradley_terry(wins: Matrix, pending: Matrix | None = None) -> BradleyTer
     win_rates = _sigmoid(scores[:, None] - scores[None, :])
     seen = comparisons if pending is None else comparisons + pending
     covariance = np.linalg.inv(_hessian(seen, win_rates, precision))
-    to_base = np.eye(count)
-    to_base[:, 0] -= 1
-    return BradleyTerryFit(to_base @ scores, to_base @ covariance @ to_base.T)
+    to_first = _relative_to_first(count)
+    return BradleyTerryFit(to_first @ scores, to_first @ covariance @ to_first.T)
+
+
+def score_intervals(fit: BradleyTerryFit, wins: Sequence[Matrix]) -> list[tuple[float, float]]:
+    """The 95 % intervals of the scores for other prompts, although answers about texts of one prompt are correlated.
+
+    fit: of the sum of `wins`. wins: the win matrix of each prompt that has answers.
+
+    The variance is H⁻¹ (m / (m − 1) · Σ g gᵀ + I / PRIOR_SD²) H⁻¹, with the Hessian H of the negative log-posterior and the
+    gradients g of the log-likelihood of each of the m prompts (Liang & Zeger 1986, Biometrika 73), with Student's t of m − 1
+    degrees of freedom. An interval is at least as wide as that of independent answers, and at most that of the prior.
+    """
+    count, cluster_count, precision = len(fit.scores), len(wins), 1 / PRIOR_SD**2
+    prior_half_width = Z_95 * PRIOR_SD * 2**0.5
+    half_widths = np.full(count, prior_half_width)
+    if cluster_count > 1:
+        win_rates = _sigmoid(fit.scores[:, None] - fit.scores[None, :])
+        grads = np.array([(w - (w + w.T) * win_rates).sum(1) for w in wins])
+        total = sum(wins, np.zeros((count, count)))
+        influence = _relative_to_first(count) @ np.linalg.inv(_hessian(total + total.T, win_rates, precision))
+        grad_variance = cluster_count / (cluster_count - 1) * grads.T @ grads + precision * np.eye(count)
+        clustered = student_t(cluster_count - 1) * np.sqrt(np.diag(influence @ grad_variance @ influence.T))
+        independent = Z_95 * np.sqrt(np.diag(fit.covariance))
+        half_widths = np.minimum(prior_half_width, np.maximum(independent, clustered))
+    half_widths[0] = 0.0
+    return [(float(score - half), float(score + half)) for score, half in zip(fit.scores, half_widths, strict=True)]
+
+
+def _relative_to_first(count: int) -> Matrix:
+    """(n, n) maps scores to their differences to the first one."""
+    differences = np.eye(count)
+    differences[:, 0] -= 1
+    return differences
 
 
 def _hessian(comparisons: Matrix, win_rates: Matrix, precision: float) -> Matrix:

@@ -1,6 +1,6 @@
 """Tournaments: the choice of the next pair for a person, and the ranking from all answers."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -11,7 +11,7 @@ import numpy as np
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import PairKey, TournamentAnswer
 from rlhf_lab.common.seeding import derive_seed
-from rlhf_lab.quality.bradley_terry import BradleyTerryFit, Matrix, fit_bradley_terry
+from rlhf_lab.quality.bradley_terry import BradleyTerryFit, Matrix, fit_bradley_terry, score_intervals
 
 WIN_SHARE = {Choice.FIRST: 1.0, Choice.SECOND: 0.0, Choice.TIE: 0.5, Choice.BOTH_BAD: 0.5}
 BASE = "base"
@@ -40,7 +40,8 @@ class Contestant:
 class Standing:
     """The place of a contestant in the ranking. contestant: its index. answers: number of answers about it.
 
-    score: of the Bradley-Terry model, log-odds relative to the first contestant; low, high: its 95 % interval.
+    score: of the Bradley-Terry model, log-odds relative to the first contestant; low, high: its 95 % interval, for other
+    prompts.
     """
 
     contestant: int
@@ -74,11 +75,16 @@ def rank_contestants(
     contestants: Sequence[Contestant], answers: Sequence[TournamentAnswer], gold: Sequence[Sequence[float]] = ()
 ) -> list[Standing]:
     """The ranking, best score first. gold: a judge's score of each text, by contestant."""
+    answers_by_prompt = defaultdict(list)
+    for answer in answers:
+        if answer.choice in WIN_SHARE:
+            answers_by_prompt[answer.position].append(answer)
     wins = win_matrix(len(contestants), answers)
     fit, counts = fit_bradley_terry(wins), (wins + wins.T).sum(1)
+    intervals = score_intervals(fit, [win_matrix(len(contestants), group) for group in answers_by_prompt.values()])
     standings = [
         Standing(
-            i, contestant.name, float(fit.scores[i]), *fit.interval(i), round(float(counts[i])), fmean(contestant.kl),
+            i, contestant.name, float(fit.scores[i]), *intervals[i], round(float(counts[i])), fmean(contestant.kl),
             None if contestant.rewards is None else fmean(contestant.rewards), fmean(gold[i]) if gold else None,
         )
         for i, contestant in enumerate(contestants)

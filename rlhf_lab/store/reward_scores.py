@@ -8,7 +8,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Pair, RewardPredictionStats
-from rlhf_lab.common.stats import wilson_interval
+from rlhf_lab.common.stats import grouped_interval
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import newest_pairs
@@ -52,7 +52,9 @@ def prediction_accuracy(db: Database, project_id: int, source: Source) -> Reward
     first_won = votes.choice == code(Choice.FIRST)
     decided = np.flatnonzero(votes.labels_of(source) & (first_won | (votes.choice == code(Choice.SECOND))))
     model_index = np.searchsorted([model.created_at for model in models], votes.created_at[decided]) - 1
-    right, counts = [0, 0], [0, 0]  # indexed by whether the pair was actively selected
+    right, counts = np.zeros(
+        (2, 2, len(votes.first_id)), np.int64
+    )  # by whether the pair was actively selected, and by pair
     with db.read() as conn:
         for index, model in enumerate(models):
             rows = decided[model_index == index]
@@ -65,10 +67,11 @@ def prediction_accuracy(db: Database, project_id: int, source: Source) -> Reward
             is_right = np.where(first_won[rows], (first > second)[pair_of_row], (second > first)[pair_of_row])
             for selected in (False, True):
                 counted = is_scored[pair_of_row] & (votes.actively_selected[votes.pair[rows]] == selected)
-                counts[selected] += int(counted.sum())
-                right[selected] += int((counted & is_right).sum())
-    low, high = wilson_interval(right[False], counts[False])
-    return RewardPredictionStats(right[False], counts[False], low, high, right[True], counts[True])
+                np.add.at(counts[int(selected)], votes.pair[rows], counted)
+                np.add.at(right[int(selected)], votes.pair[rows], counted & is_right)
+    low, high = grouped_interval(zip(right[0].tolist(), counts[0].tolist(), strict=True))
+    (right_others, right_selected), (others, selected_count) = right.sum(1).tolist(), counts.sum(1).tolist()
+    return RewardPredictionStats(right_others, others, low, high, right_selected, selected_count)
 
 
 def _scores_of(conn: Connection, reward_model_id: int, completion_ids: Sequence[int]) -> dict[int, float]:

@@ -97,6 +97,23 @@ def test_few_clusters_have_no_interval_and_bad_counts_are_refused():
             stats.clustered_interval([wrong] * 20)
 
 
+def test_grouped_interval_counts_few_clusters_once():
+    """4 clusters with 9 of 12: Wilson's interval of 3/4 for 4 trials; from 5 on the clustered one."""
+    few = [(3, 3), (3, 3), (3, 3), (0, 3), (0, 0)]
+    assert stats.grouped_interval(few) == wilson_by_equation(0.75, 4, 1.96)
+    assert stats.grouped_interval(iter([*few, (1, 3)])) == stats.clustered_interval([*few, (1, 3)])
+    assert stats.grouped_interval([(1, 1), (1, 1), (0, 1)]) == stats.wilson_interval(2, 3)
+    assert stats.grouped_interval([(0, 0)]) == (0.0, 1.0)
+    with pytest.raises(ConfigError):
+        stats.grouped_interval([(2, 1)])
+
+
+def test_student_t_against_tables():
+    expected = [math.inf, 12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281]
+    assert [stats.student_t(df) for df in range(11)] == pytest.approx(expected, rel=3e-3)
+    assert stats.student_t(10**9) == pytest.approx(1.96)
+
+
 @pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
 @pytest.mark.parametrize("correlation", [0.1, 0.5, 0.8])
 def test_clustered_interval_has_its_coverage_for_correlated_answers(share, correlation):

@@ -97,6 +97,8 @@ MUTANTS = [
            "training/test_reward_validation.py::test_the_report_compares_head_and_adapter"),
     Mutant(REPORT, "ties among the disagreements", "decided = [prediction for prediction in held_out if not comparisons[prediction.index].tie]",
            "decided = list(held_out)", "test_disagreements_are_the_worst_first_and_no_ties"),
+    Mutant(REPORT, "labels of a prompt are independent", "comparisons[prediction.index].group", "prediction.index",
+           "test_accuracy_interval_is_clustered_by_prompt"),
     Mutant(REPORT, "confidence of the label, not of the choice",
            "hits_by_confidence[max(p, 1 - p)].append", "hits_by_confidence[p].append",
            "test_calibration_by_hand"),

@@ -9,8 +9,13 @@ NOT_A_PAIR = "ui/test_chat_screen.py::test_what_cannot_become_a_pair"
 # fmt: off
 MUTANTS = [
     Mutant(FIT, "who loses comes first", "gradient = wins.sum(1) -", "gradient = wins.sum(0) -", "test_unequal_wins_by_hand"),
-    Mutant(FIT, "an interval of the score alone, not of its distance to the base", "to_base @ covariance @ to_base.T", "covariance",
+    Mutant(FIT, "an interval of the score alone, not of its distance to the base", "to_first @ covariance @ to_first.T", "covariance",
            "test_equal_wins_by_hand"),
+    Mutant(FIT, "answers to a prompt are independent", "np.maximum(independent, clustered)", "independent",
+           "test_intervals_have_their_coverage_for_other_prompts"),
+    Mutant(FIT, "few prompts can be sure", "student_t(cluster_count - 1)", "Z_95", "test_interval_of_one_answer_to_each_prompt_by_hand"),
+    Mutant(RANKING, "each answer has a prompt of its own", "answers_by_prompt[answer.position]", "answers_by_prompt[id(answer)]",
+           "test_answers_to_one_prompt_count_once"),
     Mutant(RANKING, "a tie is a win of the first", "Choice.TIE: 0.5", "Choice.TIE: 1.0", "test_ties_count_half_and_skips_nothing"),
     Mutant(RANKING, "the best known comparison comes first", "-round(float(information[pair]), 9)", "round(float(information[pair]), 9)",
            "test_the_least_known_comparison_comes_first_on_a_new_prompt"),

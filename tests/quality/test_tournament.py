@@ -39,6 +39,18 @@ def test_ranking_with_what_stands_beside_it():
     assert rank_contestants(contestants(), [])[0].gold is None
 
 
+def test_answers_to_one_prompt_count_once():
+    """Eight people who judge one pair say nothing about other prompts; eight prompts do, and skips change nothing."""
+
+    def width(positions):
+        answers = [answer((p, 0, 1), Choice.FIRST if i % 4 else Choice.SECOND) for i, p in enumerate(positions)]
+        standings = rank_contestants(contestants(8, MODELS[:2]), [*answers, answer((7, 0, 1), Choice.SKIP)])
+        return next(standing.high - standing.low for standing in standings if standing.contestant == 1)
+
+    assert width([0] * 8) == pytest.approx(4 * 1.96 * 2**0.5)  # the prior's
+    assert width(range(8)) < 5
+
+
 def test_the_least_known_comparison_comes_first_on_a_new_prompt():
     answers = [answer((i, 0, 1), Choice.TIE, "bob") for i in range(4)] + [answer((2, 0, 2), Choice.TIE, "ann")]
     key = choose_pair(contestants(), answers, "ann", 0)

@@ -9,6 +9,7 @@ from support.databases import undo_vote
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import LabelSnapshot, Pair, Project, RewardPredictionStats, Vote
+from rlhf_lab.common.stats import clustered_interval
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store import reward_models, votes
 from rlhf_lab.store import tables as t
@@ -78,6 +79,18 @@ def test_prediction_accuracy_by_hand(db: Database, project: Project, make_pairs:
     assert (actual.low, actual.high) == pytest.approx((0.2077, 0.9385), abs=5e-4)
     simulated = prediction_accuracy(db, project.id, SIMULATED)  # equal scores are not right
     assert (simulated.right, simulated.decided) == (0, 1)
+
+
+def test_votes_of_several_people_on_a_pair_are_a_cluster(db: Database, project: Project, make_pairs: Callable) -> None:
+    """Three people agree about each of six pairs, and the model is right about four of these."""
+    created = model(db, project, 10.0, [])
+    for i, pair in enumerate(make_pairs(6)):
+        add_scores(db, created, {pair.first.id: 1.0, pair.second.id: 0.0})
+        for annotator in ("ann", "bob", "cy"):
+            vote(db, pair, Choice.FIRST if i < 4 else Choice.SECOND, 15.0, annotator=annotator)
+    actual = prediction_accuracy(db, project.id, HUMAN)
+    assert (actual.right, actual.decided) == (12, 18)
+    assert (actual.low, actual.high) == clustered_interval([(3, 3)] * 4 + [(0, 3)] * 2)
 
 
 def test_actively_selected_pairs_are_counted_apart(db: Database, project: Project, make_pairs: Callable) -> None:

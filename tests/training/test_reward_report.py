@@ -7,6 +7,7 @@ import torch
 from support import tiny_models  # noqa: F401  one thread
 
 from rlhf_lab.common.records import Comparison
+from rlhf_lab.common.stats import clustered_interval, wilson_interval
 from rlhf_lab.training.reward.report import (
     HeldOutPrediction,
     agreement,
@@ -18,8 +19,8 @@ from rlhf_lab.training.reward.report import (
 )
 
 
-def label(prompt="p", chosen="a", rejected="b", tie=False):
-    return Comparison(prompt, chosen, rejected, (1,), (2,), tie=tie)
+def label(prompt="p", chosen="a", rejected="b", tie=False, group=0):
+    return Comparison(prompt, chosen, rejected, (1,), (2,), tie=tie, group=group)
 
 
 def predictions(*probabilities):
@@ -69,6 +70,16 @@ def test_disagreements_are_the_worst_first_and_no_ties():
     ]
     assert actual["accuracy"] == 0.25
     assert sum(count for _, _, count in actual["calibration"]) == 4
+
+
+def test_accuracy_interval_is_clustered_by_prompt():
+    """Twelve prompts with three labels each that are all right or all wrong, and a tie: an interval as of one label each."""
+    tripled = [label(group=group) for group in range(12) for _ in range(3)] + [label(group=99, tie=True)]
+    actual = held_out_metrics(predictions(*[0.9] * 27, *[0.1] * 9, 0.9), tripled)
+    assert actual["accuracy"] == 0.75
+    assert (actual["accuracy_low"], actual["accuracy_high"]) == clustered_interval([(1, 1)] * 9 + [(0, 1)] * 3)
+    low, high = wilson_interval(27, 36)
+    assert actual["accuracy_low"] < low < high < actual["accuracy_high"]
 
 
 def test_at_most_twenty_disagreements():

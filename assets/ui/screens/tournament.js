@@ -333,8 +333,9 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
         'p.muted',
         {},
         'A model with score 0 is as good as the base model; with +1 it is preferred to the base in 73 % of ' +
-          'pairs, with +2 in 88 %. Models with strongly overlapping intervals may be equally good. KL, reward ' +
-          'and gold are means over the texts of this tournament.',
+          'pairs, with +2 in 88 %. Models with strongly overlapping intervals may be equally good. More prompts ' +
+          'make the intervals narrower; more people who judge the same pairs hardly do. KL, reward and gold are ' +
+          'means over the texts of this tournament.',
       ),
       el('h3', {}, 'How often the row is preferred to the column'),
       el(

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from rlhf_lab.common.records import Comparison
-from rlhf_lab.common.stats import wilson_interval
+from rlhf_lab.common.stats import grouped_interval
 
 CALIBRATION_BINS = 5
 MAX_DISAGREEMENTS = 20
@@ -31,7 +31,7 @@ class HeldOutPrediction:
 @dataclass(frozen=True)
 class RewardReport:
     """accuracy: over decided (non-tie) labels that were held out, `folds` times; accuracy_low, accuracy_high: its 95 %
-    Wilson interval. A fitted head holds out every prompt once, an adapter some prompts.
+    interval, clustered by prompt. A fitted head holds out every prompt once, an adapter some prompts.
 
     adapter: the fitted head and the adapter on the same held-out labels ("labels", "head_accuracy", "adapter_accuracy",
     "head_loss", "adapter_loss" in nats per label), and whether the adapter is "used"; None if they were not compared.
@@ -68,7 +68,10 @@ def held_out_metrics(held_out: Sequence[HeldOutPrediction], comparisons: Sequenc
     """accuracy, its interval, calibration, expected_calibration_error and disagreements, over decided labels."""
     decided = [prediction for prediction in held_out if not comparisons[prediction.index].tie]
     correct = sum(prediction.probability > 0.5 for prediction in decided)
-    low, high = wilson_interval(correct, len(decided))
+    hits_by_prompt = defaultdict(list)
+    for prediction in decided:
+        hits_by_prompt[comparisons[prediction.index].group].append(prediction.probability > 0.5)
+    low, high = grouped_interval((sum(hits), len(hits)) for hits in hits_by_prompt.values())
     bins = calibration([prediction.probability for prediction in decided])
     wrong = sorted(
         (prediction for prediction in decided if prediction.probability < 0.5),
