@@ -62,9 +62,10 @@ def test_each_vote_is_predicted_and_nothing_moves(labelled, open_page, size):
     voted = vote(page)
     verdict = panel(page).locator(".verdict")
     expect(verdict).to_have_text(
-        {"true": "✓ It expected your last answer", "false": "✗ It did not expect your last answer"}[
-            verdict.get_attribute("data-expected")
-        ]
+        {
+            "true": "✓ The instant reward model expected your last answer",
+            "false": "✗ The instant reward model did not expect your last answer",
+        }[verdict.get_attribute("data-expected")]
     )
     chosen, other = (float(text.replace("−", "-")) for text in panel(page).locator(".score b").all_inner_texts())
     assert (chosen >= other) is (verdict.get_attribute("data-expected") == "true") or chosen == other

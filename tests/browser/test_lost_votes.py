@@ -200,7 +200,7 @@ def test_unanswered_change_is_sent_again_with_its_note(lab, open_page):
 
 @pytest.mark.parametrize(
     ("name", "label"),
-    [("undo", "Undo"), ("redo", "Redo"), ("judge", "Judge labels 40 more"), ("reset", "Reset demo")],
+    [("undo", "Undo"), ("redo", "Redo"), ("judge", "Judge labels 40 more"), ("reset", "Start a new project")],
 )
 def test_requests_that_would_act_twice_are_not_sent_again(lab, open_page, name, label):
     page = open_impatient_page(lab, open_page)

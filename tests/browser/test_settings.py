@@ -6,14 +6,14 @@ from browser_lab import current_pair, press_key
 from helpers import PAGE_TIMEOUT_MS, open_tab, wait_until
 from playwright.sync_api import TimeoutError, expect
 
-from rlhf_lab.common.enums import RunStatus, Source
+from rlhf_lab.common.enums import EventKind, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, StepResult
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import create_run, set_run_status
+from rlhf_lab.store.runs import add_event, create_run, mark_event_applied, set_run_status
 
 UNMEASURED = {"accuracy": None, "accuracy_low": None, "accuracy_high": None}
 FILLED_FIELDS = ("group_size", "epochs", "minibatches", "batch_size")
@@ -328,3 +328,22 @@ def test_emptied_setting_of_a_run_shows_the_value_in_use(lab, open_page):
         expect(page.locator("[data-do=in-use-beta]")).to_have_text("now 0.019")
         expect(page.locator("[data-do=in-use-lr]")).to_be_empty()
         set_run_status(db, run.id, RunStatus.STOPPED)
+
+
+def test_the_marker_after_the_last_step_of_a_short_run_is_within_the_chart(lab, open_page):
+    with Database.open(lab.home) as db:
+        config = PolicyConfig().to_dict()
+        model = add_model(db, Source.HUMAN)
+        run = create_run(db, current_project(db).id, model, "", config=config, manifest={}, total_steps=40)
+        for step in range(1, 8):
+            record_step(db, run.id, StepResult(step, {"objective/kl": 0.1 * step}))
+        mark_event_applied(db, add_event(db, run.id, EventKind.STOP, {}).id, 7)
+        set_run_status(db, run.id, RunStatus.STOPPED)
+        page = open_page(lab)
+        page.get_by_role("tab", name="Train", exact=True).click()
+        page.wait_for_function("document.querySelector('[data-metric=\"objective/kl\"] .plot')?.layout?.shapes?.length")
+        x, end = page.locator('[data-metric="objective/kl"] .plot').evaluate(
+            "plot => [plot.layout.shapes.at(-1).x0, plot._fullLayout.xaxis.range[1]]"
+        )
+        assert x == 7.5
+        assert x < end < 8

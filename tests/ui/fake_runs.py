@@ -17,9 +17,9 @@ def reward_model(ctx, source=Source.SIMULATED, accuracy=0.81, **report):
     )
 
 
-def a_run(ctx, name="a run", steps=40, judge="cheerful"):
+def a_run(ctx, name="a run", steps=40, judge="cheerful", **changes):
     row = reward_model(ctx)
-    config = PolicyConfig(steps=steps, beta=0.1, lr=6e-4).to_dict()  # not the preset: it may be tuned again
+    config = PolicyConfig(steps=steps, beta=0.1, lr=6e-4, **changes).to_dict()  # not the preset: it may be tuned again
     return create_run(ctx.db, ctx.project.id, row.id, name, config=config, manifest={"judge": judge}, total_steps=steps)
 
 

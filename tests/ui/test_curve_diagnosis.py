@@ -92,15 +92,15 @@ CASES = {
     "score: past a peak": ({SCORE: PEAK}, SCORE, Level.GOOD, "Score 3.40 sd, higher than before: the policy learns"),
     "score: out of a dip": ({SCORE: DIP}, SCORE, Level.INFO, "no clear rise yet"),
     "reward: out of a dip": ({REWARD: DIP}, REWARD, Level.WARN, "below its start"),
-    "kl: past a peak": ({KL: PEAK}, KL, Level.GOOD, "KL 3.4 nats a response and steady"),
-    "kl: out of a dip": ({KL: DIP}, KL, Level.GOOD, "KL 0.6 nats a response and steady"),
-    "kl: fast no longer": ({KL: series(*[2 * value for _, value in PEAK])}, KL, Level.INFO, "KL 6.8 nats a response and steady"),
+    "kl: past a peak": ({KL: PEAK}, KL, Level.GOOD, "KL 3.4 nats a response and higher than before"),
+    "kl: out of a dip": ({KL: DIP}, KL, Level.GOOD, "KL 0.6 nats a response and lower than before"),
+    "kl: fast no longer": ({KL: series(*[2 * value for _, value in PEAK])}, KL, Level.INFO, "KL 6.8 nats a response and higher"),
     "kl: past a peak while gold is flat": (
-        {KL: series(*[8 + value for _, value in PEAK]), GOLD: curve((2.0, 10))}, KL, Level.WARN, "KL 11.4 and steady: above",
+        {KL: series(*[8 + value for _, value in PEAK]), GOLD: curve((2.0, 10))}, KL, Level.WARN, "than before: above the usual",
     ),
     "kl: rising while gold is out of a dip": ({KL: ramp(9, 14, 10), GOLD: DIP}, KL, Level.ALERT, "while gold is flat"),
-    "value: past a peak": ({VALUE: PEAK}, VALUE, Level.GOOD, "Value loss 3.4, steady"),
-    "value: out of a dip": ({VALUE: DIP}, VALUE, Level.GOOD, "Value loss 0.6, steady"),
+    "value: past a peak": ({VALUE: PEAK}, VALUE, Level.GOOD, "Value loss 3.4, higher than before"),
+    "value: out of a dip": ({VALUE: DIP}, VALUE, Level.GOOD, "Value loss 0.6, lower than before"),
     "score: early": ({SCORE: curve((0.3, 4))}, SCORE, Level.INFO, "too early"),
     "score: rising": ({SCORE: curve((0.0, 5), (0.2, 5))}, SCORE, Level.GOOD, "rising"),
     "score: learnt, then flat": ({SCORE: curve((0.0, 5), (0.5, 5), (0.6, 5))}, SCORE, Level.GOOD, "now flat"),
@@ -352,6 +352,20 @@ def test_with_a_budget_advice_to_change_lr_or_beta_is_left_out():
     assert diagnose({SCORE: curve((0.0, 20))}, kl_budget=4.0)[SCORE].message.endswith("start: label more pairs.")
     falling = diagnose({REWARD: curve((1.0, 5), (0.5, 5))}, kl_budget=4.0)[REWARD]
     assert falling == (Level.INFO, "Reward 0.50: beta follows the KL budget, and this reward follows beta.")
+
+
+def test_with_a_budget_a_falling_reward_is_explained_by_the_score_if_that_falls_as_much():
+    falling = curve((1.0, 5), (0.5, 5))
+    for score, text in ((falling, "lower than before because the score is"), (curve((1.0, 10)), "follows beta")):
+        assert text in diagnose({REWARD: falling, SCORE: score}, kl_budget=4.0)[REWARD].message
+
+
+@pytest.mark.parametrize("name", ["beta", "lr"])
+def test_a_falling_score_after_a_change_of_an_adapted_setting_names_no_old_value(name):
+    change = SettingChange(7, name, None, 0.5)
+    verdict = diagnose({SCORE: curve((3.0, 7), (1.0, 5))}, [change], kl_budget=4.0)[SCORE]
+    assert verdict.level == Level.INFO
+    assert verdict.message.endswith(f"since {name} was set to 0.5 after step 7: wait for some steps.")
 
 
 @settings(max_examples=400, deadline=None)

@@ -12,6 +12,7 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store.runs import add_event, create_run, events, get_run, mark_event_applied, set_run_status
 from rlhf_lab.ui.services import run_feed, run_summary
+from rlhf_lab.ui.services.run_comparison import changes_text
 from rlhf_lab.ui.services.run_summary import RunView
 
 
@@ -61,7 +62,8 @@ def test_the_best_checkpoint_in_a_sentence(ctx):
         "eval/kl": [(5, 1.0), (10, 3.75), (15, 4.5)],
     }
     assert run_summary.best_checkpoint_text(run, curves) == (
-        "Best checkpoint within the KL budget of 4: step 10. On held-out prompts its score is −1.25 sd and its KL 3.8."
+        "Best checkpoint: step 10, with a score of −1.25 sd and a KL of 3.8 on held-out prompts. A KL of up to 1.3 times "
+        "the budget of 4 is accepted."
     )
     assert run_summary.best_checkpoint_text(run, {}) == ""
 
@@ -181,13 +183,13 @@ def test_after_a_change_of_beta_the_reward_with_kl_is_diagnosed_from_there_on(ct
     run_events = events(ctx.db, run.id)
     assert run_summary.since_last_rescale(curves, run_events) == curves | {"objective/rlhf_reward": [(11, -1.0)]}
     note = run_summary.with_scope_note("objective/rlhf_reward", "It falls.", run_events)
-    assert note == "Since beta 0.5 came in after step 10: it falls."
+    assert note == "Since beta was set to 0.5 after step 10: it falls."
     assert run_summary.with_scope_note("objective/scores", "It falls.", run_events) == "It falls."
     apply_event(
         ctx, run, EventKind.SET, {"name": "beta", "value": 0.7}, 10
     )  # of two changes before a step the later counts
     note = run_summary.with_scope_note("objective/rlhf_reward", "It falls.", events(ctx.db, run.id))
-    assert note == "Since beta 0.7 came in after step 10: it falls."
+    assert note == "Since beta was set to 0.7 after step 10: it falls."
 
 
 def test_after_a_raise_of_beta_a_falling_score_names_it_and_is_no_warning(ctx):
@@ -214,6 +216,21 @@ def test_two_changes_of_a_setting_before_one_step_count_as_one(ctx):
     assert run_summary.applied_changes(view) == [(3, "beta", 0.1, 0.2)]
     assert run_summary.change_markers(view) == [{"step": 3, "text": "beta 0.1 → 0.2"}]
     assert [event.payload["value"] for event in view.events] == [0.5, 0.2, 0.9, 0.2]  # every request stays on record
+
+
+@pytest.mark.parametrize(
+    ("changes", "adapted"), [({"kl_budget": 4.0}, ("beta", "lr")), ({"kl_controller": "adaptive"}, ("beta",))]
+)
+def test_a_change_of_an_adapted_setting_to_its_first_value_is_a_change(ctx, changes, adapted):
+    """The run had adapted beta (and lr), so the value in the config is a new one."""
+    run = a_run(ctx, **changes)
+    for name in ("beta", "lr"):
+        apply_event(ctx, run, EventKind.SET, {"name": name, "value": run.config[name]}, 5)
+    apply_event(ctx, run, EventKind.PAUSE, {}, 6)
+    view, texts = view_of(ctx, run), [f"{name} set to {run.config[name]:g}" for name in adapted]
+    assert [marker["text"] for marker in run_summary.change_markers(view)] == [*texts, "paused"]
+    assert run_summary.applied_changes(view) == [(5, name, None, run.config[name]) for name in adapted]
+    assert changes_text(view) == "; ".join(f"{text} after step 5" for text in texts)
 
 
 def test_of_several_pending_changes_of_a_setting_the_last_counts(ctx):

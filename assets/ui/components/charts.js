@@ -129,14 +129,16 @@ export function makeChart(container, curve, options, onStep) {
   let minY = Infinity;
   let maxY = -Infinity;
 
-  // The x axis ends with the curve, even if labels of markers need more room. The y axis starts at 0 unless a value is
-  // negative.
+  // The x axis ends with the curve or the last marker, even if labels of markers need more room.
+  const markersEnd = () => Math.max(0, ...changes.map(({ step }) => step + 0.6));
+
+  // The y axis starts at 0 unless a value is negative.
   function fitAxes(x, y, reset) {
     lastStep = x.reduce((a, b) => Math.max(a, b), reset ? 0 : lastStep);
     const finite = y.filter(Number.isFinite);
     minY = Math.min(reset ? Infinity : minY, ...finite);
     maxY = Math.max(reset ? -Infinity : maxY, ...finite);
-    plot.layout.xaxis.autorangeoptions = { minallowed: 0, maxallowed: Math.max(1, 1.04 * lastStep) };
+    plot.layout.xaxis.autorangeoptions = { minallowed: 0, maxallowed: Math.max(1, 1.04 * lastStep, markersEnd()) };
     plot.layout.yaxis.rangemode = minY < 0 ? 'normal' : 'nonnegative';
     // For a constant curve, plotly's own range would be 1 above and below.
     plot.layout.yaxis.autorangeoptions =
@@ -158,6 +160,7 @@ export function makeChart(container, curve, options, onStep) {
   // Redraw the markers if they changed, or if a longer axis leaves room on their other side. Returns whether it redrew.
   function drawMarkers() {
     const layout = changeMarkers(changes, lastStep);
+    if (markersEnd() > 1.04 * lastStep) layout['xaxis.autorangeoptions.maxallowed'] = markersEnd();
     const layoutKey = JSON.stringify(layout);
     const changed = layoutKey !== markersKey;
     markersKey = layoutKey;

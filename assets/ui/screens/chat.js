@@ -146,9 +146,10 @@ export default function mount({ element, props, server, trigger, watch }) {
       fields.temperature.value = proposedTemperature = String(options.temperature);
     }
     fields.hint.textContent = options.has_chat_template
-      ? 'Enter sends the message, Shift+Enter starts a new line. Nothing is stored unless you label two answers.'
-      : 'This model was not trained to chat: it continues your text. Send an empty message to get a longer ' +
-        'continuation. Nothing is stored unless you label two texts.';
+      ? 'Enter sends the message, Shift+Enter starts a new line. The conversation is deleted an hour ' +
+        'after the last message, unless you label two answers.'
+      : 'This model was not trained to chat: it continues your text. Press Go on without a text for a longer ' +
+        'continuation. The texts are deleted an hour after the last one, unless you label two of them.';
     fields.message.placeholder = options.has_chat_template ? 'Write a message' : 'Write the beginning of a text';
   }
 

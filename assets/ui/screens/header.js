@@ -211,14 +211,14 @@ export default function mount({ element, props, server, trigger, watch }) {
   }
 
   function draw(state) {
+    // while a job runs only the job is described, so that the strip stays on one line
+    const jobRunning = state.job && state.engine.is_working;
     const accuracy = state.reward
       ? [
           `accuracy ${formatAccuracy(state.reward)}${labelSource(state)}`,
-          accuracyNote(state.reward),
+          jobRunning ? '' : accuracyNote(state.reward),
         ]
       : ['no reward model yet'];
-    // while a job runs only the job is described, so that the strip stays on one line
-    const jobRunning = state.job && state.engine.is_working;
     const projectText = `${state.project} · ${state.model}`;
     root.replaceChildren(
       el('div.strip', {}, [

@@ -46,7 +46,7 @@ const SENT_ONCE = {
   undo: ['Undo', (state) => state.pair?.id],
   redo: ['Redo', (state) => state.pair?.id],
   judge: ['Judge labels 40 more', (state) => state.simulated],
-  reset: ['Reset demo', (state) => state.project.project_created_at],
+  reset: ['Start a new project', (state) => state.project.project_created_at],
 };
 
 // The action of SENT_ONCE that has no reply yet, also after Gradio reloaded the page because the connection was lost.
@@ -569,7 +569,7 @@ export default function mount({ element, props, server, trigger, watch }) {
               if (confirm('Start a new project? The labels so far are kept in the old one.')) sendOnce('reset');
             },
           },
-          'Reset demo',
+          'Start a new project',
         ),
       ),
     );
@@ -606,8 +606,8 @@ export default function mount({ element, props, server, trigger, watch }) {
     const verdict = !prediction.decided
       ? 'Your last answer had no winner. Its scores:'
       : prediction.expected
-        ? '✓ It expected your last answer'
-        : '✗ It did not expect your last answer';
+        ? '✓ The instant reward model expected your last answer'
+        : '✗ The instant reward model did not expect your last answer';
     return [
       el(
         `strong.verdict${prediction.expected === null ? '' : prediction.expected ? '.good' : '.bad'}`,

@@ -409,7 +409,7 @@ export default function mount({ element, props, server, trigger, watch }) {
               ),
             ),
           )
-        : el('p.muted', {}, 'Nobody has labelled in this project yet.'),
+        : el('p.muted', {}, 'Nobody with a name has labelled in this project yet.'),
     );
   }
 
@@ -487,7 +487,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     drawnNames = key;
     const selected = erasureName.value;
     erasureName.replaceChildren(
-      el('option', { value: '' }, names.length ? 'choose …' : 'there are no names yet'),
+      el('option', { value: '' }, names.length ? 'choose …' : 'no named people yet'),
       ...names.map((name) => el('option', { value: name }, name)),
     );
     erasureName.value = names.includes(selected) ? selected : '';

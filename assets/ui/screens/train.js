@@ -256,6 +256,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       const { input, inUse } = nodes[name];
       if (document.activeElement !== input && !input.dataset.dirty) input.value = String(run[name]);
       const differs = Math.abs(reply.in_use[name] - run[name]) > 0.005 * run[name]; // false before the first step
+      inUse.title = 'The run adapts this value. If you set it, the run continues from your value.';
       inUse.textContent = differs ? `now ${formatNumber(reply.in_use[name], 2)}` : '';
     }
     drawCheck(

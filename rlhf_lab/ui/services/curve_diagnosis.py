@@ -88,11 +88,11 @@ class Finding(NamedTuple):
 
 
 class SettingChange(NamedTuple):
-    """A live setting (beta, lr) changed during a run, after `step` steps."""
+    """A live setting (beta, lr) changed during a run, after `step` steps. old: None where the run itself had adapted it."""
 
     step: int
     name: str
-    old: float
+    old: float | None
     new: float
 
 
@@ -129,6 +129,14 @@ class Trend(NamedTuple):
 
     def is_falling(self, threshold: float) -> bool:
         return self.change < -self.effective_threshold(threshold) and self.latest <= self.current
+
+    def direction(self, threshold: float) -> str:
+        """The change as a word; a change that the newest step does not confirm is only "higher" or "lower than before"."""
+        if abs(self.change) <= self.effective_threshold(threshold):
+            return "steady"
+        if self.change > 0:
+            return "rising" if self.is_rising(threshold) else "higher than before"
+        return "falling" if self.is_falling(threshold) else "lower than before"
 
 
 class CurveTrends(dict[str, Trend]):
@@ -270,9 +278,9 @@ def _score(score: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
             if_restrained=f"{text}: stop here.",
         )
     if score.change > score.effective_threshold(SCORE_FLAT):
-        direction = "rising" if score.is_rising(SCORE_FLAT) else "higher than before"
         return Finding(
-            Level.GOOD, f"Score {score.current:z.2f} sd, {direction}: the policy learns what the reward model likes."
+            Level.GOOD,
+            f"Score {score.current:z.2f} sd, {score.direction(SCORE_FLAT)}: the policy learns what the reward model likes.",
         )
     if score.is_falling(SCORE_FLAT):
         return _falling_score(f"Score {score.current:z.2f} sd, falling by {-score.change:.2f}", trends)
@@ -290,13 +298,20 @@ def _score(score: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
 def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
     """The finding for a falling score, with its likely cause: a changed setting (but not a lowered beta), or updates that are too
     large according to another curve."""
-    causes = [change for change in trends.recent_changes if change.name == "lr" or change.new > change.old]
+    causes = [
+        change
+        for change in trends.recent_changes
+        if change.name == "lr" or change.old is None or change.new > change.old
+    ]
     if not causes:
         if _has_large_updates(trends):
             advice = trends.to_move_less("lower lr")
             return Finding(Level.WARN, f"{prefix}: the updates may be too large; {advice}.", restrains=True)
         return Finding(Level.WARN, f"{prefix}, and no other curve shows large updates. Read the samples.")
     cause = max(causes, key=lambda change: (change.step, change.name == "beta"))
+    if cause.old is None:
+        text = f"{prefix} since {cause.name} was set to {cause.new:g} after step {cause.step}: wait for some steps."
+        return Finding(Level.INFO, text)
     change_text = f"{cause.name} went from {cause.old:g} to {cause.new:g} after step {cause.step}"
     if cause.new < cause.old:
         return Finding(Level.INFO, f"{prefix} since {change_text}: wait for some steps.")
@@ -326,6 +341,8 @@ def _reward(reward: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  on
     if reward.num_points < WINDOW:
         return Finding(Level.INFO, f"Score minus KL penalty: {reward.current:z.2f}.")
     if trends.kl_budget is not None and reward.change < 0:
+        if score is not None and score.change < reward.change / 2:
+            return Finding(Level.INFO, f"Reward {reward.current:z.2f}, lower than before because the score is.")
         return Finding(
             Level.INFO, f"Reward {reward.current:z.2f}: beta follows the KL budget, and this reward follows beta."
         )
@@ -347,7 +364,7 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
     if trends.kl_budget is not None and kl.current > trends.kl_budget / KL_BUDGET_TOLERANCE:
         return _kl_at_budget(kl, trends.kl_budget)
     rising = kl.is_rising(KL_SLOW)
-    direction = "and rising" if rising else "and falling" if kl.is_falling(KL_SLOW) else "and steady"
+    direction = f"and {kl.direction(KL_SLOW)}"
     if kl.current > KL_HEALTHY and rising and gold is not None and gold.change <= GOLD_FLAT:
         gold_direction = "falls" if gold.is_falling(GOLD_FLAT) else "is flat"
         return Finding(
@@ -423,7 +440,7 @@ def _clip(clip: Trend, trends: CurveTrends) -> Finding:
     if _has_large_updates(trends):
         return Finding(Level.INFO, f"{share}, but another curve shows updates that are too large.")
     return Finding(
-        Level.GOOD, f"{share}: no update was too large. Look at the score to see whether they are large enough."
+        Level.GOOD, f"{share}: no update was too large. Check the score to see whether updates are large enough."
     )
 
 
@@ -438,8 +455,7 @@ def _value(value: Trend, trends: CurveTrends) -> Finding:
         return Finding(Level.WARN, f"Value loss {value.current:.3g}, doubled: the values cannot follow.{tail}")
     if value.num_points < WINDOW:
         return Finding(Level.INFO, f"Value loss {value.current:.3g}: too early to say.")
-    threshold = VALUE_STEADY * abs(value.previous)
-    direction = "falling" if value.is_falling(threshold) else "rising" if value.is_rising(threshold) else "steady"
+    direction = value.direction(VALUE_STEADY * abs(value.previous))
     explains_little = (
         explained_variance is not None
         and value.num_points >= PATIENCE_STEPS
@@ -507,8 +523,9 @@ def _margin(margin: Trend, trends: CurveTrends) -> Finding:
     if margin.current <= 0:
         text += ": the policy does not prefer the chosen texts; label more pairs"
         return Finding(Level.WARN, f"{text}, or raise lr.", if_restrained=f"{text}.")
-    direction = "and rising" if margin.is_rising(LOSS_STEADY) else "and steady"
-    return Finding(Level.GOOD, f"{text} {direction}: chosen texts became more likely than rejected ones.")
+    return Finding(
+        Level.GOOD, f"{text} and {margin.direction(LOSS_STEADY)}: chosen texts became more likely than rejected ones."
+    )
 
 
 def _accuracy(accuracy: Trend, trends: CurveTrends) -> Finding:
@@ -532,7 +549,7 @@ def _offline_loss(loss: Trend, trends: CurveTrends) -> Finding:
         return Finding(
             Level.WARN, f"Loss {loss.current:.3f}, rising: {trends.to_move_less('lower lr')}.", restrains=True
         )
-    return Finding(Level.GOOD, f"Loss {loss.current:.3f}, {'falling' if loss.is_falling(threshold) else 'steady'}.")
+    return Finding(Level.GOOD, f"Loss {loss.current:.3f}, {loss.direction(threshold)}.")
 
 
 def _ratio(ratio: Trend, trends: CurveTrends) -> Finding:

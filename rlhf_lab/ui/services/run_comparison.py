@@ -147,7 +147,7 @@ def _label_settings(run: Run, row: RewardModelRow | None) -> dict[str, str]:
 
 def changes_text(view: RunView) -> str:
     """What people changed during the run. Pauses are left out, because they do not change the results."""
-    markers = [marker for marker in run_summary.change_markers(view) if "→" in marker["text"]]
+    markers = run_summary.change_markers(view, only_settings=True)
     return "; ".join(f"{marker['text']} after step {marker['step']}" for marker in markers)
 
 

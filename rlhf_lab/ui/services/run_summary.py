@@ -10,7 +10,7 @@ from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import LABEL_ALGORITHMS, EngineState, EventKind, RunStatus, Source
 from rlhf_lab.common.records import Job, LabelSnapshot, Run, RunEvent
 from rlhf_lab.config.base import fields_of
-from rlhf_lab.config.policy import LIVE_SETTINGS, PolicyConfig
+from rlhf_lab.config.policy import KL_BUDGET_TOLERANCE, LIVE_SETTINGS, PolicyConfig
 from rlhf_lab.jobs import run_control
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
@@ -149,9 +149,9 @@ def encode_points(points: Iterable[Point]) -> list[JsonPoint]:
     return [[step, float(f"{value:.4g}") if math.isfinite(value) else None] for step, value in points]
 
 
-def change_markers(view: RunView) -> list[ChangeMarker]:
-    """The changes by people that are marked on the curves."""
-    run = view.run
+def change_markers(view: RunView, *, only_settings: bool = False) -> list[ChangeMarker]:
+    """The changes by people that are marked on the curves. only_settings: without pauses, stops and notes."""
+    run, adapted = view.run, _adapted_settings(view.run)
     current: dict[str, Any] = {name: run.config.get(name) for name in LIVE_SETTINGS} | {"reward": run.reward_model_id}
     markers: list[ChangeMarker] = []
     for index, event in enumerate(view.events):
@@ -160,11 +160,15 @@ def change_markers(view: RunView) -> list[ChangeMarker]:
         text = ""
         if event.kind is EventKind.SET:
             name, value = str(event.payload["name"]), event.payload["value"]
-            if value != current[name]:
+            if name in adapted:
+                text = f"{name} set to {value:g}"
+            elif value != current[name]:
                 text, current[name] = f"{name} {current[name]:g} → {value:g}", value
         elif event.kind is EventKind.SWITCH_REWARD:
             value = event.payload["reward_model_id"]
             text, current["reward"] = f"reward model {current['reward']} → {value}", value
+        elif only_settings:
+            continue
         elif event.kind in (EventKind.PAUSE, EventKind.STOP):
             text = "paused" if event.kind is EventKind.PAUSE else "stopped"
         elif event.kind is EventKind.NOTE:
@@ -176,15 +180,26 @@ def change_markers(view: RunView) -> list[ChangeMarker]:
 
 def applied_changes(view: RunView) -> list[SettingChange]:
     """How beta and lr changed from step to step; several changes before the same step count as one."""
-    current: dict[str, float] = {name: view.run.config[name] for name in LIVE_SETTINGS}
+    adapted = _adapted_settings(view.run)
+    current: dict[str, float | None] = {
+        name: None if name in adapted else view.run.config[name] for name in LIVE_SETTINGS
+    }
     changes: dict[tuple[int, str], SettingChange] = {}
     for event in view.events:
         if event.kind is EventKind.SET and event.applied_step is not None:
             name, value, step = str(event.payload["name"]), event.payload["value"], event.applied_step
             earlier = changes.get((step, name))
             changes[step, name] = SettingChange(step, name, earlier.old if earlier else current[name], value)
-            current[name] = value
+            if name not in adapted:
+                current[name] = value
     return [change for change in changes.values() if change.new != change.old]
+
+
+def _adapted_settings(run: Run) -> tuple[str, ...]:
+    """The live settings that a run adapts by itself, so that their value before a change by a person is not its config's."""
+    if run.config.get("kl_budget") is not None:
+        return LIVE_SETTINGS
+    return ("beta",) if run.config.get("kl_controller") == "adaptive" else ()
 
 
 def pending_changes(view: RunView) -> list[str]:
@@ -215,7 +230,7 @@ def last_reward_switch(run_events: Sequence[RunEvent]) -> ScaleChange | None:
     """The last applied change of the reward model."""
     for event in reversed(run_events):
         if event.kind is EventKind.SWITCH_REWARD and event.applied_step is not None:
-            return ScaleChange(event.applied_step, f"reward model {event.payload['reward_model_id']}")
+            return ScaleChange(event.applied_step, f"reward model {event.payload['reward_model_id']} came in")
     return None
 
 
@@ -225,7 +240,7 @@ def last_rescale(metric: str, run_events: Sequence[RunEvent]) -> ScaleChange | N
     changes = [reward_switch] if reward_switch else []
     if metric in BETA_SCALED_METRICS:
         changes += [
-            ScaleChange(event.applied_step, f"beta {event.payload['value']:g}")
+            ScaleChange(event.applied_step, f"beta was set to {event.payload['value']:g}")
             for event in run_events
             if event.kind is EventKind.SET and event.payload["name"] == "beta" and event.applied_step
         ]
@@ -246,7 +261,7 @@ def with_scope_note(metric: str, message: str, run_events: Sequence[RunEvent]) -
     if rescale is None:
         return message
     message = message[:1].lower() + message[1:].replace("since the start", "since then")
-    return f"Since {rescale.description} came in after step {rescale.step}: {message}"
+    return f"Since {rescale.description} after step {rescale.step}: {message}"
 
 
 def self_checks(curves: Mapping[str, list[Point]]) -> SelfChecks:
@@ -268,8 +283,8 @@ def best_checkpoint_text(run: Run, curves: Mapping[str, list[Point]]) -> str:
     if score is None or kl is None:
         return ""
     text = (
-        f"Best checkpoint within the KL budget of {run.config['kl_budget']:g}: step {step}. On held-out prompts its "
-        f"score is {score:z.2f} sd and its KL {kl:.1f}."
+        f"Best checkpoint: step {step}, with a score of {score:z.2f} sd and a KL of {kl:.1f} on held-out prompts. A KL of "
+        f"up to {KL_BUDGET_TOLERANCE:g} times the budget of {run.config['kl_budget']:g} is accepted."
     )
     return HYPHEN_AS_MINUS.sub("−", text)
 
