@@ -92,7 +92,7 @@ class PolicyConfig(Config):
 
     batch_size: int = setting(32, "responses per rollout", 2, 4096, group="rollouts")
     rollouts: int = setting(
-        1, "rollouts collected by one policy before it learns from all of them; more need no more memory for "
+        1, "rollouts collected by one policy before it learns from all of them; a larger number needs no more memory for "
         "sampling", 1, 64,
         group="rollouts", only=ONLINE_ALGORITHMS,
     )  # fmt: skip
@@ -105,7 +105,7 @@ class PolicyConfig(Config):
         2, "passes over the rollouts of a step; for rejection: over the texts kept in a round", 1, 32, group="rollouts",
         only=SAMPLING_ALGORITHMS,
     )  # fmt: skip
-    minibatches: int = setting(2, "optimiser updates per pass", 1, 64, group="rollouts", only=ONLINE_ALGORITHMS)
+    minibatches: int = setting(2, "optimizer updates per pass", 1, 64, group="rollouts", only=ONLINE_ALGORITHMS)
     micro_batch: int = setting(
         8,
         "rows per forward and backward pass; a smaller number needs less memory and gives the same result",

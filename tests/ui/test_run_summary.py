@@ -42,7 +42,7 @@ def test_change_markers_name_old_and_new_value_once_applied(ctx):
     ]  # fmt: skip
     assert run_summary.pending_changes(view) == ["beta = 9 from the next step on"]
     set_run_status(ctx.db, run.id, RunStatus.PAUSED)
-    assert run_summary.pending_changes(view_of(ctx, run)) == ["beta = 9 (takes effect with the next whole step)"]
+    assert run_summary.pending_changes(view_of(ctx, run)) == ["beta = 9 (takes effect at the next step)"]
     state = run_summary.current_state(view)
     assert (state["beta"], state["lr"], state["reward_model"]) == (9.0, 3e-4, other.id)
 

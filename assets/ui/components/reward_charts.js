@@ -176,12 +176,12 @@ export function disagreementsCard(report) {
     el(
       'summary',
       {},
-      el('strong', {}, `Labels that it disagrees with most (${report.disagreements.length})`),
+      el('strong', {}, `Labels that the model disagrees with most (${report.disagreements.length})`),
       el(
         'span.muted',
         {},
-        ' predicted without training on them. They are either mistakes of the annotator or errors of the ' +
-          'model. To see the annotators and ask again: Runs & data, Quality of the labels.',
+        ' Each was predicted by a model that was not trained on it. They are either mistakes of the annotator ' +
+          'or errors of the model. To see the annotators and ask again: Runs & data, Quality of the labels.',
       ),
     ),
     el('ol.lab-scroll', {}, report.disagreements.map(listItem)),

@@ -161,7 +161,7 @@ export default function mount({ element, props, server, trigger, watch }) {
               numberField('samples', 'samples each', '2', '1 to 16'),
               numberField('seed', 'seed', '0', '0 or more'),
               numberField('temperature', 'temperature', '', '0.05 to 5; low values give the likeliest words'),
-              numberField('max_new_tokens', 'longest text (tokens)', '64', '1 to 512'),
+              numberField('max_new_tokens', 'maximum length (tokens)', '64', '1 to 512'),
             ),
             el('div.fields.wide', {}, labelled('scored by', select('reward', 'reward model for the scores')), judge),
           ),

@@ -328,7 +328,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     const head = [
       'project',
       'model',
-      'prompts of',
+      'prompt set',
       'temperature',
       'prompts',
       'pairs',

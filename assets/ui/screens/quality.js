@@ -122,7 +122,9 @@ export default function mount({ element, props, server, trigger, watch }) {
           el(
             'span.muted',
             {},
-            `of two votes on the same pair agree (${intervalOf(state.agreement) || 'no pair has two'})`,
+            intervalOf(state.agreement)
+              ? `of two votes on the same pair agree (${intervalOf(state.agreement)})`
+              : 'no pair has two votes, so their agreement is not known',
           ),
         ),
       ),

@@ -156,7 +156,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       ? state.job.status_text
       : count >= goal
         ? 'It is due and starts automatically.'
-        : `It is also trained automatically every ${trainEvery} labels: next at ${goal}, ` +
+        : `A new one is also trained after every ${trainEvery} labels: next at ${goal}, ` +
           `${plural(goal - count, 'label')} to go.`;
     const errorText = trainError || state.failed;
     return el(
@@ -386,8 +386,8 @@ export default function mount({ element, props, server, trigger, watch }) {
                 `not trained on, it ranked ${predictions.right} correctly before they were cast ` +
                 `(${formatPercent(predictions.right / predictions.decided)}, 95 % interval ` +
                 `${formatInterval(predictions.low, predictions.high)}).`
-            : 'New votes: after more votes, this line shows how many of them it ranked correctly before they ' +
-                'were cast.',
+            : 'New votes: none yet. This line will say how many of them the reward model ranked correctly ' +
+                'before they were cast.',
           predictions.chosen_decided
             ? ' In addition, on pairs chosen because they are informative (harder than most): ' +
                 `${predictions.chosen_right} of ${predictions.chosen_decided}.`

@@ -186,7 +186,7 @@ export default function mount({ element, props, server, trigger, watch }) {
           title: 'its curves and samples, under Train',
           onclick: () => watchRun(run.id),
         },
-        'Watch',
+        'Show',
       ),
       operatorOnly(
         run.is_resumable
@@ -306,7 +306,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       'score (sd)',
       'KL (nats)',
       'gold (points)',
-      'made',
+      'created',
       '',
     ];
     const table = el(
@@ -326,8 +326,8 @@ export default function mount({ element, props, server, trigger, watch }) {
           el(
             'span.muted',
             {},
-            `tick up to ${MAX_RUNS} to compare; score, KL and gold are means of the last ` +
-              `${props.data.window} steps, of fewer before step ${2 * props.data.window}`,
+            `Select up to ${MAX_RUNS} runs to compare. Score, KL and gold are means over the last ` +
+              `${props.data.window} steps (fewer before step ${2 * props.data.window}).`,
           ),
         ),
         table,

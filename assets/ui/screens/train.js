@@ -136,7 +136,7 @@ export default function mount({ element, props, server, trigger, watch }) {
         {},
         'The sentence under each curve describes the mean of its last 5 steps (fewer before step 10), ' +
           'because single steps are noisy. A curve counts as rising or falling only if its newest step ' +
-          'confirms it.',
+          'agrees.',
       ),
       none: el('div.lab-card.lab-empty', {}, 'The curves start with the first step.'),
     };
