@@ -8,6 +8,7 @@ from typing import Any
 
 from rlhf_lab.backup.archive import Manifest, read_manifest, restore_backup, write_backup
 from rlhf_lab.cli.console import (
+    add_command,
     add_common_arguments,
     open_existing_database,
     print_result,
@@ -22,12 +23,22 @@ from rlhf_lab.store.runs import runs
 
 
 def add_parser(subparsers: Any) -> None:
-    backup = subparsers.add_parser("backup", help="write the whole lab to one file, also while it is in use")
+    backup = add_command(
+        subparsers,
+        "backup",
+        "write the whole lab to one file, also while it is in use",
+        "The file contains names and keys of the lab: keep it private.",
+    )
     add_common_arguments(backup)
     backup.add_argument("file", metavar="FILE", type=Path, help="the backup, such as lab.zip")
     backup.add_argument("--force", action="store_true", help="replace a file that is there")
     backup.set_defaults(run=run_backup)
-    restore = subparsers.add_parser("restore", help="make a backup the content of a home")
+    restore = add_command(
+        subparsers,
+        "restore",
+        "restore a backup into a home",
+        "If the home has a lab already, the command asks first, and keeps the old data in a folder of the home.",
+    )
     add_common_arguments(restore)
     restore.add_argument("file", metavar="FILE", type=Path, help="a backup that `backup` or the page made")
     restore.add_argument(

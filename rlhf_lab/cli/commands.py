@@ -10,6 +10,7 @@ from rlhf_lab.cli.console import (
     PROMPT_SET_HELP,
     PROPOSED_TEMPERATURE,
     add_chat_arguments,
+    add_command,
     add_common_arguments,
     add_project_argument,
     chat_settings,
@@ -37,6 +38,7 @@ from rlhf_lab.store.run_metrics import metrics_since
 from rlhf_lab.store.runs import runs
 
 POLL_S = 0.3
+WAITS = "The engine trains; the command waits for it. After Ctrl-C the training continues in the background."
 SUMMARY_METRICS = (
     "objective/kl",
     "objective/scores",
@@ -52,12 +54,18 @@ def add_parser(subparsers: Any) -> None:
     _add_reward_parser(subparsers)
     _add_policy_parser(subparsers)
     _add_complete_parser(subparsers)
-    _add_command(subparsers, "runs", "list the runs", run_runs)
-    _add_command(subparsers, "stop-engine", "stop the engine; a run continues when it is started again", run_stop)
+    _add_runs_parser(subparsers)
+    _add_stop_parser(subparsers)
 
 
 def _add_pairs_parser(subparsers: Any) -> None:
-    parser = _add_command(subparsers, "pairs", "sample pairs of texts to label", run_pairs)
+    parser = _add_project_command(
+        subparsers,
+        "pairs",
+        "sample pairs of texts to label",
+        "Two texts per prompt. --model, --prompts, --system-prompt and --template-arguments create a project first.",
+        run_pairs,
+    )
     parser.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
     parser.add_argument("--model", default=None, help="create a project on this model: embedded, a folder, or a Hub id")
     parser.add_argument("--prompt-set", default=None, help=PROMPT_SET_HELP)
@@ -71,7 +79,13 @@ def _add_pairs_parser(subparsers: Any) -> None:
 
 
 def _add_label_parser(subparsers: Any) -> None:
-    parser = _add_command(subparsers, "label", "let a simulated judge label pairs", run_label)
+    parser = _add_project_command(
+        subparsers,
+        "label",
+        "let a simulated judge label pairs",
+        "Labels of a judge are marked as simulated and kept apart from those of people.",
+        run_label,
+    )
     parser.add_argument("--judge", required=True, help="a judge's name, or FILE.py:NAME")
     parser.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
     parser.add_argument(
@@ -83,7 +97,7 @@ def _add_label_parser(subparsers: Any) -> None:
 
 
 def _add_reward_parser(subparsers: Any) -> None:
-    parser = _add_command(subparsers, "train-reward", "train a reward model on the labels", run_reward)
+    parser = _add_project_command(subparsers, "train-reward", "train a reward model on the labels", WAITS, run_reward)
     parser.add_argument("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose labels")
     parser.add_argument(
         "--job", type=int, default=None,
@@ -93,8 +107,8 @@ def _add_reward_parser(subparsers: Any) -> None:
 
 
 def _add_policy_parser(subparsers: Any) -> None:
-    parser = _add_command(
-        subparsers, "train-policy", "train a policy with PPO on a reward model, or resume a run", run_policy
+    parser = _add_project_command(
+        subparsers, "train-policy", "train a policy (PPO by default), or resume a run", WAITS, run_policy
     )
     parser.add_argument(
         "--reward-model",
@@ -123,12 +137,20 @@ def _add_policy_parser(subparsers: Any) -> None:
         "--ptx-texts", metavar="FILE[:COLUMN]|OWNER/NAME:COLUMN", default=None,
         help="texts that PPO-ptx mixes in where --ptx-coef is not 0 (default: the embedded model's corpus)",
     )  # fmt: skip
-    parser.add_argument("--temperature", type=float, default=None, help="of the run's samples (default: the project's)")
+    parser.add_argument(
+        "--temperature", type=float, default=None, help="sampling temperature of the run (default: the project's)"
+    )
     add_arguments(parser, PolicyConfig, skip=("temperature",))
 
 
 def _add_complete_parser(subparsers: Any) -> None:
-    parser = _add_command(subparsers, "complete", "continue prompts with the base or a checkpoint", run_complete)
+    parser = _add_project_command(
+        subparsers,
+        "complete",
+        "continue prompts with the base or a checkpoint",
+        "The base is the model before training.",
+        run_complete,
+    )
     parser.add_argument("--prompt", action="append", required=True, help="may be given several times")
     parser.add_argument(
         "--checkpoint",
@@ -136,12 +158,34 @@ def _add_complete_parser(subparsers: Any) -> None:
         help="base, run/ID/latest (the newest complete one), run/ID/best or run/ID/STEP",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
-    parser.add_argument("--temperature", type=float, default=None, help="of these samples (default: the project's)")
+    parser.add_argument("--temperature", type=float, default=None, help="sampling temperature (default: the project's)")
     parser.add_argument("--reward-model", type=int, default=None, help="score the texts with this reward model")
 
 
-def _add_command(subparsers: Any, name: str, help_text: str, handler: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=help_text)
+def _add_runs_parser(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers, "runs", "list the runs", "Each line has the id that `control` and `export run` take."
+    )
+    add_common_arguments(parser)
+    add_project_argument(parser, "all projects")
+    parser.set_defaults(run=run_runs)
+
+
+def _add_stop_parser(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers,
+        "stop-engine",
+        "stop the engine; a run continues when it is started again",
+        "The engine is the background process that samples and trains. It survives the page and the command that started it.",
+    )
+    add_common_arguments(parser)
+    parser.set_defaults(run=run_stop)
+
+
+def _add_project_command(
+    subparsers: Any, name: str, summary: str, details: str, handler: Any
+) -> argparse.ArgumentParser:
+    parser = add_command(subparsers, name, summary, details)
     add_common_arguments(parser)
     add_project_argument(parser)
     parser.set_defaults(run=handler)

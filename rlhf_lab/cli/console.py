@@ -1,4 +1,4 @@
-"""Helpers of the commands: common arguments, progress display, JSON output, the engine lock."""
+"""Helpers of the commands: their parsers, common arguments, progress display, JSON output, the engine lock."""
 
 import argparse
 import contextlib
@@ -21,7 +21,7 @@ from rlhf_lab.jobs.project_setup import parse_template_arguments
 from rlhf_lab.store.database import Database, lab_exists
 
 PROMPT_SET_HELP = f"prompts of a new project: {', '.join(PROMPT_SETS)} (default: chosen for the model)"
-PROPOSED_TEMPERATURE = "default: what the model states, else 0.7 with a chat template and 1 without"
+PROPOSED_TEMPERATURE = "default: the model's own, else 0.7 with a chat template and 1 without"
 
 
 class ProgressReporter(Protocol):
@@ -30,13 +30,21 @@ class ProgressReporter(Protocol):
     def __call__(self, fraction: float, eta_s: float | None, message: str = "", *, new_phase: bool = False) -> None: ...
 
 
+def add_command(subparsers: Any, name: str, summary: str, details: str = "") -> argparse.ArgumentParser:
+    """Add a command. The list of commands shows the summary; its own --help starts with the summary and the details."""
+    description = f"{summary[:1].upper()}{summary[1:]}. {details}".rstrip()
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=summary, description=description)
+    return parser
+
+
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--home", type=Path, default=None, help=f"the lab's folder (default {default_home()})")
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output, nothing else")
 
 
-def add_project_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--project", type=int, default=None, help="project id (default: the project opened last)")
+def add_project_argument(parser: argparse.ArgumentParser, default: str = "the project opened last") -> None:
+    """Add --project. default: which project, or which ones, the command uses without it, for the help."""
+    parser.add_argument("--project", type=int, default=None, help=f"project id (default: {default})")
 
 
 def add_chat_arguments(parser: argparse.ArgumentParser, help_text: str) -> None:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.cli.console import add_common_arguments, open_existing_database, print_result, resolve_home
+from rlhf_lab.cli.console import add_command, add_common_arguments, open_existing_database, print_result, resolve_home
 from rlhf_lab.common.enums import RunStatus
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError
@@ -28,7 +28,7 @@ ACTIONS: dict[str, tuple[str, ...]] = {
 
 def add_parser(subparsers: Any) -> None:
     usage = " | ".join(" ".join([action, *values]) for action, values in ACTIONS.items())
-    parser = subparsers.add_parser("control", help="pause, resume, stop or change a run", description=usage)
+    parser = add_command(subparsers, "control", "pause, resume, stop or change a run", f"Actions: {usage}.")
     add_common_arguments(parser)
     parser.add_argument("run_id", type=int, metavar="RUN", help="id of the run (see `runs`)")
     parser.add_argument("action", choices=list(ACTIONS), help="set: beta or lr; switch-reward: another reward model")

@@ -18,6 +18,7 @@ from rlhf_lab.cli.console import (
     PROPOSED_TEMPERATURE,
     ProgressReporter,
     add_chat_arguments,
+    add_command,
     add_common_arguments,
     chat_settings,
     engine_lock,
@@ -134,8 +135,11 @@ class DemoResult(Evaluation):
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "demo", help="the whole loop without a browser, with simulated labels; prints measurements"
+    parser = add_command(
+        subparsers,
+        "demo",
+        "the whole loop without a browser, with simulated labels; prints measurements",
+        "Without --home it works in a temporary folder that is deleted at the end.",
     )
     add_common_arguments(parser)
     parser.add_argument("--labels", type=int, default=60, help="pairs the judge labels (default 60)")
@@ -149,8 +153,15 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--model", default="embedded", help='"embedded", a model folder, or a Hub id')
     parser.add_argument("--prompt-set", default=None, help=PROMPT_SET_HELP)
     parser.add_argument("--prompts", type=Path, default=None, help="a file of your own prompts, one per line")
-    parser.add_argument("--pooling", default=None, help="mean or last: what the reward head reads")
-    parser.add_argument("--temperature", type=float, default=None, help=f"of all samples ({PROPOSED_TEMPERATURE})")
+    parser.add_argument(
+        "--pooling",
+        choices=("mean", "last"),
+        default=None,
+        help="which hidden states the reward head reads (default mean)",
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=None, help=f"sampling temperature ({PROPOSED_TEMPERATURE})"
+    )
     parser.add_argument(
         "--tournament",
         action="store_true",

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from rlhf_lab.cli.console import add_common_arguments, print_result, resolve_home
+from rlhf_lab.cli.console import add_command, add_common_arguments, print_result, resolve_home
 from rlhf_lab.common.bundled_assets import embedded_model_folder, weights_digest
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState
 from rlhf_lab.common.paths import database_url_override
@@ -64,7 +64,12 @@ else:
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("doctor", help="check this installation and this home")
+    parser = add_command(
+        subparsers,
+        "doctor",
+        "check this installation and this home",
+        "It suggests a remedy for each problem. The exit status is 1 if there is one.",
+    )
     add_common_arguments(parser)
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"port of the page (default {DEFAULT_PORT})")
     parser.set_defaults(run=run)
@@ -156,7 +161,7 @@ def check_device() -> str:
 
 def check_browser() -> str:
     playwright = "is installed" if importlib.util.find_spec("playwright") else "is not installed"
-    return f"any recent browser works; playwright and its Chromium are needed for the tests only ({playwright})"
+    return f"any recent browser shows the page; playwright, which only the tests need, {playwright}"
 
 
 def check_port(port: int) -> str:
@@ -172,7 +177,7 @@ def check_port(port: int) -> str:
             raise OSError(
                 f"{port} cannot be used ({error}). Give another: {page_command()} --port {port + 1}"
             ) from error
-    return f"{port} is free"
+    return f"{port} is free: the page can use it"
 
 
 def _serves_lab(port: int) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.cli.console import (
+    add_command,
     add_common_arguments,
     add_project_argument,
     open_existing_database,
@@ -35,8 +36,11 @@ ALL_SOURCES = "all"
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "export", help="write labels, a run or a reward model as files that other tools read"
+    parser = add_command(
+        subparsers,
+        "export",
+        "write labels, a run or a reward model as files that other tools read",
+        "`export WHAT --help` describes the options of each kind.",
     )
     subparsers = parser.add_subparsers(dest="what", required=True, metavar="labels|dataset|run|model|reward-model")
     labels = _add_export_parser(subparsers, "labels", "preference data for TRL, one file", _export_labels)
@@ -113,7 +117,7 @@ def _label_options(args: argparse.Namespace) -> LabelExportOptions:
 
 def _add_export_parser(subparsers: Any, name: str, help_text: str, export: Any) -> argparse.ArgumentParser:
     """Add a kind of export. export: function (args, db, home, out) -> list of written paths."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=help_text)
+    parser = add_command(subparsers, name, help_text)
     add_common_arguments(parser)
     add_project_argument(parser)
     parser.add_argument("--out", type=Path, required=True, help="the folder to write to; created if missing")

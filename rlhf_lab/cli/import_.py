@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rlhf_lab.cli.console import (
+    add_command,
     add_common_arguments,
     add_project_argument,
     open_existing_database,
@@ -30,7 +31,12 @@ from rlhf_lab.store.projects import current_project
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("import", help="import preferences from a file or a Hub data set")
+    parser = add_command(
+        subparsers,
+        "import",
+        "import preferences from a file or a Hub data set",
+        "Try --preview first. Formats: docs/FORMATS.md.",
+    )
     add_common_arguments(parser)
     add = parser.add_argument
     add("what", metavar="FILE|OWNER/NAME", help="JSON Lines, JSON, CSV or Parquet (.gz too), or a data set on the Hub")
@@ -38,11 +44,11 @@ def add_parser(subparsers: Any) -> None:
     add("--new-project", metavar="NAME", default=None, help="a new project whose prompts are those of the file")
     add("--model", default="embedded", help="the new project's model: a folder or a Hub id (default: the embedded one)")
     add("--map", action="append", default=[], metavar="MEANING=COLUMN",
-        help=f"what a column means; meanings: {', '.join(MEANINGS)}; annotators=A+B: a vote a column; "
+        help=f"what a column means; meanings: {', '.join(MEANINGS)}; annotators=A+B: one vote per column; "
              "a part of a column: first=options.0.text")  # fmt: skip
     add("--choices", default="", metavar="WORD=CHOICE,…", help=f"meaning of the votes' values: {', '.join(Choice)}")
-    add("--split", default="train", help="of a Hub data set (default train; train[:1000] is a part)")
-    add("--config", default=None, help="of a Hub data set with several")
+    add("--split", default="train", help="split of a Hub data set (default train; train[:1000] is a part)")
+    add("--config", default=None, help="configuration of a Hub data set, if it has several")
     add("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose votes (default human)")
     add("--annotator", default=IMPORTED, help="the annotator, if the file names none")
     add(
@@ -59,7 +65,12 @@ def add_parser(subparsers: Any) -> None:
     add("--preview", action="store_true", help="print what would be imported, and write nothing")
     add("--max-mb", type=int, default=Limits.max_bytes // 1_000_000, help="maximum size of a file, uncompressed")
     parser.set_defaults(run=run)
-    parser = subparsers.add_parser("imports", help="list the imports of a project, or undo one")
+    parser = add_command(
+        subparsers,
+        "imports",
+        "list the imports of a project, or undo one",
+        "Undoing removes the votes of the import, and its pairs unless somebody else has voted on them.",
+    )
     add_common_arguments(parser)
     add_project_argument(parser)
     parser.add_argument(

@@ -5,13 +5,19 @@ import getpass
 import sys
 from typing import Any
 
+from rlhf_lab.cli.console import add_command
 from rlhf_lab.common.passwords import hash_password
 from rlhf_lab.common.program_names import page_command
 from rlhf_lab.errors import ConfigError
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("password", help=f"hash a password, for a line of `{page_command()} --auth-file`")
+    parser = add_command(
+        subparsers,
+        "password",
+        f"hash a password, for a line of `{page_command()} --auth-file`",
+        "The password is read from the terminal, or from one line of standard input.",
+    )
     parser.set_defaults(run=run)
 
 

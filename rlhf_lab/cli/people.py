@@ -7,6 +7,7 @@ import argparse
 from typing import Any
 
 from rlhf_lab.cli.console import (
+    add_command,
     add_common_arguments,
     add_project_argument,
     open_existing_database,
@@ -26,10 +27,17 @@ from rlhf_lab.store.projects import current_project, get_labelling_config
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("people", help="list the names that the lab knows, or remove a person")
+    parser = add_command(
+        subparsers,
+        "people",
+        "list the names that the lab knows, or remove a person",
+        "The list shows experts and the accuracy on gold pairs. Options make a person an expert or end a pause.",
+    )
     add_common_arguments(parser)
     parser.add_argument(
-        "--erase", metavar="NAME", help="in every project, permanently; the votes are kept without the name"
+        "--erase",
+        metavar="NAME",
+        help="remove this person from every project, permanently; the votes are kept without the name",
     )
     parser.add_argument("--votes", action="store_true", help="with --erase: also remove their votes and notes")
     add_project_argument(parser)

@@ -45,7 +45,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog=page_command(),
         description="The lab in the browser.",
-        epilog=f"Environment variables replace missing options: {', '.join(VARIABLES.values())}.",
+        epilog="Environment variables replace missing options: "
+        f"{', '.join(['RLHF_LAB_HOME', DEMO_MODE_ENV_VAR, *VARIABLES.values()])}.",
     )
     parser.add_argument(
         "--host", default="0.0.0.0" if on_space else "127.0.0.1", help="address to serve on (default 127.0.0.1)"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rlhf_lab.cli.console import add_common_arguments, print_result, progress_reporter
+from rlhf_lab.cli.console import add_command, add_common_arguments, print_result, progress_reporter
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.base import add_arguments, from_args
 from rlhf_lab.errors import ConfigError
@@ -20,7 +20,7 @@ MAX_REPORTED_LINES = 5  # in an error message
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("sft", help="supervised fine-tuning: train on given responses, write a model folder")
+    parser = add_command(subparsers, "sft", "supervised fine-tuning: train on given responses, write a model folder")
     parser.add_argument("--model", default="embedded", help='"embedded", a model folder, or a Hub id')
     parser.add_argument(
         "--data", type=Path, required=True, help='JSON Lines: one {"prompt": ..., "response": ...} per line'

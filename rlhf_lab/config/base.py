@@ -132,7 +132,8 @@ def add_arguments(parser: argparse.ArgumentParser, cls: type[Config], skip: tupl
         if item.name in skip:
             continue
         kwargs: dict[str, Any] = {"dest": item.name, "default": None}
-        help_text = f"{item.help} (default {recommended.get(item.name, item.default)})".replace("%", "%%")
+        default = recommended.get(item.name, item.default)
+        help_text = f"{item.help} (default {NONE if default is None else default})".replace("%", "%%")
         if item.type is bool:
             kwargs["action"] = argparse.BooleanOptionalAction
         else:

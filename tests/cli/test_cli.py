@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from rlhf_lab.cli import demo
+from rlhf_lab.cli import demo, serve
 from rlhf_lab.cli.console import progress_reporter
 from rlhf_lab.cli.main import COMMAND_MODULES, main
 from rlhf_lab.common import passwords
@@ -20,6 +20,7 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.errors import LabelError
 from rlhf_lab.jobs import engine_process, run_lock
+from rlhf_lab.jobs.startup_project import VARIABLES
 from rlhf_lab.models.sampling import sampler
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project
@@ -88,7 +89,10 @@ def test_help_lists_every_command_and_each_module_has_its_own(capsys):
         with pytest.raises(SystemExit) as exit_:
             main([command, "--help"])
         assert exit_.value.code == 0
-        assert f" {command} [-h]" in capsys.readouterr().out
+        usage, description, *_ = capsys.readouterr().out.split("\n\n")
+        assert f" {command} [-h]" in usage
+        assert re.fullmatch(r"[A-Z][^.]+\..*", description, re.DOTALL), command
+        assert description.rstrip().endswith("."), command
 
 
 def test_only_commands_that_train_import_torch(tmp_path):
@@ -112,6 +116,23 @@ def test_help_shows_the_defaults_in_use(capsys):
     for words in (f"(default {config.minibatches})", f"(default {config.beta})", "(default 1.5)"):
         assert words in reply
     assert "(default 0.13)" not in reply
+    assert "none runs all epochs (default none)" in reply
+    assert "(default None)" not in reply
+
+
+def test_help_of_the_page_names_every_variable_that_replaces_an_option(capsys):
+    with pytest.raises(SystemExit):
+        serve.main(["--help"])
+    footer = " ".join(capsys.readouterr().out.split()).partition("Environment variables replace missing options: ")[2]
+    assert footer.rstrip(".").split(", ") == ["RLHF_LAB_HOME", "RLHF_LAB_DEMO_MODE", *VARIABLES.values()]
+
+
+@pytest.mark.parametrize("words", [["stop-engine", "--project", "1"], ["demo", "--pooling", "first"]])
+def test_options_and_choices_without_a_meaning_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(words)
+    assert exit_.value.code == 2
+    assert words[1] in capsys.readouterr().err
 
 
 def test_progress_without_a_terminal_is_a_line_per_phase_and_tenth(capsys):

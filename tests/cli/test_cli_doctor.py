@@ -65,6 +65,7 @@ def test_healthy_installation(home, capsys, free_port):
     Database.open(home).close()
     checks = run_doctor(capsys, home, free_port)
     assert failed_checks(checks) == []
+    assert checks["port"]["what"] == f"{free_port} is free: the page can use it"
     assert "trains in" in checks["device"]["what"]
     assert checks[f"home {home}"]["what"] == "writable; 0 projects, 0 runs"
     assert checks["engine"]["what"].startswith("none is running and nothing waits")
