@@ -305,21 +305,28 @@ export default function mount({ element, props, server, trigger, watch }) {
       return null;
     }
     const areComplete = exchange.answers.every((answer) => answer.status === 'done');
+    const areEqual = exchange.answers[0].text.trim() === exchange.answers[1].text.trim();
+    const pairText = areEqual
+      ? 'Both answers are the same, so there is nothing to label. Send the message again with another seed.'
+      : 'This stores the conversation and both answers as a pair of the project, where others can see them, ' +
+        'and shows the pair under Label.';
     return el(
       'div.lab-row.pair',
       {},
       el(
         'button.lab-button',
-        { type: 'button', 'data-do': 'chat-label', disabled: !areComplete || Boolean(pairRequest), onclick: makePair },
+        {
+          type: 'button',
+          'data-do': 'chat-label',
+          disabled: !areComplete || areEqual || Boolean(pairRequest),
+          onclick: makePair,
+        },
         'Label these two answers',
       ),
       el(
         'span.muted.lab-grow',
         {},
-        areComplete
-          ? 'This stores the conversation and both answers as a pair of the project, where others can see ' +
-              'them, and shows the pair under Label.'
-          : 'Only answers that were not stopped can be labelled.',
+        areComplete ? pairText : 'Only answers that were not stopped can be labelled.',
       ),
     );
   }
