@@ -24,7 +24,7 @@ MUTANTS = [
            "test_loss_equals_loop"),
     Mutant(PREFERENCE, "unstable log sigmoid", "target * F.logsigmoid(logit)", "target * logit.sigmoid().log()",
            "test_loss_stays_finite_for_large_differences"),
-    Mutant("common/stats.py", "a mean's interval of many values", "_student_t(len(values) - 1) * stdev", "1.96 * stdev",
+    Mutant("common/stats.py", "a mean's interval of many values", "student_t(len(values) - 1) * stdev", "1.96 * stdev",
            "test_mean_interval_by_hand test_mean_interval_has_its_coverage"),
     Mutant("common/stats.py", "a mean as sure as one value", "* stdev(values) / math.sqrt(len(values))", "* stdev(values)",
            "test_mean_interval_by_hand test_mean_interval_has_its_coverage"),
