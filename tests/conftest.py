@@ -45,6 +45,11 @@ def pytest_xdist_make_scheduler(config, log):
     return TwoBrowsers(config, log)
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Do not collect the mutation tests, a third of the time of collection in each process, if all are deselected."""
+    return True if collection_path.name == "mutation" and "not mutation" in config.option.markexpr else None
+
+
 def pytest_collection_modifyitems(items):
     """Browser tests first: a process that has lowered its priority for other tests cannot raise it again."""
     if "PYTEST_XDIST_WORKER" in os.environ:
