@@ -1,7 +1,7 @@
 """Confidence intervals of proportions and means, without torch."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from statistics import fmean, stdev
 
 from rlhf_lab.errors import ConfigError
@@ -61,19 +61,22 @@ def clustered_interval(clusters: Iterable[tuple[int, int]]) -> tuple[float, floa
     return _wilson(share, effective_trials, student_t(m - 1))
 
 
-def grouped_interval(clusters: Iterable[tuple[int, int]]) -> tuple[float, float]:
-    """`clustered_interval`; with fewer than MIN_CLUSTERS clusters, Wilson's interval of the share for one trial per cluster.
+def grouped_interval(hits: Iterable[tuple[Hashable, bool]]) -> tuple[float, float]:
+    """A 95 % interval for a share of hits that are correlated within groups, such as predictions about one prompt.
 
-    Raises:
-        ConfigError: as `clustered_interval`.
+    hits: (group, whether it is a hit) of each trial. The interval is `clustered_interval`; with fewer than MIN_CLUSTERS groups,
+    Wilson's interval of the share for one trial per group; (0.0, 1.0) without trials.
     """
-    counts = [(x, n) for x, n in clusters if (x, n) != (0, 0)]
-    interval = clustered_interval(counts)
+    counts: dict[Hashable, tuple[int, int]] = {}
+    for group, hit in hits:
+        successes, trials = counts.get(group, (0, 0))
+        counts[group] = (successes + hit, trials + 1)
+    interval = clustered_interval(counts.values())
     if interval is not None:
         return interval
     if not counts:
         return 0.0, 1.0
-    return _wilson(sum(x for x, _ in counts) / sum(n for _, n in counts), len(counts), 1.96)
+    return _wilson(sum(x for x, _ in counts.values()) / sum(n for _, n in counts.values()), len(counts), 1.96)
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:

@@ -263,14 +263,13 @@ class InstantModel:
             return figures
         gram, targets, groups = self._training_data(self._labels)
         hits = held_out_scores(gram, self._fit, groups) > 0
-        by_group: dict[int, tuple[int, int]] = {}
-        for group, hit, tie in zip(groups, hits.tolist(), targets.ties.tolist(), strict=True):
-            if not tie:
-                right, decided = by_group.get(group, (0, 0))
-                by_group[group] = (right + hit, decided + 1)
-        right = sum(right for right, _ in by_group.values())
-        low, high = grouped_interval(by_group.values())
-        return replace(figures, right=right, low=low, high=high)
+        decided = [
+            (group, hit)
+            for group, hit, tie in zip(groups, hits.tolist(), targets.ties.tolist(), strict=True)
+            if not tie
+        ]
+        low, high = grouped_interval(decided)
+        return replace(figures, right=sum(hit for _, hit in decided), low=low, high=high)
 
 
 class InstantReward:

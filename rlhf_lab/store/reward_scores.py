@@ -52,9 +52,7 @@ def prediction_accuracy(db: Database, project_id: int, source: Source) -> Reward
     first_won = votes.choice == code(Choice.FIRST)
     decided = np.flatnonzero(votes.labels_of(source) & (first_won | (votes.choice == code(Choice.SECOND))))
     model_index = np.searchsorted([model.created_at for model in models], votes.created_at[decided]) - 1
-    right, counts = np.zeros(
-        (2, 2, len(votes.first_id)), np.int64
-    )  # by whether the pair was actively selected, and by pair
+    hits: tuple[list[tuple[int, bool]], ...] = ([], [])  # (pair, is right), by whether the pair was actively selected
     with db.read() as conn:
         for index, model in enumerate(models):
             rows = decided[model_index == index]
@@ -67,11 +65,10 @@ def prediction_accuracy(db: Database, project_id: int, source: Source) -> Reward
             is_right = np.where(first_won[rows], (first > second)[pair_of_row], (second > first)[pair_of_row])
             for selected in (False, True):
                 counted = is_scored[pair_of_row] & (votes.actively_selected[votes.pair[rows]] == selected)
-                np.add.at(counts[int(selected)], votes.pair[rows], counted)
-                np.add.at(right[int(selected)], votes.pair[rows], counted & is_right)
-    low, high = grouped_interval(zip(right[0].tolist(), counts[0].tolist(), strict=True))
-    (right_others, right_selected), (others, selected_count) = right.sum(1).tolist(), counts.sum(1).tolist()
-    return RewardPredictionStats(right_others, others, low, high, right_selected, selected_count)
+                hits[selected].extend(zip(votes.pair[rows][counted].tolist(), is_right[counted].tolist(), strict=True))
+    low, high = grouped_interval(hits[False])
+    right, right_selected = (sum(is_right for _, is_right in one) for one in hits)
+    return RewardPredictionStats(right, len(hits[False]), low, high, right_selected, len(hits[True]))
 
 
 def _scores_of(conn: Connection, reward_model_id: int, completion_ids: Sequence[int]) -> dict[int, float]:

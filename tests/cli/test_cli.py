@@ -127,12 +127,12 @@ def test_help_of_the_page_names_every_variable_that_replaces_an_option(capsys):
     assert footer.rstrip(".").split(", ") == ["RLHF_LAB_HOME", "RLHF_LAB_DEMO_MODE", *VARIABLES.values()]
 
 
-@pytest.mark.parametrize("words", [["stop-engine", "--project", "1"], ["demo", "--pooling", "first"]])
-def test_options_and_choices_without_a_meaning_are_refused(words, capsys):
+@pytest.mark.parametrize("arguments", [["stop-engine", "--project", "1"], ["demo", "--pooling", "first"]])
+def test_options_and_choices_without_a_meaning_are_refused(arguments, capsys):
     with pytest.raises(SystemExit) as exit_:
-        main(words)
+        main(arguments)
     assert exit_.value.code == 2
-    assert words[1] in capsys.readouterr().err
+    assert arguments[1] in capsys.readouterr().err
 
 
 def test_progress_without_a_terminal_is_a_line_per_phase_and_tenth(capsys):

@@ -97,15 +97,14 @@ def test_few_clusters_have_no_interval_and_bad_counts_are_refused():
             stats.clustered_interval([wrong] * 20)
 
 
-def test_grouped_interval_counts_few_clusters_once():
-    """4 clusters with 9 of 12: Wilson's interval of 3/4 for 4 trials; from 5 on the clustered one."""
-    few = [(3, 3), (3, 3), (3, 3), (0, 3), (0, 0)]
+def test_grouped_interval_counts_few_groups_once():
+    """4 groups with 9 of 12: Wilson's interval of 3/4 for 4 trials; from 5 on the clustered one."""
+    few = [("abcd"[i % 4], i % 4 < 3) for i in range(12)]
     assert stats.grouped_interval(few) == wilson_by_equation(0.75, 4, 1.96)
-    assert stats.grouped_interval(iter([*few, (1, 3)])) == stats.clustered_interval([*few, (1, 3)])
-    assert stats.grouped_interval([(1, 1), (1, 1), (0, 1)]) == stats.wilson_interval(2, 3)
-    assert stats.grouped_interval([(0, 0)]) == (0.0, 1.0)
-    with pytest.raises(ConfigError):
-        stats.grouped_interval([(2, 1)])
+    five = iter([*few, ("e", True), ("e", False), ("e", False)])
+    assert stats.grouped_interval(five) == stats.clustered_interval([(3, 3), (3, 3), (3, 3), (0, 3), (1, 3)])
+    assert stats.grouped_interval([(1, True), (2, True), (3, False)]) == stats.wilson_interval(2, 3)
+    assert stats.grouped_interval([]) == (0.0, 1.0)
 
 
 def test_student_t_against_tables():

@@ -219,7 +219,13 @@ def test_two_changes_of_a_setting_before_one_step_count_as_one(ctx):
 
 
 @pytest.mark.parametrize(
-    ("changes", "adapted"), [({"kl_budget": 4.0}, ("beta", "lr")), ({"kl_controller": "adaptive"}, ("beta",))]
+    ("changes", "adapted"),
+    [
+        ({"kl_budget": 4.0}, ("beta", "lr")),
+        ({"kl_controller": "adaptive"}, ("beta",)),
+        ({"kl_budget": 4.0, "algorithm": "dpo"}, ("lr",)),
+        ({"algorithm": "dpo"}, ()),
+    ],
 )
 def test_a_change_of_an_adapted_setting_to_its_first_value_is_a_change(ctx, changes, adapted):
     """The run had adapted beta (and lr), so the value in the config is a new one."""

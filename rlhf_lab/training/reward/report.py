@@ -68,10 +68,9 @@ def held_out_metrics(held_out: Sequence[HeldOutPrediction], comparisons: Sequenc
     """accuracy, its interval, calibration, expected_calibration_error and disagreements, over decided labels."""
     decided = [prediction for prediction in held_out if not comparisons[prediction.index].tie]
     correct = sum(prediction.probability > 0.5 for prediction in decided)
-    hits_by_prompt = defaultdict(list)
-    for prediction in decided:
-        hits_by_prompt[comparisons[prediction.index].group].append(prediction.probability > 0.5)
-    low, high = grouped_interval((sum(hits), len(hits)) for hits in hits_by_prompt.values())
+    low, high = grouped_interval(
+        (comparisons[prediction.index].group, prediction.probability > 0.5) for prediction in decided
+    )
     bins = calibration([prediction.probability for prediction in decided])
     wrong = sorted(
         (prediction for prediction in decided if prediction.probability < 0.5),

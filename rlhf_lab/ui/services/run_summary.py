@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import Point
-from rlhf_lab.common.enums import LABEL_ALGORITHMS, EngineState, EventKind, RunStatus, Source
+from rlhf_lab.common.enums import LABEL_ALGORITHMS, OFFLINE_ALGORITHMS, EngineState, EventKind, RunStatus, Source
 from rlhf_lab.common.records import Job, LabelSnapshot, Run, RunEvent
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import KL_BUDGET_TOLERANCE, LIVE_SETTINGS, PolicyConfig
@@ -197,9 +197,9 @@ def applied_changes(view: RunView) -> list[SettingChange]:
 
 def _adapted_settings(run: Run) -> tuple[str, ...]:
     """The live settings that a run adapts by itself, so that their value before a change by a person is not its config's."""
-    if run.config.get("kl_budget") is not None:
-        return LIVE_SETTINGS
-    return ("beta",) if run.config.get("kl_controller") == "adaptive" else ()
+    has_budget, is_offline = run.config.get("kl_budget") is not None, run.config.get("algorithm") in OFFLINE_ALGORITHMS
+    adapts_beta = not is_offline and (has_budget or run.config.get("kl_controller") == "adaptive")
+    return ("beta",) * adapts_beta + ("lr",) * has_budget
 
 
 def pending_changes(view: RunView) -> list[str]:
