@@ -1,5 +1,7 @@
 """The screen Chat during a training: an answer appears while it is sampled and can be stopped; two answers become a label."""
 
+import re
+
 import pytest
 from helpers import control, open_screen, wait_for_engine, wait_until
 from playwright.sync_api import expect
@@ -35,6 +37,14 @@ def ask(page, text):
     control(page, "chat-send").click()
 
 
+def answer_alike(route):
+    """Give both answers the same text."""
+    reply = route.fetch().json()
+    for answer in reply.get("answers", []):
+        answer["text"] = "The same."
+    route.fulfill(json=reply)
+
+
 def ask_and_stop(page, text):
     """Ask for two answers and stop both while they are sampled. If one ends before that, ask again with another seed."""
     for seed in range(6):
@@ -63,8 +73,15 @@ def test_a_chat_while_a_run_trains(lab, open_page):
         expect(control(page, "chat-label")).to_be_disabled()
 
         control(page, "chat-max_new_tokens").fill("12")
+        page.route(re.compile("component_server"), answer_alike)
         ask(page, "The end.")
         expect(page.locator(".lab-chat .turn.assistant .lab-text")).to_have_text(stopped_text)
+        wait_for_engine(page, f"() => {STATUSES}.join() === 'done,done'")
+        expect(control(page, "chat-label")).to_be_disabled()
+        expect(page.locator(".lab-chat .pair")).to_contain_text("Both answers are the same")
+        page.unroute_all(behavior="wait")
+
+        ask(page, "Really.")
         wait_for_engine(page, f"() => {STATUSES}.join() === 'done,done'")
         answers = sorted(page.locator(".lab-chat .reply .lab-text").all_inner_texts())
         control(page, "chat-label").click()
