@@ -49,6 +49,23 @@ def test_at_most_eight_modules_at_the_root_of_the_package():
     assert len(list((ROOT / "rlhf_lab").glob("*.py"))) <= 8
 
 
+#: Modules that split texts which are no data at every kind of line end: outputs of programs and messages, files of the system.
+USERS_OF_SPLITLINES = {
+    "cli/doctor.py", "engine/distributed_launch.py", "exporters/run_export.py", "jobs/container_memory.py",
+    "jobs/memory_estimate.py", "kernels/compile.py", "kernels/dtype_speed.py", "models/backbone.py", "ui/components/charts.py",
+    "ui/screens/project.py",
+}  # fmt: skip
+
+
+def test_data_files_are_split_into_lines_by_one_function():
+    """By `common.text.split_lines`: splitlines also splits within texts."""
+    package = ROOT / "rlhf_lab"
+    sources = {path.relative_to(package).as_posix(): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    assert {name for name, source in sources.items() if ".splitlines(" in source or ".readlines(" in source} == (
+        USERS_OF_SPLITLINES
+    )
+
+
 @pytest.mark.parametrize("path", RETIRED["paths"])
 def test_retired_path_is_gone(path):
     assert not (ROOT / path).exists(), f"{path} had a name that nobody understood: see docs/DECISIONS.md."

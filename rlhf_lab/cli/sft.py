@@ -9,14 +9,12 @@ from typing import Any
 import torch
 
 from rlhf_lab.cli.console import add_command, add_common_arguments, print_result, progress_reporter
-from rlhf_lab.common.text import pluralize
+from rlhf_lab.common.text import first_items, pluralize, split_lines
 from rlhf_lab.config.base import add_arguments, from_args
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
-from rlhf_lab.training.sft import SFTConfig, check_mergeable, encode_examples, save_merged, train_sft
-
-MAX_REPORTED_LINES = 5  # in an error message
+from rlhf_lab.training.sft import SFTConfig, SFTRow, check_mergeable, encode_examples, save_merged, train_sft
 
 
 def add_parser(subparsers: Any) -> None:
@@ -34,21 +32,21 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train, merge the adapter and write the model folder. Raises LabError."""
     config: SFTConfig = from_args(SFTConfig, args)
-    pairs = read_pairs(args.data)
+    rows = read_rows(args.data)
     _make_output_folder(args.out)
     # float32, because merging into bfloat16 weights would round most of the update away.
     backbone = load_backbone(args.model, dtype=torch.float32)
     check_mergeable(backbone)
-    adapters = Adapters(backbone)
+    examples, adapters = encode_examples(backbone, rows), Adapters(backbone)
     with progress_reporter("supervised start") as report:
         losses = train_sft(
-            backbone, adapters, encode_examples(backbone, pairs), config,
+            backbone, adapters, examples, config,
             on_update=lambda done, total, loss: report(done / total, None, f"loss {loss:.3f}"),
         )  # fmt: skip
     save_merged(backbone, adapters, "sft", args.out)
-    result = {"examples": len(pairs), "updates": len(losses), "first_loss": losses[0], "last_loss": losses[-1]}
+    result = {"examples": len(rows), "updates": len(losses), "first_loss": losses[0], "last_loss": losses[-1]}
     text = (
-        f"{pluralize(len(pairs), 'example')}, loss {losses[0]:.3f} → {losses[-1]:.3f}; use it with --model {args.out}"
+        f"{pluralize(len(rows), 'example')}, loss {losses[0]:.3f} → {losses[-1]:.3f}; use it with --model {args.out}"
     )
     print_result(args, result | {"model": str(args.out)}, text)
     return 0
@@ -66,31 +64,30 @@ def _make_output_folder(folder: Path) -> None:
         raise ConfigError(f"the folder {folder} is not empty. Give another --out, so that nothing is overwritten.")
 
 
-def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """Pairs (prompt, response), one per line. Raises ConfigError with the numbers of the first invalid lines."""
+def read_rows(path: Path) -> list[SFTRow]:
+    """The rows of a file of JSON Lines. Raises ConfigError with the numbers of the first invalid lines."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"The examples in {path} cannot be read ({error}). Give a UTF-8 file of JSON Lines."
         ) from error
-    pairs, invalid_lines = [], []
-    for number, line in enumerate(lines, start=1):
+    rows, invalid_lines = [], []
+    for number, line in enumerate(split_lines(text), start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-            prompt, response = row["prompt"], row["response"]
+            value = json.loads(line)
+            prompt, response = value["prompt"], value["response"]
             if not (isinstance(prompt, str) and isinstance(response, str) and response.strip()):
                 raise TypeError
-            pairs.append((prompt, response))
-        except (ValueError, KeyError, TypeError):
+            (prompt + response).encode()  # half of a surrogate pair is no text
+            rows.append(SFTRow(number, prompt, response))
+        except (ValueError, KeyError, TypeError, RecursionError):
             invalid_lines.append(number)
     if invalid_lines:
-        more = ["…"] if len(invalid_lines) > MAX_REPORTED_LINES else []
-        listed = ", ".join([*map(str, invalid_lines[:MAX_REPORTED_LINES]), *more])
         raise ConfigError(
-            f"{pluralize(len(invalid_lines), 'line')} of {path.name} cannot be used: {listed}. "
+            f"{pluralize(len(invalid_lines), 'line')} of {path.name} cannot be used: {first_items(invalid_lines)}. "
             'Each needs {"prompt": "…", "response": "…"}.'
         )
-    return pairs
+    return rows

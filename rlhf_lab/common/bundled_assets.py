@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.common.hashing import file_sha256
+from rlhf_lab.common.text import split_lines
 from rlhf_lab.errors import ConfigError, ModelError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -58,8 +59,8 @@ def shipped_prompts(prompt_set: str) -> list[str]:
     """The prompts of a set. Raises ConfigError for an unknown one."""
     if prompt_set not in PROMPT_SETS:
         raise ConfigError(f'unknown prompt set "{prompt_set}"; choose one of {", ".join(PROMPT_SETS)}.')
-    lines = (ASSETS / "prompts" / f"{prompt_set}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line)["prompt"] for line in lines]
+    text = (ASSETS / "prompts" / f"{prompt_set}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line)["prompt"] for line in split_lines(text) if line]
 
 
 def shipped_pairs() -> tuple[str, list[ShippedPair]]:

@@ -1,9 +1,29 @@
-"""Texts with counts, for messages."""
+"""The lines of data files, and texts with counts for messages."""
+
+from collections.abc import Iterator, Sequence
+
+
+def split_lines(text: str) -> Iterator[str]:
+    """The lines of a data file, without their ends: only "\\n" and "\\r\\n" end a line.
+
+    `str.splitlines` would also split within texts, at U+2028, U+0085 and other characters that JSON does not escape. One line at
+    a time, because a list of very many short lines would exhaust the memory.
+    """
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end].removesuffix("\r")
+        start = end + 1
+    yield text[start:].removesuffix("\r")
 
 
 def pluralize(count: int, noun: str) -> str:
     """ "1 vote", "25,000 votes"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def first_items(items: Sequence[object], count: int = 5) -> str:
+    """ "2, 3, 5"; of more than `count` items the first ones: "1, 2, 3, 4, 5, …"."""
+    return ", ".join([*map(str, items[:count]), *(["…"] if len(items) > count else [])])
 
 
 def pluralize_of(count: int, total: int, noun: str) -> str:

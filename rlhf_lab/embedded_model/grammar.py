@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf_lab.common.text import split_lines
 from rlhf_lab.errors import ConfigError
 
 PHRASES = Path(__file__).parent / "phrases"
@@ -31,7 +32,7 @@ class Grammar:
         """Read `phrases/<name>.txt`."""
         symbols: dict[str, list[str]] = {}
         current: list[str] | None = None
-        for line_number, line in enumerate((PHRASES / f"{name}.txt").read_text(encoding="utf-8").splitlines(), 1):
+        for line_number, line in enumerate(split_lines((PHRASES / f"{name}.txt").read_text(encoding="utf-8")), 1):
             text = line.strip()
             if not text or text.startswith("#"):
                 continue

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_lab.common.text import split_lines
 from rlhf_lab.errors import DataError
 from rlhf_lab.importers.cell_parsers import UniqueNameDecoder, is_message_list
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, RowError, SourceRow
@@ -114,7 +115,7 @@ def read_lines(path: Path, limits: Limits = DEFAULT_LIMITS) -> list[str]:
     text, damage = _decode_text(path.name, *_decompress(path.name, _read_bytes(path, limits), limits))
     if damage:
         raise DataError(f"{path.name}: {damage}.")
-    return list(itertools.islice((line for line in io.StringIO(text, newline=None) if line.strip()), limits.max_rows))
+    return list(itertools.islice((line for line in split_lines(text) if line.strip()), limits.max_rows))
 
 
 def uncompressed_name(path: Path) -> str:
@@ -260,7 +261,7 @@ def _limit_json(name: str, text: str) -> None:
 def _parse_json_lines(text: str) -> RowStream:
     row_number = 0
     decoder = UniqueNameDecoder()
-    for line_number, line_text in enumerate(_lines(text), 1):
+    for line_number, line_text in enumerate(split_lines(text), 1):
         if not line_text.strip():
             continue
         row_number += 1
@@ -269,15 +270,6 @@ def _parse_json_lines(text: str) -> RowStream:
             yield RowError(row_number, location, f"the row has more than {MAX_ROW_CHARS:,} characters. {_FIX_ROW_HINT}")
             continue
         yield _parse_json_object(row_number, location, line_text, decoder)
-
-
-def _lines(text: str) -> Iterator[str]:
-    """`text.split("\\n")`, one line at a time: a list of very many short lines would exhaust the memory."""
-    start = 0
-    while (end := text.find("\n", start)) >= 0:
-        yield text[start:end]
-        start = end + 1
-    yield text[start:]
 
 
 def _parse_json_object(

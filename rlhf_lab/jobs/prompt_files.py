@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.common.chat_format import TURN_SEPARATOR, UnreadableError, is_transcript, prompt_of_chat, validate_chat
-from rlhf_lab.common.text import pluralize
+from rlhf_lab.common.text import pluralize, split_lines
 from rlhf_lab.errors import ConfigError
 
 MIN_PROMPTS, MAX_PROMPTS = 4, 20_000
@@ -91,12 +91,12 @@ def _invalid_reason(prompt: "str | _InvalidRow") -> str:
 
 def _parse_lines(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
     """One prompt per line. `\\n` written within a line is a line break."""
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(split_lines(text), 1):
         yield number, line.strip().replace("\\n", "\n")
 
 
 def _parse_jsonl(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(split_lines(text), 1):
         if not line.strip():
             continue
         try:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from rlhf_lab.common.bundled_assets import EVERYDAY
 from rlhf_lab.common.enums import Choice
+from rlhf_lab.common.text import split_lines
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.judges.custom import load_score_function
 
@@ -70,7 +71,7 @@ def _words(text: str) -> list[str]:
 def _load_lexicon(name: str) -> _Lexicon:
     """Read lexicons/NAME.txt. Its lines are "weight: entry, entry", empty, or comments that start with #."""
     weights: dict[str, float] = {}
-    for line in (_LEXICON_FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+    for line in split_lines((_LEXICON_FOLDER / f"{name}.txt").read_text(encoding="utf-8")):
         if line and not line.startswith("#"):
             weight, entries = line.split(":", 1)
             weights.update((" ".join(_tokens(entry)), float(weight)) for entry in entries.split(","))

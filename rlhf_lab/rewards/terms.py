@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.common.text import split_lines
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.judges.custom import load_function
 from rlhf_lab.rewards import builtin
@@ -146,7 +147,7 @@ def parse_lines(text: str, home: Path, *, with_model: bool, needs_reward: bool =
     with_model: a reward model was chosen; it has weight 1 unless a line says otherwise. needs_reward: the algorithm learns from
     a reward, so a reward model or at least one line is needed. Raises ConfigError.
     """
-    terms = [parse_term(line, home / REWARDS_FOLDER) for line in text.splitlines() if line.strip()]
+    terms = [parse_term(line, home / REWARDS_FOLDER) for line in split_lines(text) if line.strip()]
     names = [term.name for term in terms]
     if not with_model and ((needs_reward and not terms) or REWARD_MODEL in names):
         raise ConfigError("no reward model is chosen. Choose one, or write reward terms without reward_model.")

@@ -15,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.common.text import first_items, pluralize
 from rlhf_lab.config.base import Config, setting
 from rlhf_lab.core.logprobs import token_logprobs
 from rlhf_lab.core.policy_losses import token_mean
@@ -45,6 +46,14 @@ class SFTConfig(Config):
     seed: int = setting(0, "random seed of the adapter and of the order of examples", 0, 2**31 - 1, group="run")
 
 
+class SFTRow(NamedTuple):
+    """line: its number in the file, for messages."""
+
+    line: int
+    prompt: str
+    response: str
+
+
 class SFTExample(NamedTuple):
     """Token ids; the response ends with a stop token."""
 
@@ -52,13 +61,39 @@ class SFTExample(NamedTuple):
     response: list[int]
 
 
-def encode_examples(backbone: Backbone, pairs: Sequence[tuple[str, str]]) -> list[SFTExample]:
-    """Encode (prompt, response) texts as for the policy. Raises TrainingError for an empty list."""
-    if not pairs:
+def encode_examples(backbone: Backbone, rows: Sequence[SFTRow]) -> list[SFTExample]:
+    """Encode prompts and responses as for the policy.
+
+    Raises TrainingError for an empty list, and for rows that cannot be trained on, with the numbers of their lines: a training
+    would end at the first of them, after hours.
+    """
+    if not rows:
         raise TrainingError("there are no examples to learn from. Give prompts with their responses.")
-    return [
-        SFTExample(backbone.encode_prompt(prompt), backbone.encode_response(response)) for prompt, response in pairs
-    ]
+    examples, lines_by_problem = [], dict[str, list[int]]()
+    for row in rows:
+        try:
+            example = SFTExample(backbone.encode_prompt(row.prompt), backbone.encode_response(row.response))
+            problem = _find_problem(backbone, example)
+        except ModelError as error:
+            problem = str(error).rstrip(".")
+        if problem:
+            lines_by_problem.setdefault(problem, []).append(row.line)
+        else:
+            examples.append(example)
+    if lines_by_problem:
+        listed = "; ".join(f"line {first_items(lines)}: {problem}" for problem, lines in lines_by_problem.items())
+        raise TrainingError(
+            f"{pluralize(len(rows) - len(examples), 'example')} of {len(rows):,} cannot be used. {listed}. Shorten or mend "
+            "these lines, or take them out; nothing was trained."
+        )
+    return examples
+
+
+def _find_problem(backbone: Backbone, example: SFTExample) -> str:
+    """Why the model cannot be trained on an example; "" if it can."""
+    if len(example.prompt) + len(example.response) > backbone.context_length:
+        return f"longer than the model's context of {backbone.context_length:,} tokens"
+    return "" if set(example.response) - set(backbone.eos_ids) else "the response has only stop tokens"
 
 
 def train_sft(

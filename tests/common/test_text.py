@@ -1,4 +1,4 @@
-from rlhf_lab.common.text import pluralize, pluralize_of, prompts_skipped_message
+from rlhf_lab.common.text import first_items, pluralize, pluralize_of, prompts_skipped_message, split_lines
 
 
 def test_pluralize():
@@ -11,3 +11,14 @@ def test_prompts_skipped_message():
     assert prompts_skipped_message(0, 64) == ""
     assert prompts_skipped_message(1, 64) == "1 prompt left out: too long for the model with 64 new tokens"
     assert prompts_skipped_message(1_200, 1) == "1,200 prompts left out: too long for the model with 1 new token"
+
+
+def test_only_line_feeds_end_a_line():
+    inside = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029 \r"
+    assert list(split_lines(f"a{inside}b\r\n\n{inside}c\n")) == [f"a{inside}b", "", f"{inside}c", ""]
+    assert list(split_lines("")) == [""]
+
+
+def test_first_items():
+    assert first_items([1, 2]) == "1, 2"
+    assert first_items("abcdef") == "a, b, c, d, e, …"

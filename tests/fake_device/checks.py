@@ -19,7 +19,7 @@ from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.models.sampling.cuda_graphs import GraphedSampler
 from rlhf_lab.models.sampling.sampler import sample
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
-from rlhf_lab.training.sft import SFTConfig, encode_examples, train_sft
+from rlhf_lab.training.sft import SFTConfig, SFTRow, encode_examples, train_sft
 
 #: All algorithms, and options of PPO with separate code.
 RUNS = {name: {"algorithm": name} for name in Algorithm.__args__} | {
@@ -205,7 +205,7 @@ def test_reward_models(llama_folder, use_device, changes):
 def test_supervised_fine_tuning(llama_folder, use_device):
     def work():
         backbone = tiny_models.load(llama_folder, torch.float64)
-        texts = encode_examples(backbone, [("the cat", "sat . !"), ("moon", "the dog ran")])
+        texts = encode_examples(backbone, [SFTRow(1, "the cat", "sat . !"), SFTRow(2, "moon", "the dog ran")])
         return train_sft(backbone, Adapters(backbone), texts, SFTConfig(lora_r=4, epochs=2))
 
     here, there = on_both(use_device, work)

@@ -11,7 +11,7 @@ from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.training.reward.trainer import train_reward
-from rlhf_lab.training.sft import SFTConfig, encode_examples, train_sft
+from rlhf_lab.training.sft import SFTConfig, SFTRow, encode_examples, train_sft
 
 
 class Marker:
@@ -61,7 +61,7 @@ def pretraining_text(folder):
 
 def supervised(folder):
     backbone = tiny_models.load(folder)
-    examples = encode_examples(backbone, [("the cat", "sat . !"), ("a dog", "saw the moon ."), ("the king", "sat .")])
+    examples = encode_examples(backbone, [SFTRow(1, "the cat", "sat . !"), SFTRow(2, "a dog", "saw the moon ."), SFTRow(3, "the king", "sat .")])
     train_sft(backbone, Adapters(backbone), examples, SFTConfig(lora_r=4, epochs=2, micro_batch=1))
 
 

@@ -7,6 +7,7 @@ import torch
 from support import tiny_models
 
 from rlhf_lab.cli.main import main
+from rlhf_lab.cli.sft import read_rows
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, ModelError, NotFiniteError, TrainingError
@@ -17,6 +18,7 @@ from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 from rlhf_lab.training.sft import (
     SFTConfig,
     SFTExample,
+    SFTRow,
     _epoch_batches,
     check_mergeable,
     encode_examples,
@@ -28,16 +30,20 @@ from rlhf_lab.training.sft import (
 PAIRS = [("the cat", "sat . !"), ("moon", "the dog ran"), ("the king and the frog", "sang so very old .")]
 
 
+def rows(pairs):
+    return [SFTRow(line, *pair) for line, pair in enumerate(pairs, 1)]
+
+
 def trained(folder, dtype=torch.float32, pairs=PAIRS, **settings):
     backbone = tiny_models.load(folder, dtype)
     adapters = Adapters(backbone)
-    losses = train_sft(backbone, adapters, encode_examples(backbone, pairs), SFTConfig(**({"lora_r": 4} | settings)))
+    losses = train_sft(backbone, adapters, encode_examples(backbone, rows(pairs)), SFTConfig(**({"lora_r": 4} | settings)))
     return backbone, adapters, losses
 
 
 def test_responses_get_a_stop_token_and_prompts_do_not(llama_folder):
     backbone = tiny_models.load(llama_folder)
-    assert encode_examples(backbone, PAIRS[:1]) == [
+    assert encode_examples(backbone, rows(PAIRS[:1])) == [
         SFTExample(tiny_models.ids("the cat"), [*tiny_models.ids("sat . !"), tiny_models.EOS])
     ]
 
@@ -45,7 +51,7 @@ def test_responses_get_a_stop_token_and_prompts_do_not(llama_folder):
 def test_loss_is_the_mean_over_the_response_tokens(gpt2_folder):
     """A row at a time, without padding: prompts are read, and only the responses are predicted, their end included."""
     backbone = tiny_models.load(gpt2_folder, torch.float64)
-    examples = encode_examples(backbone, PAIRS)
+    examples = encode_examples(backbone, rows(PAIRS))
     logprobs = torch.cat([tiny_models.teacher_forced(backbone, *example) for example in examples])
     assert len(logprobs) == 4 + 4 + 6
     actual = response_loss(backbone, make_batch(backbone, *zip(*examples, strict=True)))
@@ -74,7 +80,7 @@ def test_a_whole_fine_tuning_equals_a_plain_loop(gpt2_folder):
         "seed": 6,
     }
     backbone, actual, losses = trained(gpt2_folder, torch.float64, **settings)
-    examples, config = encode_examples(backbone, PAIRS), SFTConfig(**({"lora_r": 4} | settings))
+    examples, config = encode_examples(backbone, rows(PAIRS)), SFTConfig(**({"lora_r": 4} | settings))
     backbone = tiny_models.load(gpt2_folder, torch.float64)
     adapters = Adapters(backbone)
     adapters.add("sft", r=4, alpha=8, seed=derive_seed(6, "sft"), trainable=True)
@@ -107,7 +113,7 @@ def test_it_learns_the_examples_and_the_backbone_does_not_change(llama_folder):
     prompts = [backbone.encode_prompt(prompt) for prompt, _ in PAIRS]
     with adapters.using("sft"):
         sampled = sample(backbone, prompts, torch.full((3, 8), 0.5).double()).tokens
-    assert sampled == [example.response for example in encode_examples(backbone, PAIRS)]
+    assert sampled == [example.response for example in encode_examples(backbone, rows(PAIRS))]
 
 
 def test_every_epoch_has_a_new_order():
@@ -190,9 +196,9 @@ def test_bad_examples_are_refused(llama_folder):
     with pytest.raises(TrainingError, match="no examples"):
         train_sft(backbone, Adapters(backbone), [], SFTConfig())
     with pytest.raises(ModelError, match="does not fit the model's context"):
-        trained(llama_folder, pairs=[("the cat", "sat " * 60)])
+        train_sft(backbone, Adapters(backbone), [SFTExample([1], [2] * 70)], SFTConfig())
     backbone.model.get_output_embeddings().weight.data.fill_(float("nan"))
-    examples = encode_examples(backbone, PAIRS)
+    examples = encode_examples(backbone, rows(PAIRS))
     with pytest.raises(NotFiniteError, match="supervised start became NaN"):
         train_sft(backbone, Adapters(backbone), examples, SFTConfig())
 
@@ -212,14 +218,61 @@ def test_command_line(llama_folder, tmp_path, capsys, monkeypatch):
     assert "is not empty" in json.loads(capsys.readouterr().out)["error"]
 
 
-def test_bad_lines_are_refused(tmp_path):
-    from rlhf_lab.cli.sft import read_pairs
+def write_lines(path, pairs, end="\n"):
+    lines = [json.dumps({"prompt": prompt, "response": text}, ensure_ascii=False) for prompt, text in pairs]
+    path.write_bytes("".join(line + end for line in lines).encode())
 
+
+def test_every_row_is_checked_before_the_training(llama_folder, tmp_path, capsys, monkeypatch):
+    """The context has 48 tokens: "the cat" and 45 words with the stop token are exactly these. Line 3 is empty."""
+    monkeypatch.setattr("rlhf_lab.cli.sft.train_sft", lambda *_, **__: pytest.fail("it trained"))
+    data = tmp_path / "data.jsonl"
+    fits, too_long = ("the cat", "sat " * 45), ("the cat", "sat " * 46)
+    backbone = tiny_models.load(llama_folder)
+    assert backbone.context_length == 48
+    assert sum(map(len, encode_examples(backbone, rows([fits]))[0])) == 48
+    pairs = [fits, too_long, fits, too_long, fits, ("moon", backbone.tokenizer.eos_token)]
+    write_lines(data, pairs)
+    lines = data.read_bytes().split(b"\n")
+    data.write_bytes(b"\n".join([*lines[:2], b"", *lines[3:]]))
+    command = ["sft", "--model", str(llama_folder), "--data", str(data), "--out", str(tmp_path / "out")]
+    assert main(command) == 1
+    error = " ".join(capsys.readouterr().err.split())
+    assert "3 examples of 5 cannot be used. line 2, 4: longer than the model's context of 48 tokens" in error
+    assert "line 6: the response has only stop tokens" in error
+
+
+def test_a_prompt_that_the_model_refuses_is_named(llama_folder, monkeypatch):
+    backbone = tiny_models.load(llama_folder)
+
+    def refuse(text):
+        raise ModelError(f"no prompt {text}.")
+
+    monkeypatch.setattr(backbone, "encode_prompt", refuse)
+    with pytest.raises(TrainingError, match=r"1 example of 1 cannot be used\. line 7: no prompt moon\. Shorten"):
+        encode_examples(backbone, [SFTRow(7, "moon", "sat")])
+
+
+def test_bad_lines_are_refused(tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text(
         '{"prompt": "a", "response": "b"}\nnot json\n{"prompt": "a"}\n[]\n{"prompt": "a", "response": " "}\n'
     )
     with pytest.raises(ConfigError, match=r"4 lines of bad.jsonl cannot be used: 2, 3, 4, 5\. Each needs"):
-        read_pairs(path)
+        read_rows(path)
+    path.write_text('{"prompt": "a", "response": "\\ud800"}\n' * 7)
+    with pytest.raises(ConfigError, match=r"7 lines of bad.jsonl cannot be used: 1, 2, 3, 4, 5, …\. Each"):
+        read_rows(path)
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_pairs(tmp_path / "missing.jsonl")
+        read_rows(tmp_path / "missing.jsonl")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_line_separators_within_a_text_end_no_line(tmp_path, end):
+    """JSON escapes neither of these, and Python's splitlines splits at all of them."""
+    path, marks = tmp_path / "data.jsonl", "\u2028\u2029\x85"
+    write_lines(path, [("a", f"b{marks}c"), (f"{marks}d", "e")], end)
+    assert read_rows(path) == [SFTRow(1, "a", f"b{marks}c"), SFTRow(2, f"{marks}d", "e")]
+    path.write_bytes(path.read_bytes() + b"{}")
+    with pytest.raises(ConfigError, match=r"1 line of data.jsonl cannot be used: 3\."):
+        read_rows(path)

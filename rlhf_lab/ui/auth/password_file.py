@@ -12,6 +12,7 @@ from rlhf_lab.common import passwords
 from rlhf_lab.common.person_names import has_invisible, normalize_name
 from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.records import Role
+from rlhf_lab.common.text import split_lines
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, OPERATOR_NAME, RESERVED_PREFIXES
 
@@ -39,7 +40,7 @@ def read_password_file(path: Path) -> dict[str, PasswordEntry]:
             f"The file {path} cannot be read ({error}). It needs one line NAME:PASSWORD per person."
         ) from error
     entries = dict[str, PasswordEntry]()
-    for line_number, line in enumerate(text.splitlines(), 1):
+    for line_number, line in enumerate(split_lines(text), 1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
