@@ -45,9 +45,7 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     save_merged(backbone, adapters, "sft", args.out)
     result = {"examples": len(rows), "updates": len(losses), "first_loss": losses[0], "last_loss": losses[-1]}
-    text = (
-        f"{pluralize(len(rows), 'example')}, loss {losses[0]:.3f} → {losses[-1]:.3f}; use it with --model {args.out}"
-    )
+    text = f"{pluralize(len(rows), 'example')}, loss {losses[0]:.3f} → {losses[-1]:.3f}; use it with --model {args.out}"
     print_result(args, result | {"model": str(args.out)}, text)
     return 0
 

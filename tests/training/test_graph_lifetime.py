@@ -61,7 +61,8 @@ def pretraining_text(folder):
 
 def supervised(folder):
     backbone = tiny_models.load(folder)
-    examples = encode_examples(backbone, [SFTRow(1, "the cat", "sat . !"), SFTRow(2, "a dog", "saw the moon ."), SFTRow(3, "the king", "sat .")])
+    pairs = [("the cat", "sat . !"), ("a dog", "saw the moon ."), ("the king", "sat .")]
+    examples = encode_examples(backbone, [SFTRow(0, *pair) for pair in pairs])
     train_sft(backbone, Adapters(backbone), examples, SFTConfig(lora_r=4, epochs=2, micro_batch=1))
 
 

@@ -37,7 +37,9 @@ def rows(pairs):
 def trained(folder, dtype=torch.float32, pairs=PAIRS, **settings):
     backbone = tiny_models.load(folder, dtype)
     adapters = Adapters(backbone)
-    losses = train_sft(backbone, adapters, encode_examples(backbone, rows(pairs)), SFTConfig(**({"lora_r": 4} | settings)))
+    losses = train_sft(
+        backbone, adapters, encode_examples(backbone, rows(pairs)), SFTConfig(**({"lora_r": 4} | settings))
+    )
     return backbone, adapters, losses
 
 
