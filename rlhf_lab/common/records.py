@@ -218,17 +218,17 @@ class RewardModelRow:
 
 @dataclass(frozen=True)
 class RewardPredictionStats:
-    """How many of the `decided` votes were predicted correctly (`right`). low, high: 95 % interval of the fraction,
-    clustered by pair.
+    """How many of the `decided` votes were predicted correctly (`right`; equal scores count half). low, high: 95 % interval of
+    the fraction, clustered by pair.
 
     chosen_…: the same for votes on actively selected pairs (`config.labelling.is_actively_selected`), counted separately.
     """
 
-    right: int
+    right: float
     decided: int
     low: float
     high: float
-    chosen_right: int = 0
+    chosen_right: float = 0.0
     chosen_decided: int = 0
 
 

@@ -3,15 +3,27 @@
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from statistics import fmean, stdev
+from typing import Any, TypeVar
 
 from rlhf_lab.errors import ConfigError
+
+T = TypeVar("T")
 
 #: With fewer clusters no interval is computed, because it would be too wide to be useful (docs/DECISIONS.md).
 MIN_CLUSTERS = 5
 _FIRST_QUANTILES = (math.inf, 12.706, 4.303, 3.182)
 
 
-def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
+def hit(difference: T) -> T:
+    """Whether a prediction is right, from the predicted score of the chosen text minus that of the other: 1 above 0, 0 below,
+    and ½ for equal scores, which are no prediction. difference: a float, or a numpy array or tensor of any shape.
+    """
+    value: Any = difference
+    result: T = (value > 0) + 0.5 * (value == 0)
+    return result
+
+
+def wilson_interval(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
     """The Wilson score interval for the proportion `successes` / `n`; z = 1.96 for 95 % confidence.
 
     Returns:
@@ -29,7 +41,7 @@ def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, flo
     return _wilson(successes / n, n, z)
 
 
-def clustered_interval(clusters: Iterable[tuple[int, int]]) -> tuple[float, float] | None:
+def clustered_interval(clusters: Iterable[tuple[float, int]]) -> tuple[float, float] | None:
     """A 95 % interval for a proportion whose trials are correlated within clusters, such as several people's answers to a pair.
 
     clusters: (successes, trials) of each; clusters without trials are ignored.
@@ -61,16 +73,16 @@ def clustered_interval(clusters: Iterable[tuple[int, int]]) -> tuple[float, floa
     return _wilson(share, effective_trials, student_t(m - 1))
 
 
-def grouped_interval(hits: Iterable[tuple[Hashable, bool]]) -> tuple[float, float]:
+def grouped_interval(hits: Iterable[tuple[Hashable, float]]) -> tuple[float, float]:
     """A 95 % interval for a share of hits that are correlated within groups, such as predictions about one prompt.
 
-    hits: (group, whether it is a hit) of each trial. The interval is `clustered_interval`; with fewer than MIN_CLUSTERS groups,
+    hits: (group, `hit`) of each trial. The interval is `clustered_interval`; with fewer than MIN_CLUSTERS groups,
     Wilson's interval of the share for one trial per group; (0.0, 1.0) without trials.
     """
-    counts: dict[Hashable, tuple[int, int]] = {}
-    for group, hit in hits:
+    counts: dict[Hashable, tuple[float, int]] = {}
+    for group, value in hits:
         successes, trials = counts.get(group, (0, 0))
-        counts[group] = (successes + hit, trials + 1)
+        counts[group] = (successes + value, trials + 1)
     interval = clustered_interval(counts.values())
     if interval is not None:
         return interval

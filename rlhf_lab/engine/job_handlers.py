@@ -19,11 +19,10 @@ from rlhf_lab.common.enums import Source
 from rlhf_lab.common.paths import REWARD_MODELS_FOLDER
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow
-from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.reward import MAX_SCORED_PAIRS, REFERENCE_SAMPLES, RewardConfig
 from rlhf_lab.engine.completions import reference_samples
 from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
-from rlhf_lab.engine.label_preparation import check_has_labels, prepare_labels
+from rlhf_lab.engine.label_preparation import check_has_labels, label_note, prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs, score_pairs
 from rlhf_lab.engine.text_features import NEW_TEXTS_BUDGET_S, FeatureBackfill
@@ -123,7 +122,7 @@ def train_reward_model(
             "seconds": time.monotonic() - start_time,
             "source": request.source.value,
             "cut": fitted.truncated_count,
-            "note": _label_note(fitted.truncated_count, fitted.report.indistinguishable),
+            "note": label_note(fitted.truncated_count, fitted.report.indistinguishable),
         }
         if request.annotators or request.weights:
             report |= {"annotators": request.annotators, "weights": request.weights or {}}
@@ -177,7 +176,7 @@ def fit_reward_model(
     check_has_labels(model_cache.db, project.id, label_snapshot, request.annotators)
     labels, truncated_count = prepare_labels(model_cache.db, label_snapshot, backbone, request.weights or {})
     sampling_share = _sampling_share(model_cache.speed, request.config, len(labels))
-    reporter = _FitProgressReporter(report_progress, _label_note(truncated_count), sampling_share)
+    reporter = _FitProgressReporter(report_progress, label_note(truncated_count), sampling_share)
     model, report, config = _fit_with_oom_retry(model_cache, project, labels, request.config, reporter, on_progress)
     pairs = distributed.broadcast(unjudged_pairs(model_cache.db, project.id, MAX_SCORED_PAIRS))
     scores = score_pairs(model, pairs, on_progress)
@@ -222,20 +221,6 @@ def _fit_with_oom_retry(
         config = config.replace(batch_size=max(1, min(config.batch_size, len(labels)) // 2))
         reporter.restart(f"out of memory; restarted with batch_size {config.batch_size}")
         free_memory(adapters.backbone)
-
-
-def _label_note(truncated_count: int, indistinguishable_count: int = 0) -> str:
-    """A note about truncated and omitted labels; "" if all were used unchanged."""
-    notes = []
-    if truncated_count:
-        notes.append(f"{_labels_are(truncated_count)} longer than the model reads, and truncated")
-    if indistinguishable_count:
-        notes.append(f"{_labels_are(indistinguishable_count)} left out: the model reads the same tokens for both texts")
-    return "; ".join(notes)
-
-
-def _labels_are(count: int) -> str:
-    return f"{pluralize(count, 'label')} {'is' if count == 1 else 'are'}"
 
 
 def _sampling_share(speed: ModelSpeed, config: RewardConfig, labels: int) -> float:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from rlhf_lab.common.chat_format import chat_of_prompt, prompt_of_chat
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Comparison, LabelSnapshot
+from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError, LabelError
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.store.database import Database
@@ -67,6 +68,20 @@ def prepare_labels(
     truncated = [_truncate(backbone, c) for c in labels]
     truncated_count = sum(new is not old for new, old in zip(truncated, labels, strict=True))
     return PreparedLabels(truncated, truncated_count)
+
+
+def label_note(truncated_count: int, indistinguishable_count: int = 0) -> str:
+    """A note about truncated and omitted labels; "" if all were used unchanged."""
+    notes = []
+    if truncated_count:
+        notes.append(f"{_labels_are(truncated_count)} longer than the model reads, and truncated")
+    if indistinguishable_count:
+        notes.append(f"{_labels_are(indistinguishable_count)} left out: the model reads the same tokens for both texts")
+    return "; ".join(notes)
+
+
+def _labels_are(count: int) -> str:
+    return f"{pluralize(count, 'label')} {'is' if count == 1 else 'are'}"
 
 
 def _truncate(backbone: Backbone, label: Comparison) -> Comparison:

@@ -18,12 +18,12 @@ from typing import NoReturn
 from rlhf_lab.common.enums import LABEL_ALGORITHMS, EventKind, RunStatus
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
 from rlhf_lab.common.progress import ProgressCallback, no_progress
-from rlhf_lab.common.records import Comparison, LabelSnapshot, Run, RunEvent, StepResult
+from rlhf_lab.common.records import LabelSnapshot, Run, RunEvent, StepResult
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.embedded_model.corpus import generate_documents
 from rlhf_lab.engine.error_messages import explain_distributed_error
 from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
-from rlhf_lab.engine.label_preparation import prepare_labels
+from rlhf_lab.engine.label_preparation import PreparedLabels, label_note, prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.engine.run_events import effective_events, last_per_setting, setting_key
@@ -123,8 +123,7 @@ class PolicyRun:
             prompts_that_fit(backbone, prompts(db, project.id, split), self.config.max_new_tokens)
             for split in ("train", "eval")
         )
-        if self.distributed.is_main_process and train_prompts.too_long_count and not events(db, self.run.id):
-            self._note(train_prompts.message, 0)
+        labels = self._labels(backbone) if self.config.algorithm in LABEL_ALGORITHMS else PreparedLabels([], 0)
         task = PolicyTask(
             prompts=[prompt.text for prompt in train_prompts.prompts],
             scorer=self._scorer(backbone, self.run.reward_model_id),
@@ -132,14 +131,20 @@ class PolicyRun:
             eval_prompts=[prompt.text for prompt in eval_prompts.prompts],
             gold=load_judge(judge).score if judge else None,
             ptx_texts=self._pretraining_texts() if self.config.ptx_coef > 0 else (),
-            labels=self._labels(backbone) if self.config.algorithm in LABEL_ALGORITHMS else (),
+            labels=labels.labels,
         )
-        return (OfflineTrainer if self.config.is_offline else PolicyTrainer)(
+        trainer = (OfflineTrainer if self.config.is_offline else PolicyTrainer)(
             backbone, adapters, task, self.config, adapter=POLICY_SLOT, on_progress=self.on_progress,
             distributed=self.distributed,
         )  # fmt: skip
+        if self.distributed.is_main_process and not events(db, self.run.id):
+            indistinguishable = trainer.indistinguishable if isinstance(trainer, OfflineTrainer) else 0
+            for message in (train_prompts.message, label_note(labels.truncated_count, indistinguishable)):
+                if message:
+                    self._note(message, 0)
+        return trainer
 
-    def _labels(self, backbone: Backbone) -> list[Comparison]:
+    def _labels(self, backbone: Backbone) -> PreparedLabels:
         """The labels of the run's reward model, with the same annotator weights; without a reward model the run's own labels."""
         db, weights = self.model_cache.db, dict[str, int]()
         if self.run.reward_model_id is None:
@@ -147,7 +152,7 @@ class PolicyRun:
         else:
             row = get_reward_model(db, self.run.reward_model_id)
             snapshot, weights = row.snapshot, row.report.get("weights") or {}
-        return prepare_labels(db, snapshot, backbone, weights).labels
+        return prepare_labels(db, snapshot, backbone, weights)
 
     def _scorer(self, backbone: Backbone, reward_model_id: int | None) -> Scorer | None:
         """The reward model, or the weighted sum of the run's reward terms; None if a run of dpo or sft has neither."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Pair, Vote
-from rlhf_lab.common.stats import grouped_interval
+from rlhf_lab.common.stats import grouped_interval, hit
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.core.preference_fit import (
     DualFit,
@@ -46,6 +46,9 @@ MIN_DECIDED = 6  # labels that prefer one text; with fewer nothing is fitted
 REFERENCE_TEXTS = 128  # scores are standardised to mean 0 and standard deviation 1 on these texts
 MIN_REFERENCE_TEXTS = 8
 MIN_SPREAD = 1e-6  # smallest usable standard deviation of their raw scores; below it, labels cancel out up to rounding
+#: Square distance of two texts, whose mean is about 2. Below it they have the same tokens up to the context, and differ by the
+#: rounding of the stored features: such a label is left out, as in `training/label_tokens.py`.
+MIN_DISTANCE = 1e-6
 MAX_QUICK_LABELS = 100  # up to here the ridge is chosen at every fit; above, after the figures are shown,
 RIDGE_INTERVAL = 25  # when the number of labels has changed by at least this many and by a quarter
 LOADED_PAIRS = 64  # pairs whose features are loaded at once
@@ -62,7 +65,8 @@ class InstantFigures:
     """Figures about the labels of a project and the accuracy of the head.
 
     labels: number of labels learnt from. decided: those that prefer one text. waiting: labels whose texts have no features yet.
-    right: decided labels that are predicted correctly by a head fitted without the labels of the same prompt. low, high: 95 %
+    right: decided labels that are predicted correctly by a head fitted without the labels of the same prompt; equal scores count
+    half. low, high: 95 %
     confidence interval of right / decided. These three are None if there are fewer than MIN_DECIDED decided labels.
     """
 
@@ -71,7 +75,7 @@ class InstantFigures:
     labels: int = 0
     decided: int = 0
     waiting: int = 0
-    right: int | None = None
+    right: float | None = None
     low: float | None = None
     high: float | None = None
 
@@ -214,12 +218,15 @@ class InstantModel:
             texts = load_features(self.db, [text_id for pair_id in chunk for text_id in new_pairs[pair_id]])
             complete = [i for i in chunk if all(text_id in texts for text_id in new_pairs[i])]
             usable = [i for i in complete if all(self._is_usable(texts[text_id]) for text_id in new_pairs[i])]
-            self._unusable_pairs |= set(complete) - set(usable)
             if usable:
                 first, second = (
                     np.stack([texts[new_pairs[i][side]].vector for i in usable]).astype(np.float32) for side in (0, 1)
                 )
-                self._pairs.add(usable, self._scaler(first - second))
+                differences = self._scaler(first - second)
+                differ = np.square(differences).sum(1) > MIN_DISTANCE
+                usable = [i for i, is_kept in zip(usable, differ.tolist(), strict=True) if is_kept]
+                self._pairs.add(usable, differences[differ])
+            self._unusable_pairs |= set(complete) - set(usable)
         return [label for label in labels if label.pair_id in self._pairs.index_by_pair]
 
     def _learn(self, labels: list[PairLabel]) -> None:
@@ -262,14 +269,14 @@ class InstantModel:
         if self._fit is None:
             return figures
         gram, targets, groups = self._training_data(self._labels)
-        hits = held_out_scores(gram, self._fit, groups) > 0
+        hits = hit(held_out_scores(gram, self._fit, groups))
         decided = [
-            (group, hit)
-            for group, hit, tie in zip(groups, hits.tolist(), targets.ties.tolist(), strict=True)
+            (group, value)
+            for group, value, tie in zip(groups, hits.tolist(), targets.ties.tolist(), strict=True)
             if not tie
         ]
         low, high = grouped_interval(decided)
-        return replace(figures, right=sum(hit for _, hit in decided), low=low, high=high)
+        return replace(figures, right=sum(value for _, value in decided), low=low, high=high)
 
 
 class InstantReward:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Pair, RewardPredictionStats
-from rlhf_lab.common.stats import grouped_interval
+from rlhf_lab.common.stats import grouped_interval, hit
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import newest_pairs
@@ -43,8 +43,9 @@ def prediction_accuracy(db: Database, project_id: int, source: Source) -> Reward
     """How often reward models predicted a vote correctly.
 
     Counts the live, decided votes of `source` for which the newest reward model at the time of the vote (trained on labels of the
-    same source) had scored both sides and was not trained on the pair. A prediction is correct if the chosen side has a strictly
-    higher score. Votes on actively selected pairs are counted separately, because such pairs are harder than others.
+    same source) had scored both sides and was not trained on the pair. A prediction is correct if the chosen side has the higher
+    score, and half correct if the scores are equal (`hit`). Votes on actively selected pairs are counted separately, because
+    such pairs are harder than others.
     """
     models = [model for model in reversed(list_reward_models(db, project_id)) if model.source is source]
     models.sort(key=lambda model: model.created_at)
@@ -52,7 +53,7 @@ def prediction_accuracy(db: Database, project_id: int, source: Source) -> Reward
     first_won = votes.choice == code(Choice.FIRST)
     decided = np.flatnonzero(votes.labels_of(source) & (first_won | (votes.choice == code(Choice.SECOND))))
     model_index = np.searchsorted([model.created_at for model in models], votes.created_at[decided]) - 1
-    hits: tuple[list[tuple[int, bool]], ...] = ([], [])  # (pair, is right), by whether the pair was actively selected
+    hits: tuple[list[tuple[int, float]], ...] = ([], [])  # (pair, `hit`), by whether the pair was actively selected
     with db.read() as conn:
         for index, model in enumerate(models):
             rows = decided[model_index == index]
@@ -62,7 +63,7 @@ def prediction_accuracy(db: Database, project_id: int, source: Source) -> Reward
             scores = _scores_of(conn, model.id, sorted({*sides[0], *sides[1]}))
             first, second = (np.array([scores.get(i, math.nan) for i in side], np.float64) for side in sides)
             is_scored = np.array([i in scores and j in scores for i, j in zip(*sides, strict=True)], np.bool_)
-            is_right = np.where(first_won[rows], (first > second)[pair_of_row], (second > first)[pair_of_row])
+            is_right = np.where(first_won[rows], hit(first - second)[pair_of_row], hit(second - first)[pair_of_row])
             for selected in (False, True):
                 counted = is_scored[pair_of_row] & (votes.actively_selected[votes.pair[rows]] == selected)
                 hits[selected].extend(zip(votes.pair[rows][counted].tolist(), is_right[counted].tolist(), strict=True))

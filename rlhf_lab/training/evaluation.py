@@ -11,7 +11,7 @@ import torch
 
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.seeding import derive_seed
-from rlhf_lab.common.stats import mean_interval, wilson_interval
+from rlhf_lab.common.stats import hit, mean_interval, wilson_interval
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.sampling.sampler import sample, uniforms
 from rlhf_lab.training.policy.rollout import PolicyModel, sequence_log_ratios
@@ -64,7 +64,7 @@ def ranking_accuracy(
     gold: Sequence[tuple[float, float]], scores: Sequence[tuple[float, float]], max_pairs: int
 ) -> Accuracy:
     """Accuracy of scores against gold scores on the first `max_pairs` pairs that the judge does not tie."""
-    correct = decided = ties = 0
+    correct, decided, ties = 0.0, 0, 0
     for (gold_a, gold_b), (score_a, score_b) in zip(gold, scores, strict=True):
         if decided == max_pairs:
             break
@@ -72,7 +72,7 @@ def ranking_accuracy(
             ties += 1
             continue
         decided += 1
-        correct += (gold_a > gold_b) == (score_a > score_b) and score_a != score_b
+        correct += hit(score_a - score_b if gold_a > gold_b else score_b - score_a)
     low, high = wilson_interval(correct, decided)
     return Accuracy(correct / decided if decided else math.nan, low, high, decided, ties / max(1, ties + decided))
 

@@ -3,9 +3,11 @@
 import math
 import random
 
+import numpy as np
 import pytest
 
 from rlhf_lab.common import stats
+from rlhf_lab.common.stats import hit
 from rlhf_lab.errors import ConfigError
 
 
@@ -154,3 +156,9 @@ def test_mean_interval_has_its_coverage():
     rng = random.Random(0)
     draws = [stats.mean_interval([rng.gauss(2, 3) for _ in range(6)]) for _ in range(4000)]
     assert sum(low <= 2 <= high for low, high in draws) / 4000 == pytest.approx(0.95, abs=0.01)
+
+
+def test_equal_scores_are_half_right():
+    """Of numbers and of arrays."""
+    assert [hit(difference) for difference in (0.3, -0.3, 0.0)] == [1.0, 0.0, 0.5]
+    assert hit(np.array([[2.0, -1.0], [0.0, math.nan]])).tolist() == [[1.0, 0.0], [0.5, 0.0]]

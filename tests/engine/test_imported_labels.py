@@ -6,15 +6,17 @@ import json
 import pytest
 from support_worker import REWARD
 
-from rlhf_lab.common.enums import JobKind, JobStatus, Source
+from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, Source
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.engine.label_preparation import _shorten_prompt, check_annotator_weights, prepare_labels
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.writer import ImportTarget, save_import
 from rlhf_lab.models.backbone import load_backbone
-from rlhf_lab.store.label_snapshots import annotator_per_vote, snapshot_labels
+from rlhf_lab.store.label_snapshots import annotator_per_vote, current_labels, snapshot_labels
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_models import latest_reward_model
+from rlhf_lab.store.runs import create_run, events
 
 LONG = "the cat sat on the moon " * 60
 
@@ -90,6 +92,13 @@ def test_pairs_that_differ_only_beyond_the_context_are_left_out_and_reported(fre
         "2 labels are left out: the model reads the same tokens for both texts"
     )
     assert (job.result["note"], report["note"]) == (note, note)
+    config = PolicyConfig.for_algorithm(
+        "dpo", steps=1, batch_size=2, micro_batch=2, max_new_tokens=4, lora_r=2, sample_count=1, label_batch=2
+    )
+    labels = {"labels": dataclasses.asdict(current_labels(fresh.db, fresh.project.id))}
+    run = create_run(fresh.db, fresh.project.id, None, "dpo", config=config.to_dict(), manifest=labels, total_steps=1)
+    assert fresh.train(run.id).status is JobStatus.DONE
+    assert note in [event.payload["words"] for event in events(fresh.db, run.id) if event.kind is EventKind.NOTE]
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,25 @@ def test_labels_wait_for_features_and_texts_without_usable_ones_are_left_out(db,
     assert model.predict(p[9]) is model.predict(p[10]) is None
 
 
+def test_labels_on_equal_texts_are_left_out(db, project, texts):
+    """Equal up to the rounding of their stored features, they say nothing; the accuracy is that of the others."""
+    pairs = texts.pairs(8)
+    for pair in pairs:
+        texts.vote(pair)
+    model = InstantModel(db, project.id)
+    model.update()
+    for pair in texts.pairs(3, prompt=30):
+        vector = texts.vectors[pair.first.id].copy()
+        vector[3] = np.nextafter(vector[3], np.float16(9))
+        texts.vectors[pair.second.id] = vector
+        texts.store(pair.second.id)
+        texts.vote(pair, Choice.SECOND)
+    fresh = InstantModel(db, project.id)
+    fresh.update()
+    assert fresh.figures.decided == 8
+    assert fresh.figures == model.figures
+
+
 def test_people_count_and_simulated_labels_only_without_them(db, project, texts):
     model, p = InstantModel(db, project.id), texts.pairs(20)
     for pair in p[:8]:
@@ -229,7 +248,7 @@ def test_labels_on_one_prompt_are_held_out_together(db, project, texts, fixed_ri
     figures = model.figures
     assert figures.decided == 36
     assert figures.right <= 27
-    right_pairs = figures.right // 3  # the three labels of a pair are predicted alike, so they count as one
+    right_pairs = int(figures.right) // 3  # the three labels of a pair are predicted alike, so they count as one
     assert (figures.low, figures.high) == clustered_interval([(3, 3)] * right_pairs + [(0, 3)] * (12 - right_pairs))
 
 

@@ -253,7 +253,7 @@ MUTANTS = [
            "core/test_direct_preference.py::test_values_worked_by_hand"),
     Mutant("training/offline/updates.py", "dpo without a reference", "logprobs.view(2, -1).T - reference", "logprobs.view(2, -1).T",
            "training/test_offline.py::test_dpo_starts_at_the_reference"),
-    Mutant("training/offline/updates.py", "the loss of a micro-batch counts as that of the whole", "* (weight * len(rows) / total_weight)", "* 1.0",
+    Mutant("training/offline/updates.py", "the loss of a micro-batch counts as that of the whole", "* (weight * len(rows) / pair_count)", "* 1.0",
            "training/test_offline.py::test_dpo_follows_the_gradient_of_its_formula"),
     Mutant("training/offline/trainer.py", "the worst candidate kept", "rewards.argmax(1)", "rewards.argmin(1)",
            "training/test_offline.py::test_the_best_candidate_is_kept"),

@@ -77,8 +77,8 @@ def test_prediction_accuracy_by_hand(db: Database, project: Project, make_pairs:
     assert (actual.right, actual.decided) == (2, 3)
     # Wilson by hand, z = 1.96, 2 of 3: 0.2077 to 0.9385
     assert (actual.low, actual.high) == pytest.approx((0.2077, 0.9385), abs=5e-4)
-    simulated = prediction_accuracy(db, project.id, SIMULATED)  # equal scores are not right
-    assert (simulated.right, simulated.decided) == (0, 1)
+    simulated = prediction_accuracy(db, project.id, SIMULATED)  # equal scores are half right
+    assert (simulated.right, simulated.decided) == (0.5, 1)
 
 
 def test_votes_of_several_people_on_a_pair_are_a_cluster(db: Database, project: Project, make_pairs: Callable) -> None:

@@ -29,14 +29,14 @@ from rlhf_lab.training.policy.rollout import PolicyModel
 
 
 def test_ranking_accuracy_by_hand():
-    """Pairs: right, tie of the judge, wrong, right, undecided by the model (wrong), and one beyond the limit."""
+    """Pairs: right, tie of the judge, wrong, right, undecided by the model (half), and one beyond the limit."""
     gold = [(1, 0), (2, 2), (0, 1), (0, 3), (4, 5), (1, 0)]
     scores = [(9, 1), (1, 0), (1, 0), (-1, 2), (3, 3), (1, 0)]
     actual = ranking_accuracy(gold, scores, max_pairs=4)
-    assert (actual.value, actual.pairs, actual.tie_share) == (0.5, 4, 0.2)
-    assert (actual.low, actual.high) == (pytest.approx(0.1500, abs=1e-4), pytest.approx(0.8500, abs=1e-4))
+    assert (actual.value, actual.pairs, actual.tie_share) == (0.625, 4, 0.2)
+    assert (actual.low, actual.high) == (pytest.approx(0.2194, abs=1e-4), pytest.approx(0.9081, abs=1e-4))
     everything = ranking_accuracy(gold, scores, max_pairs=99)
-    assert (everything.value, everything.pairs, everything.tie_share) == (0.6, 5, 1 / 6)
+    assert (everything.value, everything.pairs, everything.tie_share) == (0.7, 5, 1 / 6)
 
 
 def test_ranking_accuracy_with_only_ties():

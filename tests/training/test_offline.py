@@ -103,6 +103,62 @@ def test_the_weight_of_a_label_multiplies_its_loss(gpt2_folder, unapplied, monke
         torch.testing.assert_close(actual, exact, rtol=1e-6, atol=1e-10)
 
 
+@pytest.mark.parametrize("algorithm", ["dpo", "sft"])
+def test_a_label_alone_in_its_update_keeps_its_weight(gpt2_folder, unapplied, monkeypatch, algorithm):
+    """Beside labels of weight 1, one of weight 0.01 has 0.01 of their mean effect; one of weight 0 has none.
+
+    dpo: the mean weight of the 7 labels (one counts twice) is 6.01 / 7. sft: 6 texts of 4, 3, 4, 5, 4 and 4 tokens, the mean
+    over tokens.
+    """
+    divisors = {"dpo": (6 + 0.01) / 7, "sft": (20 + 4 * 0.01) / 24}
+    gradient_of = {}
+    for weight in (1.0, 0.01, 0.0):
+        labels = [dataclasses.replace(tiny_models.LABELS[0], weight=weight), *tiny_models.LABELS[1:]]
+        monkeypatch.setattr(tiny_models, "LABELS", labels)
+        trainer = tiny_models.midway(gpt2_folder, algorithm, torch.float64, label_batch=1)
+        monkeypatch.setattr("rlhf_lab.training.offline.trainer.shuffled_indices", lambda *_: [0])
+        loss = trainer.update_on_texts()[f"loss/{algorithm}_avg"]
+        gradient_of[weight] = torch.cat([gradient.flatten() for gradient in gradients(trainer)])
+        assert math.isfinite(loss)
+    if algorithm == "sft":
+        assert [len(text.response) for text in trainer.texts] == [4, 3, 4, 5, 4, 4]
+    torch.testing.assert_close(gradient_of[0.01], gradient_of[1.0] * 0.01 / divisors[algorithm], rtol=1e-6, atol=1e-12)
+    assert float(gradient_of[1.0].abs().max()) > 1e-3
+    assert not gradient_of[0.0].any()
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "sft"])
+def test_labels_with_equal_tokens_are_left_out_and_counted(gpt2_folder, monkeypatch, algorithm):
+    """The model reads the same tokens for both texts, so nothing says which is better."""
+    labels = tiny_models.LABELS
+    blind = dataclasses.replace(labels[1], rejected_ids=labels[1].chosen_ids)
+    plain = tiny_models.learner(gpt2_folder, algorithm)
+    monkeypatch.setattr(tiny_models, "LABELS", [blind, *labels, dataclasses.replace(blind, tie=True, count=3)])
+    mixed = tiny_models.learner(gpt2_folder, algorithm)
+    assert (plain.indistinguishable, mixed.indistinguishable) == (0, 2)
+    assert (mixed.pairs, mixed.texts) == (plain.pairs, plain.texts)
+    monkeypatch.setattr(tiny_models, "LABELS", [blind, blind])
+    with pytest.raises(LabelError, match="in all 2 labels the two texts have the same tokens for this model"):
+        tiny_models.learner(gpt2_folder, algorithm)
+    weightless = dataclasses.replace(labels[0], weight=0.0)
+    monkeypatch.setattr(tiny_models, "LABELS", [blind, labels[4], weightless])
+    message = r"none of the 3 prefers a text \(1 have the same tokens in both texts, 1 have the weight 0\)"
+    with pytest.raises(LabelError, match=message):
+        tiny_models.learner(gpt2_folder, algorithm)
+
+
+def test_equal_implicit_rewards_are_half_right(gpt2_folder, unapplied, monkeypatch):
+    """Log-ratios of two pairs: equal ones, and a higher one of the chosen text."""
+    log_ratios = torch.tensor([[1.0, 1.0], [2.0, 1.0]])
+    monkeypatch.setattr(
+        "rlhf_lab.training.offline.updates._preference_backward", lambda *_: (torch.tensor(0.5), log_ratios)
+    )
+    trainer = tiny_models.learner(gpt2_folder, "dpo", beta=0.2)
+    metrics = preference_update(trainer.state, trainer.pairs[:2], log_ratios)
+    assert metrics["rewards/margins"] == pytest.approx(0.1)
+    assert metrics["rewards/accuracies"] == 0.75
+
+
 def test_dpo_starts_at_the_reference(llama_folder):
     """No margin, so the loss is log 2 and the KL is 0; the first step moves both."""
     first, second = tiny_models.run(tiny_models.learner(llama_folder, "dpo", sample_every=1), 2)

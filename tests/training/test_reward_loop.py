@@ -24,8 +24,8 @@ SETTINGS = {
 
 
 def mixed():
-    """A tie with a strength, a margin, a strength, a label that counts three times, one that counts less, plain ones; of
-    uneven lengths."""
+    """A tie with a strength, a margin, a strength, a label that counts three times, one that counts less, one that does not
+    count, a plain one; of uneven lengths."""
     labels = comparisons(7, seed=3)
     labels[0] = dataclasses.replace(labels[0], tie=True, strength=2.0)
     labels[1] = dataclasses.replace(labels[1], margin=0.7)
@@ -34,6 +34,7 @@ def mixed():
         labels[3], count=3, chosen_ids=(*tiny_models.ids("the old dog"), *labels[3].chosen_ids)
     )
     labels[4] = dataclasses.replace(labels[4], weight=0.25)
+    labels[5] = dataclasses.replace(labels[5], weight=0.0)
     return labels
 
 
@@ -72,10 +73,14 @@ def nats(model, label, config):
     return loss + config.centering * (chosen + rejected) ** 2 + config.score_l2 * squares
 
 
-@pytest.mark.parametrize(("pooling", "layers"), [("mean", "all"), ("last", "last")])
-def test_a_whole_training_equals_a_plain_loop(llama_folder, pooling, layers):
-    """Every update: order, weights of the labels, margins, penalties, clipping, decay, and the rate annealed to 0."""
-    config = RewardConfig(**SETTINGS, pooling=pooling, layers=layers, warm_start=False)
+@pytest.mark.parametrize(("pooling", "layers", "batch_size"), [("mean", "all", 3), ("last", "last", 1)])
+def test_a_whole_training_equals_a_plain_loop(llama_folder, pooling, layers, batch_size):
+    """Every update: order, weights of the labels, margins, penalties, clipping, decay, and the rate annealed to 0.
+
+    A label of weight 1/4 alone in its batch has a quarter of the loss of one with weight 1; the mean of count times weight is
+    (1 + 1 + 1 + 3 + 1/4 + 0 + 1) / 7 = 7.25 / 7.
+    """
+    config = RewardConfig(**SETTINGS | {"batch_size": batch_size}, pooling=pooling, layers=layers, warm_start=False)
     backbone, adapters = loaded(llama_folder)
     actual, report = train_reward(adapters, mixed(), reference_of(backbone), config)
     backbone, adapters = loaded(llama_folder)
@@ -88,12 +93,13 @@ def test_a_whole_training_equals_a_plain_loop(llama_folder, pooling, layers):
     generator, labels, losses = torch.Generator().manual_seed(derive_seed(4, "order", "all")), mixed(), []
     for _ in range(3):
         order = torch.randperm(7, generator=generator).tolist()
-        for batch in (order[:3], order[3:6], order[6:]):
+        for batch in [order[start : start + batch_size] for start in range(0, 7, batch_size)]:
             loss = sum(labels[i].count * labels[i].weight * nats(model, labels[i], config) for i in batch)
-            loss = loss / sum(labels[i].count * labels[i].weight for i in batch)
+            loss = loss / (len(batch) * 7.25 / 7)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 0.2)
-            optimiser.param_groups[0]["lr"] = 3e-3 * (9 - len(losses)) / 9
+            updates = 3 * math.ceil(7 / batch_size)
+            optimiser.param_groups[0]["lr"] = 3e-3 * (updates - len(losses)) / updates
             optimiser.step()
             optimiser.zero_grad()
             losses.append(float(loss.detach()))

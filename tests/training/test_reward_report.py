@@ -54,10 +54,10 @@ def test_calibration_error_weighs_bins_by_their_counts():
     assert expected_calibration_error([(0.6, 0.5, 1), (0.9, 0.5, 3)]) == pytest.approx((0.1 + 3 * 0.4) / 4)
 
 
-def test_a_probability_of_one_half_is_not_right():
+def test_a_probability_of_one_half_is_half_right():
     """p = 0.5 exactly: no choice was made."""
-    assert calibration([0.5]) == [(0.5, 0.0, 1)]
-    assert held_out_metrics(predictions(0.5, 0.6), [label()] * 2)["accuracy"] == 0.5
+    assert calibration([0.5]) == [(0.5, 0.5, 1)]
+    assert held_out_metrics(predictions(0.5, 0.6), [label()] * 2)["accuracy"] == 0.75
 
 
 def test_disagreements_are_the_worst_first_and_no_ties():

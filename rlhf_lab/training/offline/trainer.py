@@ -3,7 +3,7 @@
 dpo learns from label pairs. sft learns the chosen texts of the labels. rejection works in rounds: it samples several responses
 to each prompt, in the first round from the base and later from the current policy, and learns the response with the highest
 score. None of them uses the strength of a preference; the weight of a label multiplies its loss, as for reward models. dpo
-treats a tie as a pair with target 0.5; sft leaves ties out.
+treats a tie as a pair with target 0.5; sft leaves ties out. Labels whose two texts have the same tokens are left out.
 
 To make the methods comparable with those that learn from rollouts, the policy is measured on fresh samples before the first
 step and then every `sample_every` steps; nothing is learnt from these samples. With a KL budget, the update of such a step is
@@ -13,6 +13,7 @@ bring the policy back. dpo and sft need no scorer; without one, the metrics of t
 
 import time
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any, NoReturn
 
 import torch
@@ -22,7 +23,14 @@ from rlhf_lab.common.enums import LABEL_ALGORITHMS
 from rlhf_lab.common.records import StepResult
 from rlhf_lab.errors import ConfigError, LabelError, TrainingError
 from rlhf_lab.models.batch import Batch, make_batch
-from rlhf_lab.training.offline.updates import encode_labels, imitation_update, preference_update, reference_sums
+from rlhf_lab.training.label_tokens import same_tokens_error
+from rlhf_lab.training.offline.updates import (
+    LabelPair,
+    encode_labels,
+    imitation_update,
+    preference_update,
+    reference_sums,
+)
 from rlhf_lab.training.optimizers import set_lr
 from rlhf_lab.training.policy.batching import prompt_indices, shuffled_indices
 from rlhf_lab.training.policy.invariants import check_finite, check_metrics, check_scores
@@ -34,21 +42,38 @@ from rlhf_lab.training.policy.trainer import PolicyTrainer
 
 
 class OfflineTrainer(PolicyTrainer):
-    """A PolicyTrainer whose `run_step` learns from fixed texts. Raises LabelError if it needs labels and none prefers a text."""
+    """A PolicyTrainer whose `run_step` learns from fixed texts. Raises LabelError if it needs labels and none prefers a text.
+
+    indistinguishable: the number of labels that were left out because the model reads the same tokens for both texts.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         config = self.state.config
-        self.pairs = encode_labels(self.backbone, self.task.labels)
-        decided = [pair for pair in self.pairs if not pair.tie]
+        pairs, self.indistinguishable = encode_labels(self.backbone, self.task.labels)
+        decided = [pair for pair in pairs if not pair.tie]
+        if config.algorithm in LABEL_ALGORITHMS:
+            self._check_labels(decided)
+        # Weights relative to their mean: over the labels for dpo, and over the tokens for sft, as its loss.
+        weights = relative([pair.weight for pair in pairs])
+        self.pairs = [pair._replace(weight=weight) for pair, weight in zip(pairs, weights, strict=True)]
         self.texts = [ChosenText(pair.prompt, pair.chosen) for pair in decided]
-        self.text_weights = [pair.weight for pair in decided]
+        self.text_weights = relative([pair.weight for pair in decided], [len(pair.chosen) for pair in decided])
         self._reference: Tensor | None = None  # (N, 2), computed once
-        if config.algorithm in LABEL_ALGORITHMS and not self.texts:
-            raise LabelError(
-                f"{config.algorithm} learns from labels, and none of the {len(self.pairs)} prefers a text. "
-                "Label some pairs first."
-            )
+
+    def _check_labels(self, decided: list[LabelPair]) -> None:
+        """Raises LabelError unless a label with a weight above 0 prefers a text that the model can tell from the other."""
+        if any(pair.weight for pair in decided):
+            return
+        count = len(self.task.labels)
+        if self.indistinguishable == count > 0:
+            raise same_tokens_error(count)
+        reasons = {"have the same tokens in both texts": self.indistinguishable, "have the weight 0": len(decided)}
+        others = ", ".join(f"{number} {reason}" for reason, number in reasons.items() if number)
+        raise LabelError(
+            f"{self.state.config.algorithm} learns from labels, and none of the {count} prefers a text"
+            f"{f' ({others})' if others else ''}. Label some pairs first."
+        )
 
     def train_on_scored(self, *_: object) -> NoReturn:
         """Raises ConfigError: these methods do not learn from scored responses."""
@@ -182,6 +207,14 @@ class OfflineTrainer(PolicyTrainer):
             "rejection/rewards": float(rewards.mean()),
             "rejection/kept_rewards": float(rewards.amax(1).mean()),
         }
+
+
+def relative(weights: Sequence[float], sizes: Sequence[float] | None = None) -> list[float]:
+    """Weights over their mean. sizes: how often each counts in the mean; None: once. Raises ZeroDivisionError if all are 0."""
+    if not weights:
+        return []
+    mean = fmean(weights, sizes)
+    return [weight / mean for weight in weights]
 
 
 def best_texts(prompts: Sequence[list[int]], responses: Sequence[list[int]], rewards: Tensor) -> list[ChosenText]:

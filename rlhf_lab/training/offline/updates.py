@@ -7,16 +7,18 @@ import torch
 from torch import Tensor
 
 from rlhf_lab.common.records import Comparison
+from rlhf_lab.common.stats import hit
 from rlhf_lab.core.direct_preference import direct_preference_loss
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import Batch, make_batch
+from rlhf_lab.training.label_tokens import response_tokens
 from rlhf_lab.training.policy.rollout import PolicyModel, map_responses, response_logprobs
 from rlhf_lab.training.policy.train_state import ChosenText, TrainState
 from rlhf_lab.training.policy.update import apply_gradient
 
 
 class LabelPair(NamedTuple):
-    """Token ids of a label. tie: neither response was preferred; which one is `chosen` is then arbitrary. weight: > 0, the
+    """Token ids of a label. tie: neither response was preferred; which one is `chosen` is then arbitrary. weight: >= 0, the
     factor of the label's loss."""
 
     prompt: list[int]
@@ -30,19 +32,20 @@ class LabelPair(NamedTuple):
         return len(self.prompt) + max(len(self.chosen), len(self.rejected))
 
 
-def encode_labels(backbone: Backbone, labels: Sequence[Comparison]) -> list[LabelPair]:
-    """Labels as token ids, each repeated by its count, with its weight."""
-    return [
-        LabelPair(
-            backbone.encode_prompt(label.prompt),
-            list(label.chosen_ids) or backbone.encode_response(label.chosen),
-            list(label.rejected_ids) or backbone.encode_response(label.rejected),
-            label.tie,
-            label.weight,
-        )
-        for label in labels
-        for _ in range(label.count)
-    ]
+def encode_labels(backbone: Backbone, labels: Sequence[Comparison]) -> tuple[list[LabelPair], int]:
+    """Labels as token ids, each repeated by its count, with its weight; and the number of labels left out.
+
+    Left out are labels whose two responses have the same tokens (`response_tokens`).
+    """
+    pairs, left_out = [], 0
+    for label in labels:
+        chosen, rejected = response_tokens(backbone, label)
+        if chosen == rejected:
+            left_out += 1
+            continue
+        pair = LabelPair(backbone.encode_prompt(label.prompt), chosen, rejected, label.tie, label.weight)
+        pairs += [pair] * label.count
+    return pairs, left_out
 
 
 @torch.no_grad()
@@ -62,15 +65,16 @@ def reference_sums(state: TrainState, pairs: Sequence[LabelPair]) -> Tensor:
 def preference_update(state: TrainState, pairs: Sequence[LabelPair], reference: Tensor) -> dict[str, float]:
     """One update by direct preference optimization; returns the metrics, measured before the update.
 
-    reference: (N, 2), see `reference_sums`. The loss is the weighted mean of the pairs' losses. The reward metrics are
-    unweighted means over the decided pairs, and are left out if there are none.
+    reference: (N, 2), see `reference_sums`. The loss is the mean over the N pairs of their weighted losses; it is not divided by
+    the weights of these pairs, so that a weight has the same effect beside any other labels. The reward metrics are unweighted
+    means over the decided pairs, and are left out if there are none.
     """
-    config, beta, total_weight = state.config, state.kl_controller.value, sum(pair.weight for pair in pairs)
+    config, beta = state.config, state.kl_controller.value
     losses, margins, rewards = [], [], []
     for indices in _micro_batches([pair.tokens for pair in pairs], max(1, config.micro_batch // 2)):
         state.on_progress()
         chunk = [pairs[i] for i in indices]
-        loss, log_ratios = _preference_backward(state, chunk, reference[indices], total_weight)
+        loss, log_ratios = _preference_backward(state, chunk, reference[indices], len(pairs))
         losses.append(loss)
         decided = beta * log_ratios[[not pair.tie for pair in chunk]]
         rewards.append(decided)
@@ -83,17 +87,17 @@ def preference_update(state: TrainState, pairs: Sequence[LabelPair], reference: 
             "rewards/chosen": float(reward[:, 0].mean()),
             "rewards/rejected": float(reward[:, 1].mean()),
             "rewards/margins": float(margin.mean()),
-            "rewards/accuracies": float((margin > 0).double().mean()),
+            "rewards/accuracies": float(hit(margin).mean()),
         }
     return metrics
 
 
 def _preference_backward(
-    state: TrainState, pairs: Sequence[LabelPair], reference: Tensor, total_weight: float
+    state: TrainState, pairs: Sequence[LabelPair], reference: Tensor, pair_count: int
 ) -> tuple[Tensor, Tensor]:
     """Accumulate the gradient of a micro-batch; returns its share of the loss and its (N, 2) log-ratios, detached.
 
-    total_weight: of all pairs of the update. A separate function, so that its graph is freed before the next forward pass.
+    pair_count: of the whole update. A separate function, so that its graph is freed before the next forward pass.
     """
     config = state.config
     responses = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
@@ -108,7 +112,7 @@ def _preference_backward(
             *log_ratios[rows].unbind(1), beta=state.kl_controller.value, kind=config.dpo_loss,
             label_smoothing=config.label_smoothing, tie=tie[rows],
         )  # fmt: skip
-        losses.append(mean_loss * (weight * len(rows) / total_weight))
+        losses.append(mean_loss * (weight * len(rows) / pair_count))
     loss = torch.stack(losses).sum()
     loss.backward()
     return loss.detach(), log_ratios.detach()
@@ -117,29 +121,30 @@ def _preference_backward(
 def imitation_update(
     state: TrainState, texts: Sequence[ChosenText], weights: Sequence[float] | None = None
 ) -> dict[str, float]:
-    """One update by supervised fine-tuning: the mean cross-entropy of all response tokens; returns the metrics.
+    """One update by supervised fine-tuning: the mean over all response tokens of their weighted cross-entropy; returns the
+    metrics.
 
-    weights: > 0, one per text; a text's weight applies to each of its tokens. None: all 1.
+    weights: >= 0, one per text; a text's weight applies to each of its tokens. None: all 1.
     """
     weights, losses = [1.0] * len(texts) if weights is None else weights, []
-    token_weight = sum(weight * len(text.response) for weight, text in zip(weights, texts, strict=True))
+    token_count = sum(len(text.response) for text in texts)
     lengths = [len(text.prompt) + len(text.response) for text in texts]
     for indices in _micro_batches(lengths, state.config.micro_batch):
         state.on_progress()
         chunk, chunk_weights = [texts[i] for i in indices], [weights[i] for i in indices]
-        losses.append(_imitation_backward(state, chunk, chunk_weights, token_weight))
+        losses.append(_imitation_backward(state, chunk, chunk_weights, token_count))
     total = torch.stack(losses).sum()
     grad_norm = apply_gradient(state, lambda: _non_finite("loss/sft_avg", total))
     return {"loss/sft_avg": float(total), "grad_norm": float(grad_norm)}
 
 
 def _imitation_backward(
-    state: TrainState, texts: Sequence[ChosenText], weights: Sequence[float], token_weight: float
+    state: TrainState, texts: Sequence[ChosenText], weights: Sequence[float], token_count: int
 ) -> Tensor:
-    """Accumulate the gradient of a micro-batch; returns its share of the loss. token_weight: of all tokens of the update."""
+    """Accumulate the gradient of a micro-batch; returns its share of the loss. token_count: of the whole update."""
     batch = make_batch(state.policy.backbone, [text.prompt for text in texts], [text.response for text in texts])
     sums = _response_sums(state.policy, batch, state.config.temperature)
-    loss = -(sums * torch.tensor(weights, dtype=sums.dtype, device=sums.device)).sum() / token_weight
+    loss = -(sums * torch.tensor(weights, dtype=sums.dtype, device=sums.device)).sum() / token_count
     loss.backward()
     return loss.detach()
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from rlhf_lab.common.records import Comparison
-from rlhf_lab.common.stats import grouped_interval
+from rlhf_lab.common.stats import grouped_interval, hit
 
 CALIBRATION_BINS = 5
 MAX_DISAGREEMENTS = 20
@@ -67,9 +67,9 @@ class RewardReport:
 def held_out_metrics(held_out: Sequence[HeldOutPrediction], comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """accuracy, its interval, calibration, expected_calibration_error and disagreements, over decided labels."""
     decided = [prediction for prediction in held_out if not comparisons[prediction.index].tie]
-    correct = sum(prediction.probability > 0.5 for prediction in decided)
+    correct = sum(hit(prediction.probability - 0.5) for prediction in decided)
     low, high = grouped_interval(
-        (comparisons[prediction.index].group, prediction.probability > 0.5) for prediction in decided
+        (comparisons[prediction.index].group, hit(prediction.probability - 0.5)) for prediction in decided
     )
     bins = calibration([prediction.probability for prediction in decided])
     wrong = sorted(
@@ -92,12 +92,12 @@ def held_out_metrics(held_out: Sequence[HeldOutPrediction], comparisons: Sequenc
 def calibration(probabilities: Sequence[float], bins: int = CALIBRATION_BINS) -> list[tuple[float, float, int]]:
     """(mean confidence, accuracy, count) in bins of equal counts (up to one), least confident first.
 
-    probabilities: p of each label. The model is right where p > 0.5, with confidence max(p, 1 - p). With fewer labels than bins
-    each label is a bin.
+    probabilities: p of each label. The model is right where p > 0.5, half right at 0.5, with confidence max(p, 1 - p). With
+    fewer labels than bins each label is a bin.
     """
     hits_by_confidence = defaultdict(list)
     for p in probabilities:
-        hits_by_confidence[max(p, 1 - p)].append(p > 0.5)
+        hits_by_confidence[max(p, 1 - p)].append(hit(p - 0.5))
     # Labels of equal confidence share their accuracy; otherwise a bin edge could separate right from wrong ones.
     ordered = [(level, sum(hits) / len(hits)) for level, hits in sorted(hits_by_confidence.items()) for _ in hits]
     bins = min(bins, len(ordered))

@@ -21,6 +21,7 @@ from rlhf_lab.models.features import FeatureSpec, text_features
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
+from rlhf_lab.training.label_tokens import response_tokens
 from rlhf_lab.training.optimizers import make_fused_adam, set_lr
 from rlhf_lab.training.reward.head_init import HeadFit, HeadFitter
 from rlhf_lab.training.reward.report import HeldOutPrediction
@@ -80,8 +81,8 @@ class RewardTask:
         backbone = self.backbone
         prompts = {c.prompt: backbone.encode_prompt(c.prompt) for c in comparisons}
         self.prompts = [prompts[c.prompt] for c in comparisons]
-        self.chosen = [list(c.chosen_ids) or backbone.encode_response(c.chosen) for c in comparisons]
-        self.rejected = [list(c.rejected_ids) or backbone.encode_response(c.rejected) for c in comparisons]
+        texts = [response_tokens(backbone, c) for c in comparisons]
+        self.chosen, self.rejected = [chosen for chosen, _ in texts], [rejected for _, rejected in texts]
         pairs = zip(self.chosen, self.rejected, strict=True)
         self.distinguishable = [i for i, (chosen, rejected) in enumerate(pairs) if chosen != rejected]
         self.counts = torch.tensor([c.count for c in comparisons], dtype=torch.int64)
@@ -264,24 +265,35 @@ class RewardTask:
         return loss.detach().clone()
 
     def batch_loss(self, model: RewardModel, batch: list[int], member_counts: list[Tensor]) -> Tensor:
-        """The mean of the members' losses on a batch, each label counted as often as in the member's bootstrap sample, times its
-        weight.
+        """The mean over the members of their losses on a batch (`member_divisors`).
 
         With several processes each returns the loss of its rows; the loss of the batch is their sum.
         """
         local_indices = batch[self.distributed.shard_slice(len(batch))]
         if local_indices:
-            batch_counts = [float((label_counts * self.weights)[batch].sum()) for label_counts in member_counts]
-            return self.partial_loss(model, local_indices, member_counts, batch_counts)
+            return self.partial_loss(model, local_indices, member_counts, self.member_divisors(batch, member_counts))
         if self.backbone.shards is None:
             return torch.zeros((), device=self.backbone.device)
         # A sharded backbone needs a forward pass of every process.
         return 0.0 * self.partial_loss(model, batch[:1], member_counts, [1.0] * len(member_counts))
 
+    def member_divisors(self, batch: list[int], member_counts: list[Tensor]) -> list[float]:
+        """For each member, the divisor of the sum of a batch's losses, each times its count and weight: the size of the batch
+        times the mean of these factors over all labels. So a factor has the same effect in any batch, also alone.
+
+        A bootstrap sample is a list of drawn labels, in which the batch is as large as it was drawn often.
+        """
+        divisors = []
+        for label_counts in member_counts:
+            draws = (label_counts > 0).double() if len(member_counts) == 1 else label_counts.double()
+            mean = float((label_counts * self.weights).sum() / draws.sum())
+            divisors.append(float(draws[batch].sum()) * mean)
+        return divisors
+
     def partial_loss(
-        self, model: RewardModel, indices: list[int], member_counts: list[Tensor], batch_counts: list[float]
+        self, model: RewardModel, indices: list[int], member_counts: list[Tensor], divisors: list[float]
     ) -> Tensor:
-        """The share of some rows in the loss of a batch. batch_counts: each member's sum of weights in the whole batch."""
+        """The share of some rows in the loss of a batch. divisors: `member_divisors` of the whole batch."""
         batch = make_batch(
             self.backbone,
             [self.prompts[i] for i in indices] * 2,
@@ -289,15 +301,15 @@ class RewardTask:
         )
         with self.adapters.using(model.adapter):
             scores = model.head.raw_members(text_features(self.backbone, batch, self.feature_spec))
-        losses, active_members = [], sum(batch_count > 0 for batch_count in batch_counts)
-        for member, label_counts, batch_count in zip(scores, member_counts, batch_counts, strict=True):
+        losses, active_members = [], sum(divisor > 0 for divisor in divisors)
+        for member, label_counts, divisor in zip(scores, member_counts, divisors, strict=True):
             repeats = torch.repeat_interleave(torch.arange(len(indices)), label_counts[torch.tensor(indices)])
             weights = self.weights[torch.tensor(indices)[repeats]]
             chosen, rejected = member.chunk(2)
-            for weight in weights.unique().tolist():  # a mean over each group of equal weights
+            for weight in weights[weights > 0].unique().tolist():  # a mean over each group of equal weights
                 rows = repeats[weights == weight]
                 member_loss = self.pair_loss(chosen[rows], rejected[rows], torch.tensor(indices)[rows])
-                losses.append(member_loss * (weight * len(rows) / batch_count / active_members))
+                losses.append(member_loss * (weight * len(rows) / divisor / active_members))
         return torch.stack(losses).sum() if losses else scores.sum() * 0.0
 
     def pair_loss(self, chosen: Tensor, rejected: Tensor, indices: Tensor) -> Tensor:

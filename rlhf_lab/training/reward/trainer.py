@@ -10,12 +10,14 @@ from typing import Any
 
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison
+from rlhf_lab.common.stats import hit
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.heads import check_reference_count
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
+from rlhf_lab.training.label_tokens import same_tokens_error
 from rlhf_lab.training.reward.report import (
     HeldOutPrediction,
     RewardReport,
@@ -56,10 +58,7 @@ def train_reward(
     task = RewardTask(adapters, comparisons, reference, config, on_progress=on_progress, distributed=distributed)
     indices = task.distinguishable
     if not indices:
-        raise LabelError(
-            f"in all {len(comparisons)} labels the two texts have the same tokens for this model: they differ only after the end "
-            "of its context, if at all. Label texts that differ earlier, or choose a model with a longer context."
-        )
+        raise same_tokens_error(len(comparisons))
     check_labels([comparisons[i] for i in indices])
     split = split_labels(task)
     counter = _UpdateCounter(on_update, _update_count(task, split))
@@ -82,8 +81,8 @@ def train_reward(
 
 
 def check_labels(comparisons: Sequence[Comparison]) -> None:
-    """Raises LabelError unless at least 2 labels are decided, and their margins, strengths, counts and weights are usable
-    numbers."""
+    """Raises LabelError unless at least 2 labels are decided, one of them counts, and their margins, strengths, counts and
+    weights are usable numbers."""
     decided = sum(not c.tie for c in comparisons)
     if not comparisons:
         raise LabelError(
@@ -105,6 +104,10 @@ def check_labels(comparisons: Sequence[Comparison]) -> None:
                 kind = "whole number" if name == "count" else "number"
                 allowed = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of {low:g} or more"
                 raise LabelError(f"label {index} has the {name} {value}. Give it a {kind} {allowed}.")
+    if not any(c.count * c.weight for c in comparisons if not c.tie):
+        raise LabelError(
+            "all decided labels have the weight or the count 0, so nothing says what is better. Give one a higher weight."
+        )
 
 
 class _UpdateCounter:
@@ -140,7 +143,7 @@ def _final_fit_metrics(task: RewardTask, model: RewardModel, losses: list[float]
     return {
         "labels": len(task.distinguishable),
         "ties": int(task.ties[task.distinguishable].sum()),
-        "train_accuracy": float((chosen > rejected).double().mean()),
+        "train_accuracy": float(hit(chosen - rejected).double().mean()),
         "loss": losses,
         "chosen_scores": [round(float(x), 4) for x in chosen],
         "rejected_scores": [round(float(x), 4) for x in rejected],
