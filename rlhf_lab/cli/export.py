@@ -25,7 +25,7 @@ from rlhf_lab.exporters.adapter_zip import BEST, export_adapter, export_reward_m
 from rlhf_lab.exporters.dataset_folder import export_dataset
 from rlhf_lab.exporters.hub_upload import push_folder
 from rlhf_lab.exporters.label_export import FORMATS, LAYOUTS, TIES, LabelExportOptions, export_labels
-from rlhf_lab.exporters.merged_model import export_model
+from rlhf_lab.exporters.merged_model import DTYPES, export_model
 from rlhf_lab.exporters.run_export import export_run
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.store.database import Database
@@ -58,6 +58,10 @@ def add_parser(subparsers: Any) -> None:
         subparsers, "model", "a policy as a whole model folder, the adapter merged into the weights", _export_model
     )
     _add_run_arguments(model, "the checkpoint of this step (default: the newest)")
+    model.add_argument(
+        "--dtype", choices=DTYPES, default="base",
+        help="of the weights that the run changed: that of the base's files (default), or float32, which rounds nothing",
+    )  # fmt: skip
     _add_push_arguments(model, "model")
     reward = _add_export_parser(
         subparsers, "reward-model", "adapter, head and report of a reward model", _export_reward_model
@@ -192,7 +196,13 @@ def _run_id(args: argparse.Namespace, db: Database) -> int:
 
 
 def _export_model(args: argparse.Namespace, db: Database, home: Path, out: Path) -> list[Path]:
-    return [export_model(db, home, _run_id(args, db), out, step=args.step, force=args.force)]
+    run_id = _run_id(args, db)
+    return [
+        export_model(
+            db, home, run_id, out, step=args.step, dtype=args.dtype, force=args.force,
+            on_note=lambda note: print(note, file=sys.stderr),
+        )
+    ]  # fmt: skip
 
 
 def _export_policy_run(args: argparse.Namespace, db: Database, home: Path, out: Path) -> list[Path]:

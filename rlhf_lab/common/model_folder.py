@@ -12,17 +12,27 @@ import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_lab.common.model_files import ADAPTER_CONFIG
 from rlhf_lab.errors import ModelError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
 TOKENIZER_CONFIG_FILE, GENERATION_CONFIG_FILE = "tokenizer_config.json", "generation_config.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer.model", "vocab.json", "vocab.txt")
+#: Files of a tokenizer and its chat template, as patterns.
+TOKENIZER_PATTERNS = (
+    "tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "chat_template*", "tekken.json", "*.model", "*.jinja",
+    "vocab.json", "vocab.txt", "merges.txt",
+)  # fmt: skip
+TOKEN_ID_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
-WEIGHT_INDEX_FILE = "model.safetensors.index.json"
+WEIGHT_FILE, WEIGHT_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS_KEY = "transformers_weights"  # in config.json: another name of the weight file or index
 #: Tokenizer classes without default special tokens.
 GENERIC_TOKENIZERS = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 #: Model types without an attention layer, and so without a growing cache of keys and values.
@@ -38,7 +48,7 @@ _MAX_HEADER_BYTES = 100_000_000
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """Facts about a usable model, from its files. config: config.json. parameters: number in all weight files."""
+    """Facts about a usable model, from its files. config: config.json. parameters: number in the files of `weight_files`."""
 
     config: dict[str, Any]
     architecture: str
@@ -59,12 +69,7 @@ def check_model_folder(name: str, folder: Path) -> ModelFolder:
     except (OSError, ValueError) as error:
         raise ModelError(f"{name}: its config.json cannot be read ({error}). Save the model again.") from error
     architecture = causal_lm_architecture(name, config)
-    missing = _indexed_files(name, folder) - files
-    if missing:
-        raise ModelError(
-            f"{name}: {len(missing)} of its weight files are missing, such as {min(missing)}. Copy them too."
-        )
-    parameters = sum(count_parameters(folder / file) for file in sorted(files) if file.endswith(".safetensors"))
+    parameters = sum(count_parameters(folder / file) for file in weight_files(name, folder))
     _check_tokenizer(name, folder, config)
     _check_end_token(name, folder, config)
     return ModelFolder(config, architecture, parameters)
@@ -169,14 +174,34 @@ def _auto_classes(mapping: str) -> Mapping[str, str]:
     raise ModelError(f"{path} has no {mapping}. Install the versions in requirements.txt.")
 
 
-def _indexed_files(name: str, folder: Path) -> set[str]:
-    """The weight files in the index of a sharded model."""
-    if not (folder / WEIGHT_INDEX_FILE).is_file():
-        return set()
+def weight_index(folder: Path) -> str | None:
+    """The index of a model whose weights transformers loads from several files; None for one file."""
+    stated = read_json(folder / CONFIG_FILE).get(WEIGHTS_KEY)
+    main = stated or (WEIGHT_FILE if (folder / WEIGHT_FILE).is_file() else WEIGHT_INDEX_FILE)
+    return str(main) if str(main).endswith(".index.json") else None
+
+
+def weight_files(name: str, folder: Path) -> list[str]:
+    """The files from which transformers loads a model's weights, sorted. All others, such as copies, are ignored.
+
+    Raises ModelError if one is missing. Source: `_get_resolved_checkpoint_files` in transformers/modeling_utils.py.
+    """
+    index = weight_index(folder)
+    if index is None:
+        return [str(read_json(folder / CONFIG_FILE).get(WEIGHTS_KEY) or WEIGHT_FILE)]
+    if not (folder / index).is_file():
+        raise ModelError(
+            f"{name}: there is neither {WEIGHT_FILE} nor {index}, so transformers loads none of its weight files. Save the "
+            "model again with model.save_pretrained(folder)."
+        )
     try:
-        return set(json.loads((folder / WEIGHT_INDEX_FILE).read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise ModelError(f"{name}: {WEIGHT_INDEX_FILE} cannot be read ({error!r}). Save the model again.") from error
+        files = set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelError(f"{name}: {index} cannot be read ({error!r}). Save the model again.") from error
+    missing = sorted(file for file in files if Path(file).name != file or not (folder / file).is_file())
+    if missing:
+        raise ModelError(f"{name}: {len(missing)} of its weight files are missing, such as {missing[0]}. Copy them too.")
+    return sorted(files)
 
 
 def count_parameters(path: Path) -> int:
@@ -213,9 +238,7 @@ def _check_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> None
             f"{name}: its tokenizer cannot be read ({error}). Save it into the folder with "
             "tokenizer.save_pretrained(folder)."
         ) from error
-    stated = read_json(folder / TOKENIZER_CONFIG_FILE).get("eos_token")
-    token = stated.get("content") if isinstance(stated, dict) else stated
-    token_id = tokenizer.token_to_id(token) if isinstance(token, str) else None
+    token, token_id = _stated_end_token(folder, tokenizer)
     rows = config.get("vocab_size")
     if not isinstance(rows, int):
         return
@@ -234,6 +257,37 @@ def _check_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> None
         f"{name}: {kind} {token} has the id {token_id}, and the model has embeddings for {rows} ids only. "
         "Call model.resize_token_embeddings(len(tokenizer)), train and save the model, or use its own tokenizer."
     )
+
+
+def _stated_end_token(folder: Path, tokenizer: "Tokenizer") -> tuple[str | None, int | None]:
+    """The end-of-sequence token that tokenizer_config.json names, and its id."""
+    stated = read_json(folder / TOKENIZER_CONFIG_FILE).get("eos_token")
+    token = stated.get("content") if isinstance(stated, dict) else stated
+    return (token, tokenizer.token_to_id(token)) if isinstance(token, str) else (None, None)
+
+
+def declared_token_ids(folder: Path) -> dict[str, Any]:
+    """Ids of special tokens (such as eos_token_id) as `generate` uses them: from generation_config.json, else config.json."""
+    if (folder / GENERATION_CONFIG_FILE).is_file():
+        config = read_json(folder / GENERATION_CONFIG_FILE)
+    else:
+        config = read_json(folder / CONFIG_FILE)
+        config = (config.get("text_config") or {}) | config
+    return {key: config[key] for key in TOKEN_ID_KEYS if config.get(key) is not None}
+
+
+def end_token_ids(folder: Path) -> list[int]:
+    """The ids that end a response in the lab (`models.backbone`): the tokenizer's, then the declared ones.
+
+    That of the tokenizer is missing if its files do not state it.
+    """
+    from tokenizers import Tokenizer
+
+    declared = declared_token_ids(folder).get("eos_token_id")
+    ids = [*declared] if isinstance(declared, list) else [declared]
+    if (folder / TOKENIZER_FILE).is_file():
+        ids.insert(0, _stated_end_token(folder, Tokenizer.from_file(str(folder / TOKENIZER_FILE)))[1])
+    return list(dict.fromkeys(int(i) for i in ids if i is not None))
 
 
 def _check_end_token(name: str, folder: Path, config: Mapping[str, Any]) -> None:

@@ -44,16 +44,26 @@ it learnt. Config:
 """
 
 
-def model_card(
-    run: Run,
-    step: int,
-    row: RewardModelRow | None,
-    base: str,
-    digest: str,
-    project: Project,
-    figures: Mapping[str, float | None],
-) -> str:
-    """Card of a merged model. figures: metrics of the step, None where it has none."""
+@dataclass(frozen=True)
+class MergedModelFacts:
+    """Facts for the card of a merged model.
+
+    base, digest: name and SHA-256 of the base. figures: metrics of the step, None where it has none. rounding: the measured error
+    of merging.
+    """
+
+    run: Run
+    step: int
+    reward_model: RewardModelRow | None
+    project: Project
+    base: str
+    digest: str
+    figures: Mapping[str, float | None]
+    rounding: str
+
+
+def model_card(facts: MergedModelFacts) -> str:
+    run, row, project, base, figures = facts.run, facts.reward_model, facts.project, facts.base, facts.figures
     algorithm = str(run.config.get("algorithm", "ppo")).upper()
     measured = "\n".join(
         f"| {title} | {figures[name]:.2f} {unit} |"
@@ -71,7 +81,7 @@ tags:
 - {run.config.get("algorithm", "ppo")!s}
 ---
 
-# {run.name}: step {step} of {run.total_steps}
+# {run.name}: step {facts.step} of {run.total_steps}
 
 `{base}`{_embedded_note(base)}, trained with {algorithm} by RLHF Lab {__version__} {_reward_text(run, row)}. The LoRA
 adapter of the run is merged into the weights.
@@ -80,7 +90,8 @@ adapter of the run is merged into the weights.
 |---|---|
 {_reward_rows(row, with_accuracy=True)}{measured}
 | temperature that it learnt at | {run.config.get("temperature", 1.0)} |
-| SHA-256 of the base's weights | `{digest or "not recorded"}` |
+| rounding of the merged weights | {facts.rounding} |
+| SHA-256 of the base's weights | `{facts.digest or "not recorded"}` |
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -76,7 +76,23 @@ REFUSED = {
     "pickled weights": (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickle files"),
     "truncated weights": (truncate, "damaged or was not copied to its end"),
     "a missing shard": (
-        lambda f: edit(f, WEIGHT_INDEX_FILE, weight_map={"a": "model-2.safetensors"}), "1 of its weight files are missing"
+        lambda f: (
+            (f / "model.safetensors").rename(f / "model-1.safetensors"),
+            edit(f, WEIGHT_INDEX_FILE, weight_map={"a": "model-1.safetensors", "b": "model-2.safetensors"}),
+        ),
+        "1 of its weight files are missing, such as model-2",
+    ),
+    "a file outside of the folder": (
+        lambda f: (
+            (f / "model.safetensors").rename(f.parent / "model-1.safetensors"),
+            (f / "other.safetensors").write_bytes((f.parent / "model-1.safetensors").read_bytes()),
+            edit(f, WEIGHT_INDEX_FILE, weight_map={"a": "../model-1.safetensors"}),
+        ),
+        r"1 of its weight files are missing, such as \.\./model-1",
+    ),
+    "weights under other names": (
+        lambda f: (f / "model.safetensors").rename(f / "model.fp16.safetensors"),
+        r"neither model\.safetensors nor model\.safetensors\.index\.json, so transformers loads none",
     ),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer"),
     "broken tokenizer": (lambda f: (f / "tokenizer.json").write_text("{"), "tokenizer cannot be read"),

@@ -606,7 +606,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       'Save it',
     );
     notice.hidden = false;
-    notice.replaceChildren(`${file.name}, ${formatBytes(file.bytes)}. `, link);
+    notice.replaceChildren(`${file.name}, ${formatBytes(file.bytes)}. ${file.note} `, link);
     link.click();
   }
 

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,12 +66,15 @@ class DownloadService:
         self.cleanup()
 
     def create(self, request: ExportRequest) -> dict[str, Any]:
-        """Write an export; returns {"path": where the browser can fetch it, "name", "bytes"}. Raises LabError."""
+        """Write an export; returns {"path": where the browser can fetch it, "name", "bytes", "note": a warning or ""}.
+
+        Raises LabError.
+        """
         if request.kind in ("labels", "dataset"):
             self._fractions[request.request_id] = 0.0
-        work_folder = self.ctx.home / EXPORT_FOLDER / secrets.token_hex(8)
+        work_folder, notes = self.ctx.home / EXPORT_FOLDER / secrets.token_hex(8), list[str]()
         try:
-            path = self._write(work_folder, request)
+            path = self._write(work_folder, request, notes.append)
             path.chmod(PRIVATE_FILE)  # Gradio keeps the mode
             make_private_folder(self.cache)
             restrict_folder(self.cache)
@@ -86,13 +89,14 @@ class DownloadService:
         cleanup_timer = threading.Timer(MAX_AGE_S + 1, self.cleanup)
         cleanup_timer.daemon = True
         cleanup_timer.start()
-        return {"path": cached_path.as_posix(), "name": cached_path.name, "bytes": cached_path.stat().st_size}
+        size = cached_path.stat().st_size
+        return {"path": cached_path.as_posix(), "name": cached_path.name, "bytes": size, "note": " ".join(notes)}
 
     def fraction_written(self, request_id: int) -> float | None:
         """The fraction of labels already written, for an export that is being written; None for any other."""
         return self._fractions.get(request_id)
 
-    def _write(self, work_folder: Path, request: ExportRequest) -> Path:
+    def _write(self, work_folder: Path, request: ExportRequest, on_note: Callable[[str], None]) -> Path:
         db, home, project = self.ctx.db, self.ctx.home, self.ctx.project
         on_progress = functools.partial(self._fractions.__setitem__, request.request_id)
         if request.kind == "labels":
@@ -109,16 +113,16 @@ class DownloadService:
             row = get_reward_model(db, _require_id(request.reward_model, "reward model"))
             self._require_open_project(row.project_id)
             return export_reward_model(db, home, row.id, work_folder)
-        return self._write_run(work_folder, request)
+        return self._write_run(work_folder, request, on_note)
 
-    def _write_run(self, work_folder: Path, request: ExportRequest) -> Path:
+    def _write_run(self, work_folder: Path, request: ExportRequest, on_note: Callable[[str], None]) -> Path:
         db, home = self.ctx.db, self.ctx.home
         run = get_run(db, _require_id(request.run, "run"))
         self._require_open_project(run.project_id)
         if request.kind == "adapter":
             return export_adapter(db, home, run.id, work_folder)
         if request.kind == "model":
-            folder = export_model(db, home, run.id, work_folder)
+            folder = export_model(db, home, run.id, work_folder, on_note=on_note)
             return write_zip(
                 work_folder / f"{folder.name}.zip", work_folder, sorted(folder.iterdir()), zipfile.ZIP_STORED
             )
