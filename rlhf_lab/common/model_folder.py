@@ -200,7 +200,9 @@ def weight_files(name: str, folder: Path) -> list[str]:
         raise ModelError(f"{name}: {index} cannot be read ({error!r}). Save the model again.") from error
     missing = sorted(file for file in files if Path(file).name != file or not (folder / file).is_file())
     if missing:
-        raise ModelError(f"{name}: {len(missing)} of its weight files are missing, such as {missing[0]}. Copy them too.")
+        raise ModelError(
+            f"{name}: {len(missing)} of its weight files are missing, such as {missing[0]}. Copy them too."
+        )
     return sorted(files)
 
 

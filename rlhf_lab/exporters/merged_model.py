@@ -106,7 +106,9 @@ def export_model(
 
 
 def _rounding_text(rounding: Rounding) -> str:
-    return f"{rounding.share:.1%} of the update (norm of the error over norm of the update, weights in {_names(rounding)})"
+    return (
+        f"{rounding.share:.1%} of the update (norm of the error over norm of the update, weights in {_names(rounding)})"
+    )
 
 
 def _rounding_note(rounding: Rounding) -> str:

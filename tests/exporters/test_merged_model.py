@@ -41,7 +41,15 @@ def make_run(db, home, model, temperature=1.0, factor=1.0, **settings):
     project = projects.create_project(db, "p", str(model), backbone.digest, "mine", 0, texts, **settings)
     pinned = LabelSnapshot((1, 2, 3), "d" * 64, Source.SIMULATED)
     row = add_reward_model(db, project.id, "reward_models/1", config={}, report={"accuracy": 0.75}, snapshot=pinned)
-    run = create_run(db, project.id, row.id, "mine", config={"algorithm": "ppo", "temperature": temperature}, manifest={}, total_steps=9)
+    run = create_run(
+        db,
+        project.id,
+        row.id,
+        "mine",
+        config={"algorithm": "ppo", "temperature": temperature},
+        manifest={},
+        total_steps=9,
+    )
     tiny_models.disturb(adapters, "policy", 2)
     with torch.no_grad():
         for parameter in adapters.parameters("policy"):
@@ -221,9 +229,9 @@ def test_a_tensor_in_two_files_is_refused(db, home, out, tmp_path):
 # ---- sampling
 
 NOT_NEUTRAL = {
-    "repetition_penalty": 1.3, "min_p": 0.2, "no_repeat_ngram_size": 2, "num_beams": 3, "max_length": 9, "top_k": 3, "top_p": 0.5,
-    "typical_p": 0.5, "suppress_tokens": [20], "length_penalty": 2.0, "forced_eos_token_id": 0, "exponential_decay_length_penalty":
-    [1, 2.0], "temperature": 0.1, "do_sample": False,
+    "repetition_penalty": 1.3, "min_p": 0.2, "no_repeat_ngram_size": 2, "num_beams": 3, "max_length": 9, "top_k": 3,
+    "top_p": 0.5, "typical_p": 0.5, "suppress_tokens": [20], "length_penalty": 2.0, "forced_eos_token_id": 0,
+    "exponential_decay_length_penalty": [1, 2.0], "temperature": 0.1, "do_sample": False,
 }  # fmt: skip
 
 
@@ -297,7 +305,9 @@ def test_the_card_states_what_rounding_lost(db, home, out, tmp_path):
     )
     share = error / update
     assert 0.15 < share < 0.9
-    stated = re.search(r"\| rounding of the merged weights \| ([\d.]+)% of the update .* in bfloat16\)", card(folder))[1]
+    stated = re.search(r"\| rounding of the merged weights \| ([\d.]+)% of the update .* in bfloat16\)", card(folder))[
+        1
+    ]
     assert float(stated) == pytest.approx(100 * share, abs=0.1)
     (note,) = notes
     assert f"to bfloat16 changed the run's update by {share:.0%}" in note
