@@ -1,6 +1,9 @@
 """The state that all screens share: the home, the database, the visitors and their rights."""
 
 import functools
+import hashlib
+import hmac
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -29,6 +32,7 @@ from rlhf_lab.ui.auth.visitors import (
     LOCAL_ACCESS,
     Access,
     Visitor,
+    lab_key,
     multi_user_access,
     operator_accounts,
     secrets_equal,
@@ -101,6 +105,23 @@ class Context:
     def instant_reward(self) -> InstantReward:
         """The reward model that learns from every vote, in the page's process. Started by app.py."""
         return InstantReward(self.db)
+
+    @functools.cached_property
+    def _key(self) -> bytes:
+        return self.access.key or lab_key(self.home)
+
+    def blind_digest(self, *parts: str | int) -> bytes:
+        """32 bytes that depend on all parts and that only this lab can compute. Every side, id and token of a blind comparison is
+        made from them, so that none reveals what is hidden, whatever a visitor tries out."""
+        return hmac.new(self._key, f"blind/{json.dumps(parts)}".encode(), hashlib.sha256).digest()
+
+    def blind_side(self, *parts: str | int) -> bool:
+        """Whether the first text is on the left: the same after a reload, and unpredictable without the lab's key."""
+        return self.blind_digest("side", *parts)[0] % 2 == 0
+
+    def blind_token(self, *parts: str | int) -> str:
+        """Names what is on a person's screen."""
+        return self.blind_digest("token", *parts)[:16].hex()
 
     @property
     def project(self) -> Project:

@@ -5,7 +5,6 @@ Gradio's, which would otherwise override them.
 """
 
 import contextlib
-import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +21,7 @@ from rlhf_lab.ui.auth.visitors import COOKIE_MAX_AGE_S, LOCAL_ACCESS, Access
 from rlhf_lab.ui.context import Context, set_current_request
 from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.network import read_body
+from rlhf_lab.ui.request_checks import BadRequestError, is_json, parse_json
 from rlhf_lab.ui.screens import label
 from rlhf_lab.ui.services.presence import PRESENCE
 
@@ -105,11 +105,11 @@ def _json_route(ctx: Context, path: str, handle: Callable[[Context, Any], dict[s
         body = await read_body(request, MAX_REQUEST_BYTES)
         if body is None:
             return Response(status_code=413)
-        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        if not is_json(request.scope):
             return Response(status_code=415)
         try:
-            payload = json.loads(body)
-        except ValueError:
+            payload = parse_json(body)
+        except BadRequestError:
             return Response(status_code=400)
         set_current_request(request)
         reply = await run_in_threadpool(handle, ctx, payload)

@@ -1,5 +1,10 @@
-"""Checks the JSON of a request before Gradio reads it, so that invalid arguments get a 4xx reply and one line in the log."""
+"""Checks the JSON of a request before Gradio reads it, so that invalid arguments get a 4xx reply and one line in the log.
 
+Every body below API_PATH is checked as JSON, whatever media type it states, because Gradio's routes differ in what they parse;
+elsewhere every body with a JSON media type. Only uploads (`BodyLimits`) are not read.
+"""
+
+import email.message
 import json
 import logging
 import math
@@ -10,13 +15,16 @@ from typing import Any, Literal
 import gradio as gr
 from gradio.processing_utils import check_all_files_in_cache
 from pydantic import BaseModel, StrictInt, ValidationError
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rlhf_lab.ui.middleware import UPLOAD_PATH
 
 log = logging.getLogger("rlhf_lab.ui.requests")
 
 API_PATH = "/gradio_api/"
-CALL_PATH = re.compile(rf"{API_PATH}(?:(run|api|call)/([^/]*)|queue/join)/?$")
+CALL_PATH = re.compile(rf"{API_PATH}(?:(run|api|call|call/v2)/([^/]*)|queue/join)/?$")
 MAX_JSON_DEPTH = 50
 MAX_JSON_INT = 2**63 - 1
 
@@ -56,7 +64,7 @@ class RequestChecks:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not is_json(scope):
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         has_started = False
@@ -69,19 +77,23 @@ class RequestChecks:
             await send(message)
 
         try:
-            body, disconnect = await read_all(receive)
-            if disconnect is None and scope["path"].startswith(API_PATH):
-                check_call(scope, parse_json(body))
-            await self.app(scope, replay(body, disconnect, receive), observed_send)
+            if has_checked_body(scope):
+                body, disconnect = await read_all(receive)
+                if disconnect is None:
+                    check_call(scope, parse_json(body))
+                receive = replay(body, disconnect, receive)
+            await self.app(scope, receive, observed_send)
         except BadRequestError as error:
             log.warning("%r refused: %s", scope["path"], error)
             await JSONResponse({"error": str(error)}, error.status)(scope, receive, send)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            if has_started:
-                raise
+        except Exception as error:
             log.error("%r failed: %s", scope["path"], describe_exception(error))
+            if has_started:  # the end of a reply that has begun
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+            is_invalid = isinstance(error, (AttributeError, LookupError, TypeError, ValueError))
             reply = {"error": "The lab cannot process this request. Reload the page and try again."}
-            await JSONResponse(reply, 400)(scope, receive, send)
+            await JSONResponse(reply, 400 if is_invalid and scope["method"] == "POST" else 500)(scope, receive, send)
 
 
 def refusals_with_400(send: Send) -> Send:
@@ -115,9 +127,19 @@ def has_error_message(body: bytes) -> bool:
     return isinstance(reply, dict) and isinstance(reply.get("error"), str)
 
 
+def has_checked_body(scope: Scope) -> bool:
+    """Whether the body of a request is read and checked as JSON."""
+    if scope["method"] in ("GET", "HEAD", "OPTIONS") or scope["path"].rstrip("/").endswith(UPLOAD_PATH):
+        return False
+    return bool(scope["path"].startswith(API_PATH)) or is_json(scope)
+
+
 def is_json(scope: Scope) -> bool:
-    content_type = dict(scope["headers"]).get(b"content-type", b"")
-    return bool(content_type.partition(b";")[0].strip().lower() == b"application/json")
+    """Whether the framework would parse the body as JSON: application/json, or any application/…+json. As FastAPI decides it."""
+    message = email.message.Message()
+    message["content-type"] = Headers(scope=scope).get("content-type", "").replace("\r", " ").replace("\n", " ")
+    subtype = message.get_content_subtype()
+    return message.get_content_maintype() == "application" and (subtype == "json" or subtype.endswith("+json"))
 
 
 async def read_all(receive: Receive) -> tuple[bytes, Message | None]:
@@ -191,18 +213,20 @@ def check_call(scope: Scope, body: Any) -> None:
             if page is not None and call.component_id not in page.blocks:
                 raise BadRequestError(f"There is no component {call.component_id}. Reload the page.", 404)
         elif (match := CALL_PATH.match(path)) is not None and page is not None:
-            event_call = EventCall.model_validate(body)
+            has_named_values = match[1] == "call/v2"
+            event_call = EventCall(data=[body]) if has_named_values else EventCall.model_validate(body)
             if match[1] == "call":  # there Gradio goes by the name alone
                 event_call.fn_index = None
-            check_event(page, match[2] or "", event_call)
+            check_event(page, match[2] or "", event_call, has_named_values=has_named_values)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         name = ".".join(map(str, problem["loc"])) or "body"
         raise BadRequestError(f"The request has no usable {name}.", 422) from error
 
 
-def check_event(page: Any, api_name: str, call: EventCall) -> None:
-    """Check that the event exists and has the right number of values. Raises BadRequestError."""
+def check_event(page: Any, api_name: str, call: EventCall, *, has_named_values: bool = False) -> None:
+    """Check that the event exists and has the right number of values, which Gradio checks itself if they have names. Raises
+    BadRequestError."""
     if call.fn_index is None:
         event = next((event for event in page.fns.values() if event.api_name == api_name), None)
     else:
@@ -210,7 +234,7 @@ def check_event(page: Any, api_name: str, call: EventCall) -> None:
     if event is None:
         raise BadRequestError("There is no such endpoint. Reload the page.", 404)
     required_count = len(event.inputs)
-    if len(call.data) != required_count:
+    if len(call.data) != required_count and not has_named_values:
         raise BadRequestError(f"This endpoint takes {required_count} values, not {len(call.data)}.", 422)
     check_files(call)
 
@@ -234,6 +258,9 @@ def has_file(value: Any) -> bool:
 
 
 def describe_exception(error: Exception) -> str:
-    """Type, place and message of an exception, on one line."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} at {frame.filename}:{frame.lineno}: {error}"[:500].replace("\n", " ")
+    """Type, place and message of an exception, or of its cause, on one line."""
+    if isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{place}: {error}"[:500].replace("\n", " ")

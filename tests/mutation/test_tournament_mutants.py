@@ -20,7 +20,7 @@ MUTANTS = [
     Mutant(RANKING, "the best known comparison comes first", "-round(float(information[pair]), 9)", "round(float(information[pair]), 9)",
            "test_the_least_known_comparison_comes_first_on_a_new_prompt"),
     Mutant(SCREEN, "the first text is always on the left", "else texts[::-1]", "else texts", "test_sides_are_chosen_for_each_person"),
-    Mutant(SCREEN, "the left text is the first contestant's", "not _is_first_on_left(tournament.id, key, annotator)", "False",
+    Mutant(SCREEN, "the left text is the first contestant's", "not _is_first_on_left(ctx, tournament.id, key, annotator)", "False",
            "test_a_person_judges_blind_pairs_until_none_is_left"),
     Mutant(CHAT, "answers to different conversations are a pair", 'results[0]["prompt"] != results[1]["prompt"]', "False", NOT_A_PAIR),
     Mutant(CHAT_PAIRS, "labels of a prompt that is kept for evaluation", 'row.split == "eval"', "False", NOT_A_PAIR),

@@ -29,7 +29,8 @@ def start(ctx, **changes):
     return blind_test.start_test(ctx, parse_payload(blind_test.StartPayload, REQUEST | changes))
 
 
-def answer(ctx, annotator, **payload):
+def answer(ctx, annotator, *, position=0, **payload):
+    payload.setdefault("token", blind_test._token(ctx, payload.get("test_id", 0), position, annotator))
     return blind_test.record_answer(ctx, parse_payload(blind_test.AnswerPayload, payload), annotator)
 
 
@@ -120,7 +121,7 @@ def test_a_judge_sees_texts_without_names_and_then_the_result(ctx, started_test)
     finish_jobs(ctx, started_test)
     state = blind_test.state(ctx, started_test.id, "ann")
     assert (state["pair_count"], state["identical_count"], state["judged_count"]) == (3, 1, 0)
-    assert set(state["pair"]) == {"position", "turns", "left", "right"}
+    assert set(state["pair"]) == {"position", "token", "turns", "left", "right"}
     assert "sentences" not in state
     judged, done = judge(ctx, started_test, "ann", {0: "A", 1: "B", 3: "tie"})
     assert judged == [
@@ -241,11 +242,11 @@ def test_answers_to_missing_pairs_are_refused_and_not_recorded(ctx, started_test
     ):  # equal texts; beyond the end; before the beginning
         with pytest.raises(StaleVoteError, match="already been judged"):
             answer(ctx, "ann", test_id=started_test.id, choice="left", **wrong)
-    for wrong in ({"position": "x"}, {"choice": "second"}, {"choice": ["left"]}, {"position": 1e999}):
-        with pytest.raises(LabError, match=r"no usable (position|choice)"):
+    for wrong in ({"token": 5}, {"choice": "second"}, {"choice": ["left"]}, {"token": None}):
+        with pytest.raises(LabError, match=r"no usable (token|choice)"):
             answer(ctx, "ann", **{"test_id": started_test.id, "position": 0, "choice": "left"} | wrong)
-    with pytest.raises(LabError):
-        answer(ctx, "ann", test_id=started_test.id, choice="left")
+    with pytest.raises(StaleVoteError, match="already been judged"):
+        answer(ctx, "ann", test_id=started_test.id, token="", choice="left")
     with pytest.raises(StaleVoteError, match="was deleted"):
         answer(ctx, "ann", test_id=started_test.id + 1, position=0, choice="left")
     answer(ctx, "ann", test_id=started_test.id, position=0, choice="tie")

@@ -100,7 +100,7 @@ def test_ids_of_pairs_do_not_tell_a_gold_pair_by_their_order_and_votes_find_thei
     monkeypatch.setattr(pair_selection.secrets, "randbelow", lambda _: 9_999)
     state = label.state(ctx, "Ann")
     (pair_id,) = (i for i in leased_pairs(ctx.db, "Ann") if i == first)
-    digest = hmac.new(b"k" * 32, f"pair/Ann/{first}".encode(), "sha256").hexdigest()
+    digest = hmac.new(b"k" * 32, f'blind/["pair", "Ann", {first}]'.encode(), "sha256").hexdigest()
     assert state["pair"]["id"] == int(digest[:8], 16) // 2
     for shown_id in (first, state["next_pair"]["id"]):  # the page knows the first by its old id
         payload = voting.VotePayload(uuid=f"u{shown_id}", choice="left", pair_id=shown_id)

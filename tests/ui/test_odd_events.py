@@ -33,6 +33,12 @@ CALLS = (
     ("viewer", "run", [], {"name": "x"}), ("operator", "run", None, {"x": [FILE]}), ("operator", "run", [], {"request_id": "x"}),
     ("operator", "run", FILE_DATA, None),
 )
+UNKNOWN_PATHS = (
+    "/gradio_api/call/opened/x", "/gradio_api/call/v2/vote/9", "/gradio_api/queue/data?session_hash=none",
+    "/gradio_api/queue/data",
+    "/gradio_api/stream/s/1/2/playlist.m3u8", "/gradio_api/file=/etc/passwd", "/gradio_api/upload_progress?upload_id=1",
+    "/gradio_api/custom_component/a/b/c/d", "/gradio_api/none", "/none/%0d%0aX", "/static/../x", "/config/x",
+)
 
 
 def post(path, body, cookie):
@@ -58,9 +64,19 @@ for event in page.fns.values():
         status, text = post(path, body, operator_cookie if role == "operator" else "")
         has_file = "passwd" in json.dumps(body)
         result.append((role, event.api_name, way, str(body)[:200], has_file, status, text[:200], log.getvalue()))
+unknown = []
+for path in UNKNOWN_PATHS:
+    log.seek(0), log.truncate()
+    try:
+        with urllib.request.urlopen(url.rstrip("/") + path, timeout=60) as reply:
+            reply.read()
+            status = reply.status
+    except urllib.error.HTTPError as error:
+        status = error.code
+    unknown.append((path, status, log.getvalue()))
 log.seek(0), log.truncate()
 time.sleep(1)  # the queue works on what was sent to it
-print("RESULT " + json.dumps([result, log.getvalue()]), flush=True)
+print("RESULT " + json.dumps([result, unknown, log.getvalue()]), flush=True)
 os._exit(0)
 """
 
@@ -70,7 +86,7 @@ def test_no_event_fails_or_floods_the_log(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-3000:]
-    calls, queue_log = json.loads(lines[0].removeprefix("RESULT "))
+    calls, unknown, queue_log = json.loads(lines[0].removeprefix("RESULT "))
     assert len(calls) > 200
     for role, name, way, body, has_file, status, text, log in calls:
         call = (role, name, way, body, status, text, log)
@@ -79,6 +95,8 @@ def test_no_event_fails_or_floods_the_log(tmp_path):
         assert "root:" not in text, call
         if has_file:
             assert (status, "not sent to the lab" in text) == (400, True), call
+    for path, status, log in unknown:
+        assert (status < 500, log.count("\n") <= 1) == (True, True), (path, status, log)
     assert "Traceback" not in queue_log
     refused = {(role, name) for role, name, way, *_, status, _, _ in calls if way == "run" and status == 400}
     assert {("viewer", "operator_secret"), ("viewer", "start"), ("viewer", "vote"), ("operator", "cancel")} <= refused

@@ -8,7 +8,10 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
+from fastapi import Body, FastAPI
 from gradio.utils import get_upload_folder
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
@@ -39,6 +42,68 @@ def web():
 
 def post(web, path, body):
     return web.post(path, content=body, headers={"content-type": "application/json"})
+
+
+OPTIONAL_BODY = Body(None)
+
+
+@pytest.fixture(scope="module")
+def parsing_framework():
+    """FastAPI behind the checks; the reply says whether it parsed the body."""
+    app = FastAPI(middleware=[Middleware(RequestChecks)])
+
+    @app.post("/{path:path}")
+    def parse(body=OPTIONAL_BODY):
+        return {"parsed": isinstance(body, dict)}
+
+    with TestClient(app) as client:
+        yield client
+
+
+TOKENS = st.text("abcdefgjnosxJSON0123456789!#$&^_.+-", min_size=1, max_size=12)
+JSON_TYPES = st.builds(
+    "{}{}{}{}".format,
+    st.sampled_from(["application/", "Application/", " application/", "text/", "x/"]),
+    st.one_of(st.sampled_from(["json", "JSON", "+json", "problem+json", "json-seq", "jsonx"]), TOKENS),
+    st.sampled_from(["", "+json", "+JSON", " "]),
+    st.sampled_from(["", ";", "; charset=utf-8", ";a=b", " ; x", ", text/plain", ";application/json"]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(content_type=JSON_TYPES, later_type=st.sampled_from([None, "text/plain", "application/json"]))
+def test_whatever_media_type_the_framework_parses_is_checked(parsing_framework, content_type, later_type):
+    """Elsewhere than below /gradio_api, where the media type does not matter."""
+    headers = [("content-type", value) for value in (content_type, later_type) if value is not None]
+    parsed = parsing_framework.post("/other", content=b'{"a": 1}', headers=headers).json()["parsed"]
+    refused = parsing_framework.post("/other", content=b'{"a": 1e999}', headers=headers).status_code == 400
+    assert refused is parsed
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize(
+    "content_type",
+    ["application/ld+json", "APPLICATION/SCIM+JSON;q=1", "text/plain", "image/png", "", "multipart/form-data"],
+)
+def test_below_gradios_path_the_media_type_does_not_matter(parsing_framework, content_type, method):
+    for body in (b'"\\udc00"', b"-1e400", b"[" * 300 + b"]" * 300, b"12" * 40, b"%PDF"):
+        answer = parsing_framework.request(
+            method, "/gradio_api/reset", content=body, headers={"content-type": content_type}
+        )
+        assert answer.status_code == 400
+        assert answer.json()["error"]
+
+
+def test_a_reply_that_fails_after_its_beginning_ends_with_one_line_in_the_log(caplog):
+    async def stream(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        raise RuntimeError("wrapped") from KeyError("session")
+
+    answer = TestClient(RequestChecks(stream)).get("/gradio_api/queue/data")
+    assert (answer.status_code, answer.text) == (200, "a")
+    assert [record.getMessage().count("\n") for record in caplog.records] == [0]
+    assert "KeyError" in caplog.text
 
 
 def test_an_ordinary_request_passes_unchanged(web, caplog):

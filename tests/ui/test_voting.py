@@ -100,7 +100,7 @@ def test_a_conversation_is_shown_turn_by_turn_after_the_system_prompt(ctx):
     pair = Pair(7, 1, prompt, *sides, reason="random")
     turns = [("user", "Hi"), ("assistant", "Hello."), ("user", "A joke?")]
     for system_prompt, expected in (("", turns), ("Be kind.", [("system", "Be kind."), *turns])):
-        view = voting.pair_view(pair, "ann", False, LabellingConfig(), system_prompt)
+        view = voting.pair_view(pair, pair.id, True, LabellingConfig(), system_prompt)
         assert [(turn["role"], turn["content"]) for turn in view["turns"]] == expected
         assert (view["prompt"], {view["left"], view["right"]}) == (prompt.text, {"Knock.", "No."})
     shown = label.state(ctx, "cid")["pair"]

@@ -1,6 +1,6 @@
 // Blind pairs on the screen "Compare", of a blind test or a tournament: the two texts with their buttons and keys,
 // requests to the lab, and answers that the browser stores until the lab has confirmed them. name: prefix of data-do
-// and of storage keys; idName, pairName: keys in an answer's payload; fetchState({[idName], annotator}) -> state, with
+// and of storage keys; idName: a key in an answer's payload; fetchState({[idName], annotator}) -> state, with
 // the `pair` to judge; choiceByKey: further keys; mayUseKeys(), isShown(): whether keys are active and the state is
 // needed; show(), updateButtons(): draw.
 import { el, isShortcut, promptView, showNotice } from '../lib/dom.js';
@@ -10,7 +10,6 @@ import { annotatorName, getItem, setItem } from '../lib/session.js';
 export function createBlindPairs({
   name,
   idName,
-  pairName,
   answerEvent,
   card,
   stage,
@@ -84,7 +83,7 @@ export function createBlindPairs({
     sendAnswer(choice);
   }
   function sendAnswer(choice, isResend) {
-    send(answerEvent, { [idName]: pairs.state.id, [pairName]: pairs.state.pair[pairName], choice }, showKept, isResend);
+    send(answerEvent, { [idName]: pairs.state.id, token: pairs.state.pair.token, choice }, showKept, isResend);
   }
 
   function showKept() {

@@ -75,7 +75,6 @@ export function createBlindTest({ root, fetchState, trigger, getRequest }) {
   const pairs = createBlindPairs({
     name: 'blind',
     idName: 'test_id',
-    pairName: 'position',
     answerEvent: 'answer',
     card,
     stage,

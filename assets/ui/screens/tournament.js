@@ -89,7 +89,6 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
   const pairs = createBlindPairs({
     name: 'tournament',
     idName: 'tournament_id',
-    pairName: 'token',
     answerEvent: 'judge_pair',
     card: fold,
     stage,

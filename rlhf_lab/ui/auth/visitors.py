@@ -250,6 +250,11 @@ def multi_user_access(
     )
 
 
+def lab_key(home: Path) -> bytes:
+    """The lab's signing key, also that of a lab that only its own computer reaches. Raises StoreError."""
+    return bytes.fromhex(_load_or_create_keys(home)["key"])
+
+
 def _load_or_create_keys(home: Path) -> dict[str, str]:
     path = home / ACCESS_FILE
     try:

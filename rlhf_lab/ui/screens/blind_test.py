@@ -37,7 +37,6 @@ from rlhf_lab.ui.services.generation_requests import (
     column_view,
     submit_completions,
 )
-from rlhf_lab.ui.services.voting import coin_flip
 
 CHOICE_BY_SIDE = {"left": Choice.FIRST, "right": Choice.SECOND, "tie": Choice.TIE}
 
@@ -50,11 +49,11 @@ class StartPayload(SamplingPayload):
 
 
 class AnswerPayload(Payload):
-    """choice: the better text, or "stop" to end the test for this person; position: of the judged pair."""
+    """choice: the better text, or "stop" to end the test for this person; token: of the judged pair."""
 
     annotator: str | None = None
     test_id: int
-    position: int | None = None
+    token: str = ""
     choice: Literal["left", "right", "tie", "stop"]
 
 
@@ -89,14 +88,15 @@ def record_answer(ctx: Context, payload: AnswerPayload, annotator: str) -> dict[
     pairs = pair_texts(*test_jobs(ctx, test)) if test else None
     if test is None or pairs is None:
         raise StaleVoteError("This blind test was deleted, or its texts are not written yet. Nothing was recorded.")
-    remaining, position = remaining_positions(pairs, answers(ctx.db, test.id).get(annotator, {})), payload.position
+    remaining = remaining_positions(pairs, answers(ctx.db, test.id).get(annotator, {}))
     if payload.choice == "stop":
         add_answers(ctx.db, test.id, annotator, dict.fromkeys(remaining, Choice.SKIP))
         return state(ctx, test.id, annotator)
-    if position is None or position not in remaining:
+    tokens = {_token(ctx, test.id, position, annotator): position for position in remaining}
+    if (position := tokens.get(payload.token)) is None:
         raise StaleVoteError("That pair has already been judged; here is the next one.")
     choice = CHOICE_BY_SIDE[payload.choice]
-    if choice is not Choice.TIE and not is_first_on_left(test.id, position, annotator):
+    if choice is not Choice.TIE and not is_first_on_left(ctx, test.id, position, annotator):
         choice = Choice.SECOND if choice is Choice.FIRST else Choice.FIRST
     add_answers(ctx.db, test.id, annotator, {position: choice})
     return state(ctx, test.id, annotator)
@@ -179,14 +179,20 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
 def pair_view(ctx: Context, test_id: int, position: int, pair: BlindPair, annotator: str) -> dict[str, Any]:
     """A pair to judge; nothing in it reveals which model wrote which text."""
     texts = (pair.first, pair.second)
-    left, right = texts if is_first_on_left(test_id, position, annotator) else texts[::-1]
+    left, right = texts if is_first_on_left(ctx, test_id, position, annotator) else texts[::-1]
     turns = turns_of_prompt(pair.prompt, ctx.project.system_prompt)
-    return {"position": position, "turns": turns, "left": left, "right": right}
+    token = _token(ctx, test_id, position, annotator)
+    return {"position": position, "token": token, "turns": turns, "left": left, "right": right}
 
 
-def is_first_on_left(test_id: int, position: int, annotator: str) -> bool:
-    """Whether the first model's text is on the left: random per person and pair, the same after a reload."""
-    return coin_flip(f"blind/{test_id}/{position}/{annotator}")
+def _token(ctx: Context, test_id: int, position: int, annotator: str) -> str:
+    """Belongs to the sides on which the texts were shown: another version of the lab, or one with another key, refuses it."""
+    return ctx.blind_token("blind test", test_id, position, annotator)
+
+
+def is_first_on_left(ctx: Context, test_id: int, position: int, annotator: str) -> bool:
+    """Whether the first model's text is on the left: random per person and pair."""
+    return ctx.blind_side("blind test", test_id, position, annotator)
 
 
 def remaining_positions(pairs: dict[int, BlindPair], own_answers: dict[int, Choice]) -> list[int]:

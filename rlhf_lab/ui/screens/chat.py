@@ -205,6 +205,8 @@ def label_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> int
         ChatText(result["text"], tuple(result["tokens"]), result["checkpoint"], int(job.payload["seed"]))
         for job, result in zip(jobs, results, strict=True)
     )
+    if ctx.blind_side("chat", *job_ids):  # so that the first text of a pair is not always that of the chosen model
+        first, second = second, first
     pair = add_chat_pair(ctx.db, ctx.project.id, results[0]["prompt"], first, second)
     lease_on_top(ctx.db, pair.id, annotator, get_labelling_config(ctx.db, ctx.project.id))
     return pair.id

@@ -14,7 +14,6 @@ from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Job, PairKey, Tournament, TournamentAnswer
-from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import LabError, StaleVoteError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_control
@@ -34,7 +33,6 @@ from rlhf_lab.store.tournaments import (
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import FieldError, Payload
 from rlhf_lab.ui.services.generation_requests import MAX_SEED, MAX_TOKENS, check_queue_capacity
-from rlhf_lab.ui.services.voting import coin_flip
 
 MAX_CONTESTANTS = 8
 MAX_PROMPTS = 64
@@ -123,9 +121,9 @@ def judge(ctx: Context, payload: JudgePayload, annotator: str) -> dict[str, Any]
     if payload.choice is not None:
         answers = tournament_answers(ctx.db, tournament.id)
         key, choice = _shown_pair(answers, annotator), CHOICE_BY_NAME[payload.choice]
-        if key is None or payload.token != _token(tournament.id, key, annotator):
+        if key is None or payload.token != _token(ctx, tournament.id, key, annotator):
             raise StaleVoteError("That pair has already been judged; here is the next one.")
-        if choice in (Choice.FIRST, Choice.SECOND) and not _is_first_on_left(tournament.id, key, annotator):
+        if choice in (Choice.FIRST, Choice.SECOND) and not _is_first_on_left(ctx, tournament.id, key, annotator):
             choice = Choice.SECOND if choice is Choice.FIRST else Choice.FIRST
         answer_tournament_pair(ctx.db, tournament.id, annotator, key, choice)
     lease_tournament_pair(
@@ -208,23 +206,23 @@ def _pair_view(
     """A pair to judge; nothing in it reveals which model wrote which text."""
     assert job.result is not None
     texts = [contestants[i].texts[key.position] for i in (key.first, key.second)]
-    left, right = texts if _is_first_on_left(tournament_id, key, annotator) else texts[::-1]
+    left, right = texts if _is_first_on_left(ctx, tournament_id, key, annotator) else texts[::-1]
     turns = turns_of_prompt(job.result["prompts"][key.position], ctx.project.system_prompt)
-    return {"token": _token(tournament_id, key, annotator), "turns": turns, "left": left, "right": right}
+    return {"token": _token(ctx, tournament_id, key, annotator), "turns": turns, "left": left, "right": right}
 
 
 def _shown_pair(answers: list[TournamentAnswer], annotator: str) -> PairKey | None:
     return next((answer.key for answer in answers if answer.annotator == annotator and answer.choice is None), None)
 
 
-def _token(tournament_id: int, key: PairKey, annotator: str) -> str:
+def _token(ctx: Context, tournament_id: int, key: PairKey, annotator: str) -> str:
     """Identifies the pair on the page. The indices of the contestants would reveal which text is from the base model."""
-    return str(derive_seed(tournament_id, *key, annotator))
+    return ctx.blind_token("tournament", tournament_id, *key, annotator)
 
 
-def _is_first_on_left(tournament_id: int, key: PairKey, annotator: str) -> bool:
-    """Random per person and pair, the same after a reload."""
-    return coin_flip(f"tournament/{tournament_id}/{'/'.join(map(str, key))}/{annotator}")
+def _is_first_on_left(ctx: Context, tournament_id: int, key: PairKey, annotator: str) -> bool:
+    """Random per person and pair."""
+    return ctx.blind_side("tournament", tournament_id, *key, annotator)
 
 
 def _ready_tournament(ctx: Context, tournament_id: int) -> tuple[Tournament, list[Contestant]]:

@@ -24,13 +24,9 @@ MAX_VOTE_MS = 3_600_000
 
 
 def is_first_on_left(annotator: str, pair_id: int, repeat: bool = False) -> bool:
-    """Whether the first completion is on the left: random, the same after a reload, and swapped at a hidden repeat."""
-    return coin_flip(f"{annotator}/{pair_id}") is not repeat
-
-
-def coin_flip(key: str) -> bool:
-    """A pseudorandom bool that depends only on the key."""
-    return hashlib.sha256(key.encode()).digest()[0] % 2 == 0
+    """Whether the first completion is on the left where pairs have their own ids: random, the same after a reload, and swapped
+    at a hidden repeat."""
+    return (hashlib.sha256(f"{annotator}/{pair_id}".encode()).digest()[0] % 2 == 0) is not repeat
 
 
 def texts_by_side(pair: Pair, first_on_left: bool) -> tuple[str, str]:
@@ -73,7 +69,7 @@ class ChangePayload(Answer):
 def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "page") -> Vote:
     """Store a vote. Raises LabelError, StaleVoteError for a pair that is not leased to this annotator."""
     leased = pair_leases.leased_pairs(ctx.db, annotator)
-    leased_id = next((i for i in leased if is_shown_as(ctx, annotator, i, payload.pair_id)), None)
+    leased_id = next((i for i in leased if payload.pair_id in sides_by_shown_id(ctx, annotator, i)), None)
     try:
         pair = get_pair(ctx.db, payload.pair_id if leased_id is None else leased_id)
     except NotFoundError as error:
@@ -84,7 +80,8 @@ def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "pa
         if (existing := find_vote(ctx.db, payload.uuid)) is not None:
             return existing  # sent again, because its answer was lost
         raise StaleVoteError("Another project has been opened; here is its next pair. Your vote was not counted.")
-    first_on_left = is_first_on_left(annotator, pair.id, leased.get(pair.id, False))
+    sides = sides_by_shown_id(ctx, annotator, pair.id, leased.get(pair.id, False))
+    first_on_left = sides.get(payload.pair_id, False)  # False: not leased, so that the vote is refused
     vote = _vote_of(payload, pair.id, annotator, first_on_left, via)
     return pair_leases.vote_on_lease(ctx.db, vote, get_labelling_config(ctx.db, pair.project_id))
 
@@ -122,8 +119,8 @@ def recent_votes(ctx: Context, annotator: str) -> list[dict[str, Any]]:
 
 def pair_view(
     pair: Pair,
-    annotator: str,
-    repeat: bool,
+    shown_id: int,
+    first_on_left: bool,
     rules: LabellingConfig,
     system_prompt: str = "",
     *,
@@ -131,10 +128,10 @@ def pair_view(
 ) -> dict[str, Any]:
     """A pair for the screen and the API; does not reveal whether it is a repeat or a gold pair. turns: the conversation as the
     model reads it. adjudication: the person decides it as an expert."""
-    left, right = texts_by_side(pair, is_first_on_left(annotator, pair.id, repeat))
+    left, right = texts_by_side(pair, first_on_left)
     turns = turns_of_prompt(pair.prompt.text, system_prompt)
     return {
-        "id": pair.id, "prompt": pair.prompt.text, "turns": turns, "left": left, "right": right,
+        "id": shown_id, "prompt": pair.prompt.text, "turns": turns, "left": left, "right": right,
         "markdown": rules.markdown, "adjudication": adjudication,
     }  # fmt: skip
 
@@ -142,20 +139,26 @@ def pair_view(
 def lease_view(ctx: Context, lease: Lease, rules: LabellingConfig, system_prompt: str = "") -> dict[str, Any]:
     """`pair_view` of a leased pair. In a multi-user lab with gold pairs the id is replaced by an opaque one: pairs are shown in
     the order of their ids, so a gold pair would be recognised by an id out of order."""
-    pair, annotator = lease.pair, lease.annotator
-    view = pair_view(pair, annotator, lease.repeat, rules, system_prompt, adjudication=lease.adjudication)
-    return view | {"id": _opaque_id(ctx, annotator, pair.id)} if rules.gold_rate > 0 and ctx.access.key else view
+    sides = list(sides_by_shown_id(ctx, lease.annotator, lease.pair.id, lease.repeat).items())
+    shown = sides[0] if rules.gold_rate > 0 and ctx.access.key else sides[-1]
+    return pair_view(lease.pair, *shown, rules, system_prompt, adjudication=lease.adjudication)
 
 
-def is_shown_as(ctx: Context, annotator: str, pair_id: int, shown_id: int) -> bool:
-    """Whether `shown_id` is the id under which a page or a program knows the pair, by the current or the previous settings."""
-    return shown_id in (pair_id, _opaque_id(ctx, annotator, pair_id))
+def sides_by_shown_id(ctx: Context, annotator: str, pair_id: int, repeat: bool = False) -> dict[int, bool]:
+    """Every id under which a page or a program may know the pair -> whether the first text is then on the left.
 
-
-def _opaque_id(ctx: Context, annotator: str, pair_id: int) -> int:
-    """31 bits that only the lab can compute, the same after a reload."""
-    digest = hmac.new(ctx.access.key, f"pair/{annotator}/{pair_id}".encode(), hashlib.sha256).digest()
-    return int.from_bytes(digest[:4], "big") >> 1
+    In this order: the opaque id, 31 bits, with a side that only the lab can compute; the opaque id of pages and programs that
+    were open when version 0.2.0 was updated; the pair's own id, of labs without gold pairs.
+    """
+    public_side = is_first_on_left(annotator, pair_id, repeat)
+    if not ctx.access.key:
+        return {pair_id: public_side}
+    earlier = hmac.new(ctx.access.key, f"pair/{annotator}/{pair_id}".encode(), hashlib.sha256).digest()
+    opaque, earlier_opaque = (
+        int.from_bytes(digest[:4], "big") >> 1 for digest in (ctx.blind_digest("pair", annotator, pair_id), earlier)
+    )
+    side = ctx.blind_side("pair", annotator, pair_id) is not repeat
+    return {opaque: side, earlier_opaque: public_side, pair_id: public_side}
 
 
 def _vote_of(answer: Answer, pair_id: int, annotator: str, first_on_left: bool, via: str) -> Vote:
