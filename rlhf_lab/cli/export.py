@@ -51,7 +51,10 @@ def add_parser(subparsers: Any) -> None:
     _add_label_arguments(dataset, "parquet")
     _add_push_arguments(dataset, "dataset")
     run = _add_export_parser(
-        subparsers, "run", "metrics, samples, manifest, TensorBoard file and the adapter of a run", _export_policy_run
+        subparsers,
+        "run",
+        "metrics, samples, token records, manifest, TensorBoard file and adapter of a run",
+        _export_policy_run,
     )
     _add_run_arguments(run, "only the adapter, of this step's checkpoint")
     model = _add_export_parser(

@@ -372,14 +372,14 @@ class EngineStatus:
 
 @dataclass(frozen=True)
 class TokenRecord:
-    """All values computed for the tokens of one rollout row. Every list has the length of token_ids.
+    """All values computed for the tokens of one rollout row. Every list but prompt_ids has the length of token_ids.
 
     tokens: the text of each token; joined, they are the response. logprob and ratio are those after the updates of the step; all
     other values are those used by the updates. Fields with a default are missing in records of older versions.
 
-    raw_advantage: before whitening, which subtracts the mean `centre` and divides by the standard deviation `spread` (None: not
-    whitened). target: of the value function; empty without one. score: of the reward model. earned: the reward of the response
-    after shaping. after: the value used for the state after the last token.
+    raw_advantage: before whitening, which subtracts advantage_mean and divides by advantage_sd (None: not whitened). target: of
+    the value function; empty without one. score: of the reward model. shaped_score: the reward of the response, without the KL,
+    after scaling, limit and penalties. bootstrap_value: the value used for the state after the last token.
     """
 
     row: int
@@ -398,10 +398,22 @@ class TokenRecord:
     raw_advantage: list[float] = field(default_factory=list)
     target: list[float] = field(default_factory=list)
     score: float | None = None
-    earned: float | None = None
-    centre: float | None = None
-    spread: float | None = None
-    after: float = 0.0
+    shaped_score: float | None = None
+    advantage_mean: float | None = None
+    advantage_sd: float | None = None
+    bootstrap_value: float = 0.0
+    prompt_ids: list[int] = field(default_factory=list)
+
+    @classmethod
+    def from_stored(cls, record: Mapping[str, Any]) -> "TokenRecord":
+        """The record from the result of `dataclasses.asdict`, also of versions in which fields had other names."""
+        return cls(**{_FORMER_TOKEN_FIELDS.get(name, name): value for name, value in record.items()})
+
+
+#: Names of fields of `TokenRecord` in records of versions up to 0.2.0.
+_FORMER_TOKEN_FIELDS = {
+    "earned": "shaped_score", "centre": "advantage_mean", "spread": "advantage_sd", "after": "bootstrap_value",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
     hub_upload       OWNER/NAME on the Hub          an exported folder
     run_export       run-1-metrics.csv              one row per step
                      run-1-samples.jsonl            the responses to the fixed prompts
+                     run-1-tokens.jsonl             every number of the recorded tokens (docs/FORMATS.md)
                      run-1-manifest.json            config, environment, events, reward model
                      tensorboard/run-1/events…      the same metrics and samples for TensorBoard
     adapter_zip      run-1-step-000040.zip          the policy adapter as PEFT loads it

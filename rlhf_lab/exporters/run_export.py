@@ -1,4 +1,4 @@
-"""A run's metrics, samples, manifest and TensorBoard events as files."""
+"""A run's metrics, samples, token records, manifest and TensorBoard events as files."""
 
 import csv
 import dataclasses
@@ -20,7 +20,7 @@ from rlhf_lab.rewards.terms import TERMS_KEY
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import reward_model_of
-from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at
+from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at, token_record_steps, token_records_at
 from rlhf_lab.store.runs import events, get_run
 
 _DURATION_METRICS = ("time/rollout", "time/score", "time/update")
@@ -28,11 +28,12 @@ _RUN_FIELDS = ("id", "name", "status", "message", "step", "total_steps", "create
 
 
 def export_run(db: Database, home: Path, run_id: int, out_dir: Path, *, force: bool = False) -> list[Path]:
-    """Metrics, samples, manifest, TensorBoard events and, if there is a checkpoint, the newest adapter of a run."""
+    """Metrics, samples, token records, manifest, TensorBoard events and, if there is a checkpoint, the newest adapter of a run."""
     run = get_run(db, run_id)
     with atomic_output(out_dir, force=force) as output:
         _add_metrics(output, db, run)
         _add_samples(output, db, run)
+        _add_token_records(output, db, run)
         _add_manifest(output, db, run)
         _add_tensorboard(output, db, run)
         if checkpoint_steps(run_folder(home, run_id)):
@@ -56,6 +57,16 @@ def _add_samples(output: AtomicOutput, db: Database, run: Run) -> None:
     """JSON Lines: step, prompt, seed, text, score, gold; NaN is null. Step 0 is the base model."""
     rows = ({"step": step} | dataclasses.asdict(sample) for step, sample in _iter_samples(db, run.id))
     write_json_lines(output.add(f"run-{run.id}-samples.jsonl"), rows)
+
+
+def _add_token_records(output: AtomicOutput, db: Database, run: Run) -> None:
+    """JSON Lines: step and the fields of a TokenRecord (docs/FORMATS.md), one recorded response a line; NaN is null."""
+    rows = (
+        {"step": step} | dataclasses.asdict(record)
+        for step in token_record_steps(db, run.id)
+        for record in token_records_at(db, run.id, step)
+    )
+    write_json_lines(output.add(f"run-{run.id}-tokens.jsonl"), rows)
 
 
 def _iter_samples(db: Database, run_id: int) -> Iterator[tuple[int, Sample]]:

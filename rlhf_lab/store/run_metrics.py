@@ -122,12 +122,19 @@ def samples_at(db: Database, run_id: int, step: int) -> list[Sample]:
         ]
 
 
+def token_record_steps(db: Database, run_id: int) -> list[int]:
+    """The steps with recorded rollout rows, in order."""
+    r = t.token_records.c
+    with db.read() as conn:
+        return list(conn.execute(select(r.step).where(r.run_id == run_id).distinct().order_by(r.step)).scalars())
+
+
 def token_records_at(db: Database, run_id: int, step: int) -> list[TokenRecord]:
     """The recorded rollout rows of one step, in order."""
     r = t.token_records.c
     query = select(r.record).where(r.run_id == run_id, r.step == step).order_by(r.position)
     with db.read() as conn:
-        return [TokenRecord(**record) for record in conn.execute(query).scalars()]
+        return [TokenRecord.from_stored(record) for record in conn.execute(query).scalars()]
 
 
 def nan_to_null(value: float | None) -> float | None:

@@ -294,8 +294,8 @@ def test_token_view_shows_the_recorded_values_of_every_token(lab, stopped_run, o
     sums = page.locator(".microscope .sum").all_text_contents()
     assert sums[0].startswith(f"{format_value(first.kl[-1])} = ")
     assert sums[1].startswith(f"{format_value(first.reward[-1])} = −0.")
-    score = format_value(first.earned)  # the score is given at the last token
-    assert sums[1].endswith(f" + ({score})" if first.earned < 0 else f" + {score}")
+    score = format_value(first.shaped_score)  # the score is given at the last token
+    assert sums[1].endswith(f" + ({score})" if first.shaped_score < 0 else f" + {score}")
     texts.nth(1).locator(".token").first.hover()
     expect(heading).to_contain_text(f"token 1 of {len(second.tokens)}")
     texts.nth(0).locator(".token").first.click()

@@ -103,7 +103,7 @@ def test_run_export_files(db, home, run, out, names):
     paths = export_run(db, home, run.id, out)
     found = [path.relative_to(out).as_posix() for path in paths]
     events = f"tensorboard/run-1/events.out.tfevents.{int(run.created_at)}.run-1"
-    assert found == ["run-1-metrics.csv", "run-1-samples.jsonl", "run-1-manifest.json", events]
+    assert found == ["run-1-metrics.csv", "run-1-samples.jsonl", "run-1-tokens.jsonl", "run-1-manifest.json", events]
     assert names(out) == sorted(found)
 
 
@@ -115,7 +115,7 @@ def test_an_error_in_one_file_leaves_none(db, home, run, out, names):
     assert names(out) == ["run-1-manifest.json"]
     assert (out / "run-1-manifest.json").read_text() == "mine"
     export_run(db, home, run.id, out, force=True)
-    assert len(names(out)) == 4
+    assert len(names(out)) == 5
 
 
 def test_a_run_without_steps(db, home, run, out):

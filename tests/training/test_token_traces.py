@@ -25,7 +25,7 @@ def test_token_records(gpt2_folder, cliprange, clips):
     clip_flags = set()
     for record, prompt, response in zip(records, prompts, responses, strict=False):
         i, count = record.row, len(response)
-        assert record.token_ids == response
+        assert (record.prompt_ids, record.token_ids) == (prompt, response)
         assert "".join(record.tokens) == "".join(f" {tiny_models.WORDS[token]}" for token in response)
         assert record.prompt == " ".join(tiny_models.WORDS[token] for token in prompt)
         lists = (record.logprob, record.old_logprob, record.ref_logprob, record.kl, record.value, record.reward)
@@ -45,12 +45,12 @@ def test_token_records(gpt2_folder, cliprange, clips):
         missing = 0.0 if response[-1] == tiny_models.EOS else 1.0
         expected = [1.0, -1.5][i] - missing - 0.1 * sum(record.kl)
         assert sum(record.reward) == pytest.approx(expected, abs=1e-5)
-        assert (record.score, record.earned) == ([1.0, -2.0][i], [1.0, -1.5][i] - missing)
-        assert record.centre == pytest.approx(statistics.fmean(everything), abs=1e-6)
-        assert record.spread == pytest.approx(statistics.stdev(everything), rel=1e-5)
+        assert (record.score, record.shaped_score) == ([1.0, -2.0][i], [1.0, -1.5][i] - missing)
+        assert record.advantage_mean == pytest.approx(statistics.fmean(everything), abs=1e-6)
+        assert record.advantage_sd == pytest.approx(statistics.stdev(everything), rel=1e-5)
         for t in range(count):
             assert record.advantage[t] == pytest.approx(
-                (record.raw_advantage[t] - record.centre) / record.spread, abs=1e-5
+                (record.raw_advantage[t] - record.advantage_mean) / record.advantage_sd, abs=1e-5
             )
             assert record.target[t] == pytest.approx(record.raw_advantage[t] + record.value[t], abs=1e-6)
     assert clip_flags == ({True, False} if clips else {False})
@@ -66,11 +66,11 @@ def test_columns_that_an_algorithm_lacks_are_not_recorded(llama_folder):
     """Neither values nor whitening in rloo; the value after a truncated text only if configured."""
     for record in tiny_models.learner(llama_folder, "rloo", token_rows=6).run_step().tokens:
         assert record.target == []
-        assert record.centre is record.spread is None
+        assert record.advantage_mean is record.advantage_sd is None
         assert record.raw_advantage == record.advantage
     for cut in (False, True):
         trainer = tiny_models.learner(llama_folder, "ppo", bootstrap_cut=cut, token_rows=6)
         values_after_end = {
-            record.after for record in tiny_models.run(trainer, 2)[-1].tokens
+            record.bootstrap_value for record in tiny_models.run(trainer, 2)[-1].tokens
         }  # before the first step every value is 0
         assert (values_after_end == {0.0}) == (not cut)

@@ -90,7 +90,13 @@ def test_numbers_by_hand(ctx):
     """gamma 1, lambda 0.95, clip 0.2, the score 1.2 on the last token; beta as the step had it, not as the run began."""
     run = a_run(ctx)
     record = dataclasses.replace(
-        OLD, raw_advantage=[0.5975, 0.85], target=[1.0975, 1.1], score=3.0, earned=1.0, centre=0.5, spread=0.25
+        OLD,
+        raw_advantage=[0.5975, 0.85],
+        target=[1.0975, 1.1],
+        score=3.0,
+        shaped_score=1.0,
+        advantage_mean=0.5,
+        advantage_sd=0.25,
     )
     record_step(ctx.db, run.id, StepResult(1, {"objective/kl_coef": 0.25}, tokens=[record]))
     reply = token_view(ctx.db, run.id, 1)
@@ -144,7 +150,7 @@ def view_of_records(ctx, *records, **settings):
 
 def test_spread_score_and_bootstrapped_value_by_hand(ctx):
     """A text that was cut: what comes after the last token still counts, here with gamma 0.5 and 0.4."""
-    record = dataclasses.replace(OLD, score=3.0, earned=3.0, after=0.4)
+    record = dataclasses.replace(OLD, score=3.0, shaped_score=3.0, bootstrap_value=0.4)
     columns = view_of_records(ctx, record, score_placement="spread", gamma=0.5)["rows"][0]["columns"]
     assert columns["shaped_score"] == [1.5, 1.5]
     assert columns["next_value"] == [0.25, 0.4]

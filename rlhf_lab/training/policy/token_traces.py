@@ -20,7 +20,7 @@ def token_records(policy: PolicyModel, rollout: Rollout, config: PolicyConfig) -
     count = min(config.token_rows, len(rollout.scores))
     batch = rollout.batch.select(torch.arange(count))
     columns = _token_columns(policy, rollout, batch, config)
-    advantage_mean, advantage_std = _whitening_stats(rollout) if config.whiten_advantages else (None, None)
+    advantage_mean, advantage_sd = _whitening_stats(rollout) if config.whiten_advantages else (None, None)
     cpu_batch = Batch(*(tensor.cpu() for tensor in batch))
     records = []
     for row in range(count):
@@ -31,13 +31,14 @@ def token_records(policy: PolicyModel, rollout: Rollout, config: PolicyConfig) -
             TokenRecord(
                 row=row,
                 prompt=policy.backbone.decode(prompt_ids),
+                prompt_ids=prompt_ids,
                 token_ids=ids,
                 tokens=policy.backbone.token_strings([*prompt_ids, *ids])[len(prompt_ids) :],
                 score=float(rollout.scores[row]),
-                earned=float(rollout.shaped_scores[row]),
-                after=0.0 if rollout.bootstrap_values is None else float(rollout.bootstrap_values[row]),
-                centre=advantage_mean,
-                spread=advantage_std,
+                shaped_score=float(rollout.shaped_scores[row]),
+                bootstrap_value=0.0 if rollout.bootstrap_values is None else float(rollout.bootstrap_values[row]),
+                advantage_mean=advantage_mean,
+                advantage_sd=advantage_sd,
                 **{name: column[row, :length].tolist() for name, column in columns.items()},
             )
         )

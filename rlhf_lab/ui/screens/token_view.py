@@ -89,16 +89,16 @@ def token_columns(record: TokenRecord, config: PolicyConfig, constants: StepCons
         "reward": record.reward, "advantage": record.advantage, "ratio": record.ratio,
     }  # fmt: skip
     count, gamma = len(record.token_ids), constants["gamma"]
-    if record.earned is not None:
-        on_last = [0.0] * (count - 1) + [record.earned]
-        columns["shaped_score"] = on_last if config.score_placement == "last" else [record.earned / count] * count
+    if record.shaped_score is not None:
+        on_last = [0.0] * (count - 1) + [record.shaped_score]
+        columns["shaped_score"] = on_last if config.score_placement == "last" else [record.shaped_score / count] * count
     if record.raw_advantage:
         columns["raw_advantage"] = record.raw_advantage
         columns["next_raw_advantage"] = [*record.raw_advantage[1:], 0.0]
-    if record.spread is not None and record.centre is not None:
-        columns |= {"advantage_mean": [record.centre] * count, "advantage_sd": [record.spread] * count}
+    if record.advantage_sd is not None and record.advantage_mean is not None:
+        columns |= {"advantage_mean": [record.advantage_mean] * count, "advantage_sd": [record.advantage_sd] * count}
     if config.uses_value_function:
-        next_values = [*record.value[1:], record.after]
+        next_values = [*record.value[1:], record.bootstrap_value]
         columns |= {"value": record.value, "next_value": next_values}
         columns["delta"] = [
             reward + gamma * next_value - value
@@ -300,7 +300,7 @@ def _token_row(record: TokenRecord, columns: TokenColumns) -> dict[str, Any]:
         "turns": turns_of_prompt(record.prompt),
         "tokens": record.tokens,
         "score": record.score,
-        "shaped_score": record.earned,
+        "shaped_score": record.shaped_score,
         "clipped": record.clipped,
         "columns": {
             name: [_round_significant(value) if math.isfinite(value) else None for value in column]
