@@ -28,7 +28,7 @@ _RUN_FIELDS = ("id", "name", "status", "message", "step", "total_steps", "create
 
 
 def export_run(db: Database, home: Path, run_id: int, out_dir: Path, *, force: bool = False) -> list[Path]:
-    """Metrics, samples, token records, manifest, TensorBoard events and, if there is a checkpoint, the newest adapter of a run."""
+    """Metrics, samples, token records, manifest, TensorBoard events and the newest adapter, if any, of a run."""
     run = get_run(db, run_id)
     with atomic_output(out_dir, force=force) as output:
         _add_metrics(output, db, run)
