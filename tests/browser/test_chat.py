@@ -6,8 +6,11 @@ import pytest
 from helpers import control, open_screen, wait_for_engine, wait_until
 from playwright.sync_api import expect
 from prepared_labs import FAST_CONFIG, lab_with_reward_models, running_run
+from sqlalchemy import update
 
-from rlhf_lab.common.enums import Source
+from rlhf_lab.common.enums import JobKind, Source
+from rlhf_lab.jobs import queue
+from rlhf_lab.store import tables
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.votes import label_count, vote_counts
@@ -37,12 +40,26 @@ def ask(page, text):
     control(page, "chat-send").click()
 
 
-def answer_alike(route):
-    """Give both answers the same text."""
-    reply = route.fetch().json()
-    for answer in reply.get("answers", []):
-        answer["text"] = "The same."
-    route.fulfill(json=reply)
+def show_answers(page, *texts):
+    """Show these texts as the two answers. Which ones are sampled, and whether they differ, depends on the processor."""
+
+    def replace(route):
+        reply = route.fetch().json()
+        for answer, text in zip(reply.get("answers", []), texts, strict=False):
+            answer["text"] = text
+        route.fulfill(json=reply)
+
+    page.unroute_all(behavior="wait")
+    page.route(re.compile("component_server"), replace)
+
+
+def store_answers(db, *texts):
+    """Replace the stored texts of the two answers."""
+    with db.write() as conn:
+        for job, text in zip(queue.jobs(db, kinds=[JobKind.CHAT])[::-1], texts, strict=True):
+            conn.execute(
+                update(tables.jobs).where(tables.jobs.c.id == job.id).values(result=job.result | {"text": text})
+            )
 
 
 def ask_and_stop(page, text):
@@ -73,20 +90,23 @@ def test_a_chat_while_a_run_trains(lab, open_page):
         expect(control(page, "chat-label")).to_be_disabled()
 
         control(page, "chat-max_new_tokens").fill("12")
-        page.route(re.compile("component_server"), answer_alike)
+        show_answers(page, "The same.", "The same.")
         ask(page, "The end.")
         expect(page.locator(".lab-chat .turn.assistant .lab-text")).to_have_text(stopped_text)
         wait_for_engine(page, f"() => {STATUSES}.join() === 'done,done'")
         expect(control(page, "chat-label")).to_be_disabled()
         expect(page.locator(".lab-chat .pair")).to_contain_text("Both answers are the same")
-        page.unroute_all(behavior="wait")
 
+        answers = ["A bad end.", "A good end."]
+        show_answers(page, *answers)
         ask(page, "Really.")
         wait_for_engine(page, f"() => {STATUSES}.join() === 'done,done'")
-        answers = sorted(page.locator(".lab-chat .reply .lab-text").all_inner_texts())
+        assert page.locator(".lab-chat .reply .lab-text").all_inner_texts() == answers
+        store_answers(db, *answers)
         control(page, "chat-label").click()
         sides = page.locator(".lab-label .side .lab-text")
         wait_until(lambda: page.url.endswith("#label") and sorted(sides.all_inner_texts()) == answers, "the pair", page)
+        page.unroute_all(behavior="wait")
         project = current_project(db)
         before = label_count(vote_counts(db, project.id)[Source.HUMAN])
         page.wait_for_timeout(400)  # an answer within 300 ms is the second half of a double click

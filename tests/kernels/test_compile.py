@@ -27,13 +27,20 @@ def own_cache(tmp_path, monkeypatch):
     compile._load_or_explain.cache_clear()
 
 
+@pytest.fixture
+def usable_processor(monkeypatch):
+    """Vectors and threads that kernels can use, whatever this machine has; only a compiler decides."""
+    monkeypatch.setattr(compile, "_vector_flags", lambda: ())
+    monkeypatch.setattr(compile, "_openmp", SimpleNamespace)
+
+
 def script(path, text):
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
 
 
-def test_no_kernels_without_a_compiler(own_cache, tmp_path, monkeypatch, caplog):
+def test_no_kernels_without_a_compiler(own_cache, usable_processor, tmp_path, monkeypatch, caplog):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with caplog.at_level("INFO", "rlhf_lab.kernels"):
@@ -63,12 +70,12 @@ def test_falls_back_to_older_instructions_if_the_compiler_lacks_the_newest(kerne
 
 
 @pytest.mark.parametrize("chosen", ["no-such-compiler", 'gcc "'])
-def test_no_kernels_if_CC_does_not_exist(own_cache, monkeypatch, chosen):
+def test_no_kernels_if_CC_does_not_exist(own_cache, usable_processor, monkeypatch, chosen):
     monkeypatch.setenv("CC", chosen)
     assert compile.load_kernels() is None
 
 
-def test_no_kernels_without_gnu_openmp(own_cache, monkeypatch):
+def test_no_kernels_without_gnu_openmp(own_cache, usable_processor, monkeypatch):
     """A kernel with one thread would be slower than PyTorch with all threads."""
     monkeypatch.setattr(compile, "_openmp", lambda: None)
     assert compile.load_kernels() is None
@@ -104,7 +111,7 @@ def test_CC_may_contain_options(kernels, own_cache, monkeypatch):
     assert compile.load_kernels() is not None
 
 
-def test_a_compiler_error_is_logged(own_cache, tmp_path, monkeypatch, caplog):
+def test_a_compiler_error_is_logged(own_cache, usable_processor, tmp_path, monkeypatch, caplog):
     """In any encoding."""
     failing = '[ "$1" = --version ] || { printf "no f\\344hler left" >&2; exit 1; }'
     monkeypatch.setenv("CC", script(tmp_path / "a compiler", failing))
@@ -113,14 +120,14 @@ def test_a_compiler_error_is_logged(own_cache, tmp_path, monkeypatch, caplog):
     assert not list(own_cache.rglob("*.so"))
 
 
-def test_an_unloadable_library_is_logged(own_cache, tmp_path, monkeypatch, caplog):
+def test_an_unloadable_library_is_logged(own_cache, usable_processor, tmp_path, monkeypatch, caplog):
     made = 'while [ "$1" != -o ]; do [ "$1" = --version ] && exit 0; shift; done; echo nothing > "$2"'
     monkeypatch.setenv("CC", script(tmp_path / "cc", made))
     assert compile.load_kernels() is None
     assert "PyTorch's operations are used instead" in caplog.text
 
 
-def test_a_failed_compilation_leaves_no_library(own_cache, tmp_path, monkeypatch):
+def test_a_failed_compilation_leaves_no_library(own_cache, usable_processor, tmp_path, monkeypatch):
     half = 'while [ "$1" != -o ]; do [ "$1" = --version ] && exit 0; shift; done; echo half > "$2"; exit 1'
     monkeypatch.setenv("CC", script(tmp_path / "cc", half))
     assert compile.load_kernels() is None

@@ -36,7 +36,9 @@ def outputs(backbone, adapters):
     with adapters.using("policy"):
         states = forward(backbone, batch).before_token
         masked = states.float().masked_fill(~batch.mask[..., None], 0.0)
-        grads = torch.autograd.grad(masked.square().sum(), parameters)
+        # Not the sum of squares: that of normalised states is constant, so its gradient is rounding alone.
+        weights = torch.linspace(-1, 1, masked.numel()).view_as(masked)
+        grads = torch.autograd.grad((masked * weights).sum(), parameters)
         with torch.no_grad():
             layers = [
                 hidden.at_token.float().masked_fill(~batch.mask[..., None], 0.0)
