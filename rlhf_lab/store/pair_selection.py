@@ -36,7 +36,7 @@ def next_hidden_repeat(
     if draw >= round(10_000 * config.repeats):
         return None
     early = own[: max(0, len(own) - REPEAT_AFTER_VOTES)]
-    labels = early[votes.labels_of(Source.HUMAN)[early] & ~votes.gold[votes.pair[early]]]
+    labels = early[votes.labels_of(Source.HUMAN)[early]]  # gold pairs too: one that is left out would be noticed
     shown = np.concatenate([votes.pair[own[votes.repeat[own]]], votes.positions_of_pairs(queued_ids)])
     labels = labels[~np.isin(votes.pair[labels], shown)]
     return int(votes.pair_id[votes.pair[labels[0]]]) if len(labels) else None
@@ -89,15 +89,15 @@ def draw_gold_pair(conn: Connection, project_id: int, annotator: str, config: La
 
     Drawn at random without a seed, so that no one can predict which pairs are gold. Never one that this person has seen.
     """
-    if config.gold_rate <= 0 or secrets.randbelow(10_000) >= round(10_000 * config.gold_rate):
+    if config.gold_rate <= 0:
         return None
     seen = [
         select(table.c.pair_id).where(table.c.pair_id == t.pairs.c.id, table.c.annotator == annotator).exists()
         for table in (t.votes, t.leases)
     ]
     query = select(t.pairs.c.id).where(live_pair_of(project_id), t.pairs.c.gold.is_not(None), *(~one for one in seen))
-    pair_id: int | None = conn.execute(query.order_by(func.random()).limit(1)).scalar()
-    return pair_id
+    pair_id: int | None = conn.execute(query.order_by(func.random()).limit(1)).scalar()  # always, because it takes time
+    return pair_id if secrets.randbelow(10_000) < round(10_000 * config.gold_rate) else None
 
 
 def votes_and_leases(annotator: str, now: float) -> ColumnElement[int]:

@@ -36,7 +36,7 @@ from rlhf_lab.ui.events import allow_viewers, show_errors
 from rlhf_lab.ui.network import read_body
 from rlhf_lab.ui.request_checks import BadRequestError, describe_exception, is_json, parse_json
 from rlhf_lab.ui.services import voting
-from rlhf_lab.ui.services.crowd import annotator_notice
+from rlhf_lab.ui.services.crowd import annotator_notice, sees_comparisons
 from rlhf_lab.ui.services.presence import PRESENCE
 
 log = logging.getLogger("rlhf_lab.ui.requests")
@@ -193,13 +193,14 @@ def endpoints(ctx: Context) -> list[Endpoint]:
     @allow_viewers
     def status() -> StatusReply:
         """{"project", "labels", "simulated", "goal", "ready", "here"}: labels by people and simulated ones, the number at
-        which the next reward model is trained, pairs ready for a new annotator, people here now."""
+        which the next reward model is trained, pairs ready for a new annotator (in a lab with gold pairs 1 for any number),
+        people here now."""
         project = ctx.project
         label_counts = retraining.get_label_progress(ctx.db, project.id)
         ready = count_free_pairs(ctx.db, project.id, "", get_labelling_config(ctx.db, project.id))
         return {
             "project": project.name, "labels": label_counts.human, "simulated": label_counts.simulated, "goal": label_counts.goal,
-            "ready": ready, "here": PRESENCE.count(),
+            "ready": ready if sees_comparisons(ctx) else min(ready, 1), "here": PRESENCE.count(),
         }  # fmt: skip
 
     return [next_pair, submit_vote, status]

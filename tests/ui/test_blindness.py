@@ -1,21 +1,38 @@
 """What a person sees of a blind comparison does not depend on what is hidden from them."""
 
+import asyncio
 import hashlib
 import hmac
 import itertools
+import json
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
+import gradio as gr
 import pytest
 
-from rlhf_lab.common.records import PairKey
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import LabelSnapshot, PairKey, Role, Vote
 from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.quality.tournament import Contestant
-from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS
+from rlhf_lab.store import pair_selection
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.gold_pairs import mark_gold
+from rlhf_lab.store.pair_leases import lease_on_top
+from rlhf_lab.store.projects import newest_pairs, set_labelling_config
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.reward_scores import add_scores
+from rlhf_lab.store.votes import cast_vote
+from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Visitor
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.screens import blind_test, tournament
+from rlhf_lab.ui.http_api import endpoints
+from rlhf_lab.ui.page import build_page
+from rlhf_lab.ui.screens import blind_test, label, tournament
 from rlhf_lab.ui.services import voting
 from rlhf_lab.ui.services.blind_results import BlindPair
+from rlhf_lab.ui.services.presence import PRESENCE
 
 PAIRS = [PairKey(position, *models) for position in range(8) for models in itertools.combinations(range(4), 2)]
 CONTESTANTS = [Contestant(f"m{i}", [f"{i}{position}" for position in range(8)], None, [0.0] * 8) for i in range(4)]
@@ -85,3 +102,103 @@ def test_parts_of_a_token_cannot_be_shifted_into_each_other(ctx):
         len({lab.blind_token(*parts) for parts in (("a", 1, 2), ("a", 12), ("a/1", 2), ("a", "1", 2), ('a", 1', 2))})
         == 5
     )
+
+
+# ---- gold pairs: what a labeller reads is the same whether the pair that they judged is a gold pair or an ordinary one
+
+RULES = LabellingConfig(gold_rate=0.5, gold_rule="inform")
+
+
+def without_texts(value):
+    """JSON without the texts of pairs, and without times and random names of requests."""
+    if isinstance(value, dict):
+        left_out = {"turns", "left", "right", "prompt", "counted_at", "request_id", "uptime", "revision", "age_s"}
+        texts = {"id"} if "left" in value else set()
+        return {key: without_texts(item) for key, item in value.items() if key not in left_out | texts}
+    return [without_texts(item) for item in value] if isinstance(value, list) else value
+
+
+def server_functions(ctx):
+    """{name of the widget and of the function: server function} of the whole page."""
+
+    async def build():
+        return build_page(ctx)
+
+    blocks = asyncio.run(build()).blocks.values()
+    return {
+        f"{block.elem_id}.{name}": function
+        for block in blocks
+        if isinstance(block, gr.HTML)
+        for name, function in vars(block).items()
+        if getattr(function, "_is_server_fn", False)
+    }
+
+
+@pytest.fixture
+def two_labs(ctx, tmp_path, monkeypatch):
+    """The same lab twice, in which Ann judges as her next pair a gold pair or an ordinary one. In both, pairs have been judged by
+    Eve and by Ann, and a reward model has scored all texts."""
+    project = ctx.project.id
+    pairs = newest_pairs(ctx.db, project, 12)
+    for number, pair in enumerate(pairs[:6]):
+        vote = cast_vote(ctx.db, Vote(f"e{number}", pair.id, "Eve", Source.HUMAN, Choice.FIRST, True))
+        if number < 4:
+            mark_gold(ctx.db, project, "Eve", vote.id, True)
+    for pair in pairs[1:3]:
+        cast_vote(ctx.db, Vote(f"a{pair.id}", pair.id, "Ann", Source.HUMAN, Choice.SECOND, True))
+    set_labelling_config(ctx.db, project, RULES)
+    model = add_reward_model(
+        ctx.db,
+        project,
+        "x",
+        config={},
+        report={"accuracy": 0.5, "accuracy_low": 0.4, "accuracy_high": 0.6},
+        snapshot=LabelSnapshot((), "", Source.HUMAN),
+    )
+    add_scores(ctx.db, model.id, {side.id: 1.0 * side.id for pair in pairs[6:] for side in (pair.first, pair.second)})
+    ctx.db.close()
+    labs = []
+    for name, pair in (("gold", pairs[0]), ("ordinary", pairs[8])):
+        home = tmp_path.with_name(f"{tmp_path.name}-{name}")
+        shutil.copytree(tmp_path, home)
+        lab = Context(home, Database.open(home)).as_multi_user(open_to_all=False)
+        labs.append((lab, pair))
+    yield labs
+    for lab, _ in labs:
+        lab.db.close()
+
+
+def figures_after_answer(lab, pair):
+    """Everything that Ann can read after she has judged a pair."""
+    PRESENCE._last_seen.clear()
+    lease_on_top(lab.db, pair.id, "Ann", RULES)
+    shown_id = label.state(lab, "Ann")["pair"]["id"]
+    answer = {"uuid": "new", "pair_id": shown_id, "choice": "left"}
+    figures = {
+        "vote": label.voting_handlers(lab)["vote"](SimpleNamespace(_data=answer)),
+        "status": endpoints(lab)[2](),
+        **{
+            name: read({"annotator": "Ann", "vote_uuid": "new", "model": 1})
+            for name, read in server_functions(lab).items()
+        },
+    }
+    return json.loads(json.dumps(without_texts(figures)))
+
+
+def test_no_figure_tells_a_gold_pair_from_an_ordinary_one(two_labs, monkeypatch):
+    monkeypatch.setattr(Context, "visitor", lambda *_: Visitor(Role.LABELLER, "Ann"))
+    monkeypatch.setattr(pair_selection.secrets, "randbelow", lambda _: 9_999)  # no gold pair is drawn
+    gold, ordinary = (figures_after_answer(lab, pair) for lab, pair in two_labs)
+    assert {name: (gold[name], ordinary[name]) for name in gold if gold[name] != ordinary[name]} == {}
+    shown = {
+        "vote",
+        "status",
+        "lab-label.recent_votes",
+        "lab-people.get_state",
+        "lab-quality.get_state",
+        "lab-reward.state",
+    }
+    assert shown <= {name for name, figures in gold.items() if "error" not in figures}
+    assert gold["status"]["labels"] == 9
+    assert len(gold["lab-label.recent_votes"]["votes"]) == 3
+    assert [row["labels"] for row in gold["lab-people.get_state"]["leaderboard"]] == [6, 3]

@@ -175,6 +175,9 @@ export default function mount({ element, props, server, trigger, watch }) {
           ),
         ),
       ),
+      state.has_agreement
+        ? null
+        : el('p.muted', {}, 'This project shows gold pairs, so only the operator sees how often people agree.'),
     );
   }
 

@@ -409,6 +409,12 @@ export default function mount({ element, props, server, trigger, watch }) {
   async function update() {
     const reply = await unwrap(server.get_state({ revision, source }));
     if (reply.unchanged) return;
+    if (reply.closed_text) {
+      revision = '';
+      for (const card of [annotatorsCard, modelsCard, doubtsCard]) card.hidden = true;
+      agreementCard.replaceChildren(el('p.muted', {}, reply.closed_text));
+      return;
+    }
     const focus = root.contains(document.activeElement)
       ? [document.activeElement.dataset.do, document.activeElement.dataset.name]
       : null;

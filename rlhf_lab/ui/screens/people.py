@@ -20,7 +20,7 @@ from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, operator_action, parse_payload, ttl_cache
 from rlhf_lab.ui.network import is_loopback
-from rlhf_lab.ui.services.crowd import gold_view
+from rlhf_lab.ui.services.crowd import gold_view, sees_comparisons
 from rlhf_lab.ui.services.presence import PRESENCE
 
 MAX_ROWS = 100
@@ -63,10 +63,12 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     def get_state(query: dict[str, Any]) -> dict[str, Any]:
         name = ctx.annotator_name(parse_payload(PeopleQuery, query).annotator)[:MAX_PERSON_NAME_CHARS]
+        rows, has_agreement = cached_leaderboard(), sees_comparisons(ctx)
         return {
             "you": {"name": name, "role": ctx.visitor().role.value},
             "present": PRESENCE.names(),
-            "leaderboard": cached_leaderboard(),
+            "leaderboard": rows if has_agreement else [row | {"comparisons": 0, "agreements": 0} for row in rows],
+            "has_agreement": has_agreement,
             "rules": get_labelling_config(ctx.db, ctx.project.id).to_dict(),
         }
 

@@ -25,12 +25,18 @@ from rlhf_lab.store.vote_table import current_votes
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, if_changed, operator_action, parse_payload, unusable
+from rlhf_lab.ui.services.crowd import sees_comparisons
 
 MAX_PEOPLE = 200
 MAX_MODELS = 12
 MAX_MODEL_PEOPLE = 12  # annotators named for each reward model
 MAX_WEIGHT = 10
 TIME_BUCKETS = 8
+
+
+CLOSED_TEXT = (
+    "This project shows gold pairs, so only the operator sees how votes compare: such figures would reveal these pairs."
+)
 
 
 class QualityQuery(Payload):
@@ -82,7 +88,10 @@ class QualityController:
         self.ctx = ctx
 
     def get_state(self, query: dict[str, Any]) -> dict[str, Any]:
-        """The reply to a QualityQuery; {"unchanged": True} if the page already shows it."""
+        """The reply to a QualityQuery; {"unchanged": True} if the page already shows it; {"closed_text"} for visitors who may not
+        see comparisons of votes."""
+        if not sees_comparisons(self.ctx):
+            return {"closed_text": CLOSED_TEXT}
         source = parse_payload(QualityQuery, query).source or self._default_source()
         reply = self._agreement_stats(source) | {
             "source": source.value,

@@ -8,7 +8,7 @@ import gradio as gr
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
-from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job
+from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardPredictionStats
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import engine_process, queue, retraining
@@ -25,7 +25,9 @@ from rlhf_lab.ui.components.forms import Form
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, operator_action, parse_payload, ttl_cache, visitor_action
+from rlhf_lab.ui.services.crowd import sees_comparisons
 from rlhf_lab.ui.services.generation_requests import check_queue_capacity, own_job
+from rlhf_lab.ui.services.instant_view import rounded_bound
 from rlhf_lab.ui.services.stage_estimates import reward_sentences
 
 MAX_TEXT_CHARS = 4000  # of a text to explain, including its prompt
@@ -66,6 +68,11 @@ class ExplainText(Payload):
 def build(ctx: Context, operator: gr.BrowserState) -> None:
     cached_state = ttl_cache(1.0, lambda: screen_state(ctx))
 
+    def state(_: dict[str, Any]) -> dict[str, Any]:
+        """As for the operator, but without prediction statistics for visitors who may not see comparisons."""
+        none = {source.value: prediction_stats_view(RewardPredictionStats(0, 0, 0.0, 1.0)) for source in Source}
+        return cached_state() | ({} if sees_comparisons(ctx) else {"prediction_stats": none})
+
     def report(query: dict[str, Any]) -> dict[str, Any]:
         return model_detail(ctx, parse_payload(ModelQuery, query).model)
 
@@ -77,7 +84,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     component = widget(
         "reward",
         events=("visitor_train", "train", "estimate", "explain"),
-        server_functions={"state": lambda _: cached_state(), "report": report, "explanation": explanation},
+        server_functions={"state": state, "report": report, "explanation": explanation},
         charts=True,
         data={"layout": layout(190), "config": PLOTLY_CONFIG, "is_demo": ctx.demo is not None},
         label="Reward model",
@@ -202,13 +209,16 @@ def instant_accuracy(ctx: Context) -> dict[str, Any] | None:
         return None
     return {
         "source": figures.source.value, "decided": figures.decided, "accuracy": figures.right / figures.decided,
-        "low": figures.low, "high": figures.high,
+        "low": rounded_bound(figures.low), "high": rounded_bound(figures.high),
     }  # fmt: skip
 
 
 def prediction_stats(ctx: Context, source: Source) -> dict[str, Any]:
     """How often votes were predicted by the reward model that was the newest when they were cast."""
-    stats = prediction_accuracy(ctx.db, ctx.project.id, source)
+    return prediction_stats_view(prediction_accuracy(ctx.db, ctx.project.id, source))
+
+
+def prediction_stats_view(stats: RewardPredictionStats) -> dict[str, Any]:
     return {
         "right": stats.right, "decided": stats.decided, "low": stats.low, "high": stats.high,
         "chosen_right": stats.chosen_right, "chosen_decided": stats.chosen_decided,
@@ -265,7 +275,10 @@ def model_detail(ctx: Context, model: int) -> dict[str, Any]:
 
 
 def training_labels(ctx: Context, row: ListedRewardModel) -> dict[int, Comparison]:
-    """The labels whose texts are shown, by vote, in their present state; deleted labels are left out."""
+    """The labels whose texts are shown, by vote, in their present state, without deleted ones; none for visitors who may not see
+    comparisons."""
+    if not sees_comparisons(ctx):
+        return {}
     return comparisons_by_vote(ctx.db, [*(vote_id for vote_id, _ in row.disagreements), *row.examples])
 
 
@@ -288,7 +301,8 @@ def disagreement_rows(
 def example_texts(ctx: Context, decided: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Texts to explain: a pair without a vote, and decided pairs that the model was trained on."""
     texts = []
-    pair = next_unvoted_pair(ctx.db, ctx.project.id, "reward screen")
+    # Another pair than this one on a person's screen would be a gold pair.
+    pair = next_unvoted_pair(ctx.db, ctx.project.id, "reward screen") if sees_comparisons(ctx) else None
     if pair is not None:
         texts = [(pair.prompt.text, side.text, "waits for a label") for side in (pair.first, pair.second)]
     for label in decided:

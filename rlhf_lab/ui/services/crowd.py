@@ -63,6 +63,17 @@ def disputed_view(ctx: Context, project_id: int) -> dict[str, Any]:
     return {"count": count, "pairs": [{"id": pair.id, "turns": turns_of_prompt(pair.prompt.text)} for pair in pairs]}
 
 
+def sees_comparisons(ctx: Context) -> bool:
+    """Whether the visitor may see figures for which it matters whether others have voted on a pair: how often people agree, how
+    many pairs still need votes, how votes compare with earlier scores.
+
+    While a lab of several people shows gold pairs, only the operator may: gold pairs are those that already have a vote.
+    """
+    if not ctx.access.is_multi_user or ctx.is_operator():
+        return True
+    return get_labelling_config(ctx.db, ctx.project.id).gold_rate <= 0
+
+
 def gold_view(ctx: Context) -> dict[str, Any]:
     """For the operator: the number of gold pairs, everybody's accuracy on them, and the experts."""
     project_id = ctx.project.id

@@ -28,13 +28,18 @@ def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> dict[str, Any]
         "waiting": figures.waiting,
         "simulated": figures.source is Source.SIMULATED and figures.labels > 0,
         "right": figures.right,
-        "low": figures.low,
-        "high": figures.high,
+        "low": rounded_bound(figures.low),
+        "high": rounded_bound(figures.high),
         "pending": pending,
         "prediction": None
         if prediction is None or prediction[1] is None
         else prediction_view(prediction[0], prediction[1]),
     }
+
+
+def rounded_bound(bound: float | None) -> float | None:
+    """A bound of an interval as the page shows it: its digits would reveal whether others have voted on the same pair."""
+    return None if bound is None else round(bound, 2)
 
 
 def prediction_view(vote: Vote, prediction: Prediction) -> dict[str, Any]:
