@@ -2,12 +2,15 @@
 
 import contextlib
 import os
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rlhf_lab.errors import ConfigError
 from rlhf_lab.ui.network import is_foreign_origin, is_loopback
 
 UPLOAD_PATH = "/gradio_api/upload"
@@ -19,6 +22,40 @@ FOREIGN_ORIGIN_MESSAGE = (
     "A page of another site sent this request, so nothing was done. Open the lab at its own address. Behind a proxy, "
     "start the lab with --url and the address that people open.\n"
 )
+
+
+#: Shows Spaces in a frame.
+HUB_ORIGIN = "https://huggingface.co"
+FRAMES_ENV_VAR = "RLHF_LAB_FRAME_ORIGINS"
+ORIGIN_PATTERN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:*]+")
+
+
+def frame_origins(environment: Mapping[str, str]) -> list[str]:
+    """The origins that may show the lab in a frame: the Hub's on a Space, and those of the variable. Raises ConfigError."""
+    origins = environment.get(FRAMES_ENV_VAR, "").replace(",", " ").split()
+    for origin in origins:
+        if not ORIGIN_PATTERN.fullmatch(origin):
+            raise ConfigError(
+                f"{FRAMES_ENV_VAR}: {origin!r} is no origin. Write https://courses.example.org, without a path."
+            )
+    return ([HUB_ORIGIN] if environment.get("SPACE_HOST") else []) + origins
+
+
+class FrameGuard:
+    """ASGI middleware: adds frame-ancestors to every response, so that a page of another origin cannot show the lab invisibly and
+    let a visitor click on it. Must be the outermost one. A policy of the response itself holds as well."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str] = ()) -> None:
+        self.app, self.policy = app, " ".join(("frame-ancestors 'self'", *origins)).encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_policy(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                policy = (b"content-security-policy", self.policy)
+                message = {**message, "headers": [*message.get("headers", ()), policy]}
+            await send(message)
+
+        await self.app(scope, receive, send_with_policy)
 
 
 class RequestGuard:

@@ -20,7 +20,7 @@ from rlhf_lab.ui.components.widgets import PLOTLY_JS
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import require_role_for_events
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
-from rlhf_lab.ui.middleware import RequestGuard
+from rlhf_lab.ui.middleware import FrameGuard, RequestGuard, frame_origins
 from rlhf_lab.ui.request_checks import RequestChecks
 from rlhf_lab.ui.screens import chat, compare, header, label, people, project, reward, runs, train
 from rlhf_lab.ui.scripts import UI_ASSETS, gradio_assets_route, module_route, module_tags
@@ -75,6 +75,7 @@ def initial_body_html() -> str:
 def launch_options(ctx: Context) -> dict[str, Any]:
     """Arguments of Gradio's `launch` besides the address. A multi-user lab also gets the login routes."""
     middleware = [
+        Middleware(FrameGuard, origins=frame_origins(os.environ)),
         Middleware(GZipMiddleware, minimum_size=500),  # halves what a page polls
         Middleware(BodyInjectionMiddleware, html=initial_body_html(), access=ctx.access, is_operator=ctx.is_operator),
         Middleware(

@@ -19,6 +19,7 @@ def lab_behind_proxy(request, tmp_path):
     """A lab and the proxy in front of it. Its https address is set by the Space, or by `--url`."""
     proxy, lab = TlsProxy(0, tmp_path), idle_lab(tmp_path / "home")
     lab.environment = {"RLHF_LAB_OPERATOR_SECRET": "five big cats", "RLHF_LAB_JOIN_CODE": CODE}
+    lab.environment |= {"RLHF_LAB_FRAME_ORIGINS": "http://127.0.0.1:*"}
     if request.param == "SPACE_HOST":
         lab.environment |= {"SPACE_ID": "somebody/lab", "SPACE_HOST": f"localhost:{proxy.port}"}
     else:

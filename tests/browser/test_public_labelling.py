@@ -11,7 +11,9 @@ from prepared_labs import idle_lab
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """A lab where every visitor may label."""
-    lab = idle_lab(tmp_path_factory.mktemp("open") / "home", options=("--public-labelling",)).start()
+    lab = idle_lab(tmp_path_factory.mktemp("open") / "home", options=("--public-labelling",))
+    lab.environment = {"RLHF_LAB_FRAME_ORIGINS": "http://localhost:*"}
+    lab.start()
     yield lab
     lab.stop()
 

@@ -10,8 +10,10 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from rlhf_lab.errors import ConfigError
 from rlhf_lab.ui.components import widgets
-from rlhf_lab.ui.middleware import UPLOAD_PATH, RequestGuard, folder_size, hostname
+from rlhf_lab.ui.middleware import UPLOAD_PATH, FrameGuard, RequestGuard, folder_size, frame_origins, hostname
+from rlhf_lab.ui.page import launch_options
 from rlhf_lab.ui.scripts import UI_ASSETS
 
 
@@ -44,6 +46,43 @@ def test_a_local_lab_answers_only_to_local_host_names(tmp_path):
 
 def test_a_guarded_lab_answers_to_every_name(tmp_path):
     assert client(is_local=False).get("/", headers={"host": "lab.example"}).text == "in"
+
+
+@pytest.mark.parametrize(
+    ("variables", "policy"),
+    [
+        ({}, "frame-ancestors 'self'"),
+        ({"SPACE_HOST": "a-b.hf.space"}, "frame-ancestors 'self' https://huggingface.co"),
+        (
+            {"RLHF_LAB_FRAME_ORIGINS": "https://courses.example.org, http://localhost:*"},
+            "frame-ancestors 'self' https://courses.example.org http://localhost:*",
+        ),
+    ],
+)
+def test_every_response_says_who_may_show_it_in_a_frame(variables, policy):
+    """Also refusals of the other checks, and responses with a policy of their own, which holds too."""
+
+    async def own_policy(scope, receive, send):
+        await PlainTextResponse("x", headers={"content-security-policy": "default-src 'none'"})(scope, receive, send)
+
+    origins = frame_origins(variables)
+    guarded = FrameGuard(RequestGuard(own_policy, local_only=True), origins)
+    for host, status, own in (("localhost", 200, ["default-src 'none'"]), ("evil.example", 421, [])):
+        answer = TestClient(guarded).get("/", headers={"host": host})
+        assert (answer.status_code, answer.headers.get_list("content-security-policy")) == (status, [*own, policy])
+
+
+@pytest.mark.parametrize(
+    "origins", ["evil.example", "https://a.example/path", "https://a.example;script-src", "'none'", "*"]
+)
+def test_what_is_no_origin_cannot_be_put_into_the_policy(origins):
+    with pytest.raises(ConfigError, match="is no origin"):
+        frame_origins({"RLHF_LAB_FRAME_ORIGINS": origins})
+
+
+def test_every_lab_has_the_frame_guard_before_all_other_checks(ctx):
+    for lab in (ctx, ctx.as_multi_user(open_to_all=True)):
+        assert launch_options(lab)["app_kwargs"]["middleware"][0].cls is FrameGuard
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS"])

@@ -1,4 +1,5 @@
-"""Invalid arguments to every event of the page, by a viewer and by the operator: no 5xx, at most one log line each."""
+"""Invalid arguments to every event of the page, by a viewer and by the operator, and odd paths: no 5xx, at most one log line
+each. No page of another origin may show what any path replies in a frame."""
 
 import json
 import subprocess
@@ -39,6 +40,10 @@ UNKNOWN_PATHS = (
     "/gradio_api/stream/s/1/2/playlist.m3u8", "/gradio_api/file=/etc/passwd", "/gradio_api/upload_progress?upload_id=1",
     "/gradio_api/custom_component/a/b/c/d", "/gradio_api/none", "/none/%0d%0aX", "/static/../x", "/config/x",
 )
+KNOWN_PATHS = (
+    "/", "/config", "/join", "/join?code=X", "/enter?key=x", "/enter", "/leave", "/gradio_api/info", "/api/status", "/theme.css",
+    "/gradio_api/app_id",
+)
 
 
 def post(path, body, cookie):
@@ -65,15 +70,15 @@ for event in page.fns.values():
         has_file = "passwd" in json.dumps(body)
         result.append((role, event.api_name, way, str(body)[:200], has_file, status, text[:200], log.getvalue()))
 unknown = []
-for path in UNKNOWN_PATHS:
+for path in UNKNOWN_PATHS + KNOWN_PATHS:
     log.seek(0), log.truncate()
     try:
         with urllib.request.urlopen(url.rstrip("/") + path, timeout=60) as reply:
             reply.read()
-            status = reply.status
+            status, headers = reply.status, reply.headers
     except urllib.error.HTTPError as error:
-        status = error.code
-    unknown.append((path, status, log.getvalue()))
+        status, headers = error.code, error.headers
+    unknown.append((path, status, log.getvalue(), headers.get_all("Content-Security-Policy")))
 log.seek(0), log.truncate()
 time.sleep(1)  # the queue works on what was sent to it
 print("RESULT " + json.dumps([result, unknown, log.getvalue()]), flush=True)
@@ -95,8 +100,9 @@ def test_no_event_fails_or_floods_the_log(tmp_path):
         assert "root:" not in text, call
         if has_file:
             assert (status, "not sent to the lab" in text) == (400, True), call
-    for path, status, log in unknown:
+    for path, status, log, policies in unknown:
         assert (status < 500, log.count("\n") <= 1) == (True, True), (path, status, log)
+        assert "frame-ancestors 'self'" in (policies or []), path
     assert "Traceback" not in queue_log
     refused = {(role, name) for role, name, way, *_, status, _, _ in calls if way == "run" and status == 400}
     assert {("viewer", "operator_secret"), ("viewer", "start"), ("viewer", "vote"), ("operator", "cancel")} <= refused
