@@ -18,7 +18,7 @@ from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.text import pluralize_of
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.importers.cell_parsers import parse_choice_words
-from rlhf_lab.importers.column_mapping import MEANINGS, parse_map
+from rlhf_lab.importers.column_mapping import ANSWERS, MEANINGS, parse_map
 from rlhf_lab.importers.parsed_rows import IMPORTED, Limits, ParsedFile
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.project_index import report_split_conflicts
@@ -47,6 +47,14 @@ def add_parser(subparsers: Any) -> None:
         help=f"what a column means; meanings: {', '.join(MEANINGS)}; annotators=A+B: one vote per column; "
              "a part of a column: first=options.0.text")  # fmt: skip
     add("--choices", default="", metavar="WORD=CHOICE,…", help=f"meaning of the votes' values: {', '.join(Choice)}")
+    add(
+        "--answer",
+        action="append",
+        default=[],
+        choices=list(ANSWERS),
+        metavar="KEY=VALUE",
+        help=f"answer to a question of the importer: {'; '.join(f'{key}: {text}' for key, text in ANSWERS.items())}",
+    )
     add("--split", default="train", help="split of a Hub data set (default train; train[:1000] is a part)")
     add("--config", default=None, help="configuration of a Hub data set, if it has several")
     add("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose votes (default human)")
@@ -166,4 +174,5 @@ def _import_request(args: argparse.Namespace) -> ImportRequest:
         split=args.split,
         config_name=args.config,
         limits=limits,
+        answers=frozenset(args.answer),
     )

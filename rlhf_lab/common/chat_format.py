@@ -9,7 +9,8 @@ first of these forms from which `chat_of_prompt` restores the same chat:
 """
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 SPEAKER_BY_ROLE = {"user": "Human", "assistant": "Assistant", "system": "System"}
@@ -17,8 +18,14 @@ ROLE_BY_SPEAKER = {name: role for role, name in SPEAKER_BY_ROLE.items()}
 #: Other names of roles, as in ShareGPT ({"from": "human", "value": …}) and OpenAssistant ({"role": "prompter", "text": …}).
 ROLE_ALIASES = {"human": "user", "prompter": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"}
 ROLE_KEYS, CONTENT_KEYS = ("role", "from"), ("content", "value", "text")
+#: Keys of a message whose answer is not its content.
+CALL_KEYS = ("tool_calls", "function_call")
 TURN_SEPARATOR = "\n\n"
 ASSISTANT_PREFIX = "\n\nAssistant:"
+
+_TRANSCRIPT_START = re.compile(rf"\s*(?:{'|'.join(ROLE_BY_SPEAKER)}):")
+_USER_LINE = re.compile(r"^[ \t]*(?:human|user)[ \t]*:", re.IGNORECASE | re.MULTILINE)
+_ASSISTANT_LINE = re.compile(r"^[ \t]*(?:assistant|ai|bot|chatbot|model|gpt)[ \t]*:", re.IGNORECASE | re.MULTILINE)
 
 Chat = list[dict[str, str]]
 
@@ -46,23 +53,26 @@ def validate_chat(value: Sequence[Any]) -> Chat:
             raise UnreadableError(f'has a message {number} that is not {{"role", "content"}}')
         role, content = (next(message[key] for key in keys if key in message) for keys in (ROLE_KEYS, CONTENT_KEYS))
         role = ROLE_ALIASES.get(role, role) if isinstance(role, str) else role
+        if any(message.get(key) for key in CALL_KEYS):
+            raise UnreadableError(f"has a message {number} that calls a tool, which is no text that can be compared")
         if not isinstance(role, str) or role not in SPEAKER_BY_ROLE:
             raise UnreadableError(
                 f"has a message {number} of role {str(role)[:40]!r}; roles are {', '.join(SPEAKER_BY_ROLE)}"
             )
-        content = _join_parts(content)
+        content = join_parts(content)
         if not isinstance(content, str):
             raise UnreadableError(f"has a message {number} whose content is {_type_name(content)}, not a text")
         chat.append({"role": role, "content": content})
     return chat
 
 
-def _join_parts(content: Any) -> Any:
+def join_parts(content: Any) -> Any:
     """The text of a content [{"type": "text", "text": …}, …] whose parts are all text. Other content is returned unchanged."""
     is_text = isinstance(content, list) and all(
-        isinstance(part, dict) and part.get("type") == "text" for part in content
+        isinstance(part, dict) and part.get("type", "text") == "text" and isinstance(part.get("text") or "", str)
+        for part in content
     )
-    return "".join(str(part.get("text") or "") for part in content) if is_text and content else content
+    return join_texts(part.get("text") or "" for part in content) if is_text and content else content
 
 
 def is_message(value: Any) -> bool:
@@ -110,15 +120,40 @@ def continued_text(chat: Chat) -> str:
     """The messages joined into one text, for a model without a chat template. A space is inserted where two words would merge."""
     text = ""
     for message in chat:
-        content = message["content"]
-        if message["role"] == "user" and text and content and not (text[-1].isspace() or content[0].isspace()):
-            content = f" {content}"
-        text += content
+        text = join_texts((text, message["content"])) if message["role"] == "user" else text + message["content"]
     return text
+
+
+def join_texts(texts: Iterable[str]) -> str:
+    """The texts one after the other, with a space where two words would merge."""
+    joined = ""
+    for text in texts:
+        would_merge = joined and text and not (joined[-1].isspace() or text[0].isspace())
+        joined += f" {text}" if would_merge else text
+    return joined
 
 
 def is_transcript(text: str) -> bool:
     return text.startswith(tuple(f"{TURN_SEPARATOR}{name}:" for name in ROLE_BY_SPEAKER))
+
+
+def normalize_transcript(text: str, *, is_prompt: bool) -> str:
+    """A transcript as HH writes it, however its lines end and it begins; any other text unchanged.
+
+    A prompt ends with "Assistant:", without white space after it. Elsewhere that belongs to the answer.
+    """
+    unified = text.replace("\r\n", "\n")
+    if not _TRANSCRIPT_START.match(unified) or "\nAssistant:" not in unified:
+        return text
+    unified = TURN_SEPARATOR + unified.lstrip()
+    is_open = is_prompt and unified.rstrip().endswith(ASSISTANT_PREFIX)
+    return unified.rstrip() if is_open else unified
+
+
+def looks_like_transcript(text: str) -> bool:
+    """Whether a prompt has lines of two speakers, and is nevertheless read as one message of the user."""
+    is_alternating = _USER_LINE.search(text) is not None and _ASSISTANT_LINE.search(text) is not None
+    return is_alternating and chat_of_prompt(text) == [{"role": "user", "content": text}]
 
 
 def _parse_transcript(text: str) -> Chat | None:

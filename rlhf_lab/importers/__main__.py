@@ -17,6 +17,7 @@ from rlhf_lab.importers.column_mapping import ColumnMappingError
 from rlhf_lab.importers.parsed_rows import Limits
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.project_index import report_split_conflicts
+from rlhf_lab.importers.remedies import for_page
 from rlhf_lab.importers.summary import build_preview, format_result
 from rlhf_lab.importers.text_corpus import load_texts
 from rlhf_lab.importers.writer import ImportTarget, count_duplicates, save_import
@@ -27,12 +28,12 @@ def handle_request(request: dict[str, Any]) -> dict[str, Any]:
     """The reply to one request.
 
     Args:
-        request: what, name, map, choices ("0=first,…"), split, config, bytes, home, project, and fields of ImportTarget; with
-            "save" the votes are also written. Or only "texts": the argument of `load_texts`.
+        request: what, name, map, choices ("0=first,…"), answers, split, config, bytes, home, project, and fields of ImportTarget;
+            with "save" the votes are also written. Or only "texts": the argument of `load_texts`.
 
     Returns:
-        {"preview"}, {"preview", "saved", "message"}, {"texts", "source"} or {"error"}; an error that only a person can resolve by
-        mapping columns also has "columns".
+        {"preview"}, {"preview", "saved", "message"}, {"texts", "source"} or {"error"}; an error that only a person can resolve
+        also has "columns", to be mapped, and "answers", one of which is to be chosen. Remedies name the fields of the page.
     """
     try:
         if "texts" in request:
@@ -45,6 +46,7 @@ def handle_request(request: dict[str, Any]) -> dict[str, Any]:
             request.get("split", "train"),
             request.get("config"),
             Limits(max_bytes=int(request.get("bytes", Limits.max_bytes))),
+            frozenset(request.get("answers", ())),
         )
         parsed_file = parse_file(import_request)
         target_options = {
@@ -56,16 +58,18 @@ def handle_request(request: dict[str, Any]) -> dict[str, Any]:
         )
         with Database.open(Path(request["home"])) as db:
             parsed_file = report_split_conflicts(db, parsed_file, target.project_id)
-            reply: dict[str, Any] = {"preview": build_preview(parsed_file, count_duplicates(db, parsed_file, target))}
+            preview = build_preview(parsed_file, count_duplicates(db, parsed_file, target))
+            reply: dict[str, Any] = {"preview": preview | {"problems": list(map(for_page, preview["problems"]))}}
             if request.get("save"):
                 result = save_import(db, parsed_file, target)
                 reply |= {"saved": asdict(result), "message": format_result(result, parsed_file)}
     except ColumnMappingError as error:
-        return {"error": error.message, "columns": list(error.columns)}
+        message = for_page(f"{error.message} {error.remedy}").strip()
+        return {"error": message, "columns": list(error.columns), "answers": error.answers}
     except UnreadableError as error:
         return {"error": f"The meanings of the votes cannot be read: {error}."}
     except LabError as error:
-        return {"error": str(error)}
+        return {"error": for_page(str(error))}
     return reply
 
 

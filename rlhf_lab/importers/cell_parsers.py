@@ -1,15 +1,13 @@
 """Parse cells as choices, numbers, timestamps, booleans, token ids. All functions raise UnreadableError."""
 
-import ast
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from rlhf_lab.common.chat_format import UnreadableError, is_message
+from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.enums import Choice
 
 CHOICE_WORDS = {
@@ -31,42 +29,24 @@ def is_blank(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 
-class UniqueNameDecoder(json.JSONDecoder):
-    """Decodes JSON and records names that an object gives twice, of which Python would keep the last.
+def parse_choice(value: Any, custom_words: Mapping[str, Choice], names: Mapping[str, Choice] = {}) -> Choice:
+    """A vote by `custom_words` (--choices), or if that is empty by `names` of the two texts or CHOICE_BY_WORD.
 
-    Attributes:
-        outer_name: a repeated name of the outermost object, or "".
+    A list is what a person accepted: one of the texts, or both, which is a tie. "none" is not among the known words: it can mean
+    "neither text", and it is how Python writes a missing value.
     """
-
-    def __init__(self) -> None:
-        super().__init__(object_pairs_hook=self._make_object)
-        self.outer_name = self._repeated_name = ""
-
-    def _make_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
-        self.outer_name = ""
-        if len(value) < len(pairs):
-            self.outer_name = Counter(name for name, _ in pairs).most_common(1)[0][0]
-            self._repeated_name = self._repeated_name or self.outer_name
-        return value
-
-    def repetition_error(self) -> str:
-        """The error of a name repeated since the last call, or ""."""
-        name, self._repeated_name = self._repeated_name, ""
-        return f'"{name[:40]}" is in an object twice. Keep one of them, or rename one' if name else ""
-
-
-def parse_choice(value: Any, custom_words: Mapping[str, Choice], text_names: Mapping[str, Choice] = {}) -> Choice:
-    """A vote by `custom_words` (--choices), or if that is empty by `text_names` (keys of the texts' columns) or CHOICE_BY_WORD.
-
-    "none" is not among the known words: it can mean "neither text", and it is how Python writes a missing value.
-    """
+    if isinstance(value, list):
+        choices = {parse_choice(item, custom_words, names) for item in value}
+        if len(choices) > 1 and choices != {Choice.FIRST, Choice.SECOND}:
+            raise UnreadableError(f"holds several votes: {', '.join(map(str, value))[:40]}")
+        value = Choice.TIE.value if len(choices) > 1 else value[0] if value else None
+        custom_words = custom_words if value != Choice.TIE.value else {}
     word = normalize_cell(value)
     if is_blank(value) and word not in custom_words:
         raise UnreadableError("is missing. Write the vote, or take the row out")
-    choices = custom_words or CHOICE_BY_WORD
-    named = None if custom_words else text_names.get(name_key(word))
-    choice = named or choices.get(word) or choices.get(word.lower())
+    choices_by_word = custom_words or CHOICE_BY_WORD
+    named = None if custom_words else names.get(word) or names.get(name_key(word))
+    choice = named or choices_by_word.get(word) or choices_by_word.get(word.lower())
     if choice is None:
         allowed = (
             ", ".join(custom_words)
@@ -82,17 +62,21 @@ def name_key(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.lower())
 
 
+_CHOICE_WORD = re.compile(rf"(.*?)=\s*({'|'.join(Choice)})\s*(?:,|$)", re.DOTALL)
+
+
 def parse_choice_words(text: str) -> dict[str, Choice]:
-    """ "0=first,1=second" as a dict. Raises UnreadableError."""
-    choices = {}
-    for item in text.split(","):
-        word, separator, meaning = item.partition("=")
-        if not separator or meaning.strip() not in tuple(Choice):
-            raise UnreadableError(f"{item!r} is not WORD=CHOICE, CHOICE being one of {', '.join(Choice)}")
-        word = normalize_cell(word)
+    """ "0=first,1=second" as a dict; a word may hold "=" and ",". Raises UnreadableError."""
+    choices: dict[str, Choice] = {}
+    position = 0
+    while position < len(text):
+        match = _CHOICE_WORD.match(text, position)
+        if match is None:
+            raise UnreadableError(f"{text[position:]!r} is not WORD=CHOICE, CHOICE being one of {', '.join(Choice)}")
+        word, position = normalize_cell(match[1]), match.end()
         if word in choices:
             raise UnreadableError(f"{word!r} has two meanings. Give each word one")
-        choices[word] = Choice(meaning.strip())
+        choices[word] = Choice(match[2])
     return choices
 
 
@@ -105,8 +89,18 @@ def normalize_cell(value: Any) -> str:
     return str(int(number)) if number.is_integer() else str(number)
 
 
-def parse_number(value: Any) -> float:
-    """A finite number; bool is none."""
+_GROUPED_DIGITS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:[.][0-9]{3})+")
+
+
+def is_grouped(value: Any) -> bool:
+    """Whether the points in a text can group digits: "1.200" is 1.2, or 1200 as German spreadsheets write it."""
+    return isinstance(value, str) and _GROUPED_DIGITS.fullmatch(value.strip()) is not None
+
+
+def parse_number(value: Any, has_groups: bool = False) -> float:
+    """A finite number; bool is none. has_groups: in texts, points group digits and a comma comes before decimals."""
+    if has_groups and isinstance(value, str):
+        value = value.replace(".", "").replace(",", ".")
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -155,12 +149,30 @@ def parse_timestamp(value: Any, is_own_export: bool = False) -> float | None:
     if number is not None:
         return number if is_own_export else _to_seconds(number)
     try:
-        parsed = datetime.fromisoformat(str(value))
+        parsed = datetime.fromisoformat(_iso_date(str(value)))
     except ValueError:
         raise UnreadableError(
             f"is {str(value)[:40]!r}, neither seconds since 1970 nor a date like 2026-01-31T12:00:00"
         ) from None
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+
+
+_FORMS_DATE = re.compile(
+    r"(\d{4})/(\d\d?)/(\d\d?) (\d\d?):(\d\d):(\d\d)(?: ([AP])M)?(?: (?:GMT|UTC)(?:([+-])(\d\d?)(?::?(\d\d))?)?)?"
+)
+
+
+def _iso_date(text: str) -> str:
+    """A date of Google Forms ("2026/11/28 8:12:49 PM GMT+1") in ISO form; any other text unchanged. Month and day have to be
+    clear: the year comes first."""
+    match = _FORMS_DATE.fullmatch(text.strip())
+    if match is None:
+        return text
+    year, month, day, hour, minute, second = map(int, match.groups()[:6])
+    if match[7]:
+        hour = hour % 12 + (12 if match[7] == "P" else 0)
+    zone = f"{match[8]}{int(match[9]):02}:{match[10] or '00'}" if match[8] else "+00:00"
+    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{zone}"
 
 
 def _to_seconds(number: float) -> float:
@@ -172,36 +184,6 @@ def _to_seconds(number: float) -> float:
         f"is {number:.15g}, no time from 2000 to 2099 in seconds, milli-, micro- or nanoseconds since 1970. Write it so, or as a "
         "date like 2026-01-31T12:00:00"
     )
-
-
-def parse_message_list(value: Any) -> Any:
-    """A CSV cell that contains a list of chat messages (JSON or Python literal) as that list; any other value unchanged."""
-    if isinstance(value, str) and value.startswith(("[{", "[ {", "[[")):
-        decoder = UniqueNameDecoder()
-        for decode in (decoder.decode, ast.literal_eval):
-            try:
-                parsed = decode(value)
-            except (ValueError, SyntaxError, RecursionError, MemoryError):
-                continue
-            if error := decoder.repetition_error():
-                raise UnreadableError(f"is not clear: {error}")
-            if isinstance(parsed, list) and all(map(is_message, parsed)):
-                return parsed
-    return value
-
-
-def is_message_list(value: Any) -> bool:
-    """Whether a cell is a list of chat messages, or its text in JSON."""
-    try:
-        value = parse_message_list(value)
-    except UnreadableError:
-        return False
-    return isinstance(value, list) and all(map(is_message, value))
-
-
-def is_text_list(value: Any) -> bool:
-    """Whether a cell is a list of texts, as of the user's turns of a conversation; missing ones are null."""
-    return isinstance(value, list) and value != [] and all(item is None or isinstance(item, str) for item in value)
 
 
 def parse_token_ids(value: Any) -> tuple[int, ...]:

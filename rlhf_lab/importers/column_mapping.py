@@ -7,6 +7,7 @@ from typing import Any
 
 from rlhf_lab.errors import DataError
 from rlhf_lab.importers.cell_parsers import name_key
+from rlhf_lab.importers.remedies import map_option
 
 #: meaning -> usual column names, the most specific first, compared by `name_key`. The column names of our own export are the
 #: meanings themselves.
@@ -14,7 +15,7 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "instruction", "query", "context", "post"),
     "input": ("input",),  # context of an instruction, appended to it after an empty line
     "system": ("system", "system_prompt"),  # a message of the system before the prompt
-    "history": (),  # earlier rounds of the conversation, [[question, answer], …]; recognised by the content of its cells
+    "history": (),  # earlier turns of the conversation; a column of this name, if its cells hold turns
     "chosen": ("chosen", "preferred", "response_chosen", "chosen_response", "better"),
     "rejected": ("rejected", "dispreferred", "response_rejected", "rejected_response", "worse"),
     "first": ("first", "response_a", "answer_a", "completion_a", "response_1", "answer_1", "output_1", "text_a", "left_text",
@@ -76,6 +77,16 @@ DECIDING_MEANINGS = (
     "prompt", "chosen", "rejected", "first", "second", "choice", "score_chosen", "score_rejected", "score_first", "score_second",
     "tie", "both_bad",
 )  # fmt: skip
+#: Answers to questions that no mapping of columns and words answers, with what they mean.
+ANSWERS = {
+    "texts=plain": "take the texts as they are",
+    "numbers=decimal": "the point comes before decimals",
+    "numbers=thousands": "the point groups the digits, and a comma comes before decimals",
+    "lists=all": "compare each chosen text with each rejected one",
+    "lists=paired": "compare the chosen and the rejected text at the same place",
+    "file=row": "the file is one row",
+    "file=columns": "each list is a column",
+}
 #: Row formats: how a row states the preference.
 CHOSEN_REJECTED = "chosen and rejected"
 TWO_TEXTS_AND_VOTE = "two texts and a vote"
@@ -87,13 +98,16 @@ class ColumnMappingError(DataError):
 
     Args:
         message: what is unknown.
-        remedy: the command line option that resolves it; the page asks with a form instead.
+        remedy: the command line option that resolves it; the page shows the same with the fields of its form.
         columns: those of the file.
+        answers: keys of ANSWERS among which the user can choose.
     """
 
-    def __init__(self, message: str, remedy: str, columns: Iterable[str]) -> None:
-        super().__init__(f"{message} {remedy}")
-        self.message, self.columns = message, tuple(columns)
+    def __init__(self, message: str, remedy: str, columns: Iterable[str], answers: Iterable[str] = ()) -> None:
+        self.answers = {answer: ANSWERS[answer] for answer in answers}
+        options = " or ".join(f"--answer {answer} ({meaning})" for answer, meaning in self.answers.items())
+        super().__init__(f"{message} {remedy}{f'Say which: {options}.' if options else ''}")
+        self.message, self.remedy, self.columns = message, remedy, tuple(columns)
 
 
 @dataclass(frozen=True)
@@ -191,8 +205,9 @@ def is_annotator_name(name: str) -> bool:
     return re.fullmatch(r"(annotator|rater|worker)_*[0-9]+", name.lower()) is not None
 
 
-def is_prompt_name(name: str) -> bool:
-    return name_key(name) in map(name_key, MEANINGS["prompt"])
+def has_meaning(name: str, meaning: str) -> bool:
+    """Whether a column's name is one of the usual ones of a meaning."""
+    return name_key(name) in map(name_key, MEANINGS[meaning])
 
 
 def has_text_pair(column_names: Iterable[str], overrides: Mapping[str, str]) -> bool:
@@ -224,10 +239,14 @@ def reject_rival_columns(mapping: ColumnMapping, overrides: Mapping[str, str], f
         names = [name_key(name) for name in MEANINGS[meaning] + (FURTHER_PROMPT_NAMES if meaning == "prompt" else ())]
         rivals = [column, *(name for name in unused if name_key(name) in names)]
         if len(rivals) > 1:
-            both = f", or --map prompt={rivals[0]} --map input={rivals[1]} for both" if meaning == "prompt" else ""
+            both = (
+                f", or {map_option('prompt', rivals[0])} {map_option('input', rivals[1])} for both"
+                if meaning == "prompt"
+                else ""
+            )
             raise ColumnMappingError(
                 f'Several columns can mean "{meaning}": {_join_names(rivals)}.',
-                f"Say which: {' or '.join(f'--map {meaning}={name}' for name in rivals[:6])}{both}.",
+                f"Say which: {' or '.join(map_option(meaning, name) for name in rivals[:6])}{both}.",
                 (*mapping.used_columns, *unused),
             )
 
@@ -250,7 +269,7 @@ def _require_column(column: str, available: list[str]) -> str:
     if column not in available and column.split(".", 1)[0] not in available:
         raise ColumnMappingError(
             f'There is no column "{column}" in row 1. The columns are {_join_names(available)}.',
-            "Choose one of them with --map.",
+            "Choose one of them.",
             available,
         )
     return column
@@ -274,8 +293,8 @@ def _detect_row_format(
             names = [columns[meaning] for meaning in ("chosen", "rejected", "first", "second")]
             raise ColumnMappingError(
                 f"There are two pairs of texts: {names[0]} and {names[1]}, {names[2]} and {names[3]}.",
-                f"Say which to take: --map chosen={names[0]} --map rejected={names[1]}, or --map first={names[2]} "
-                f"--map second={names[3]}.",
+                f"Say which to take: {map_option('chosen', names[0])} {map_option('rejected', names[1])}, or "
+                f"{map_option('first', names[2])} {map_option('second', names[3])}.",
                 available,
             )
     if ("chosen", "rejected") in pairs:

@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from rlhf_lab.common.chat_format import ROLE_KEYS, UnreadableError
-from rlhf_lab.importers.cell_parsers import is_blank, parse_bool, parse_int, parse_message_list, parse_number
-from rlhf_lab.importers.parsed_rows import RowError, SourceRow
+from rlhf_lab.importers.cell_contents import decode_cell, parse_chat
+from rlhf_lab.importers.cell_parsers import is_blank, parse_bool, parse_int, parse_number
+from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
 
 T = TypeVar("T")
 Cells = dict[str, Any]
 SourceRows = Iterable[SourceRow | RowError]
-CellExpansion = Callable[[Cells], Iterable[Cells]]  # of one row
+CellExpansion = Callable[[Cells], Iterable[Cells | str]]  # of one row; a text says why a part of it does not count
 RowExpansion = Callable[[SourceRows], Iterator[SourceRow | RowError]]
 
 MAX_ANSWERS = 16  # to one prompt; they make 120 comparisons
@@ -45,7 +46,11 @@ def expand_each(expand: CellExpansion) -> RowExpansion:
                 yield row
                 continue
             try:
-                yield from (replace(row, cells=cells) for cells in expand(row.cells))
+                for cells in expand(row.cells):
+                    if isinstance(cells, str):
+                        yield LeftOut(row.row_number, row.location, cells)
+                    else:
+                        yield replace(row, cells=cells)
             except UnreadableError as error:
                 yield _row_error(row, str(error))
             except (AttributeError, KeyError, TypeError, ValueError):  # for example a list in place of an object
@@ -97,6 +102,19 @@ def split_parallel_lists(texts: str, scores: str, cells: Cells) -> Iterator[Cell
         raise UnreadableError(f"{texts} has {len(answers)} answers and {scores} has {len(ratings)} numbers")
     pairs = zip(answers, ratings, strict=True)
     return pair_answers(_without(cells, texts, scores), [{"response": text, "score": score} for text, score in pairs])
+
+
+def pair_text_lists(chosen: str, rejected: str, is_paired: bool, cells: Cells) -> Iterator[Cells]:
+    """Comparisons of the texts in two lists: those at the same place, or each of the one with each of the other."""
+    sides = [list_in(cells, name) for name in (chosen, rejected)]
+    if not all(sides):
+        raise UnreadableError(f"{chosen if not sides[0] else rejected} holds no list of texts")
+    if is_paired and len(sides[0]) != len(sides[1]):
+        raise UnreadableError(f"{chosen} has {len(sides[0])} texts and {rejected} has {len(sides[1])}")
+    if max(map(len, sides)) > MAX_ANSWERS:
+        raise UnreadableError(f"there are more than {MAX_ANSWERS} texts on one side")
+    pairs = zip(*sides, strict=True) if is_paired else itertools.product(*sides)
+    yield from (cells | {chosen: text_a, rejected: text_b} for text_a, text_b in pairs)
 
 
 def list_in(cells: Cells, column: str) -> list[Any]:
@@ -226,7 +244,7 @@ def cut_conversations(cells: Cells) -> Iterator[Cells]:
     """Two conversations up to the answer of the turn that the vote is about; the column "turn" counts from 1."""
     turn = _parse("turn", parse_int, cells.get("turn"))
     yield _without(cells, "turn") | {
-        column: _cut(parse_message_list(cells.get(column)), turn) for column in ("conversation_a", "conversation_b")
+        column: _cut(parse_chat(cells.get(column)), turn) for column in ("conversation_a", "conversation_b")
     }
 
 
@@ -235,6 +253,29 @@ def _cut(chat: Any, turn: int | None) -> Any:
         return chat
     starts = [i for i, message in enumerate(chat) if any(message.get(key) in ("user", "human") for key in ROLE_KEYS)]
     return chat[: starts[turn]] if 0 < turn < len(starts) else chat
+
+
+def split_rejected_response(cells: Cells) -> Iterator[Cells]:
+    """ms-swift: the messages end with the chosen answer, and the rejected one is beside them."""
+    messages = parse_chat(cells.get("messages"))
+    if not isinstance(messages, list) or len(messages) < 2:
+        raise UnreadableError("messages is no conversation that ends with the chosen answer")
+    yield _without(cells, "messages", "rejected_response") | {
+        "prompt": messages[:-1], "chosen": messages[-1:], "rejected": cells.get("rejected_response")
+    }  # fmt: skip
+
+
+def split_candidates(cells: Cells) -> Iterator[Cells]:
+    """Amazon Nova: the last message has two candidates, and each has a label."""
+    messages = decode_cell(cells.get("messages"))
+    *turns, last = messages if isinstance(messages, list) and messages else [{}]
+    labels = {item.get("preferenceLabel"): item.get("content") for item in last.get("candidates") or ()}
+    if set(labels) != {"preferred", "non-preferred"} or len(last["candidates"]) != 2:
+        raise UnreadableError('messages does not end with a "preferred" and a "non-preferred" candidate')
+    sides = {"chosen": labels["preferred"], "rejected": labels["non-preferred"]}
+    yield _without(cells, "messages") | {"prompt": turns} | {
+        name: [{"role": "assistant", "content": content}] for name, content in sides.items()
+    }  # fmt: skip
 
 
 def split_annotations(cells: Cells) -> Iterator[Cells]:
@@ -282,12 +323,15 @@ def is_response_list(value: Any) -> bool:
     )
 
 
-def split_responses(column: str, cells: Cells) -> Iterator[Cells]:
+def split_responses(column: str, cells: Cells) -> Iterator[Cells | str]:
     """A row for each submitted response to a question, or for each comparison of one that ranks the texts."""
-    responses = [item for item in list_in(cells, column) if item.get("status") in (None, "submitted")]
+    responses = list_in(cells, column)
     if not responses:
-        raise UnreadableError(f"{column} holds no submitted response")
+        raise UnreadableError(f"{column} holds no response")
     for response in responses:
+        if response.get("status") not in (None, "submitted"):
+            yield f"a response is {response['status']}"
+            continue
         vote = {"annotator": response["user_id"]}
         if not isinstance(response["value"], list | dict):
             yield cells | vote | {column: response["value"]}

@@ -4,19 +4,19 @@ A layout is recognised by its columns (LAYOUTS), or by the content of all cells 
 precedence over a layout.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rlhf_lab.importers.cell_parsers import is_blank
+from rlhf_lab.importers.cell_contents import decode_cell, is_turns
+from rlhf_lab.importers.cell_parsers import is_blank, name_key
 from rlhf_lab.importers.column_mapping import (
     ColumnMappingError,
     cell_at,
+    has_meaning,
     has_text_pair,
     is_own_export,
-    is_prompt_name,
 )
 from rlhf_lab.importers.comparisons import (
     CellExpansion,
@@ -31,13 +31,17 @@ from rlhf_lab.importers.comparisons import (
     list_in,
     pair_ranked_messages,
     pair_rated_rows,
+    pair_text_lists,
     split_annotations,
     split_answer_list,
+    split_candidates,
     split_parallel_lists,
+    split_rejected_response,
     split_responses,
     split_tree,
 )
 from rlhf_lab.importers.parsed_rows import RowError, SourceRow
+from rlhf_lab.importers.remedies import map_option
 from rlhf_lab.importers.vote_readings import SIGNED_SCALE
 
 SUMMARIES = {
@@ -47,6 +51,7 @@ SUMMARIES = {
     "annotator": "worker",
     "split": "",
 }
+PRODIGY = {"first": "options.0.text", "second": "options.1.text", "choice": "accept"}
 TEXT_LIST_NAMES = ("generations", "responses", "completions", "answers")
 SCORE_LIST_NAMES = ("ratings", "rating", "scores")
 
@@ -86,6 +91,13 @@ LAYOUTS = (
     Layout("OpenAssistant", ("message_id", "parent_id", "text", "role", "rank"), expand=pair_ranked_messages),
     Layout("Chatbot Arena", ("conversation_a", "conversation_b", "turn"), expand=expand_each(cut_conversations)),
     Layout("Label Studio", ("data", "annotations.0.result"), expand=expand_each(split_annotations)),
+    Layout("OpenAI", ("input.messages", "preferred_output", "non_preferred_output"),
+           {"prompt": "input.messages", "chosen": "preferred_output", "rejected": "non_preferred_output"}),
+    Layout("ms-swift", ("messages", "rejected_messages"), {"prompt": "", "chosen": "messages", "rejected": "rejected_messages"}),
+    Layout("ms-swift", ("messages", "rejected_response"), expand=expand_each(split_rejected_response)),
+    Layout("Amazon Nova", ("messages.*.candidates",), expand=expand_each(split_candidates)),
+    Layout("Prodigy", ("text", "options.1.text", "accept"), {"prompt": "text", **PRODIGY}),
+    Layout("Prodigy", ("options.1.text", "accept"), PRODIGY),
     Layout("Argilla", ("fields", "responses"), expand=expand_each(join_responses)),
     Layout("Argilla", ("*.responses.users",), expand=expand_each(join_responses)),
 )  # fmt: skip
@@ -100,20 +112,24 @@ class UnfoldedRows:
     choices: str = ""
 
 
-def unfold_rows(rows: Sequence[SourceRow | RowError], overrides: Mapping[str, str], max_rows: int) -> UnfoldedRows:
-    """The rows of a file as at most max_rows rows of two texts.
+def unfold_rows(
+    rows: Sequence[SourceRow | RowError], overrides: Mapping[str, str], max_rows: int, answers: Collection[str] = ()
+) -> UnfoldedRows:
+    """The rows of a file as at most max_rows rows of two texts. answers: keys of ANSWERS.
 
-    Raises ColumnMappingError if only the user knows which column holds the votes.
+    Raises ColumnMappingError if only the user knows which column holds the votes, or which texts of two lists are compared.
     """
     columns = list(dict.fromkeys(column for row in rows if isinstance(row, SourceRow) for column in row.cells))
     if is_own_export(columns):
         return UnfoldedRows(rows)
     has_pair = has_text_pair(columns, overrides)
-    candidates = [layout for layout in LAYOUTS if not (has_pair and "score_first" in layout.mapping)]
+    candidates = [layout for layout in LAYOUTS if not (has_pair and _makes_pairs(layout))]
     layout = next((layout for layout in candidates if _has_layout(layout, columns, rows)), Layout("", ()))
     if layout.expand is not None:
         rows = limit_rows(layout.expand(rows), max_rows, "comparisons")
-    expansions, mapping = _expansions_of_columns(_column_kinds(rows), rows, overrides)
+    kinds = _column_kinds(rows)
+    expansions, mapping = _expansions_of_columns(kinds, rows, overrides)
+    expansions += _expansions_of_text_lists(kinds, rows, overrides, answers)
     for expand in expansions:
         rows = limit_rows(expand_each(expand)(rows), max_rows, "comparisons")
     mapping = {meaning: column for meaning, column in layout.mapping.items() if meaning not in overrides} | mapping
@@ -121,9 +137,22 @@ def unfold_rows(rows: Sequence[SourceRow | RowError], overrides: Mapping[str, st
     return UnfoldedRows(rows, mapping, choices)
 
 
+def _makes_pairs(layout: Layout) -> bool:
+    """Whether a layout makes two texts of what is none; a file with a pair of texts does not have it."""
+    return "score_first" in layout.mapping or layout.name in ("OpenAI", "ms-swift", "Amazon Nova")
+
+
 def _has_layout(layout: Layout, columns: Sequence[str], rows: Sequence[SourceRow | RowError]) -> bool:
-    """Whether each of the layout's paths has a value in at least one row. A path that begins with * may have any beginning."""
+    """Whether each of the layout's paths has a value in at least one row. A path that begins with * may have any beginning;
+    NAME.*.KEY is the key of any item of a list."""
     for path in layout.columns:
+        if ".*." in path:
+            name, key = path.split(".*.")
+            lists = (decode_cell(row.cells.get(name)) for row in rows if isinstance(row, SourceRow))
+            items = (item for value in lists if isinstance(value, list) for item in value)
+            if not any(isinstance(item, dict) and item.get(key) for item in items):
+                return False
+            continue
         suffix = path.removeprefix("*")
         names = [name for name in columns if name.endswith(suffix)] if suffix != path else [path]
         names = [name for name in names if name.split(".", 1)[0] in columns or name in columns]
@@ -142,8 +171,9 @@ def _expansions_of_columns(
     if columns["side"] or columns["texts"]:
         expansions.append(partial(_decode_columns, columns["side"] + columns["texts"]))
     mapping = {"choice": columns["side"][0]} if columns["side"] else {}
-    if columns["rounds"] and any(map(is_prompt_name, kinds)):
-        mapping["history"] = columns["rounds"][0]
+    histories = [name for name in columns["turns"] if name_key(name) == "history" and name not in overrides.values()]
+    if histories and (any(has_meaning(name, "prompt") for name in kinds) or "prompt" in overrides):
+        mapping["history"] = histories[0]
     texts = [name for name in columns["texts"] if name in TEXT_LIST_NAMES]
     scores = [name for name in columns["numbers"] if name in SCORE_LIST_NAMES]
     if responses := columns["responses"]:
@@ -162,12 +192,38 @@ def _expansions_of_columns(
     return expansions, mapping
 
 
+def _expansions_of_text_lists(
+    kinds: Mapping[str, str],
+    rows: Iterable[SourceRow | RowError],
+    overrides: Mapping[str, str],
+    answers: Collection[str],
+) -> list[CellExpansion]:
+    """What is to be done with rows that have several chosen and several rejected texts. If the prompt is a list too, they are
+    turns."""
+    lists = [name for name, kind in kinds.items() if kind == "texts"]
+    sides = [
+        next((name for name in lists if name == overrides.get(meaning) or has_meaning(name, meaning)), "")
+        for meaning in ("chosen", "rejected")
+    ]
+    cells = [
+        decode_cell(row.cells.get(name)) for row in rows if isinstance(row, SourceRow) for name in sides if all(sides)
+    ]
+    prompts = [name for name in lists if name == overrides.get("prompt") or has_meaning(name, "prompt")]
+    if prompts or not any(isinstance(texts, list) and len(texts) > 1 for texts in cells):
+        return []
+    choices = ("lists=all", "lists=paired")
+    answer = next((answer for answer in choices if answer in answers), "")
+    if not answer:
+        raise ColumnMappingError(f"{sides[0]} and {sides[1]} hold several texts in a row.", "", kinds, choices)
+    return [partial(pair_text_lists, sides[0], sides[1], answer == "lists=paired")]
+
+
 def _choose_responses(columns: Sequence[str], overrides: Mapping[str, str]) -> str:
     """Which of the columns with responses of people holds their votes; "" if the user maps another column."""
     if "choice" in overrides:
         return overrides["choice"] if overrides["choice"] in columns else ""
     if len(columns) > 1:
-        options = " or ".join(f"--map choice={name}" for name in columns[:6])
+        options = " or ".join(map_option("choice", name) for name in columns[:6])
         raise ColumnMappingError(
             f"Several columns hold answers of people: {', '.join(columns[:12])}.",
             f"Say which of them says which text is better: {options}.",
@@ -182,27 +238,16 @@ def _column_kinds(rows: Iterable[SourceRow | RowError]) -> dict[str, str]:
     for row in rows:
         for column, value in row.cells.items() if isinstance(row, SourceRow) else ():
             kinds = possible.setdefault(column, None)
-            if kinds != [] and not is_blank(value) and value not in ([], {}):
-                decoded = _decode(value)
+            if kinds != [] and not is_blank(value) and (decoded := decode_cell(value)) not in ([], {}):
                 possible[column] = [
                     kind for kind in (CELL_KINDS if kinds is None else kinds) if CELL_KINDS[kind](decoded)
                 ]
     return {column: kinds[0] if kinds else "" for column, kinds in possible.items()}
 
 
-def _decode(value: Any) -> Any:
-    """A text that is a list or an object in JSON as that; any other value unchanged."""
-    if isinstance(value, str) and value[:1] in ("[", "{") and value[-1:] in ("]", "}"):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return value
-
-
 def _decode_columns(columns: Sequence[str], cells: Cells) -> Iterator[Cells]:
     """The cells with lists of texts instead of their JSON, and the selected side instead of {"selected": side}."""
-    decoded = {name: _decode(cells[name]) for name in columns if not is_blank(cells.get(name))}
+    decoded = {name: decode_cell(cells[name]) for name in columns if not is_blank(cells.get(name))}
     yield cells | {name: value["selected"] if isinstance(value, dict) else value for name, value in decoded.items()}
 
 
@@ -210,19 +255,12 @@ def _is_list_of(*types: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(type(item) in (*types, type(None)) for item in value)
 
 
-def _is_rounds(value: Any) -> bool:
-    """Whether a cell holds earlier rounds of a conversation: [[question, answer], …]."""
-    return isinstance(value, list) and all(
-        isinstance(item, list) and list(map(type, item)) == [str, str] for item in value
-    )
-
-
 #: What the cells of a column can hold, and how it is recognised.
 CELL_KINDS: dict[str, Callable[[Any], bool]] = {
     "answers": is_answer_list,
     "responses": is_response_list,
     "side": lambda value: isinstance(value, dict) and "selected" in value,
-    "rounds": _is_rounds,
+    "turns": is_turns,
     "texts": _is_list_of(str),
     "numbers": _is_list_of(int, float),
 }

@@ -56,6 +56,11 @@ class RowError:
 
 
 @dataclass(frozen=True)
+class LeftOut(RowError):  # noqa: N818  no exception
+    """A row, or a part of one, that holds no vote that counts. message: why."""
+
+
+@dataclass(frozen=True)
 class ParsedCompletion:
     """One of the two texts, with the checkpoint and seed that the file names. token_ids: empty if unknown."""
 
@@ -99,7 +104,14 @@ class ParsedVote:
 
 @dataclass(frozen=True)
 class ParsedFile:
-    """A parsed file. digest: SHA-256 of its bytes (of a Hub data set: of its rows)."""
+    """A parsed file.
+
+    Attributes:
+        digest: SHA-256 of its bytes (of a Hub data set: of its rows).
+        columns: all that can be mapped, also parts of columns.
+        left_out: reason -> number of rows, or votes in a row, that do not count.
+        same_names: names of annotators that the file writes in several ways, each with these.
+    """
 
     name: str
     digest: str
@@ -109,6 +121,9 @@ class ParsedFile:
     row_count: int
     votes: list[ParsedVote] = field(default_factory=list)
     errors: list[RowError] = field(default_factory=list)
+    columns: tuple[str, ...] = ()
+    left_out: dict[str, int] = field(default_factory=dict)
+    same_names: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def split_by_prompt(self) -> dict[str, str]:

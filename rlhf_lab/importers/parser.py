@@ -1,6 +1,7 @@
 """Parses a whole file: rows, column mapping, votes and errors. Writes nothing."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Any
 
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers.cell_parsers import is_blank, is_message_list, normalize_cell, parse_choice_words
+from rlhf_lab.importers.cell_contents import is_chat
+from rlhf_lab.importers.cell_parsers import is_blank, normalize_cell, parse_choice_words
 from rlhf_lab.importers.column_mapping import (
     CHOSEN_REJECTED,
     ColumnMapping,
@@ -20,11 +22,14 @@ from rlhf_lab.importers.column_mapping import (
     with_second_score,
 )
 from rlhf_lab.importers.comparisons import limit_rows
+from rlhf_lab.importers.doubts import reject_doubts
 from rlhf_lab.importers.hub_reader import is_hub_id, read_hub_rows
 from rlhf_lab.importers.layouts import unfold_rows
+from rlhf_lab.importers.left_out import leave_out_rows
 from rlhf_lab.importers.parsed_rows import (
     DEFAULT_LIMITS,
     MAX_LISTED_ERRORS,
+    LeftOut,
     Limits,
     ParsedFile,
     ParsedVote,
@@ -33,7 +38,9 @@ from rlhf_lab.importers.parsed_rows import (
 )
 from rlhf_lab.importers.prompt_column import map_prompt
 from rlhf_lab.importers.readers import RowStream, read_rows
+from rlhf_lab.importers.remedies import map_option
 from rlhf_lab.importers.row_parser import ParseOptions, parse_votes
+from rlhf_lab.importers.text_names import find_name_columns, reject_reversed_sides
 from rlhf_lab.importers.vote_readings import fitting_readings, has_unclear_numbers
 
 UNNAMED_COLUMN = "unnamed_column"
@@ -42,7 +49,13 @@ MAX_NESTED_PATHS = 40
 
 @dataclass(frozen=True)
 class ImportRequest:
-    """What to read and how. name: replaces the file name, for uploads; choices: meanings of the file's vote words."""
+    """What to read and how.
+
+    Attributes:
+        name: replaces the file name, for uploads.
+        choices: meanings of the file's vote words.
+        answers: keys of ANSWERS, which answer the importer's questions.
+    """
 
     path_or_hub_id: str
     name: str = ""
@@ -51,13 +64,14 @@ class ImportRequest:
     split: str = "train"
     config_name: str | None = None
     limits: Limits = DEFAULT_LIMITS
+    answers: frozenset[str] = frozenset()
 
 
 def parse_file(request: ImportRequest) -> ParsedFile:
     """Parse a file. Raises DataError if no row can be read or mapped; other problems are in `errors`, by row."""
     digest, row_stream = _open_rows(request)
-    file_rows = limit_rows(map(_name_columns, row_stream), request.limits.max_rows, "rows")
-    unfolded = unfold_rows(file_rows, request.mapping, request.limits.max_rows)
+    file_rows = limit_rows(leave_out_rows(map(_name_columns, row_stream)), request.limits.max_rows, "rows")
+    unfolded = unfold_rows(file_rows, request.mapping, request.limits.max_rows, request.answers)
     readable_rows = [row for row in unfolded.rows if isinstance(row, SourceRow)]
     name = request.name or Path(request.path_or_hub_id).name
     if not readable_rows:
@@ -67,18 +81,27 @@ def parse_file(request: ImportRequest) -> ParsedFile:
     column_names = list(dict.fromkeys(column for row in readable_rows for column in row.cells))
     filled_columns = _list_filled_columns(readable_rows)
     overrides = with_second_score(unfolded.mapping | dict(request.mapping), column_names)
-    mapping = map_columns([*column_names, *_nested_paths(readable_rows[0].cells)], overrides)
+    available = [*column_names, *_nested_paths(readable_rows[0].cells)]
+    mapping = map_columns(available, overrides)
     reject_rival_columns(mapping, overrides, filled_columns)
     _reject_unread_ties(mapping, overrides, readable_rows, filled_columns)
     mapping = map_prompt(mapping, overrides, readable_rows, filled_columns)
     choices = request.choices or (parse_choice_words(unfolded.choices) if unfolded.choices else {})
-    options = ParseOptions(mapping, choices, request.limits, _may_hold_messages(mapping, readable_rows))
+    options = ParseOptions(
+        mapping, choices, request.limits, _holds_chats(mapping, readable_rows),
+        has_groups="numbers=thousands" in request.answers, name_columns=find_name_columns(mapping, column_names),
+    )  # fmt: skip
     _reject_unclear_votes(readable_rows, column_names, options, name)
+    reject_doubts(readable_rows, column_names, options, request.answers)
     votes, errors = _parse_rows(unfolded.rows, options)
-    unused_columns = tuple(column for column in filled_columns if column not in mapping.used_columns)
+    left_out = Counter(error.message for error in errors if isinstance(error, LeftOut))
+    unused_columns = [column for column in filled_columns if column not in mapping.used_columns]
     return ParsedFile(
-        name, digest, mapping.row_format, mapping.display_mapping, unused_columns, len(file_rows), votes, errors
-    )
+        name, digest, mapping.row_format, mapping.display_mapping,
+        (*unused_columns, *_unused_parts(mapping, readable_rows), *sorted(options.other_keys)), len(file_rows), votes,
+        [error for error in errors if not isinstance(error, LeftOut)], tuple(available), dict(left_out),
+        {name: sorted(spellings) for name, spellings in options.spellings.items() if len(spellings) > 1},
+    )  # fmt: skip
 
 
 def _name_columns(row: SourceRow | RowError) -> SourceRow | RowError:
@@ -89,12 +112,14 @@ def _name_columns(row: SourceRow | RowError) -> SourceRow | RowError:
 
 
 def _nested_paths(cells: Mapping[str, Any]) -> list[str]:
-    """Paths of the texts and numbers in lists and objects of a row, which --map can name: "options.0.text"."""
+    """Paths of the texts, numbers and chats in lists and objects of a row, which --map can name: "options.0.text"."""
     paths: list[str] = []
     stack = [(name, value) for name, value in cells.items() if isinstance(value, dict | list)]
     while stack and len(paths) < MAX_NESTED_PATHS:
         path, value = stack.pop(0)
-        if isinstance(value, dict | list) and not is_message_list(value):
+        if is_chat(value) and "." in path:
+            paths.append(path)
+        elif isinstance(value, dict | list) and not is_chat(value):
             items = value.items() if isinstance(value, dict) else enumerate(value)
             stack.extend((f"{path}.{name}", item) for name, item in itertools.islice(items, MAX_NESTED_PATHS))
         elif not isinstance(value, dict | list):
@@ -102,11 +127,24 @@ def _nested_paths(cells: Mapping[str, Any]) -> list[str]:
     return paths
 
 
-def _may_hold_messages(mapping: ColumnMapping, rows: Iterable[SourceRow]) -> bool:
-    """Whether texts in CSV can be lists of messages: in an export of a lab all of them are, or none."""
+def _unused_parts(mapping: ColumnMapping, rows: Iterable[SourceRow]) -> list[str]:
+    """Parts of objects that hold something and are not mapped, where another part of the object is."""
+    used = {tuple(path.split(".")[:2]) for path in mapping.by_meaning.values() if "." in path}
+    parts: dict[str, None] = {}
+    for column in {parent for parent, _ in used}:
+        for row in rows:
+            value = row.cells.get(column)
+            for key, item in value.items() if isinstance(value, dict) else ():
+                if (column, key) not in used and not is_blank(item) and item not in ([], {}):
+                    parts[f"{column}.{key}"] = None
+    return list(parts)
+
+
+def _holds_chats(mapping: ColumnMapping, rows: Iterable[SourceRow]) -> bool:
+    """Whether texts can be chats that are written as text: in a CSV export of a lab all of them are, or none."""
     names = ("prompt", "chosen", "rejected")
     return "first_on_left" not in mapping.by_meaning or all(
-        is_message_list(mapping.value(row.cells, name)) for row in rows for name in names
+        is_chat(mapping.value(row.cells, name)) for row in rows for name in names
     )
 
 
@@ -123,7 +161,8 @@ def _reject_unread_ties(
             if isinstance(value, str) and value.lower() == "tie":
                 raise ColumnMappingError(
                     f'"{column}" is "tie" in {row.location}, although that has a chosen and a rejected text.',
-                    f"Say whether such rows are ties: --map choice={column}, with --choices for its words, or --map choice=.",
+                    f"Say whether such rows are ties: {map_option('choice', column)}, with --choices for its words, or "
+                    f"{map_option('choice')}.",
                     row.cells,
                 )
 
@@ -144,7 +183,7 @@ def _open_rows(request: ImportRequest) -> tuple[str, RowStream]:
         return read_hub_rows(
             request.path_or_hub_id, config_name=request.config_name, split=request.split, limits=request.limits
         )
-    return read_rows(path, request.limits)
+    return read_rows(path, request.limits, request.answers)
 
 
 def _parse_rows(rows: Iterable[SourceRow | RowError], options: ParseOptions) -> tuple[list[ParsedVote], list[RowError]]:
@@ -184,12 +223,17 @@ def _reject_unclear_votes(rows: list[SourceRow], available: list[str], options: 
     locations: dict[str, str] = {}  # vote -> location of its first occurrence
     for row in rows:
         for column in options.mapping.vote_columns:
-            if not is_blank(value := cell_at(row.cells, column)):
-                locations.setdefault(normalize_cell(value), row.location)
+            value = cell_at(row.cells, column)
+            known = options.names_in(row) if not is_blank(value) else {}
+            for item in value if isinstance(value, list) else [value]:
+                if not is_blank(item) and (word := normalize_cell(item)) not in known:
+                    locations.setdefault(word, row.location)
+    reject_reversed_sides(options.mapping, locations, available)
     if not has_unclear_numbers(locations):
         return
     readings = [f'"{reading}"' for reading in fitting_readings(locations)]
-    no_votes = " If they are no votes: --map choice=." if options.mapping.row_format == CHOSEN_REJECTED else ""
+    is_beside = options.mapping.row_format == CHOSEN_REJECTED
+    no_votes = f" If they are no votes: {map_option('choice')}." if is_beside else ""
     unclear = f"{name}: {next(iter(locations.values()))} and the rows after it vote with {_join_words(locations)}."
     if readings:
         raise ColumnMappingError(

@@ -29,7 +29,7 @@ def report_split_conflicts(db: Database, parsed_file: ParsedFile, project_id: in
             vote.row_number,
             f"row {vote.row_number}",
             f"{column} is {vote.split!r}, but the project has this prompt in {splits[vote.prompt]!r}. Take the row "
-            "out, or leave the column out with --map split=.",
+            "out, or leave the column out: --map split=.",
         )
         for vote in parsed_file.votes
         if vote.split and splits.get(vote.prompt, vote.split) != vote.split

@@ -1,13 +1,13 @@
 """The prompt's column, where no column has one of the usual names: the messages of a conversation; or the only text column if its
-name means a prompt; else the user says which it is. The shared beginning of the two texts is the prompt only if no other column
-holds text."""
+name means a prompt; else the user says which it is, or that it is the shared beginning of the two texts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rlhf_lab.common.chat_format import is_transcript
-from rlhf_lab.importers.cell_parsers import is_blank, normalize_cell, parse_message_list
+from rlhf_lab.common.chat_format import UnreadableError, is_transcript, normalize_transcript
+from rlhf_lab.importers.cell_contents import parse_chat
+from rlhf_lab.importers.cell_parsers import is_blank, normalize_cell
 from rlhf_lab.importers.column_mapping import (
     CHOSEN_REJECTED,
     CONVERSATION_NAMES,
@@ -16,6 +16,7 @@ from rlhf_lab.importers.column_mapping import (
     ColumnMappingError,
 )
 from rlhf_lab.importers.parsed_rows import SourceRow
+from rlhf_lab.importers.remedies import map_option
 from rlhf_lab.importers.vote_readings import is_number_or_bool
 
 
@@ -42,24 +43,36 @@ def map_prompt(
     conversations = [name for name in candidates if name.lower() in CONVERSATION_NAMES]
     if len(conversations) == 1:
         return replace(mapping, by_meaning=mapping.by_meaning | {"prompt": conversations[0]})
-    if not candidates:
+    if not candidates and not may_be_shared:
         return mapping
+    if not candidates:
+        sides = f"{mapping.by_meaning['chosen']} and {mapping.by_meaning['rejected']}"
+        raise ColumnMappingError(
+            f"No column holds the prompt. It may be the shared beginning of {sides}, if their texts begin with it.",
+            f"If it is: {map_option('prompt')}.",
+            available,
+        )
     if len(candidates) == 1 and candidates[0].lower() in FURTHER_PROMPT_NAMES:
         return replace(mapping, by_meaning=mapping.by_meaning | {"prompt": candidates[0]})
     names = " or ".join(f'"{name}"' for name in candidates[:6])
     shared = ", or be the shared beginning of the two texts" if may_be_shared else ""
     raise ColumnMappingError(
         f"No column is called prompt. The prompt may be in {names}{shared}.",
-        f"Say which: --map prompt={candidates[0]}"
-        + (", or --map prompt= for the shared beginning." if shared else "."),
+        f"Say which: {map_option('prompt', candidates[0])}"
+        + (f", or {map_option('prompt')} for the shared beginning." if shared else "."),
         available,
     )
 
 
 def _is_whole_conversation(chosen: Any) -> bool:
-    """Whether the chosen text is a chat or a transcript, which contains its prompt."""
-    chosen = parse_message_list(chosen)
-    return len(chosen) > 1 if isinstance(chosen, list) else chosen is None or is_transcript(str(chosen))
+    """Whether the chosen text is a chat or a transcript, which contains its prompt. Missing and unreadable ones may be."""
+    try:
+        chosen = parse_chat(chosen)
+    except UnreadableError:
+        return True
+    if isinstance(chosen, list):
+        return len(chosen) > 1
+    return chosen is None or is_transcript(normalize_transcript(str(chosen), is_prompt=False))
 
 
 def _holds_text(value: Any) -> bool:

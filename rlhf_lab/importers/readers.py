@@ -13,13 +13,15 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_lab.common.chat_format import is_message
 from rlhf_lab.common.text import split_lines
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers.cell_parsers import UniqueNameDecoder, is_message_list
+from rlhf_lab.importers.cell_contents import CONVERSATION_KEYS, UniqueNameDecoder, is_chat
+from rlhf_lab.importers.column_mapping import ColumnMappingError
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, RowError, SourceRow
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 
 RowStream = Iterator[SourceRow | RowError]
 CSV_SUFFIXES = (".csv", ".tsv", ".tab")
-JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
+JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
+JSON_SUFFIXES = (".json", *JSON_LINES_SUFFIXES)
 PROVENANCE_FILE = "provenance.json"  # beside the data of an exported folder
 MAX_FOLDER_ENTRIES = 1_000
 DELIMITERS = ",;\t|"
@@ -45,13 +48,22 @@ PARQUET_BATCH_ROWS = 5_000
 PARQUET_VALUE_BYTES = 8  # that a value of a list takes at least when it is decoded
 
 
-def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, RowStream]:
-    """(SHA-256 of the file, its rows and row errors in order). Raises DataError if no row can be read."""
+def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS, answers: Collection[str] = ()) -> tuple[str, RowStream]:
+    """(SHA-256 of the file, its rows and row errors in order). answers: keys of ANSWERS.
+
+    Raises DataError if no row can be read, ColumnMappingError if only the user knows what the rows are.
+    """
     path = _data_file(path) if path.is_dir() else path
     content = _read_bytes(path, limits)
     digest = hashlib.sha256(content).hexdigest()
     if content[:4] == b"PAR1":
         return digest, _limit_columns(_parse_parquet(path.name, content, limits))
+    if content.startswith(b"version https://git-lfs.github.com/spec/"):
+        raise DataError(
+            f"{path.name} is a pointer of Git LFS, not the data itself. Fetch the file with: git lfs pull, and import that."
+        )
+    if re.match(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html)", content[:200], re.IGNORECASE):
+        raise DataError(f"{path.name} is a web page, not data. Download the file itself, for example its raw form.")
     if uncompressed_name(path).endswith(".parquet"):
         raise DataError(f"{path.name} is not a Parquet file: it does not begin as one. Copy or download it again.")
     if content[:2] == b"PK":
@@ -67,7 +79,7 @@ def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, RowStre
     text, damage = _decode_text(path.name, decompressed, damage)
     if not text.strip() and not damage:
         raise DataError(f"{path.name} is empty: there is no row 1. Choose the file that holds the preferences.")
-    return digest, _limit_columns(_append_damage_error(_parse_text(name, text), damage))
+    return digest, _limit_columns(_append_damage_error(_parse_text(name, text, answers), damage))
 
 
 def _data_file(folder: Path) -> Path:
@@ -185,7 +197,7 @@ def _append_damage_error(rows: RowStream, damage: str) -> RowStream:
     yield RowError(0, f"row {last_row_number + 1}", damage)
 
 
-def _parse_text(name: str, text: str) -> RowStream:
+def _parse_text(name: str, text: str, answers: Collection[str]) -> RowStream:
     start = _skip_whitespace(text, 0)
     if name.endswith(CSV_SUFFIXES) or (text[start : start + 1] not in ("{", "[") and not name.endswith(JSON_SUFFIXES)):
         return _parse_csv(text)
@@ -194,7 +206,7 @@ def _parse_text(name: str, text: str) -> RowStream:
     if text[start] == "[":
         _limit_json(name, text)
         return _parse_json_values(text, start + 1)
-    return _parse_json_objects(name, text, start)
+    return _parse_json_objects(name, text, start, answers)
 
 
 def _is_json_lines(name: str, text: str, start: int) -> bool:
@@ -213,7 +225,7 @@ def _is_json_lines(name: str, text: str, start: int) -> bool:
     return True
 
 
-def _parse_json_objects(name: str, text: str, start: int) -> RowStream:
+def _parse_json_objects(name: str, text: str, start: int, answers: Collection[str]) -> RowStream:
     """Rows of a file that is one object, or several that are spread over lines; of any other file its lines.
 
     One object is a row, or holds the rows: {"data": [row, …]}, or all values of each column: {"prompt": [text, …], …}.
@@ -230,14 +242,24 @@ def _parse_json_objects(name: str, text: str, start: int) -> RowStream:
         return _parse_json_values(text, pos)
     if error_message := decoder.repetition_error():
         return iter([RowError(1, "row 1 (line 1)", error_message)])
-    if columns := _columns_of(value):
+    if "file=row" not in answers and (columns := _columns_of(name, value)):
+        if name.endswith(JSON_LINES_SUFFIXES) and "\n" not in text.strip() and "file=columns" not in answers:
+            raise ColumnMappingError(
+                f"{name} is one object whose values are lists: {', '.join(columns)}.",
+                "",
+                columns,
+                ("file=row", "file=columns"),
+            )
         cells = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
         return (SourceRow(number, f"row {number}", row) for number, row in enumerate(cells, 1))
     return iter([SourceRow(1, "row 1 (line 1)", value)])
 
 
-def _columns_of(value: dict[str, Any]) -> dict[str, list[Any]]:
-    """The columns of an object that holds a list, or an object with numbered keys, for each; {} for an object that is a row."""
+def _columns_of(name: str, value: dict[str, Any]) -> dict[str, list[Any]]:
+    """The columns of an object that holds a list, or an object with numbered keys, for each; {} for an object that is a row.
+
+    Raises DataError for an object that holds several lists of rows.
+    """
     columns = [
         list(column.values())
         if isinstance(column, dict) and list(column) == [*map(str, range(len(column)))]
@@ -248,7 +270,15 @@ def _columns_of(value: dict[str, Any]) -> dict[str, list[Any]]:
         isinstance(column, list) and len(column) == len(columns[0]) > 0 for column in columns
     ):
         return {}
-    is_conversation = all(is_message_list(column) for column in columns)
+    is_conversation = all(map(is_chat, columns)) or any(
+        name in CONVERSATION_KEYS and is_message(column[0]) for name, column in zip(value, columns, strict=True)
+    )
+    if not is_conversation and all(
+        isinstance(item, dict) and not is_message(item) for column in columns for item in column
+    ):
+        raise DataError(
+            f"{name} holds several lists of rows: {', '.join(map(str, value))[:200]}. Save the one to import in its own file."
+        )
     return {} if is_conversation else dict(zip(value, columns, strict=True))
 
 
@@ -360,10 +390,13 @@ def _parse_csv(text: str) -> RowStream:
     header: list[str] | None = None
     row_number, line_number = 0, skipped_lines
     try:
-        for cells in reader:
+        for line in reader:
+            cells = line
             line_number, start_line = reader.line_num + skipped_lines, line_number + 1
             if not any(cell.strip() for cell in cells):
                 continue
+            if delimiter == "|" and len(cells) > 2 and not cells[0].strip() and not cells[-1].strip():
+                cells = [cell.strip() for cell in cells[1:-1]]  # a line of a Markdown table
             if header is None:
                 header = [cell.strip() or f"column_{number}" for number, cell in enumerate(cells, 1)]
                 if header_error := _check_columns(header):

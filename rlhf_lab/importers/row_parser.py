@@ -10,16 +10,16 @@ from rlhf_lab.common import chat_format
 from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.csv_safety import unescape_formula
 from rlhf_lab.common.enums import Choice, Source, Strength
+from rlhf_lab.common.person_names import normalize_name
+from rlhf_lab.importers.cell_contents import is_text_list, other_message_keys, parse_chat, parse_turns
 from rlhf_lab.importers.cell_parsers import (
     EMPTY_VALUES,
     is_blank,
-    is_text_list,
     name_key,
     normalize_cell,
     parse_bool,
     parse_choice,
     parse_int,
-    parse_message_list,
     parse_number,
     parse_timestamp,
     parse_token_ids,
@@ -32,7 +32,10 @@ from rlhf_lab.importers.column_mapping import (
     cell_at,
 )
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, ParsedCompletion, ParsedVote, RowError, SourceRow
+from rlhf_lab.importers.remedies import map_option
 
+ID_KEYS = ("id", "key", "name", "label", "model")  # of an object with one of the texts
+TEXT_MEANINGS = ("prompt", "chosen", "rejected", "first", "second")
 RESPONSE_MEANINGS = ("chosen", "rejected", "first", "second")
 STRENGTH_BY_GRADE = {"1": Strength.SLIGHTLY, "2": Strength.CLEARLY, "3": Strength.MUCH}
 MAX_LENGTHS = {"note": 1000, "uuid": 64, "via": 20}  # what a lab stores of a vote
@@ -43,14 +46,22 @@ class ParseOptions:
     """How rows are parsed.
 
     Attributes:
-        choices: meanings of the file's vote words; empty: the names of the texts' columns, and CHOICE_BY_WORD.
-        may_hold_messages: whether texts in CSV can be lists of messages.
+        choices: meanings of the file's vote words; empty: what the row and the columns call the texts, and CHOICE_BY_WORD.
+        holds_chats: whether texts can be chats that are written as text.
+        has_groups: whether points in numbers group digits.
+        name_columns: pairs of columns with what the row calls the first and the second text, such as model_a and model_b.
+        other_keys: is filled with the keys of messages that are not used, as "key (in column)".
+        spellings: is filled with the names of annotators, each with the spellings that mean it.
     """
 
     mapping: ColumnMapping
     choices: Mapping[str, Choice] = field(default_factory=dict)
     limits: Limits = DEFAULT_LIMITS
-    may_hold_messages: bool = True
+    holds_chats: bool = True
+    has_groups: bool = False
+    name_columns: tuple[tuple[str, str], ...] = ()
+    other_keys: set[str] = field(default_factory=set)
+    spellings: dict[str, set[str]] = field(default_factory=dict)
 
     @cached_property
     def is_graded(self) -> bool:
@@ -64,6 +75,26 @@ class ParseOptions:
             name_key(self.mapping.by_meaning.get(choice.value, "")): choice for choice in (Choice.FIRST, Choice.SECOND)
         }
 
+    def names_in(self, row: SourceRow) -> dict[str, Choice]:
+        """What a vote can call the two texts of a row: the ids beside them, the cells of `name_columns`, their columns' names.
+
+        A name that means both texts means neither.
+        """
+        columns = [self.mapping.by_meaning.get(choice.value, "") for choice in (Choice.FIRST, Choice.SECOND)]
+        sides = [(cell_at(row.cells, a), cell_at(row.cells, b)) for a, b in self.name_columns]
+        sides += zip(*(_ids_beside(row, column) for column in columns), strict=True)
+        named: dict[str, Choice] = {}
+        for first, second in sides:
+            if normalize_cell(first) != normalize_cell(second):
+                named |= {normalize_cell(first): Choice.FIRST, normalize_cell(second): Choice.SECOND}
+        return self.text_names | {name: choice for name, choice in named.items() if not is_blank(name)}
+
+
+def _ids_beside(row: SourceRow, column: str) -> tuple[Any, ...]:
+    """The cells of ID_KEYS in the object that holds a text: of "options.0.text" those of "options.0"."""
+    parent = cell_at(row.cells, column.rpartition(".")[0]) if "." in column else None
+    return tuple(parent.get(key) if isinstance(parent, Mapping) else None for key in ID_KEYS)
+
 
 class _RowParser:
     """Parses cells of one row by their meaning; every error names the column."""
@@ -72,13 +103,29 @@ class _RowParser:
         self.options, self.row = options, row
         #: Whether the file is an export of a lab, with all columns.
         self.is_own_export = "first_on_left" in options.mapping.by_meaning
+        self._values: dict[str, Any] = {}  # meaning -> its cell
 
     def value(self, meaning: str) -> Any:
-        value = self.options.mapping.value(self.row.cells, meaning)
-        is_text = meaning in ("prompt", *RESPONSE_MEANINGS)
-        return (
-            parse_message_list(value) if is_text and self.row.strings_only and self.options.may_hold_messages else value
-        )
+        if meaning not in self._values:
+            value = self.options.mapping.value(self.row.cells, meaning)
+            self._values[meaning] = self._contents(meaning, value) if meaning in TEXT_MEANINGS else value
+        return self._values[meaning]
+
+    def _contents(self, meaning: str, value: Any) -> Any:
+        """A text or a chat as that, however it is written. An export of a lab says what its cells are."""
+        if self.is_own_export and not (self.row.strings_only and self.options.holds_chats):
+            return value
+        try:
+            value = parse_chat(value)
+        except UnreadableError as error:
+            raise UnreadableError(f"{self.column(meaning)} {error}") from None
+        if isinstance(value, list):
+            self.options.other_keys.update(f"{key} (in {self.column(meaning)})" for key in other_message_keys(value))
+        elif isinstance(value, str) and not self.is_own_export:
+            has_prompt = "prompt" in self.options.mapping.by_meaning
+            if meaning == "prompt" or not has_prompt:
+                return chat_format.normalize_transcript(value, is_prompt=meaning == "prompt")
+        return value
 
     def response(self, meaning: str) -> Any:
         """One of the two texts; None if it is missing. CSV has no null: only in an export of a lab is an empty cell a text."""
@@ -86,8 +133,8 @@ class _RowParser:
         return None if self.row.strings_only and not self.is_own_export and is_blank(value) else value
 
     def parse(self, meaning: str, parse_cell: Any, *args: Any) -> Any:
+        value = self.response(meaning) if meaning in RESPONSE_MEANINGS else self.value(meaning)
         try:
-            value = self.response(meaning) if meaning in RESPONSE_MEANINGS else self.value(meaning)
             return parse_cell(value, *args)
         except UnreadableError as error:
             raise UnreadableError(f"{self.column(meaning)} {error}") from None
@@ -120,6 +167,15 @@ class _RowParser:
         if self.row.strings_only and self.is_own_export:
             text = unescape_formula(text)
         return self._check_text(self.column(meaning), text, MAX_LENGTHS.get(meaning))
+
+    def annotator(self) -> str:
+        """The annotator's name as a lab stores names, so that one person has one name however a file writes it."""
+        text = self.short_text("annotator")
+        if self.is_own_export or not text:
+            return text
+        name = normalize_name(normalize_cell(text))
+        self.options.spellings.setdefault(name, set()).add(text)
+        return name
 
     def _split_shared_prefix(self, meaning_a: str, meaning_b: str) -> tuple[str, str, str]:
         """(prompt, text a, text b) of two conversations that begin with the prompt."""
@@ -175,15 +231,10 @@ class _RowParser:
         return is_chat or self.options.mapping.row_format == CHOSEN_REJECTED
 
     def _with_earlier_turns(self, prompt: str) -> str:
-        """The prompt after the system's message and earlier rounds that other columns hold."""
-        system, rounds = self.text("system", _parse_optional_text), self.value("history") or []
-        if not system.strip() and not rounds:
+        """The prompt after the system's message and earlier turns that other columns hold."""
+        system, turns = self.text("system", _parse_optional_text), self.parse("history", _parse_earlier_turns)
+        if not system.strip() and not turns:
             return prompt
-        turns = [
-            {"role": role, "content": text}
-            for pair in rounds
-            for role, text in zip(("user", "assistant"), pair, strict=True)
-        ]
         chat = turns + chat_format.chat_of_prompt(prompt)
         return self._check_text("prompt", chat_format.prompt_of_chat(chat_format.with_system_prompt(chat, system)))
 
@@ -202,7 +253,11 @@ def _only_text(value: Any) -> Any:
 
 
 def _parse_optional_text(value: Any) -> str:
-    return "" if is_blank(value) else chat_format.require_text(value)
+    return "" if is_blank(value) else chat_format.require_text(chat_format.join_parts(value))
+
+
+def _parse_earlier_turns(value: Any) -> chat_format.Chat:
+    return [] if is_blank(value) or value == [] else chat_format.validate_chat(parse_turns(value))
 
 
 def parse_votes(options: ParseOptions, row: SourceRow) -> list[ParsedVote] | RowError:
@@ -244,11 +299,11 @@ def _vote_beside_chosen(parser: _RowParser) -> Choice | None:
     try:
         choice: Choice = parser.parse("choice", parse_choice, {} if parser.is_own_export else parser.options.choices)
     except UnreadableError as error:
-        raise UnreadableError(f"{error}, or leave the column out with --map choice=") from None
+        raise UnreadableError(f"{error}, or leave the column out: {map_option('choice')}") from None
     if choice is Choice.SECOND and not parser.is_own_export:
         raise UnreadableError(
             f"{parser.column('choice')} is {str(value)[:40]!r}, the second text, but {parser.column('chosen')} is called the "
-            "better one. Mend one of them, or leave the column out with --map choice="
+            f"better one. Mend one of them, or leave the column out: {map_option('choice')}"
         )
     return choice
 
@@ -277,7 +332,9 @@ def _choice_from_scores(parser: _RowParser, first_meaning: str, second_meaning: 
     """By two scores, if the row has both."""
     if parser.value(first_meaning) in EMPTY_VALUES or parser.value(second_meaning) in EMPTY_VALUES:
         return None
-    first_score, second_score = parser.parse(first_meaning, parse_number), parser.parse(second_meaning, parse_number)
+    first_score, second_score = (
+        parser.parse(meaning, parse_number, parser.options.has_groups) for meaning in (first_meaning, second_meaning)
+    )
     if parser.options.mapping.row_format == CHOSEN_REJECTED and first_score < second_score:
         raise UnreadableError(
             f"{parser.column(second_meaning)} is {second_score:g} and {parser.column(first_meaning)} is {first_score:g}: the "
@@ -286,7 +343,17 @@ def _choice_from_scores(parser: _RowParser, first_meaning: str, second_meaning: 
     return Choice.TIE if first_score == second_score else Choice.FIRST if first_score > second_score else Choice.SECOND
 
 
+def _reject_further_options(parser: _RowParser) -> None:
+    """Raise for a row whose texts are two items of a longer list: of three options, a vote for the third says nothing."""
+    parents = {parser.column(meaning).rpartition(".")[0].rpartition(".")[0] for meaning in ("first", "second")}
+    (parent,) = parents if len(parents) == 1 else ("",)
+    options = cell_at(parser.row.cells, parent) if parent else None
+    if isinstance(options, list) and len(options) > 2:
+        raise UnreadableError(f"{parent} holds {len(options)} texts, where two are compared")
+
+
 def _parse_two_texts(parser: _RowParser) -> list[ParsedVote]:
+    _reject_further_options(parser)
     prompt, first, second = parser.prompt_and_texts("first", "second")
     completions = ParsedCompletion(first), ParsedCompletion(second)
     mapping, by_meaning = parser.options.mapping, parser.options.mapping.by_meaning
@@ -309,7 +376,7 @@ def _parse_two_texts(parser: _RowParser) -> list[ParsedVote]:
         if is_blank(value):
             continue
         try:
-            choice = parse_choice(value, parser.options.choices, parser.options.text_names)
+            choice = parse_choice(value, parser.options.choices, parser.options.names_in(parser.row))
         except UnreadableError as error:
             raise UnreadableError(f"{name} {error}") from None
         votes.append(_make_vote(parser, prompt, *completions, choice, annotator=name))
@@ -323,7 +390,8 @@ def _parse_two_texts(parser: _RowParser) -> list[ParsedVote]:
 def _parse_winner(parser: _RowParser) -> Choice | None:
     """The vote of a row with two texts: a word, or columns of which one is true. None if only a tie can be true."""
     if "choice" in parser.options.mapping.by_meaning:
-        choice: Choice = parser.parse("choice", parse_choice, parser.options.choices, parser.options.text_names)
+        names = parser.options.names_in(parser.row)
+        choice: Choice = parser.parse("choice", parse_choice, parser.options.choices, names)
         return choice
     winners = {Choice.FIRST: "first_wins", Choice.SECOND: "second_wins"}
     true = [choice for choice, meaning in winners.items() if parser.parse(meaning, parse_bool)]
@@ -363,11 +431,11 @@ def _make_vote(
         first=first,
         second=second,
         choice=choice,
-        annotator=annotator or parser.short_text("annotator"),
+        annotator=annotator or parser.annotator(),
         source=Source(source) if source else None,
         first_on_left=_parse_first_on_left(parser),
         response_ms=response_ms,
-        created_at=parser.parse("created_at", parse_timestamp, parser.is_own_export),
+        created_at=_parse_created_at(parser),
         uuid=parser.short_text("uuid"),
         pair_name=parser.short_text("pair"),
         reason=parser.short_text("reason"),
@@ -381,12 +449,20 @@ def _make_vote(
     )
 
 
+def _parse_created_at(parser: _RowParser) -> float | None:
+    try:
+        created_at: float | None = parser.parse("created_at", parse_timestamp, parser.is_own_export)
+    except UnreadableError as error:
+        raise UnreadableError(f"{error}. Mend it, or leave the column out: {map_option('created_at')}") from None
+    return created_at
+
+
 def _parse_split(parser: _RowParser) -> str:
     text = parser.short_text("split")
     if text not in ("", "train", "eval"):
         raise UnreadableError(
-            f"{parser.column('split')} is {text[:40]!r}; it can be train, eval. Mend it, or leave the column out with "
-            "--map split="
+            f"{parser.column('split')} is {text[:40]!r}; it can be train, eval. Mend it, or leave the column out: "
+            f"{map_option('split')}"
         )
     return text
 

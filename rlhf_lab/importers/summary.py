@@ -26,6 +26,8 @@ def build_preview(parsed_file: ParsedFile, duplicate_counts: dict[str, int] | No
         "shape": parsed_file.row_format,
         "mapping": parsed_file.mapping,
         "unused": list(parsed_file.unused_columns),
+        "columns": list(parsed_file.columns),
+        "left_out": left_out_text(parsed_file),
         "rows": parsed_file.row_count,
         "votes": len(parsed_file.votes),
         "choices": choices,
@@ -37,9 +39,22 @@ def build_preview(parsed_file: ParsedFile, duplicate_counts: dict[str, int] | No
         "empty_texts": sum(not (vote.first.text.strip() and vote.second.text.strip()) for vote in parsed_file.votes),
         "problems": [str(error) for error in parsed_file.errors[:MAX_LISTED_ERRORS]],
         "broken": len(parsed_file.errors),
+        "same_names": same_names_text(parsed_file),
         **(duplicate_counts or {}),
     }
     return payload | {"doubts": _warning_text(payload)}
+
+
+def left_out_text(parsed_file: ParsedFile) -> str:
+    """How many rows and votes do not count, and why; "" if all do."""
+    counts = [f"{count:,} × {reason}" for reason, count in parsed_file.left_out.items()]
+    return f"Left out, because they hold no vote that counts: {', '.join(counts)}." if counts else ""
+
+
+def same_names_text(parsed_file: ParsedFile) -> str:
+    """The annotators whose names the file writes in several ways; "" if there are none."""
+    names = [" and ".join(map(repr, spellings)) for spellings in parsed_file.same_names.values()]
+    return f"Taken as one annotator each: {'; '.join(names[:12])}{' …' if len(names) > 12 else ''}." if names else ""
 
 
 def _warning_text(payload: dict[str, Any]) -> str:
@@ -56,7 +71,7 @@ def _warning_text(payload: dict[str, Any]) -> str:
     phrases = [
         pluralize(payload[name], noun) + suffix for name, (noun, suffix) in warnings.items() if payload.get(name)
     ]
-    return f"Please check: {'; '.join(phrases)}." if phrases else ""
+    return " ".join(filter(None, (f"Please check: {'; '.join(phrases)}." if phrases else "", payload["same_names"])))
 
 
 def _preview_row(vote: ParsedVote) -> dict[str, Any]:
@@ -84,7 +99,7 @@ def format_preview(payload: dict[str, Any]) -> str:
             f"row {row['row']}: {row['choice']}: "
             + " | ".join((_format_turns(row["turns"]), _shorten(row["first"]), _shorten(row["second"])))
         )
-    return "\n".join(lines + [payload["doubts"]] * bool(payload["doubts"]) + payload["problems"])
+    return "\n".join([*lines, *filter(None, (payload["left_out"], payload["doubts"])), *payload["problems"]])
 
 
 def _format_turns(turns: Sequence[dict[str, str]]) -> str:
@@ -119,6 +134,7 @@ def format_result(result: ImportResult, parsed_file: ParsedFile) -> str:
         handling = "left out" if result.dropped else "imported; there is an option to leave them out"
         further = pluralize(result.duplicates, "further answer")
         sentences.append(f"Also: {further} of the same person about the same two texts ({handling}).")
+    sentences += filter(None, (left_out_text(parsed_file), same_names_text(parsed_file)))
     if result.broken:
         sentences.append(f"Left out: {pluralize(result.broken, 'row')} with a problem.")
     if result.same_texts:

@@ -15,6 +15,7 @@ PLAIN = [
     {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."},
     {"prompt": 'Say "hi",\nplease', "chosen": "hi\t1;2", "rejected": "no | ä 👩‍👩‍👧"},
 ]
+SHARED = {"prompt": ""}  # the person says that the shared beginning is the prompt
 EXPECTED = [tuple(row.values()) for row in PLAIN]
 
 
@@ -53,12 +54,15 @@ def test_trl_explicit_and_implicit_standard_and_conversational(files, decided_te
         for name in ("x.jsonl", "x.parquet"):
             (item,) = files.parse(name, [row]).votes
             assert decided_texts(item) == expected
-    (item,) = files.parse("y.jsonl", [{"chosen": "The sky is blue.", "rejected": "The sky is green."}]).votes
+    (item,) = files.parse(
+        "y.jsonl", [{"chosen": "The sky is blue.", "rejected": "The sky is green."}], mapping=SHARED
+    ).votes
     assert decided_texts(item) == ("The sky is", " blue.", " green.")
 
 
 def test_a_word_is_not_cut_in_two(files, decided_texts):
-    (item,) = files.parse("y.jsonl", [{"chosen": "I like black cats", "rejected": "I like blue cats"}]).votes
+    row = {"chosen": "I like black cats", "rejected": "I like blue cats"}
+    (item,) = files.parse("y.jsonl", [row], mapping=SHARED).votes
     assert decided_texts(item) == ("I like", " black cats", " blue cats")
 
 

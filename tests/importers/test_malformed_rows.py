@@ -86,7 +86,7 @@ BROKEN = {
     "scores that contradict": ("a.jsonl", row(score_chosen=1, score_rejected=2), "row 3", "Swap them"),
     "an unknown role": ("a.jsonl", chats(prompt=[{"role": "bot", "content": "x"}]), "row 3", "roles are user"),
     "two answers at once": ("a.jsonl", chats(chosen=[{"role": "assistant", "content": "x"}] * 2), "row 3", "Mend the row"),
-    "nothing shared": ("a.jsonl", b'{"chosen": "One two", "rejected": "Three"}', "row 1", "a column of its own"),
+    "nothing shared": ("a.jsonl", b'{"chosen": "One two", "rejected": "Three"}', "shared beginning of chosen", "--map prompt="),
     "a time that is none": ("a.jsonl", row(created_at="yesterday"), "row 3", "like 2026-01-31"),
     "gzip that breaks off": ("a.jsonl.gz", CUT_GZ[: len(CUT_GZ) // 2], "row ", "Copy or download"),
     "gzip that is none": ("a.jsonl.gz", b"\x1f\x8bnothing", "row 1", "Copy or download"),

@@ -39,7 +39,7 @@ TALK = (FRUIT, PEAR, "Another?")
 class Case:
     """A file and its votes: (row, prompt or its messages, better text, worse text, win/tie/both_bad/skip, annotator, strength).
 
-    question: pattern of the question that the importer asks; mapping, choices: the answer to it.
+    question: pattern of the question that the importer asks; mapping, choices, answers: the answer to it.
     """
 
     rows: Any
@@ -47,6 +47,7 @@ class Case:
     question: str = ""
     mapping: dict[str, str] = field(default_factory=dict)
     choices: str = ""
+    answers: tuple[str, ...] = ()
     file_name: str = "v.jsonl"
     errors: dict[int, str] = field(default_factory=dict)
 
@@ -58,7 +59,8 @@ TRL = {
     "TRL: explicit prompt": Case([{"prompt": "The sky is", "chosen": " blue.", "rejected": " green."}],
                                  [(1, "The sky is", " blue.", " green.", "win")]),
     "TRL: implicit prompt": Case([{"chosen": "The sky is blue.", "rejected": "The sky is green."}],
-                                 [(1, "The sky is", " blue.", " green.", "win")]),
+                                 [(1, "The sky is", " blue.", " green.", "win")],
+                                 question="shared beginning.*--map prompt=", mapping={"prompt": ""}),
     "TRL: conversational, explicit prompt": Case(
         [{"prompt": chat(*TALK), "chosen": answer(PLUM), "rejected": answer(BRICK)}], TALK_WIN),
     "TRL: conversational, implicit prompt": Case(
@@ -338,12 +340,29 @@ OPEN_ASSISTANT = {
 
 ONE_QUESTION = {
     "Prodigy: options": Case(
-        [{"text": FRUIT, "options": [{"id": "x", "text": PEAR}, {"id": "y", "text": BRICK}], "accept": [chosen],
-          "answer": "accept", "_annotator_id": "ann"} for chosen in ("x", "y")],
-        [(1, FRUIT, PEAR, BRICK, "win", "ann"), (2, FRUIT, BRICK, PEAR, "win", "ann")],
-        question="options.0.text", choices="x=first,y=second",
-        mapping={"prompt": "text", "first": "options.0.text", "second": "options.1.text", "choice": "accept.0",
-                 "annotator": "_annotator_id"}),
+        [{"text": FRUIT, "options": [{"id": name, "text": texts[name]} for name in order], "accept": accept, "answer": answer,
+          "_annotator_id": "ann"}
+         for order, accept, answer in (("xy", ["x"], "accept"), ("xy", ["y"], "accept"), ("yx", ["x"], "accept"),
+                                       ("xy", ["x", "y"], "accept"), ("xy", ["x"], "reject"), ("xy", [], "ignore"))
+         for texts in [{"x": PEAR, "y": BRICK}]],
+        [(1, FRUIT, PEAR, BRICK, "win", "ann"), (2, FRUIT, BRICK, PEAR, "win", "ann"), (3, FRUIT, PEAR, BRICK, "win", "ann"),
+         (4, FRUIT, PEAR, BRICK, "tie", "ann")]),
+    "OpenAI": Case(
+        [{"input": {"messages": chat(*TALK), "tools": [], "parallel_tool_calls": True}, "preferred_output": answer(PLUM),
+          "non_preferred_output": answer(BRICK)}], TALK_WIN),
+    "ms-swift: rejected_response": Case([{"messages": chat(*TALK, PLUM), "rejected_response": BRICK}], TALK_WIN),
+    "ms-swift: rejected_messages": Case([{"messages": chat(*TALK, PLUM), "rejected_messages": chat(*TALK, BRICK)}], TALK_WIN),
+    "Amazon Nova": Case(
+        [{"system": [{"text": "Be"}, {"text": "brief."}], "messages": [
+            {"role": "user", "content": [{"text": FRUIT}]},
+            {"role": "assistant", "candidates": [{"content": [{"text": BRICK}], "preferenceLabel": "non-preferred"},
+                                                 {"content": [{"text": PEAR}], "preferenceLabel": "preferred"}]}]}],
+        [(1, chat(FRUIT, system="Be brief."), PEAR, BRICK, "win")]),
+    "RM-Bench": Case(
+        [{"prompt": FRUIT, "chosen": [PEAR, PLUM], "rejected": [BRICK, "A spoon."]}],
+        [(1, FRUIT, PEAR, BRICK, "win"), (1, FRUIT, PEAR, "A spoon.", "win"), (1, FRUIT, PLUM, BRICK, "win"),
+         (1, FRUIT, PLUM, "A spoon.", "win")], question="several texts.*--answer lists=all", answers=("lists=all",),
+        file_name="v.json"),
     "doccano": Case(
         [{"id": 1, "text": f"{FRUIT} {PEAR} {BRICK}", "label": ["first"]}], [], question="no pair of texts"),
     "Potato": Case(
@@ -385,7 +404,8 @@ def test_votes_of_a_published_format(files, name):
         if not case.votes:
             return
         assert isinstance(caught.value, ColumnMappingError)
-    parsed = files.read(path, mapping=case.mapping, choices=parse_choice_words(case.choices) if case.choices else {})
+    choices = parse_choice_words(case.choices) if case.choices else {}
+    parsed = files.read(path, mapping=case.mapping, choices=choices, answers=frozenset(case.answers))
     assert [vote_row(vote, row[1]) for vote, row in zip(parsed.votes, case.votes, strict=True)] == [
         (*row, *("", "")[len(row) - 5 :]) for row in case.votes
     ]

@@ -187,8 +187,12 @@ def test_the_user_can_map_the_prompt_or_say_that_it_is_the_shared_beginning(file
 
 
 @pytest.mark.parametrize("extra", [{"worker": "ann"}, {"margin": 2.5}, {"id": 7}, {"note": None}, {"topic": " "}])
-def test_a_shared_beginning_is_the_prompt_beside_columns_that_hold_no_further_text(files, decided_texts, extra):
-    (vote,) = files.parse("v.jsonl", [extra | EGG]).votes
+def test_a_shared_beginning_is_the_prompt_only_if_the_user_says_so(files, decided_texts, extra):
+    """Answers without a prompt may begin with the same word, too."""
+    path = files.rows("v.jsonl", [extra | EGG])
+    with pytest.raises(ColumnMappingError, match=r"shared beginning of chosen and rejected.*--map prompt=\."):
+        files.read(path)
+    (vote,) = files.read(path, mapping={"prompt": ""}).votes
     assert decided_texts(vote)[0] == "The"
 
 
@@ -210,7 +214,8 @@ def test_one_whole_conversation_does_not_answer_for_the_other_rows(files):
 
 
 def test_a_column_of_numbers_in_csv_is_no_prompt(files):
-    assert files.parse("v.csv", [{"row": "17"} | EGG]).unused_columns == ("row",)
+    with pytest.raises(ColumnMappingError, match="No column holds the prompt"):
+        files.parse("v.csv", [{"row": "17"} | EGG])
 
 
 def test_a_column_that_is_mapped_is_not_asked_about(files):
@@ -243,7 +248,8 @@ def test_the_prompt_of_two_texts_and_a_vote_is_asked_about_too(files, column):
     ],
 )
 def test_an_empty_answer_in_csv_is_an_error(files, row, column, empty):
-    parsed = files.parse("v.csv", [row, row | {column: empty}])
+    mapping = {} if "prompt" in row else {"prompt": ""}
+    parsed = files.parse("v.csv", [row, row | {column: empty}], mapping=mapping)
     assert len(parsed.votes) == 1
     assert problems(parsed) == [(2, f"{column} is missing. Write it, or take the row out.")]
 
@@ -413,7 +419,7 @@ def test_a_vote_against_chosen_is_an_error(files, file_name, word):
     assert len(parsed.votes) == 101
     assert problems(parsed) == [
         (102, f"choice is '{word}', the second text, but chosen is called the better one. Mend one of them, or leave the column "
-         "out with --map choice=.")
+         "out: --map choice=.")
     ]  # fmt: skip
 
 
@@ -421,7 +427,7 @@ def test_a_column_that_holds_no_votes_can_be_left_out(files):
     path = files.rows("v.jsonl", [WIN | {"label": "harmless"}])
     ((_, message),) = problems(files.read(path))
     assert "label is 'harmless'" in message
-    assert message.endswith("or leave the column out with --map choice=.")
+    assert message.endswith("or leave the column out: --map choice=.")
     parsed = files.read(path, mapping={"choice": ""})
     assert (len(parsed.votes), parsed.unused_columns) == (1, ("label",))
 
@@ -580,7 +586,7 @@ def test_a_prompt_that_is_no_text_is_an_error_of_its_row(files, value):
 
 
 def test_a_list_of_numbers_is_no_prompt(files):
-    parsed = files.parse("v.jsonl", [{"vector": [0.5, 2], "scores": {"help": 3}} | EGG])
+    parsed = files.parse("v.jsonl", [{"vector": [0.5, 2], "scores": {"help": 3}} | EGG], mapping={"prompt": ""})
     assert parsed.unused_columns == ("vector", "scores")
 
 

@@ -381,7 +381,7 @@ def test_an_unknown_split_is_an_error(files):
     row = {"prompt": "p0", "split": "test"} | OWN_EXPORT
     (error,) = files.parse("own.jsonl", [row]).errors
     assert str(error) == (
-        "row 1 (line 1): split is 'test'; it can be train, eval. Mend it, or leave the column out with --map split=."
+        "row 1 (line 1): split is 'test'; it can be train, eval. Mend it, or leave the column out: --map split=."
     )
 
 
@@ -399,7 +399,7 @@ def test_a_prompt_that_the_project_has_in_another_split_is_an_error(db, project,
     rows = [{"prompt": prompt, "split": "eval"} | OWN_EXPORT for prompt in ("Once", "Far", "New")]
     path = files.rows("own.jsonl", [rows[0] | {"chosen": None}, *rows])
     error = (
-        "row 2: split is 'eval', but the project has this prompt in 'train'. Take the row out, or leave the column out with "
+        "row 2: split is 'eval', but the project has this prompt in 'train'. Take the row out, or leave the column out: "
         "--map split=."
     )
     with pytest.raises(DataError, match=re.escape(error)):
@@ -409,7 +409,8 @@ def test_a_prompt_that_the_project_has_in_another_split_is_an_error(db, project,
     assert (result.votes, result.broken) == (2, 2)
     assert [row[0] for row in votes(db)] == ["Far", "New"]
     request = {"what": str(path), "home": str(tmp_path / "home"), "project": project.id}
-    assert handle_request(request)["preview"]["problems"][1] == error
+    on_page = error.replace("--map split=", 'choose "no column" for "split"')
+    assert handle_request(request)["preview"]["problems"][1] == on_page
     command = ["import", str(path), "--home", str(tmp_path / "home"), "--json"]
     assert main([*command, "--preview"]) == 1
     assert json.loads(capsys.readouterr().out)["errors"][1] == error

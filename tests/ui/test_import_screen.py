@@ -9,6 +9,7 @@ import pytest
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.errors import ConfigError, DataError, StoreError
+from rlhf_lab.importers.column_mapping import MEANINGS
 from rlhf_lab.importers.summary import format_undo
 from rlhf_lab.store.import_batches import ImportUndo
 from rlhf_lab.store.votes import vote_counts
@@ -42,9 +43,9 @@ def test_preview_mapping_and_import(controller, ctx):
     file |= {"source": "human"}
     reply = act(controller, {"action": "preview", **file})
     assert reply["columns"] == ["question", "good", "bad"]
-    assert "Enter their meaning below" in reply["error"]
+    assert reply["error"].endswith('choose a column for "choice". Enter it below, then press Look again.')
     assert "--map" not in reply["error"]
-    mapped = {"column_mapping": {"chosen": "good", "rejected": "bad", "uuid": "question", "first": ""}}
+    mapped = {"column_mapping": {"chosen": "good", "rejected": "bad", "no such": "question", "first": ""}}
     preview = act(controller, {"action": "preview", **file, **mapped})["preview"]
     assert (preview["name"], preview["votes"], preview["mapping"]) == (
         "my votes.jsonl", 2, {"prompt": "question", "chosen": "good", "rejected": "bad"},
@@ -156,7 +157,7 @@ def test_a_hub_data_set_is_passed_to_the_process(ctx, tmp_path):
     payload = {"action": "preview", "dataset": " someone/pairs ", "split": "test", "source": "human"}
     act(ImportController(ctx, runner=run, uploads=tmp_path), payload)
     common = {"home": str(ctx.home), "project": ctx.project.id, "source": "human", "annotator": ""}
-    assert requests == [{**common, "map": {}, "choices": "", "what": "someone/pairs", "split": "test"}]
+    assert requests == [{**common, "map": {}, "choices": "", "answers": [], "what": "someone/pairs", "split": "test"}]
 
 
 @pytest.mark.parametrize(
@@ -181,3 +182,48 @@ def test_a_process_that_ends_or_hangs_is_an_error(monkeypatch):
         import_process.run_in_subprocess({"what": "x"})
     with pytest.raises(DataError, match=r"ended unexpectedly; rows imported until then are kept"):
         import_process.run_in_subprocess({"what": "x", "save": True})
+
+
+def test_the_form_maps_every_meaning_of_the_command_line(controller):
+    """Also those of columns with spaces in their names."""
+    names = [*import_data.MAIN_MEANINGS, *(name for name in MEANINGS if name not in import_data.MAIN_MEANINGS)]
+    assert sorted(names) == sorted(MEANINGS)
+    row = {"prompt": "Another?", "chosen": "a", "rejected": "b", "when it was": "2026-11-28", "before": [["Hi.", "Hello."]],
+           "rules": "Be brief.", "my id": "u1", "which pair": "7"}  # fmt: skip
+    mapping = {
+        "created_at": "when it was",
+        "history": "before",
+        "system": "rules",
+        "uuid": "my id",
+        "pair": "which pair",
+    }
+    request = {"action": "preview", **upload(controller, [row]), "source": "human", "column_mapping": mapping}
+    preview = act(controller, request)["preview"]
+    assert mapping.items() <= preview["mapping"].items()
+    assert [turn["content"] for turn in preview["first_rows"][0]["turns"]] == ["Be brief.", "Hi.", "Hello.", "Another?"]
+    assert preview["columns"][: len(row)] == list(row)
+    undone = act(controller, request | {"column_mapping": mapping | {"history": ""}})["preview"]
+    assert len(undone["first_rows"][0]["turns"]) == 2
+
+
+def test_a_question_has_answers_to_choose_from(controller):
+    row = {"prompt": "p", "response_a": "a", "response_b": "b", "score_a": "1.200", "score_b": "900"}
+    request = {"action": "preview", **upload(controller, [row]), "source": "human"}
+    reply = act(controller, request)
+    assert list(reply["answers"]) == ["numbers=decimal", "numbers=thousands"]
+    assert reply["error"] == "The scores hold '1.200' and '900'. Choose an answer below."
+    for answer, choice in (("numbers=decimal", "second"), ("numbers=thousands", "first")):
+        preview = act(controller, request | {"answers": [answer, "no such answer"]})["preview"]
+        assert preview["choices"] == {choice: 1}
+
+
+def test_remedies_name_the_fields_of_the_page(controller):
+    rows = [{"prompt": "p", "chosen": "a", "rejected": "b", "label": word} for word in ("harmless", "b")]
+    request = {"action": "preview", **upload(controller, rows), "source": "human"}
+    preview = act(controller, request)["preview"]
+    assert len(preview["errors"]) == 2
+    with pytest.raises(DataError) as caught:
+        act(controller, request | {"action": "import"})
+    for text in (*preview["errors"], str(caught.value)):
+        assert "--" not in text
+        assert 'choose "no column" for "choice"' in text

@@ -25,6 +25,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   let pendingAction = '';
   const mapping = {};
   let choices = ''; // the values of votes as typed, "0=first,1=second"
+  let answers = []; // to the importer's questions, "numbers=decimal"
 
   const notice = el('p.lab-notice.lab-text', { role: 'status', hidden: true, 'data-do': 'data-notice' });
   const fileInput = el('input', {
@@ -154,13 +155,17 @@ export default function mount({ element, props, server, trigger, watch }) {
   function resetMapping() {
     for (const key of Object.keys(mapping)) delete mapping[key];
     choices = '';
+    answers = [];
+    preview = null; // what is on screen is of another file
+    drawPreview();
   }
 
   function request() {
     const input = file
       ? { path: file.path, name: file.name }
       : { dataset: datasetInput.value, split: splitInput.value };
-    return { ...input, column_mapping: mapping, choices, source: sourceSelect.value, annotator: annotatorInput.value };
+    const votes = { column_mapping: mapping, choices, answers, source: sourceSelect.value };
+    return { ...input, ...votes, annotator: annotatorInput.value };
   }
   function send(action, fields) {
     pendingId = Date.now();
@@ -175,49 +180,46 @@ export default function mount({ element, props, server, trigger, watch }) {
 
   const isChecked = (name) => previewCard.querySelector(`[data-do=data-${name}]`).checked;
 
-  // The fields for the meaning of each column. current: the known mapping. isOpen: the data cannot be read without one.
+  // A field for the column of one meaning. current: the known mapping.
+  function meaningField(meaning, columns, current) {
+    const onchange = (event) => {
+      mapping[meaning] = event.target.value;
+    };
+    const names = columns.includes(current[meaning]) || !current[meaning] ? columns : [current[meaning], ...columns];
+    const noColumn = meaning === 'prompt' ? 'text at the beginning of both responses' : 'no column';
+    const field =
+      meaning === 'annotators'
+        ? el('input.lab-input', {
+            type: 'text',
+            value: current.annotators?.replaceAll(', ', '+') || '',
+            placeholder: 'columns, joined by +',
+            'data-map': meaning,
+            onchange,
+          })
+        : el(
+            'select.lab-input',
+            { 'data-map': meaning, onchange },
+            ['', ...names].map((name) =>
+              el('option', { value: name, selected: (current[meaning] || '') === name }, name || '–'),
+            ),
+            el('option', { value: '', selected: mapping[meaning] === '' }, noColumn),
+          );
+    return el('label', {}, el('span.muted', {}, meaning.replaceAll('_', ' ')), field);
+  }
+  // The fields for the meaning of each column. isOpen: the data cannot be read without one.
   function mappingForm(columns, current, isOpen) {
+    const fields = (meanings) => el('div.fields', {}, meanings.map((name) => meaningField(name, columns, current)));
+    const further = props.data.further_meanings;
     return el(
       'details',
       { open: isOpen },
       el('summary', {}, 'Which column means what'),
+      fields(props.data.main_meanings),
       el(
-        'div.fields',
-        {},
-        props.data.mappable_columns.map((meaning) =>
-          el(
-            'label',
-            {},
-            el('span.muted', {}, meaning.replace('_', ' ')),
-            meaning === 'annotators'
-              ? el('input.lab-input', {
-                  type: 'text',
-                  value: current.annotators?.replaceAll(', ', '+') || '',
-                  placeholder: 'columns, joined by +',
-                  'data-map': meaning,
-                  onchange: (event) => {
-                    mapping[meaning] = event.target.value;
-                  },
-                })
-              : el(
-                  'select.lab-input',
-                  {
-                    'data-map': meaning,
-                    onchange: (event) => {
-                      mapping[meaning] = event.target.value;
-                    },
-                  },
-                  ['', ...columns].map((name) =>
-                    el('option', { value: name, selected: (current[meaning] || '') === name }, name || '–'),
-                  ),
-                  el(
-                    'option',
-                    { value: '', selected: mapping[meaning] === '' },
-                    meaning === 'prompt' ? 'text at the beginning of both responses' : 'no column',
-                  ),
-                ),
-          ),
-        ),
+        'details',
+        { open: further.some((name) => current[name]), 'data-do': 'data-further' },
+        el('summary', {}, 'Further columns'),
+        fields(further),
       ),
       el(
         'label',
@@ -235,21 +237,46 @@ export default function mount({ element, props, server, trigger, watch }) {
       el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: requestPreview }, 'Look again'),
     );
   }
+  const answerButton = ([answer, meaning]) =>
+    el(
+      'button.lab-button.small',
+      {
+        type: 'button',
+        'data-answer': answer,
+        onclick: () => {
+          answers = [...answers, answer];
+          requestPreview();
+        },
+      },
+      meaning,
+    );
+  const forgetButton = () =>
+    el(
+      'button.lab-button.small',
+      {
+        type: 'button',
+        'data-do': 'data-forget',
+        onclick: () => {
+          answers = [];
+          requestPreview();
+        },
+      },
+      'Ask me again',
+    );
 
   // A question that only the person can answer. It is above the fields, which on a phone are longer than the screen.
-  function drawQuestion(question, columns) {
-    const card = el('p.lab-notice.bad', { role: 'alert', 'data-do': 'data-question' }, question);
+  function drawQuestion({ error, columns, answers: offered }) {
+    const card = el('p.lab-notice.bad', { role: 'alert', 'data-do': 'data-question' }, error);
+    const buttons = Object.entries(offered).map(answerButton);
     previewCard.hidden = false;
-    previewCard.replaceChildren(card, mappingForm(columns, mapping, true));
+    previewCard.replaceChildren(card, el('div.lab-row', {}, buttons), mappingForm(columns, mapping, !buttons.length));
     card.scrollIntoView({ block: 'nearest' });
   }
 
   function drawPreview() {
     previewCard.hidden = !preview;
+    previewCard.replaceChildren();
     if (!preview) return;
-    const columns = [...new Set([...Object.values(preview.mapping), ...preview.unused])].filter(
-      (name) => !name.includes(', '),
-    );
     const choiceCounts = Object.entries(preview.choices)
       .map(([name, n]) => `${n} ${name.replace('_', ' ')}`)
       .join(', ');
@@ -275,7 +302,9 @@ export default function mount({ element, props, server, trigger, watch }) {
             )
           : null,
         preview.warnings ? el('p.lab-notice', { 'data-do': 'data-doubts' }, preview.warnings) : null,
-        mappingForm(columns, preview.mapping, false),
+        preview.left_out ? el('p.lab-notice', { 'data-do': 'data-left-out' }, preview.left_out) : null,
+        answers.length ? forgetButton() : null,
+        mappingForm(preview.columns, preview.mapping, false),
         preview.errors.length
           ? el(
               'pre.problems',
@@ -447,12 +476,8 @@ export default function mount({ element, props, server, trigger, watch }) {
     const reply = props.value;
     if (!reply || reply.request_id !== pendingId) return;
     if (reply.error) {
-      if (pendingAction === 'preview') {
-        preview = null;
-        drawPreview();
-      } // the preview on screen is of another file
-      showMessage(reply.columns ? '' : reply.error, true);
-      if (reply.columns) drawQuestion(reply.error, reply.columns);
+      showMessage(reply.columns ? '' : reply.error, true); // the form stays, to be mended
+      if (reply.columns) drawQuestion(reply);
       return;
     }
     if (pendingAction === 'ask' || pendingAction === 'back') {

@@ -14,7 +14,7 @@ from pydantic import Field
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.errors import ConfigError, DataError
-from rlhf_lab.importers.column_mapping import MEANINGS
+from rlhf_lab.importers.column_mapping import ANSWERS, MEANINGS
 from rlhf_lab.importers.hub_reader import is_hub_id
 from rlhf_lab.importers.summary import format_undo
 from rlhf_lab.store.import_batches import ImportRecord, preview_undo, project_imports, undo_import
@@ -30,10 +30,10 @@ from rlhf_lab.ui.services.import_process import (
 )
 
 MAX_UPLOAD_BYTES = 5_000_000  # the command line has no such limit
-#: Columns that a person may map; all others are recognised by their names.
-MAPPABLE_COLUMNS = (
-    "prompt", "input", "chosen", "rejected", "first", "second", "choice", "tie", "both_bad", "annotator", "annotators",
-    "score_first", "score_second", "score_chosen", "score_rejected", "split",
+#: Meanings that the form shows at once; the others of the command line are under "Further columns".
+MAIN_MEANINGS = (
+    "prompt", "input", "system", "history", "chosen", "rejected", "first", "second", "choice", "tie", "both_bad", "annotator",
+    "annotators", "score_first", "score_second", "score_chosen", "score_rejected", "pair", "created_at", "split",
 )  # fmt: skip
 #: Keys of the importers' preview that the page knows by another name.
 PREVIEW_KEYS = {
@@ -45,7 +45,7 @@ class ImportAction(Payload):
     """action: "preview" or "import" data; "ask" what undoing an import would delete; take it "back", that is undo it.
 
     path, name: of an uploaded file; otherwise dataset, split: on the Hub. choices: meaning of the values of votes, such as
-    "0=first,1=second".
+    "0=first,1=second"; answers: keys of ANSWERS.
     """
 
     action: str = ""
@@ -55,6 +55,7 @@ class ImportAction(Payload):
     split: str = "train"
     column_mapping: dict[str, str] = Field(default_factory=dict)
     choices: str = ""
+    answers: list[str] = Field(default_factory=list)
     source: Source | None = None
     annotator: str = ""
     use_prompts: bool = False
@@ -70,7 +71,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         "suffixes": list(FILE_SUFFIXES),
         "lab_command": lab_command(),
         "max_bytes": MAX_UPLOAD_BYTES,
-        "mappable_columns": [name for name in MAPPABLE_COLUMNS if name in MEANINGS],
+        "main_meanings": list(MAIN_MEANINGS),
+        "further_meanings": [name for name in MEANINGS if name not in MAIN_MEANINGS],
     }
 
     def get_state(query: dict[str, Any]) -> dict[str, Any]:
@@ -141,10 +143,8 @@ class ImportController:
             }
         result = self.runner(request)
         if "columns" in result:
-            return {
-                "error": f"{result['error']} Enter their meaning below, then press the button again.",
-                "columns": result["columns"],
-            }
+            how = "Choose an answer below." if result["answers"] else "Enter it below, then press Look again."
+            return {"error": f"{result['error']} {how}", "columns": result["columns"], "answers": result["answers"]}
         if "error" in result:
             raise DataError(str(result["error"]))
         preview = {PREVIEW_KEYS.get(key, key): value for key, value in result["preview"].items()}
@@ -169,8 +169,9 @@ class ImportController:
         request: ImportProcessRequest = {
             "home": str(self.ctx.home),
             "project": self.ctx.project.id,
-            "map": {key: mapping[key] for key in MAPPABLE_COLUMNS if key in mapping},
+            "map": {key: mapping[key] for key in MEANINGS if key in mapping},
             "choices": payload.choices,
+            "answers": [answer for answer in payload.answers if answer in ANSWERS],
         }
         if payload.path:
             path = Path(payload.path).resolve()

@@ -32,6 +32,7 @@ class ImportProcessRequest(TypedDict, total=False):
     split: str
     map: dict[str, str]
     choices: str
+    answers: list[str]
     source: str
     annotator: str
     save: bool

@@ -1,0 +1,260 @@
+"""One rule decides what a cell holds, in every format, column and way of writing a chat."""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from rlhf_lab.common.chat_format import UnreadableError, chat_of_prompt, validate_chat
+from rlhf_lab.importers.cell_contents import decode_cell, parse_chat, parse_turns
+
+USER, WREN, SPOON = (
+    {"role": "user", "content": "Name a bird."},
+    {"role": "assistant", "content": "A wren."},
+    {"role": "assistant", "content": "A spoon."},
+)
+#: Texts that look like the syntax around them.
+HOSTILE = [
+    "",
+    'it\'s "quoted"',
+    "a\nb",
+    "}\n {'role': 'x'}",
+    "array([1], dtype=object)",
+    "\\",
+    "nan",
+    "ä 👩\u200d👧",
+    "\u2028",
+    "x" * 300,
+]
+
+
+def numpy_text(messages):
+    """A list of messages as `str(numpy.array(messages, dtype=object))` writes it: one a line, without commas."""
+    return "[" + "\n ".join(map(repr, messages)) + "]"
+
+
+def numpy_repr(messages):
+    return "array([" + ",\n       ".join(map(repr, messages)) + "], dtype=object)"
+
+
+FORMS = {
+    "JSON": json.dumps,
+    "indented JSON": lambda messages: json.dumps(messages, indent=1),
+    "JSON after white space": lambda messages: f" \n{json.dumps(messages)}\n",
+    "Python": repr,
+    "numpy": numpy_text,
+    "numpy's repr": numpy_repr,
+    "object with messages": lambda messages: json.dumps({"messages": messages, "id": 3}),
+    "object with an array": lambda messages: f"{{'conversations': {numpy_repr(messages)}}}",
+    "list with an array": lambda messages: f"[{numpy_repr(messages)}]",
+    "JSON texts in a list": lambda messages: json.dumps([json.dumps(message) for message in messages]),
+    "pairs": lambda messages: json.dumps([[message["role"], message["content"]] for message in messages]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(HOSTILE) | st.text(max_size=8), min_size=1, max_size=4))
+@example(HOSTILE)
+def test_a_chat_is_read_in_every_form(form, contents):
+    messages = [
+        {"role": role, "content": text} for role, text in zip(("user", "assistant") * 9, contents, strict=False)
+    ]
+    assert validate_chat(parse_chat(FORMS[form](messages))) == messages
+
+
+def test_numpy_itself_writes_these_forms():
+    numpy = pytest.importorskip("numpy")
+    for messages in ([USER, WREN], [{"role": "user", "content": text} for text in HOSTILE]):
+        array = numpy.array(messages, dtype=object)
+        assert parse_chat(str(array)) == messages
+        assert parse_chat(repr(array)) == messages
+
+
+ROWS = {
+    "prompt and answers": {"prompt": [USER], "chosen": [WREN], "rejected": [SPOON]},
+    "prompt and conversations": {"prompt": [USER], "chosen": [USER, WREN], "rejected": [USER, SPOON]},
+    "conversations": {"chosen": [USER, WREN], "rejected": [USER, SPOON]},
+    "two texts and a vote": {"messages": [USER], "response_a": [WREN], "response_b": [SPOON], "winner": "response_a"},
+}
+
+
+@pytest.mark.parametrize("file_name", ["v.csv", "v.tsv", "v.json", "v.jsonl", "v.parquet"])
+@pytest.mark.parametrize("row", ROWS)
+def test_every_column_of_every_format_is_read_by_the_same_rule(files, decided_texts, file_name, row):
+    """Each row writes its chats in another form, and the sides of a row need not agree."""
+    forms = list(FORMS.values())
+    rows = [
+        {
+            name: forms[(number + shift) % len(forms)](value) if isinstance(value, list) else value
+            for shift, (name, value) in enumerate(ROWS[row].items())
+        }
+        for number in range(len(forms))
+    ]
+    parsed = files.parse(file_name, [*rows, *rows])  # a file of one line could be columns
+    assert parsed.errors == []
+    assert {decided_texts(vote) for vote in parsed.votes} == {("Name a bird.", "A wren.", "A spoon.")}
+    assert len(parsed.votes) == 2 * len(rows)
+
+
+BROKEN = {
+    "cut off": json.dumps([USER, WREN])[:-9],
+    "cut off by a spreadsheet": json.dumps([USER, {"role": "assistant", "content": "x" * 40_000}])[:32_767],
+    "cut off in Python": repr([WREN])[:-4],
+    "an object that breaks off": '{"messages": [{"role": "user"',
+    "neither JSON nor Python": "[{'role': user, 'content': x}]",
+    "a call in it": "[{'role': 'user', 'content': open('x')}]",
+}
+
+
+@pytest.mark.parametrize("file_name", ["v.csv", "v.jsonl"])
+@pytest.mark.parametrize("column", ["prompt", "chosen", "rejected"])
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_begins_like_messages_and_cannot_be_read_is_an_error_of_its_row(files, file_name, column, case):
+    good = {"prompt": "Name a bird.", "chosen": "A wren.", "rejected": "A spoon."}
+    parsed = files.parse(file_name, [good, good | {column: BROKEN[case]}])
+    assert len(parsed.votes) == 1
+    ((row_number, message),) = [(error.row_number, error.message) for error in parsed.errors]
+    assert row_number == 2
+    assert message.startswith(f"{column} begins like the messages of a chat")
+    assert ("a spreadsheet cuts" in message) is ("spreadsheet" in case)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[1] yes", "{}", "[]", '{"name": "wren", "legs": 2}', "[1, 2, 3]", '{"role": "manager", "content": "x"}',
+     "{% if x %}", "[{'species': 'wren'}]", "array index", '[{"id": 3, "text": 4'],
+)  # fmt: skip
+@pytest.mark.parametrize("file_name", ["v.csv", "v.jsonl"])
+def test_other_texts_with_brackets_stay_texts(files, decided_texts, file_name, text):
+    (vote,) = files.parse(file_name, [{"prompt": "Answer in JSON.", "chosen": text, "rejected": "no"}]).votes
+    assert decided_texts(vote) == ("Answer in JSON.", text, "no")
+
+
+def test_lists_are_decoded_as_numpy_and_pandas_write_them():
+    assert decode_cell("['A wren.' \"it's\"\n 'a \\' b']") == ["A wren.", "it's", "a ' b"]
+    assert decode_cell("[5. 3.5 nan]") == [5.0, 3.5, None]
+    assert decode_cell("[1, 2]") == [1, 2]
+    assert decode_cell("[1, 2") == "[1, 2"
+    assert decode_cell("{'a', 'b'}") == "{'a', 'b'}"
+
+
+@pytest.mark.parametrize(
+    "hostile", ["['\\" * 60_000, "[" + "'\\'" * 60_000, "[" * 60_000, "[{'role': " + "(" * 5_000, "[" + " x" * 60_000]
+)
+def test_hostile_texts_are_no_chats(hostile):
+    with pytest.raises(UnreadableError) if hostile.startswith("[{") else pytest.MonkeyPatch.context():
+        assert parse_chat(hostile) == hostile
+
+
+HISTORY = [USER, WREN]
+TURN_FORMS = {
+    "rounds": [["Name a bird.", "A wren."]],
+    "messages": HISTORY,
+    "pairs of roles": [["user", "Name a bird."], ["Assistant", "A wren."]],
+}
+
+
+@pytest.mark.parametrize("file_name", ["v.csv", "v.jsonl", "v.parquet"])
+@pytest.mark.parametrize("column", ["history", "before"])
+@pytest.mark.parametrize("form", TURN_FORMS)
+def test_earlier_turns_are_those_of_a_column_called_history_or_of_the_mapped_one(files, file_name, column, form):
+    turns = TURN_FORMS[form] if file_name == "v.jsonl" else json.dumps(TURN_FORMS[form])
+    row = {"prompt": "Another?", column: turns, "chosen": "A crow.", "rejected": "A fork."}
+    path = files.rows(file_name, [row, row])
+    parsed = files.read(path, mapping={} if column == "history" else {"history": "before"})
+    assert parsed.errors == []
+    assert {json.dumps(chat_of_prompt(vote.prompt)) for vote in parsed.votes} == {
+        json.dumps([*HISTORY, {"role": "user", "content": "Another?"}])
+    }
+    assert parsed.mapping["history"] == column
+    if column == "before":
+        parsed = files.read(path)
+        assert ({vote.prompt for vote in parsed.votes}, parsed.unused_columns) == ({"Another?"}, ("before",))
+
+
+@pytest.mark.parametrize("column", ["tags", "metadata", "ratings", "context_words"])
+@pytest.mark.parametrize("file_name", ["v.csv", "v.jsonl"])
+def test_a_column_of_pairs_of_words_is_no_history(files, file_name, column):
+    pairs = [["topic", "birds"], ["tone", "kind"]]
+    row = {"prompt": "Name a bird.", "chosen": "A wren.", "rejected": "A spoon."}
+    parsed = files.parse(file_name, [row | {column: pairs if file_name == "v.jsonl" else json.dumps(pairs)}])
+    assert ([vote.prompt for vote in parsed.votes], parsed.unused_columns) == (["Name a bird."], (column,))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[["user", "Hi."], ["Zoe", "Hello."]], [["Ann", "Hi."], ["Bob", "Hello."], ["Ann", "Yes."]], [["topic"]], "once upon a time",
+     '[["Hi.", "Hello."'],
+)  # fmt: skip
+def test_pairs_with_names_of_speakers_and_other_values_are_no_turns(files, value):
+    with pytest.raises(UnreadableError):
+        validate_chat(parse_turns(value))
+    row = {"prompt": "Name a bird.", "before": value, "chosen": "A wren.", "rejected": "A spoon."}
+    (error,) = files.parse("v.jsonl", [row], mapping={"history": "before"}).errors
+    assert error.message.startswith("before holds ")
+
+
+def test_a_prompt_of_pairs_with_roles_is_a_chat(files):
+    context = [["user", "Hi."], ["assistant", "Hello."], ["user", "Name a bird."]]
+    (vote,) = files.parse("v.jsonl", [{"context": context, "chosen": "A wren.", "rejected": "A spoon."}]).votes
+    assert [(turn["role"], turn["content"]) for turn in chat_of_prompt(vote.prompt)] == [
+        tuple(pair) for pair in context
+    ]
+
+
+def test_a_compared_message_that_calls_a_tool_is_an_error_and_other_keys_are_listed(files):
+    call = {"type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    good = {
+        "prompt": [USER],
+        "chosen": [WREN | {"reasoning_content": "Hm.", "tool_calls": None}],
+        "rejected": [SPOON | {"name": "x"}],
+    }
+    calls = [
+        {"chosen": [WREN | {"content": "", "tool_calls": [call]}]},
+        {"rejected": [SPOON | {"function_call": call}]},
+    ]
+    parsed = files.parse("v.jsonl", [good, *(good | change for change in calls)])
+    assert len(parsed.votes) == 1
+    assert [(error.row_number, error.message.partition(",")[0]) for error in parsed.errors] == [
+        (2, "chosen has a message 1 that calls a tool"), (3, "rejected has a message 1 that calls a tool"),
+    ]  # fmt: skip
+    assert parsed.unused_columns == (
+        "function_call (in rejected)", "name (in rejected)", "reasoning_content (in chosen)", "tool_calls (in chosen)",
+    )  # fmt: skip
+
+
+def test_parts_of_a_content_are_joined_like_words():
+    parts = [{"type": "text", "text": "A wren"}, {"text": "sings."}, {"type": "text", "text": "\nYes."}]
+    assert validate_chat([{"role": "assistant", "content": parts}])[0]["content"] == "A wren sings.\nYes."
+    with pytest.raises(UnreadableError, match="whose content is a list"):
+        validate_chat([{"role": "user", "content": [{"type": "image_url", "text": "x"}]}])
+
+
+TALK = "\n\nHuman: Hi.\n\nAssistant: Hello.\n\nHuman: Name a bird. \n\nAssistant:"
+
+
+@pytest.mark.parametrize("file_name", ["v.jsonl", "v.csv"])
+@pytest.mark.parametrize(
+    "prompt",
+    [TALK, f"{TALK} ", f"{TALK}\n", f"{TALK} \r\n", TALK.lstrip(),
+     f"\n{TALK.lstrip()}", f"\n\n\n{TALK.lstrip()} ", TALK.replace("\n", "\r\n")],
+)  # fmt: skip
+def test_a_transcript_has_the_same_turns_whatever_white_space_is_around_it(files, file_name, prompt):
+    parsed = files.parse(file_name, [{"prompt": prompt, "chosen": "A wren.", "rejected": "A spoon."}])
+    assert [vote.prompt for vote in parsed.votes] == [TALK]
+    conversations = {"chosen": f"{prompt.rstrip()} A wren.", "rejected": f"{prompt.rstrip()} A spoon."}
+    parsed = files.parse(file_name, [conversations])
+    assert [vote.prompt for vote in parsed.votes] == [TALK]
+
+
+def test_the_cell_that_pandas_writes_of_two_messages(files, decided_texts):
+    """As DataFrame.to_csv writes it: a cell of two lines in quotes."""
+    text = (
+        "prompt,chosen,rejected\nName a bird.,\"[{'content': 'Name a bird.', 'role': 'user'}\n"
+        " {'content': 'A wren.', 'role': 'assistant'}]\",\"[{'content': 'Name a bird.', 'role': 'user'}\n"
+        " {'content': 'A spoon.', 'role': 'assistant'}]\"\n"
+    )
+    (vote,) = files.parse("v.csv", text).votes
+    assert decided_texts(vote) == ("Name a bird.", "A wren.", "A spoon.")
