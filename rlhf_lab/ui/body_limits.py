@@ -4,14 +4,14 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+from python_multipart.multipart import parse_options_header
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlhf_lab.common.records import Role
-from rlhf_lab.ui.auth.visitors import Access
 from rlhf_lab.ui.middleware import UPLOAD_PATH, folder_size
+from rlhf_lab.ui.services.downloads import CACHE_FOLDER
 
 #: Uploaded files that the lab keeps at a time (for an hour, see `page.UPLOAD_CACHE_SECONDS`).
 MAX_UPLOADED_BYTES = 1_000_000_000
@@ -19,10 +19,13 @@ MAX_UPLOADED_BYTES = 1_000_000_000
 MAX_BODY_BYTES = 1_000_000
 #: For one request that uploads files (each has at most `max_file_size`, see `page.launch_options`).
 MAX_UPLOAD_BYTES = 100_000_000
-#: The part of MAX_UPLOADED_BYTES that is reserved for the operator.
-OPERATOR_RESERVE_BYTES = 500_000_000
+#: Files in one upload. Parsing takes a millisecond for each part, in the thread that answers everybody.
+MAX_PARTS = 20
 TOO_LONG_MESSAGE = "This request has more than {megabytes} MB, so nothing was done. Send less at a time.\n"
-VIEWER_UPLOAD_MESSAGE = "Viewers cannot send files to this lab. Log in with the join code: open the page /join.\n"
+NOT_OPERATOR_MESSAGE = (
+    "Only the operator imports files and restores backups, so nobody else can send files to this lab.\n"
+)
+TOO_MANY_PARTS_MESSAGE = f"An upload has at most {MAX_PARTS} files, so nothing was stored. Send fewer at a time.\n"
 STORAGE_FULL_MESSAGE = "The lab stores too many uploaded files. They are deleted after an hour; try again then.\n"
 WRONG_PATH_MESSAGE = f"Files are accepted at {UPLOAD_PATH} only. Nothing was stored.\n"
 
@@ -32,21 +35,21 @@ class BodyRefusedError(MultiPartException):
 
 
 class UploadRoom:
-    """The space for uploads. Counts the bytes that were on the disk at the last measurement, and all that arrived since."""
+    """The space for uploads. Counts the bytes that were on the disk at the last measurement, and all that arrived since.
+    Downloads on offer, which Gradio keeps in the same folder, do not count."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._stored_bytes = 0
 
     def measure(self) -> None:
-        self._stored_bytes = folder_size(self.folder)
+        self._stored_bytes = folder_size(self.folder) - folder_size(self.folder / CACHE_FOLDER)
 
-    def take(self, count: int, *, is_operator: bool) -> bool:
+    def take(self, count: int) -> bool:
         """Count bytes that arrived. Returns False, without counting them, if there is no room."""
-        limit = MAX_UPLOADED_BYTES - (0 if is_operator else OPERATOR_RESERVE_BYTES)
-        if self._stored_bytes + count > limit:
+        if self._stored_bytes + count > MAX_UPLOADED_BYTES:
             self.measure()  # files may have been deleted in between
-        if self._stored_bytes + count > limit:
+        if self._stored_bytes + count > MAX_UPLOADED_BYTES:
             return False
         self._stored_bytes += count
         return True
@@ -58,10 +61,8 @@ class BodyLimits:
     upload_folder: where Gradio stores uploads.
     """
 
-    def __init__(
-        self, app: ASGIApp, access: Access, is_operator: Callable[[Request], bool], upload_folder: Path
-    ) -> None:
-        self.app, self.access, self.is_operator, self.room = app, access, is_operator, UploadRoom(upload_folder)
+    def __init__(self, app: ASGIApp, may_upload: Callable[[Request], bool], upload_folder: Path) -> None:
+        self.app, self.may_upload, self.room = app, may_upload, UploadRoom(upload_folder)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -75,8 +76,8 @@ class BodyLimits:
             return
         if is_upload:
             self.room.measure()
-            is_operator = self.is_operator(request)
-            body = CountedBody(receive, send, MAX_UPLOAD_BYTES, lambda n: self.room.take(n, is_operator=is_operator))
+            _, options = parse_options_header(request.headers.get("content-type", ""))
+            body = CountedBody(receive, send, MAX_UPLOAD_BYTES, self.room.take, options.get(b"boundary", b""))
         else:
             body = CountedBody(receive, send, MAX_BODY_BYTES)
         with contextlib.suppress(BodyRefusedError):
@@ -86,8 +87,8 @@ class BodyLimits:
 
     def _rejection(self, request: Request, is_upload: bool) -> PlainTextResponse | None:
         """The reply to a request that can be refused by its headers alone; None for any other."""
-        if is_upload and not self.access.visitor(request).role.at_least(Role.LABELLER):
-            return PlainTextResponse(VIEWER_UPLOAD_MESSAGE, status_code=403)
+        if is_upload and not self.may_upload(request):
+            return PlainTextResponse(NOT_OPERATOR_MESSAGE, status_code=403)
         content_type, content_length = (request.headers.get(name, "") for name in ("content-type", "content-length"))
         if content_type.strip().lower().startswith("multipart/") and not is_upload:
             return PlainTextResponse(WRONG_PATH_MESSAGE, status_code=415)
@@ -100,13 +101,21 @@ class BodyLimits:
 class CountedBody:
     """`receive` and `send` of one request; `receive` raises BodyRefusedError as soon as the body exceeds a limit.
 
-    take: counts bytes of an upload; False if there is no room for them. rejection: the reply to a refused body. The
-    application's own reply is then dropped, because its status may differ (FastAPI's is 400).
+    take: counts bytes of an upload; False if there is no room for them. boundary: of its parts. rejection: the reply to a refused
+    body. The application's own reply is then dropped, because its status may differ (FastAPI's is 400).
     """
 
-    def __init__(self, receive: Receive, send: Send, max_bytes: int, take: Callable[[int], bool] | None = None) -> None:
+    def __init__(
+        self,
+        receive: Receive,
+        send: Send,
+        max_bytes: int,
+        take: Callable[[int], bool] | None = None,
+        boundary: bytes = b"",
+    ) -> None:
         self._receive, self._send, self._max_bytes, self._take = receive, send, max_bytes, take
         self._count, self._is_complete = 0, False
+        self._boundary, self._boundary_count, self._tail = b"--" + boundary, 0, b""
         self.rejection: PlainTextResponse | None = None
         self.has_response_started = False
 
@@ -118,6 +127,8 @@ class CountedBody:
             self._count += count
             if self._count > self._max_bytes:
                 self.rejection = too_long(self._max_bytes)
+            elif self._take is not None and self._has_too_many_parts(message.get("body", b"")):
+                self.rejection = PlainTextResponse(TOO_MANY_PARTS_MESSAGE, status_code=413)
             elif self._take is not None and not self._take(count):
                 self.rejection = PlainTextResponse(STORAGE_FULL_MESSAGE, status_code=507)
             if self.rejection is not None:
@@ -125,6 +136,15 @@ class CountedBody:
         elif self._take is not None and not self._is_complete:
             raise BodyRefusedError("The upload was interrupted.")
         return message
+
+    def _has_too_many_parts(self, chunk: bytes) -> bool:
+        """Count the boundaries: one may be divided between two chunks, and the last one ends the body."""
+        data = self._tail + chunk
+        self._boundary_count += data.count(self._boundary)
+        begin = data.rfind(self._boundary)
+        unread = data if begin < 0 else data[begin + len(self._boundary) :]
+        self._tail = unread[-(len(self._boundary) - 1) :]
+        return self._boundary_count > MAX_PARTS + 1
 
     async def send(self, message: Message) -> None:
         if self.rejection is None:

@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +39,8 @@ from rlhf_lab.ui.auth.visitors import (
     secrets_equal,
 )
 
+#: Header of an upload with a token of `Context.upload_token`, and for how long such a token is valid.
+UPLOAD_HEADER, UPLOAD_TOKEN_S = "x-lab-upload", 86_400
 OPERATOR_SECRET_ENV_VAR = "RLHF_LAB_OPERATOR_SECRET"
 
 
@@ -122,6 +125,19 @@ class Context:
     def blind_token(self, *parts: str | int) -> str:
         """Names what is on a person's screen."""
         return self.blind_digest("token", *parts)[:16].hex()
+
+    def upload_token(self) -> str:
+        """Lets the operator's browser upload files for a day, if it keeps the operator's secret and no cookie."""
+        expires_at = int(time.time()) + UPLOAD_TOKEN_S
+        return f"{expires_at}.{self.blind_digest('upload', expires_at, self.operator_secret or '').hex()}"
+
+    def may_upload(self, request: Any) -> bool:
+        """Whether the request comes from the operator: nobody else may import, so nobody else may upload."""
+        expires_at, _, digest = (request.headers.get(UPLOAD_HEADER) or "").partition(".")
+        if self.is_operator(request) or not expires_at.isascii() or not expires_at.isdecimal() or len(expires_at) > 12:
+            return self.is_operator(request)
+        expected = self.blind_digest("upload", int(expires_at), self.operator_secret or "").hex()
+        return int(expires_at) > time.time() and secrets_equal(digest, expected)
 
     @property
     def project(self) -> Project:

@@ -83,7 +83,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
             local_only=not ctx.access.is_multi_user,
             public_url=ctx.access.public_url,
         ),
-        Middleware(BodyLimits, access=ctx.access, is_operator=ctx.is_operator, upload_folder=Path(get_upload_folder())),
+        Middleware(BodyLimits, may_upload=ctx.may_upload, upload_folder=Path(get_upload_folder())),
         Middleware(RequestChecks),
     ]
     routes = [module_route(), gradio_assets_route(), *page_routes(ctx), *http_api.routes(ctx)]

@@ -140,7 +140,7 @@ MUTANTS = [
            "ui/test_visitor_roles.py::test_after_a_minute_the_right_code_opens_again"),
     Mutant(ACCESS, "an empty secret is one", "bool(expected) and hmac", "hmac",
            "ui/test_visitor_roles.py::test_an_empty_secret_is_never_accepted"),
-    Mutant(LIMITS, "a full house takes one more", "limit:\n            return False", "2 * limit:\n            return False",
+    Mutant(LIMITS, "a full house takes one more", "> MAX_UPLOADED_BYTES:\n            return False", "> 2 * MAX_UPLOADED_BYTES:\n            return False",
            "ui/test_body_limits.py::test_concurrent_uploads_share_the_room"),
     Mutant(GATE, "every name is ours", "self.local_only and not is_loopback(", "self.local_only and is_loopback(",
            "test_a_local_lab_answers_only_to_local_host_names"),

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from gradio.route_utils import upload_fn
@@ -18,6 +21,7 @@ from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Access, Visitor
 from rlhf_lab.ui.body_limits import BodyLimits
 from rlhf_lab.ui.middleware import UPLOAD_PATH, folder_size
 from rlhf_lab.ui.page import launch_options
+from rlhf_lab.ui.services.downloads import CACHE_FOLDER, DownloadService
 
 ACCESS = Access(default_role=Role.VIEWER, key=b"k" * 32, operator_secret="secret", join_code="ABC234")
 MB = 1_000_000
@@ -46,7 +50,7 @@ def client(folder, role=None, access=ACCESS):
             return PlainTextResponse(error.message, status_code=400)
         return JSONResponse([str(path) for path in paths])
 
-    def is_operator(request):
+    def may_upload(request):
         return access.visitor(request).role is Role.OPERATOR
 
     routes = [
@@ -54,7 +58,7 @@ def client(folder, role=None, access=ACCESS):
         Route("/raw", read_raw, methods=["POST"]),
         Route(UPLOAD_PATH, upload, methods=["POST"]),
     ]
-    limits = Middleware(BodyLimits, access=access, is_operator=is_operator, upload_folder=folder)
+    limits = Middleware(BodyLimits, may_upload=may_upload, upload_folder=folder)
     return TestClient(
         Starlette(routes=routes, middleware=[limits]), base_url="http://lab.example", cookies=cookies(role)
     )
@@ -119,10 +123,11 @@ def test_every_lab_has_the_limits(ctx, multi_user):
     assert BodyLimits in [entry.cls for entry in launch_options(lab)["app_kwargs"]["middleware"]]
 
 
-def test_viewers_cannot_upload(tmp_path):
-    answer = client(tmp_path).post(UPLOAD_PATH, files=files(1, 10))
+@pytest.mark.parametrize("role", [None, Role.VIEWER, Role.LABELLER])
+def test_who_may_not_import_cannot_upload(tmp_path, role):
+    answer = client(tmp_path, role).post(UPLOAD_PATH, files=files(1, 10))
     assert answer.status_code == 403
-    assert "join code" in answer.text
+    assert "Only the operator" in answer.text
     assert folder_size(tmp_path) == 0
 
 
@@ -131,15 +136,73 @@ def test_another_spelling_of_the_upload_path_is_an_upload_too(tmp_path, path):
     assert client(tmp_path).post(path, files=files(1, 10)).status_code == 403
 
 
-@pytest.mark.parametrize("role", [Role.LABELLER, Role.OPERATOR])
-def test_labellers_and_the_operator_upload(tmp_path, role):
-    answer = client(tmp_path, role).post(UPLOAD_PATH, files=files(2, 1_500_000))
+def test_the_operator_uploads(tmp_path):
+    answer = client(tmp_path, Role.OPERATOR).post(UPLOAD_PATH, files=files(2, 1_500_000))
     assert answer.status_code == 200
     assert len(answer.json()) == 2
     assert folder_size(tmp_path) == 3_000_000
 
 
-def test_everybody_uploads_to_a_local_lab(tmp_path):
+class Sent:
+    """A request without cookies, with these headers."""
+
+    def __init__(self, **headers):
+        self.cookies, self.headers = {}, {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+@pytest.mark.parametrize("kind", ["local", "local with a secret", "multi-user"])
+def test_a_browser_that_keeps_the_operators_secret_uploads_with_a_token(ctx, monkeypatch, kind):
+    lab = replace(ctx, operator_secret="sesame" if kind == "local with a secret" else None)
+    if kind == "multi-user":
+        lab = lab.as_multi_user(open_to_all=True)
+    now = time.time()
+    token = lab.upload_token()
+    assert lab.may_upload(Sent(x_lab_upload=token))
+    for forged in (
+        "",
+        "x",
+        token[:-1],
+        "9" + token,
+        "²." + "0" * 64,
+        "9" * 5000 + "." + "0" * 64,
+        f"{int(now) + 99}.",
+        ".",
+    ):
+        assert lab.may_upload(Sent(x_lab_upload=forged)) is (kind == "local"), forged
+    if kind != "local":
+        assert not replace(lab, operator_secret="new").may_upload(Sent(x_lab_upload=token))
+        monkeypatch.setattr(time, "time", lambda: now + 86_401)
+        assert not lab.may_upload(Sent(x_lab_upload=token))
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 10_000])
+@pytest.mark.parametrize("boundary", ["b", "----WebKitFormBoundary7MA4YWxk"])
+def test_parts_are_counted_before_they_are_parsed(tmp_path, monkeypatch, size, boundary):
+    """Also where a boundary is divided between two chunks."""
+    counts = []
+    monkeypatch.setattr(body_limits, "MAX_PARTS", 3)
+    monkeypatch.setattr(body_limits.UploadRoom, "take", lambda room, count: counts.append(count) or True)
+    part = f'--{boundary}\r\nContent-Disposition: form-data; name="files"; filename="f"\r\n\r\n1,2\r\n'.encode()
+    for parts, status in ((3, 200), (4, 413), (500, 413)):
+        counts.clear()
+        body = part * parts + f"--{boundary}--\r\n".encode()
+        chunks = (body[start : start + size] for start in range(0, len(body), size))
+        headers = {"content-type": f"multipart/form-data; boundary={boundary}"}
+        assert client(tmp_path, Role.OPERATOR).post(UPLOAD_PATH, content=chunks, headers=headers).status_code == status
+        assert sum(counts) <= 5 * len(part) + 5  # nothing after the fifth boundary is read
+
+
+def test_downloads_on_offer_take_no_room_from_uploads(tmp_path, monkeypatch):
+    monkeypatch.setattr(body_limits, "MAX_UPLOADED_BYTES", 1000)
+    cache = DownloadService(SimpleNamespace(home=tmp_path / "home"), tmp_path / CACHE_FOLDER).cache
+    (cache / "ab12").mkdir(parents=True)
+    (cache / "ab12" / "backup.zip").write_bytes(b"x" * 5000)
+    (tmp_path / "upload").write_bytes(b"x" * 400)
+    assert client(tmp_path, Role.OPERATOR).post(UPLOAD_PATH, files=files(1, 100)).status_code == 200
+    assert client(tmp_path, Role.OPERATOR).post(UPLOAD_PATH, files=files(1, 500)).status_code == 507
+
+
+def test_whoever_is_at_this_computer_uploads_to_a_local_lab(tmp_path):
     answer = client(tmp_path, access=LOCAL_ACCESS).post(UPLOAD_PATH, files=files(1, 10))
     assert answer.status_code == 200
 
@@ -158,31 +221,21 @@ def test_an_upload_longer_than_a_request_may_be_gets_413_and_leaves_no_file(tmp_
 
 
 def test_one_request_with_many_files_cannot_exceed_the_room_that_is_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(body_limits, "MAX_UPLOADED_BYTES", 3 * MB)
-    monkeypatch.setattr(body_limits, "OPERATOR_RESERVE_BYTES", 1 * MB)
-    answer = client(tmp_path, Role.LABELLER).post(UPLOAD_PATH, files=files(20, 300_000))
+    monkeypatch.setattr(body_limits, "MAX_UPLOADED_BYTES", 2 * MB)
+    answer = client(tmp_path, Role.OPERATOR).post(UPLOAD_PATH, files=files(20, 300_000))
     assert answer.status_code == 507
     assert "an hour" in answer.text
     assert folder_size(tmp_path) == 0
-
-
-def test_the_operator_has_room_when_labellers_have_used_theirs(tmp_path, monkeypatch):
-    monkeypatch.setattr(body_limits, "MAX_UPLOADED_BYTES", 3 * MB)
-    monkeypatch.setattr(body_limits, "OPERATOR_RESERVE_BYTES", 1 * MB)
-    (tmp_path / "held").write_bytes(b"x" * 1_900_000)
-    assert client(tmp_path, Role.LABELLER).post(UPLOAD_PATH, files=files(1, 200_000)).status_code == 507
-    assert client(tmp_path, Role.OPERATOR).post(UPLOAD_PATH, files=files(1, 200_000)).status_code == 200
-    assert client(tmp_path, Role.OPERATOR).post(UPLOAD_PATH, files=files(1, 1_000_000)).status_code == 507
 
 
 def test_concurrent_uploads_share_the_room(tmp_path, monkeypatch):
     """Each alone would fit: the second upload counts what the first has sent so far."""
     monkeypatch.setattr(body_limits, "MAX_UPLOADED_BYTES", 1000)
     room = body_limits.UploadRoom(tmp_path)
-    assert room.take(600, is_operator=True)
+    assert room.take(600)
     (tmp_path / "first").write_bytes(b"x" * 600)
-    assert not room.take(600, is_operator=True)
-    assert room.take(400, is_operator=True)
+    assert not room.take(600)
+    assert room.take(400)
 
 
 def test_room_that_was_freed_meanwhile_is_found_before_an_upload_is_refused(tmp_path, monkeypatch):
@@ -191,7 +244,7 @@ def test_room_that_was_freed_meanwhile_is_found_before_an_upload_is_refused(tmp_
     (tmp_path / "old").write_bytes(b"x" * 900)
     room.measure()
     (tmp_path / "old").unlink()
-    assert room.take(500, is_operator=True)
+    assert room.take(500)
 
 
 def test_an_upload_that_is_broken_off_leaves_no_file(tmp_path):

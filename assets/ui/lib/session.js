@@ -49,6 +49,17 @@ export function setOperator(now) {
   }
 }
 
+// Sends a file of the operator. The token is for a browser that keeps the operator's secret.
+let uploadToken = '';
+export function setUploadToken(token) {
+  uploadToken = token;
+}
+export function uploadFile(file, name) {
+  const body = new FormData();
+  body.append('files', file, name);
+  return fetch('gradio_api/upload', { method: 'POST', body, headers: uploadToken ? { 'X-Lab-Upload': uploadToken } : {} });
+}
+
 // Values that this browser tab stores across reloads; null if unset.
 export function setItem(name, value) {
   sessionStorage.setItem(`rlhf-lab-${name}`, value);

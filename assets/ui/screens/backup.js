@@ -2,14 +2,12 @@
 import { el, showNotice } from '../lib/dom.js';
 import { formatBytes } from '../lib/format.js';
 import { requests, unwrap } from '../lib/poll.js';
-import { operatorNotice, operatorOnly } from '../lib/session.js';
+import { operatorNotice, operatorOnly, uploadFile } from '../lib/session.js';
 
 const WHOLE_LAB_MS = 15 * 60_000; // time limit of actions that read or write the whole lab
 
 async function upload(piece) {
-  const data = new FormData();
-  data.append('files', piece, 'piece');
-  const reply = await fetch('gradio_api/upload', { method: 'POST', body: data }).catch((error) => ({
+  const reply = await uploadFile(piece, 'piece').catch((error) => ({
     ok: false,
     status: error.message,
   }));

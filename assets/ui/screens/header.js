@@ -13,7 +13,7 @@ import {
   timeLeftText,
 } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
-import { annotatorName, currentTab, getItem, isOperator, setItem, setOperator, tabSlug } from '../lib/session.js';
+import { annotatorName, currentTab, getItem, isOperator, setItem, setOperator, setUploadToken, tabSlug } from '../lib/session.js';
 
 function machineText({ engine: { device, memory_mib: memoryMib } }) {
   return [device, memoryMib ? formatBytes(2 ** 20 * memoryMib) : ''].filter(Boolean).join(' · ');
@@ -304,6 +304,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   watch('value', () => {
     if (!props.value || props.value.request_id !== lastRequestId) return;
     verified = props.value.is_operator;
+    setUploadToken(props.value.upload_token || '');
     applyOperator(verified);
   });
   poll(

@@ -2,7 +2,7 @@
 import { el, promptView, showNotice, tableHead } from '../lib/dom.js';
 import { displayName, formatBytes, plural } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
-import { operatorNotice, operatorOnly } from '../lib/session.js';
+import { operatorNotice, operatorOnly, uploadFile } from '../lib/session.js';
 
 const WAITING_TEXTS = {
   import: 'Importing …',
@@ -135,10 +135,8 @@ export default function mount({ element, props, server, trigger, watch }) {
     }
     showMessage('Sending the file …');
     isUploading = true;
-    const data = new FormData();
-    data.append('files', selectedFile);
     try {
-      const reply = await fetch('gradio_api/upload', { method: 'POST', body: data });
+      const reply = await uploadFile(selectedFile, selectedFile.name);
       if (!reply.ok) throw new Error(`the page answered ${reply.status}`);
       file = { path: (await reply.json())[0], name: selectedFile.name };
     } catch (error) {

@@ -60,8 +60,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     @allow_viewers
     @visitor_action(Payload)
     def verify_operator(_: Payload, secret: str | None) -> dict[str, Any]:
-        """Whether the secret that a browser keeps is the operator's."""
-        return {"is_operator": ctx.is_operator_with_secret(secret)}
+        """Whether the secret that a browser keeps is the operator's; then also a token with which it may upload files."""
+        is_operator = ctx.is_operator_with_secret(secret)
+        return {"is_operator": is_operator} | ({"upload_token": ctx.upload_token()} if is_operator else {})
 
     component = widget(
         "header", events=("verify_operator",), server_functions={"status": status}, label="State of the lab"
