@@ -21,7 +21,7 @@ from rlhf_lab.importers.cell_parsers import parse_choice_words
 from rlhf_lab.importers.column_mapping import ANSWERS, MEANINGS, parse_map
 from rlhf_lab.importers.parsed_rows import IMPORTED, Limits, ParsedFile
 from rlhf_lab.importers.parser import ImportRequest, parse_file
-from rlhf_lab.importers.project_index import report_split_conflicts
+from rlhf_lab.importers.project_index import adapt_to_project
 from rlhf_lab.importers.summary import build_preview, format_preview, format_result, format_undo
 from rlhf_lab.importers.writer import ImportTarget, count_duplicates, save_import
 from rlhf_lab.jobs.project_setup import new_project, pick_project
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
             )
         else:
             project = pick_project(db, args.project)
-        summary = build_preview(report_split_conflicts(db, parsed, project.id))
+        summary = build_preview(adapt_to_project(db, parsed, project.id))
         saved = save_import(db, parsed, _import_target(args, project.id))
     result = {
         "imported": saved.votes, "skipped": saved.skipped, "errors": summary["problems"], "project": project.id,
@@ -131,7 +131,7 @@ def _preview(args: argparse.Namespace, parsed: ParsedFile) -> dict[str, Any]:
         with Database.open(resolve_home(args)) as db:
             if args.project is not None or current_project(db) is not None:
                 project_id = pick_project(db, args.project).id
-                parsed = report_split_conflicts(db, parsed, project_id)
+                parsed = adapt_to_project(db, parsed, project_id)
                 return build_preview(parsed, count_duplicates(db, parsed, _import_target(args, project_id)))
     return build_preview(parsed, count_duplicates(None, parsed, _import_target(args, 0)))
 

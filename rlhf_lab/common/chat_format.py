@@ -100,6 +100,13 @@ def with_system_prompt(chat: Chat, system_prompt: str) -> Chat:
     return [{"role": "system", "content": system_prompt}, *chat]
 
 
+def without_system_prompt(text: str, system_prompt: str) -> str:
+    """A stored prompt without its first message if that is this system prompt: the inverse of `with_system_prompt`."""
+    chat = chat_of_prompt(text)
+    has_it = len(chat) > 1 and chat[0] == {"role": "system", "content": system_prompt} and chat[1]["role"] != "system"
+    return prompt_of_chat(chat[1:]) if has_it else text
+
+
 def turns_of_prompt(text: str, system_prompt: str = "") -> Chat:
     """The messages of a stored prompt that the model reads, including the system prompt."""
     return with_system_prompt(chat_of_prompt(text), system_prompt)

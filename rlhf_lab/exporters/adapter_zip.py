@@ -61,8 +61,7 @@ def resolve_step(home: Path, run: Run, step: int | Literal["best"] | None) -> in
 def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir: Path, *, force: bool = False) -> Path:
     """Adapter (if any), head, report and config as reward-model-ID.zip. Raises StoreError if files are missing or damaged.
 
-    A single head with last-token pooling is exported as a sequence classifier with one label, if transformers has one for the
-    model.
+    A sequence classifier with one label if it meets `sequence_classifier.CONDITIONS`.
     """
     row = get_reward_model(db, reward_model_id)
     project = get_project(db, row.project_id)
@@ -76,7 +75,8 @@ def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir:
             overrides[ADAPTER_CONFIG] = _portable_json(folder / ADAPTER_CONFIG, "base_model_name_or_path")
         if missing := [name for name in names if not (folder / name).is_file()]:
             raise ValueError(f"it lacks {', '.join(missing)}")
-        if sequence_classifier.can_export(head_config):
+        unmet = sequence_classifier.unmet_conditions(head_config)
+        if not unmet:
             overrides |= sequence_classifier.classifier_files(folder, str(overrides[ADAPTER_CONFIG]))
             offset = sequence_classifier.score_offset(folder)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -84,9 +84,10 @@ def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir:
             f"Reward model {reward_model_id} cannot be read from {folder} ({error}). Train it again: the labels are "
             "untouched."
         ) from error
-    overrides["README.md"] = readme_templates.reward_model_card(
-        row, base_model_name(project.model), head_config, offset
+    facts = readme_templates.RewardModelFacts(
+        row, project, base_model_name(project.model), head_config, offset, tuple(unmet)
     )
+    overrides["README.md"] = readme_templates.reward_model_card(facts)
     with atomic_output(out_dir, force=force) as output:
         _write_zip(output.add(f"reward-model-{reward_model_id}.zip"), folder, names, overrides)
     return output.paths[0]
@@ -99,7 +100,7 @@ def add_adapter(output: AtomicOutput, db: Database, home: Path, run: Run, step: 
     digest = str(run.manifest.get("machine", {}).get("backbone_sha256") or project.model_hash)
     overrides: dict[str, str | bytes] = {
         ADAPTER_CONFIG: _portable_json(folder / ADAPTER_CONFIG, "base_model_name_or_path"),
-        "README.md": readme_templates.policy_card(run, step, row, base_model_name(project.model), digest),
+        "README.md": readme_templates.policy_card(run, step, row, project, base_model_name(project.model), digest),
     }
     _write_zip(output.add(f"run-{run.id}-{folder.name}.zip"), folder, ADAPTER_FILES, overrides)
 

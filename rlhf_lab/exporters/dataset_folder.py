@@ -82,6 +82,8 @@ def _provenance(facts: DatasetFacts, digest: str) -> dict[str, Any]:
             "model_sha256": project.model_hash,
             "prompt_set": portable_name(project.prompt_set),
             "seed": project.seed,
+            "system_prompt": project.system_prompt,
+            "template_arguments": dict(project.template_arguments),
         },
         "votes": {
             "by_source": facts.votes_by_source,

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
 
-from rlhf_lab.common.chat_format import chat_of_prompt, plain_prompt
+from rlhf_lab.common.chat_format import chat_of_prompt, plain_prompt, turns_of_prompt
 from rlhf_lab.common.enums import VIA_SIDES_UNKNOWN, Choice, Source
 from rlhf_lab.common.progress import FractionCallback, ignore_fraction
 from rlhf_lab.common.records import Project
@@ -41,7 +41,8 @@ class LabelExportOptions:
         source: None: both; each row names its source.
         annotators: only these; empty: all.
         agreement: keep a vote only if at least this share of the pair's selected votes have the same choice.
-        messages: texts as chat messages, TRL's conversational format.
+        messages: texts as chat messages, TRL's conversational format. Prompts begin with the project's system prompt, as the
+            model read them; without messages the layout votes has it in a column, and the others cannot hold it.
         token_ids: also the sampled token ids, and the hash of the weights that they belong to.
         names: False replaces people's names by pseudonyms, the same in every export of a lab; judges and notes stay.
     """
@@ -211,7 +212,7 @@ def _label_row(
     chosen, rejected = (
         {name: values[f"{side}_{name}"] for name in _completion_columns(options)} for side in side_names
     )
-    label = _text_columns(row.prompt, chosen["text"], rejected["text"], options)
+    label = _text_columns(row.prompt, chosen["text"], rejected["text"], project.system_prompt, options)
     if options.layout != "votes":
         return label
     label |= {
@@ -230,13 +231,19 @@ def _label_row(
     return label
 
 
-def _text_columns(prompt: str, chosen: str, rejected: str, options: LabelExportOptions) -> dict[str, Any]:
+def _text_columns(
+    prompt: str, chosen: str, rejected: str, system_prompt: str, options: LabelExportOptions
+) -> dict[str, Any]:
+    prompt_messages = turns_of_prompt(prompt, system_prompt)
     if not options.messages:
         if options.layout == "implicit":
             text = plain_prompt(prompt)
             return {"chosen": text + chosen, "rejected": text + rejected}
-        return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
-    prompt_messages = chat_of_prompt(prompt)
+        columns = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+        if system_prompt and options.layout == "votes":
+            has_own = chat_of_prompt(prompt)[0]["role"] == "system"
+            columns["system"] = "" if has_own else system_prompt
+        return columns
     chosen_messages, rejected_messages = ([{"role": "assistant", "content": text}] for text in (chosen, rejected))
     if options.layout == "implicit":
         return {"chosen": prompt_messages + chosen_messages, "rejected": prompt_messages + rejected_messages}

@@ -13,7 +13,7 @@ from rlhf_lab.exporters.json_io import portable_name, to_strict_json
 from rlhf_lab.exporters.label_export import LabelExportOptions
 
 
-def policy_card(run: Run, step: int, row: RewardModelRow | None, base: str, digest: str) -> str:
+def policy_card(run: Run, step: int, row: RewardModelRow | None, project: Project, base: str, digest: str) -> str:
     algorithm = str(run.config.get("algorithm", "ppo")).upper()
     return f"""# {run.name}: step {step} of {run.total_steps}
 
@@ -36,7 +36,7 @@ model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE, dty
 ```
 
 The adapter fits the base named above and no other. It was sampled at temperature {run.config.get("temperature", 1.0)} while
-it learnt. Config:
+it learnt. {_sampled_with(project)}Config:
 
 ```json
 {json.dumps(to_strict_json(run.config), indent=1)}
@@ -70,9 +70,6 @@ def model_card(facts: MergedModelFacts) -> str:
         for name, (title, unit) in MODEL_CARD_FIGURES.items()
         if figures.get(name) is not None
     )
-    system = f"\nThe project's system prompt: {json.dumps(project.system_prompt, ensure_ascii=False)}.\n" if (
-        project.system_prompt
-    ) else ""  # fmt: skip
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
@@ -94,18 +91,21 @@ adapter of the run is merged into the weights.
 | SHA-256 of the base's weights | `{facts.digest or "not recorded"}` |
 
 ```python
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 FOLDER = "."  # this folder, or its id on the Hub
 tokenizer = AutoTokenizer.from_pretrained(FOLDER)
 model = AutoModelForCausalLM.from_pretrained(FOLDER)
-prompt = "Say hello."
-if tokenizer.chat_template:
-    prompt = tokenizer.apply_chat_template([{{"role": "user", "content": prompt}}], add_generation_prompt=True, tokenize=False)
-inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=tokenizer.chat_template is None)
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0], skip_special_tokens=True))
+
+
+{_prompt_code(project)}
+
+inputs = torch.tensor([encode_prompt("Say hello.")])
+print(tokenizer.decode(model.generate(inputs, max_new_tokens=64)[0], skip_special_tokens=True))
 ```
-{system}
+
+{_sampled_with(project)}
 Serve it with
 
 ```bash
@@ -123,11 +123,30 @@ base model applies.
 """
 
 
-def reward_model_card(row: RewardModelRow, base: str, head_config: dict[str, Any], offset: float | None = None) -> str:
-    """offset: score minus logit if the adapter is a sequence classifier, else None."""
+@dataclass(frozen=True)
+class RewardModelFacts:
+    """Facts for the card of a reward model.
+
+    base: its name. head_config: reward_head.json. offset: score minus logit if the adapter is a sequence classifier, else None.
+    unmet: the conditions for a sequence classifier that it does not meet.
+    """
+
+    row: RewardModelRow
+    project: Project
+    base: str
+    head_config: dict[str, Any]
+    offset: float | None
+    unmet: tuple[str, ...]
+
+
+def reward_model_card(facts: RewardModelFacts) -> str:
+    row, base, head_config, offset = facts.row, facts.base, facts.head_config, facts.offset
     accuracy = row.report.get("accuracy")
     accuracy_text = "not measured" if accuracy is None else f"{accuracy:.1%} (cross-validated)"
     code = _adapter_and_head_code(base, head_config) if offset is None else _classifier_code(base, offset)
+    lacks = f"\nIt is no sequence classifier that transformers loads: that needs {' and '.join(facts.unmet)}.\n" if (
+        facts.unmet
+    ) else ""  # fmt: skip
     return f"""# Reward model {row.id}
 
 {_description(head_config, offset)}, trained by RLHF
@@ -141,12 +160,74 @@ Lab on {_label_summary(row)}. It scores a response to a prompt; 0 is the mean of
 | SHA-256 of the labels | `{row.snapshot.digest}` |
 
 `report.json` says how it was tested, `config.json` how it was trained.
-
+{lacks}
 ```python
-{code}```
+{code}
 
-`response_ids` end with the end-of-sequence token where the response ended by itself.
+{_prompt_code(facts.project)}
+
+
+def score(prompt, response):  # of a response that ended by itself; one that was cut has no end-of-sequence token
+    response_ids = tokenizer(response, add_special_tokens=False).input_ids
+    return score_ids(encode_prompt(prompt), [*response_ids, tokenizer.eos_token_id])
+
+
+print(score("Say hello.", "Hello!"))
+```
+
+Encode prompts as above: in the base's chat template, if it has one, up to where the answer begins. Other ids give other
+scores; they differed by 0.2 to 0.4 where prompts were encoded without the template. {_sampled_with(facts.project)}The lab
+encodes a special token that is written in a text as text.
 """
+
+
+def _sampled_with(project: Project) -> str:
+    """What the prompts were encoded with beside themselves, as sentences; "" if there is nothing."""
+    parts = []
+    if project.system_prompt:
+        parts.append(
+            f"The texts were sampled with the system prompt {json.dumps(project.system_prompt, ensure_ascii=False)} before each "
+            "prompt that has none of its own (a template without a system role has it at the beginning of the first message)."
+        )
+    if project.template_arguments:
+        parts.append(
+            f"Arguments of the chat template: {json.dumps(dict(project.template_arguments), ensure_ascii=False)}."
+        )
+    return "".join(f"{part}\n" for part in parts)
+
+
+def _prompt_code(project: Project) -> str:
+    """A function `encode_prompt` that encodes as `Backbone.encode_prompt` does, for a prompt of one text; needs `tokenizer`."""
+    arguments = f", **{dict(project.template_arguments)!r}" if project.template_arguments else ""
+    render = f"tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False{arguments})"
+    if not project.system_prompt:
+        return f"""def encode_prompt(prompt):
+    if tokenizer.chat_template is None:
+        ids = tokenizer(prompt).input_ids
+        return ids[:-1] if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id else ids
+    chat = [{{"role": "user", "content": prompt}}]
+    text = {render}
+    return tokenizer(text, add_special_tokens=False).input_ids"""
+    system_prompt = repr(project.system_prompt).replace("`", r"\x60")  # a fence of Markdown would end the code
+    return f"""import jinja2
+
+SYSTEM = {system_prompt}
+
+
+def encode_prompt(prompt):
+    joined = f"{{SYSTEM}}\\n\\n{{prompt}}"
+    if tokenizer.chat_template is None:
+        ids = tokenizer(joined).input_ids
+        return ids[:-1] if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id else ids
+    system, user = {{"role": "system", "content": SYSTEM}}, {{"role": "user", "content": prompt}}
+    for chat in ([system, user], [{{"role": "user", "content": joined}}]):
+        try:  # some templates refuse a system message, others leave it out
+            text = {render}
+        except jinja2.TemplateError:
+            continue
+        if SYSTEM.strip() in text:
+            break
+    return tokenizer(text, add_special_tokens=False).input_ids"""
 
 
 def _description(head_config: dict[str, Any], offset: float | None) -> str:
@@ -164,16 +245,17 @@ def _classifier_code(base: str, offset: float) -> str:
     """Code that loads and applies a sequence classifier with PEFT."""
     return f"""import torch
 from peft import PeftModel
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 BASE = {base!r}  # a folder or a Hub id
 FOLDER = "."  # where this zip was unpacked
+tokenizer = AutoTokenizer.from_pretrained(BASE)
 base = AutoModelForSequenceClassification.from_pretrained(BASE, num_labels=1, dtype=torch.float32)
 base.config.pad_token_id = None  # one text at a time: what is read is its last token, also where that is the padding's
 model = PeftModel.from_pretrained(base, FOLDER).eval()
 
 
-def score(prompt_ids, response_ids):
+def score_ids(prompt_ids, response_ids):
     with torch.no_grad():
         return model(torch.tensor([[*prompt_ids, *response_ids]])).logits.item() + {offset!r}
 """
@@ -204,7 +286,7 @@ base = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
 {load_line}head = load_file(f"{{FOLDER}}/reward_head.safetensors")
 
 
-def score(prompt_ids, response_ids):
+def score_ids(prompt_ids, response_ids):
     with torch.no_grad():
         output = base.base_model(torch.tensor([[*prompt_ids, *response_ids]]), output_hidden_states=True)
     states = {states_expr}[len(prompt_ids) :].float()
@@ -298,6 +380,7 @@ COLUMN_DESCRIPTIONS = {
     "pair_id": "votes of several people on the same two texts share it",
     "reason": "why the two texts were put side by side",
     "split": "the prompt's part in the project: train, or eval",
+    "system": "the system prompt before the prompt; empty where the prompt begins with a message of the system",
     "checkpoint_chosen": "what wrote the chosen text",
     "checkpoint_rejected": "what wrote the rejected text",
     "seed_chosen": "its seed",
@@ -307,8 +390,8 @@ COLUMN_DESCRIPTIONS = {
     "model_hash": "SHA-256 of the weights that the ids belong to",
 }
 CSV_NOTE = (
-    " It is a CSV: prompt, chosen and rejected are exactly the texts, which a spreadsheet may take for formulas; in the other "
-    "columns an apostrophe keeps it from that, and the lab's import takes the apostrophe away."
+    " It is a CSV: prompt, chosen, rejected and system are exactly the texts, which a spreadsheet may take for formulas; in the "
+    "other columns an apostrophe keeps it from that, and the lab's import takes the apostrophe away."
 )
 SIZE_CATEGORIES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 
@@ -376,6 +459,7 @@ data = load_dataset(".", split="train")  # this folder, or its id on the Hub
 | SHA-256 of the weights | `{facts.project.model_hash or "not recorded"}` |
 | prompt set | `{portable_name(facts.project.prompt_set)}` |
 {_vote_table(facts)}
+{_sampled_with(facts.project)}{_place_of_system_prompt(facts)}
 `provenance.json` holds the same for programs, with the file's SHA-256. The texts are a language model's: nobody checked them for
 truth or decency. Choose a licence before you publish this.
 """
@@ -398,6 +482,16 @@ def _format_description(facts: DatasetFacts) -> str:
 
 def _column_table(facts: DatasetFacts) -> str:
     return "\n".join(f"| `{name}` | {COLUMN_DESCRIPTIONS[name]} |" for name in facts.columns)
+
+
+def _place_of_system_prompt(facts: DatasetFacts) -> str:
+    if not facts.project.system_prompt:
+        return ""
+    if facts.options.messages:
+        return "Each row begins with it, as the message of the system.\n"
+    if "system" in facts.columns:
+        return "It is in the column `system`.\n"
+    return "These columns have no place for it: the layout with messages (`--messages`) has.\n"
 
 
 def _model_name(facts: DatasetFacts) -> str:

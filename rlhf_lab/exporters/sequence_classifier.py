@@ -5,6 +5,7 @@ NumPy only, no torch.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,20 @@ from rlhf_lab.common.model_folder import CONFIG_FILE, read_json, sequence_classi
 HEAD_KEY = "base_model.model.score.weight"
 
 
-def can_export(head_config: dict[str, Any]) -> bool:
-    """Whether a reward model can be exported in this form. head_config: its reward_head.json.
+#: What a reward model needs to be exported in this form, and whether a reward_head.json has it: a sequence classifier reads the
+#: last layer's state of the last token through one head, which is saved with an adapter.
+CONDITIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "`pooling = last`": lambda head: head["pooling"] == "last",
+    "`layers = last`": lambda head: head.get("layers", "last") == "last",
+    "an adapter that is in use": lambda head: bool(head["adapter"]),
+    "a single head (no ensemble)": lambda head: "ensemble" not in head,
+    "a class for sequence classification in transformers": lambda head: has_classifier(head["backbone"]),
+}
 
-    A sequence classifier reads the last layer's state of the last token, and nothing else; transformers has none for some models.
-    """
-    reads_last_state = head_config["pooling"] == "last" and head_config.get("layers", "last") == "last"
-    is_single_head = bool(head_config["adapter"]) and "ensemble" not in head_config
-    return reads_last_state and is_single_head and has_classifier(head_config["backbone"])
+
+def unmet_conditions(head_config: dict[str, Any]) -> list[str]:
+    """The CONDITIONS that a reward model does not meet; [] if it can be exported. head_config: its reward_head.json."""
+    return [condition for condition, is_met in CONDITIONS.items() if not is_met(head_config)]
 
 
 def has_classifier(model: str) -> bool:

@@ -22,7 +22,7 @@ COLUMN_TYPES = {
     "pair_id": "int", "seed_chosen": "int", "seed_rejected": "int", "created_at": "float", "margin": "float",
     "chosen_ids": "ids", "rejected_ids": "ids",
 }  # fmt: skip
-TEXT_COLUMNS = ("prompt", "chosen", "rejected")
+TEXT_COLUMNS = ("prompt", "chosen", "rejected", "system")
 
 
 #: Batches of rows with the same columns.

@@ -16,7 +16,7 @@ from rlhf_lab.importers.cell_parsers import parse_choice_words
 from rlhf_lab.importers.column_mapping import ColumnMappingError
 from rlhf_lab.importers.parsed_rows import Limits
 from rlhf_lab.importers.parser import ImportRequest, parse_file
-from rlhf_lab.importers.project_index import report_split_conflicts
+from rlhf_lab.importers.project_index import adapt_to_project
 from rlhf_lab.importers.remedies import for_page
 from rlhf_lab.importers.summary import build_preview, format_result
 from rlhf_lab.importers.text_corpus import load_texts
@@ -57,7 +57,7 @@ def handle_request(request: dict[str, Any]) -> dict[str, Any]:
             int(request["project"]), Source(request.get("source", Source.HUMAN)), annotator, **target_options
         )
         with Database.open(Path(request["home"])) as db:
-            parsed_file = report_split_conflicts(db, parsed_file, target.project_id)
+            parsed_file = adapt_to_project(db, parsed_file, target.project_id)
             preview = build_preview(parsed_file, count_duplicates(db, parsed_file, target))
             reply: dict[str, Any] = {"preview": preview | {"problems": list(map(for_page, preview["problems"]))}}
             if request.get("save"):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
+from rlhf_lab.common.chat_format import without_system_prompt
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import DataError
 from rlhf_lab.importers.deduplication import Answer, PairIndex, PairKey
@@ -16,13 +17,21 @@ from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION
 
 
-def report_split_conflicts(db: Database, parsed_file: ParsedFile, project_id: int) -> ParsedFile:
-    """The file, with an error for each row that puts a prompt of the project in another split, and without its votes."""
+def adapt_to_project(db: Database, parsed_file: ParsedFile, project_id: int) -> ParsedFile:
+    """The file for this project: prompts without the system prompt that the project puts before each prompt itself, and an error
+    in place of the votes of each row that puts a prompt of the project in another split."""
     p = t.prompts.c
     with db.read() as conn:
+        system_prompt = conn.execute(select(t.projects.c.system_prompt).where(t.projects.c.id == project_id)).scalar()
         splits = {
             row.text: row.split for row in conn.execute(select(p.text, p.split).where(p.project_id == project_id))
         }
+    if system_prompt:
+        votes = [
+            vote if vote.prompt in splits else replace(vote, prompt=without_system_prompt(vote.prompt, system_prompt))
+            for vote in parsed_file.votes
+        ]
+        parsed_file = replace(parsed_file, votes=votes)
     column = parsed_file.mapping.get("split", "split")
     conflicts = {
         vote.row_number: RowError(

@@ -19,7 +19,7 @@ from rlhf_lab.errors import DataError, StoreError
 from rlhf_lab.importers.deduplication import Answer, PairIndex, PairSlot, flip_choice
 from rlhf_lab.importers.parsed_rows import IMPORTED, ParsedCompletion, ParsedFile, ParsedVote
 from rlhf_lab.importers.parser import summarize_errors
-from rlhf_lab.importers.project_index import ProjectIndex, report_split_conflicts
+from rlhf_lab.importers.project_index import ProjectIndex, adapt_to_project
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 from rlhf_lab.store.import_batches import CHUNK_PAUSE_S, CHUNK_SIZE
@@ -87,7 +87,7 @@ def save_import(db: Database, parsed_file: ParsedFile, target: ImportTarget) -> 
         DataError: names the rows with errors; nothing was written.
         StoreError: only a part could be written; the message says how much. That part is kept.
     """
-    parsed_file = report_split_conflicts(db, parsed_file, target.project_id)
+    parsed_file = adapt_to_project(db, parsed_file, target.project_id)
     if parsed_file.errors and not target.skip_broken:
         raise DataError(
             f"{pluralize(len(parsed_file.errors), 'row')} of {parsed_file.name} cannot be used; nothing was imported. Mend "

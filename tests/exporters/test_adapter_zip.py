@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from rlhf_lab.cli.main import main
 from rlhf_lab.common.checkpoint_index import checkpoint_folder
 from rlhf_lab.common.enums import Source
-from rlhf_lab.common.records import LabelSnapshot
+from rlhf_lab.common.records import ChatSettings, LabelSnapshot
 from rlhf_lab.errors import StoreError
 from rlhf_lab.exporters.adapter_zip import export_adapter, export_reward_model
 from rlhf_lab.exporters.run_export import export_run
@@ -146,9 +146,13 @@ def test_the_code_in_the_policy_readme_loads_the_policy(db, home, trained, out, 
 
 
 def run_readme(trained, folder):
+    return run_code(trained.model, folder)
+
+
+def run_code(model, folder):
     """The names that the README's code defines."""
     code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL).group(1)
-    code = code.replace(f"BASE = '{trained.model.name}'", f"BASE = {str(trained.model)!r}")
+    code = code.replace(f"BASE = '{model.name}'", f"BASE = {str(model)!r}")
     code = code.replace('FOLDER = "."', f"FOLDER = {str(folder)!r}")
     names = {}
     exec(code, names)
@@ -190,10 +194,60 @@ def test_the_code_in_the_reward_model_readme_gives_the_same_scores(db, home, tra
     text = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
     assert ("AutoModelForSequenceClassification" in text) is (kind_index == CLASSIFIER)
     names = run_readme(trained, tmp_path / "new")
-    assert names["score"](PROMPT, RESPONSE) == pytest.approx(trained.scores[kind_index], abs=1e-4)
+    assert names["score_ids"](PROMPT, RESPONSE) == pytest.approx(trained.scores[kind_index], abs=1e-4)
+    assert names["score"]("the cat", "sat and ran .") == pytest.approx(trained.scores[kind_index], abs=1e-4)
+    adapter, pooling, mode = KINDS[kind_index]
+    assert ("no sequence classifier that transformers loads" in text) is (kind_index != CLASSIFIER)
+    assert ("`pooling = last`" in text) is not pooling.startswith("last")
+    assert ("`layers = last`" in text) is ("layers" in pooling)
+    assert ("an adapter that is in use" in text) is (adapter is None)
+    assert ("a single head" in text) is (mode is not None)
     assert trained.scores[0] != pytest.approx(trained.scores[1], abs=1e-2)
     assert str(trained.model.parent) not in text + (tmp_path / "new" / "reward_head.json").read_text()
     assert "75.0% (cross-validated)" in text
+
+
+#: Each template writes turns in another way; the third refuses a system message, the fourth leaves it out.
+TEMPLATES = {
+    "plain": None,
+    "with a system role": "{% for m in messages %}<{{ m.role }}> {{ m.content }} <stop> {% endfor %}{% if loud %}!{% endif %}",
+    "refuses a system message": "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    "dog {{ m.content }} <stop> {% endfor %}",
+    "without a system role": "{% for m in messages if m.role != 'system' %}moon {{ m.content }} <stop> {% endfor %}sun",
+}
+
+
+@pytest.mark.parametrize("system", ["", "very happy king"])
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_the_readme_scores_a_text_as_the_lab_does(db, home, out, tmp_path, template, system):
+    """From texts to the score with the template, the system prompt and the template arguments of the project."""
+    folder = tiny_models.save_llama(tmp_path / "base")
+    words = tiny_models.tokenizer()
+    words.chat_template = TEMPLATES[template]
+    words.save_pretrained(folder)
+    chat = ChatSettings(system, {"loud": True} if template == "with a system role" else {})
+    backbone = tiny_models.load(folder)
+    backbone.chat_settings = chat
+    model = RewardModel(
+        backbone, tiny_models.adapters_of(backbone, "reward"), "reward", head_of(backbone, "mean", None)
+    )
+    model.save(home / "reward_models" / "1")
+    for name in ("report.json", "config.json"):
+        (home / "reward_models" / "1" / name).write_text("{}")
+    texts = [("the cat", "train"), ("moon", "eval")]
+    project = projects.create_project(db, "p", str(folder), backbone.digest, "mine", 0, texts, chat=chat)
+    pinned = LabelSnapshot((1,), "d" * 64, Source.HUMAN)
+    row = add_reward_model(db, project.id, "reward_models/1", config={}, report={}, snapshot=pinned)
+    unpack(export_reward_model(db, home, row.id, out), tmp_path / "new")
+    score = run_code(folder, tmp_path / "new")["score"]
+    for prompt in ("the old ship", "a small dog saw the moon ."):
+        ids, response = backbone.encode_prompt(prompt), backbone.encode_response("sat and ran .")
+        assert score(prompt, "sat and ran .") == pytest.approx(model.scores([ids], [response]).item(), abs=1e-4)
+    changed = bool(system or TEMPLATES[template])
+    assert (ids != tiny_models.ids(prompt)) is changed
+    text = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
+    assert ('the system prompt "very happy king"' in text) is bool(system)
+    assert "in the base's chat template" in text
 
 
 def test_reward_model_with_missing_files(db, home, trained, out):

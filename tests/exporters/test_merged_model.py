@@ -291,7 +291,7 @@ def in_bfloat16(folder):
 def test_the_card_states_what_rounding_lost(db, home, out, tmp_path):
     """An adapter whose updates are about as large as the distance between two numbers in bfloat16."""
     model = in_bfloat16(tmp_path / "base")
-    run_id = make_run(db, home, model, factor=0.08)
+    run_id = make_run(db, home, model, factor=0.06)
     notes = []
     folder = export_model(db, home, run_id, out, on_note=notes.append)
     base = load(model, dtype=torch.float64).state_dict()
@@ -304,7 +304,7 @@ def test_the_card_states_what_rounding_lost(db, home, out, tmp_path):
         for first, second in ((merged, exact), (exact, base))
     )
     share = error / update
-    assert 0.15 < share < 0.9
+    assert 0.3 < share < 0.9
     stated = re.search(r"\| rounding of the merged weights \| ([\d.]+)% of the update .* in bfloat16\)", card(folder))[
         1
     ]
@@ -324,7 +324,7 @@ def test_float32_keeps_the_changed_weights_exact(db, home, out, tmp_path, capsys
     if kind == "several files":
         load(model).save_pretrained(model, max_shard_size="20KB")
         (model / "model.safetensors").unlink()
-    run_id = make_run(db, home, model, factor=0.08)
+    run_id = make_run(db, home, model, factor=0.06)
     command = ["export", "model", str(run_id), "--home", str(home), "--out", str(out)]
     assert main([*command, "--dtype", "float32"]) == 0
     assert "Rounding" not in capsys.readouterr().err
@@ -352,7 +352,8 @@ def test_the_card_states_data_method_and_kl(db, home, out, tmp_path):
     assert "| KL to the base, on the step's responses | 3.46 nats per response |" in text
     assert "| score of the step's responses | 1.25 sd of the base's |" in text
     assert "held-out" not in text  # metrics that were not measured are not in the table
-    assert 'system prompt: "Answer briefly."' in text
+    assert 'the system prompt "Answer briefly." before each prompt' in text
+    assert "SYSTEM = 'Answer briefly.'" in text
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def test_classifier_logit_plus_offset_is_the_score(kind, tmp_path):
     model = RewardModel(backbone, tiny_models.adapters_of(backbone, "policy", "reward"), "reward", head)
     folder = tmp_path / "reward"
     model.save(folder)
-    assert sequence_classifier.can_export(json.loads((folder / HEAD_CONFIG).read_text()))
+    assert sequence_classifier.unmet_conditions(json.loads((folder / HEAD_CONFIG).read_text())) == []
     for name, content in sequence_classifier.classifier_files(
         folder, (folder / "adapter_config.json").read_text()
     ).items():
@@ -52,14 +53,19 @@ def test_classifier_logit_plus_offset_is_the_score(kind, tmp_path):
 
 
 def test_reward_models_that_cannot_be_a_classifier():
-    """Mean pooling, no adapter, several heads, or a missing model: these are not converted."""
-    last = {"adapter": True, "pooling": "last", "backbone": "embedded"}
-    assert sequence_classifier.can_export(last)
-    assert not sequence_classifier.can_export(last | {"pooling": "mean"})
-    assert not sequence_classifier.can_export(last | {"adapter": False})
-    assert not sequence_classifier.can_export(last | {"ensemble": {"members": 3}})
-    for missing in ("someone/never-downloaded", "/no/such/folder"):
-        assert not sequence_classifier.can_export(last | {"backbone": missing})
+    """Each condition alone, and several; documents state them all."""
+    fits = {"adapter": True, "pooling": "last", "layers": "last", "backbone": "embedded"}
+    pooling, layers, adapter, head, model = sequence_classifier.CONDITIONS
+    assert sequence_classifier.unmet_conditions(fits) == []
+    for change, unmet in (
+        ({"pooling": "mean"}, [pooling]), ({"layers": "all"}, [layers]), ({"adapter": False}, [adapter]),
+        ({"ensemble": {"members": 3}}, [head]), ({"backbone": "someone/never-downloaded"}, [model]),
+        ({"backbone": "/no/such/folder"}, [model]), ({"pooling": "mean", "layers": "all"}, [pooling, layers]),
+    ):  # fmt: skip
+        assert sequence_classifier.unmet_conditions(fits | change) == unmet
+    path = Path(__file__).resolve().parents[2] / "docs" / "MODEL_FAMILIES.md"
+    text = " ".join(path.read_text(encoding="utf-8").split())
+    assert [condition for condition in sequence_classifier.CONDITIONS if condition not in text] == []
 
 
 @pytest.mark.parametrize("kind", model_families.KINDS)
@@ -72,7 +78,7 @@ def test_only_a_model_with_a_class_in_transformers_becomes_a_classifier(kind, tm
         has_class = False
     assert has_class is (kind in KINDS)
     head_config = {"adapter": True, "pooling": "last", "backbone": str(folder)}
-    assert sequence_classifier.can_export(head_config) is has_class
+    assert (sequence_classifier.unmet_conditions(head_config) == []) is has_class
 
 
 def test_known_types_are_those_of_transformers():

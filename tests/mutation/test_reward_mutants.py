@@ -122,7 +122,7 @@ MUTANTS = [
     Mutant(CLASSIFIER, "head of another scale",
            '(head["linear.weight"] / head["scale"])', '(head["linear.weight"] * head["scale"])',
            "test_classifier_logit_plus_offset_is_the_score"),
-    Mutant(CLASSIFIER, "a classifier of all layers", 'head_config.get("layers", "last") == "last"', "True",
+    Mutant(CLASSIFIER, "a classifier of all layers", 'head.get("layers", "last") == "last"', "True",
            "exporters/test_adapter_zip.py::test_the_code_in_the_reward_model_readme_gives_the_same_scores"),
     Mutant(CLASSIFIER, "head not saved with the adapter", " | {HEAD_KEY: weight}", "",
            "test_classifier_logit_plus_offset_is_the_score"),
