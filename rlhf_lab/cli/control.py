@@ -25,13 +25,18 @@ ACTIONS: dict[str, tuple[str, ...]] = {
     "delete": (),
 }
 
+SET_HELP = (
+    'set: beta or lr, to a number that stays until you set another one, or to "automatic": the run adapts it again; '
+    "switch-reward: another reward model"
+)
+
 
 def add_parser(subparsers: Any) -> None:
     usage = " | ".join(" ".join([action, *values]) for action, values in ACTIONS.items())
     parser = add_command(subparsers, "control", "pause, resume, stop or change a run", f"Actions: {usage}.")
     add_common_arguments(parser)
     parser.add_argument("run_id", type=int, metavar="RUN", help="id of the run (see `runs`)")
-    parser.add_argument("action", choices=list(ACTIONS), help="set: beta or lr; switch-reward: another reward model")
+    parser.add_argument("action", choices=list(ACTIONS), help=SET_HELP)
     parser.add_argument("values", nargs="*", metavar="VALUE", help=usage)
     parser.set_defaults(run=run)
 
@@ -69,9 +74,9 @@ def _apply_action(db: Database, home: Path, run_id: int, action: str, values: li
     elif action == "stop":
         run_control.stop(db, run_id)
     elif action == "set":
-        run_control.set_live_setting(db, run_id, values[0], _parse_number(values[0], values[1], float))
+        run_control.set_live_setting(db, run_id, values[0], values[1])
     elif action == "switch-reward":
-        _switch_reward_model(db, run_id, int(_parse_number("the reward model", values[0], int)))
+        _switch_reward_model(db, run_id, _parse_id("the reward model", values[0]))
     elif action == "rename":
         run_control.rename(db, run_id, values[0])
     else:
@@ -84,8 +89,8 @@ def _switch_reward_model(db: Database, run_id: int, reward_model_id: int) -> Non
         print(f"reward model {reward_model_id}: {warning}", file=sys.stderr)
 
 
-def _parse_number(name: str, text: str, number_type: type[int] | type[float]) -> float:
+def _parse_id(name: str, text: str) -> int:
     try:
-        return number_type(text)
+        return int(text)
     except ValueError:
         raise ConfigError(f'{name} = "{text}" is not a number.') from None

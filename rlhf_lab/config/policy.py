@@ -1,5 +1,6 @@
 """Settings of policy training: ranges, the algorithms that use each setting, and conflicts between settings."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -516,8 +517,37 @@ KL_BUDGET_TOLERANCE = 1.3
 #: of the policy to held-out prompts at checkpoints.
 UNIT_RESPONSES, HELD_OUT_RESPONSES = 128, 32
 
-#: Settings that can be changed during a run.
+#: Settings that can be changed during a run. A value that a person sets is in force, exactly, in every later step until the
+#: person sets another one or sets AUTOMATIC, after which the run adapts the setting again (`adapted_settings`).
 LIVE_SETTINGS = ("beta", "lr")
+AUTOMATIC = "automatic"
+
+
+def adapted_settings(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The live settings that a run itself changes: beta by a controller, lr by its schedule or the KL budget.
+
+    config: the record of a run's config; a missing setting has its default.
+    """
+    has_budget, is_offline = config.get("kl_budget") is not None, config.get("algorithm") in OFFLINE_ALGORITHMS
+    adapts_beta = not is_offline and (has_budget or config.get("kl_controller") == "adaptive")
+    adapts_lr = has_budget or config.get("lr_schedule") != "constant"
+    return ("beta",) * adapts_beta + ("lr",) * adapts_lr
+
+
+def check_live_setting(config: PolicyConfig, name: str, value: float | str) -> None:
+    """Raises ConfigError unless `value` (a number or AUTOMATIC) can be set during a run with this config."""
+    if name not in LIVE_SETTINGS:
+        raise ConfigError(f'"{name}" cannot be changed during a run; only {" and ".join(LIVE_SETTINGS)} can.')
+    if value == AUTOMATIC:
+        if name not in adapted_settings(config.to_dict()):
+            raise ConfigError(
+                f"{name} cannot be {AUTOMATIC}: nothing adapts it in this run. Set a number; the run began with "
+                f"{getattr(config, name):g}."
+            )
+        return
+    # What a controller needs at its start does not matter while it is not in use.
+    config.replace(kl_budget=None, kl_controller="fixed", **{name: value})
+
 
 #: Named presets.
 PRESETS: dict[str, dict[str, Any]] = {

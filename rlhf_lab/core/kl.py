@@ -144,7 +144,7 @@ class FixedKL:
     def check_batch_size(self, n: int) -> None:
         """Any number of sequences is allowed."""
 
-    def update(self, sequence_kl: float, n: int) -> float:  # noqa: ARG002  same interface as AdaptiveKL
+    def update(self, sequence_kl: float, n: int, *, adapt: bool = True) -> float:  # noqa: ARG002  as AdaptiveKL
         """Returns the coefficient, unchanged."""
         return self.value
 
@@ -174,12 +174,13 @@ class AdaptiveKL:
         if not 0 <= n * MAX_PROPORTIONAL_ERROR < self.horizon:
             raise ConfigError(f"n is {n}, horizon {self.horizon}: choose a horizon well above the sequences in a step.")
 
-    def update(self, sequence_kl: float, n: int) -> float:
+    def update(self, sequence_kl: float, n: int, *, adapt: bool = True) -> float:
         """Update with the KL of one step; returns the new coefficient.
 
         Args:
             sequence_kl: mean over sequences of the KL *summed* over each one's tokens, nats (`objective/kl`).
             n: number of sequences of the step, below 5 * horizon (beyond it the coefficient could turn negative).
+            adapt: False while another coefficient is in use: the KL then says nothing about this one, which stays.
 
         Raises:
             NotFiniteError: sequence_kl is NaN or infinite.
@@ -190,6 +191,8 @@ class AdaptiveKL:
                 f"The KL to the reference is {sequence_kl}: the policy broke. Lower the learning rate."
             )
         self.check_batch_size(n)
+        if not adapt:
+            return self.value
         error = min(max(float(sequence_kl) / self.target - 1.0, -MAX_PROPORTIONAL_ERROR), MAX_PROPORTIONAL_ERROR)
         self.value *= 1.0 + error * n / self.horizon
         return self.value
@@ -225,11 +228,6 @@ class BudgetKL:
     def value(self) -> float:
         return self.base * self._wall()
 
-    @value.setter
-    def value(self, coefficient: float) -> None:
-        """Set base so that this is the current coefficient; while average is 0, base itself is set to it."""
-        self.base = coefficient / (self._wall() or 1.0)
-
     @property
     def update_length(self) -> float:
         """Factor of the learning rate: 1 up to half of the budget, then falling linearly to SETTLED_LENGTH at the budget.
@@ -245,8 +243,11 @@ class BudgetKL:
     def check_batch_size(self, n: int) -> None:
         """Any number of sequences is allowed."""
 
-    def update(self, sequence_kl: float, n: int) -> float:  # noqa: ARG002  same interface as AdaptiveKL
-        """Update with the KL of one step (`objective/kl`); returns the new coefficient. Raises NotFiniteError."""
+    def update(self, sequence_kl: float, n: int, *, adapt: bool = True) -> float:  # noqa: ARG002  as AdaptiveKL
+        """Update with the KL of one step (`objective/kl`); returns the new coefficient. Raises NotFiniteError.
+
+        adapt: False while another coefficient is in use: the average follows the KL, and base stays.
+        """
         if not math.isfinite(sequence_kl):
             raise NotFiniteError(
                 f"The KL to the reference is {sequence_kl}: the policy broke. Start again with a lower lr."
@@ -255,7 +256,7 @@ class BudgetKL:
         self.average += change
         error = math.log(min(self.average / self.budget, self.MAX_RATIO)) if self.average else 0.0
         is_on_its_way = error < 0 and change > 0
-        if self.average > self.budget / 2 and not is_on_its_way:
+        if adapt and self.average > self.budget / 2 and not is_on_its_way:
             self.base *= math.exp(self.GAIN * error)
         return self.value
 

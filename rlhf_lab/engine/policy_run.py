@@ -26,7 +26,7 @@ from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressC
 from rlhf_lab.engine.label_preparation import PreparedLabels, label_note, prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
-from rlhf_lab.engine.run_events import effective_events, last_per_setting, setting_key
+from rlhf_lab.engine.run_events import effective_events, last_per_setting, live_value, setting_key
 from rlhf_lab.engine.run_manifest import (
     dtype_change_note,
     environment_manifest,
@@ -56,7 +56,7 @@ from rlhf_lab.store.runs import (
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.offline.trainer import OfflineTrainer
 from rlhf_lab.training.policy.rollout import Scorer
-from rlhf_lab.training.policy.train_state import StateDict
+from rlhf_lab.training.policy.train_state import SET_BY_HAND, StateDict
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
@@ -204,7 +204,17 @@ class PolicyRun:
             checkpoint is not None
         ):  # the state is loaded after the events, because switching the reward model resets parts of it
             self.trainer.state.load_state_dict(*checkpoint)
+            if SET_BY_HAND not in checkpoint[1]:
+                self._restore_beta_set_by_hand([event for event in effective if (event.applied_step or 0) <= step])
         return [event for event in effective if (event.applied_step or 0) >= step]
+
+    def _restore_beta_set_by_hand(self, past: list[RunEvent]) -> None:
+        """Complete a state of version 0.2.0, which wrote a beta set by hand into the controller, where it could grow without
+        end. The value is in force again, and the controller starts again."""
+        for event in last_per_setting([event for event in past if setting_key(event) == ("set", "beta")]):
+            self._apply_event(event)
+        if "beta" in self.trainer.state.set_by_hand:
+            self.trainer.state.restart_kl_controller()
 
     def _note_repeated_steps(self, last_step: int, step: int) -> None:
         """Note in the run's history which steps are repeated: those after the last checkpoint."""
@@ -393,7 +403,7 @@ class PolicyRun:
         self._applied_events.append(event)
         try:
             if event.kind is EventKind.SET:
-                self.trainer.set_live_setting(str(event.payload["name"]), float(event.payload["value"]))
+                self.trainer.set_live_setting(str(event.payload["name"]), live_value(event))
             elif event.kind is EventKind.SWITCH_REWARD:
                 scorer = self._scorer(self.trainer.backbone, int(event.payload["reward_model_id"]))
                 assert scorer is not None

@@ -2,6 +2,7 @@
 
 from rlhf_lab.common.enums import EventKind
 from rlhf_lab.common.records import RunEvent
+from rlhf_lab.config.policy import AUTOMATIC
 
 
 def setting_key(event: RunEvent) -> tuple[str, ...] | None:
@@ -37,3 +38,9 @@ def last_per_setting(events: list[RunEvent]) -> list[RunEvent]:
     """
     last = {setting_key(event): event for event in events}
     return [event for event in events if setting_key(event) is None or last[setting_key(event)] is event]
+
+
+def live_value(event: RunEvent) -> float | str:
+    """The value that an event of kind SET gives to its setting: a number, or AUTOMATIC. Raises ValueError for anything else."""
+    value = event.payload["value"]
+    return AUTOMATIC if value == AUTOMATIC else float(value)

@@ -29,7 +29,7 @@ from rlhf_lab.common.enums import (
 from rlhf_lab.common.model_files import HEAD_CONFIG
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
 from rlhf_lab.common.records import REQUESTER_KEY, VISITOR_RUN, Job, LabelSnapshot, RewardModelRow, Run
-from rlhf_lab.config.policy import LIVE_SETTINGS, PRESETS, PolicyConfig
+from rlhf_lab.config.policy import AUTOMATIC, PRESETS, PolicyConfig, check_live_setting
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_lock
 from rlhf_lab.jobs.judge_labelling import judge_name_of
@@ -435,13 +435,24 @@ def stop(db: Database, run_id: int) -> None:
         set_run_status(db, run_id, RunStatus.STOPPED, f"stopped after step {run.step}; it can be resumed")
 
 
-def set_live_setting(db: Database, run_id: int, name: str, value: float) -> None:
-    """Change one of LIVE_SETTINGS from the next step on. Raises ConfigError for other settings and invalid values."""
-    if name not in LIVE_SETTINGS:
-        raise ConfigError(f'"{name}" cannot be changed during a run; only {" and ".join(LIVE_SETTINGS)} can.')
-    PolicyConfig.from_dict(get_run(db, run_id).config).replace(**{name: float(value)})
+def set_live_setting(db: Database, run_id: int, name: str, value: float | str) -> None:
+    """Set one of LIVE_SETTINGS from the next step on: to a number, a numeral, or "automatic" (see LIVE_SETTINGS).
+
+    Raises ConfigError for other settings and invalid values.
+    """
+    if value != AUTOMATIC:
+        value = _parse_number(name, value)
+    check_live_setting(PolicyConfig.from_dict(get_run(db, run_id).config), name, value)
     _active_run(db, run_id, "changed", also_allowed=HALTED_RUN_STATUSES)
-    add_event(db, run_id, EventKind.SET, {"name": name, "value": float(value)})
+    add_event(db, run_id, EventKind.SET, {"name": name, "value": value})
+
+
+def _parse_number(name: str, text: float | str) -> float:
+    """The value of a live setting; a numeral may have a decimal comma."""
+    try:
+        return float(str(text).strip().replace(",", "."))
+    except ValueError:
+        raise ConfigError(f'{name} = "{text}" is not a number. Examples: 0.1 or 3e-4, or "{AUTOMATIC}".') from None
 
 
 def switch_reward_model(db: Database, run_id: int, reward_model_id: int) -> None:

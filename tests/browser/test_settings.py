@@ -13,7 +13,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import add_event, create_run, mark_event_applied, set_run_status
+from rlhf_lab.store.runs import add_event, create_run, events, mark_event_applied, set_run_status
 
 UNMEASURED = {"accuracy": None, "accuracy_low": None, "accuracy_high": None}
 FILLED_FIELDS = ("group_size", "epochs", "minibatches", "batch_size")
@@ -310,7 +310,7 @@ def test_default_reward_model_is_from_people_even_if_a_judge_has_a_newer_one(lab
 
 def test_emptied_setting_of_a_run_shows_the_value_in_use(lab, open_page):
     with Database.open(lab.home) as db:
-        config = PolicyConfig(beta=0.25).to_dict()
+        config = PolicyConfig(beta=0.25, kl_budget=4.0).to_dict()
         model = add_model(db, Source.HUMAN)
         run = create_run(db, current_project(db).id, model, "", config=config, manifest={}, total_steps=40)
         set_run_status(db, run.id, RunStatus.RUNNING)
@@ -323,10 +323,19 @@ def test_emptied_setting_of_a_run_shows_the_value_in_use(lab, open_page):
             beta.press(leave)
             expect(beta).to_have_value("0.25")
         expect(page.locator("[data-do=error]")).to_be_hidden()
-        expect(page.locator("[data-do=in-use-beta]")).to_be_empty()
-        record_step(db, run.id, StepResult(1, {"objective/kl_coef": 0.0194, "lr": config["lr"]}))
-        expect(page.locator("[data-do=in-use-beta]")).to_have_text("now 0.019")
-        expect(page.locator("[data-do=in-use-lr]")).to_be_empty()
+        who, automatic = page.locator("[data-do=set-by-beta]"), page.locator("[data-do=automatic-beta]")
+        expect(who).to_have_text("automatic")
+        record_step(db, run.id, StepResult(1, {"objective/kl_coef": 0.01943, "lr": config["lr"]}))
+        expect(beta).to_have_value("0.0194")
+        expect(automatic).to_be_hidden()
+        beta.fill("0.5")
+        page.click("[data-do=set-beta]")
+        expect(who).to_have_text("set by hand")
+        expect(beta).to_have_value("0.5")
+        automatic.click()
+        expect(who).to_have_text("automatic")
+        expect(page.locator("[data-asked]")).to_contain_text("beta automatic")
+        assert [event.payload["value"] for event in events(db, run.id)] == [0.5, "automatic"]
         set_run_status(db, run.id, RunStatus.STOPPED)
 
 

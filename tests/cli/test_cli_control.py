@@ -60,6 +60,7 @@ def call(home, capsys):
         (["stop"], EventKind.STOP, {}),
         (["set", "beta", "0.25"], EventKind.SET, {"name": "beta", "value": 0.25}),
         (["set", "lr", "3e-4"], EventKind.SET, {"name": "lr", "value": 3e-4}),
+        (["set", "lr", "automatic"], EventKind.SET, {"name": "lr", "value": "automatic"}),
         (["switch-reward", "1"], EventKind.SWITCH_REWARD, {"reward_model_id": 1}),
     ],
 )
@@ -77,6 +78,7 @@ def test_control_records_an_event_for_a_running_run(db, call, home, started, wor
         (["1", "set", "beta", "-1"], "ConfigError", "below its least value"),
         (["1", "set", "beta", "much"], "ConfigError", 'beta = "much" is not a number'),
         (["1", "set", "beta", "nan"], "ConfigError", "finite"),
+        (["1", "set", "beta", "automatic"], "ConfigError", "beta cannot be automatic: nothing adapts it in this run"),
         (["1", "set", "gamma", "1"], "ConfigError", "only beta and lr"),
         (["1", "set", "beta"], "ConfigError", "set takes NAME VALUE"),
         (["1", "pause", "now"], "ConfigError", "pause takes no value"),

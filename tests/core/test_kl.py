@@ -304,13 +304,16 @@ def test_updates_are_half_as_long_at_the_budget(average, length):
     assert controller.update_length == pytest.approx(length, abs=1e-12)
 
 
-@pytest.mark.parametrize("average", [0.0, 3.0])
-def test_budget_kl_goes_on_from_a_given_coefficient(average):
-    controller = kl.BudgetKL(init=0.1, budget=6.0)
-    controller.average = average
-    controller.value = 0.4
-    assert controller.base == pytest.approx(3.2 if average else 0.4)
-    assert controller.value == pytest.approx(0.4 if average else 0.0)
+def test_while_another_coefficient_is_in_use_a_controller_only_measures():
+    """Budget 4: KL 10 makes the average 5, then 7.5, 8.75; the base stays 0.1. The adaptive controller keeps its value."""
+    budget, adaptive = kl.BudgetKL(init=0.1, budget=4.0), kl.AdaptiveKL(0.2, 6.0, 1000.0)
+    for _ in range(3):
+        budget.update(10.0, 32, adapt=False)
+        adaptive.update(10.0, 32, adapt=False)
+    assert (budget.base, budget.average, adaptive.value) == (0.1, 8.75, 0.2)
+    assert budget.value == pytest.approx(0.1 * (8.75 / 4) ** 3)
+    with pytest.raises(NotFiniteError):
+        adaptive.update(NAN, 32, adapt=False)
 
 
 @pytest.mark.parametrize("strength", [1.0, 30.0])

@@ -1,15 +1,19 @@
 """A run with a KL budget: limited updates, the adapted learning rate, the unit of the scores, the best checkpoint."""
 
+import json
 import math
 import statistics
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import tiny_models
 
 from rlhf_lab.common.enums import FIRST_ORDER_ALGORITHMS
 from rlhf_lab.config.policy import ALGORITHMS, PolicyConfig
 from rlhf_lab.core.kl import BudgetKL
+from rlhf_lab.errors import ConfigError, TrainingError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.policy import kl_budget, run_evaluation
@@ -429,12 +433,108 @@ def test_without_a_budget_nothing_is_measured(llama_folder):
         metrics[0].keys() | metrics[1].keys()
     )
     assert trainer.state.score_unit is None
-    assert set(trainer.state.state_dict()[1]) == {"algorithm", "step", "episodes", "beta", "lr"}
+    assert set(trainer.state.state_dict()[1]) == {"algorithm", "step", "episodes", "beta", "lr", "set_by_hand"}
 
 
-def test_a_changed_beta_is_where_the_controller_goes_on(llama_folder):
-    trainer = budget_trainer(llama_folder)
-    trainer.state.kl_controller.average = 1.0  # of a budget of 2: the coefficient is an eighth of its base
-    trainer.set_live_setting("beta", 0.2)
-    assert trainer.state.kl_controller.value == pytest.approx(0.2)
-    assert trainer.state.kl_controller.base == pytest.approx(1.6)
+# --- values set by hand ---
+
+
+def test_a_beta_set_at_a_tiny_kl_stays_and_is_handed_back(llama_folder):
+    """Version 0.2.0 divided the value by (average / budget)³, so that beta grew to 10⁷."""
+    trainer = budget_trainer(llama_folder, steps=6, beta=0.1)
+    trainer.run_step()
+    trainer.state.kl_controller.average = 0.01
+    trainer.set_live_setting("beta", 0.5)
+    assert [trainer.run_step().metrics["objective/kl_coef"] for _ in range(3)] == [0.5, 0.5, 0.5]
+    trainer.set_live_setting("beta", "automatic")
+    average = trainer.state.kl_controller.average
+    assert trainer.run_step().metrics["objective/kl_coef"] == pytest.approx(0.1 * (average / 2.0) ** 3, rel=1e-9)
+
+
+def test_an_lr_set_by_hand_is_neither_adapted_nor_scheduled(llama_folder):
+    trainer = budget_trainer(llama_folder, steps=8, lr=1e-5)  # a tiny lr, which the budget would raise
+    trainer.set_live_setting("lr", 2e-5)
+    assert [trainer.run_step().metrics["lr"] for _ in range(3)] == [2e-5, 2e-5, 2e-5]
+    assert trainer.state.lr == 1e-5
+    trainer.set_live_setting("lr", "automatic")
+    automatic = trainer.run_step().metrics["lr"]  # step 4: the warm-up is over, and the KL is far below the budget
+    assert automatic == pytest.approx(1e-5 * math.sqrt(1 - 3 / 8))
+    assert trainer.state.lr == pytest.approx(1.3e-5)
+
+
+class Simulated:
+    """The arithmetic of beta's controllers once more, with a budget or a target of 4 nats and 32 responses a step."""
+
+    def __init__(self, kind, beta):
+        self.kind, self.beta, self.average = kind, beta, 0.0
+
+    def automatic(self):
+        return self.beta * min(self.average / 4.0, 4.0) ** 3 if self.kind == "budget" else self.beta
+
+    def measure(self, kl, by_hand):
+        if self.kind == "budget":
+            before, self.average = self.average, 0.5 * self.average + 0.5 * max(0.0, kl)
+            is_rising_below = self.average < 4.0 and self.average > before
+            if not by_hand and self.average > 2.0 and not is_rising_below:
+                self.beta *= min(self.average / 4.0, 4.0) ** 0.25
+        elif self.kind == "adaptive" and not by_hand:
+            self.beta *= 1 + min(max(kl / 4.0 - 1, -0.2), 0.2) * 32 / 100.0
+
+
+@pytest.fixture(scope="module")
+def states(llama_folder):
+    """A function of the name of a controller: a trainer with it, and its saved beginning."""
+    kinds = {
+        "budget": {"kl_budget": 4.0}, "adaptive": {"kl_controller": "adaptive", "kl_target": 4.0, "kl_horizon": 100.0},
+        "fixed": {"lr_schedule": "constant"},
+    }  # fmt: skip
+    trainers = {
+        kind: budget_trainer(llama_folder, **{"kl_budget": None, "beta": 0.13, "lr": 1e-3, "steps": 40} | changes)
+        for kind, changes in kinds.items()
+    }
+    beginnings = {kind: (trainer, trainer.state.state_dict()) for kind, trainer in trainers.items()}
+    return lambda kind: beginnings[kind]  # a function, because hypothesis prints its arguments
+
+
+ACTIONS = st.one_of(
+    st.none(), st.just("automatic"), st.floats(1e-6, 10.0, allow_subnormal=False), st.just("resume")
+)  # what a person does before a step: nothing, hand beta back, set it, or stop and resume
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["budget", "adaptive", "fixed"]),
+    st.lists(st.tuples(ACTIONS, st.floats(-0.5, 60.0)), min_size=1, max_size=30),
+)
+def test_a_value_set_by_hand_is_in_force_until_it_is_handed_back(states, kind, steps):
+    """Random times, values and KLs, with resumes from a checkpoint in between."""
+    trainer, beginning = states(kind)
+    state = trainer.state
+    state.load_state_dict(*beginning)
+    expected, by_hand = Simulated(kind, 0.13), None
+    for action, kl in steps:
+        if action == "resume":
+            tensors, numbers = state.state_dict()
+            state.load_state_dict(*beginning)
+            state.load_state_dict(tensors, json.loads(json.dumps(numbers)))
+        elif action == "automatic" and kind == "fixed":
+            with pytest.raises(ConfigError, match="nothing adapts it"):
+                trainer.set_live_setting("beta", action)
+        elif action is not None:
+            trainer.set_live_setting("beta", action)
+            by_hand = None if action == "automatic" else action
+        in_force = state.value_in_force("beta")
+        if by_hand is None:
+            assert in_force == pytest.approx(expected.automatic(), rel=1e-9)
+        else:
+            assert in_force == by_hand
+        assert state.coefficients.kl_beta == in_force
+        state.adapt_beta(kl, 32)
+        expected.measure(kl, by_hand is not None)
+
+
+def test_a_damaged_record_of_what_was_set_by_hand_is_refused(states):
+    trainer, (tensors, numbers) = states("budget")
+    for damaged in ({"beta": math.nan}, {"gamma": 0.9}, ["beta"], {"lr": "much"}):
+        with pytest.raises(TrainingError, match=r"set_by_hand is .* not a number for some of beta, lr"):
+            trainer.state.load_state_dict(tensors, numbers | {"set_by_hand": damaged})

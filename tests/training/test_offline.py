@@ -244,7 +244,7 @@ def test_at_the_kl_budget_an_offline_method_does_not_update(gpt2_folder, monkeyp
     """
     trainer = tiny_models.learner(gpt2_folder, "sft", kl_budget=4.0, steps=9, sample_every=3, lr=0.01)
     trainer.state.steps_done, trainer.state.measured_kl = 4, 3.0
-    assert trainer.state.scheduled_lr() == pytest.approx(0.01 * math.sqrt(5 / 9) * 0.25)
+    assert trainer.state.value_in_force("lr") == pytest.approx(0.01 * math.sqrt(5 / 9) * 0.25)
     resumed = tiny_models.learner(gpt2_folder, "sft", kl_budget=4.0, steps=9, sample_every=3, lr=0.01)
     tensors, numbers = trainer.state.state_dict()
     resumed.state.load_state_dict(tensors, numbers)
@@ -253,7 +253,7 @@ def test_at_the_kl_budget_an_offline_method_does_not_update(gpt2_folder, monkeyp
     resumed.state.load_state_dict(tensors, numbers)  # a checkpoint of an earlier version
     assert resumed.state.measured_kl == 0.0
     trainer.state.measured_kl = -1.0  # k1 of few responses may be negative, but not the KL
-    assert trainer.state.scheduled_lr() == pytest.approx(0.01 * math.sqrt(5 / 9))
+    assert trainer.state.value_in_force("lr") == pytest.approx(0.01 * math.sqrt(5 / 9))
     trainer.state.measured_kl = 5.0
     before = tiny_models.weights(trainer)
     monkeypatch.setattr(

@@ -368,7 +368,11 @@ def test_resuming_is_exact(llama_folder, tmp_path):
     assert tiny_models.same(tensors, expected_tensors)
     assert len([name for name in expected_tensors if name.startswith("optimiser.")]) == 3 * len(whole.state.parameters)
     beta = whole.state.kl_controller.value
-    assert numbers == expected_numbers == {"algorithm": "ppo", "step": 5, "episodes": 30, "beta": beta, "lr": 7e-3}
+    assert (
+        numbers
+        == expected_numbers
+        == {"algorithm": "ppo", "step": 5, "episodes": 30, "beta": beta, "lr": 1e-2, "set_by_hand": {"lr": 7e-3}}
+    )
     assert expected[-1].metrics["objective/kl_coef"] != 0.1
 
 
@@ -644,11 +648,17 @@ def test_live_settings(llama_folder):
     trainer.set_live_setting("beta", 0.7)
     trainer.set_live_setting("lr", 0.02)
     metrics = trainer.run_step().metrics
-    assert (metrics["objective/kl_coef"], metrics["lr"]) == (0.7, pytest.approx(0.02 * 0.75))
+    assert (metrics["objective/kl_coef"], metrics["lr"]) == (0.7, 0.02)  # the schedule does not change it
     for name, value in (("beta", -1.0), ("lr", 5.0), ("lr", NAN), ("epochs", 1), ("nonsense", 1.0)):
         with pytest.raises(ConfigError, match=name):
             trainer.set_live_setting(name, value)
-    assert (trainer.state.kl_controller.value, trainer.state.lr) == (0.7, 0.02)
+    with pytest.raises(ConfigError, match="beta cannot be automatic: nothing adapts it in this run"):
+        trainer.set_live_setting("beta", "automatic")
+    assert trainer.state.set_by_hand == {"beta": 0.7, "lr": 0.02}
+    trainer.set_live_setting("lr", "automatic")
+    trainer.set_live_setting("lr", "automatic")  # once more changes nothing
+    metrics = trainer.run_step().metrics
+    assert (metrics["objective/kl_coef"], metrics["lr"]) == (0.7, pytest.approx(tiny_models.SMALL["lr"] * 0.5))
 
 
 def test_the_kl_penalty_uses_the_current_beta(llama_folder):

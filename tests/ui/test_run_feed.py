@@ -139,7 +139,7 @@ def test_scores_mostly_beyond_the_clip_are_diagnosed(ctx):
     run = a_run(ctx)
     for at in range(1, 11):
         record_step(ctx.db, run.id, StepResult(at, {SCORE: 0.2 * at, "objective/score_clipfrac": 0.95}))
-    assert "95 % above score_clip" in run_feed.RunFeed(ctx).poll({})["verdicts"][SCORE]["message"]
+    assert "score_clip cuts 95 % of the scores" in run_feed.RunFeed(ctx).poll({})["verdicts"][SCORE]["message"]
 
 
 def test_values_in_use_are_those_of_the_newest_step(ctx):

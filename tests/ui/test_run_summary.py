@@ -37,14 +37,15 @@ def test_change_markers_name_old_and_new_value_once_applied(ctx):
     add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 9.0})
     view = view_of(ctx, run)
     assert [(marker["step"], marker["text"]) for marker in run_summary.change_markers(view)] == [
-        (0, "beta 0.1 → 0.2"), (1, "beta 0.2 → 0.5"), (2, "lr 0.0006 → 0.0003"),
+        (0, "beta 0.1 → 0.2"), (1, "beta 0.2 → 0.5"), (2, "lr set to 0.0003"),
         (3, f"reward model {run.reward_model_id} → {other.id}"), (4, "paused"), (6, "guests arrive"), (7, "stopped"),
     ]  # fmt: skip
     assert run_summary.pending_changes(view) == ["beta = 9 from the next step on"]
     set_run_status(ctx.db, run.id, RunStatus.PAUSED)
     assert run_summary.pending_changes(view_of(ctx, run)) == ["beta = 9 (takes effect at the next step)"]
-    state = run_summary.current_state(view)
+    state = run_summary.current_state(view, {})
     assert (state["beta"], state["lr"], state["reward_model"]) == (9.0, 3e-4, other.id)
+    assert state["set_by_hand"] == ["lr"]  # nothing adapts beta, so nobody can hand it back
 
 
 def test_self_checks():
@@ -200,7 +201,7 @@ def test_after_a_raise_of_beta_a_falling_score_names_it_and_is_no_warning(ctx):
     change = add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 0.5})
     feed = run_feed.RunFeed(ctx)
     message = feed.poll({"run": run.id})["verdicts"]["objective/scores"]["message"]
-    assert "falling by 2.00" in message  # the change is not yet applied
+    assert "now falling" in message  # the change is not yet applied
     assert "beta" not in message
     mark_event_applied(ctx.db, change.id, 7)
     verdict = feed.poll({"run": run.id})["verdicts"]["objective/scores"]
@@ -213,7 +214,7 @@ def test_two_changes_of_a_setting_before_one_step_count_as_one(ctx):
     for step_number, value in ((3, 0.5), (3, 0.2), (5, 0.9), (5, 0.2)):
         apply_event(ctx, run, EventKind.SET, {"name": "beta", "value": value}, step_number)
     view = view_of(ctx, run)
-    assert run_summary.applied_changes(view) == [(3, "beta", 0.1, 0.2)]
+    assert run_summary.applied_changes(view, {}) == [(3, "beta", 0.1, 0.2)]
     assert run_summary.change_markers(view) == [{"step": 3, "text": "beta 0.1 → 0.2"}]
     assert [event.payload["value"] for event in view.events] == [0.5, 0.2, 0.9, 0.2]  # every request stays on record
 
@@ -222,9 +223,10 @@ def test_two_changes_of_a_setting_before_one_step_count_as_one(ctx):
     ("changes", "adapted"),
     [
         ({"kl_budget": 4.0}, ("beta", "lr")),
-        ({"kl_controller": "adaptive"}, ("beta",)),
+        ({"kl_controller": "adaptive", "lr_schedule": "constant"}, ("beta",)),
         ({"kl_budget": 4.0, "algorithm": "dpo"}, ("lr",)),
-        ({"algorithm": "dpo"}, ()),
+        ({"algorithm": "dpo"}, ("lr",)),
+        ({"algorithm": "dpo", "lr_schedule": "constant"}, ()),
     ],
 )
 def test_a_change_of_an_adapted_setting_to_its_first_value_is_a_change(ctx, changes, adapted):
@@ -235,8 +237,46 @@ def test_a_change_of_an_adapted_setting_to_its_first_value_is_a_change(ctx, chan
     apply_event(ctx, run, EventKind.PAUSE, {}, 6)
     view, texts = view_of(ctx, run), [f"{name} set to {run.config[name]:g}" for name in adapted]
     assert [marker["text"] for marker in run_summary.change_markers(view)] == [*texts, "paused"]
-    assert run_summary.applied_changes(view) == [(5, name, None, run.config[name]) for name in adapted]
+    assert run_summary.applied_changes(view, {}) == [(5, name, None, run.config[name]) for name in adapted]
+    values = {"beta": [(5, 0.02), (6, run.config["beta"])], "lr": [(5, 9e-4), (6, run.config["lr"])]}
+    assert run_summary.applied_changes(view, values) == [
+        (5, name, values[name][0][1], run.config[name]) for name in adapted
+    ]
     assert changes_text(view) == "; ".join(f"{text} after step 5" for text in texts)
+
+
+def test_a_setting_is_handed_back(ctx):
+    """Beta set by hand at step 3, handed back at step 5; its value is then that of the controller."""
+    run = a_run(ctx, kl_budget=4.0)
+    set_run_status(ctx.db, run.id, RunStatus.PAUSED)
+    first = add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 0.5})
+
+    def by_hand(in_use):
+        return run_summary.current_state(view_of(ctx, run), in_use)["set_by_hand"]
+
+    assert by_hand({"beta": 0.02}) == ["beta"]  # requested
+    mark_event_applied(ctx.db, first.id, 3)
+    for at in (1, 2, 3, 4, 5):
+        step(ctx, run, at)
+    assert (by_hand({"beta": 0.5}), by_hand({"beta": 16.7})) == (["beta"], [])  # version 0.2.0 went on adapting it
+    second = add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": "automatic"})
+    view = view_of(ctx, run)
+    assert run_summary.pending_changes(view) == ["beta automatic (takes effect at the next step)"]
+    state = run_summary.current_state(view, {"beta": 0.5})
+    assert (state["set_by_hand"], state["beta"]) == ([], run.config["beta"])
+    mark_event_applied(ctx.db, second.id, 5)
+    view = view_of(ctx, run)
+    assert [marker["text"] for marker in run_summary.change_markers(view)] == [
+        "beta set to 0.5",
+        "beta automatic again",
+    ]
+    values = {"beta": [(3, 0.02), (4, 0.5), (5, 0.5)]}
+    assert run_summary.applied_changes(view, values) == [(3, "beta", 0.02, 0.5)]  # no step has used the next one yet
+    values["beta"].append((6, 0.03))
+    assert run_summary.applied_changes(view, values) == [(3, "beta", 0.02, 0.5), (5, "beta", 0.5, 0.03)]
+    note = run_summary.with_scope_note("objective/rlhf_reward", "It falls.", view.events)
+    assert note == "Since beta became automatic again after step 5: it falls."
+    assert changes_text(view) == "beta set to 0.5 after step 3; beta automatic again after step 5"
 
 
 def test_of_several_pending_changes_of_a_setting_the_last_counts(ctx):
@@ -256,5 +296,5 @@ def test_of_several_pending_changes_of_a_setting_the_last_counts(ctx):
     for event in events(ctx.db, run.id):
         mark_event_applied(ctx.db, event.id, 4)
     assert [marker["text"] for marker in run_summary.change_markers(view_of(ctx, run))] == [
-        "lr 0.0006 → 0.0003", f"reward model {run.reward_model_id} → {second.id}", "beta 0.1 → 0.2",
+        "lr set to 0.0003", f"reward model {run.reward_model_id} → {second.id}", "beta 0.1 → 0.2",
     ]  # fmt: skip

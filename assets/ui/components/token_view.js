@@ -4,6 +4,10 @@ import { el, promptView } from '../lib/dom.js';
 import { formatNumber, plural } from '../lib/format.js';
 import { unwrap } from '../lib/poll.js';
 
+const CLIPPED_TITLE =
+  'After the last update of the step, the clipped term is the larger loss. The curve of the clip fraction is the ' +
+  'mean over all updates of the step, the first of which clips nothing.';
+
 export function createTokenView(fetchTokens) {
   let run = null;
   let step = null;
@@ -203,7 +207,9 @@ export function createTokenView(fetchTokens) {
     legend.replaceChildren(
       name,
       ...legendValues.flatMap(legendItem),
-      ...(view.rows.some((row) => row.clipped.some(Boolean)) ? [el('span.token.clipped', {}, 'clipped')] : []),
+      ...(view.rows.some((row) => row.clipped.some(Boolean))
+        ? [el('span.token.clipped', {}, 'clipped after the step')]
+        : []),
     );
   }
 
@@ -250,7 +256,7 @@ export function createTokenView(fetchTokens) {
       el('span.lab-badge', {}, `probability when sampled ${percentOf('old_logprob')}`),
       el('span.lab-badge', {}, `under the reference ${percentOf('ref_logprob')}`),
       el('span.lab-badge.accent', {}, `after the step ${percentOf('logprob')}`),
-      row.clipped[i] ? el('span.lab-badge.warn', {}, 'clipped') : null,
+      row.clipped[i] ? el('span.lab-badge.warn', { title: CLIPPED_TITLE }, 'clipped after the step') : null,
       isPinned ? el('span.muted', {}, 'fixed; click it again to release') : null,
     );
   }

@@ -20,6 +20,7 @@ const initialState = () => ({
   lastStep: -1,
   revision: null,
   pending: [],
+  inUse: {},
   charts: {},
   extraCharts: {},
   samples: null,
@@ -75,9 +76,9 @@ export default function mount({ element, props, server, trigger, watch }) {
     const restoreIfEmpty = () => {
       if (!input.value.trim()) {
         delete input.dataset.dirty;
-        input.value = String(state.run[name]);
+        input.value = settingText(name);
       }
-    }; // show the value in use
+    };
     const input = el('input.lab-input.knob', {
       type: 'text',
       inputmode: 'decimal',
@@ -94,12 +95,18 @@ export default function mount({ element, props, server, trigger, watch }) {
       },
       onblur: restoreIfEmpty,
     });
-    const inUse = el('span.muted', {
-      'data-do': `in-use-${name}`,
-      title:
-        `The field shows the ${name} that was set. The KL budget or the schedule of the run changes it at every ` +
-        'step; this is the value at the newest step.',
-    });
+    const setBy = el('span.muted', { 'data-do': `set-by-${name}` });
+    const automatic = el(
+      'button.lab-button.small',
+      {
+        type: 'button',
+        'data-do': `automatic-${name}`,
+        'aria-label': `automatic ${name}`,
+        title: `Let the run adapt ${name} again.`,
+        onclick: () => sendControl('set', { setting: name, value: 'automatic' }),
+      },
+      'Automatic',
+    );
     const label = el(
       'label.lab-row.knobs',
       {},
@@ -110,9 +117,30 @@ export default function mount({ element, props, server, trigger, watch }) {
         { type: 'button', 'data-do': `set-${name}`, 'aria-label': `set ${name}`, onclick: submit },
         'Set',
       ),
-      inUse,
+      automatic,
+      setBy,
     );
-    return { input, inUse, label };
+    return { input, automatic, setBy, label };
+  }
+
+  const isByHand = (name) => state.run.set_by_hand.includes(name);
+  const isAutomatic = (name) => state.static.adapted_settings.includes(name) && !isByHand(name);
+
+  // The value in force at the newest step of a setting that the run adapts, otherwise the value that was set.
+  function settingText(name) {
+    const value = isAutomatic(name) ? state.inUse[name] : null;
+    if (!value) return String(value ?? state.run[name]);
+    return value < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3))); // both fit into the field
+  }
+
+  function drawSetting(name) {
+    const { input, automatic, setBy } = nodes[name];
+    if (document.activeElement !== input && !input.dataset.dirty) input.value = settingText(name);
+    automatic.hidden = !isByHand(name);
+    setBy.textContent = isByHand(name) ? 'set by hand' : isAutomatic(name) ? 'automatic' : '';
+    setBy.title = isByHand(name)
+      ? `${name} keeps this value until you set another one or choose Automatic.`
+      : `The run adapts ${name}; the field shows the value of the newest step. A value that you set stays.`;
   }
 
   // ---- elements: built once per run, then updated
@@ -135,8 +163,9 @@ export default function mount({ element, props, server, trigger, watch }) {
         'p.muted',
         {},
         'The sentence under each curve describes the mean of its last 5 steps (fewer before step 10), ' +
-          'because single steps are noisy. A curve counts as rising or falling only if its newest step ' +
-          'agrees.',
+          'because single steps are noisy. "Since the start" compares it with the first 5 steps, "now" with ' +
+          'the 5 steps before. Changes within the noise of the curve do not count; if the newest step ' +
+          'does not confirm a change, it is called up and down.',
       ),
       none: el('div.lab-card.lab-empty', {}, 'The curves start with the first step.'),
     };
@@ -252,13 +281,8 @@ export default function mount({ element, props, server, trigger, watch }) {
     nodes.progressFill.style.width = `${run.total_steps ? (100 * run.step) / run.total_steps : 0}%`;
     state.pending = reply.pending_changes;
     updateButtons(run, state.pending);
-    for (const name of ['beta', 'lr']) {
-      const { input, inUse } = nodes[name];
-      if (document.activeElement !== input && !input.dataset.dirty) input.value = String(run[name]);
-      const differs = Math.abs(reply.in_use[name] - run[name]) > 0.005 * run[name]; // false before the first step
-      inUse.title = 'The run adapts this value. If you set it, the run continues from your value.';
-      inUse.textContent = differs ? `now ${formatNumber(reply.in_use[name], 2)}` : '';
-    }
+    state.inUse = reply.in_use;
+    for (const name of ['beta', 'lr']) drawSetting(name);
     drawCheck(
       nodes.ratio,
       'first ratio = 1',

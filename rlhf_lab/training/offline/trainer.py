@@ -98,7 +98,7 @@ class OfflineTrainer(PolicyTrainer):
         if config.algorithm == "rejection" and state.steps_done % config.updates_per_round == 0:
             metrics |= self.start_round()
         update_start = time.monotonic()
-        metrics |= {"lr": state.scheduled_lr(), "time/rollout": update_start - start_time - metrics["time/score"]}
+        metrics |= {"lr": state.value_in_force("lr"), "time/rollout": update_start - start_time - metrics["time/score"]}
         set_lr(state.optimizer, metrics["lr"])
         metrics |= self.update_on_texts() if measured is None else self.limited_update(measured)
         check_finite(metrics, step)

@@ -69,7 +69,7 @@ def preference_update(state: TrainState, pairs: Sequence[LabelPair], reference: 
     the weights of these pairs, so that a weight has the same effect beside any other labels. The reward metrics are unweighted
     means over the decided pairs, and are left out if there are none.
     """
-    config, beta = state.config, state.kl_controller.value
+    config, beta = state.config, state.value_in_force("beta")
     losses, margins, rewards = [], [], []
     for indices in _micro_batches([pair.tokens for pair in pairs], max(1, config.micro_batch // 2)):
         state.on_progress()
@@ -109,7 +109,7 @@ def _preference_backward(
     for weight in sorted({pair.weight for pair in pairs}):  # a mean over each group of equal weights
         rows = [i for i, pair in enumerate(pairs) if pair.weight == weight]
         mean_loss = direct_preference_loss(
-            *log_ratios[rows].unbind(1), beta=state.kl_controller.value, kind=config.dpo_loss,
+            *log_ratios[rows].unbind(1), beta=state.value_in_force("beta"), kind=config.dpo_loss,
             label_smoothing=config.label_smoothing, tie=tie[rows],
         )  # fmt: skip
         losses.append(mean_loss * (weight * len(rows) / pair_count))

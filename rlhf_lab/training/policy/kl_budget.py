@@ -46,7 +46,8 @@ class UpdateSize(NamedTuple):
 
 
 def limit_update(state: TrainState, old: OldPolicy, start: Sequence[Tensor], rounding: float) -> UpdateSize:
-    """Scale the policy's change since `start` back until its KL is within the limit, and adapt the learning rate.
+    """Scale the policy's change since `start` back until its KL is within the limit, and adapt the learning rate, unless a
+    person has set it.
 
     start: the policy adapter's parameters before the updates of the step. rounding: `rounding_kl` of these updates.
     """
@@ -68,8 +69,9 @@ def limit_update(state: TrainState, old: OldPolicy, start: Sequence[Tensor], rou
     factor = (
         1.0 if target == 0.0 or max(first_kl, target) <= measurable else lr_factor(max(first_kl, measurable), target)
     )
-    low, high = (state.config.lr * factor for factor in LR_RANGE)
-    state.lr = min(max(state.lr * factor, low), high)
+    if "lr" not in state.set_by_hand:
+        low, high = (state.config.lr * factor for factor in LR_RANGE)
+        state.lr = min(max(state.lr * factor, low), high)
     return UpdateSize(kl, fraction)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_lab.common.progress import ProgressCallback
-from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.config.policy import LIVE_SETTINGS, PolicyConfig
 from rlhf_lab.core.kl import AdaptiveKL, AdaptivePenalty, BudgetKL, FixedKL
 from rlhf_lab.core.reward_scaling import RunningMoments
 from rlhf_lab.errors import TrainingError
@@ -22,6 +22,7 @@ from rlhf_lab.training.policy.ptx import PtxObjective
 from rlhf_lab.training.policy.rollout import CRITIC_ADAPTER, PolicyModel
 
 StateDict = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and plain numbers for JSON
+SET_BY_HAND = "set_by_hand"  # its name in a saved state; states of version 0.2.0 and earlier do not have it
 WARMUP_STEPS = 4  # over which the learning rate rises, with a KL budget: Adam's first updates are its largest
 
 #: The names of the numbers in a saved state, and how many values each has.
@@ -59,11 +60,11 @@ class TrainState:
     """The policy, its optimizer and the values that change from step to step.
 
     parameters: everything that is trained. kl_controller: beta. penalty_controller: the coefficient of ppo_penalty. lr: before
-    its schedule. score_moments: running mean and variance of the scores. episodes: responses trained on so far. With a KL
-    budget, score_unit: the unit of the scores, None before it is measured; best: the best checkpoint so far. rounding: what
-    rounding adds to the KL of an update, nats per token, None before it is measured. Offline methods: measured_kl, the last
-    measured KL to the reference; update_fraction, the fraction of the last measured update that the limit kept. chosen_texts:
-    the texts that the last round of rejection sampling chose.
+    its schedule. set_by_hand: the live settings that a person has set, see `value_in_force`. score_moments: running mean and
+    variance of the scores. episodes: responses trained on so far. With a KL budget, score_unit: the unit of the scores, None
+    before it is measured; best: the best checkpoint so far. rounding: what rounding adds to the KL of an update, nats per token,
+    None before it is measured. Offline methods: measured_kl, the last measured KL to the reference; update_fraction, the fraction
+    of the last measured update that the limit kept. chosen_texts: the texts that the last round of rejection sampling chose.
     """
 
     config: PolicyConfig
@@ -77,6 +78,7 @@ class TrainState:
     penalty_controller: AdaptivePenalty | None = None
     score_moments: RunningMoments = field(default_factory=RunningMoments)
     lr: float = field(init=False)
+    set_by_hand: dict[str, float] = field(default_factory=dict)
     score_unit: ScoreUnit | None = None
     best: BestCheckpoint | None = None
     rounding: float | None = None
@@ -90,12 +92,7 @@ class TrainState:
         config = self.config
         self.lr = config.lr
         self.optimizer = make_fused_adam(torch.optim.Adam, self.parameters, lr=config.lr, eps=config.adam_eps)
-        if config.is_offline or (config.kl_budget is None and config.kl_controller == "fixed"):
-            self.kl_controller = FixedKL(config.beta)
-        elif config.kl_budget is not None:
-            self.kl_controller = BudgetKL(config.beta, config.kl_budget)
-        else:
-            self.kl_controller = AdaptiveKL(config.beta, config.kl_target, config.kl_horizon)
+        self.kl_controller = _make_kl_controller(config)
         if config.algorithm == "ppo_penalty":
             self.penalty_controller = AdaptivePenalty(config.penalty_coef, config.penalty_kl_min, config.penalty_kl_max)
 
@@ -103,19 +100,30 @@ class TrainState:
     def coefficients(self) -> AdaptiveCoefficients:
         """The loss coefficients that the controllers adapt."""
         penalty_coef = self.penalty_controller.value if self.penalty_controller is not None else 0.0
-        return AdaptiveCoefficients(self.kl_controller.value, penalty_coef)
+        return AdaptiveCoefficients(self.value_in_force("beta"), penalty_coef)
 
     def minibatches(self, epoch: int, batch: Batch) -> Iterator[list[Tensor]]:
         """The minibatches of an epoch of the next step, each a list of micro-batches (row indices) of all processes."""
         return batching.minibatches(self.steps_done, epoch, batch, self.config, self.distributed.world_size)
 
-    def scheduled_lr(self) -> float:
-        """The learning rate of the next step. Past the last step of the config it keeps the schedule's final value."""
-        return self.lr * self.lr_multiplier()
+    def value_in_force(self, name: str) -> float:
+        """beta or lr of the next step: the value that a person has set, otherwise what controller and schedule compute.
+
+        What controllers adapt stands still while a person's value is in force, because the measured KL is due to that value.
+        Handed back ("automatic"), they go on from their own last state.
+        """
+        if name in self.set_by_hand:
+            return self.set_by_hand[name]
+        return self.kl_controller.value if name == "beta" else self.lr * self.lr_multiplier()
+
+    def adapt_beta(self, sequence_kl: float, n: int) -> None:
+        """Update the controller of beta with the KL of a step of n responses, in nats per response."""
+        self.kl_controller.update(sequence_kl, n, adapt="beta" not in self.set_by_hand)
 
     def lr_multiplier(self) -> float:
-        """The factor of the learning rate in the next step: that of the schedule and, with a KL budget, those of the warm-up
-        and of `BudgetKL.update_length`. Offline methods have no KL coefficient; instead their factor falls to 0 at the budget.
+        """The factor of the automatic learning rate in the next step: that of the schedule and, with a KL budget, those of the
+        warm-up and of `BudgetKL.update_length`. Offline methods have no KL coefficient; instead their factor falls to 0 at the
+        budget. Past the last step of the config the schedule keeps its final value.
         """
         fraction_done = min(1.0, self.steps_done / self.config.steps)
         multiplier = 1.0
@@ -147,7 +155,7 @@ class TrainState:
             tensors |= _pack_texts(self.chosen_texts)
         numbers: dict[str, Any] = {
             "algorithm": self.config.algorithm, "step": self.steps_done, "episodes": self.episodes,
-            "beta": self.kl_controller.value, "lr": self.lr,
+            "beta": self.kl_controller.value, "lr": self.lr, SET_BY_HAND: dict(self.set_by_hand),
         }  # fmt: skip
         if self.penalty_controller is not None:
             numbers["penalty"] = self.penalty_controller.value
@@ -187,6 +195,7 @@ class TrainState:
         self.steps_done = int(numbers["step"])
         self.episodes = int(numbers.get("episodes", self.steps_done * self.config.batch_size))  # absent in old ones
         self.lr = float(numbers["lr"])
+        self.set_by_hand = {name: float(value) for name, value in numbers.get(SET_BY_HAND, {}).items()}
         rounding = numbers.get("rounding")
         self.rounding = None if rounding is None else float(rounding)
         self.measured_kl = float(numbers.get("measured_kl", 0.0))
@@ -194,14 +203,21 @@ class TrainState:
         self.chosen_texts = _unpack_texts(tensors) if "chosen.ids" in tensors else []
         if self.config.kl_budget is not None:
             self._load_best(numbers)
-        if isinstance(self.kl_controller, BudgetKL) and "kl_budget" in numbers:
-            self.kl_controller.base, self.kl_controller.average = map(float, numbers["kl_budget"])
-        else:  # beta is in all checkpoints, also in those from before there was a budget
+        if isinstance(self.kl_controller, BudgetKL):  # a checkpoint from before there was a budget has only beta
+            base, average = numbers.get("kl_budget", (numbers["beta"], 0.0))
+            self.kl_controller.base, self.kl_controller.average = float(base), float(average)
+        else:
             self.kl_controller.value = float(numbers["beta"])
         if self.penalty_controller is not None:
             self.penalty_controller.value = float(numbers["penalty"])
         if self.config.scale_scores:
             self.score_moments.count, self.score_moments.mean, self.score_moments.m2 = numbers["scores"]
+
+    def restart_kl_controller(self) -> None:
+        """Give the controller of beta the state of the run's start, except for its average of the KL."""
+        previous, self.kl_controller = self.kl_controller, _make_kl_controller(self.config)
+        if isinstance(previous, BudgetKL) and isinstance(self.kl_controller, BudgetKL):
+            self.kl_controller.average = previous.average
 
     def _load_best(self, numbers: dict[str, Any]) -> None:
         """Restore the unit of the scores and the best checkpoint; a checkpoint from before there was a KL budget has neither."""
@@ -263,6 +279,14 @@ class TrainState:
         return ""
 
 
+def _make_kl_controller(config: PolicyConfig) -> FixedKL | AdaptiveKL | BudgetKL:
+    if config.is_offline or (config.kl_budget is None and config.kl_controller == "fixed"):
+        return FixedKL(config.beta)
+    if config.kl_budget is not None:
+        return BudgetKL(config.beta, config.kl_budget)
+    return AdaptiveKL(config.beta, config.kl_target, config.kl_horizon)
+
+
 def _find_bad_number(numbers: dict[str, Any], expected: dict[str, Any]) -> str:
     """Which number of a saved state is missing or not finite; "" if none is. expected: the numbers of this state."""
     for name, count in NUMBER_COUNTS.items():
@@ -275,7 +299,12 @@ def _find_bad_number(numbers: dict[str, Any], expected: dict[str, Any]) -> str:
         is_numeric = all(isinstance(item, int | float) and math.isfinite(item) for item in values)
         if len(values) != count or not is_numeric:
             return f"{name} is {value!r:.80}, not {'a number' if count == 1 else f'{count} numbers'}"
-    return ""
+    by_hand = numbers.get(SET_BY_HAND, {})
+    is_valid = isinstance(by_hand, dict) and all(
+        name in LIVE_SETTINGS and isinstance(value, int | float) and math.isfinite(value)
+        for name, value in by_hand.items()
+    )
+    return "" if is_valid else f"{SET_BY_HAND} is {by_hand!r:.80}, not a number for some of {', '.join(LIVE_SETTINGS)}"
 
 
 def _pack_texts(texts: list[ChosenText]) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison, Sample, StepResult
 from rlhf_lab.common.seeding import derive_seed
-from rlhf_lab.config.policy import HELD_OUT_RESPONSES, LIVE_SETTINGS, PolicyConfig
+from rlhf_lab.config.policy import AUTOMATIC, HELD_OUT_RESPONSES, PolicyConfig, check_live_setting
 from rlhf_lab.core.reward_scaling import normalise_scores
 from rlhf_lab.errors import ConfigError, TrainingError
 from rlhf_lab.models.adapters import Adapters
@@ -131,15 +131,16 @@ class PolicyTrainer:
     def steps_done(self) -> int:
         return self.state.steps_done
 
-    def set_live_setting(self, name: str, value: float) -> None:
-        """Change beta or lr from the next step on. Raises ConfigError for another name or a value out of range."""
-        if name not in LIVE_SETTINGS:
-            raise ConfigError(f'"{name}" cannot be changed during a run; only {" and ".join(LIVE_SETTINGS)} can.')
-        self.state.config.replace(**{name: value})  # checks the value
-        if name == "beta":
-            self.state.kl_controller.value = value
+    def set_live_setting(self, name: str, value: float | str) -> None:
+        """Set beta or lr from the next step on: to a number, which stays in force until it is set again, or to "automatic".
+
+        Raises ConfigError for another name, a value out of range, and "automatic" where nothing adapts the setting.
+        """
+        check_live_setting(self.state.config, name, value)
+        if value == AUTOMATIC:
+            self.state.set_by_hand.pop(name, None)
         else:
-            self.state.lr = value
+            self.state.set_by_hand[name] = float(value)
 
     def set_scorer(self, scorer: Scorer) -> None:
         """Score with another reward model from the next step on. The search for the best checkpoint starts again."""
@@ -261,14 +262,14 @@ class PolicyTrainer:
         initial_metrics = {"objective/scores": float(scores.mean()), "objective/kl": float(rollout.kl.sum())}
         check_finite(initial_metrics, state.steps_done + 1)  # before any update
         scored_time, response_count = time.monotonic(), len(scores)
-        beta, lr = state.kl_controller.value, state.scheduled_lr()
+        beta, lr = state.value_in_force("beta"), state.value_in_force("lr")
         stats = self.update(rollout, lr)
         metrics = step_metrics(rollout, stats, beta=beta, lr=lr, episode=state.episodes + response_count)
         metrics |= scored.term_metrics()
         if self.task.gold is not None:
             metrics["objective/gold"] = sum(map(self.task.gold, *self.texts_of(batch))) / response_count
         check_metrics(metrics, self.backbone.model.dtype, state.steps_done + 1)
-        state.kl_controller.update(metrics["objective/kl"], response_count)
+        state.adapt_beta(metrics["objective/kl"], response_count)
         state.steps_done, state.episodes = state.steps_done + 1, state.episodes + response_count
         metrics |= self.held_out_metrics()
         end_time = time.monotonic()
@@ -318,7 +319,7 @@ class PolicyTrainer:
         )  # fmt: skip
         if sampler_logprobs is not None:
             evaluated = evaluated.with_sampler_logprobs(sampler_logprobs)
-        return build_rollout(evaluated, state.kl_controller.value, config, score_scale)
+        return build_rollout(evaluated, state.value_in_force("beta"), config, score_scale)
 
     def update(self, rollout: Rollout, lr: float) -> UpdateStats:
         """All updates of one step."""

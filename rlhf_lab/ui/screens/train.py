@@ -27,7 +27,7 @@ class MetricQuery(Payload):
 
 
 class RunControl(Payload):
-    """action: pause, resume, stop, "set" a live `setting` to `value`, or "switch" to `reward_model`."""
+    """action: pause, resume, stop, "set" a live `setting` to `value` (a number or "automatic"), or "switch" to `reward_model`."""
 
     action: str = ""
     run: int
@@ -96,18 +96,10 @@ def control_run(ctx: Context, control: RunControl) -> None:
         case "stop":
             run_control.stop(ctx.db, run_id)
         case "set":
-            run_control.set_live_setting(ctx.db, run_id, control.setting, _parse_decimal(control))
+            run_control.set_live_setting(ctx.db, run_id, control.setting, str(control.value))
         case "switch":
             if control.reward_model is None:
                 raise unusable("reward_model")
             run_control.switch_reward_model(ctx.db, run_id, control.reward_model)
         case _:
             raise ConfigError(f'There is no action "{control.action}" for runs. Reload the page and try again.')
-
-
-def _parse_decimal(control: RunControl) -> float:
-    """The value of a live setting, which may have a decimal comma."""
-    try:
-        return float(str(control.value).replace(",", "."))
-    except ValueError:
-        raise ConfigError(f'{control.setting} = "{control.value}" is not a number. Examples: 0.1 or 3e-4.') from None

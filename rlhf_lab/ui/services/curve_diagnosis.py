@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -26,16 +26,18 @@ PATIENCE_STEPS = 15  # steps after which a lack of progress is reported
 SCORE_FLAT = 0.15  # sd: a smaller change of the score is called flat
 SCORE_LEARNT = 0.3  # sd above the start: something was learnt
 SCORES_CLIPPED = 0.9  # share of the scores: little is left to gain
+MANY_CLIPPED = 0.25  # share of the scores: said under the score
+MAIN_PART = 0.5  # share of a change that a part of the reward must have to be called its main cause
 KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
 KL_BUDGET_FAR = 2.0  # times the budget: the policy is far beyond it
-KL_FREE = 0.1  # nats a response: a smaller KL costs next to nothing
 KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
-CLIP_HIGH, CLIP_ALERT = 0.25, 0.4  # share of tokens
+CLIP_FEW, CLIP_HIGH, CLIP_ALERT = 0.01, 0.25, 0.4  # share of tokens
 VALUE_GROWTH = 2.0  # times the previous loss
 VALUE_STEADY = 0.1  # of the previous loss: a smaller change is called steady
 MIN_EXPLAINED_VARIANCE = 0.05  # of the returns' variance: values that explain less do not help
 ENTROPY_LOW, ENTROPY_COLLAPSE = 0.6, 0.35  # share of its first value
 LENGTH_DRIFT, LENGTH_ALERT = 0.25, 0.5  # share of the first length
+LENGTH_STEADY = 1.0  # tokens: a smaller change is called steady
 LOSS_STEADY = 0.03  # of the previous loss of an offline method: a smaller change is called steady
 ACCURACY_KNOWN = 0.95  # share of the pairs of a step: the labels are memorised
 GOLD_FLAT = 0.1  # judge points
@@ -46,11 +48,6 @@ ADVICE_WITHOUT_BETA = (
     ("raise beta or lower lr", "lower lr"), ("raise beta or stop", "stop"), ("raise lr or lower beta", "raise lr"),
     ("raise lr, lower beta, or label", "raise lr, or label"), ("stop or raise beta", "stop"), ("raise beta", "stop earlier"),
 )  # fmt: skip
-#: Replacements for offline methods, which keep the KL budget by the learning rate alone.
-OFFLINE_BUDGET_WORDS = (
-    ("beta rises until the KL is back at the budget", "the score cannot rise further there"),
-    ("the KL budget lowers lr and raises beta automatically", "the KL budget lowers lr automatically"),
-)
 #: Replacements for runs without a reward model.
 WORDS_WITHOUT_REWARD_MODEL = (
     ("the policy learns what the reward model likes", "the policy learns what is rewarded"),
@@ -130,23 +127,43 @@ class Trend(NamedTuple):
     def is_falling(self, threshold: float) -> bool:
         return self.change < -self.effective_threshold(threshold) and self.latest <= self.current
 
-    def direction(self, threshold: float) -> str:
-        """The change as a word; a change that the newest step does not confirm is only "higher" or "lower than before"."""
-        if abs(self.change) <= self.effective_threshold(threshold):
-            return "steady"
-        if self.change > 0:
-            return "rising" if self.is_rising(threshold) else "higher than before"
-        return "falling" if self.is_falling(threshold) else "lower than before"
+    def compared(self, threshold: float, gain: str) -> str:
+        """How the curve compares with its start and moves now, in the words of all captions. gain: `self.gain` as text.
+
+        Before there are two whole windows, the second comparison is the first one, and is left out.
+        """
+        margin = self.effective_threshold(threshold)
+        since_start = f"{gain if abs(self.gain) > margin else 'no change'} since the start"
+        if self.num_points < 2 * WINDOW:
+            return since_start
+        if abs(self.change) <= margin:
+            return "steady since the start" if abs(self.gain) <= margin else f"{since_start}, now steady"
+        direction = (
+            "rising" if self.is_rising(threshold) else "falling" if self.is_falling(threshold) else "up and down"
+        )
+        return f"{since_start}, now {direction}"
+
+
+class RewardPart(NamedTuple):
+    """A summand of the reward: the score, or what is taken off it. advice: what makes it larger, "" for none."""
+
+    name: str
+    trend: Trend
+    advice: str = ""
 
 
 class CurveTrends(dict[str, Trend]):
     """The trend of every curve; `recent_changes`: the settings changed within the last SETTLING_STEPS.
 
-    kl_budget: nats per response, of a run that steers lr and beta by it.
+    kl_budget: nats per response; steered: the settings that the run adapts to keep it. set_by_hand: the adapted settings that a
+    person has set. reward_parts: the summands of the reward, in its own windows; empty if a curve is missing.
     """
 
     recent_changes: Sequence[SettingChange] = ()
     kl_budget: float | None = None
+    steered: Collection[str] = ()
+    set_by_hand: Collection[str] = ()
+    reward_parts: Sequence[RewardPart] = ()
 
     @property
     def kl_high(self) -> float:
@@ -154,8 +171,9 @@ class CurveTrends(dict[str, Trend]):
         return KL_HIGH if self.kl_budget is None else KL_BUDGET_FAR * self.kl_budget
 
     def to_move_less(self, advice: str) -> str:
-        """The advice, or with a KL budget, which adapts lr and beta, a statement of what happens automatically."""
-        return advice if self.kl_budget is None else "the KL budget lowers lr and raises beta automatically"
+        """The advice, or a statement of what the KL budget does automatically."""
+        actions = [text for name, text in (("lr", "lowers lr"), ("beta", "raises beta")) if name in self.steered]
+        return f"the KL budget {' and '.join(actions)} automatically" if actions else advice
 
 
 def trend(points: Sequence[Point]) -> Trend | None:
@@ -182,18 +200,26 @@ def noise_sd(values: Sequence[float]) -> float:
 
 def diagnose(
     curves: Curves, changes: Sequence[SettingChange] = (), kl_budget: float | None = None, algorithm: str = "ppo",
-    *, has_reward_model: bool = True,
+    *, has_reward_model: bool = True, missing_eos_penalty: float = 0.0, set_by_hand: Collection[str] = (),
 ) -> dict[str, Diagnosis]:  # fmt: skip
     """A diagnosis for every metric that has a rule and a curve; an alert if the newest value is not finite.
 
-    has_reward_model: False if the score is a sum of reward terms only.
+    has_reward_model: False if the score is a sum of reward terms only. missing_eos_penalty: the run's setting. set_by_hand: the
+    adapted settings that a person has set.
     """
     trends = CurveTrends(
         {name: curve_trend for name, points in curves.items() if (curve_trend := trend(points)) is not None}
     )
     last_step = max((points[-1][0] for points in curves.values() if points), default=0)
     trends.kl_budget = kl_budget
-    trends.recent_changes = [change for change in changes if last_step - change.step <= SETTLING_STEPS]
+    trends.set_by_hand, trends.reward_parts = set_by_hand, reward_parts(curves, missing_eos_penalty)
+    if kl_budget is not None:  # offline methods have no coefficient of the KL
+        trends.steered = ({"lr"} if algorithm in OFFLINE_ALGORITHMS else {"lr", "beta"}) - set(set_by_hand)
+    trends.recent_changes = [
+        change
+        for change in changes
+        if last_step - change.step <= SETTLING_STEPS and _explains_fall(change, curves.get("objective/scores", ()))
+    ]
     findings: dict[str, Finding] = {}
     for name, rule in RULES.items():
         points = curves.get(name)
@@ -212,13 +238,47 @@ def diagnose(
     }
 
 
+def reward_parts(curves: Curves, missing_eos_penalty: float) -> list[RewardPart]:
+    """The summands of `objective/rlhf_reward`: score, KL penalty, penalty for a missing end, and what scaling and clipping of the
+    score change. Empty if a curve is missing or has gaps, because then the windows of the parts would differ."""
+    reward = _finite_values(curves, "objective/rlhf_reward")
+    columns = [_finite_values(curves, name) for name in ("objective/scores", "objective/non_score_reward")]
+    stop_rate = _finite_values(curves, "val/stop_token_rate") if missing_eos_penalty else dict.fromkeys(reward, 1.0)
+    if not reward or any(reward.keys() - column.keys() for column in (*columns, stop_rate)):
+        return []
+    missing = {step: -missing_eos_penalty * (1 - stop_rate[step]) for step in reward}
+    columns.append(missing)
+    columns.append({step: reward[step] - sum(column[step] for column in columns) for step in reward})
+    trends = [trend([(step, column[step]) for step in reward]) for column in columns]
+    texts = (
+        ("the score", ""), ("the KL penalty", "lower beta"),
+        ("the penalty for a missing end", "a larger max_new_tokens lets more responses end"), ("score_clip", ""),
+    )  # fmt: skip
+    return [
+        RewardPart(name, part, advice) for (name, advice), part in zip(texts, trends, strict=True) if part is not None
+    ]
+
+
+def _finite_values(curves: Curves, name: str) -> dict[int, float]:
+    return {step: value for step, value in curves.get(name, ()) if math.isfinite(value)}
+
+
+def _explains_fall(change: SettingChange, points: Sequence[Point]) -> bool:
+    """Whether at least MAIN_PART of a curve's fall happened after a change; also if the curve begins after it."""
+    before = [value for step, value in points if step <= change.step and math.isfinite(value)][-WINDOW:]
+    after = [value for step, value in points if step > change.step and math.isfinite(value)][-WINDOW:]
+    curve = trend(points)
+    if curve is None or not before or not after:
+        return bool(after)
+    return statistics.fmean(after) - statistics.fmean(before) <= MAIN_PART * min(curve.change, 0.0)
+
+
 def _replacements(algorithm: str, *, has_reward_model: bool, has_unit: bool) -> list[tuple[str, str]]:
     """Replacements in the messages of a run's diagnoses. An offline method is measured every few steps and, except for dpo, has
     no beta. A run with reward terms only has nothing to label, and its score is in sd only if their unit was measured."""
     pairs: list[tuple[str, str]] = []
     if algorithm in OFFLINE_ALGORITHMS:
         pairs.append((f"in {WINDOW} steps", f"in {WINDOW} measurements"))
-        pairs += OFFLINE_BUDGET_WORDS
         pairs += () if algorithm == "dpo" else ADVICE_WITHOUT_BETA
     if not has_reward_model:
         pairs += WORDS_WITHOUT_REWARD_MODEL if has_unit else (*WORDS_WITHOUT_REWARD_MODEL, (" sd", ""))
@@ -234,10 +294,10 @@ def _reworded(diagnosis: Diagnosis, replacements: Sequence[tuple[str, str]]) -> 
 
 def _without_contradictions(findings: Mapping[str, Finding], trends: CurveTrends) -> dict[str, Diagnosis]:
     """The findings as diagnoses. Advice to move the policy more is left out if a finding advises to move it less, if the KL is
-    high, or if a KL budget decides how much it moves."""
+    high, or if a KL budget decides how much it moves and beta is not set by hand."""
     kl = trends.get("objective/kl")
     is_restrained = (
-        trends.kl_budget is not None
+        (bool(trends.steered) and "beta" not in trends.set_by_hand)
         or any(finding.restrains for finding in findings.values())
         or (kl is not None and kl.current > KL_HEALTHY)
     )
@@ -258,7 +318,7 @@ def _not_finite_since(points: Sequence[Point]) -> int | None:
     return first_step
 
 
-def _score(score: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return a rule
+def _score(score: Trend, trends: CurveTrends) -> Finding:
     if score.num_points < WINDOW:
         return Finding(Level.INFO, f"Score {score.current:z.2f} sd: too early to say.")
     if _is_over_optimized(trends):
@@ -267,32 +327,42 @@ def _score(score: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
             f"Score {score.current:z.2f} sd, its highest value, while gold has fallen: the policy exploits the "
             "reward model.",
         )
-    clipped = trends.get("objective/score_clipfrac")
-    if clipped is not None and clipped.current > SCORES_CLIPPED:
-        text = (
-            f"Score {score.current:z.2f} sd, {100 * clipped.current:.0f} % above score_clip, where more earns nothing"
-        )
+    clip_share = trends["objective/score_clipfrac"].current if "objective/score_clipfrac" in trends else 0.0
+    text = f"Score {score.current:z.2f} sd, {score.compared(SCORE_FLAT, f'{score.gain:+z.2f}')}"
+    if clip_share > SCORES_CLIPPED and score.current > 0:
+        text += f"; score_clip cuts {100 * clip_share:.0f} % of the scores, so higher ones earn nothing"
         return Finding(
             Level.INFO,
             f"{text}: stop here, or start with a higher score_clip.",
             if_restrained=f"{text}: stop here.",
         )
-    if score.change > score.effective_threshold(SCORE_FLAT):
-        return Finding(
-            Level.GOOD,
-            f"Score {score.current:z.2f} sd, {score.direction(SCORE_FLAT)}: the policy learns what the reward model likes.",
-        )
+    finding = _unclipped_score(text, score, trends)
+    if clip_share < MANY_CLIPPED:
+        return finding
+    note = f" score_clip cuts {100 * clip_share:.0f} % of the scores: differences among these earn nothing."
+    restrained = finding.if_restrained
+    return finding._replace(
+        message=finding.message + note, if_restrained=None if restrained is None else restrained + note
+    )
+
+
+def _unclipped_score(text: str, score: Trend, trends: CurveTrends) -> Finding:
+    """The finding for a score of which something is left to gain. text: its value and comparison."""
+    if score.is_rising(SCORE_FLAT):
+        return Finding(Level.GOOD, f"{text}: the policy learns what the reward model likes.")
     if score.is_falling(SCORE_FLAT):
-        return _falling_score(f"Score {score.current:z.2f} sd, falling by {-score.change:.2f}", trends)
-    if score.gain > SCORE_LEARNT:
-        return Finding(Level.GOOD, f"Score {score.current:z.2f} sd, {score.gain:+z.2f} since the start, now flat.")
+        return _falling_score(text, trends)
+    if score.gain > score.effective_threshold(SCORE_LEARNT):
+        return Finding(Level.GOOD, f"{text}.")
+    if score.gain < -score.effective_threshold(SCORE_FLAT):
+        return Finding(Level.WARN, f"{text}: read the samples.")
     if score.num_points >= PATIENCE_STEPS:
         return Finding(
             Level.WARN,
-            f"Score {score.current:z.2f} sd, flat since the start: raise lr, lower beta, or label more pairs.",
-            if_restrained=f"Score {score.current:z.2f} sd, flat since the start: label more pairs.",
+            f"{text}: raise lr, lower beta, or label more pairs.",
+            if_restrained=f"{text}: label more pairs.",
         )
-    return Finding(Level.INFO, f"Score {score.current:z.2f} sd: no clear rise yet.")
+    return Finding(Level.INFO, f"{text}: no clear rise yet.")
 
 
 def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
@@ -323,60 +393,56 @@ def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
     )
 
 
-def _reward(reward: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return a rule
-    score, kl = trends.get("objective/scores"), trends.get("objective/kl")
+def _reward(reward: Trend, trends: CurveTrends) -> Finding:
+    """The parts of the reward explain why it is below the score, falls, or is below its start."""
+    score, text = trends.get("objective/scores"), f"Reward {reward.current:z.2f}"
     if score is not None and score.current > 0 and reward.current < -SCORE_FLAT:
-        if kl is not None and kl.current < KL_FREE:
-            return Finding(
-                Level.WARN,
-                f"Reward {reward.current:z.2f}, though the KL is near 0: probably many responses do not end and lose "
-                "missing_eos_penalty; a larger max_new_tokens lets them end.",
-            )
-        return Finding(
-            Level.WARN,
-            f"Reward {reward.current:z.2f}: the KL penalty is larger than the gain in score; wait for some steps, or "
-            "lower beta.",
-            if_restrained=f"Reward {reward.current:z.2f}: the KL penalty is larger than the gain in score.",
-        )
+        text += f", though the score is {score.current:z.2f}"
+        return _reward_finding(text, trends, lambda part: part.current, reward.current - score.current)
     if reward.num_points < WINDOW:
-        return Finding(Level.INFO, f"Score minus KL penalty: {reward.current:z.2f}.")
-    if trends.kl_budget is not None and reward.change < 0:
-        if score is not None and score.change < reward.change / 2:
-            return Finding(Level.INFO, f"Reward {reward.current:z.2f}, lower than before because the score is.")
-        return Finding(
-            Level.INFO, f"Reward {reward.current:z.2f}: beta follows the KL budget, and this reward follows beta."
-        )
+        return Finding(Level.INFO, f"{text}: too early to say.")
+    text += f", {reward.compared(SCORE_FLAT, f'{reward.gain:+z.2f}')}"
     if reward.is_falling(SCORE_FLAT):
-        return Finding(
-            Level.WARN, f"Reward {reward.current:z.2f}, falling: the KL penalty is larger than the gain in score."
-        )
-    if reward.current < reward.initial - reward.effective_threshold(SCORE_FLAT):
-        return Finding(
-            Level.WARN,
-            f"Reward {reward.current:z.2f}, below its start: beta is too high for this lr.",
-            if_restrained=f"Reward {reward.current:z.2f}, below its start.",
-        )
-    return Finding(Level.GOOD, f"Reward {reward.current:z.2f}, {reward.gain:+z.2f} since the start.")
+        return _reward_finding(text, trends, lambda part: part.change, reward.change)
+    if reward.gain < -reward.effective_threshold(SCORE_FLAT):
+        return _reward_finding(text, trends, lambda part: part.gain, reward.gain)
+    return Finding(Level.GOOD, f"{text}.")
+
+
+def _reward_finding(text: str, trends: CurveTrends, amount: Callable[[Trend], float], total: float) -> Finding:
+    """The finding for a reward that is too low, with the part that explains at least half of it, if there is one.
+
+    amount: what a part contributes to `total`, which is negative.
+    """
+    parts = [part for part in trends.reward_parts if amount(part.trend) <= MAIN_PART * total]
+    if not parts:
+        return Finding(Level.WARN, f"{text}.")
+    part = min(parts, key=lambda part: amount(part.trend))
+    text = f"{text}: mostly {part.name} ({amount(part.trend):+z.2f})"
+    # The score's own caption warns, and a budget is kept by raising beta.
+    is_usual = part.name == "the score" or (part.name == "the KL penalty" and "beta" in trends.steered)
+    message = f"{text}; {part.advice}." if part.advice else f"{text}."
+    if_restrained = f"{text}." if part.name == "the KL penalty" else None
+    return Finding(Level.INFO if is_usual else Level.WARN, message, if_restrained=if_restrained)
 
 
 def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return a rule
     gold, score = trends.get("objective/gold"), trends.get("objective/scores")
     if trends.kl_budget is not None and kl.current > trends.kl_budget / KL_BUDGET_TOLERANCE:
-        return _kl_at_budget(kl, trends.kl_budget)
+        return _kl_at_budget(kl, trends.kl_budget, trends)
     rising = kl.is_rising(KL_SLOW)
-    direction = f"and {kl.direction(KL_SLOW)}"
+    text = f"KL {kl.current:.1f} nats a response, {kl.compared(KL_SLOW, f'{kl.gain:+z.1f}')}"
     if kl.current > KL_HEALTHY and rising and gold is not None and gold.change <= GOLD_FLAT:
-        gold_direction = "falls" if gold.is_falling(GOLD_FLAT) else "is flat"
         return Finding(
             Level.ALERT,
-            f"KL {kl.current:.1f} {direction} while gold {gold_direction}: the policy probably exploits the reward "
+            f"{text}, while gold does not rise: the policy probably exploits the reward "
             f"model; {'raise beta or stop' if trends.kl_budget is None else 'stop, or start with a lower kl_budget'}.",
             restrains=True,
         )
     if kl.current > KL_HIGH:
         return Finding(
             Level.ALERT,
-            f"KL {kl.current:.1f} {direction}: far from the base model; "
+            f"{text}: far from the base model; "
             f"{'raise beta or lower lr' if trends.kl_budget is None else 'stop, or start with a lower kl_budget'}.",
             restrains=True,
         )
@@ -388,9 +454,7 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
             restrains=True,
         )
     if kl.current > KL_HEALTHY:
-        return Finding(
-            Level.WARN, f"KL {kl.current:.1f} {direction}: above the usual {KL_HEALTHY:.0f}; read the samples."
-        )
+        return Finding(Level.WARN, f"{text}: above the usual {KL_HEALTHY:.0f}; read the samples.")
     if kl.current < -0.5:
         return Finding(
             Level.WARN,
@@ -401,20 +465,17 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
         text = f"KL {kl.current:.2f}: the policy has hardly moved"
         return Finding(Level.WARN, f"{text}; raise lr or lower beta.", if_restrained=f"{text}.")
     if trends.kl_budget is not None and kl.num_points >= WINDOW and kl.current >= 0:
-        budget_text = f"below the budget of {trends.kl_budget:g}"
-        return Finding(Level.GOOD, f"KL {kl.current:.1f} nats a response {direction}: {budget_text}.")
+        return Finding(Level.GOOD, f"{text}: below the budget of {trends.kl_budget:g}.")
     if kl.current > KL_NEAR:
-        return Finding(
-            Level.INFO, f"KL {kl.current:.1f} nats a response {direction}: no longer near the base; read the samples."
-        )
+        return Finding(Level.INFO, f"{text}: no longer near the base; read the samples.")
     if kl.num_points < WINDOW:
         return Finding(Level.INFO, f"KL {kl.current:.2f} nats a response: too early to say.")
     if kl.current < 0:
         return Finding(Level.GOOD, f"KL {kl.current:.2f}: an estimate, which can be negative when the KL is near 0.")
-    return Finding(Level.GOOD, f"KL {kl.current:.1f} nats a response {direction}: near the base model.")
+    return Finding(Level.GOOD, f"{text}: near the base model.")
 
 
-def _kl_at_budget(kl: Trend, budget: float) -> Finding:
+def _kl_at_budget(kl: Trend, budget: float, trends: CurveTrends) -> Finding:
     """The finding for a KL that has reached or exceeded the budget."""
     if kl.current > KL_BUDGET_FAR * budget:
         text = f"KL {kl.current:.1f}: far beyond the budget of {budget:g}. Look at the best checkpoint, or stop."
@@ -422,9 +483,19 @@ def _kl_at_budget(kl: Trend, budget: float) -> Finding:
     if kl.current > KL_BUDGET_TOLERANCE * budget:
         return Finding(
             Level.WARN,
-            f"KL {kl.current:.1f}: above the budget of {budget:g}; beta rises until the KL is back at the budget.",
+            f"KL {kl.current:.1f}: above the budget of {budget:g}; " + _budget_outlook(trends),
         )
     return Finding(Level.GOOD, f"KL {kl.current:.1f} nats a response: at the budget of {budget:g}.")
+
+
+def _budget_outlook(trends: CurveTrends) -> str:
+    """What happens to a KL above the budget."""
+    if "beta" in trends.steered:
+        return "beta rises until the KL is back at the budget."
+    name, verb = ("beta", "rise: raise") if "beta" in trends.set_by_hand else ("lr", "fall: lower")
+    if name in trends.set_by_hand:
+        return f"{name} was set by hand and does not {verb} it, or make it automatic."
+    return "the score cannot rise further there."
 
 
 def _clip(clip: Trend, trends: CurveTrends) -> Finding:
@@ -439,29 +510,40 @@ def _clip(clip: Trend, trends: CurveTrends) -> Finding:
         )
     if _has_large_updates(trends):
         return Finding(Level.INFO, f"{share}, but another curve shows updates that are too large.")
-    return Finding(
-        Level.GOOD, f"{share}: no update was too large. Check the score to see whether updates are large enough."
-    )
+    if clip.current < CLIP_FEW:
+        return Finding(Level.GOOD, f"{share}: clipping hardly changed the updates.")
+    return Finding(Level.GOOD, f"{share}: these tokens had moved as far as one step may move them.")
 
 
 def _value(value: Trend, trends: CurveTrends) -> Finding:
     explained_variance = trends.get("val/explained_variance")
-    tail = (
-        f" The values explain {100 * max(explained_variance.current, 0):.0f} % of the returns."
-        if explained_variance
-        else ""
-    )
-    if value.num_points >= 2 * WINDOW and value.current > VALUE_GROWTH * max(value.previous, 1e-3):
-        return Finding(Level.WARN, f"Value loss {value.current:.3g}, doubled: the values cannot follow.{tail}")
+    tail = "" if explained_variance is None else f" {_explained_text(explained_variance.current, trends)}"
     if value.num_points < WINDOW:
         return Finding(Level.INFO, f"Value loss {value.current:.3g}: too early to say.")
-    direction = value.direction(VALUE_STEADY * abs(value.previous))
+    gain = f"{100 * value.gain / value.initial:+z.0f} %" if value.initial > 0 else f"{value.gain:+z.3g}"
+    text = f"Value loss {value.current:.3g}, {value.compared(VALUE_STEADY * abs(value.previous), gain)}"
+    if value.num_points >= 2 * WINDOW and value.current > VALUE_GROWTH * max(value.previous, 1e-3):
+        return Finding(Level.WARN, f"{text}: more than doubled in {WINDOW} steps.{tail}")
     explains_little = (
         explained_variance is not None
         and value.num_points >= PATIENCE_STEPS
         and explained_variance.current < MIN_EXPLAINED_VARIANCE
     )
-    return Finding(Level.INFO if explains_little else Level.GOOD, f"Value loss {value.current:.3g}, {direction}.{tail}")
+    return Finding(Level.INFO if explains_little else Level.GOOD, f"{text}.{tail}")
+
+
+def _explained_text(share: float, trends: CurveTrends) -> str:
+    """What the explained variance says, as a sentence; below 0 with what is known about the reason."""
+    if share >= 0:
+        return f"The values explain {100 * share:.0f} % of the variance of the returns."
+    text = (
+        f"Explained variance {share:z.2f}, worse than a constant: the errors of the values vary {1 - share:.1f} times as much "
+        "as the returns"
+    )
+    clipped = trends.get("objective/score_clipfrac")
+    if clipped is not None and clipped.current > 0.5:
+        text += f"; score_clip cuts {100 * clipped.current:.0f} % of the scores, so the returns hardly differ"
+    return f"{text}."
 
 
 def _entropy(entropy: Trend, trends: CurveTrends) -> Finding:
@@ -485,17 +567,19 @@ def _length(length: Trend, trends: CurveTrends) -> Finding:
     drift = length.current / length.initial - 1 if length.initial > 0 else 0.0
     if length.num_points < WINDOW:
         return Finding(Level.INFO, f"{length.current:.0f} tokens: too early to say.")
-    prefix = f"{length.current:.0f} tokens, {100 * drift:+z.0f} % since the start"
-    if abs(drift) > LENGTH_ALERT:
-        return Finding(Level.ALERT, f"{prefix}: length itself is probably rewarded.")
+    prefix = f"{length.current:.0f} tokens, {length.compared(LENGTH_STEADY, f'{100 * drift:+z.0f} %')}"
     if abs(drift) > LENGTH_DRIFT:
-        return Finding(Level.WARN, f"{prefix}: check whether length itself raises the score.")
+        score = trends.get("objective/scores")
+        has_risen = score is not None and score.gain > score.effective_threshold(SCORE_FLAT)
+        advice = "the score rose too: check whether length itself is rewarded" if has_risen else "read the samples"
+        return Finding(Level.ALERT if abs(drift) > LENGTH_ALERT else Level.WARN, f"{prefix}: {advice}.")
     return Finding(Level.GOOD, f"{prefix}.")
 
 
 def _gold(gold: Trend, trends: CurveTrends) -> Finding:
     if gold.num_points < WINDOW:
         return Finding(Level.INFO, f"The judge gives {gold.current:z.2f}: too early to say.")
+    text = f"Gold {gold.current:z.2f}, {gold.compared(GOLD_FLAT, f'{gold.gain:+z.2f}')}"
     if _is_over_optimized(trends):
         return Finding(
             Level.ALERT,
@@ -504,16 +588,15 @@ def _gold(gold: Trend, trends: CurveTrends) -> Finding:
             restrains=True,
         )
     if gold.best - gold.current > GOLD_NOISE_FACTOR * gold.effective_threshold(GOLD_FALL / GOLD_NOISE_FACTOR):
-        return Finding(Level.WARN, f"Gold {gold.current:z.2f}, below its best {gold.best:z.2f}.")
+        return Finding(Level.WARN, f"{text}: below its best, {gold.best:z.2f}.")
     if gold.gain > gold.effective_threshold(GOLD_FLAT):
         if gold.best - gold.current > GOLD_FALL:
             return Finding(
                 Level.INFO,
-                f"Gold {gold.current:z.2f}, {gold.gain:+z.2f} since the start, but {gold.best:z.2f} at its highest: "
-                "it may have started to fall.",
+                f"{text}, but {gold.best:z.2f} at its highest: it may have started to fall.",
             )
-        return Finding(Level.GOOD, f"Gold {gold.current:z.2f}, {gold.gain:+z.2f} since the start: the judge agrees.")
-    return Finding(Level.INFO, f"Gold {gold.current:z.2f}: no clear gain yet.")
+        return Finding(Level.GOOD, f"{text}: the judge agrees.")
+    return Finding(Level.INFO, f"{text}: no clear gain yet.")
 
 
 def _margin(margin: Trend, trends: CurveTrends) -> Finding:
@@ -523,9 +606,8 @@ def _margin(margin: Trend, trends: CurveTrends) -> Finding:
     if margin.current <= 0:
         text += ": the policy does not prefer the chosen texts; label more pairs"
         return Finding(Level.WARN, f"{text}, or raise lr.", if_restrained=f"{text}.")
-    return Finding(
-        Level.GOOD, f"{text} and {margin.direction(LOSS_STEADY)}: chosen texts became more likely than rejected ones."
-    )
+    comparison = margin.compared(LOSS_STEADY, f"{margin.gain:+z.2f}")
+    return Finding(Level.GOOD, f"{text}, {comparison}: chosen texts became more likely than rejected ones.")
 
 
 def _accuracy(accuracy: Trend, trends: CurveTrends) -> Finding:
@@ -545,11 +627,10 @@ def _offline_loss(loss: Trend, trends: CurveTrends) -> Finding:
     threshold = LOSS_STEADY * abs(loss.previous)
     if loss.num_points < WINDOW:
         return Finding(Level.INFO, f"Loss {loss.current:.3f}: too early to say.")
+    text = f"Loss {loss.current:.3f}, {loss.compared(threshold, f'{loss.gain:+z.3f}')}"
     if loss.is_rising(threshold):
-        return Finding(
-            Level.WARN, f"Loss {loss.current:.3f}, rising: {trends.to_move_less('lower lr')}.", restrains=True
-        )
-    return Finding(Level.GOOD, f"Loss {loss.current:.3f}, {loss.direction(threshold)}.")
+        return Finding(Level.WARN, f"{text}: {trends.to_move_less('lower lr')}.", restrains=True)
+    return Finding(Level.GOOD, f"{text}.")
 
 
 def _ratio(ratio: Trend, trends: CurveTrends) -> Finding:
@@ -566,7 +647,7 @@ def _ratio(ratio: Trend, trends: CurveTrends) -> Finding:
 def _stop_rate(stops: Trend, trends: CurveTrends) -> Finding:
     share = f"{100 * stops.current:.0f} % of responses end by themselves"
     if stops.current < 0.7:
-        return Finding(Level.ALERT, f"{share}: most responses are cut off at the maximum length.")
+        return Finding(Level.ALERT, f"{share}: the others are cut off at the maximum length.")
     return Finding(Level.WARN if stops.current < 0.9 else Level.GOOD, f"{share}.")
 
 

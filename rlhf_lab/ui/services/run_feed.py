@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 from rlhf_lab.common.curves import Point, downsample
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, OFFLINE_ALGORITHMS, EngineState, JobStatus, RunStatus
 from rlhf_lab.common.records import EngineStatus, Job, Run
+from rlhf_lab.config.policy import PolicyConfig, adapted_settings
 from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.engine_process import engine_state
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
@@ -36,8 +37,9 @@ CHART_METRICS = tuple(curve.metric for curve in CURVES)
 #: The metric with the value in use of each live setting; a KL budget or a schedule changes it during a run.
 VALUES_IN_USE = {"beta": "objective/kl_coef", "lr": "lr"}
 FEED_METRICS = (
-    *CHART_METRICS, *VALUES_IN_USE.values(), "objective/score_clipfrac", "val/first_ratio_deviation", "val/explained_variance",
-    "eval/best_step", "eval/scores", "eval/kl", "epoch",
+    *CHART_METRICS, *VALUES_IN_USE.values(), "objective/score_clipfrac", "objective/non_score_reward",
+    "val/stop_token_rate", "val/first_ratio_deviation", "val/explained_variance", "eval/best_step", "eval/scores", "eval/kl",
+    "epoch",
 )  # fmt: skip
 
 
@@ -71,7 +73,7 @@ class LiveState(TypedDict):
 
 class StaticState(TypedDict):
     """The part of a reply that rarely changes. runs: (id, name, status); reward_models: (id, label); reward_terms: (metric,
-    weight)."""
+    weight). adapted_settings: the live settings that the run itself changes while nobody sets them."""
 
     label_source: str
     runs: list[tuple[int, str, RunStatus]]
@@ -79,6 +81,7 @@ class StaticState(TypedDict):
     reward_terms: list[tuple[str, float]]
     other_metrics: list[str]
     live_settings: list[str]
+    adapted_settings: tuple[str, ...]
     has_rollouts: bool
     reward_models: list[tuple[int, str]]
 
@@ -264,6 +267,7 @@ class RunFeed:
             "reward_terms": reward_terms,
             "other_metrics": [name for name in metric_names(db, run.id) if name not in drawn],
             "live_settings": run_summary.live_settings(run),
+            "adapted_settings": adapted_settings(run.config),
             "has_rollouts": run.config.get("algorithm") not in OFFLINE_ALGORITHMS,
             "reward_models": [(row.id, run_summary.reward_model_label(row)) for row in models],
         }
@@ -275,16 +279,20 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
     activity_text = status.activity_text(has_base_samples=bool(cache.steps_with_samples))
     has_stopped = view.run.status not in (RunStatus.QUEUED, RunStatus.RUNNING)
     best_text = run_summary.best_checkpoint_text(view.run, cache.curves) if has_stopped else ""
+    in_use = {name: cache.curves[metric][-1][1] for name, metric in VALUES_IN_USE.items() if cache.curves[metric]}
+    state = run_summary.current_state(view, in_use)
     diagnoses = diagnose(
         curves,
-        run_summary.applied_changes(view),
+        run_summary.applied_changes(view, {name: cache.curves[metric] for name, metric in VALUES_IN_USE.items()}),
         view.run.config.get("kl_budget"),
         view.run.config.get("algorithm", "ppo"),
         has_reward_model=view.run.reward_model_id is not None,
+        missing_eos_penalty=view.run.config.get("missing_eos_penalty", PolicyConfig.missing_eos_penalty),
+        set_by_hand=state["set_by_hand"],
     )
     return {
-        "run": run_summary.current_state(view),
-        "in_use": {name: cache.curves[metric][-1][1] for name, metric in VALUES_IN_USE.items() if cache.curves[metric]},
+        "run": state,
+        "in_use": in_use,
         "verdicts": {
             name: {"level": level, "message": run_summary.with_scope_note(name, message, view.events)}
             for name, (level, message) in diagnoses.items()

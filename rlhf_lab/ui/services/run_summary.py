@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import Point
-from rlhf_lab.common.enums import LABEL_ALGORITHMS, OFFLINE_ALGORITHMS, EngineState, EventKind, RunStatus, Source
+from rlhf_lab.common.enums import LABEL_ALGORITHMS, EngineState, EventKind, RunStatus, Source
 from rlhf_lab.common.records import Job, LabelSnapshot, Run, RunEvent
 from rlhf_lab.config.base import fields_of
-from rlhf_lab.config.policy import KL_BUDGET_TOLERANCE, LIVE_SETTINGS, PolicyConfig
+from rlhf_lab.config.policy import AUTOMATIC, KL_BUDGET_TOLERANCE, LIVE_SETTINGS, PolicyConfig, adapted_settings
 from rlhf_lab.jobs import run_control
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
@@ -90,17 +90,34 @@ def live_settings(run: Run) -> list[str]:
     return [name for name in LIVE_SETTINGS if settings[name].applies_to(str(run.config.get("algorithm", "ppo")))]
 
 
-def current_state(view: RunView) -> dict[str, Any]:
-    """The state that changes from step to step. Live settings have the value last requested, even if it is not in force yet."""
-    run = view.run
-    values: dict[str, Any] = {name: run.config[name] for name in LIVE_SETTINGS}
+def current_state(view: RunView, in_use: Mapping[str, float]) -> dict[str, Any]:
+    """The state that changes from step to step. Live settings have the number last set, even if it is not in force yet, or that
+    of the config. set_by_hand: the adapted settings that were set to a number and not handed back since.
+
+    in_use: the value of each live setting at the newest step.
+    """
+    run, requested = view.run, dict[str, RunEvent]()
     for event in view.events:
         if event.kind is EventKind.SET:
-            values[str(event.payload["name"])] = event.payload["value"]
+            requested[str(event.payload["name"])] = event
+    numbers = {name: event.payload["value"] for name, event in requested.items() if event.payload["value"] != AUTOMATIC}
+    by_hand = [
+        name
+        for name, value in numbers.items()
+        # Runs of version 0.2.0 went on adapting a value that had been set.
+        if name in adapted_settings(run.config)
+        and (not _is_in_force(requested[name], run.step) or math.isclose(in_use.get(name, value), value, rel_tol=1e-4))
+    ]
     return {
         "id": run.id, "status": run.status, "step": run.step, "total_steps": run.total_steps,
-        "reward_model": current_reward_model_id(view), **values,
+        "reward_model": current_reward_model_id(view), "set_by_hand": by_hand,
+        **{name: numbers.get(name, run.config[name]) for name in LIVE_SETTINGS},
     }  # fmt: skip
+
+
+def _is_in_force(event: RunEvent, step: int) -> bool:
+    """Whether a change was in force at the newest step."""
+    return event.applied_step is not None and event.applied_step < step
 
 
 def current_reward_model_id(view: RunView) -> int | None:
@@ -151,7 +168,7 @@ def encode_points(points: Iterable[Point]) -> list[JsonPoint]:
 
 def change_markers(view: RunView, *, only_settings: bool = False) -> list[ChangeMarker]:
     """The changes by people that are marked on the curves. only_settings: without pauses, stops and notes."""
-    run, adapted = view.run, _adapted_settings(view.run)
+    run, adapted = view.run, adapted_settings(view.run.config)
     current: dict[str, Any] = {name: run.config.get(name) for name in LIVE_SETTINGS} | {"reward": run.reward_model_id}
     markers: list[ChangeMarker] = []
     for index, event in enumerate(view.events):
@@ -161,7 +178,7 @@ def change_markers(view: RunView, *, only_settings: bool = False) -> list[Change
         if event.kind is EventKind.SET:
             name, value = str(event.payload["name"]), event.payload["value"]
             if name in adapted:
-                text = f"{name} set to {value:g}"
+                text = f"{name} automatic again" if value == AUTOMATIC else f"{name} set to {value:g}"
             elif value != current[name]:
                 text, current[name] = f"{name} {current[name]:g} → {value:g}", value
         elif event.kind is EventKind.SWITCH_REWARD:
@@ -178,28 +195,27 @@ def change_markers(view: RunView, *, only_settings: bool = False) -> list[Change
     return markers
 
 
-def applied_changes(view: RunView) -> list[SettingChange]:
-    """How beta and lr changed from step to step; several changes before the same step count as one."""
-    adapted = _adapted_settings(view.run)
-    current: dict[str, float | None] = {
-        name: None if name in adapted else view.run.config[name] for name in LIVE_SETTINGS
-    }
-    changes: dict[tuple[int, str], SettingChange] = {}
-    for event in view.events:
-        if event.kind is EventKind.SET and event.applied_step is not None:
-            name, value, step = str(event.payload["name"]), event.payload["value"], event.applied_step
-            earlier = changes.get((step, name))
-            changes[step, name] = SettingChange(step, name, earlier.old if earlier else current[name], value)
-            if name not in adapted:
-                current[name] = value
-    return [change for change in changes.values() if change.new != change.old]
+def applied_changes(view: RunView, values: Mapping[str, Sequence[Point]]) -> list[SettingChange]:
+    """How people changed beta and lr from step to step; several changes before the same step count as one.
 
-
-def _adapted_settings(run: Run) -> tuple[str, ...]:
-    """The live settings that a run adapts by itself, so that their value before a change by a person is not its config's."""
-    has_budget, is_offline = run.config.get("kl_budget") is not None, run.config.get("algorithm") in OFFLINE_ALGORITHMS
-    adapts_beta = not is_offline and (has_budget or run.config.get("kl_controller") == "adaptive")
-    return ("beta",) * adapts_beta + ("lr",) * has_budget
+    values: the curve of each live setting. An adapted setting had its value of the step before the change; if it is handed back,
+    its new value is that of the step after it.
+    """
+    adapted = adapted_settings(view.run.config)
+    current = {name: float(view.run.config[name]) for name in LIVE_SETTINGS}
+    changes = []
+    for index, event in enumerate(view.events):
+        step = event.applied_step
+        if event.kind is not EventKind.SET or step is None or _is_superseded(event, view.events[index + 1 :]):
+            continue
+        name, new = str(event.payload["name"]), event.payload["value"]
+        used = dict(values.get(name, ()))
+        old = used.get(step) if name in adapted else current[name]
+        new = used.get(step + 1) if new == AUTOMATIC else new
+        if new is not None and new != old:
+            changes.append(SettingChange(step, name, old, new))
+            current[name] = new
+    return changes
 
 
 def pending_changes(view: RunView) -> list[str]:
@@ -210,7 +226,8 @@ def pending_changes(view: RunView) -> list[str]:
         if event.applied_step is not None or _is_superseded(event, view.events[index + 1 :]):
             continue
         if event.kind is EventKind.SET:
-            pending.append(f"{event.payload['name']} = {event.payload['value']:g} {when}")
+            name, value = event.payload["name"], event.payload["value"]
+            pending.append(f"{name} {AUTOMATIC} {when}" if value == AUTOMATIC else f"{name} = {value:g} {when}")
         elif event.kind is EventKind.SWITCH_REWARD:
             pending.append(f"reward model {event.payload['reward_model_id']} {when}")
         elif event.kind in (EventKind.PAUSE, EventKind.RESUME, EventKind.STOP):
@@ -240,11 +257,15 @@ def last_rescale(metric: str, run_events: Sequence[RunEvent]) -> ScaleChange | N
     changes = [reward_switch] if reward_switch else []
     if metric in BETA_SCALED_METRICS:
         changes += [
-            ScaleChange(event.applied_step, f"beta was set to {event.payload['value']:g}")
+            ScaleChange(event.applied_step, _beta_change_text(event.payload["value"]))
             for event in run_events
             if event.kind is EventKind.SET and event.payload["name"] == "beta" and event.applied_step
         ]
     return max(reversed(changes), key=lambda change: change.step, default=None)
+
+
+def _beta_change_text(value: float | str) -> str:
+    return f"beta became {AUTOMATIC} again" if isinstance(value, str) else f"beta was set to {value:g}"
 
 
 def since_last_rescale(curves: Mapping[str, list[Point]], run_events: Sequence[RunEvent]) -> dict[str, list[Point]]:
