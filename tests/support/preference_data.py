@@ -57,3 +57,12 @@ def contradicting():
         (chosen, chosen_ids), (rejected, rejected_ids) = pair if c.group % 2 == 0 else pair[::-1]
         contradictory.append(Comparison("the cat", chosen, rejected, chosen_ids, rejected_ids, group=c.group % 2))
     return contradictory
+
+
+def flat(value):
+    """The numbers of a report, or of a field of it, as a flat list."""
+    if isinstance(value, dict):
+        return [number for key in sorted(value) for number in flat(value[key])]
+    if isinstance(value, list):
+        return [number for item in value for number in flat(item)]
+    return [] if value is None else [value]

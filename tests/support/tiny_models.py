@@ -195,7 +195,8 @@ def same(a, b):
 
 def layer_backends():
     """How this machine can multiply bfloat16 in C: "tiles", "vectors"."""
-    compiles = bool(compile.find_compiler()) and compile._openmp() is not None and compile._vector_flags() is not None
+    is_usable = compile._vector_flags() == compile.VECTOR_FLAGS["AVX512"] and compile._openmp() is not None
+    compiles = bool(compile.find_compiler()) and is_usable
     capabilities = torch.cpu.get_capabilities() if compiles else {}
     names = {
         "tiles": capabilities.get("amx_bf16") and compile._request_amx_permission(),

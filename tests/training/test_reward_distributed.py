@@ -2,6 +2,7 @@
 
 import pytest
 from support import tiny_models
+from support.preference_data import flat
 from support.subprocesses import launch, run_here
 
 #: A last batch of one pair, which one process has nothing of; folds, ties, held-out pairs by the pass; an ensemble whose members
@@ -87,12 +88,3 @@ def test_insufficient_labels_are_refused_by_all_processes(both):
     assert all(first == second for first, second in together)
     for words, (message, _) in zip(("no labels yet", "one decided label", "3 labels are ties"), together, strict=True):
         assert words in message
-
-
-def flat(value):
-    """The numbers of a field of the report as a flat list."""
-    if isinstance(value, dict):
-        return [number for key in sorted(value) for number in flat(value[key])]
-    if isinstance(value, list):
-        return [number for item in value for number in flat(item)]
-    return [] if value is None else [value]

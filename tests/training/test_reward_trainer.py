@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from support import tiny_models
-from support.preference_data import QUICK, comparisons, contradicting, raw_gap, reference_of, train
+from support.preference_data import QUICK, comparisons, contradicting, flat, raw_gap, reference_of, train
 
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import ConfigError, LabelError, NotFiniteError
@@ -93,7 +93,10 @@ def test_labels_with_equal_tokens_are_left_out_and_counted(llama_folder, changes
     without = train(llama_folder, labels, **changes)[1]
     mixed = train(llama_folder, [*labels, blind, blind_tie], **changes)[1]
     assert (mixed.indistinguishable, without.indistinguishable) == (2, 0)
-    assert dataclasses.replace(mixed, indistinguishable=0, agreement=without.agreement) == without
+    same = dataclasses.replace(mixed, indistinguishable=0, agreement=without.agreement)
+    expected = dataclasses.asdict(without)
+    # Other batches round differently, and the report rounds scores to four decimals.
+    assert flat(dataclasses.asdict(same)) == pytest.approx(flat(expected), abs=2e-4)
 
 
 def test_disagreements_keep_their_label_when_others_are_left_out(llama_folder):
