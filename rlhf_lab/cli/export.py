@@ -167,9 +167,12 @@ def _export_labels(args: argparse.Namespace, db: Database, _home: Path, out: Pat
         raise ConfigError(
             f"--out must be a folder; the name of the file is chosen by the export: --out {args.out.parent}"
         )
-    project_id, options = pick_project(db, args.project).id, _label_options(args)
+    project, options = pick_project(db, args.project), _label_options(args)
     with _label_progress(args) as on_progress:
-        return [export_labels(db, project_id, out, options, force=args.force, on_progress=on_progress)]
+        paths = [export_labels(db, project.id, out, options, force=args.force, on_progress=on_progress)]
+    if project.system_prompt and not options.holds_system_prompt:
+        print("These columns do not hold the project's system prompt: use --messages.", file=sys.stderr)
+    return paths
 
 
 def _export_dataset(args: argparse.Namespace, db: Database, _home: Path, out: Path) -> list[Path]:

@@ -74,6 +74,11 @@ class LabelExportOptions:
         """TRL's columns cannot represent a tie."""
         return self.ties == "drop" or self.layout != "votes"
 
+    @property
+    def holds_system_prompt(self) -> bool:
+        """TRL's columns hold one as a message only."""
+        return self.messages or self.layout == "votes"
+
     def to_dict(self) -> dict[str, object]:
         """For the provenance file. annotators: only their number if names are left out."""
         return {
@@ -240,7 +245,7 @@ def _text_columns(
             text = plain_prompt(prompt)
             return {"chosen": text + chosen, "rejected": text + rejected}
         columns = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
-        if system_prompt and options.layout == "votes":
+        if system_prompt and options.holds_system_prompt:
             has_own = chat_of_prompt(prompt)[0]["role"] == "system"
             columns["system"] = "" if has_own else system_prompt
         return columns

@@ -27,12 +27,17 @@ A LoRA adapter in PEFT's format, trained with {algorithm} by RLHF Lab {_reward_t
 {_reward_rows(row)}
 ```python
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 BASE = {base!r}  # a folder or a Hub id
 FOLDER = "."  # where this zip was unpacked
 tokenizer = AutoTokenizer.from_pretrained(BASE)
 model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE, dtype="float32"), FOLDER)
+ends = model.generation_config.eos_token_id
+ends = {{tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}} - {{None}}
+model.generation_config = GenerationConfig(  # samples as the run did, without the base's penalties and filters
+    do_sample=True, temperature={run.config.get("temperature", 1.0)}, top_k=0, eos_token_id=sorted(ends), pad_token_id=min(ends)
+)
 ```
 
 The adapter fits the base named above and no other. It was sampled at temperature {run.config.get("temperature", 1.0)} while

@@ -145,6 +145,28 @@ def test_the_code_in_the_policy_readme_loads_the_policy(db, home, trained, out, 
     assert torch.allclose(rows[len(PROMPT) - 1 : -1], trained.logits[4], atol=1e-5)
 
 
+def test_the_code_in_the_policy_readme_samples_as_the_run_did(db, home, out, tmp_path):
+    """At its temperature, 0.7, from all tokens, and to any of the end tokens; whatever the base's own settings are."""
+    base = tiny_models.save_llama(tmp_path / "base")
+    tiny_models.set_generation_config(
+        base, repetition_penalty=1.5, top_k=3, min_p=0.3, temperature=0.1, eos_token_id=[tiny_models.STOP]
+    )
+    trained = Trained(db, home, base)
+    unpack(export_adapter(db, home, trained.run.id, out), tmp_path / "new")
+    model = run_readme(trained, tmp_path / "new")["model"]
+    assert (
+        set(model.generation_config.eos_token_id)
+        == set(trained.backbone.eos_ids)
+        == {tiny_models.EOS, tiny_models.STOP}
+    )
+    made = model.generate(
+        input_ids=torch.tensor([PROMPT]), max_new_tokens=6, return_dict_in_generate=True, output_scores=True,
+        output_logits=True,
+    )  # fmt: skip
+    for scores, raw in zip(made.scores, made.logits, strict=True):
+        torch.testing.assert_close(scores, raw / 0.7)
+
+
 def run_readme(trained, folder):
     return run_code(trained.model, folder)
 

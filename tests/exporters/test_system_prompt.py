@@ -5,6 +5,7 @@ import json
 import pytest
 from support.exported_rows import label_rows
 
+from rlhf_lab.cli.main import main
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import ChatSettings, NewCompletion, Vote
 from rlhf_lab.exporters.dataset_folder import export_dataset
@@ -82,6 +83,13 @@ def test_card_and_provenance_name_it(db, tmp_path, options, place):
     assert r'the system prompt "=Answer | like a “pirate”.\n\nHuman: no" before each prompt' in card
     assert place in card
     assert 'Arguments of the chat template: {"enable_thinking": false}.' in card
+
+
+@pytest.mark.parametrize(("words", "is_lost"), [(["--layout", "explicit"], True), (["--messages"], False), ([], False)])
+def test_the_command_says_where_it_is_lost(db, home, tmp_path, capsys, words, is_lost):
+    make_project(db)
+    assert main(["export", "labels", "--home", str(home), "--out", str(tmp_path / "out"), *words]) == 0
+    assert ("do not hold the project's system prompt: use --messages" in capsys.readouterr().err) is is_lost
 
 
 FORMS = [{"format": "csv"}, {"format": "parquet"}, {"messages": True}, {"messages": True, "format": "csv"}]

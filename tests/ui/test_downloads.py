@@ -84,6 +84,18 @@ def test_labels_can_be_exported_without_names(ctx, downloads):
     assert '"Ann"' not in create_file(downloads, ALL_LABELS, names=False).read_text(encoding="utf-8")
 
 
+def test_the_page_gets_the_warnings_of_an_export(ctx, downloads, monkeypatch):
+    def export(db, home, run_id, out_dir, *, on_note):
+        (out_dir / "model").mkdir(parents=True)
+        (out_dir / "model" / "README.md").write_text("card")
+        on_note("Rounding changed it.")
+        return out_dir / "model"
+
+    monkeypatch.setattr("rlhf_lab.ui.services.downloads.export_model", export)
+    assert create(downloads, {"kind": "model", "run": a_run(ctx).id})["note"] == "Rounding changed it."
+    assert create(downloads, {"kind": "run", "run": a_run(ctx).id})["note"] == ""
+
+
 def test_a_run_is_exported_as_a_zip_of_all_its_files(ctx, downloads):
     run = a_run(ctx)
     step(ctx, run, 1, score=0.5)
