@@ -35,8 +35,9 @@ def run_tournament(
     """Let the judge answer up to MAX_ANSWERS pairs, which are chosen in the same way as for people.
 
     Returns:
-        A dict with the keys "prompts" and "answers" (counts), "contestants" (best first, each with the fields of `Standing`),
-        "models" (the contestants in the order of the matrix) and "wins" ([i][j] how often i was preferred to j; ties count half).
+        A dict with the keys "prompts" and "answers" (counts), "contestants" (best first, each with the fields of `Standing`; None
+        for a score that the answers do not determine and an end that they do not limit), "models" (the contestants in the order
+        of the matrix) and "wins" ([i][j] how often i was preferred to j; ties count half).
     """
     run = get_run(model_cache.db, run_id)
     steps = [step for step in checkpoint_steps(run_folder(model_cache.home, run_id)) if step > 0]
@@ -79,6 +80,20 @@ def spread(steps: Sequence[int], count: int) -> list[int]:
     return [steps[round((i + 1) * len(steps) / count) - 1] for i in range(count)]
 
 
+def score_text(row: dict[str, Any]) -> str:
+    """ "+1.00 (+0.10 to +1.90)", "above +0.10", "below −0.10"; the page shows the same (assets/ui/screens/tournament.js)."""
+    score, low, high = row["score"], row["low"], row["high"]
+    if score is None:
+        return "not compared with the base"
+    if low is None and high is None:
+        return "too few answers for a score"
+    if high is None:
+        return f"above {low:+.2f}"
+    if low is None:
+        return f"below {high:+.2f}"
+    return f"{score:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
 def format_tournament(result: dict[str, Any]) -> list[str]:
     """The ranking and win rates as lines of text."""
     rows, names = result["contestants"], {row["contestant"]: row["name"] for row in result["contestants"]}
@@ -87,7 +102,7 @@ def format_tournament(result: dict[str, Any]) -> list[str]:
         f"tournament: {pluralize(result['answers'], 'answer')} to pairs of {pluralize(result['prompts'], 'prompt')}; "
         "score: log-odds of being preferred to the base, with its 95 % interval",
         *(
-            f"  {rank}. {row['name']:{width}} {row['score']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f}), "
+            f"  {'–' if row['score'] is None else rank}. {row['name']:{width}} {score_text(row)}, "
             f"KL {row['kl']:.2f}, reward {row['reward']:+.2f}, gold {row['gold']:+.2f}"
             for rank, row in enumerate(rows, 1)
         ),

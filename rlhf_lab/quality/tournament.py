@@ -1,8 +1,10 @@
 """Tournaments: the choice of the next pair for a person, and the ranking from all answers."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import PairKey, TournamentAnswer
 from rlhf_lab.common.seeding import derive_seed
-from rlhf_lab.quality.bradley_terry import BradleyTerryFit, Matrix, fit_bradley_terry, score_intervals
+from rlhf_lab.quality.bradley_terry import BradleyTerryFit, Matrix, are_compared, fit_bradley_terry, score_intervals
 
 WIN_SHARE = {Choice.FIRST: 1.0, Choice.SECOND: 0.0, Choice.TIE: 0.5, Choice.BOTH_BAD: 0.5}
 BASE = "base"
@@ -40,15 +42,16 @@ class Contestant:
 class Standing:
     """The place of a contestant in the ranking. contestant: its index. answers: number of answers about it.
 
-    score: of the Bradley-Terry model, log-odds relative to the first contestant; low, high: its 95 % interval, for other
-    prompts.
+    score: of the Bradley-Terry model, log-odds relative to the first contestant, the base model where it takes part; None for a
+    contestant that no answers connect to the first one, directly or over others: it is not compared. low, high: the 95 %
+    interval, for other prompts; None for an end that the answers do not limit, such as the upper one without a defeat.
     """
 
     contestant: int
     name: str
-    score: float
-    low: float
-    high: float
+    score: float | None
+    low: float | None
+    high: float | None
     answers: int
     kl: float
     reward: float | None
@@ -74,22 +77,31 @@ def win_matrix(count: int, answers: Sequence[TournamentAnswer]) -> Matrix:
 def rank_contestants(
     contestants: Sequence[Contestant], answers: Sequence[TournamentAnswer], gold: Sequence[Sequence[float]] = ()
 ) -> list[Standing]:
-    """The ranking, best score first. gold: a judge's score of each text, by contestant."""
-    answers_by_prompt = defaultdict(list)
-    for answer in answers:
-        if answer.choice in WIN_SHARE:
-            answers_by_prompt[answer.position].append(answer)
+    """The ranking, best score first, then those that are not compared. gold: a judge's score of each text, by contestant."""
     wins = win_matrix(len(contestants), answers)
-    fit, counts = fit_bradley_terry(wins), (wins + wins.T).sum(1)
-    intervals = score_intervals(fit, [win_matrix(len(contestants), group) for group in answers_by_prompt.values()])
+    counts, scores = (wins + wins.T).sum(1), _scores(len(contestants), tuple(answers))
     standings = [
         Standing(
-            i, contestant.name, float(fit.scores[i]), *intervals[i], round(float(counts[i])), fmean(contestant.kl),
+            i, contestant.name, *scores[i], round(float(counts[i])), fmean(contestant.kl),
             None if contestant.rewards is None else fmean(contestant.rewards), fmean(gold[i]) if gold else None,
         )
         for i, contestant in enumerate(contestants)
     ]  # fmt: skip
-    return sorted(standings, key=lambda standing: -standing.score)
+    return sorted(standings, key=lambda standing: math.inf if standing.score is None else -standing.score)
+
+
+@lru_cache(maxsize=16)  # every page that shows the ranking asks for it after every poll
+def _scores(count: int, answers: tuple[TournamentAnswer, ...]) -> list[tuple[float | None, float | None, float | None]]:
+    """(score, low, high) of each contestant; see `Standing`."""
+    answers_by_prompt = defaultdict(list)
+    for answer in answers:
+        if answer.choice in WIN_SHARE:
+            answers_by_prompt[answer.position].append(answer)
+    wins = win_matrix(count, answers)
+    fit = fit_bradley_terry(wins)
+    intervals = score_intervals(fit, [win_matrix(count, group) for group in answers_by_prompt.values()])
+    rows = zip(fit.scores.tolist(), intervals, are_compared(wins), strict=True)
+    return [(score, *interval) if is_compared else (None, None, None) for score, interval, is_compared in rows]
 
 
 def choose_pair(

@@ -40,6 +40,14 @@ def test_ranking_and_matrix_as_text():
         ],
     }  # fmt: skip
     lines = format_tournament(result)
+    for numbers, expected in (
+        ((2.5, 0.4, None), "1. run 1, step 5 above +0.40, KL"), ((-2.5, None, -0.4), "1. run 1, step 5 below -0.40, KL"),
+        ((1.0, None, None), "1. run 1, step 5 too few answers for a score, KL"),
+        ((None, None, None), "–. run 1, step 5 not compared with the base, KL"),
+    ):  # fmt: skip
+        unlimited = dict(zip(("score", "low", "high"), numbers, strict=True))
+        rows = [result["contestants"][0] | unlimited, result["contestants"][1]]
+        assert expected in format_tournament(result | {"contestants": rows})[1]
     assert lines[1] == "  1. run 1, step 5 +1.00 (+0.10 to +1.90), KL 0.50, reward +1.00, gold +2.00"
     assert lines[-3:] == [
         "  preferred, row over column: 1 base model, 2 run 1, step 5",

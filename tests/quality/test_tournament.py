@@ -29,14 +29,30 @@ def test_ties_count_half_and_skips_nothing():
 
 
 def test_ranking_with_what_stands_beside_it():
+    """One of eight answers prefers the base to the first model; the only answer about the second one is to one prompt."""
     answers = [answer((i, 0, 2), Choice.SECOND) for i in range(4)] + [answer((0, 0, 1), Choice.SECOND)]
+    answers += [answer((i, 0, 2), Choice.SECOND, "bob") for i in range(3)] + [answer((3, 0, 2), Choice.FIRST, "bob")]
     first, second, last = rank_contestants(contestants(), answers, [[1.0] * 4, [2.0] * 4, [3.0] * 4])
     assert (first.name, second.name, last.name) == ("run 1, step 40", "base, best of 4", "base model")
-    assert (first.answers, second.answers, last.answers) == (4, 1, 5)
+    assert (first.answers, second.answers, last.answers) == (8, 1, 9)
     assert (first.kl, first.reward, first.gold) == (1.0, 2.0, 3.0)
     assert (last.score, last.low, last.high) == (0, 0, 0)
     assert first.low < first.score < first.high
+    assert (second.low, second.high) == (None, None)
     assert rank_contestants(contestants(), [])[0].gold is None
+
+
+def test_models_that_no_answers_connect_to_the_base_are_not_compared():
+    """Base and the first model, and two models of another island; the last one has no answer."""
+    models = [*MODELS, "run/1/80", "run/1/90"]
+    answers = [answer((i, 0, 1), Choice.SECOND) for i in range(4)] + [answer((i, 2, 3), Choice.FIRST) for i in range(4)]
+    standings = rank_contestants(contestants(4, models), answers)
+    assert [standing.contestant for standing in standings] == [1, 0, 2, 3, 4]
+    assert [standing.score is None for standing in standings] == [False, False, True, True, True]
+    assert [(standing.low, standing.high) for standing in standings[2:]] == [(None, None)] * 3
+    assert (standings[0].low is None, standings[0].high) == (False, None)
+    joined = rank_contestants(contestants(4, models), [*answers, answer((0, 1, 2), Choice.TIE)])
+    assert [standing.score is None for standing in joined] == [False] * 4 + [True]
 
 
 def test_answers_to_one_prompt_count_once():
@@ -45,9 +61,10 @@ def test_answers_to_one_prompt_count_once():
     def width(positions):
         answers = [answer((p, 0, 1), Choice.FIRST if i % 4 else Choice.SECOND) for i, p in enumerate(positions)]
         standings = rank_contestants(contestants(8, MODELS[:2]), [*answers, answer((7, 0, 1), Choice.SKIP)])
-        return next(standing.high - standing.low for standing in standings if standing.contestant == 1)
+        ((low, high),) = ((standing.low, standing.high) for standing in standings if standing.contestant == 1)
+        return None if low is None and high is None else high - low
 
-    assert width([0] * 8) == pytest.approx(4 * 1.96 * 2**0.5)  # the prior's
+    assert width([0] * 8) is None
     assert width(range(8)) < 5
 
 

@@ -5,6 +5,19 @@ import { createBlindPairs } from '../components/blind_pairs.js';
 import { deleteConfirmation, el, tableHead } from '../lib/dom.js';
 import { getItem, operatorNotice, operatorOnly, setItem } from '../lib/session.js';
 
+const fixed = (value) => (value === null ? '–' : value.toFixed(2).replace('-', '−'));
+const signed = (value) => (value > 0 ? `+${fixed(value)}` : fixed(value));
+
+// The score of a row of the ranking with its 95 % interval; null stands for what the answers do not determine.
+export function scoreText({ is_reference: isReference, score, low, high }) {
+  if (isReference) return '0 (reference)';
+  if (score === null) return 'not compared';
+  if (low === null && high === null) return 'too few answers';
+  if (high === null) return `above ${signed(low)}`;
+  if (low === null) return `below ${signed(high)}`;
+  return `${signed(score)} (${signed(low)} to ${signed(high)})`;
+}
+
 export function createTournament({ root, fetchState, trigger, getRequest, chosenModels }) {
   const MAX_CONTESTANTS = 8;
   let drawnKey = '';
@@ -277,8 +290,6 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
   const tables = el('div.tables');
   rankingFold.append(tables);
   const cell = (text, title = null) => el('td', { title }, text);
-  const fixed = (value) => (value === null ? '–' : value.toFixed(2).replace('-', '−'));
-  const signed = (value) => (value > 0 ? `+${fixed(value)}` : fixed(value));
   function drawRanking(standings) {
     if (!standings) {
       ranking.replaceChildren();
@@ -290,13 +301,11 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
     if (tables.dataset.key === key) return;
     tables.dataset.key = key;
     const hasGold = rows.some((row) => row.gold !== null);
-    const scoreText = (row) =>
-      row.is_reference ? '0 (reference)' : `${signed(row.score)} (${signed(row.low)} to ${signed(row.high)})`;
     const scores = rows.map((row, i) =>
       el(
         'tr',
         {},
-        el('th', { scope: 'row' }, `${i + 1}. ${row.name}`),
+        el('th', { scope: 'row' }, row.score === null ? row.name : `${i + 1}. ${row.name}`),
         el('td.score', {}, scoreText(row)),
         cell(fixed(row.kl)),
         cell(fixed(row.reward)),
@@ -333,8 +342,10 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
         {},
         'A model with score 0 is as good as the base model; with +1 it is preferred to the base in 73 % of ' +
           'pairs, with +2 in 88 %. Models with strongly overlapping intervals may be equally good. More prompts ' +
-          'make the intervals narrower; more people who judge the same pairs hardly do. KL, reward and gold are ' +
-          'means over the texts of this tournament.',
+          'make the intervals narrower; more people who judge the same pairs hardly do. "Above" and "below": the ' +
+          'model has not lost (or not won) a comparison yet, so its score has no limit on the other side. "Not ' +
+          'compared": no answers connect the model to the base model yet, so it has no place. KL, reward and gold ' +
+          'are means over the texts of this tournament.',
       ),
       el('h3', {}, 'How often the row is preferred to the column'),
       el(
