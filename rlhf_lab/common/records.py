@@ -168,9 +168,9 @@ class Role(StrEnum):
 class Comparison:
     """One label for the reward trainer.
 
-    group: the prompt id; cross-validation folds never split a group. margin: target difference of the two scores. strength:
-    number of levels above "slightly"; each adds RewardConfig.margin to the margin. count: how often the label is counted,
-    according to the weight of its annotator. weight: factor of its loss, from 0 to 1.
+    group: labels of one group are held out together: the prompt id, in trainings the group of `label_groups`. margin: target
+    difference of the two scores. strength: number of levels above "slightly"; each adds RewardConfig.margin to the margin. count:
+    how often the label is counted, according to the weight of its annotator. weight: factor of its loss, from 0 to 1.
     """
 
     prompt: str

@@ -22,7 +22,7 @@ from rlhf_lab.common.records import Comparison, Job, LabelSnapshot, Project, Rew
 from rlhf_lab.config.reward import MAX_SCORED_PAIRS, REFERENCE_SAMPLES, RewardConfig
 from rlhf_lab.engine.completions import reference_samples
 from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
-from rlhf_lab.engine.label_preparation import check_has_labels, label_note, prepare_labels
+from rlhf_lab.engine.label_preparation import check_has_labels, grouping_note, label_note, prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs, score_pairs
 from rlhf_lab.engine.text_features import NEW_TEXTS_BUDGET_S, FeatureBackfill
@@ -122,7 +122,11 @@ def train_reward_model(
             "seconds": time.monotonic() - start_time,
             "source": request.source.value,
             "cut": fitted.truncated_count,
-            "note": label_note(fitted.truncated_count, fitted.report.indistinguishable),
+            "note": "; ".join(
+                filter(
+                    None, [label_note(fitted.truncated_count, fitted.report.indistinguishable), fitted.grouping_note]
+                )
+            ),
         }
         if request.annotators or request.weights:
             report |= {"annotators": request.annotators, "weights": request.weights or {}}
@@ -153,6 +157,7 @@ class FittedReward(NamedTuple):
     config: RewardConfig
     label_snapshot: LabelSnapshot
     truncated_count: int
+    grouping_note: str
     scores: dict[int, float]
 
 
@@ -180,7 +185,7 @@ def fit_reward_model(
     model, report, config = _fit_with_oom_retry(model_cache, project, labels, request.config, reporter, on_progress)
     pairs = distributed.broadcast(unjudged_pairs(model_cache.db, project.id, MAX_SCORED_PAIRS))
     scores = score_pairs(model, pairs, on_progress)
-    return FittedReward(model, report, config, label_snapshot, truncated_count, scores)
+    return FittedReward(model, report, config, label_snapshot, truncated_count, grouping_note(labels), scores)
 
 
 def _record_reward_time(model_cache: ModelCache, fitted: FittedReward, seconds: float) -> None:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from rlhf_lab.common.chat_format import chat_of_prompt, prompt_of_chat
 from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.label_groups import LabelKeys, are_split, group_labels, label_keys
 from rlhf_lab.common.records import Comparison, LabelSnapshot
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError, LabelError
@@ -59,7 +60,7 @@ def prepare_labels(
 ) -> PreparedLabels:
     """The labels of a snapshot. Raises ConfigError for an invalid weight, StoreError if the labels were changed."""
     checked_weights = check_annotator_weights(weights)
-    labels = load_comparisons(db, label_snapshot)
+    labels = grouped(load_comparisons(db, label_snapshot))  # before prompts are shortened
     if checked_weights:
         names = annotator_per_vote(db, label_snapshot)
         labels = [
@@ -68,6 +69,26 @@ def prepare_labels(
     truncated = [_truncate(backbone, c) for c in labels]
     truncated_count = sum(new is not old for new, old in zip(truncated, labels, strict=True))
     return PreparedLabels(truncated, truncated_count)
+
+
+def _keys_of(labels: Sequence[Comparison]) -> list[LabelKeys]:
+    return [label_keys(c.prompt, c.chosen, c.rejected) for c in labels]
+
+
+def grouped(labels: Sequence[Comparison]) -> list[Comparison]:
+    """The labels, each with its group of labels that are held out together."""
+    groups = group_labels(_keys_of(labels))
+    return [dataclasses.replace(label, group=group) for label, group in zip(labels, groups, strict=True)]
+
+
+def grouping_note(labels: Sequence[Comparison]) -> str:
+    """A note if labels that share a prompt or their texts are in several groups; "" otherwise."""
+    if not are_split(_keys_of(labels), [c.group for c in labels]):
+        return ""
+    return (
+        "more than half of the labels share prompts or texts, so they are not all held out together: the accuracy is partly "
+        "for prompts or texts that the model has seen"
+    )
 
 
 def label_note(truncated_count: int, indistinguishable_count: int = 0) -> str:

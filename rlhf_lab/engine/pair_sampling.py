@@ -14,6 +14,7 @@ from rlhf_lab.common.records import Completion, NewCompletion, Pair, Project, Pr
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.completions import JOB_POLICY_SLOT, JOB_REWARD_SLOT, reference_samples
+from rlhf_lab.engine.label_preparation import grouped
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.errors import LabelError, LabError
@@ -176,7 +177,7 @@ def _select_pairs(
         config = RewardConfig() if reward_model_row is None else RewardConfig.from_dict(reward_model_row.config)
         selected = select_most_informative(
             adapters,
-            load_comparisons(model_cache.db, current_labels(model_cache.db, project.id)),
+            grouped(load_comparisons(model_cache.db, current_labels(model_cache.db, project.id))),
             reference_samples(model_cache, project, on_progress),
             [Candidate(*sides) for sides in zip(prompt_ids, firsts, seconds, strict=True)],
             count,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.label_groups import LabelKeys, group_labels
 from rlhf_lab.common.records import Pair, Vote
 from rlhf_lab.common.stats import grouped_interval, hit
 from rlhf_lab.config.reward import RewardConfig
@@ -34,6 +35,7 @@ from rlhf_lab.store.features import (
     MAX_INSTANT_LABELS,
     PairLabel,
     TextFeatures,
+    label_keys_of_pairs,
     load_features,
     newest_labels,
     oldest_features,
@@ -65,7 +67,7 @@ class InstantFigures:
     """Figures about the labels of a project and the accuracy of the head.
 
     labels: number of labels learnt from. decided: those that prefer one text. waiting: labels whose texts have no features yet.
-    right: decided labels that are predicted correctly by a head fitted without the labels of the same prompt; equal scores count
+    right: decided labels that are predicted correctly by a head fitted without the labels of the same group; equal scores count
     half. low, high: 95 %
     confidence interval of right / decided. These three are None if there are fewer than MIN_DECIDED decided labels.
     """
@@ -109,6 +111,7 @@ class InstantModel:
         self._reference = np.empty((0, 0), np.float32)
         self._weights: Float32 | None = None
         self._pairs = PairGram(0)
+        self._keys: dict[int, LabelKeys] = {}  # by pair
         self._scaler: LayerScaler
 
     def update(self) -> None:
@@ -196,7 +199,7 @@ class InstantModel:
         )
         self._scaler = LayerScaler(vectors, texts[0].layers)
         self._reference = self._scaler(vectors - self._scaler.mean)
-        self._pairs = PairGram(vectors.shape[1])
+        self._pairs, self._keys = PairGram(vectors.shape[1]), {}
         self._labels, self._fit, self._weights, self._ridge_chosen_at = [], None, None, 0
         self._unusable_pairs.clear()
 
@@ -225,6 +228,7 @@ class InstantModel:
                 differences = self._scaler(first - second)
                 differ = np.square(differences).sum(1) > MIN_DISTANCE
                 usable = [i for i, is_kept in zip(usable, differ.tolist(), strict=True) if is_kept]
+                self._keys |= label_keys_of_pairs(self.db, usable)
                 self._pairs.add(usable, differences[differ])
             self._unusable_pairs |= set(complete) - set(usable)
         return [label for label in labels if label.pair_id in self._pairs.index_by_pair]
@@ -247,16 +251,11 @@ class InstantModel:
         return fit_dual(gram, targets, ridge, start)
 
     def _training_data(self, labels: Sequence[PairLabel]) -> tuple[Float64, PreferenceTargets, list[int]]:
-        """Gram matrix of chosen - rejected, targets, and the groups for leave-one-group-out validation.
-
-        The groups are prompts, or pairs if there is only one prompt.
-        """
+        """Gram matrix of chosen - rejected, targets, and the groups for leave-one-group-out validation (`group_labels`)."""
         pair_ids, signs = self._signed(labels, np.ones(len(labels)))
         ties = np.array([label.choice not in DECIDED for label in labels])
         margins = np.array([label.strength for label in labels]) * RewardConfig().margin
-        groups = [label.prompt_id for label in labels]
-        if len(set(groups)) == 1:
-            groups = pair_ids
+        groups = group_labels([self._keys[pair_id] for pair_id in pair_ids])
         return self._pairs.gram(pair_ids, signs), PreferenceTargets(ties, margins), groups
 
     @staticmethod

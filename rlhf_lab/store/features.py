@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Select, delete, insert, or_, select
 
 from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.label_groups import LabelKeys, label_keys
 from rlhf_lab.common.records import Completion, Prompt
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
@@ -116,6 +117,13 @@ def newest_labels(db: Database, project_id: int, source: Source, limit: int = MA
         )
         for row in rows
     ]  # fmt: skip
+
+
+def label_keys_of_pairs(db: Database, pair_ids: Sequence[int]) -> dict[int, LabelKeys]:
+    """What the labels of each pair are grouped by."""
+    with db.read() as conn:
+        pairs = load_pairs(conn, pair_ids)
+    return {pair.id: label_keys(pair.prompt.text, pair.first.text, pair.second.text) for pair in pairs}
 
 
 def _newest_label_ids(db: Database, project_id: int, source: Source, limit: int) -> list[int]:

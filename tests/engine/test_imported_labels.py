@@ -60,6 +60,22 @@ def test_truncation_keeps_the_end_of_the_prompt_and_the_start_of_the_texts(fresh
     assert all(label.chosen_ids == () for label in others)
 
 
+def test_near_duplicates_are_one_group_before_their_prompts_are_shortened(fresh, tmp_path, model):
+    """The same two texts under a long prompt, the same with a full stop and another one; and two labels of their own."""
+    pairs = [(LONG, "good", "bad"), (f"{LONG.upper()}. ", "sat", "ran"), ("so", "Bad.", "good")]
+    pairs += [("the bird", "one", "two"), ("the moon", "three", "four"), ("the cat", "five", "six")]
+    rows = [
+        {"prompt": prompt, "first": first, "second": second, "winner": "first", "annotator": "ann"}
+        for prompt, first, second in pairs
+    ]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    save_import(fresh.db, parse_file(ImportRequest(str(path))), ImportTarget(fresh.project.id, source=Source.HUMAN))
+    backbone = load_backbone(str(model), device="cpu")
+    labels, _ = prepare_labels(fresh.db, snapshot_labels(fresh.db, fresh.project.id, Source.HUMAN), backbone, {})
+    assert [label.group for label in labels] == [0, 0, 0, 3, 4, 5]
+
+
 def test_truncation_of_a_conversation_takes_its_first_turns_away():
     turns = [("Human", "a" * 40), ("Assistant", "b"), ("Human", "c"), ("Assistant", "d"), ("Human", "e" * 9)]
 
@@ -91,7 +107,11 @@ def test_pairs_that_differ_only_beyond_the_context_are_left_out_and_reported(fre
         "4 labels are longer than the model reads, and truncated; "
         "2 labels are left out: the model reads the same tokens for both texts"
     )
-    assert (job.result["note"], report["note"]) == (note, note)
+    shared = (  # nearly all labels are about "good good" and "bad"
+        "; more than half of the labels share prompts or texts, so they are not all held out together: the accuracy is partly "
+        "for prompts or texts that the model has seen"
+    )
+    assert (job.result["note"], report["note"]) == (note + shared, note + shared)
     config = PolicyConfig.for_algorithm(
         "dpo", steps=1, batch_size=2, micro_batch=2, max_new_tokens=4, lora_r=2, sample_count=1, label_batch=2
     )

@@ -39,9 +39,10 @@ class Texts:
         self.prompts = projects.prompts(db, project.id, "train")
         self.vectors = {}
 
-    def pairs(self, count, *, with_features=True, prompt=None):
+    def pairs(self, count, *, with_features=True, prompt=None, shift=0):
+        """Of one prompt, or of the prompts from `shift` on."""
         new = [
-            NewCompletion(self.prompts[i if prompt is None else prompt].id, f"{side}{i}", (i,), "base", i)
+            NewCompletion(self.prompts[i + shift if prompt is None else prompt].id, f"{side}{i}", (i,), "base", i)
             for i in range(count)
             for side in "ab"
         ]
@@ -250,6 +251,24 @@ def test_labels_on_one_prompt_are_held_out_together(db, project, texts, fixed_ri
     assert figures.right <= 27
     right_pairs = int(figures.right) // 3  # the three labels of a pair are predicted alike, so they count as one
     assert (figures.low, figures.high) == clustered_interval([(3, 3)] * right_pairs + [(0, 3)] * (12 - right_pairs))
+
+
+def test_labels_on_the_same_texts_are_held_out_together(db, project, texts, fixed_ridge):
+    """Twelve pairs of texts under three prompts each, judged by coin flips: the label under one prompt does not predict the
+    others, although it is the same."""
+    first = texts.pairs(12)
+    copies = [texts.pairs(12, shift=12), texts.pairs(12, shift=24)]
+    for i, pair in enumerate(first):
+        choice = Choice.FIRST if texts.random.random() < 0.5 else Choice.SECOND
+        for other in (pair, *(copy[i] for copy in copies)):
+            for side in ("first", "second"):
+                texts.vectors[getattr(other, side).id] = texts.vectors[getattr(pair, side).id]
+                texts.store(getattr(other, side).id)
+            texts.vote(other, choice)
+    model = InstantModel(db, project.id)
+    model.update()
+    assert model.figures.decided == 36
+    assert model.figures.right <= 27
 
 
 def test_labels_on_one_prompt_are_held_out_pair_by_pair(db, project, texts):

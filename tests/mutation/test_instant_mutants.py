@@ -38,7 +38,7 @@ MUTANTS = [
     Mutant(MODEL, "a vote is learnt before it is predicted", "        predictions = self._predict(self.model, votes)\n        self.model.update()\n",
            "        self.model.update()\n        predictions = self._predict(self.model, votes) if not votes else {}\n",
            "test_a_vote_is_predicted_before_it_is_learnt"),
-    Mutant(MODEL, "held out label by label", "groups = [label.prompt_id for label in labels]", "groups = [label.vote_id for label in labels]",
+    Mutant(MODEL, "held out label by label", "groups = group_labels([self._keys[pair_id] for pair_id in pair_ids])", "groups = list(range(len(labels)))",
            "test_labels_on_one_prompt_are_held_out_together"),
     Mutant(MODEL, "people's labels mixed with simulated ones", "        if not labels:\n            source", "        if True:\n            source",
            "test_people_count_and_simulated_labels_only_without_them"),
