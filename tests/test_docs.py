@@ -43,6 +43,15 @@ def test_readme_has_the_two_commands():
     assert "\npip install -r requirements.txt -r tests/requirements.txt && python -m pytest\n" in text
 
 
+def test_every_installation_without_a_gpu_gets_pytorchs_cpu_build():
+    """Its default build on Linux is several GB larger."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"(?:pip install (?:\.|\"\$\(grep \^torch)|uvx )[^`\n]*", text)
+    assert len(commands) == 3
+    assert [command for command in commands if not re.search(r"/whl/cpu$|--torch-backend auto", command)] == []
+    assert "download.pytorch.org/whl/cpu" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
 def test_readme_is_short():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 150

@@ -24,6 +24,12 @@ for (const name of ['localStorage', 'sessionStorage']) {
   }
 }
 
+// Gradio translates its own words to the language of the browser, and marks the page with it. All other texts are
+// English.
+for (const [name, value] of Object.entries({ language: 'en', languages: ['en'] })) {
+  Object.defineProperty(navigator, name, { value });
+}
+
 // The clock of Gradio's progress display is redrawn 60 times a second, even after the page's own "Loading" is gone.
 // This takes 5 % of a core. Once a second is enough, because the lab does not show this clock.
 (() => {

@@ -12,12 +12,14 @@ from rlhf_lab.cli.console import (
     add_chat_arguments,
     add_command,
     add_common_arguments,
+    add_open_argument,
     add_project_argument,
     chat_settings,
     open_existing_database,
     print_result,
     progress_reporter,
     resolve_home,
+    show_project,
 )
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.common.records import NO_CHAT_SETTINGS, Job
@@ -67,6 +69,7 @@ def _add_pairs_parser(subparsers: Any) -> None:
         run_pairs,
     )
     parser.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
+    add_open_argument(parser)
     parser.add_argument("--model", default=None, help="create a project on this model: embedded, a folder, or a Hub id")
     parser.add_argument("--prompt-set", default=None, help=PROMPT_SET_HELP)
     parser.add_argument("--prompts", type=Path, default=None, help="prompts of a new project, one per line")
@@ -233,15 +236,18 @@ def run_pairs(args: argparse.Namespace) -> int:
                 temperature=args.temperature,
                 seed=args.seed,
                 chat=chat or NO_CHAT_SETTINGS,
+                opens=False,
             )
         else:
             project = pick_project(db, args.project)
             if args.temperature is not None:
                 print(change_temperature(db, project.id, args.temperature), file=sys.stderr)
+        note = show_project(args, db, project)
         job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.count})
         result = {"project": project.id} | wait_for_job(db, home, job, "sampling pairs")
     text = f"{pluralize(len(result['pair_ids']), 'new pair')} in project {project.id} ({project.name})"
-    print_result(args, result, f"{text}; {result['note']}" if result.get("note") else text)
+    text = f"{text}; {result['note']}" if result.get("note") else text
+    print_result(args, result, f"{text}.{note}" if note else text)
     return 0
 
 

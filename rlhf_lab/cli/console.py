@@ -15,10 +15,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.common.paths import default_home
 from rlhf_lab.common.private_files import make_private_folder
-from rlhf_lab.common.records import ChatSettings
+from rlhf_lab.common.records import ChatSettings, Project
 from rlhf_lab.errors import EngineError, StoreError
 from rlhf_lab.jobs.project_setup import parse_template_arguments
 from rlhf_lab.store.database import Database, lab_exists
+from rlhf_lab.store.projects import current_project, open_project
 
 PROMPT_SET_HELP = f"prompts of a new project: {', '.join(PROMPT_SETS)} (default: chosen for the model)"
 PROPOSED_TEMPERATURE = "default: the model's own, else 0.7 with a chat template and 1 without"
@@ -45,6 +46,26 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 def add_project_argument(parser: argparse.ArgumentParser, default: str = "the project opened last") -> None:
     """Add --project. default: which project, or which ones, the command uses without it, for the help."""
     parser.add_argument("--project", type=int, default=None, help=f"project id (default: {default})")
+
+
+def add_open_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --open, without which no command changes which project the page shows."""
+    parser.add_argument(
+        "--open", action="store_true", help="show this project on the page, to everybody who uses the lab"
+    )
+
+
+def show_project(args: argparse.Namespace, db: Database, project: Project) -> str:
+    """Open the project if --open is given. Returns a note that begins with a space if it is new and not open, otherwise ""."""
+    if args.open:
+        open_project(db, project.id)
+    current = current_project(db)
+    if current is None or project.id in (current.id, args.project):
+        return ""
+    return (
+        f' The page and commands without --project stay in project {current.id} ("{current.name}"): add --project '
+        f"{project.id} to commands, and open it under Project, or with --open."
+    )
 
 
 def add_chat_arguments(parser: argparse.ArgumentParser, help_text: str) -> None:

@@ -20,10 +20,12 @@ from rlhf_lab.cli.console import (
     add_chat_arguments,
     add_command,
     add_common_arguments,
+    add_open_argument,
     chat_settings,
     engine_lock,
     print_result,
     progress_reporter,
+    show_project,
 )
 from rlhf_lab.cli.demo_tournament import format_tournament, run_tournament
 from rlhf_lab.common.bundled_assets import EVERYDAY
@@ -142,6 +144,7 @@ def add_parser(subparsers: Any) -> None:
         "Without --home it works in a temporary folder that is deleted at the end.",
     )
     add_common_arguments(parser)
+    add_open_argument(parser)
     parser.add_argument("--labels", type=int, default=60, help="pairs the judge labels (default 60)")
     parser.add_argument("--judge", default="cheerful", help="a simulated judge, or FILE.py:NAME (default cheerful)")
     parser.add_argument(
@@ -169,7 +172,7 @@ def add_parser(subparsers: Any) -> None:
     )
     add_chat_arguments(parser, "a system prompt before every prompt (default: none)")
     add_arguments(parser, PolicyConfig, skip=("temperature",))
-    parser.set_defaults(run=run, home=None)
+    parser.set_defaults(run=run, home=None, project=None)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -197,8 +200,9 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         project = new_project(
             db, model=args.model, prompt_set=args.prompts or args.prompt_set or _prompt_set_of(args.model, judge),
             temperature=args.temperature, seed=seed, name=f"demo: {judge.name}, seed {seed}",
-            chat=chat_settings(args) or NO_CHAT_SETTINGS,
+            chat=chat_settings(args) or NO_CHAT_SETTINGS, opens=False,
         )  # fmt: skip
+        show_project(args, db, project)
         policy_config: PolicyConfig = from_args(PolicyConfig, args, seed=seed, temperature=project.temperature)
         report(0.0, None, "sampling pairs", new_phase=True)
         skipped_notes: list[str] = []

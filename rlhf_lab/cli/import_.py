@@ -8,10 +8,12 @@ from typing import Any
 from rlhf_lab.cli.console import (
     add_command,
     add_common_arguments,
+    add_open_argument,
     add_project_argument,
     open_existing_database,
     print_result,
     resolve_home,
+    show_project,
 )
 from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.enums import Choice, Source
@@ -42,6 +44,7 @@ def add_parser(subparsers: Any) -> None:
     add("what", metavar="FILE|OWNER/NAME", help="JSON Lines, JSON, CSV or Parquet (.gz too), or a data set on the Hub")
     add_project_argument(parser)
     add("--new-project", metavar="NAME", default=None, help="a new project whose prompts are those of the file")
+    add_open_argument(parser)
     add("--model", default="embedded", help="the new project's model: a folder or a Hub id (default: the embedded one)")
     add("--map", action="append", default=[], metavar="MEANING=COLUMN",
         help=f"what a column means; meanings: {', '.join(MEANINGS)}; annotators=A+B: one vote per column; "
@@ -104,17 +107,19 @@ def run(args: argparse.Namespace) -> int:
             if not prompts or (parsed.errors and not args.skip_broken):
                 save_import(db, parsed, ImportTarget(0, skip_broken=args.skip_broken))  # raises, and says why
             project = new_project(
-                db, model=args.model, prompt_set=parsed.name[:60], custom_prompts=prompts, name=args.new_project
-            )
+                db, model=args.model, prompt_set=parsed.name[:60], custom_prompts=prompts, name=args.new_project,
+                opens=False,
+            )  # fmt: skip
         else:
             project = pick_project(db, args.project)
         summary = build_preview(adapt_to_project(db, parsed, project.id))
         saved = save_import(db, parsed, _import_target(args, project.id))
+        note = show_project(args, db, project)
     result = {
         "imported": saved.votes, "skipped": saved.skipped, "errors": summary["problems"], "project": project.id,
         "saved": asdict(saved), "preview": summary,
     }  # fmt: skip
-    print_result(args, result, f"Project {project.id}: {format_result(saved, parsed)}")
+    print_result(args, result, f"Project {project.id}: {format_result(saved, parsed)}{note}")
     return 0
 
 

@@ -33,6 +33,7 @@ from rlhf_lab.ui.auth.visitors import JOIN_CODE_ENV_VAR
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
 from rlhf_lab.ui.network import is_loopback, network_url, parse_proxy_url
 from rlhf_lab.ui.page import build_page, launch_options
+from rlhf_lab.ui.screens.people import needs_address
 
 #: In characters. Login attempts are not limited, so that no one can lock the operator out; a shorter secret could be guessed.
 MIN_SECRET_LENGTH = 16
@@ -54,7 +55,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--url",
         default=None,
-        help="public address of the lab behind a proxy, such as https://lab.example.org/",
+        help="the lab's address for its visitors if that is not its own: behind a proxy, such as https://lab.example.org/, or in "
+        "a container, such as http://192.168.1.20:7860/",
     )
     parser.add_argument("--port", type=int, default=7860, help="port to serve on (default 7860)")
     parser.add_argument("--home", type=Path, default=None, help=f"the lab's folder (default {default_home()})")
@@ -191,6 +193,8 @@ def serve(ctx: Context, host: str, port: int) -> int:
         if ctx.mirror is not None:
             ctx.mirror.start()
         stop_on_sigterm()
+        if needs_address(ctx):
+            url = f"http://localhost:{port}/"
         print(
             f"RLHF Lab: {url}\nhome: {ctx.home}{storage_note(ctx.home)}{access_instructions(ctx, ctx.public_url or url)}",
             flush=True,
@@ -243,5 +247,11 @@ def access_instructions(ctx: Context, url: str) -> str:
         warning = (
             f"\nThe operator's secret is short and can be guessed: give {OPERATOR_SECRET_ENV_VAR} {MIN_SECRET_LENGTH} "
             "characters or more."
+        )
+    if needs_address(ctx):
+        join_text += (
+            "\nThis lab runs in a container and does not know the address of its computer in the network. For other "
+            "devices, replace localhost (and the port, if the container has another one outside) by that address, for "
+            "example http://192.168.1.20:7860/, or start the lab with --url and that address."
         )
     return f"\noperator (keep this link secret): {url}enter?key={quote(secret)}\nlabellers: {join_text}{warning}"

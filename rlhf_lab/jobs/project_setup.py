@@ -45,7 +45,7 @@ MAX_PROJECT_NAME_CHARS = 80
 _FIRST_PROJECT_LOCK = threading.Lock()
 
 
-def new_project(
+def new_project(  # noqa: PLR0913  one argument for each choice of the form
     db: Database,
     *,
     model: str = EMBEDDED_MODEL,
@@ -55,12 +55,13 @@ def new_project(
     seed: int = 0,
     name: str = "",
     chat: ChatSettings = NO_CHAT_SETTINGS,
+    opens: bool = True,
 ) -> Project:
     """Create a project on a bundled prompt set, a file of prompts (a Path), or custom prompts (then prompt_set is their name).
 
     Without a prompt set or a temperature, the project gets those that suit the model. A mapping of custom prompts gives the split
     of each prompt, "" if it has none yet. chat: the system prompt and the arguments of the chat template, which take precedence
-    over those that suit the model.
+    over those that suit the model. opens: whether every browser shows it from now on; the first of a home is always shown.
 
     If another project has the name, a number is added. Projects of the embedded model start with the shipped pairs of their
     prompt set, which were sampled at temperature 1, so that labelling can start at once.
@@ -79,7 +80,7 @@ def new_project(
         splits = train_eval_split(list(custom_prompts) or shipped_prompts(prompt_set))
     digest = "" if facts.folder is None else weights_digest(facts.folder)  # a Hub model that is not here yet has none
     name = _unused_name(db, " ".join(name.split())[:MAX_PROJECT_NAME_CHARS] or _default_name(model, prompt_set))
-    project = create_project(db, name, model, digest, prompt_set, seed, splits, chat)
+    project = create_project(db, name, model, digest, prompt_set, seed, splits, chat, opens=opens)
     set_temperature(db, project.id, temperature)
     as_shipped = temperature == SHIPPED_PAIRS_TEMPERATURE and not chat.system_prompt
     if model == EMBEDDED_MODEL and not custom_prompts and as_shipped:
@@ -142,9 +143,13 @@ def open_project_on_model(
     existing = projects_on_model(db, facts, chat, prompt_set)
     if not existing:
         return new_project(db, model=facts.name, prompt_set=prompt_set, chat=chat or NO_CHAT_SETTINGS)
-    latest = max(existing, key=lambda project: (project.opened_at or project.created_at, project.id))
+    latest = max(existing, key=lambda project: (_opened_at(project), project.id))
     open_project(db, latest.id)
     return get_project(db, latest.id)
+
+
+def _opened_at(project: Project) -> float:
+    return project.created_at if project.opened_at is None else project.opened_at
 
 
 def projects_on_model(

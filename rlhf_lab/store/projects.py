@@ -28,6 +28,8 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks, insert_row
 
 FIRST_COMPLETION = t.completions.alias("first")
+#: `opened_at` of a project that was created without opening it; NULL means that its creation opened it.
+NOT_OPENED = 0.0
 SECOND_COMPLETION = t.completions.alias("second")
 CURRENT_PROJECT_QUERY = (
     select(t.projects)
@@ -54,7 +56,7 @@ def live_pair_of(project_id: int) -> ColumnElement[bool]:
     return and_(t.pairs.c.project_id == project_id, t.pairs.c.taken_back_at.is_(None))
 
 
-def create_project(
+def create_project(  # noqa: PLR0913  one argument for each column that a caller chooses
     db: Database,
     name: str,
     model: str,
@@ -63,8 +65,12 @@ def create_project(
     seed: int,
     prompts: list[tuple[str, str]],
     chat: ChatSettings = NO_CHAT_SETTINGS,
+    *,
+    opens: bool = True,
 ) -> Project:
     """Create a project. prompts: (text, split), where split is "train" or "eval".
+
+    opens: whether it becomes the current project; the first one of a home always does.
 
     Of equal texts only the first is stored, because a prompt in both splits would leak evaluation data into training.
     """
@@ -82,6 +88,8 @@ def create_project(
     for text, split in prompts:
         splits.setdefault(text, split)
     with db.write() as conn:
+        if not opens and conn.execute(select(t.projects.c.id).limit(1)).one_or_none() is not None:
+            values["opened_at"] = NOT_OPENED
         project_id = insert_row(conn, t.projects, values)
         rows = [{"project_id": project_id, "text": text, "split": split} for text, split in splits.items()]
         if rows:

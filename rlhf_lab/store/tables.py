@@ -76,7 +76,7 @@ projects = table_without_id_reuse(
     required("prompt_set", Text),
     required("seed", LONG),
     required("created_at", Float),
-    Column("opened_at", Float),  # the page shows the most recently opened project; NULL: never opened
+    Column("opened_at", Float),  # the page shows the most recently opened project; NULL: when it was created; 0: never
     required("temperature", Float, server_default=text("1")),  # for sampling its texts
     required("system_prompt", Text, server_default=text("''")),
     required("template_arguments", Json, server_default=text("'{}'")),  # variables of the chat template

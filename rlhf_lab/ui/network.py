@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 import os
 import socket
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -13,6 +14,8 @@ from starlette.requests import Request
 from rlhf_lab.errors import ConfigError
 
 WILDCARD_HOSTS = ("0.0.0.0", "::")
+#: Files that Docker and Podman create in every container.
+CONTAINER_MARKERS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
 
 class RequestHeaders(Protocol):
@@ -21,9 +24,14 @@ class RequestHeaders(Protocol):
     def get(self, key: str, /) -> str | None: ...
 
 
+def in_container() -> bool:
+    """Whether this process runs in a container, whose own address others cannot reach: they reach a port of its computer."""
+    return any(marker.exists() for marker in CONTAINER_MARKERS)
+
+
 def network_url(host: str, port: int) -> str:
-    """The lab's address in its network; "" if it listens on a loopback address."""
-    if is_loopback(host):
+    """The lab's address in its network; "" if it listens on a loopback address, or if only the container's is known."""
+    if is_loopback(host) or (host in WILDCARD_HOSTS and in_container()):
         return ""
     hostname = lan_address() if host in WILDCARD_HOSTS else host
     return f"http://{f'[{hostname}]' if ':' in hostname else hostname}:{port}/"

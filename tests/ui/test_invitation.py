@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlhf_lab.cli.serve import access_instructions
 from rlhf_lab.common.records import Role
 from rlhf_lab.store.annotators import OPERATOR_NAME
 from rlhf_lab.ui import network
@@ -17,6 +18,7 @@ def network_lab(ctx, monkeypatch):
     """A lab that listens on all addresses of its computer, which is 192.168.1.7 in its network."""
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
     monkeypatch.setattr(network, "lan_address", lambda: "192.168.1.7")
+    monkeypatch.setattr(network, "CONTAINER_MARKERS", ())
     return replace(ctx.as_multi_user(open_to_all=False), public_url=network.network_url("0.0.0.0", 7861))
 
 
@@ -28,6 +30,29 @@ def test_at_the_labs_own_computer_the_link_is_the_one_that_phones_reach(network_
 def test_elsewhere_the_link_is_where_the_operator_looks(network_lab):
     for page_url in ("http://192.168.1.9:7861/", "https://lab.example.org/rlhf/"):
         assert people.invitation(network_lab, page_url)["link"] == f"{page_url}join?code=ABC234"
+
+
+def test_a_code_of_ones_own_is_quoted_in_the_link(network_lab):
+    own = replace(network_lab, access=replace(network_lab.access, join_code="ours & 2#"))
+    assert people.invitation(own, "http://a.org/")["link"] == "http://a.org/join?code=ours%20%26%202%23"
+
+
+def test_a_lab_in_a_container_does_not_link_the_containers_address(network_lab, tmp_path, monkeypatch):
+    marker = tmp_path / ".dockerenv"
+    monkeypatch.setattr(network, "CONTAINER_MARKERS", (marker,))
+    assert network.network_url("0.0.0.0", 7861) == "http://192.168.1.7:7861/"
+    assert not people.needs_address(network_lab)
+    marker.touch()
+    assert [network.network_url(host, 7861) for host in ("0.0.0.0", "::")] == ["", ""]
+    assert network.network_url("10.0.0.5", 7861) == "http://10.0.0.5:7861/"
+    in_container = replace(network_lab, public_url="")
+    assert people.needs_address(in_container)
+    assert people.invitation(in_container, "http://localhost:7861/") is None  # the page asks for the address instead
+    assert people.invitation(in_container, "http://192.168.1.9/")["link"] == "http://192.168.1.9/join?code=ABC234"
+    printed = access_instructions(in_container, "http://localhost:7861/")
+    assert "http://localhost:7861/join  with the code ABC234\nThis lab runs in a container" in printed
+    assert "--url" in printed
+    assert "container" not in access_instructions(network_lab, network_lab.public_url)
 
 
 def test_a_lab_on_one_address_is_linked_by_that_address():

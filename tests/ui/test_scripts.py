@@ -98,3 +98,13 @@ def test_a_widget_mounts_its_module_and_has_its_events():
     assert f"new URL('{MODULE_FOLDER}/screens/runs.js', document.baseURI)" in component.js_on_load
     assert callable(component.control)
     assert not hasattr(component, "answer")
+
+
+def test_dates_and_numbers_are_english_in_every_browser():
+    texts = {path.name: path.read_text(encoding="utf-8") for path in scripts.UI_ASSETS.rglob("*.js")}
+    calls = [
+        (name, call) for name, text in texts.items() for call in re.findall(r"toLocale\w*\((?:'en(?:-GB)?')?", text)
+    ]
+    assert calls
+    assert [call for call in calls if "'en" not in call[1]] == []
+    assert "Intl." not in "".join(texts.values())

@@ -23,8 +23,9 @@ from rlhf_lab.store import tables
 from rlhf_lab.store.annotators import add_person
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth import login_routes
+from rlhf_lab.ui.auth.api_clients import ApiClients
 from rlhf_lab.ui.auth.login_pages import join_form_page
-from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Visitor, multi_user_access, secrets_equal
+from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Visitor, is_join_code, multi_user_access, secrets_equal
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
 from rlhf_lab.ui.events import allow_viewers, require_role_for_events
 from rlhf_lab.ui.page import build_page, launch_options
@@ -413,6 +414,43 @@ def test_the_focus_is_on_what_is_missing_or_wrong(web):
     assert focused(web.get("/join?code=ABC234")) == "name"
     assert focused(web.post("/join", data={"code": "WRONG1", "name": "Ann"})) == "code"
     assert focused(web.post("/join", data={"code": "ABC234", "name": " "})) == "name"
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "ABC 234",
+        "a b c 2 3 4",
+        "abc-234",
+        "\u00a0ABC\u2009234\n",
+        "ＡＢＣ２３４",
+        "ABC٢٣٤",
+        "A.B.C.2.3.4",
+        "ABC\u200b234",
+        '"ABC234"',
+    ],
+)
+def test_a_join_code_counts_however_it_is_typed(web, typed):
+    answer = web.post("/join", data={"code": typed, "name": "Ann"})
+    assert (answer.status_code, answer.headers.get("location")) == (303, "./")
+    ApiClients().check_code(typed, "ABC234", "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "typed", ["ABC23", "ABC2344", "CBA234", "ABC+234", "", " ", "-", "АВС234"]
+)  # the last is Cyrillic
+def test_other_codes_do_not(web, typed):
+    assert web.post("/join", data={"code": typed, "name": "Ann"}).status_code == 403
+    with pytest.raises(NotAllowedError, match="join code"):
+        ApiClients().check_code(typed, "ABC234", "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "is_equal"),
+    [("see you-2", "See You 2!", True), ("!!!", "!!!", True), ("?", "!!!", False), ("", "!!!", False), ("", "", False)],
+)
+def test_a_join_code_of_ones_own(typed, code, is_equal):
+    assert is_join_code(typed, code) is is_equal
 
 
 def test_guessing_codes_ends_and_the_right_one_waits_a_minute(web):

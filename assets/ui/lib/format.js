@@ -41,13 +41,16 @@ export function timeLeftText(seconds, share, prefix = '') {
   return ` · ${prefix}${text} left`;
 }
 
-// A timestamp (seconds since 1970) as the time of day, with the date unless it is today.
+// A timestamp (seconds since 1970) as the time of day, with the date unless it is today. In English in every browser,
+// like all texts of the page.
 export function momentText(seconds) {
   const at = new Date(1000 * seconds);
+  const now = new Date();
+  const year = at.getFullYear() === now.getFullYear() ? undefined : 'numeric';
   const day =
-    at.toDateString() === new Date().toDateString()
+    at.toDateString() === now.toDateString()
       ? ''
-      : `${at.toLocaleDateString('en', { weekday: 'short', day: 'numeric', month: 'short' })}, `;
+      : `${at.toLocaleDateString('en', { weekday: 'short', day: 'numeric', month: 'short', year })}, `;
   return `${day}${at.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' })}`;
 }
 

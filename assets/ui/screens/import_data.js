@@ -1,6 +1,6 @@
 // Section "Import preferences": choose a file or a Hub data set, preview it, map columns, import it; undo an import.
 import { el, promptView, showNotice, tableHead } from '../lib/dom.js';
-import { displayName, formatBytes, plural } from '../lib/format.js';
+import { displayName, formatBytes, momentText, plural } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
 import { operatorNotice, operatorOnly, uploadFile } from '../lib/session.js';
 
@@ -374,7 +374,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     const left = item.votes_left || item.pairs_left;
     const name = { 'data-import': item.id };
     const details = [
-      new Date(item.created_at * 1000).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' }),
+      momentText(item.created_at),
       item.imported_by && `by ${displayName(item.imported_by)}`,
     ]
       .filter(Boolean)

@@ -192,6 +192,20 @@ export default function mount({ element, props, server, trigger, watch }) {
 
   function invitationCard() {
     if (invite === undefined) return null;
+    if (!invite && props.data.needs_address) {
+      return el(
+        'section.lab-card',
+        {},
+        el('h2', {}, 'Join to label'),
+        el(
+          'p.muted',
+          {},
+          'This lab runs in a container and does not know the address of its computer in the network. Open this page ' +
+            'by that address instead of localhost, for example http://192.168.1.20:7860/: then the link and the QR ' +
+            'code for phones appear here. Or start the lab with --url and that address.',
+        ),
+      );
+    }
     if (!invite) {
       return el(
         'section.lab-card',

@@ -2,7 +2,7 @@
 import { chartConfig, chartTheme, integerTick, onThemeChange } from '../components/charts.js';
 import { updateExportCard } from '../components/export_card.js';
 import { deleteConfirmation, el, nameField, showNotice, sparkline, tableHead } from '../lib/dom.js';
-import { formatBytes, formatNumber, plotlyText } from '../lib/format.js';
+import { formatBytes, formatNumber, momentText, plotlyText } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
 import { operatorNotice, operatorOnly } from '../lib/session.js';
 
@@ -21,13 +21,6 @@ function scoreSparkline(values) {
   const low = Math.min(...known);
   const high = Math.max(...known);
   return sparkline(values, (value) => 25 - (22 * (value - low)) / (high - low || 1), { 'aria-hidden': 'true' });
-}
-
-function timeText(seconds) {
-  const date = new Date(1000 * seconds);
-  const today = new Date().toDateString() === date.toDateString();
-  const time = date.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });
-  return today ? time : `${date.toLocaleDateString([], { day: 'numeric', month: 'short' })}, ${time}`;
 }
 
 function watchRun(id) {
@@ -270,7 +263,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       figure('score', run.score),
       figure('KL', run.kl),
       figure('gold', run.gold),
-      el('td.muted.when', { title: new Date(1000 * run.created_at).toLocaleString() }, timeText(run.created_at)),
+      el('td.muted.when', { title: new Date(1000 * run.created_at).toString() }, momentText(run.created_at)),
       el('td.actions', {}, actions(run)),
     );
   }

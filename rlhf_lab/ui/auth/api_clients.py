@@ -7,7 +7,7 @@ from typing import Literal
 from rlhf_lab.common.person_names import latin_spelling, lookalike_keys, mixed_scripts, normalize_name
 from rlhf_lab.errors import LabelError, NotAllowedError
 from rlhf_lab.ui.auth.login_routes import FailedAttemptLimiter
-from rlhf_lab.ui.auth.visitors import secrets_equal
+from rlhf_lab.ui.auth.visitors import is_join_code
 
 MAX_TOOL_NAME_LENGTH = 50
 NAME_IDLE_S = 600
@@ -32,7 +32,7 @@ class ApiClients:
         """Raises NotAllowedError for another code than the lab's join code, and after too many wrong ones."""
         if self._limiter.is_blocked(address):
             raise NotAllowedError("Too many wrong codes in the last minute. Wait a minute and try again.")
-        if not secrets_equal(code.strip().upper(), join_code.upper()):
+        if not is_join_code(code, join_code):
             self._limiter.record_failure(address)
             raise NotAllowedError("Labelling needs the lab's join code here: give it as `code`.")
 

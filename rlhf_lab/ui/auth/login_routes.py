@@ -27,7 +27,7 @@ from rlhf_lab.ui.auth.login_pages import (
     password_form_page,
 )
 from rlhf_lab.ui.auth.password_file import find_entry
-from rlhf_lab.ui.auth.visitors import Access, Visitor, secrets_equal
+from rlhf_lab.ui.auth.visitors import Access, Visitor, is_join_code, secrets_equal
 from rlhf_lab.ui.network import read_body
 
 MAX_FORM_BYTES = 4_000
@@ -111,12 +111,12 @@ class LoginForms:
         return self._submit_join_form(request, fields)
 
     def _submit_join_form(self, request: Request, fields: dict[str, str]) -> Response:
-        code, name = fields.get("code", "").strip().upper(), fields.get("name", "")
+        code, name = fields.get("code", "").strip(), fields.get("name", "")
         address = self.access.client_address(request)
         wait_message = "Too many wrong codes in the last minute. Wait a minute and try again."
         if self._limiter.is_blocked(address):
             return self._join_form(code, wait_message, 429)
-        if not secrets_equal(code, self.access.join_code.upper()):
+        if not is_join_code(code, self.access.join_code):
             if self._limiter.record_failure(address):
                 return self._join_form("", wait_message, 429, name)
             return self._join_form("", "This is not the join code of this lab. Ask its operator.", 403, name)

@@ -21,6 +21,7 @@ import json
 import os
 import secrets
 import time
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -214,6 +215,22 @@ class Access:
 def secrets_equal(candidate: str, expected: str) -> bool:
     """Compare in constant time. An empty `expected` is never equal."""
     return bool(expected) and hmac.compare_digest(candidate.encode("utf-8", "surrogatepass"), expected.encode())
+
+
+def is_join_code(typed: str, code: str) -> bool:
+    """Whether a person typed the join code `code`: without regard to case, width and script of digits, spaces, hyphens and
+    other separators. An empty `code` is never equal."""
+    return secrets_equal(_normalized_code(typed), _normalized_code(code))
+
+
+def _normalized_code(text: str) -> str:
+    """Without punctuation, white space and invisible characters, unless nothing else is left: a home may have chosen "!!!"."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    kept = "".join(
+        str(unicodedata.decimal(character, character)) for character in folded
+        if unicodedata.category(character)[0] not in "ZPC"
+    )  # fmt: skip
+    return kept or text.strip()
 
 
 def operator_accounts(environment: Mapping[str, str]) -> frozenset[str]:

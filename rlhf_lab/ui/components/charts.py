@@ -83,4 +83,8 @@ def metric_descriptions(path: Path = METRICS_DOC) -> dict[str, str]:
     return descriptions
 
 
-PLOTLY_CONFIG = {"responsive": True, "displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}
+#: The toolbar is a list of what it contains. Plotly's default also has "Share chart", which uploads the chart to its makers.
+PLOTLY_CONFIG = {
+    "responsive": True, "displaylogo": False, "modeBarButtons": [["toImage"], ["pan2d", "zoom2d", "resetScale2d"]],
+    "showSendToCloud": False, "plotlyServerURL": "",
+}  # fmt: skip

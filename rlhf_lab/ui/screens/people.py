@@ -1,7 +1,7 @@
 """Screen "People": who is here, a leaderboard, the invitation, the labelling rules, gold pairs, and erasing a person."""
 
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import gradio as gr
 import segno
@@ -19,7 +19,7 @@ from rlhf_lab.ui.components.forms import parse_value
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, operator_action, parse_payload, ttl_cache
-from rlhf_lab.ui.network import is_loopback
+from rlhf_lab.ui.network import in_container, is_loopback
 from rlhf_lab.ui.services.crowd import gold_view, sees_comparisons
 from rlhf_lab.ui.services.presence import PRESENCE
 
@@ -88,7 +88,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         "people",
         events=("rules", "invite", "list_names", "erase", "gold", "person"),
         server_functions={"get_state": get_state},
-        data={"fields": fields, "page_command": page_command()},
+        data={"fields": fields, "page_command": page_command(), "needs_address": needs_address(ctx)},
         label="People",
     )
 
@@ -166,8 +166,13 @@ def invitation(ctx: Context, origin: str) -> dict[str, Any] | None:
         origin = ctx.public_url
     if not ctx.access.is_multi_user or not origin:
         return None
-    link = f"{origin.rstrip('/')}/join?code={ctx.access.join_code}"
+    link = f"{origin.rstrip('/')}/join?code={quote(ctx.access.join_code)}"
     return {"code": ctx.access.join_code, "link": link, "qr": qr_code(link)}
+
+
+def needs_address(ctx: Context) -> bool:
+    """Whether others can reach the lab, but at an address that it does not know, because it runs in a container."""
+    return ctx.access.is_multi_user and not ctx.public_url and not ctx.on_space and in_container()
 
 
 def qr_code(text: str) -> dict[str, Any]:
