@@ -61,12 +61,11 @@ def test_each_vote_is_predicted_and_nothing_moves(labelled, open_page, size):
     height = page.evaluate(HEIGHT)
     voted = vote(page)
     verdict = panel(page).locator(".verdict")
-    expect(verdict).to_have_text(
-        {
-            "true": "✓ The instant reward model expected your last answer",
-            "false": "✗ The instant reward model did not expect your last answer",
-        }[verdict.get_attribute("data-expected")]
-    )
+    outcome = "expected" if verdict.get_attribute("data-expected") == "true" else "did not expect"
+    what = "your last answer" if size[0] > 640 else "it"
+    model = "The instant reward model" if size[0] > 640 else "The instant model"
+    mark = "✓" if outcome == "expected" else "✗"
+    expect(verdict).to_have_text(f"{mark} {model} {outcome} {what}", use_inner_text=True)
     chosen, other = (float(text.replace("−", "-")) for text in panel(page).locator(".score b").all_inner_texts())
     assert (chosen >= other) is (verdict.get_attribute("data-expected") == "true") or chosen == other
     expect(panel(page).locator(".accuracy")).to_contain_text("right")

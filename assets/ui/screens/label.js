@@ -603,16 +603,18 @@ export default function mount({ element, props, server, trigger, watch }) {
     if (!instantUuid || !prediction) return sentence('predicts your next answer.');
     const sideNames = stackedScreen.matches ? ['first', 'second'] : ['left', 'right'];
     const [first, second] = prediction.decided ? ['your choice', 'other'] : sideNames;
+    // [on a wide screen, on a phone]
     const verdict = !prediction.decided
-      ? 'Your last answer had no winner. Its scores:'
+      ? ['Your last answer had no winner. Its scores:', 'No winner. The scores:']
       : prediction.expected
-        ? '✓ The instant reward model expected your last answer'
-        : '✗ The instant reward model did not expect your last answer';
+        ? ['✓ The instant reward model expected your last answer', '✓ The instant model expected it']
+        : ['✗ The instant reward model did not expect your last answer', '✗ The instant model did not expect it'];
     return [
       el(
         `strong.verdict${prediction.expected === null ? '' : prediction.expected ? '.good' : '.bad'}`,
         { 'data-expected': String(prediction.expected) },
-        verdict,
+        el('span.beside', {}, verdict[0]),
+        el('span.above', {}, verdict[1]),
       ),
       el(
         'span.scores',

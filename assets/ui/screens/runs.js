@@ -263,7 +263,11 @@ export default function mount({ element, props, server, trigger, watch }) {
       figure('score', run.score),
       figure('KL', run.kl),
       figure('gold', run.gold),
-      el('td.muted.when', { title: new Date(1000 * run.created_at).toString() }, momentText(run.created_at)),
+      el(
+        'td.muted.when',
+        { title: new Date(1000 * run.created_at).toLocaleString('en-GB') },
+        momentText(run.created_at),
+      ),
       el('td.actions', {}, actions(run)),
     );
   }
