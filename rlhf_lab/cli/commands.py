@@ -32,6 +32,7 @@ from rlhf_lab.importers.text_corpus import load_texts
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.project_setup import change_temperature, checked_temperature, new_project, pick_project
+from rlhf_lab.jobs.retraining import cancel_training, training_payload
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.rewards.terms import check_terms, parse_term
 from rlhf_lab.store.database import Database
@@ -102,6 +103,9 @@ def _add_label_parser(subparsers: Any) -> None:
 def _add_reward_parser(subparsers: Any) -> None:
     parser = _add_project_command(subparsers, "train-reward", "train a reward model on the labels", WAITS, run_reward)
     parser.add_argument("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose labels")
+    parser.add_argument(
+        "--cancel", action="store_true", help="cancel the training that runs or waits, instead of starting one"
+    )
     parser.add_argument(
         "--job", type=int, default=None,
         help="used by the engine with `accelerate launch`: join this job as one of its processes",
@@ -277,7 +281,12 @@ def run_reward(args: argparse.Namespace) -> int:
     config: RewardConfig = from_args(RewardConfig, args)
     with open_existing_database(home) as db:
         project = pick_project(db, args.project)
-        payload = {"source": args.source, "config": config.to_dict()}
+        if args.cancel:
+            cancelled = cancel_training(db, project.id)
+            text = "the training of the reward model is cancelled; its labels are kept"
+            print_result(args, {"job": cancelled.id, "cancelled": True}, text)
+            return 0
+        payload = training_payload(db, project.id, Source(args.source), config)
         result = wait_for_job(
             db, home, queue.submit(db, JobKind.TRAIN_REWARD, project.id, payload), "training the reward model"
         )

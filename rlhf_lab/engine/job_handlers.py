@@ -185,6 +185,7 @@ def fit_reward_model(
     model, report, config = _fit_with_oom_retry(model_cache, project, labels, request.config, reporter, on_progress)
     pairs = distributed.broadcast(unjudged_pairs(model_cache.db, project.id, MAX_SCORED_PAIRS))
     scores = score_pairs(model, pairs, on_progress)
+    reporter.report_end()
     return FittedReward(model, report, config, label_snapshot, truncated_count, grouping_note(labels), scores)
 
 
@@ -268,6 +269,10 @@ class _FitProgressReporter:
             self.eta = EtaEstimator(updates_done)
         fraction = self.sampling_share + (1 - self.sampling_share) * updates_done / total_updates
         self._report(fraction, self.eta.eta_s(updates_done, total_updates), stage)
+
+    def report_end(self) -> None:
+        """Report that nothing is left but to store the reward model. Raises if the job was cancelled, so that none is stored."""
+        self._report(1.0, 0.0, self.stage)
 
     def _report(self, fraction: float, eta_s: float | None, stage: str) -> None:
         partial_result = {"loss": downsample_values(self.losses, MAX_LOSS_POINTS), "stage": stage}

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, RunStatus
+from rlhf_lab.common.progress import ProgressCallback
 from rlhf_lab.common.records import Job
 from rlhf_lab.engine import distributed_launch
 from rlhf_lab.engine.chat import ChatAnswer
@@ -42,6 +43,7 @@ HEARTBEAT_INTERVAL_S = 2.0
 IDLE_POLL_INTERVAL_S = 0.1
 DEFAULT_IDLE_EXIT_S = 600.0
 RETRY_INTERVAL_S = 1.0
+CANCEL_POLL_S = 0.5  # how often a job looks whether it was cancelled
 PAIRS_REST_FACTOR = 1.0  # after sampling pairs, the training runs for at least this multiple of the sampling time
 CHAT_UPDATE_S = 0.1  # interval at which the text of an answer is stored and a cancellation is noticed
 CHAT_SLICE_S = (
@@ -247,20 +249,21 @@ class Worker:
             raise TrainingError(MODEL_SHARDED_MESSAGE)
         assert job.project_id is not None
         project = get_project(self.db, job.project_id)
+        raise_if_interrupted = self._interruption_checker(job)
         if job.kind is JobKind.SAMPLE_PAIRS:
-            return pairs_job(self.model_cache, project, payload, on_progress=self._raise_if_interrupted)
+            return pairs_job(self.model_cache, project, payload, on_progress=raise_if_interrupted)
         if job.kind in (JobKind.COMPLETE, JobKind.EXPLAIN):
             handler = complete if job.kind is JobKind.COMPLETE else explain
-            return handler(self.model_cache, project, payload, on_progress=self._raise_if_interrupted)
+            return handler(self.model_cache, project, payload, on_progress=raise_if_interrupted)
         if job.kind is JobKind.CHAT:
             return self._answer_chat(job)
         if job.kind is JobKind.TOURNAMENT:
             report_progress = self._progress_reporter(job, self._raise_aborted)
             return sample_contestants(
                 self.model_cache, project, payload, report_progress=report_progress,
-                on_progress=self._raise_if_interrupted,
+                on_progress=raise_if_interrupted,
             )  # fmt: skip
-        return self._train_reward(job)
+        return self._train_reward(job, raise_if_interrupted)
 
     def _answer_chat(self, job: Job) -> dict[str, object] | None:
         """Sample an answer or, during a training, a slice of it. Returns None if it continues later or was cancelled."""
@@ -291,11 +294,11 @@ class Worker:
             self._chat = (job, answer)
         return None
 
-    def _train_reward(self, job: Job) -> dict[str, object] | None:
+    def _train_reward(self, job: Job, raise_if_interrupted: ProgressCallback) -> dict[str, object] | None:
         """Train a reward model, in this process or, with `processes` > 1, in separate ones."""
 
         def on_progress() -> None:
-            self._raise_if_interrupted()
+            raise_if_interrupted()
             self.run_short_job(job.project_id)
 
         with self._training_processes(job.payload.get("config", {})) as is_distributed:
@@ -316,10 +319,23 @@ class Worker:
         finally:
             self._model_is_sharded = False
 
-    def _raise_if_interrupted(self) -> None:
-        """Abort a job if the engine exits, or if the run that the job interrupts is to pause or stop."""
-        if self._exit_requested or self._should_halt():
-            raise _JobAborted
+    def _interruption_checker(self, job: Job) -> ProgressCallback:
+        """A function that aborts a job if it was cancelled, the engine exits, or the run that it interrupts is to pause or stop.
+
+        It queries the database at intervals.
+        """
+        polled_at = time.monotonic()
+
+        def raise_if_interrupted() -> None:
+            nonlocal polled_at
+            if self._exit_requested or self._should_halt():
+                raise _JobAborted
+            if time.monotonic() - polled_at >= CANCEL_POLL_S:
+                polled_at = time.monotonic()
+                if not queue.is_running(self.db, job.id):
+                    raise _JobAborted
+
+        return raise_if_interrupted
 
     def _raise_aborted(self) -> None:
         raise _JobAborted

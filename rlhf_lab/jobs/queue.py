@@ -114,6 +114,13 @@ def cancel(db: Database, job_id: int) -> bool:
     return _update_job(db, job_id, UNFINISHED_JOB_STATUSES, status=JobStatus.CANCELLED, eta_s=None)
 
 
+def is_running(db: Database, job_id: int) -> bool:
+    """Whether the job is still to be worked on; false if it was cancelled or deleted."""
+    with db.read() as conn:
+        status = conn.execute(select(t.jobs.c.status).where(t.jobs.c.id == job_id)).scalar()
+    return status is JobStatus.RUNNING
+
+
 def remove_chats(db: Database, job_ids: Sequence[int]) -> None:
     """Delete CHAT jobs with their texts. A running one stops, because its `update_progress` returns False."""
     with db.write() as conn:

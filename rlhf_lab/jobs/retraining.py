@@ -1,10 +1,12 @@
 """When the next reward model is trained: how many labels it needs, and the state of its training."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.records import Job
 from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.errors import LabelError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.store.database import Database
@@ -41,10 +43,34 @@ def is_retraining_due(db: Database, project_id: int, source: Source) -> bool:
     labels = label_count(counts)
     if labels < training_goal(db, project_id, source) or counts[Choice.FIRST] + counts[Choice.SECOND] < 2:
         return False
-    recent_jobs = queue.jobs(db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], limit=1)
-    return not (
-        recent_jobs and recent_jobs[0].status is JobStatus.FAILED and recent_jobs[0].payload.get("labels") == labels
+    last_job = last_training(db, project_id)
+    has_ended_without_model = last_job is not None and last_job.status in (JobStatus.FAILED, JobStatus.CANCELLED)
+    return not (last_job and has_ended_without_model and last_job.payload.get("labels") == labels)
+
+
+def last_training(db: Database, project_id: int) -> Job | None:
+    """The newest training of a reward model of the project."""
+    return next(iter(queue.jobs(db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], limit=1)), None)
+
+
+def was_cancelled(db: Database, project_id: int) -> bool:
+    """Whether the newest training was cancelled; then the next one starts by itself only after a new label."""
+    last_job = last_training(db, project_id)
+    return last_job is not None and last_job.status is JobStatus.CANCELLED
+
+
+def cancel_training(db: Database, project_id: int, job_id: int | None = None) -> Job:
+    """Cancel the training of a reward model that runs or waits; returns its job. The labels stay, and no reward model is added.
+
+    job_id: only this job. Raises LabelError if there is nothing to cancel (any more).
+    """
+    open_jobs = queue.jobs(
+        db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES, limit=1
     )
+    job = next((job for job in open_jobs if job_id in (None, job.id)), None)
+    if job is None or not queue.cancel(db, job.id):
+        raise LabelError("There is nothing to cancel: no reward model of this project is being trained (any more).")
+    return job
 
 
 def training_goal(db: Database, project_id: int, source: Source) -> int:
@@ -63,9 +89,14 @@ def submit_training(
 
     last_known_id: the newest training job that the requester knows of; a newer one is returned, even if it has ended.
     """
-    counts = vote_counts(db, project_id)[source]
-    payload = {"source": source.value, "config": (config or RewardConfig()).to_dict(), "labels": label_count(counts)}
+    payload = training_payload(db, project_id, source, config or RewardConfig())
     return queue.submit_once(db, JobKind.TRAIN_REWARD, project_id, payload, last_known_id)
+
+
+def training_payload(db: Database, project_id: int, source: Source, config: RewardConfig) -> dict[str, Any]:
+    """The payload of a TRAIN_REWARD job. Its number of labels says whether there are new ones when it failed or was cancelled."""
+    counts = vote_counts(db, project_id)[source]
+    return {"source": source.value, "config": config.to_dict(), "labels": label_count(counts)}
 
 
 def training_status(db: Database, project_id: int) -> str:

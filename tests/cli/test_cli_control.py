@@ -170,3 +170,13 @@ def test_stop_engine_says_how_long_it_may_take(home, db, capsys, monkeypatch):
     assert main(["stop-engine", "--home", str(home)]) == 0
     printed = capsys.readouterr()
     assert (printed.err, printed.out) == ("stopping the engine (up to 20 seconds) …\n", "the engine has ended\n")
+
+
+def test_a_training_of_a_reward_model_is_cancelled(home, db, capsys):
+    job = queue.submit(db, JobKind.TRAIN_REWARD, 1, {"source": "human"})
+    command = ["train-reward", "--cancel", "--home", str(home), "--json"]
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out) == {"job": job.id, "cancelled": True}
+    assert queue.get_job(db, job.id).status is JobStatus.CANCELLED
+    assert main(command) == 1
+    assert "nothing to cancel" in json.loads(capsys.readouterr().out)["error"]

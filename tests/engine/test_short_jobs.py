@@ -223,7 +223,7 @@ def test_reward_training_reports_losses_and_stage(lab, monkeypatch):
     assert fractions == sorted(fractions)
     assert 0.0 == fractions[0] < fractions[stages.index("")] < fractions[-1] == 1.0
     assert reports[-1] == {"loss": newest(lab).report["loss"], "stage": "final"}
-    assert [len(one["loss"]) for one in reports if one["stage"] == "final"] == [1, 2, 3]
+    assert [len(one["loss"]) for one in reports if one["stage"] == "final"] == [1, 2, 3, 3]  # the last: all is done
 
 
 def test_a_run_reports_its_step(lab, monkeypatch):

@@ -10,6 +10,7 @@ from support_worker import REWARD
 from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.engine import distributed_launch
+from rlhf_lab.engine import worker as worker_module
 from rlhf_lab.engine.policy_run import PolicyRun, RunStopped
 from rlhf_lab.engine.worker import Worker
 from rlhf_lab.jobs import engine_process, queue
@@ -174,6 +175,35 @@ def test_a_cancelled_reward_training_stores_nothing(lab, monkeypatch):
     monkeypatch.setattr(queue, "update_progress", cancelled)
     assert lab.do(job).status is JobStatus.CANCELLED
     assert reward_models(lab.db, lab.project.id) == before
+
+
+def test_a_reward_training_is_cancelled_in_any_stage(lab, monkeypatch):
+    """Features, cross-validation, fits and scores: whenever the engine looks, also where no update reports progress."""
+    calls, cancel_at, job = 0, 0, None
+
+    def is_running(db, job_id):
+        nonlocal calls
+        calls += 1
+        if calls == cancel_at:
+            queue.cancel(db, job_id)
+        return queue.get_job(db, job_id).status is JobStatus.RUNNING
+
+    monkeypatch.setattr(worker_module, "CANCEL_POLL_S", 0.0)
+    monkeypatch.setattr(queue, "is_running", is_running)
+    update = queue.update_progress
+    monkeypatch.setattr(queue, "update_progress", lambda *args: update(*args) or True)  # does not notice it
+    config = REWARD | {"folds": 2, "warm_start": True}
+    assert lab.train_reward(**config).status is JobStatus.DONE
+    before, total = reward_models(lab.db, lab.project.id), calls
+    assert total > 10
+    for cancel_at in (1, total // 3, 2 * total // 3, total):
+        calls = 0
+        job = lab.train_reward(**config)
+        assert job.status is JobStatus.CANCELLED
+        assert calls == cancel_at  # it ended there
+        assert reward_models(lab.db, lab.project.id) == before
+    cancel_at = 0
+    assert lab.train_reward(**config).status is JobStatus.DONE
 
 
 def test_reward_training_is_requeued_when_the_engine_exits(lab):

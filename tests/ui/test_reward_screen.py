@@ -1,10 +1,13 @@
 """Screen "Reward model" without a browser: state, details of a model, training and explanations."""
 
+import contextlib
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from rlhf_lab.common.enums import JobKind, Source
-from rlhf_lab.common.records import LabelSnapshot
+from rlhf_lab.common.enums import JobKind, JobStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, Role
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, retraining
@@ -14,8 +17,9 @@ from rlhf_lab.store.features import TextFeatures, add_features, texts_without_fe
 from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run
+from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.events import parse_payload
-from rlhf_lab.ui.screens import reward, start_run
+from rlhf_lab.ui.screens import label, reward, start_run
 from rlhf_lab.ui.services import generation_requests
 
 REPORT = {
@@ -260,3 +264,48 @@ def test_calibration_and_disagreements_of_a_model(ctx):
 def test_reports_of_older_models_have_no_calibration(ctx):
     detail = reward.model_detail(ctx, add(ctx).id)
     assert (detail["calibration"], detail["calibration_error"], detail["disagreements"]) == ([], None, [])
+
+
+def build_screen(calls, ctx, monkeypatch):
+    """The handlers of the screen, without the form of its settings."""
+    form = SimpleNamespace(components=[], on_change=lambda *_: None)
+    monkeypatch.setattr(reward, "Form", lambda *_: form)
+    monkeypatch.setattr(reward.gr, "Accordion", lambda *_, **__: contextlib.nullcontext())
+    return calls(reward, ctx)
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_training_is_cancelled_and_begins_again_only_with_a_new_label(ctx, calls, is_running, monkeypatch):
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda *_: None)
+    db, project_id = ctx.db, ctx.project.id
+    label_with_judge(db, project_id, load_judge("cheerful"), 14)
+    assert retraining.is_retraining_due(db, project_id, Source.SIMULATED)
+    job = reward.start_training(ctx, Source.SIMULATED, RewardConfig())
+    if is_running:
+        queue.claim(db, [JobKind.TRAIN_REWARD], engine_process.record_heartbeat(db, "train reward"))
+    screen = build_screen(calls, ctx, monkeypatch)
+    assert (
+        "nothing to cancel" in screen.cancel("", SimpleNamespace(_data={"request_id": 1, "job": job.id + 1}))["error"]
+    )
+    assert screen.cancel("", SimpleNamespace(_data={"request_id": 2, "job": job.id})) == {
+        "request_id": 2,
+        "cancelled": job.id,
+    }
+    assert queue.get_job(db, job.id).status is JobStatus.CANCELLED
+    state = reward.screen_state(ctx)
+    assert (state["job"], state["cancelled"], state["failed"], state["labels"]["simulated"]) == (None, True, "", 14)
+    assert "was cancelled" in label.training_text(ctx)
+    assert not retraining.is_retraining_due(db, project_id, Source.SIMULATED)  # it would start again at once
+    assert "nothing to cancel" in screen.cancel("", SimpleNamespace(_data={"request_id": 3, "job": job.id}))["error"]
+    label_with_judge(db, project_id, load_judge("gloomy"), 3)
+    assert retraining.is_retraining_due(db, project_id, Source.SIMULATED)
+    reward.start_training(ctx, Source.SIMULATED, RewardConfig())
+    assert (reward.screen_state(ctx)["cancelled"], "waits" in label.training_text(ctx)) == (False, True)
+
+
+def test_only_the_operator_cancels_a_training(ctx, calls, monkeypatch):
+    job = queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {"source": "human"})
+    monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(Role.LABELLER, "Ann"))
+    screen = build_screen(calls, ctx.as_multi_user(open_to_all=False), monkeypatch)
+    assert "Only the operator" in screen.cancel("", SimpleNamespace(_data={"request_id": 1, "job": job.id}))["error"]
+    assert queue.get_job(ctx.db, job.id).status is JobStatus.QUEUED

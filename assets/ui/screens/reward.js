@@ -153,12 +153,15 @@ export default function mount({ element, props, server, trigger, watch }) {
     sourceSelect.value = selectedSource;
     const count = selectedSource === 'human' ? human : simulated;
     const goal = goals[selectedSource];
+    const cancelled = state.cancelled ? 'The last training was cancelled; its labels are kept. ' : '';
+    const dueText = cancelled ? 'The next one starts after a new label.' : 'It is due and starts automatically.';
     const nextText = state.job
       ? state.job.status_text
-      : count >= goal
-        ? 'It is due and starts automatically.'
-        : `A new one is also trained after every ${trainEvery} labels: next at ${goal}, ` +
-          `${plural(goal - count, 'label')} to go.`;
+      : cancelled +
+        (count >= goal
+          ? dueText
+          : `A new one is also trained after every ${trainEvery} labels: next at ${goal}, ` +
+            `${plural(goal - count, 'label')} to go.`);
     const errorText = trainError || state.failed;
     return el(
       'div.lab-card',
@@ -176,6 +179,9 @@ export default function mount({ element, props, server, trigger, watch }) {
           el('span.muted', {}, 'from'),
           sourceSelect,
           el('span.muted.lab-grow', { 'data-do': 'next' }, nextText),
+          state.job
+            ? el('button.lab-button', { type: 'button', 'data-do': 'cancel', onclick: cancel }, 'Cancel')
+            : null,
         ),
         !state.job && estimates[selectedSource]
           ? el('p.muted', { 'data-do': 'estimate' }, estimates[selectedSource])
@@ -230,6 +236,11 @@ export default function mount({ element, props, server, trigger, watch }) {
       last_training: state.last_training,
       source: source || (state.labels.simulated > state.labels.human ? 'simulated' : 'human'),
     });
+  }
+
+  function cancel() {
+    trainError = '';
+    trigger('cancel', { request_id: Date.now(), job: state.job.id });
   }
 
   function trainingCard() {
@@ -747,6 +758,7 @@ export default function mount({ element, props, server, trigger, watch }) {
         state.labels,
         state.job && [state.job.running, state.job.status_text],
         state.failed,
+        state.cancelled,
         trainError,
         source,
         estimates,

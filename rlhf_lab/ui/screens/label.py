@@ -280,6 +280,14 @@ def visitor_info(ctx: Context) -> dict[str, str]:
     return {"name": visitor.registered_name, "role": visitor.role.value}
 
 
+def training_text(ctx: Context) -> str:
+    """The state of the training of a reward model, for which there are enough labels."""
+    db, project_id = ctx.db, ctx.project.id
+    cancelled_text = "The last training of a reward model was cancelled; the next one starts after a new label."
+    status = retraining.training_status(db, project_id)
+    return status or (cancelled_text if retraining.was_cancelled(db, project_id) else "")
+
+
 def label_progress(ctx: Context) -> dict[str, Any]:
     """How many labels there are, and when the next reward model is trained. The page uses `counted_at` to ignore older
     replies."""
@@ -292,5 +300,5 @@ def label_progress(ctx: Context) -> dict[str, Any]:
         "next_training_at": progress.goal,
         "labels_to_next": progress.remaining,
         "has_model": bool(progress.newest_model_id),
-        "training_text": "" if progress.remaining > 0 else retraining.training_status(ctx.db, ctx.project.id),
+        "training_text": "" if progress.remaining > 0 else training_text(ctx),
     }

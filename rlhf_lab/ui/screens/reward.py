@@ -52,6 +52,10 @@ class TrainReward(Payload):
     last_training: int | None = None
 
 
+class CancelTraining(Payload):
+    job: int
+
+
 class TrainAsVisitor(Payload):
     """As TrainReward, in demo mode: from people's labels, with the default settings."""
 
@@ -83,7 +87,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     component = widget(
         "reward",
-        events=("visitor_train", "train", "estimate", "explain"),
+        events=("visitor_train", "train", "cancel", "estimate", "explain"),
         server_functions={"state": state, "report": report, "explanation": explanation},
         charts=True,
         data={"layout": layout(190), "config": PLOTLY_CONFIG, "is_demo": ctx.demo is not None},
@@ -96,6 +100,11 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def train(payload: TrainReward, *values: Any) -> dict[str, Any]:
         start_training(ctx, payload.source, RewardConfig.from_dict(form.parse(values)), payload.last_training)
         return {"running": True}
+
+    @operator_action(ctx, CancelTraining)
+    def cancel(payload: CancelTraining) -> dict[str, Any]:
+        retraining.cancel_training(ctx.db, ctx.project.id, payload.job)
+        return {"cancelled": payload.job}
 
     def estimate(*values: Any) -> dict[str, Any]:
         return {"estimates": training_estimates(ctx, form, values)}
@@ -115,6 +124,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         component.visitor_train(visitor_train, None, component, **SILENT_EVENT)
 
     component.train(train, [operator, *form.components], component, **SILENT_EVENT)
+    component.cancel(cancel, operator, component, **SILENT_EVENT)
     component.estimate(estimate, form.components, component, **SILENT_EVENT)
     form.on_change(estimate, component)
     component.explain(explain, None, component, **SILENT_EVENT)
@@ -182,12 +192,13 @@ def screen_state(ctx: Context) -> dict[str, Any]:
     """What changes while the screen is open: reward models (newest first), training, labels, prediction statistics."""
     project = ctx.project
     label_counts = retraining.get_label_progress(ctx.db, project.id)
-    latest = next(iter(queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], limit=1)), None)
+    latest = retraining.last_training(ctx.db, project.id)
     return {
         "project": project.id,
         "models": [model_summary(row) for row in list_reward_models(ctx.db, project.id)[:MAX_LISTED]],
         "job": training_view(ctx, latest) if latest and latest.status in UNFINISHED_JOB_STATUSES else None,
         "last_training": latest.id if latest else 0,
+        "cancelled": latest is not None and latest.status is JobStatus.CANCELLED,
         "failed": latest.error if latest and latest.status is JobStatus.FAILED else "",
         "labels": {
             "human": label_counts.human,
