@@ -83,7 +83,9 @@ def test_a_vote_without_a_winner_has_scores_and_no_verdict(labelled, open_page):
     page = open_page(labelled)
     expect(panel(page)).to_contain_text("predicts your next answer")
     press_key(page, "0")
-    expect(panel(page).locator(".verdict")).to_have_text("Your last answer had no winner. Its scores:", use_inner_text=True)
+    expect(panel(page).locator(".verdict")).to_have_text(
+        "Your last answer had no winner. Its scores:", use_inner_text=True
+    )
     expect(panel(page).locator(".score .muted")).to_have_text(["left", "right"])
     press_key(page, "s")
     expect(panel(page)).to_contain_text("predicts your next answer")
