@@ -57,7 +57,8 @@ export function setUploadToken(token) {
 export function uploadFile(file, name) {
   const body = new FormData();
   body.append('files', file, name);
-  return fetch('gradio_api/upload', { method: 'POST', body, headers: uploadToken ? { 'X-Lab-Upload': uploadToken } : {} });
+  const headers = uploadToken ? { 'X-Lab-Upload': uploadToken } : {};
+  return fetch('gradio_api/upload', { method: 'POST', body, headers });
 }
 
 // Values that this browser tab stores across reloads; null if unset.

@@ -13,7 +13,16 @@ import {
   timeLeftText,
 } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
-import { annotatorName, currentTab, getItem, isOperator, setItem, setOperator, setUploadToken, tabSlug } from '../lib/session.js';
+import {
+  annotatorName,
+  currentTab,
+  getItem,
+  isOperator,
+  setItem,
+  setOperator,
+  setUploadToken,
+  tabSlug,
+} from '../lib/session.js';
 
 function machineText({ engine: { device, memory_mib: memoryMib } }) {
   return [device, memoryMib ? formatBytes(2 ** 20 * memoryMib) : ''].filter(Boolean).join(' · ');
