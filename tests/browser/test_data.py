@@ -133,6 +133,54 @@ def test_import_is_undone_after_a_confirmation(lab, open_page):
     assert page.locator("img[src=x]").count() == 0
 
 
+def test_the_form_stays_after_an_error_and_questions_have_answers(lab, open_page):
+    """A column whose name has a space is mapped, the words of votes are mistyped and mended, and a question is answered."""
+    page = open_page(lab)
+    open_section(page, "runs-import")
+    row = {
+        "prompt": "form",
+        "one": "x",
+        "other": "y",
+        "is better": "A=B",
+        "points one": "1.200",
+        "points two": "900",
+        "when it was": "2026-11-28",
+    }
+    file = {"name": "form.jsonl", "mimeType": "application/json", "buffer": json.dumps(row).encode()}
+    control(page, "data-file").set_input_files(file)
+    expect(control(page, "data-question")).to_contain_text("no pair of texts")
+    expect(control(page, "data-question")).not_to_contain_text("--map")
+    for meaning, column in (
+        ("first", "one"),
+        ("second", "other"),
+        ("choice", "is better"),
+        ("created_at", "when it was"),
+    ):
+        page.locator(f'[data-map="{meaning}"]').select_option(column)
+    control(page, "data-choices").fill("A=B")
+    control(page, "data-again").click()
+    expect(control(page, "data-notice")).to_contain_text("is not WORD=CHOICE")
+    expect(page.locator('[data-map="choice"]')).to_have_value("is better")
+    expect(control(page, "data-choices")).to_have_value("A=B")
+    control(page, "data-choices").fill("A=B=tie")
+    control(page, "data-again").click()
+    expect(control(page, "data-counts")).to_contain_text("1 row, 1 vote on 1 prompt")
+    expect(control(page, "data-counts")).to_contain_text("1 tie")
+    page.get_by_text("Which column means what").click()
+    page.get_by_text("Further columns").click()
+    page.locator('[data-map="uuid"]').select_option("when it was")
+    for meaning, column in (("choice", ""), ("score_first", "points one"), ("score_second", "points two")):
+        page.locator(f'[data-map="{meaning}"]').select_option(column)
+    control(page, "data-choices").fill("")
+    control(page, "data-again").click()
+    expect(control(page, "data-question")).to_contain_text("'1.200' and '900'")
+    page.locator('[data-answer="numbers=thousands"]').click()
+    expect(control(page, "data-counts")).to_contain_text("1 first")
+    expect(page.locator('[data-map="uuid"]')).to_have_value("when it was")
+    control(page, "data-forget").click()
+    expect(control(page, "data-question")).to_contain_text("'1.200' and '900'")
+
+
 def test_quality_and_import_fit_a_phone(lab, open_page):
     page = open_page(lab)
     open_section(page, "runs-import")
