@@ -20,13 +20,23 @@ from rlhf_lab.cli.console import (
 )
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.progress import FractionCallback, ignore_fraction
+from rlhf_lab.common.records import Project
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.exporters.adapter_zip import BEST, export_adapter, export_reward_model
 from rlhf_lab.exporters.dataset_folder import export_dataset
 from rlhf_lab.exporters.hub_upload import push_folder
-from rlhf_lab.exporters.label_export import FORMATS, LAYOUTS, TIES, LabelExportOptions, export_labels
+from rlhf_lab.exporters.label_export import (
+    FORMATS,
+    LAYOUTS,
+    TIES,
+    LabelExportOptions,
+    count_left_out_ties,
+    export_labels,
+    left_out_ties_note,
+)
 from rlhf_lab.exporters.merged_model import DTYPES, export_model
 from rlhf_lab.exporters.run_export import export_run
+from rlhf_lab.jobs.model_inspection import has_chat_template
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import latest_reward_model
@@ -99,12 +109,19 @@ def _add_label_arguments(parser: argparse.ArgumentParser, default_format: str) -
         help="whose labels (default human); each row says whose it is")  # fmt: skip
     add("--annotator", action="append", default=[], help="only this annotator's; may be given several times")
     add("--no-names", action="store_true", help="replace names by numbered visitors; notes are kept")
-    add("--ties", choices=TIES, default="keep", help='keep them with "tie": true, or drop them')
+    add("--ties", choices=TIES, default=None,
+        help='keep them with "tie": true (default of the layout votes), or drop them')  # fmt: skip
     add("--agreement", type=float, default=0.0, metavar="SHARE",
         help="only votes that agree with at least this share of the pair's votes")  # fmt: skip
-    add("--layout", choices=LAYOUTS, default="votes",
-        help="votes: all columns; explicit, implicit: exactly TRL's columns, without ties")  # fmt: skip
-    add("--messages", action="store_true", help="texts as chats: TRL's conversational format")
+    add("--layout", choices=LAYOUTS, default=None,
+        help="training (default): the labels that a training uses, with all columns, without ties; explicit, implicit: the same "
+             "with exactly TRL's columns; votes: every vote, for archives (default with --ties keep)")  # fmt: skip
+    add(
+        "--messages",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="texts as chats, TRL's conversational format (default for training if the model has a chat template), or as texts",
+    )
     add("--token-ids", action="store_true", help="also the sampled token ids")
     add(
         "--format",
@@ -114,11 +131,19 @@ def _add_label_arguments(parser: argparse.ArgumentParser, default_format: str) -
     )
 
 
-def _label_options(args: argparse.Namespace) -> LabelExportOptions:
+def _label_options(args: argparse.Namespace, project: Project) -> LabelExportOptions:
+    layout = args.layout or ("votes" if args.ties == "keep" else "training")
+    if args.ties == "keep" and layout != "votes":
+        raise ConfigError(
+            f"--ties keep does not go with --layout {layout}: a tie has no better text. Use --layout votes."
+        )
+    messages = args.messages
+    if messages is None:
+        messages = layout != "votes" and has_chat_template(project.model)
     return LabelExportOptions(
-        source=None if args.source == ALL_SOURCES else Source(args.source), annotators=tuple(args.annotator), ties=args.ties,
-        agreement=args.agreement, layout=args.layout, messages=args.messages, token_ids=args.token_ids, format=args.format,
-        names=not args.no_names,
+        source=None if args.source == ALL_SOURCES else Source(args.source), annotators=tuple(args.annotator),
+        ties=args.ties or "keep", agreement=args.agreement, layout=layout, messages=messages, token_ids=args.token_ids,
+        format=args.format, names=not args.no_names,
     )  # fmt: skip
 
 
@@ -167,18 +192,29 @@ def _export_labels(args: argparse.Namespace, db: Database, _home: Path, out: Pat
         raise ConfigError(
             f"--out must be a folder; the name of the file is chosen by the export: --out {args.out.parent}"
         )
-    project, options = pick_project(db, args.project), _label_options(args)
+    project = pick_project(db, args.project)
+    options = _label_options(args, project)
     with _label_progress(args) as on_progress:
-        paths = [export_labels(db, project.id, out, options, force=args.force, on_progress=on_progress)]
+        path = export_labels(db, project.id, out, options, force=args.force, on_progress=on_progress)
+    _report_ties(db, project, options)
     if project.system_prompt and not options.holds_system_prompt:
         print("These columns do not hold the project's system prompt: use --messages.", file=sys.stderr)
-    return paths
+    return [path]
 
 
 def _export_dataset(args: argparse.Namespace, db: Database, _home: Path, out: Path) -> list[Path]:
-    project_id, options = pick_project(db, args.project).id, _label_options(args)
+    project = pick_project(db, args.project)
+    options = _label_options(args, project)
     with _label_progress(args) as on_progress:
-        return [export_dataset(db, project_id, out, options, force=args.force, on_progress=on_progress)]
+        path = export_dataset(db, project.id, out, options, force=args.force, on_progress=on_progress)
+    _report_ties(db, project, options)
+    return [path]
+
+
+def _report_ties(db: Database, project: Project, options: LabelExportOptions) -> None:
+    """Print how many ties the export leaves out."""
+    if note := left_out_ties_note(count_left_out_ties(db, project.id, options)):
+        print(f"{note} --layout votes exports every vote.", file=sys.stderr)
 
 
 @contextlib.contextmanager

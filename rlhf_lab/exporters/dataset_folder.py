@@ -11,7 +11,12 @@ from rlhf_lab.common.hashing import file_sha256
 from rlhf_lab.common.progress import FractionCallback, ignore_fraction
 from rlhf_lab.errors import LabelError
 from rlhf_lab.exporters.json_io import portable_name, write_json
-from rlhf_lab.exporters.label_export import LabelExportOptions, label_batches, nothing_to_export_message
+from rlhf_lab.exporters.label_export import (
+    LabelExportOptions,
+    count_left_out_ties,
+    label_batches,
+    nothing_to_export_message,
+)
 from rlhf_lab.exporters.output_folder import atomic_output
 from rlhf_lab.exporters.readme_templates import DatasetFacts, dataset_card
 from rlhf_lab.exporters.tabular import write_rows
@@ -41,12 +46,12 @@ def export_dataset(
         if not row_count:
             raise LabelError(nothing_to_export_message(db, project_id, options))
         facts = DatasetFacts(
-            project, options, data_file, row_count, counts.columns,
+            project, options, data_file, row_count, counts.columns, file_sha256(data_path),
+            count_left_out_ties(db, project_id, options),
             *(dict(counts.values[column].most_common()) for column in COUNTED_COLUMNS),
         )  # fmt: skip
-        digest = file_sha256(data_path)
         output.add(f"{folder_name}/README.md").write_text(dataset_card(facts), encoding="utf-8")
-        write_json(output.add(f"{folder_name}/provenance.json"), _provenance(facts, digest))
+        write_json(output.add(f"{folder_name}/provenance.json"), _provenance(facts))
     return out_dir / folder_name
 
 
@@ -65,13 +70,14 @@ class _RowCounts:
             yield rows
 
 
-def _provenance(facts: DatasetFacts, digest: str) -> dict[str, Any]:
+def _provenance(facts: DatasetFacts) -> dict[str, Any]:
     project = facts.project
     return {
         "made_with": f"RLHF Lab {__version__}",
         "exported_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "file": facts.data_file,
-        "sha256": digest,
+        "sha256": facts.digest,
+        "ties_left_out": facts.ties_left_out,
         "rows": facts.row_count,
         "columns": list(facts.columns),
         "chosen_with": facts.options.to_dict(),

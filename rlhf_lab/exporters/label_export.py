@@ -17,6 +17,7 @@ from rlhf_lab.common.chat_format import chat_of_prompt, plain_prompt, turns_of_p
 from rlhf_lab.common.enums import VIA_SIDES_UNKNOWN, Choice, Source
 from rlhf_lab.common.progress import FractionCallback, ignore_fraction
 from rlhf_lab.common.records import Project
+from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError, LabelError
 from rlhf_lab.exporters.output_folder import atomic_output
 from rlhf_lab.exporters.tabular import write_rows
@@ -27,8 +28,10 @@ from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION, get_pro
 from rlhf_lab.store.votes import is_final_label, vote_counts
 
 TIES = ("keep", "drop")
-#: votes: one row per vote with all its columns; explicit, implicit: exactly TRL's documented columns, without ties.
-LAYOUTS = ("votes", "explicit", "implicit")
+#: training: the labels that a training uses, with all columns; votes: every vote with all columns, for archives; explicit,
+#: implicit: exactly TRL's documented columns, of the same labels as training.
+LAYOUTS = ("training", "votes", "explicit", "implicit")
+FULL_LAYOUTS = ("training", "votes")
 FORMATS = ("jsonl", "jsonl.gz", "json", "csv", "parquet")
 BATCH_ROWS = 1000  # rows that are in memory at a time
 
@@ -42,7 +45,7 @@ class LabelExportOptions:
         annotators: only these; empty: all.
         agreement: keep a vote only if at least this share of the pair's selected votes have the same choice.
         messages: texts as chat messages, TRL's conversational format. Prompts begin with the project's system prompt, as the
-            model read them; without messages the layout votes has it in a column, and the others cannot hold it.
+            model read them; without messages the layouts training and votes have it in a column, and the others cannot hold it.
         token_ids: also the sampled token ids, and the hash of the weights that they belong to.
         names: False replaces people's names by pseudonyms, the same in every export of a lab; judges and notes stay.
     """
@@ -66,18 +69,18 @@ class LabelExportOptions:
                 raise ConfigError(f'{name} = "{value}" is unknown; choose one of {", ".join(allowed)}.')
         if not 0.0 <= self.agreement <= 1.0:
             raise ConfigError(f"agreement = {self.agreement} is no share; give a number from 0 to 1.")
-        if self.token_ids and self.layout != "votes":
-            raise ConfigError("Token ids go with the layout votes only; TRL makes its own.")
+        if self.token_ids and self.layout not in FULL_LAYOUTS:
+            raise ConfigError(f"Token ids go with the layouts {' and '.join(FULL_LAYOUTS)} only; TRL makes its own.")
 
     @property
     def drops_ties(self) -> bool:
-        """TRL's columns cannot represent a tie."""
+        """A training would take the chosen text of a tie for the better one."""
         return self.ties == "drop" or self.layout != "votes"
 
     @property
     def holds_system_prompt(self) -> bool:
         """TRL's columns hold one as a message only."""
-        return self.messages or self.layout == "votes"
+        return self.messages or self.layout in FULL_LAYOUTS
 
     def to_dict(self) -> dict[str, object]:
         """For the provenance file. annotators: only their number if names are left out."""
@@ -115,7 +118,7 @@ def label_batches(
 ) -> Iterator[list[dict[str, Any]]]:
     """The rows of an export, at most BATCH_ROWS at a time; after each batch on_progress gets the fraction read so far."""
     with db.read() as conn:
-        vote_ids = _vote_ids(conn, project.id, options)
+        vote_ids = _vote_ids(conn, project.id, options, drops_ties=options.drops_ties)
         pseudonyms = {} if options.names else _pseudonyms(conn)
         for start in range(0, len(vote_ids), BATCH_ROWS):
             batch_ids = vote_ids[start : start + BATCH_ROWS]
@@ -126,7 +129,23 @@ def label_batches(
             on_progress((start + len(batch_ids)) / len(vote_ids))
 
 
-def _vote_ids(conn: Connection, project_id: int, options: LabelExportOptions) -> list[int]:
+def count_left_out_ties(db: Database, project_id: int, options: LabelExportOptions) -> int:
+    """How many votes an export leaves out because they choose neither text."""
+    if not options.drops_ties:
+        return 0
+    with db.read() as conn:
+        counts = [len(_vote_ids(conn, project_id, options, drops_ties=drops)) for drops in (False, True)]
+    return counts[0] - counts[1]
+
+
+def left_out_ties_note(count: int) -> str:
+    """What to say of the ties that an export leaves out, or ""."""
+    if not count:
+        return ""
+    return f"{pluralize(count, 'vote')} left out, because a tie has no better text and a training would learn from one."
+
+
+def _vote_ids(conn: Connection, project_id: int, options: LabelExportOptions, *, drops_ties: bool) -> list[int]:
     """The votes that are exported, oldest first."""
     v, p = t.votes.c, t.pairs.c
     is_selected: list[ColumnElement[bool]] = [
@@ -141,7 +160,7 @@ def _vote_ids(conn: Connection, project_id: int, options: LabelExportOptions) ->
     if options.annotators:
         is_selected.append(v.annotator.in_(options.annotators))
     votes = select(v.id).join(t.pairs, p.id == v.pair_id).where(*is_selected)
-    exported = votes.where(v.choice.not_in([Choice.TIE, Choice.BOTH_BAD])) if options.drops_ties else votes
+    exported = votes.where(v.choice.not_in([Choice.TIE, Choice.BOTH_BAD])) if drops_ties else votes
     if options.agreement <= 0:
         return list(conn.execute(exported.order_by(v.id)).scalars())
     agreed_choices = _agreed_choices(conn, votes, options.agreement)
@@ -218,7 +237,7 @@ def _label_row(
         {name: values[f"{side}_{name}"] for name in _completion_columns(options)} for side in side_names
     )
     label = _text_columns(row.prompt, chosen["text"], rejected["text"], project.system_prompt, options)
-    if options.layout != "votes":
+    if options.layout not in FULL_LAYOUTS:
         return label
     label |= {
         "tie": row.choice in (Choice.TIE, Choice.BOTH_BAD), "both_bad": row.choice is Choice.BOTH_BAD,
@@ -267,5 +286,5 @@ def nothing_to_export_message(db: Database, project_id: int, options: LabelExpor
     return (
         f"Project {project_id} has no {source_text}labels{annotator_text}{agreement_text} to export; in all it has "
         f"{label_counts[Source.HUMAN]} of people and {label_counts[Source.SIMULATED]} simulated ones, ties included. Label "
-        "some, or ask for others (--source, --annotator, --ties)."
+        "some, or ask for others (--source, --annotator, --layout votes with ties)."
     )

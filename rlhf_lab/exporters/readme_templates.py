@@ -11,6 +11,7 @@ from rlhf_lab.common.enums import LABEL_ALGORITHMS, Source
 from rlhf_lab.common.records import Project, RewardModelRow, Run
 from rlhf_lab.exporters.json_io import portable_name, to_strict_json
 from rlhf_lab.exporters.label_export import LabelExportOptions
+from rlhf_lab.exporters.tabular import COLUMN_TYPES, column_kind
 
 
 def policy_card(run: Run, step: int, row: RewardModelRow | None, project: Project, base: str, digest: str) -> str:
@@ -394,25 +395,63 @@ COLUMN_DESCRIPTIONS = {
     "rejected_ids": "token ids as sampled, for the model named below",
     "model_hash": "SHA-256 of the weights that the ids belong to",
 }
+#: Kind of a column (`tabular.column_kind`) -> its type in the header of a card.
+FEATURE_LINES = {
+    "text": "    dtype: string\n", "bool": "    dtype: bool\n", "int": "    dtype: int64\n", "float": "    dtype: float64\n",
+    "ids": "    list: int64\n",
+    "chat": "    list:\n    - name: role\n      dtype: string\n    - name: content\n      dtype: string\n",
+}  # fmt: skip
 CSV_NOTE = (
     " It is a CSV: prompt, chosen, rejected and system are exactly the texts, which a spreadsheet may take for formulas; in the "
-    "other columns an apostrophe keeps it from that, and the lab's import takes the apostrophe away."
+    "other columns an apostrophe keeps it from that, and the lab's import takes the apostrophe away. The words null, None and "
+    "NaN are texts, as the header of this card says; other readers have to be told (pandas: keep_default_na=False). A missing "
+    "text is an empty one."
 )
 SIZE_CATEGORIES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """Facts for the card of a data set. The votes_by dicts (value -> count) are empty for TRL's layouts."""
+    """Facts for the card of a data set. The votes_by dicts (value -> count) are empty for TRL's layouts.
+
+    digest: SHA-256 of the data file. ties_left_out: votes that the export leaves out because they choose neither text.
+    """
 
     project: Project
     options: LabelExportOptions
     data_file: str
     row_count: int
     columns: tuple[str, ...]
+    digest: str
+    ties_left_out: int
     votes_by_source: dict[str, int] = field(default_factory=dict)
     votes_by_annotator: dict[str, int] = field(default_factory=dict)
     votes_by_choice: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def config_name(self) -> str:
+        """Names the data, because `datasets` keeps what it has read under the names of folder and configuration."""
+        return f"labels-{self.digest[:12]}"
+
+
+def _reading_options(facts: DatasetFacts) -> str:
+    """Lines of the card's header that say how the file is read: the types of columns, and in CSV that a text is never missing.
+
+    Without types, a column that is empty at the beginning of a long file is an error of `datasets` where its first value comes.
+    """
+    if facts.options.format == "parquet":  # holds its types
+        return ""
+    is_csv = facts.options.format == "csv"
+    kinds = {name: "text" if is_csv else column_kind(name, is_chat=facts.options.messages) for name in facts.columns}
+    kinds |= {name: COLUMN_TYPES[name] for name in facts.columns if is_csv and COLUMN_TYPES.get(name, "ids") != "ids"}
+    features = "".join(f"  - name: {name}\n{FEATURE_LINES[kind]}" for name, kind in kinds.items())
+    if not is_csv:
+        return f"  features:\n{features}"
+    may_be_missing = "".join(f"    {name}: ['']\n" for name, kind in kinds.items() if kind != "text")
+    missing = f"  na_values:\n{may_be_missing}" if may_be_missing else ""
+    return (
+        f"  keep_default_na: false\n{missing}dataset_info:\n  config_name: {facts.config_name}\n  features:\n{features}"
+    )
 
 
 def dataset_card(facts: DatasetFacts) -> str:
@@ -432,20 +471,23 @@ tags:
 size_categories:
 - {size_category}
 configs:
-- config_name: default
+- config_name: {facts.config_name}
+  default: true
   data_files:
   - split: train
     path: {facts.data_file}
----
+{_reading_options(facts)}---
 
 # Preferences of project {facts.project.id}
 
 {facts.row_count:,} rows: which of two texts is better. Collected with RLHF Lab {__version__}.
 {warning}
 ```python
+from pathlib import Path
+
 from datasets import load_dataset
 
-data = load_dataset(".", split="train")  # this folder, or its id on the Hub
+data = load_dataset(str(Path.cwd()), split="train")  # run in this folder; elsewhere give its path, or its id on the Hub
 ```
 
 {_format_description(facts)}
@@ -473,13 +515,14 @@ truth or decency. Choose a licence before you publish this.
 def _format_description(facts: DatasetFacts) -> str:
     options = facts.options
     layout_text = {
+        "training": "One row a label that a training uses: no hidden repeats, an expert's decision in place of the votes",
         "votes": "One row a vote, ties among them (`tie`)",
         "explicit": "TRL's format with an explicit prompt, a row a vote",
         "implicit": "TRL's format with an implicit prompt, a row a vote",
     }[options.layout]
     phrases = [layout_text, "conversational" if options.messages else "standard (texts, no chats)"]
     if options.drops_ties:
-        phrases.append("without ties")
+        phrases.append(f"without ties ({facts.ties_left_out:,} left out)")
     if options.agreement:
         phrases.append(f"only votes that at least {options.agreement:.0%} of the pair's votes agree with")
     return ", ".join(phrases) + "." + (CSV_NOTE if options.format == "csv" else "")

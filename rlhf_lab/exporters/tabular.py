@@ -98,17 +98,17 @@ def _write_parquet(path: Path, batches: Batches) -> int:
     return count
 
 
+def column_kind(name: str, *, is_chat: bool) -> str:
+    """What a column holds: text, bool, int, float, ids or chat. is_chat: whether texts are chats."""
+    return "chat" if name in TEXT_COLUMNS and is_chat else COLUMN_TYPES.get(name, "text")
+
+
 def _arrow_schema(row: Mapping[str, Any]) -> "pyarrow.Schema":
     import pyarrow as pa
 
     chat_type = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-    arrow_types = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "ids": pa.list_(pa.int64())}
-    return pa.schema([
-        (
-            name,
-            chat_type
-            if name in TEXT_COLUMNS and isinstance(value, list)
-            else arrow_types.get(COLUMN_TYPES.get(name, ""), pa.string()),
-        )
-        for name, value in row.items()
-    ])  # fmt: skip
+    arrow_types = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "ids": pa.list_(pa.int64()),
+                   "chat": chat_type, "text": pa.string()}  # fmt: skip
+    return pa.schema(
+        [(name, arrow_types[column_kind(name, is_chat=isinstance(value, list))]) for name, value in row.items()]
+    )

@@ -3,6 +3,7 @@
 A Hub model is read from the local cache if that has all its files; otherwise only small JSON files are requested from the Hub.
 """
 
+import functools
 import json
 import re
 from dataclasses import dataclass
@@ -96,6 +97,15 @@ def find_cached_model(name: str) -> ModelFacts | None:
         return inspect_model_folder(name, folder)
     except (ModelError, OSError, ValueError):
         return None
+
+
+@functools.lru_cache
+def has_chat_template(model: str) -> bool:
+    """Whether the model answers turn by turn; otherwise it continues the text. True for a model that cannot be read."""
+    try:
+        return inspect_model(model).has_chat_template
+    except ModelError:
+        return True
 
 
 def inspect_model_folder(name: str, folder: Path) -> ModelFacts:

@@ -60,25 +60,27 @@ def labels(reply):
 
 
 def test_human_labels_by_default(export, tmp_path):
-    status, reply = export("labels")
+    status, reply = export("labels", "--layout", "votes")
     assert (status, reply) == (0, {"files": [str(tmp_path / "out" / "labels-project-2.jsonl")]})
     assert [(row["source"], row["tie"]) for row in labels(reply)] == [("human", True)]
     assert labels(reply)[0]["annotator"] == "ann"
-    _, reply = export("labels", "--no-names", out="nameless")
+    _, reply = export("labels", "--layout", "votes", "--no-names", out="nameless")
     assert [row["annotator"].startswith(VISITOR_PREFIX) for row in labels(reply)] == [True]
     _, reply = export("labels", "--source", "simulated", out="judge")
     assert [(row["source"], row["annotator"]) for row in labels(reply)] == [("simulated", "judge:cheerful")] * 3
-    _, reply = export("labels", "--source", "all", "--token-ids", out="both")
+    _, reply = export("labels", "--source", "all", "--ties", "keep", "--token-ids", out="both")
     assert sorted(row["source"] for row in labels(reply)) == ["human", *["simulated"] * 3]
     assert all(row["chosen_ids"] for row in labels(reply))
-    _, reply = export("labels", "--source", "all", "--annotator", "ann", out="ann")
+    _, reply = export("labels", "--source", "all", "--layout", "votes", "--annotator", "ann", out="ann")
     assert len(labels(reply)) == 1
 
 
 @pytest.mark.parametrize(
     ("words", "kind", "remedy"),
     [
+        (["labels"], "LabelError", "--layout votes with ties"),
         (["labels", "--ties", "drop"], "LabelError", "3 simulated"),
+        (["labels", "--layout", "explicit", "--ties", "keep"], "ConfigError", "Use --layout votes"),
         (["labels", "--project", "1"], "LabelError", "--source"),
         (["labels", "--project", "9"], "ConfigError", "2 (Tales)"),
         (["run", "9"], "StoreError", "python -m rlhf_lab runs"),
@@ -140,7 +142,19 @@ def test_a_progress_bar_is_shown_only_on_a_terminal(lab, tmp_path, kind):
     import pty
 
     def output(*words, out):
-        command = [sys.executable, "-m", "rlhf_lab", "export", kind, "--home", str(lab), "--out", str(tmp_path / out)]
+        command = [
+            sys.executable,
+            "-m",
+            "rlhf_lab",
+            "export",
+            kind,
+            "--home",
+            str(lab),
+            "--out",
+            str(tmp_path / out),
+            "--ties",
+            "keep",
+        ]
         terminal, end = pty.openpty()
         try:
             subprocess.run([*command, *words], stdin=end, stdout=end, stderr=end, check=True)
@@ -163,6 +177,6 @@ def test_a_progress_bar_is_shown_only_on_a_terminal(lab, tmp_path, kind):
 
 
 def test_no_progress_is_printed_without_a_terminal(lab, tmp_path, capsys):
-    assert main(["export", "labels", "--home", str(lab), "--out", str(tmp_path / "out")]) == 0
+    assert main(["export", "labels", "--home", str(lab), "--out", str(tmp_path / "out"), "--layout", "votes"]) == 0
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == (f"{tmp_path / 'out' / 'labels-project-2.jsonl'}\n", "")

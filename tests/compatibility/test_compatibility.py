@@ -139,7 +139,7 @@ def lab_state(home, root=ROOT):
     folder = home.parent
     names = ("runs", "people", "imports")
     exports = (
-        ("export", "labels", "--source", "all", "--out", folder / "labels"),
+        ("export", "labels", "--source", "all", "--layout", "votes", "--out", folder / "labels"),
         ("export", "run", FINISHED, "--out", folder / "run"),
     )
     *results, _, _ = lab(home, *([name] for name in names), *exports, root=root)

@@ -4,32 +4,143 @@ import hashlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.exported_rows import label_rows
 from support.fake_hub import UploadHub
 
 from rlhf_lab.cli.main import main
+from rlhf_lab.common.enums import Choice, Source, Strength
+from rlhf_lab.common.records import NewCompletion, Vote
 from rlhf_lab.errors import ConfigError, DataError, LabelError
 from rlhf_lab.exporters.dataset_folder import export_dataset
 from rlhf_lab.exporters.hub_upload import push_folder
 from rlhf_lab.exporters.label_export import FORMATS, LabelExportOptions
+from rlhf_lab.store import projects
+from rlhf_lab.store.votes import cast_vote
 
 LOAD = """
-import json, sys
-from datasets import load_dataset
-for number, folder in enumerate(sys.argv[2:]):
-    rows = load_dataset(folder, split="train", cache_dir=f"{sys.argv[1]}/{number}")
-    print(json.dumps([rows.column_names, [dict(row) for row in rows]]))
+import json, os, re, sys
+for folder in sys.argv[1:]:
+    os.chdir(folder)
+    code = re.search("```python\\n(.*?)```", open("README.md", encoding="utf-8").read(), re.DOTALL)[1]
+    names = {}
+    exec(code, names)
+    print(json.dumps([names["data"].column_names, [dict(row) for row in names["data"]]]))
 """
 
 
 def load(tmp_path, *folders):
+    """(columns, rows) of each data set, read by the code of its card as it is, in its folder. All share one cache."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", LOAD, str(tmp_path / "cache"), *map(str, folders)],
-        capture_output=True, text=True, check=True, env={"HF_HUB_OFFLINE": "1", "HOME": str(tmp_path)},
+        [sys.executable, "-W", "ignore", "-c", LOAD, *map(str, folders)],
+        capture_output=True, text=True, check=False, env={"HF_HUB_OFFLINE": "1", "HOME": str(tmp_path)},
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+
+
+#: Texts that readers of CSV take for missing values, and others that formats treat in their own way.
+ODD_TEXTS = ["null", "None", "NaN", "", "N/A", "#N/A", "true", "1", " ", 'a "b", c\nd', "\u2028", "=1+1"]
+
+
+def add_odd_votes(db, project):
+    (prompt, *_) = projects.prompts(db, project.id, "train")
+    for number, text in enumerate(ODD_TEXTS):
+        sides = projects.add_completions(
+            db, [NewCompletion(prompt.id, side, (), "base", 1) for side in (text, f"x{number}")]
+        )
+        (pair,) = projects.add_pairs(db, project.id, [(sides[0].id, sides[1].id, "random")])
+        strength = Strength.MUCH if number == len(ODD_TEXTS) - 1 else None
+        response_ms = 7 if number % 2 else None
+        cast_vote(
+            db,
+            Vote(
+                f"odd{number}",
+                pair.id,
+                "ann",
+                Source.HUMAN,
+                Choice.FIRST,
+                True,
+                response_ms,
+                note=text,
+                strength=strength,
+            ),
+        )
+
+
+@pytest.mark.parametrize("layout", ["votes", "explicit"])
+def test_texts_are_read_as_they_are_in_every_format(db, project, voted, out, tmp_path, layout):
+    """In CSV a text is never missing: an empty one is empty. Numbers may be missing in every format."""
+    add_odd_votes(db, project)
+    options = [LabelExportOptions(layout=layout, format=format_) for format_ in FORMATS]
+    plain = json.loads(json.dumps(label_rows(db, project, options[0])))
+    loaded = load(tmp_path, *(export_dataset(db, project.id, out / one.format, one) for one in options))
+    for (_, rows), one in zip(loaded, options, strict=True):
+        names = [
+            "prompt",
+            "chosen",
+            "rejected",
+            *(["response_ms", "first_on_left", "created_at", "uuid"] if layout == "votes" else []),
+        ]
+        assert [[row[name] for name in names] for row in rows] == [[row[name] for name in names] for row in plain], (
+            one.format
+        )
+        if layout == "votes":
+            strengths = [row["strength"] or ("" if one.format == "csv" else None) for row in plain]
+            assert [row["strength"] for row in rows] == strengths
+
+
+def test_a_column_that_is_empty_at_the_beginning_of_a_long_file_is_read(db, project, voted, out, tmp_path):
+    """`datasets` reads JSON Lines in parts of 10 MB and takes the types from the first, if the card states none."""
+    (prompt, *_) = projects.prompts(db, project.id, "train")
+    for number in range(45):
+        texts = (f"{number}{'x' * 130_000}", f"{number}{'y' * 130_000}")
+        sides = projects.add_completions(db, [NewCompletion(prompt.id, text, (), "base", 1) for text in texts])
+        (pair,) = projects.add_pairs(db, project.id, [(sides[0].id, sides[1].id, "random")])
+        cast_vote(
+            db,
+            Vote(
+                f"u{number}long",
+                pair.id,
+                "zoe",
+                Source.HUMAN,
+                Choice.FIRST,
+                True,
+                strength=Strength.MUCH if number == 44 else None,
+            ),
+        )
+    folder = export_dataset(db, project.id, out, LabelExportOptions(annotators=("zoe",), format="jsonl"))
+    ((_, rows),) = load(tmp_path, folder)
+    assert [row["strength"] for row in rows] == [None] * 44 + ["much"]
+
+
+def test_a_new_export_to_the_same_folder_is_read_anew(db, project, voted, out, tmp_path):
+    """`datasets` keeps what it has read under names, and the folder of each lab's first project has the same name."""
+    folder = export_dataset(db, project.id, out)
+    ((_, before),) = load(tmp_path, folder)
+    add_odd_votes(db, project)
+    export_dataset(db, project.id, out, force=True)
+    ((_, after),) = load(tmp_path, folder)
+    assert len(after) == len(before) + len(ODD_TEXTS)
+
+
+def test_ties_are_left_out_of_the_layouts_for_training_and_counted(db, project, voted, out):
+    """Of the fixture's five votes one is a tie and one both bad; the simulated one is not among them."""
+    for layout, source, left_out in (
+        ("training", None, 2),
+        ("explicit", None, 2),
+        ("implicit", None, 2),
+        ("votes", None, 0),
+        ("explicit", Source.SIMULATED, 0),
+    ):
+        folder = export_dataset(
+            db, project.id, out / f"{layout}{source}", LabelExportOptions(layout=layout, source=source)
+        )
+        provenance = json.loads((folder / "provenance.json").read_text())
+        assert (provenance["rows"], provenance["ties_left_out"]) == ((1 if source else 5) - left_out, left_out)
+        assert (f"without ties ({left_out} left out)" in (folder / "README.md").read_text()) is (layout != "votes")
 
 
 def test_load_dataset_opens_every_format_and_layout_with_trls_columns(db, project, voted, out, tmp_path):
@@ -117,3 +228,45 @@ def test_the_command(db, project, voted, out, home, monkeypatch, capsys):
     assert main(["export", "dataset", *common, "--force", "--push", "me/mine", "--public"]) == 0
     assert json.loads(capsys.readouterr().out)["address"].endswith("/me/mine")
     assert hub.calls[0][2]["private"] is False
+
+
+@pytest.mark.parametrize("is_chat_model", [True, False])
+def test_the_command_writes_turns_for_a_chat_model_and_leaves_ties_out(
+    db, project, voted, out, home, monkeypatch, capsys, is_chat_model
+):
+    """--layout votes and --no-messages write what was the default before."""
+    monkeypatch.setattr("rlhf_lab.cli.export.has_chat_template", lambda model: is_chat_model)
+
+    def exported(*options):
+        assert (
+            main(
+                [
+                    "export",
+                    "labels",
+                    "--home",
+                    str(home),
+                    "--out",
+                    str(out / "-".join(options)),
+                    "--source",
+                    "all",
+                    *options,
+                ]
+            )
+            == 0
+        )
+        result = capsys.readouterr()
+        return [json.loads(line) for line in Path(result.out.strip()).read_text().splitlines()], result.err
+
+    rows, message = exported()
+    texts = {"prompt": "Once", "chosen": " a1", "rejected": " b1"}
+    chats = {
+        name: [{"role": "user" if name == "prompt" else "assistant", "content": text}] for name, text in texts.items()
+    }
+    assert {name: rows[0][name] for name in texts} == (chats if is_chat_model else texts)
+    assert [(row["tie"], row["annotator"]) for row in rows] == [(False, "ann"), (False, "ann"), (False, "judge:polite")]
+    assert message.startswith("2 votes left out, because a tie has no better text")
+    assert exported("--no-messages")[0][0]["prompt"] == "Once"
+    assert exported("--messages", "--layout", "explicit")[0][0] == chats
+    for archive in (("--layout", "votes"), ("--ties", "keep")):
+        rows, message = exported(*archive)
+        assert (len(rows), rows[0]["prompt"], rows[0]["annotator"], message) == (5, "Once", "ann", "")

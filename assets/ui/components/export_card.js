@@ -103,6 +103,7 @@ export function updateExportCard(card, state, onExport, progress) {
           ['drop', 'drop ties'],
         ]),
         select('export-layout', 'rows', [
+          ['training', 'for training, without ties'],
           ['votes', 'every vote with all columns'],
           ['explicit', 'TRL, explicit prompt'],
           ['implicit', 'TRL, implicit prompt'],

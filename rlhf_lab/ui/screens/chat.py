@@ -5,7 +5,6 @@ that a person chooses to label become a pair of the project.
 """
 
 import contextlib
-import functools
 from typing import Any, Literal
 
 import gradio as gr
@@ -15,9 +14,9 @@ from rlhf_lab.common.checkpoint_index import best_step, checkpoint_steps
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import REQUESTER_KEY, Job
-from rlhf_lab.errors import LabelError, ModelError, StoreError
+from rlhf_lab.errors import LabelError, StoreError
 from rlhf_lab.jobs import engine_process, queue
-from rlhf_lab.jobs.model_inspection import inspect_model
+from rlhf_lab.jobs.model_inspection import has_chat_template
 from rlhf_lab.store.chat_pairs import ChatText, add_chat_pair
 from rlhf_lab.store.pair_leases import lease_on_top
 from rlhf_lab.store.projects import get_labelling_config
@@ -128,15 +127,6 @@ def chat_options(ctx: Context) -> dict[str, Any]:
         "system_prompt": project.system_prompt,
         "has_chat_template": has_chat_template(project.model),
     }
-
-
-@functools.lru_cache
-def has_chat_template(model: str) -> bool:
-    """Whether the model answers turn by turn; otherwise it continues the text. True for a model that cannot be read."""
-    try:
-        return inspect_model(model).has_chat_template
-    except ModelError:
-        return True
 
 
 def run_steps(ctx: Context, run_id: int | None) -> dict[str, Any]:

@@ -24,9 +24,10 @@ from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder, res
 from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.exporters.adapter_zip import export_adapter, export_reward_model
 from rlhf_lab.exporters.dataset_folder import export_dataset
-from rlhf_lab.exporters.label_export import LabelExportOptions, export_labels
+from rlhf_lab.exporters.label_export import LabelExportOptions, count_left_out_ties, export_labels, left_out_ties_note
 from rlhf_lab.exporters.merged_model import export_model
 from rlhf_lab.exporters.run_export import export_run
+from rlhf_lab.jobs.model_inspection import has_chat_template
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
@@ -41,7 +42,7 @@ class ExportRequest(Payload):
     """What to export. run, reward_model: ids, "" if the page has none to choose from.
 
     The other fields are options of labels and dataset. annotators: whose labels are exported; if empty, those of all. layout: a
-    layout that ends with "+chats" writes chat messages.
+    layout that ends with "+chats" writes chat messages, and so does "training" for a model that has a chat template.
     """
 
     kind: Literal["labels", "dataset", "run", "adapter", "model", "reward-model", "backup"]
@@ -90,7 +91,12 @@ class DownloadService:
         cleanup_timer.daemon = True
         cleanup_timer.start()
         size = cached_path.stat().st_size
-        return {"path": cached_path.as_posix(), "name": cached_path.name, "bytes": size, "note": " ".join(notes)}
+        return {
+            "path": cached_path.as_posix(),
+            "name": cached_path.name,
+            "bytes": size,
+            "note": " ".join(filter(None, notes)),
+        }
 
     def fraction_written(self, request_id: int) -> float | None:
         """The fraction of labels already written, for an export that is being written; None for any other."""
@@ -99,10 +105,12 @@ class DownloadService:
     def _write(self, work_folder: Path, request: ExportRequest, on_note: Callable[[str], None]) -> Path:
         db, home, project = self.ctx.db, self.ctx.home, self.ctx.project
         on_progress = functools.partial(self._fractions.__setitem__, request.request_id)
-        if request.kind == "labels":
-            return export_labels(db, project.id, work_folder, _label_options(request), on_progress=on_progress)
-        if request.kind == "dataset":
-            folder = export_dataset(db, project.id, work_folder, _label_options(request), on_progress=on_progress)
+        if request.kind in ("labels", "dataset"):
+            options = _label_options(request, project.model)
+            on_note(left_out_ties_note(count_left_out_ties(db, project.id, options)))
+            if request.kind == "labels":
+                return export_labels(db, project.id, work_folder, options, on_progress=on_progress)
+            folder = export_dataset(db, project.id, work_folder, options, on_progress=on_progress)
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             return write_zip(work_folder / f"{folder.name}.zip", work_folder, files)
         if request.kind == "backup":
@@ -149,7 +157,7 @@ def _is_expired(path: Path) -> bool:
     return time.time() - path.stat().st_mtime > MAX_AGE_S
 
 
-def _label_options(request: ExportRequest) -> LabelExportOptions:
+def _label_options(request: ExportRequest, model: str) -> LabelExportOptions:
     if request.source is None:
         raise ConfigError("Unknown source of labels: choose human, simulated or all. Reload the page.")
     layout, _, chat_suffix = request.layout.partition("+")
@@ -158,7 +166,7 @@ def _label_options(request: ExportRequest) -> LabelExportOptions:
         request.annotators,
         ties=request.ties,
         layout=layout,
-        messages=bool(chat_suffix),
+        messages=bool(chat_suffix) or (layout == "training" and has_chat_template(model)),
         agreement=request.agreement,
         format=request.format,
         names=request.names,
