@@ -452,7 +452,8 @@ MUTANTS = [
            "training/test_shared_pass.py::test_the_reference_is_not_read_twice"),
     Mutant("models/reward_model.py", "the reference one token late", "self.head(features), hidden.before_token",
            "self.head(features), hidden.at_token", "training/test_shared_pass.py::test_both_equal_those_of_passes_of_their_own"),
-    Mutant(EVALUATION, "equal scores count as right", " and score_a != score_b", "", "test_ranking_accuracy_by_hand"),
+    Mutant("common/stats.py", "equal scores count as right", "(value > 0) + 0.5 * (value == 0)", "(value >= 0) * 1.0",
+           "training/test_evaluation.py::test_ranking_accuracy_by_hand"),
     Mutant(EVALUATION, "bound of best-of-n", "math.log(n) - (n - 1) / n", "math.log(n)", "test_best_of_n_kl_values"),
     # --- settings.py ---
     Mutant(SETTINGS, "range open at the top", "number > item.high", "number >= item.high",

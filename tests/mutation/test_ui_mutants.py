@@ -113,7 +113,7 @@ MUTANTS = [
            "ui/test_start_run.py::test_another_algorithm_keeps_what_a_person_changed"),
     Mutant(FIRST, "our styles stand before the body", "match[0] + injected", "injected + match[0]",
            "test_the_html_is_inserted_only_into_the_page"),
-    Mutant(FIRST, "a form of another site is read", '!= "application/json"', '== "nothing"', "test_only_short_json_is_read"),
+    Mutant(FIRST, "a form of another site is read", "not is_json(request.scope)", "False", "test_only_short_json_is_read"),
     Mutant(FIRST, "a name that caches keep", 'b"private, no-cache"', 'b"public"',
            PEOPLE + "test_the_page_brings_a_name_which_a_browser_keeps"),
     Mutant(LIVE, "the newest step is told again", "if p[0] > after_step", "if p[0] >= after_step",
