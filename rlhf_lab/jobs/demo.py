@@ -32,6 +32,8 @@ log = logging.getLogger("rlhf_lab.demo")
 
 #: New labels after which a visitor may start a training before the automatic one.
 VISITOR_TRAINING_LABELS = 10
+#: Of the labels that bring a reset earlier, so that one visitor alone cannot remove the labels of others.
+MAX_SHARE_OF_VISITOR = 0.5
 RESET_DUE_MESSAGE = "The demo is about to be reset, and nothing new can start before that. Try again in a moment."
 
 
@@ -81,7 +83,8 @@ class Demo:
     def is_reset_due(self) -> bool:
         if time.time() >= self.reset_at:
             return True
-        labels, runs = count_visitor_data(self.db, self._last_reset_at, self.operators)
+        max_labels = max(1, round(self.config.reset_labels * MAX_SHARE_OF_VISITOR))
+        labels, runs = count_visitor_data(self.db, self._last_reset_at, self.operators, max_labels)
         return labels >= self.config.reset_labels or runs >= self.config.reset_runs
 
     def check_open(self) -> None:

@@ -38,6 +38,7 @@ RETRY_AFTER_S = 30.0  # after a failed job, for example for a model that cannot 
 PAIR_POOL_SIZE = 24  # unlabelled pairs kept ready
 POLICY_PAIR_POOL_SIZE = 8  # the same for pairs of the newest checkpoint, which the next checkpoint makes obsolete
 PAIRS_PER_EXTRA_ANNOTATOR = 8  # additional pairs for each further person who is labelling
+MAX_PAIRS_AHEAD = 256  # however many people are labelling: more than the engine writes while they judge them
 MIN_PAIRS_PER_JOB = 16  # sampled in a few seconds
 CHAT_LIFETIME_S = 3600.0  # time after which the texts of an inactive chat are deleted
 MAX_JUDGE_LABELS = 1000  # largest number of labels in one request to a judge
@@ -151,6 +152,7 @@ class Scheduler:
         available = fewest_free_pairs(self.db, project.id, annotators, config, checkpoint=checkpoint)
         target = POLICY_PAIR_POOL_SIZE if checkpoint else PAIR_POOL_SIZE
         target += PAIRS_PER_EXTRA_ANNOTATOR * max(0, count_active_annotators(self.db, project.id) - 1)
+        target = min(target, MAX_PAIRS_AHEAD)
         with self._lock:
             judge_backlog = max(
                 (n for (pid, _), n in self._pending_judge_labels.items() if pid == project.id), default=0

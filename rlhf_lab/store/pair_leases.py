@@ -324,6 +324,17 @@ def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote) -> 
         )
 
 
+def end_leases(db: Database, annotator: str, *, now: float | None = None) -> None:
+    """End this person's running leases, because they closed the page: others may get the pairs. A vote on one is still accepted
+    while it needs votes, and a page that is opened again shows it again."""
+    now = time.time() if now is None else now
+    leases = t.leases.c
+    with db.write(durable=False) as conn:
+        conn.execute(
+            update(t.leases).where(leases.annotator == annotator, leases.expires_at > now).values(expires_at=now)
+        )
+
+
 def leased_pairs(db: Database, annotator: str) -> dict[int, bool]:
     """The pairs on which this person can vote because they are or were leased to them -> whether it is a hidden repeat.
 

@@ -26,14 +26,15 @@ class VisitorData:
     vote_ids: frozenset[int]
 
 
-def count_visitor_data(db: Database, since: float, operators: Collection[str]) -> tuple[int, int]:
-    """The numbers of labels (including undone ones) and of runs of visitors since a time."""
+def count_visitor_data(db: Database, since: float, operators: Collection[str], max_labels: int) -> tuple[int, int]:
+    """The numbers of visitors' labels that are not undone, at most max_labels of each visitor, and of their runs that did a step,
+    since a time."""
+    live = and_(_by_visitor(since, operators), t.votes.c.undone_at.is_(None))
     with db.read() as conn:
-        labels = conn.execute(
-            select(func.count()).select_from(t.votes).where(_by_visitor(since, operators))
-        ).scalar_one()
-        manifests = conn.execute(select(t.runs.c.manifest).where(t.runs.c.created_at >= since)).scalars()
-        return labels, sum(VISITOR_RUN in manifest for manifest in manifests)
+        labels = conn.execute(select(func.count()).where(live).group_by(t.votes.c.annotator)).scalars().all()
+        started = and_(t.runs.c.created_at >= since, t.runs.c.step > 0)
+        manifests = conn.execute(select(t.runs.c.manifest).where(started)).scalars()
+        return sum(min(count, max_labels) for count in labels), sum(VISITOR_RUN in manifest for manifest in manifests)
 
 
 def find_visitor_data(db: Database, since: float, operators: Collection[str]) -> VisitorData | None:

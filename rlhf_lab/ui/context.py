@@ -55,9 +55,10 @@ class Context:
 
     operator_secret: None if every visitor is the operator (a laptop). public_url: the address by which others reach the lab;
     "" if they do not, and on a Space. behind_proxy: public_url is that of a proxy in front of the lab. demo: None without demo
-    mode. downloads: model downloads, one at a time. startup: opens the project that a Space's variables name; None elsewhere.
-    settings_problem: what is wrong with the other variables of a Space, as shown on the page; "" if nothing is. mirror: the
-    copy of the lab on the Hub; None for a page that never has one.
+    mode. job_addresses: the addresses from which unfinished short jobs came, by job. downloads: model downloads, one at a time.
+    startup: opens the project that a Space's variables name; None elsewhere. settings_problem: what is wrong with the other
+    variables of a Space, as shown on the page; "" if nothing is. mirror: the copy of the lab on the Hub; None if the page never
+    has one.
     """
 
     home: Path
@@ -70,6 +71,7 @@ class Context:
     demo: Demo | None = None
     downloads: ModelDownloader = field(default_factory=ModelDownloader)
     api_clients: ApiClients = field(default_factory=ApiClients)
+    job_addresses: dict[int, str] = field(default_factory=dict)
     startup: StartupProject | None = None
     settings_problem: str = ""
     mirror: MirrorControl | None = None

@@ -233,4 +233,5 @@ def annotator_name(ctx: Context, name: object, code: object) -> str:
         client = ("name", own_name)
     elif session:
         client = ("session", session)
-    return f"api:{ctx.api_clients.bind_name(name, client)}"
+    has_limit = ctx.access.is_multi_user and not ctx.is_operator()
+    return f"api:{ctx.api_clients.bind_name(name, client, address if has_limit else '')}"

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlhf_lab.errors import LabError
+from rlhf_lab.store.pair_leases import end_leases
 from rlhf_lab.ui.auth.login_pages import cookie_header, is_https
 from rlhf_lab.ui.auth.visitors import COOKIE_MAX_AGE_S, LOCAL_ACCESS, Access
 from rlhf_lab.ui.context import Context, set_current_request
@@ -130,6 +131,8 @@ def first_pair(ctx: Context, payload: Any) -> dict[str, Any] | None:
 
 
 def leave(ctx: Context, payload: Any) -> None:
-    """No longer count the visitor among the people who have the page open."""
+    """No longer count the visitor among the people who have the page open, and give the pair on their screen back."""
     with contextlib.suppress(LabError):
-        PRESENCE.remove(ctx.annotator_or_empty(parse_payload(label.LabelPayload, payload).annotator))
+        if annotator := ctx.annotator_or_empty(parse_payload(label.LabelPayload, payload).annotator):
+            PRESENCE.remove(annotator)
+            end_leases(ctx.db, annotator)

@@ -1,5 +1,7 @@
 """The page: a header strip and one tab per screen. Imports no torch, so that it starts in seconds."""
 
+import functools
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,10 @@ import gradio as gr
 from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
 from starlette.routing import BaseRoute
 
+from rlhf_lab.common.records import Role
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth.login_routes import login_routes
@@ -20,8 +24,9 @@ from rlhf_lab.ui.components.widgets import PLOTLY_JS
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import require_role_for_events
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
+from rlhf_lab.ui.limits import RequestLimiter
 from rlhf_lab.ui.middleware import FrameGuard, RequestGuard, frame_origins
-from rlhf_lab.ui.request_checks import RequestChecks
+from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks
 from rlhf_lab.ui.screens import chat, compare, header, label, people, project, reward, runs, train
 from rlhf_lab.ui.scripts import UI_ASSETS, gradio_assets_route, module_route, module_tags
 
@@ -84,7 +89,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
             public_url=ctx.access.public_url,
         ),
         Middleware(BodyLimits, may_upload=ctx.may_upload, upload_folder=Path(get_upload_folder())),
-        Middleware(RequestChecks),
+        Middleware(RequestChecks, count=functools.partial(count_act, ctx, RequestLimiter())),
     ]
     routes = [module_route(), gradio_assets_route(), *page_routes(ctx), *http_api.routes(ctx)]
     options: dict[str, Any] = {
@@ -108,6 +113,23 @@ def launch_options(ctx: Context) -> dict[str, Any]:
         "auth_dependency": identify_visitor,
         "app_kwargs": options["app_kwargs"] | {"routes": [*routes, *auth_routes(ctx.db, access)]},
     }
+
+
+def count_act(ctx: Context, limiter: RequestLimiter, request: Request, act: str) -> None:
+    """Count an act of a visitor. Raises BadRequestError if they, or their address, have done it too often. The operator has no
+    limit."""
+    if not ctx.access.is_multi_user:
+        return
+    visitor = ctx.visitor(request)
+    if visitor.role is Role.OPERATOR:
+        return
+    if wait_s := limiter.wait_s(act, visitor.name, ctx.access.client_address(request)):
+        seconds = math.ceil(wait_s)
+        raise BadRequestError(
+            f"Too many requests of this kind came from you or from your network. Try again in {seconds} seconds.",
+            429,
+            seconds,
+        )
 
 
 def auth_routes(db: Database, access: Access) -> list[BaseRoute]:

@@ -10,15 +10,18 @@ import logging
 import math
 import re
 import traceback
+from collections.abc import Callable
 from typing import Any, Literal
 
 import gradio as gr
 from gradio.processing_utils import check_all_files_in_cache
 from pydantic import BaseModel, StrictInt, ValidationError
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rlhf_lab.ui.limits import act_of_path
 from rlhf_lab.ui.middleware import UPLOAD_PATH
 
 log = logging.getLogger("rlhf_lab.ui.requests")
@@ -30,11 +33,11 @@ MAX_JSON_INT = 2**63 - 1
 
 
 class BadRequestError(Exception):
-    """A request with invalid arguments. status: the HTTP status of the reply."""
+    """A request that is refused. status: the HTTP status of the reply. wait_s: seconds after which it would be accepted."""
 
-    def __init__(self, message: str, status: int = 400) -> None:
+    def __init__(self, message: str, status: int = 400, wait_s: int = 0) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.wait_s = status, wait_s
 
 
 class ServerFunctionCall(BaseModel):
@@ -58,10 +61,10 @@ class EventCall(BaseModel):
 
 
 class RequestChecks:
-    """ASGI middleware."""
+    """ASGI middleware. count: counts the act that a request asks for (see `limits.LIMITS`), or raises BadRequestError."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, count: Callable[[Request, str], None] = lambda *_: None) -> None:
+        self.app, self.count = app, count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,15 +80,18 @@ class RequestChecks:
             await send(message)
 
         try:
+            act = act_of_path(scope["method"], scope["path"])
             if has_checked_body(scope):
                 body, disconnect = await read_all(receive)
                 if disconnect is None:
-                    check_call(scope, parse_json(body))
+                    act = check_call(scope, parse_json(body)) or act
                 receive = replay(body, disconnect, receive)
+            self.count(Request(scope), act)
             await self.app(scope, receive, observed_send)
         except BadRequestError as error:
             log.warning("%r refused: %s", scope["path"], error)
-            await JSONResponse({"error": str(error)}, error.status)(scope, receive, send)
+            headers = {"retry-after": str(error.wait_s)} if error.wait_s else None
+            await JSONResponse({"error": str(error)}, error.status, headers)(scope, receive, send)
         except Exception as error:
             log.error("%r failed: %s", scope["path"], describe_exception(error))
             if has_started:  # the end of a reply that has begun
@@ -204,29 +210,32 @@ def check_value(value: Any, depth: int = 0) -> None:
             check_value(item, depth + 1)
 
 
-def check_call(scope: Scope, body: Any) -> None:
-    """Check that a call names an existing function and has its arguments. Raises BadRequestError."""
+def check_call(scope: Scope, body: Any) -> str:
+    """Check that a call names an existing function and has its arguments. Returns the act that it asks for, a row of
+    `limits.LIMITS`; "" for a request that is no call. Raises BadRequestError."""
     path, page = scope["path"], getattr(scope.get("app"), "blocks", None)
     try:
         if path.rstrip("/") == f"{API_PATH}component_server":
             call = ServerFunctionCall.model_validate(body)
             if page is not None and call.component_id not in page.blocks:
                 raise BadRequestError(f"There is no component {call.component_id}. Reload the page.", 404)
-        elif (match := CALL_PATH.match(path)) is not None and page is not None:
+            return "read"
+        if (match := CALL_PATH.match(path)) is not None and page is not None:
             has_named_values = match[1] == "call/v2"
             event_call = EventCall(data=[body]) if has_named_values else EventCall.model_validate(body)
             if match[1] == "call":  # there Gradio goes by the name alone
                 event_call.fn_index = None
-            check_event(page, match[2] or "", event_call, has_named_values=has_named_values)
+            return check_event(page, match[2] or "", event_call, has_named_values=has_named_values)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         name = ".".join(map(str, problem["loc"])) or "body"
         raise BadRequestError(f"The request has no usable {name}.", 422) from error
+    return ""
 
 
-def check_event(page: Any, api_name: str, call: EventCall, *, has_named_values: bool = False) -> None:
-    """Check that the event exists and has the right number of values, which Gradio checks itself if they have names. Raises
-    BadRequestError."""
+def check_event(page: Any, api_name: str, call: EventCall, *, has_named_values: bool = False) -> str:
+    """Check that the event exists and has the right number of values, which Gradio checks itself if they have names. Returns the
+    name of its handler. Raises BadRequestError."""
     if call.fn_index is None:
         event = next((event for event in page.fns.values() if event.api_name == api_name), None)
     else:
@@ -237,6 +246,7 @@ def check_event(page: Any, api_name: str, call: EventCall, *, has_named_values: 
     if len(call.data) != required_count and not has_named_values:
         raise BadRequestError(f"This endpoint takes {required_count} values, not {len(call.data)}.", 422)
     check_files(call)
+    return str(getattr(getattr(event, "fn", None), "__name__", "other"))
 
 
 def check_files(call: EventCall) -> None:

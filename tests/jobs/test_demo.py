@@ -22,7 +22,7 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.annotators import OPERATOR_NAME
 from rlhf_lab.store.blind_tests import add_answers, add_test, answers
 from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
-from rlhf_lab.store.pair_leases import lease_pair
+from rlhf_lab.store.pair_leases import lease_pair, undo_last_vote
 from rlhf_lab.store.projects import add_completions, add_pairs, prompts
 from rlhf_lab.store.reward_models import add_reward_model, reward_models
 from rlhf_lab.store.run_metrics import record_step
@@ -257,10 +257,35 @@ def test_a_reset_is_due_after_enough_runs_of_visitors(make_demo, db, project, tm
     assert demo.is_reset_due()
 
 
+def test_runs_without_a_step_and_undone_labels_bring_no_reset(make_demo, db, project, tmp_path):
+    """Otherwise a program that starts and stops would remove the labels of all others."""
+    demo = make_demo(reset_runs=2, reset_labels=6)
+    train(db, tmp_path, project)
+    for i in range(5):
+        start(demo, project, f"visitor-{i}")
+        demo.stop_run(f"visitor-{i}")
+    label(db, project, "visitor-1", 2)
+    for i in range(9):
+        label(db, project, f"visitor-1{i}")
+        assert undo_last_vote(db, project.id, f"visitor-1{i}") is not None
+    assert not demo.is_reset_due()
+
+
+def test_one_visitor_alone_brings_no_reset_by_labels(make_demo, db, project):
+    demo = make_demo(reset_labels=6)
+    label(db, project, "visitor-1", 20)  # at most half of them count
+    label(db, project, "visitor-2", 2)
+    assert not demo.is_reset_due()
+    label(db, project, "visitor-2")
+    assert demo.is_reset_due()
+
+
 def test_a_reset_waits_until_nothing_goes_on_and_nothing_new_starts(make_demo, db, project, tmp_path):
     demo = make_demo(reset_runs=2)
     train(db, tmp_path, project)
     first, second = start(demo, project, "visitor-1"), start(demo, project, "visitor-2")
+    for run in (first, second):
+        record_step(db, run.id, StepResult(1, {"objective/kl": 0.1}))
     with pytest.raises(LabelError, match="about to be reset"):
         start(demo, project, "visitor-3")
     with pytest.raises(LabelError, match="about to be reset"):

@@ -11,6 +11,8 @@ from rlhf_lab.ui.auth.visitors import is_join_code
 
 MAX_TOOL_NAME_LENGTH = 50
 NAME_IDLE_S = 600
+#: Names of programs of one address: each gets a pair, and the engine writes pairs ahead for it.
+MAX_NAMES_OF_ADDRESS = 40
 
 #: What identifies a client: the "name" in its cookie, else the "session" that it chose, else its "address". The kind is part of
 #: the key, because a program may choose any session, also one that looks like a name or an address.
@@ -24,9 +26,8 @@ class ApiClients:
     def __init__(self) -> None:
         self._limiter = FailedAttemptLimiter("join codes")
         self._lock = threading.Lock()
-        self._owners: dict[
-            str, tuple[Client, float]
-        ] = {}  # look-alike key of a name -> (client, time of its last call)
+        # look-alike key of a name -> (client, time of its last call, its name and address)
+        self._owners: dict[str, tuple[Client, float, tuple[str, str]]] = {}
 
     def check_code(self, code: str, join_code: str, address: str) -> None:
         """Raises NotAllowedError for another code than the lab's join code, and after too many wrong ones."""
@@ -36,10 +37,11 @@ class ApiClients:
             self._limiter.record_failure(address)
             raise NotAllowedError("Labelling needs the lab's join code here: give it as `code`.")
 
-    def bind_name(self, name: str, client: Client) -> str:
-        """Bind a name to a client; returns the normalized name.
+    def bind_name(self, name: str, client: Client, address: str = "") -> str:
+        """Bind a name to a client; returns the normalized name. address: of the client; "" if there is no limit of its names.
 
-        Raises LabelError for an invalid name, NotAllowedError for a name that another client uses or that looks like one.
+        Raises LabelError for an invalid name, NotAllowedError for a name that another client uses or that looks like one, and if
+        the address has too many names.
         """
         name = normalize_name(name)
         if (
@@ -57,13 +59,19 @@ class ApiClients:
             )
         now, keys = time.monotonic(), lookalike_keys(name)
         with self._lock:
-            for key, (_, called_at) in list(self._owners.items()):
+            for key, (_, called_at, _) in list(self._owners.items()):
                 if now - called_at > NAME_IDLE_S:
                     del self._owners[key]
-            if any(self._owners.get(key, (client, now))[0] != client for key in keys):
+            if any(key in self._owners and self._owners[key][0] != client for key in keys):
                 raise NotAllowedError(
                     f'Another client uses the name "{name}", or one that looks like it. Choose another one; this one is free '
                     f"again when its client has called nothing for {NAME_IDLE_S // 60} minutes."
                 )
-            self._owners.update(dict.fromkeys(keys, (client, now)))
+            others = {owner for _, _, owner in self._owners.values() if owner[1] == address} - {(name, address)}
+            if address and len(others) >= MAX_NAMES_OF_ADDRESS:
+                raise NotAllowedError(
+                    f"Programs of your network already use {MAX_NAMES_OF_ADDRESS} names. Use one of them, or try again when a "
+                    f"name has not been used for {NAME_IDLE_S // 60} minutes."
+                )
+            self._owners.update(dict.fromkeys(keys, (client, now, (name, address))))
         return name

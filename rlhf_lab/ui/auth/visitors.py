@@ -207,7 +207,8 @@ class Access:
     def client_address(self, request: Any) -> str:
         """The address for which failed attempts are counted. X-Forwarded-For is used only with `--url`, that is behind a proxy;
         otherwise a client could send any address in it."""
-        peer = request.client.host if request.client is not None else ""
+        client = getattr(request, "client", None)
+        peer = client.host if client is not None else ""
         forwarded = ",".join(request.headers.getlist("x-forwarded-for")) if self.public_url else ""
         return network_of(forwarded.rpartition(",")[2].strip() or peer)
 

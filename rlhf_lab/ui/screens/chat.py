@@ -15,7 +15,7 @@ from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import REQUESTER_KEY, Job
 from rlhf_lab.errors import LabelError, StoreError
-from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.model_inspection import has_chat_template
 from rlhf_lab.store.chat_pairs import ChatText, add_chat_pair
 from rlhf_lab.store.pair_leases import lease_on_top
@@ -33,7 +33,7 @@ from rlhf_lab.ui.events import (
     ttl_cache,
     visitor_action,
 )
-from rlhf_lab.ui.services.generation_requests import SamplingPayload, check_queue_capacity, own_job
+from rlhf_lab.ui.services.generation_requests import SamplingPayload, own_job, submit_short_jobs
 
 MAX_CHAT_CHARS = 40_000
 MAX_ANSWERS = 2  # one by the chosen model, one by the base model
@@ -148,18 +148,13 @@ def submit_chat(ctx: Context, payload: AskPayload, annotator: str) -> list[Job]:
             "message", f"The conversation has more than {MAX_CHAT_CHARS:,} characters. Start a new conversation."
         )
     previous_jobs = own_answers(ctx, payload.forget, annotator)
-    check_queue_capacity(ctx)
     queue.remove_chats(ctx.db, [job.id for job in previous_jobs])
     common = {
         "chat": turns, "seed": payload.seed, "temperature": payload.temperature, "top_p": payload.top_p,
         "max_new_tokens": payload.max_new_tokens, REQUESTER_KEY: annotator,
     }  # fmt: skip
-    jobs = [
-        queue.submit(ctx.db, JobKind.CHAT, ctx.project.id, common | {"checkpoint": model})
-        for model in payload.models[:MAX_ANSWERS]
-    ]
-    engine_process.ensure_engine(ctx.db, ctx.home)
-    return jobs
+    payloads = [common | {"checkpoint": model} for model in payload.models[:MAX_ANSWERS]]
+    return submit_short_jobs(ctx, JobKind.CHAT, annotator, payloads)
 
 
 def answer_view(job: Job) -> dict[str, Any]:
@@ -191,12 +186,13 @@ def label_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> int
     results = [job.result or {} for job in jobs]
     if results[0]["prompt"] != results[1]["prompt"]:
         raise LabelError("The two answers belong to different conversations. Send the message again.")
-    first, second = (
+    texts = [
         ChatText(result["text"], tuple(result["tokens"]), result["checkpoint"], int(job.payload["seed"]))
         for job, result in zip(jobs, results, strict=True)
-    )
-    if ctx.blind_side("chat", *job_ids):  # so that the first text of a pair is not always that of the chosen model
-        first, second = second, first
-    pair = add_chat_pair(ctx.db, ctx.project.id, results[0]["prompt"], first, second)
+    ]
+    prompt = results[0]["prompt"]
+    # The first text of a pair is not always that of the chosen model, but the same if the same texts come again.
+    first, second = sorted(texts, key=lambda text: ctx.blind_digest("chat", prompt, text.text))
+    pair = add_chat_pair(ctx.db, ctx.project.id, prompt, first, second)
     lease_on_top(ctx.db, pair.id, annotator, get_labelling_config(ctx.db, ctx.project.id))
     return pair.id

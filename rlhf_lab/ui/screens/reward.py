@@ -26,7 +26,7 @@ from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, operator_action, parse_payload, ttl_cache, visitor_action
 from rlhf_lab.ui.services.crowd import sees_comparisons
-from rlhf_lab.ui.services.generation_requests import check_queue_capacity, own_job
+from rlhf_lab.ui.services.generation_requests import own_job, submit_short_jobs
 from rlhf_lab.ui.services.instant_view import rounded_bound
 from rlhf_lab.ui.services.stage_estimates import reward_sentences
 
@@ -171,12 +171,9 @@ def submit_explanation(ctx: Context, request: ExplainText, annotator: str) -> Jo
     if not request.text.strip() or len(request.prompt) + len(request.text) > MAX_TEXT_CHARS:
         raise LabError(f"Enter a text of 1 to {MAX_TEXT_CHARS} characters, including the prompt.")
     get_reward_model(ctx.db, request.model)
-    check_queue_capacity(ctx)
     items = [{"prompt": request.prompt, "text": request.text}]
     job_payload = {"reward_model_id": request.model, "items": items, REQUESTER_KEY: annotator}
-    job = queue.submit(ctx.db, JobKind.EXPLAIN, ctx.project.id, job_payload)
-    engine_process.ensure_engine(ctx.db, ctx.home)
-    return job
+    return submit_short_jobs(ctx, JobKind.EXPLAIN, annotator, [job_payload])[0]
 
 
 def explanation_view(job: Job) -> dict[str, Any]:

@@ -18,6 +18,9 @@ MAX_SAMPLES, MAX_TOKENS, MAX_SEED = 16, 512, 2**31 - 1
 MAX_COLUMNS = 3
 MAX_TEXTS_PER_COLUMN = 64
 MAX_QUEUED_JOBS = 24  # short jobs of all pages together
+#: Those of one visitor, and of all visitors of one address, who are not the operator.
+MAX_JOBS_OF_VISITOR, MAX_JOBS_OF_ADDRESS = 6, 18
+SHORT_JOBS = (JobKind.COMPLETE, JobKind.EXPLAIN, JobKind.CHAT)
 BEST_OF_CHOICES = (4, 16)
 
 
@@ -31,16 +34,36 @@ class SamplingPayload(Payload):
     reward_model_id: int | Literal[""] = ""
 
 
-def check_queue_capacity(ctx: Context) -> None:
-    """Raises LabError if so many short jobs are queued that another one would wait for minutes, or if a demo is about to be
-    reset."""
+def check_queue_capacity(ctx: Context) -> list[Job]:
+    """The unfinished short jobs. Raises LabError if so many are queued that another one would wait for minutes, or if a demo is
+    about to be reset."""
     if ctx.demo is not None:
         ctx.demo.check_open()
-    queued = queue.jobs(
-        ctx.db, kinds=[JobKind.COMPLETE, JobKind.EXPLAIN, JobKind.CHAT], statuses=UNFINISHED_JOB_STATUSES
-    )
+    queued = queue.jobs(ctx.db, kinds=SHORT_JOBS, statuses=UNFINISHED_JOB_STATUSES)
     if len(queued) >= MAX_QUEUED_JOBS:
         raise LabError(f"{MAX_QUEUED_JOBS} texts are already waiting for the engine. Try again in a moment.")
+    return queued
+
+
+def submit_short_jobs(ctx: Context, kind: JobKind, requester: str, payloads: Sequence[dict[str, Any]]) -> list[Job]:
+    """Submit jobs of a person and start an engine. Raises LabError if too many of all people, of this person, or of their address
+    are unfinished."""
+    queued, address = check_queue_capacity(ctx), ctx.client_address()
+    if ctx.access.is_multi_user and not ctx.is_operator():
+        own = sum(job.payload.get(REQUESTER_KEY) == requester for job in queued)
+        near = sum(ctx.job_addresses.get(job.id) == address for job in queued)
+        if own + len(payloads) > MAX_JOBS_OF_VISITOR or near + len(payloads) > MAX_JOBS_OF_ADDRESS:
+            raise LabError(
+                f"Your texts, or those of your network, are already waiting for the engine: at most {MAX_JOBS_OF_VISITOR} of a "
+                f"person and {MAX_JOBS_OF_ADDRESS} of a network at a time. Try again when they are written."
+            )
+    jobs = [queue.submit(ctx.db, kind, ctx.project.id, payload) for payload in payloads]
+    unfinished = {job.id for job in queued}
+    for job_id in [job_id for job_id in ctx.job_addresses if job_id not in unfinished]:
+        ctx.job_addresses.pop(job_id, None)
+    ctx.job_addresses.update((job.id, address) for job in jobs)
+    engine_process.ensure_engine(ctx.db, ctx.home)
+    return jobs
 
 
 def submit_completions(
@@ -67,11 +90,8 @@ def submit_completions(
     reward_model_id = payload.reward_model_id or None
     if reward_model_id is not None:
         common["reward_model_id"] = get_reward_model(ctx.db, reward_model_id).id
-    check_queue_capacity(ctx)
     job_payloads = [common | build_job_payload(model, prompts, reward_model_id) for model in models]
-    jobs = [queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, job_payload) for job_payload in job_payloads]
-    engine_process.ensure_engine(ctx.db, ctx.home)
-    return jobs
+    return submit_short_jobs(ctx, JobKind.COMPLETE, requester, job_payloads)
 
 
 def own_job(ctx: Context, job_id: int, kind: JobKind, requester: str) -> Job:

@@ -1,0 +1,102 @@
+"""How often a visitor who is not the operator may do something: one table, which `RequestChecks` applies to every request.
+
+A visitor is counted by the name in their cookie. Whoever has none, or deletes it, is counted by address alone. Thirty phones of a
+class share the address of their router, and on a Space all visitors may share that of a proxy, so an address may do what about
+thirty visitors may.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+MINUTE, HOUR = 60.0, 3600.0
+MAX_COUNTERS = 50_000
+
+
+class Limit(NamedTuple):
+    """How often one visitor, and all visitors of one address together, may do each of the acts in `seconds`."""
+
+    visitor: int
+    address: int
+    seconds: float
+
+
+#: Reading: an open page asks up to five times in a second.
+READ = Limit(600, 20_000, MINUTE)
+#: Answers of people and programs.
+ANSWER = Limit(120, 4_000, MINUTE)
+#: What the engine has to work for. Unfinished ones are limited by `generation_requests.MAX_JOBS_OF_VISITOR`, too.
+ENGINE = Limit(30, 400, MINUTE)
+#: Secrets and codes; wrong ones are limited further (`login_routes.FailedAttemptLimiter`).
+ENTER = Limit(60, 600, MINUTE)
+#: A demo's runs. Fewer per address than the runs that bring a reset earlier (`DemoConfig.reset_runs`).
+DEMO_RUN = Limit(10, 40, 6 * HOUR)
+DEMO_TRAINING = Limit(10, 40, HOUR)
+
+#: Events by the name of their handler, server functions as "read", other requests by method and path (`act_of_path`).
+LIMITS: Mapping[str, Limit] = {
+    **dict.fromkeys(("read", "estimate", "status", "toggle", "fill", "recommend", "choose"), READ),
+    **dict.fromkeys(
+        ("opened", "vote", "undo", "redo", "amend", "adjudicate", "gold", "next_pair", "submit_vote"), ANSWER
+    ),
+    **dict.fromkeys(("answer", "judge_pair", "POST /first", "POST /closed"), ANSWER),
+    **dict.fromkeys(("ask", "sample", "explain", "make_pair", "stop_answers", "forget", "cancel"), ENGINE),
+    **dict.fromkeys(("start_demo_run", "stop_demo_run"), DEMO_RUN),
+    "visitor_train": DEMO_TRAINING,
+    **dict.fromkeys(("verify_operator", "operator_secret"), ENTER),
+    **dict.fromkeys(("POST /join", "POST /enter", "POST /leave", "GET /join", "GET /enter", "GET /leave"), ENTER),
+    "GET /": Limit(60, 2_000, MINUTE),
+    **dict.fromkeys(("GET /assets", "GET /lab-assets"), Limit(3_000, 100_000, MINUTE)),
+    #: Gradio's other routes, and what only the operator may do.
+    "other": READ,
+}
+
+
+def act_of_path(method: str, path: str) -> str:
+    """The act of a request that is no event and no server function: "GET /join", or "other" for paths without a row. The
+    functions for programs have one row, however they are called."""
+    if path.startswith("/api/") and (name := path.removeprefix("/api/")) in LIMITS:
+        return name
+    act = f"{'GET' if method == 'HEAD' else method} /{path[1:].split('/', maxsplit=1)[0]}"
+    return act if act in LIMITS else "other"
+
+
+class RequestLimiter:
+    """Counts the acts of visitors and addresses in fixed periods."""
+
+    def __init__(self, limits: Mapping[str, Limit] = LIMITS) -> None:
+        self._limits, self._lock = limits, threading.Lock()
+        self._counts: dict[
+            tuple[str, str, str], tuple[float, int]
+        ] = {}  # (act, kind, who) -> (begin of the period, count)
+
+    def wait_s(self, act: str, visitor: str, address: str) -> float:
+        """Count an act and return 0.0; after too many return the seconds until it is allowed. It does not count then, so that one
+        visitor cannot use up what their address may do. visitor: "" for one without a name."""
+        limit, now = self._limits.get(act, self._limits["other"]), time.monotonic()
+        wait, counts = 0.0, dict[tuple[str, str, str], tuple[float, int]]()
+        with self._lock:
+            if len(self._counts) >= MAX_COUNTERS:
+                self._forget_old(now)
+            for kind, who, most in (("address", address, limit.address), ("visitor", visitor, limit.visitor)):
+                begin, count = self._counts.get((act, kind, who), (now, 0))
+                if now - begin >= limit.seconds:
+                    begin, count = now, 0
+                if who and count >= most:
+                    wait = max(wait, begin + limit.seconds - now)
+                elif who:
+                    counts[act, kind, who] = begin, count + 1
+            if not wait:
+                self._counts |= counts
+        return wait
+
+    def _forget_old(self, now: float) -> None:
+        """Drop the periods that are over; if there are none, the oldest half."""
+        running = {
+            key: value
+            for key, value in self._counts.items()
+            if now - value[0] < self._limits.get(key[0], self._limits["other"]).seconds
+        }
+        oldest_first = sorted(running.items(), key=lambda item: item[1][0])
+        self._counts = dict(oldest_first[-(MAX_COUNTERS // 2) :])

@@ -1,0 +1,198 @@
+"""Every act of a visitor has a limit for the visitor and for their address, in one table."""
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from rlhf_lab.common.enums import JobKind
+from rlhf_lab.common.records import REQUESTER_KEY, Role
+from rlhf_lab.config.demo import DemoConfig
+from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.errors import LabError, NotAllowedError
+from rlhf_lab.jobs import engine_process, queue, scheduler
+from rlhf_lab.jobs.scheduler import Scheduler
+from rlhf_lab.store.annotators import add_person
+from rlhf_lab.store.pair_leases import count_active_annotators, end_leases, lease_pair
+from rlhf_lab.ui import limits
+from rlhf_lab.ui.auth import api_clients
+from rlhf_lab.ui.auth.api_clients import ApiClients
+from rlhf_lab.ui.auth.visitors import Visitor
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.initial_html import page_routes
+from rlhf_lab.ui.limits import LIMITS, Limit, RequestLimiter, act_of_path
+from rlhf_lab.ui.page import auth_routes, build_page, count_act, launch_options
+from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks, check_call
+from rlhf_lab.ui.screens import chat
+from rlhf_lab.ui.services.generation_requests import MAX_JOBS_OF_ADDRESS, MAX_JOBS_OF_VISITOR, submit_short_jobs
+
+#: Events that `operator_action` refuses to everybody but the operator.
+OPERATOR_EVENTS = {
+    "judge", "reset", "train", "start", "control", "start_tournament", "delete_tournament", "start_test", "edit_test", "export",
+    "action", "rules", "invite", "list_names", "erase", "person",
+}  # fmt: skip
+CLASS_SIZE = 30
+
+
+@pytest.fixture
+def shared(ctx):
+    return ctx.as_multi_user(open_to_all=True).with_demo(DemoConfig())
+
+
+def test_every_act_that_a_visitor_can_trigger_has_a_row(shared):
+    async def build():
+        return build_page(shared)
+
+    page = asyncio.run(build())
+    events = {event.fn.__name__ for event in page.fns.values() if event.fn is not None}
+    assert events > OPERATOR_EVENTS
+    assert events - OPERATOR_EVENTS <= LIMITS.keys()
+    routes = launch_options(shared)["app_kwargs"]["routes"]
+    assert {type(route) for route in routes} == {Route}
+    for route in [*routes, *page_routes(shared), *auth_routes(shared.db, shared.access)]:
+        for method in route.methods:
+            assert act_of_path(method, route.path) in LIMITS.keys() - {"other"}, (method, route.path)
+    components = [block for block in page.blocks.values() if isinstance(block, gr.HTML)]
+    call = {"data": {}, "session_hash": "s", "fn_name": "get_state", "component_id": components[0]._id}
+    scope = {"path": "/gradio_api/component_server", "app": SimpleNamespace(blocks=page)}
+    assert check_call(scope, call) == "read"
+    for event in page.fns.values():
+        scope["path"] = f"/gradio_api/run/{event.api_name}"
+        assert check_call(scope, {"data": [None] * len(event.inputs)}) == event.fn.__name__
+
+
+def test_a_class_behind_one_address_has_room_and_one_address_cannot_force_a_reset():
+    for act, limit in LIMITS.items():
+        assert 0 < limit.visitor < limit.address, act
+        if limit is not limits.DEMO_RUN and limit is not limits.DEMO_TRAINING:
+            assert limit.address >= 10 * limit.visitor, act
+    assert LIMITS["start_demo_run"].address < DemoConfig().reset_runs
+    assert LIMITS["start_demo_run"].seconds >= 3600 * DemoConfig().reset_hours
+    assert min(LIMITS[act].address for act in ("POST /join", "vote", "ask")) >= 10 * CLASS_SIZE
+
+
+@pytest.mark.parametrize("path", ["/x", "/gradio_api/run/vote", "/api/none", "/JOIN", "/joined", "/api/next_pair/x"])
+def test_unknown_paths_share_one_row(path):
+    """Otherwise each of them would have a counter of its own."""
+    assert act_of_path("GET", path) == "other"
+
+
+def test_visitors_and_addresses_are_counted_apart_and_periods_end(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
+    limiter = RequestLimiter({"a": Limit(2, 5, 60.0), "other": Limit(1, 1, 10.0)})
+    assert [limiter.wait_s("a", "ann", "1.1.1.1") for _ in range(3)] == [0, 0, 60]
+    now[0] += 20
+    assert [limiter.wait_s("a", "bob", "1.1.1.1") for _ in range(3)] == [0, 0, 60]
+    assert [limiter.wait_s("a", "", "1.1.1.1") for _ in range(2)] == [0, 40]  # those that were refused did not count
+    assert limiter.wait_s("a", "", "2.2.2.2") == 0
+    assert [limiter.wait_s(act, "", "3.3.3.3") for act in ("x", "y")] == [0, 0]
+    now[0] += 40
+    assert limiter.wait_s("a", "ann", "1.1.1.1") == 0
+
+
+def test_memory_of_the_counters_is_bounded(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_COUNTERS", 100)
+    limiter = RequestLimiter()
+    for i in range(1000):
+        limiter.wait_s("vote", f"visitor-{i}", f"10.0.{i // 250}.{i % 250}")
+    assert len(limiter._counts) <= 102
+
+
+def test_requests_above_a_limit_get_429_and_the_operator_has_none(shared):
+    """Through the middleware, with the visitors of a lab."""
+
+    async def reply(request):
+        return JSONResponse({})
+
+    limiter = RequestLimiter({"GET /join": Limit(2, 4, 60.0), "other": Limit(9, 9, 60.0)})
+    count = Middleware(RequestChecks, count=lambda request, act: count_act(shared, limiter, request, act))
+    app = Starlette(routes=[Route("/join", reply)], middleware=[count])
+
+    def statuses(visitor, number):
+        cookies = {shared.access.login_cookie_name: shared.access.cookie_value(visitor)} if visitor else {}
+        web = TestClient(app, base_url="http://lab.example", cookies=cookies)
+        answers = [web.get("/join") for _ in range(number)]
+        assert all(0 < int(answer.headers["retry-after"]) <= 60 for answer in answers if answer.status_code == 429)
+        return [answer.status_code for answer in answers]
+
+    ann, bob = (Visitor(Role.LABELLER, add_person(shared.db, name).name) for name in ("Ann", "Bob"))
+    assert statuses(ann, 3) == [200, 200, 429]
+    assert statuses(bob, 1) == [200]
+    assert statuses(None, 3) == [200, 429, 429]  # the address has been used up, too
+    assert statuses(Visitor(Role.OPERATOR, "operator"), 20) == [200] * 20
+    with pytest.raises(BadRequestError, match="seconds"):
+        count_act(
+            shared,
+            limiter,
+            SimpleNamespace(cookies={}, headers={}, client=SimpleNamespace(host="testclient")),
+            "GET /join",
+        )
+    count_act(replace(shared, access=Context(shared.home, shared.db).access), limiter, None, "GET /join")  # a local lab
+
+
+def test_one_visitor_and_one_address_cannot_take_all_places_of_the_queue(shared, monkeypatch):
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda *_: None)
+    place = {"name": "", "address": ""}
+    monkeypatch.setattr(Context, "client_address", lambda _: place["address"])
+
+    def ask(name, address, count=1):
+        place.update(name=name, address=address)
+        payloads = [{REQUESTER_KEY: name} for _ in range(count)]
+        return submit_short_jobs(shared, JobKind.CHAT, name, payloads)
+
+    jobs = [ask("ann", "1.1.1.1", 2) for _ in range(MAX_JOBS_OF_VISITOR // 2)]
+    with pytest.raises(LabError, match="Try again when they are written"):
+        ask("ann", "9.9.9.9")
+    for i in range(MAX_JOBS_OF_ADDRESS - MAX_JOBS_OF_VISITOR):
+        ask(f"visitor-{i}", "1.1.1.1")
+    with pytest.raises(LabError, match="of a network"):
+        ask("visitor-99", "1.1.1.1")
+    assert ask("zoe", "2.2.2.2")  # others still have places
+    queue.cancel(shared.db, jobs[0][0].id)
+    assert ask("visitor-99", "1.1.1.1")
+    assert chat.MAX_ANSWERS <= MAX_JOBS_OF_VISITOR
+
+
+def test_an_address_has_a_limited_number_of_program_names(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(api_clients.time, "monotonic", lambda: now[0])
+    clients = ApiClients()
+    names = [f"tool number {'abcdefghij'[i // 10]} {'klmnopqrst'[i % 10]}" for i in range(100)]
+    for i in range(40):
+        clients.bind_name(names[i], ("session", f"{i}"), "1.1.1.1")
+    with pytest.raises(NotAllowedError, match="already use 40 names"):
+        clients.bind_name(names[40], ("session", "x"), "1.1.1.1")
+    assert clients.bind_name(names[3], ("session", "3"), "1.1.1.1") == names[3]
+    assert clients.bind_name(names[41], ("session", "y"), "2.2.2.2") == names[41]
+    assert clients.bind_name(names[42], ("session", "z")) == names[42]  # the operator's program
+    now[0] += 601
+    assert clients.bind_name(names[40], ("session", "x"), "1.1.1.1") == names[40]
+
+
+def test_the_engine_writes_a_limited_number_of_pairs_ahead(ctx, monkeypatch):
+    monkeypatch.setattr(scheduler, "count_active_annotators", lambda *_: 500)
+    monkeypatch.setattr(scheduler, "fewest_free_pairs", lambda *_, **__: scheduler.MAX_PAIRS_AHEAD)
+    Scheduler(ctx.home, ctx.db)._replenish_pairs(ctx.project, set())
+    assert queue.jobs(ctx.db, kinds=[JobKind.SAMPLE_PAIRS]) == []
+
+
+def test_a_closed_page_gives_its_pair_back(ctx):
+    rules, project = LabellingConfig(), ctx.project.id
+    first = lease_pair(ctx.db, project, "Ann", rules)
+    assert count_active_annotators(ctx.db, project) == 1
+    (closed,) = [route for route in page_routes(ctx) if route.path == "/closed"]
+    web = TestClient(Starlette(routes=[closed]))
+    assert web.post("/closed", json={"annotator": "Ann"}).status_code == 204
+    assert count_active_annotators(ctx.db, project) == 0
+    assert lease_pair(ctx.db, project, "Bob", rules).pair.id == first.pair.id
+    end_leases(ctx.db, "Bob")
+    again = lease_pair(ctx.db, project, "Ann", rules)  # the page is opened again
+    assert again.pair.id == first.pair.id
