@@ -194,7 +194,8 @@ def try_everything(lab, token):
         messages.append(refused.value.message)
     with pytest.raises(LabelError):
         voting.recent_votes(lab, lab.require_annotator(token))
-    assert browser(lab).post("/first", content=json.dumps({"annotator": token}), headers=JSON).status_code == 204
+    answer = browser(lab).post("/first", content=json.dumps({"annotator": token}), headers=JSON)
+    assert (answer.status_code, answer.content) == (204, b"") or answer.status_code == 400  # a lone surrogate
     return messages
 
 
