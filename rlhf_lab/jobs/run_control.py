@@ -420,6 +420,11 @@ def process_count(db: Database, run: Run) -> int:
     return int(counts[-1] if counts else run.config.get("processes", 1))
 
 
+def active_runs(db: Database) -> list[Run]:
+    """The runs of all projects that are queued, running or paused, newest first."""
+    return [run for run in runs(db) if run.status in ACTIVE_RUN_STATUSES]
+
+
 def stop(db: Database, run_id: int) -> None:
     """Stop a run at once. It keeps its last complete step and can be resumed.
 

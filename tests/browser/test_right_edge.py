@@ -28,6 +28,7 @@ from rlhf_lab.store.projects import (
     add_completions,
     add_pairs,
     create_project,
+    open_project,
     prompts,
     set_labelling_config,
 )
@@ -289,10 +290,33 @@ def test_train(lab, db, open_page):
         expect_inside(page, "token view")
         page.locator(".microscope .token").last.click()
         expect_inside(page, "token view of a long token")
+        new_project_while_a_run_goes_on(page, run)
+        open_project(db, project.id)
         for status, message in ((RunStatus.PAUSED, ""), (RunStatus.FAILED, f"No memory {LONG}")):
             set_run_status(db, run.id, status, message)
             expect(page.locator(f".lab-train [data-status={status}]")).to_be_visible()
             expect_inside(page, status)
+
+
+def new_project_while_a_run_goes_on(page, run) -> None:
+    """The question says that a run goes on; in the new project, the run is named and can be reached."""
+    open_tab(page, "Label")
+    page.locator("summary", has_text="Demonstration").click()
+    control(page, "reset").click()
+    expect(page.get_by_role("alertdialog")).to_contain_text(f"Run {run.id} (")
+    expect_inside(page, "question before a new project")
+    control(page, "reset-leave").click()
+    control(page, "reset").click()
+    control(page, "reset-keep").click()
+    expect(page.locator(".lab-label .message")).to_contain_text("Still going on")
+    open_tab(page, "Train")
+    elsewhere = page.locator(f".lab-train [data-elsewhere='{run.id}']")
+    expect(elsewhere).to_contain_text("is running")
+    expect(elsewhere.locator("[data-do=elsewhere-stop]")).to_be_enabled()
+    expect_inside(page, "a run of another project")
+    control(page, "elsewhere-open").click()
+    expect(page.get_by_role("tab", name="Project")).to_have_attribute("aria-selected", "true")
+    open_tab(page, "Train")
 
 
 def expect_toolbars_out_of_the_way(page) -> None:

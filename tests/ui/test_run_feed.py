@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,13 +15,15 @@ from fake_runs import SCORE, a_run, reward_model, step
 from rlhf_lab.common.enums import JobKind, RunStatus
 from rlhf_lab.common.records import Sample, StepResult
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs import engine_process, queue, run_control
+from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.rewards.terms import TERMS_KEY, RewardTerm, term_records
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import insert_row
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
 from rlhf_lab.store.runs import create_run, delete_run, get_run, set_run_status
 from rlhf_lab.ui.components import charts
+from rlhf_lab.ui.screens import label
 from rlhf_lab.ui.services import run_feed
 
 
@@ -39,7 +42,7 @@ def follow(page, reply):
 
 
 def test_a_project_without_runs(ctx):
-    assert run_feed.RunFeed(ctx).poll({}) == {"run": None}
+    assert run_feed.RunFeed(ctx).poll({}) == {"run": None, "elsewhere": []}
 
 
 def test_a_page_that_polls_ends_up_with_every_point_once(ctx):
@@ -348,3 +351,29 @@ def test_a_run_in_manually_started_processes_needs_no_engine(ctx):
     step(ctx, run, 1)
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
     assert feed.poll({})["status_text"] == ""
+
+
+def test_without_a_run_of_its_own_a_project_names_the_active_ones_of_others(ctx):
+    old, active, ended = ctx.project, a_run(ctx, "mine"), a_run(ctx, "over")
+    set_run_status(ctx.db, active.id, RunStatus.PAUSED)
+    set_run_status(ctx.db, ended.id, RunStatus.DONE)
+    assert run_feed.runs_note(ctx) == ""  # it is the open project's own
+    new_project(ctx.db)
+    elsewhere = [{"id": active.id, "name": "mine", "status": "paused", "project": old.name}]
+    assert run_feed.RunFeed(ctx).poll({}) == {"run": None, "elsewhere": elsewhere}
+    assert f'run {active.id} of "{old.name}"' in run_feed.runs_note(ctx)
+    assert run_control.active_runs(ctx.db)[0].id == active.id
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_new_project_keeps_or_stops_the_run(ctx, calls, stops):
+    run = a_run(ctx, "mine")
+    set_run_status(ctx.db, run.id, RunStatus.QUEUED)
+    old = ctx.project
+    assert label.label_progress(ctx)["active_run"] == {"id": run.id, "name": "mine"}
+    payload = {"request_id": 1, "annotator": "ann"} | ({"stop_run": run.id} if stops else {})
+    reply = calls(label, ctx).reset("", SimpleNamespace(_data=payload))
+    assert ctx.project.id != old.id
+    assert (get_run(ctx.db, run.id).status is RunStatus.STOPPED) is stops
+    assert ("Still going on: run" in reply["notice"]) is not stops
+    assert (reply["active_run"] is None) is stops

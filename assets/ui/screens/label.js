@@ -120,6 +120,7 @@ const COUNT_KEYS = [
   'labels_to_next',
   'has_model',
   'training_text',
+  'active_run',
 ];
 const counts = (reply) => Object.fromEntries(COUNT_KEYS.map((key) => [key, reply[key]]));
 const pairKey = ({ pair, you, guideline, project }) => JSON.stringify([pair, you, guideline, project]);
@@ -565,14 +566,47 @@ export default function mount({ element, props, server, trigger, watch }) {
           {
             type: 'button',
             'data-do': 'reset',
-            onclick: () => {
-              if (confirm('Start a new project? The labels so far are kept in the old one.')) sendOnce('reset');
+            onclick: ({ target }) => {
+              if (current?.active_run) askAboutRun(target.parentElement, current.active_run);
+              else if (confirm('Start a new project? The labels so far are kept in the old one.')) sendOnce('reset');
             },
           },
           'Start a new project',
         ),
       ),
     );
+  }
+
+  // The question before a new project while a run goes on, which replaces the controls until it is answered.
+  function askAboutRun(controls, run) {
+    const answer = (name, label, act) =>
+      el(
+        'button.lab-button.small',
+        {
+          type: 'button',
+          'data-do': name,
+          onclick: () => {
+            question.replaceWith(controls);
+            act();
+          },
+        },
+        label,
+      );
+    const question = el(
+      'div.lab-row.lab-notice',
+      { role: 'alertdialog', 'aria-label': 'new project' },
+      el(
+        'span',
+        {},
+        `Run ${run.id} (${run.name}) is going on. A new project is shown to everybody; labels and runs stay in the old ` +
+          'one, which you can open again under Project.',
+      ),
+      answer('reset-keep', 'Start it; the run goes on', () => sendOnce('reset')),
+      answer('reset-stop', 'Stop the run and start it', () => sendOnce('reset', { stop_run: run.id })),
+      answer('reset-leave', 'Cancel', () => {}),
+    );
+    controls.replaceWith(question);
+    question.querySelector('button').focus();
   }
 
   // The instant reward model's prediction of the last vote, and how often it is right. Nothing about the pair on screen

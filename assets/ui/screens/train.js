@@ -358,14 +358,45 @@ export default function mount({ element, props, server, trigger, watch }) {
     pollNow();
   }
 
-  function drawEmpty() {
+  // elsewhere: the active runs of other projects.
+  function drawEmpty(elsewhere) {
+    const shown = JSON.stringify(elsewhere);
+    if (root.dataset.elsewhere === shown) return;
     for (const chart of allCharts()) chart.drop();
     state = initialState();
     nodes = {};
     activity = null;
     delete root.dataset.run;
-    root.replaceChildren(
-      el('div.lab-card.lab-empty', {}, 'No run yet. The curves and samples of a run appear here while it trains.'),
+    const message = elsewhere.length
+      ? 'This project has no run yet.'
+      : 'No run yet. The curves and samples of a run appear here while it trains.';
+    root.replaceChildren(el('div.lab-card.lab-empty', {}, message, elsewhere.map(runElsewhere)));
+    root.dataset.elsewhere = shown;
+  }
+
+  function runElsewhere(run) {
+    const openProjects = () =>
+      [...document.querySelectorAll('button[role=tab]')].find((tab) => tab.textContent.trim() === 'Project')?.click();
+    return el(
+      'p.lab-row.lab-notice',
+      { 'data-elsewhere': run.id },
+      el('span.lab-grow', {}, `Run ${run.id} (${run.name}) of the project "${run.project}" is ${run.status}.`),
+      el(
+        'button.lab-button.small',
+        { type: 'button', 'data-do': 'elsewhere-open', onclick: openProjects },
+        'Open its project …',
+      ),
+      operatorOnly(
+        el(
+          'button.lab-button.small.danger',
+          {
+            type: 'button',
+            'data-do': 'elsewhere-stop',
+            onclick: () => trigger('control', { request_id: Date.now(), action: 'stop', run: run.id }),
+          },
+          'Stop it',
+        ),
+      ),
     );
   }
 
@@ -388,7 +419,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       return;
     } // another run was chosen in the meantime
     if (!reply.unchanged && !reply.run) {
-      drawEmpty();
+      drawEmpty(reply.elsewhere);
       return;
     }
     if (!reply.unchanged) applyReply(reply);
@@ -411,6 +442,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       state.static = reply.static;
       state.staticId = reply.static_id;
     }
+    delete root.dataset.elsewhere;
     if (isNewRun) buildScreen();
     drawBar(reply.run, reply);
     activity = {

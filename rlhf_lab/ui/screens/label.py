@@ -9,7 +9,7 @@ import gradio as gr
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import Lease
 from rlhf_lab.errors import LabelError, LabError, NotAllowedError, StaleVoteError
-from rlhf_lab.jobs import retraining, scheduler
+from rlhf_lab.jobs import retraining, run_control, scheduler
 from rlhf_lab.jobs.project_setup import copy_project
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.adjudication import stop_adjudicating
@@ -38,6 +38,7 @@ from rlhf_lab.ui.services.crowd import (
 )
 from rlhf_lab.ui.services.instant_view import instant_view
 from rlhf_lab.ui.services.presence import PRESENCE
+from rlhf_lab.ui.services.run_feed import runs_note
 from rlhf_lab.ui.services.stage_estimates import next_pair_sentence
 
 OTHER_PROJECT_NOTICE = "Another project has been opened; here is its next pair. Nothing was undone or redone."
@@ -50,6 +51,12 @@ class LabelPayload(Payload):
 
     annotator: str | None = None
     project_created_at: float | None = None
+
+
+class ResetPayload(LabelPayload):
+    """stop_run: the id of a run to stop first; None keeps all runs."""
+
+    stop_run: int | None = None
 
 
 class InstantQuery(LabelPayload):
@@ -122,11 +129,13 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         ctx.instant_reward.labels_changed()
         return state(ctx, annotator, notice=notice)
 
-    @operator_action(ctx, LabelPayload, toast_errors=True)
-    def reset(payload: LabelPayload) -> dict[str, Any]:
+    @operator_action(ctx, ResetPayload, toast_errors=True)
+    def reset(payload: ResetPayload) -> dict[str, Any]:
         annotator = ctx.require_annotator(payload.annotator)
+        if payload.stop_run is not None:
+            run_control.stop(ctx.db, payload.stop_run)
         project = copy_project(ctx.db, ctx.project)
-        notice = f'A new project was created: "{project.name}". The old one is kept under Project.'
+        notice = f'A new project was created: "{project.name}". The old one is kept under Project.{runs_note(ctx)}'
         return state(ctx, annotator, notice=notice)
 
     for name, handler in handlers.items():
@@ -297,6 +306,7 @@ def label_progress(ctx: Context) -> dict[str, Any]:
         "counted_at": counted_at,
         "labels": progress.human,
         "simulated": progress.simulated,
+        "active_run": next(({"id": run.id, "name": run.name} for run in run_control.active_runs(ctx.db)), None),
         "next_training_at": progress.goal,
         "labels_to_next": progress.remaining,
         "has_model": bool(progress.newest_model_id),

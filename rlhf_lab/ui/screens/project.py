@@ -49,6 +49,7 @@ from rlhf_lab.ui.events import (
     ttl_cache,
 )
 from rlhf_lab.ui.middleware import folder_size
+from rlhf_lab.ui.services.run_feed import runs_note
 
 #: Suggested models by name, with their number of parameters. None has been measured yet (no figures in docs/DECISIONS.md).
 SUGGESTED_MODELS = (
@@ -218,7 +219,7 @@ class ProjectController:
     def open(self, payload: ProjectPayload) -> dict[str, Any]:
         open_project(self.ctx.db, payload.project)
         self._dismiss_startup()
-        return {"message": f'"{self.ctx.project.name}" is open, for everybody who uses this lab.'}
+        return {"message": f'"{self.ctx.project.name}" is open, for everybody who uses this lab.{runs_note(self.ctx)}'}
 
     def rename(self, payload: ProjectPayload) -> dict[str, Any]:
         name = check_name(payload.name)
@@ -290,7 +291,8 @@ class ProjectController:
                     temperature=payload.temperature, seed=payload.seed, name=payload.name, chat=chat,
                 )  # fmt: skip
             self._dismiss_startup()
-            return f'Project "{project.name}" was created and opened. The engine is writing its first pairs.'
+            created = f'Project "{project.name}" was created and opened. The engine is writing its first pairs.'
+            return created + runs_note(self.ctx)
 
         if facts.files_to_download:
             self.downloads.start(facts, create_project)

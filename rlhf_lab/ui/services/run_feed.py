@@ -19,6 +19,7 @@ from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.engine_process import engine_state
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import projects
 from rlhf_lab.store.reward_model_list import list_reward_models
 from rlhf_lab.store.run_metrics import metric_names, metric_series, sample_steps
 from rlhf_lab.store.runs import runs
@@ -210,13 +211,14 @@ class RunFeed:
         self._lock = threading.Lock()
         self._caches: OrderedDict[int, tuple[CurveCache, _Snapshot | None]] = OrderedDict()
 
-    def poll(self, query: dict[str, Any]) -> FullFeedReply | FeedReply | dict[str, bool | None]:
-        """The reply to a FeedQuery: {"unchanged": True} if the page already shows it, {"run": None} if there is no run."""
+    def poll(self, query: dict[str, Any]) -> FullFeedReply | FeedReply | dict[str, Any]:
+        """The reply to a FeedQuery: {"unchanged": True} if the page shows it already; if there is no run {"run": None}
+        with the active runs of other projects, "elsewhere"."""
         request = parse_payload(FeedQuery, query)
         db, project_runs = self.ctx.db, runs(self.ctx.db, self.ctx.project.id)
         run = run_summary.select_run(project_runs, request.run)
         if run is None:
-            return {"run": None}
+            return {"run": None, "elsewhere": runs_elsewhere(self.ctx)}
         view = RunView.load(db, run)
         status = _RunStatus(view, project_runs, run_control.open_job(db, run.id), engine_state(db))
         revision = status.revision()
@@ -271,6 +273,22 @@ class RunFeed:
             "has_rollouts": run.config.get("algorithm") not in OFFLINE_ALGORITHMS,
             "reward_models": [(row.id, run_summary.reward_model_label(row)) for row in models],
         }
+
+
+def runs_elsewhere(ctx: Context) -> list[dict[str, Any]]:
+    """The active runs of other projects, which the page names where it has no run of its own to show."""
+    names = {project.id: project.name for project in projects(ctx.db)}
+    return [
+        {"id": run.id, "name": run.name, "status": run.status, "project": names.get(run.project_id, "")}
+        for run in run_control.active_runs(ctx.db)
+        if run.project_id != ctx.project.id
+    ]
+
+
+def runs_note(ctx: Context) -> str:
+    """Sentences about the active runs of other projects, with a space before them; "" if there are none."""
+    names = [f'run {run["id"]} of "{run["project"]}"' for run in runs_elsewhere(ctx)]
+    return f" Still going on: {', '.join(names)}. Open that project to watch or stop it." if names else ""
 
 
 def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
