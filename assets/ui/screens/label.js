@@ -598,8 +598,8 @@ export default function mount({ element, props, server, trigger, watch }) {
       el(
         'span',
         {},
-        `Run ${run.id} (${run.name}) is going on. A new project is shown to everybody; labels and runs stay in the old ` +
-          'one, which you can open again under Project.',
+        `Run ${run.id} (${run.name}) is going on. A new project is shown to everybody; labels and runs stay in the ` +
+          'old one, which you can open again under Project.',
       ),
       answer('reset-keep', 'Start it; the run goes on', () => sendOnce('reset')),
       answer('reset-stop', 'Stop the run and start it', () => sendOnce('reset', { stop_run: run.id })),
