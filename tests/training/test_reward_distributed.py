@@ -16,6 +16,7 @@ CASES = [
 
 CHILD = """
 import dataclasses
+from unittest.mock import patch
 from support import preference_data, tiny_models
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.config.reward import RewardConfig
@@ -24,14 +25,14 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.training.reward import report as reward_report, trainer
 from rlhf_lab.training.reward.trainer import train_reward
 
-# The report's numbers as they were computed: of two that differ by rounding alone, the rounded ones may differ by a digit.
-reward_report.round = trainer.round = lambda number, digits: number
-
 def train(labels, changes, sharded=False):
     backbone = load_backbone(given["folder"], device="cpu", dtype=torch.float64, sharded=sharded)
     adapters = Adapters(backbone)
     config, reference = RewardConfig(**(preference_data.QUICK | changes)), preference_data.reference_of(backbone)
-    return train_reward(adapters, labels, reference, config, distributed=distributed)
+    # The report's numbers as they were computed: of two that differ in their last digit, the rounded ones may differ by 0.0001.
+    exact = {"create": True, "new": lambda number, digits: number}
+    with patch.object(reward_report, "round", **exact), patch.object(trainer, "round", **exact):
+        return train_reward(adapters, labels, reference, config, distributed=distributed)
 
 def result(case, sharded):
     labels = preference_data.comparisons(case["labels"])
