@@ -24,6 +24,7 @@ TURN_SEPARATOR = "\n\n"
 ASSISTANT_PREFIX = "\n\nAssistant:"
 
 _TRANSCRIPT_START = re.compile(rf"\s*(?:{'|'.join(ROLE_BY_SPEAKER)}):")
+_TURN_AFTER_CRLF = re.compile(rf"\r\n\r\n(?=(?:{'|'.join(ROLE_BY_SPEAKER)}):)")
 _USER_LINE = re.compile(r"^[ \t]*(?:human|user)[ \t]*:", re.IGNORECASE | re.MULTILINE)
 _ASSISTANT_LINE = re.compile(r"^[ \t]*(?:assistant|ai|bot|chatbot|model|gpt)[ \t]*:", re.IGNORECASE | re.MULTILINE)
 
@@ -149,7 +150,7 @@ def normalize_transcript(text: str, *, is_prompt: bool) -> str:
 
     A prompt ends with "Assistant:", without white space after it. Elsewhere that belongs to the answer.
     """
-    unified = text.replace("\r\n", "\n")
+    unified = _TURN_AFTER_CRLF.sub(TURN_SEPARATOR, text)  # line ends within messages stay
     if not _TRANSCRIPT_START.match(unified) or "\nAssistant:" not in unified:
         return text
     unified = TURN_SEPARATOR + unified.lstrip()

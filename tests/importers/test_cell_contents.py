@@ -249,6 +249,18 @@ def test_a_transcript_has_the_same_turns_whatever_white_space_is_around_it(files
     assert [vote.prompt for vote in parsed.votes] == [TALK]
 
 
+def test_line_ends_within_the_messages_of_a_transcript_stay(files):
+    prompt = TALK.replace("Hello.", "Hello.\r\nHow are you?\r\n\r\nWell?")
+    rows = [
+        {"prompt": prompt, "chosen": "A wren.", "rejected": "A spoon."},
+        {"chosen": f"{prompt} A\r\nwren.", "rejected": f"{prompt} No."},
+    ]
+    for row in rows:
+        (vote,) = files.parse("v.jsonl", [row]).votes
+        assert vote.prompt == prompt
+        assert (vote.first.text + vote.second.text).count("\r\n") == str(row["chosen"]).count("A\r\nwren")
+
+
 def test_the_cell_that_pandas_writes_of_two_messages(files, decided_texts):
     """As DataFrame.to_csv writes it: a cell of two lines in quotes."""
     text = (
