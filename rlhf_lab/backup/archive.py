@@ -24,11 +24,12 @@ import rlhf_lab
 from rlhf_lab.backup import restore
 from rlhf_lab.backup.snapshot import Snapshot, check_home, take_snapshot
 from rlhf_lab.common.atomic import atomic_file, temporary_folder
+from rlhf_lab.common.paths import regular_file
 from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder
 from rlhf_lab.common.progress import FractionCallback, ignore_fraction
 from rlhf_lab.errors import DataError, LabError, StoreError
 from rlhf_lab.store import home_lock
-from rlhf_lab.store.database import FILE_NAME, lab_exists
+from rlhf_lab.store.database import lab_exists
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -218,7 +219,7 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
     """Open the archive. Errors while it is read are raised as DataError."""
     try:
         try:
-            archive = zipfile.ZipFile(file)
+            archive = zipfile.ZipFile(regular_file(file))
         except OSError as error:
             raise DataError(f"{file} cannot be read: {error.strerror or error}. Name a backup of a lab.") from error
         with archive:
@@ -246,8 +247,9 @@ def _checked_manifest(archive: zipfile.ZipFile) -> Manifest:
         where = ".".join(map(str, problem["loc"]))
         raise DataError(f"manifest.json cannot be read ({where}: {problem['msg']}). Nothing was changed.") from error
     records = {file.path: file for file in manifest.files}
-    if len(records) != len(manifest.files) or FILE_NAME not in records:
-        raise DataError("manifest.json lists a file twice, or no database. Nothing was changed.")
+    if len(records) != len(manifest.files):
+        raise DataError("manifest.json lists a file twice. Nothing was changed.")
+    restore.check_file_list(records)
     names = [entry.filename for entry in entries[1:]]
     if sorted(names) != sorted(records):
         different = sorted(set(names) ^ set(records)) or names

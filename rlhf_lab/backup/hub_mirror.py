@@ -26,7 +26,7 @@ from pathlib import Path
 from rlhf_lab.backup.hub_repository import HubRepository
 from rlhf_lab.backup.mirror_records import MANIFEST_FILE, Manifest, ManifestFile, MirrorState, read_state
 from rlhf_lab.backup.process_rows import clear_process_rows
-from rlhf_lab.backup.restore import restore_files, safe_path
+from rlhf_lab.backup.restore import check_file_list, restore_files, safe_path
 from rlhf_lab.backup.snapshot import CheckpointRule, KnownFile, Snapshot, SnapshotFile, take_snapshot
 from rlhf_lab.common.hashing import file_sha256
 from rlhf_lab.common.private_files import make_private_folder
@@ -231,6 +231,7 @@ class HubMirror:
             manifest = self._read_manifest(head)
             if manifest is None:
                 return False
+            check_file_list(manifest.files)
             files = self._download(head, manifest)
             try:
                 self._claim(head, manifest)

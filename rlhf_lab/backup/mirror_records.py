@@ -50,7 +50,7 @@ class Manifest:
                 raise MirrorError("The repository was written by another version of the lab. Update this one.")
             files = {path: ManifestFile(**entry) for path, entry in values.pop("files").items()}
             return cls(**values, files=files)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise MirrorError(
                 f"{MANIFEST_FILE} in the repository cannot be read ({error}). On huggingface.co its history shows whether "
                 "somebody changed it; or name another repository."
@@ -86,5 +86,5 @@ def read_state(home: Path) -> MirrorState | None:
     try:
         values: dict[str, Any] = json.loads((home / STATE_FILE).read_text(encoding="utf-8"))
         return MirrorState(**values)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None

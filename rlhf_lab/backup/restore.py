@@ -8,7 +8,7 @@ import contextlib
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -63,6 +63,14 @@ def new_content(home: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def check_file_list(paths: Collection[str]) -> None:
+    """Raises DataError for a backup or a save without a database, which would be restored as an empty lab."""
+    if FILE_NAME not in paths:
+        raise DataError(
+            f"Its list of files names no database ({FILE_NAME}), so it is no whole lab. Nothing was changed."
+        )
+
+
 def check_content(folder: Path) -> None:
     """Open the database of a restored folder, which migrates it, and mark its engines as stopped.
 
@@ -106,6 +114,8 @@ def restore_files(files: Iterable[SnapshotFile], home: Path) -> Path | None:
     Returns the folder that holds the old content, or None if there was none. Raises DataError for a file whose size or checksum
     differs from its record, StoreError if the home is in use or cannot be written, or if this version cannot open the database.
     """
+    files = list(files)
+    check_file_list([file.path for file in files])
     make_private_folder(home)
     with home_lock.lock_exclusively(home), new_content(home) as folder:
         for file in files:

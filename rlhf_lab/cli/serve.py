@@ -165,6 +165,7 @@ def _demo_mode(option: list[str] | None, on_space: bool) -> tuple[DemoConfig | N
 def serve(ctx: Context, host: str, port: int) -> int:
     """Serve until Ctrl-C, then print what is still running in the background. Returns the exit status, 1 after a failure."""
     process_env.limit_malloc_arenas()
+    process_env.hide_environment()
     logs.log_to_stderr()
     # By default, Uvicorn trusts the header X-Forwarded-For of connections from this computer. The lab reads the header itself, if
     # --url states that there is a proxy (Access.client_address).

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rlhf_lab.cli.console import add_command, add_common_arguments, print_result, progress_reporter
+from rlhf_lab.common.paths import regular_file
 from rlhf_lab.common.text import first_items, pluralize, split_lines
 from rlhf_lab.config.base import add_arguments, from_args
 from rlhf_lab.errors import ConfigError
@@ -65,7 +66,7 @@ def _make_output_folder(folder: Path) -> None:
 def read_rows(path: Path) -> list[SFTRow]:
     """The rows of a file of JSON Lines. Raises ConfigError with the numbers of the first invalid lines."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = regular_file(path).read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"The examples in {path} cannot be read ({error}). Give a UTF-8 file of JSON Lines."

@@ -1,5 +1,6 @@
 """The home of a lab, and paths in it."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -15,6 +16,14 @@ DEMO_FILE = "demo.json"
 ACCESS_FILE = "access.json"
 ENDED_SESSIONS_FILE = "ended_sessions.json"
 _PTX_TEXTS = "ptx_texts.json"
+
+
+def regular_file(path: Path) -> Path:
+    """The path of a file that a person names, before it is opened. Raises OSError for a pipe or a device, also behind a link:
+    it may be endless. A missing file or a folder is left to the reader."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+    return path
 
 
 def default_home() -> Path:

@@ -20,7 +20,7 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -33,6 +33,23 @@ TRAINING_ENV = {
 }
 #: Different values for a command that trains without a page.
 STANDALONE_ENV = {"GOMP_SPINCOUNT": "10000"}
+
+
+#: Parts of the names of variables that only the page's process needs. The engine downloads models with HF_TOKEN.
+PAGE_SECRETS = ("SECRET", "JOIN_CODE")
+_PR_SET_DUMPABLE = 4
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables without the secrets of the page, for processes that start functions of users."""
+    return {name: value for name, value in environment.items() if not any(word in name for word in PAGE_SECRETS)}
+
+
+def hide_environment() -> None:
+    """Keep other processes of this user from reading this process's environment and memory. On Linux only; processes of root, or
+    with the right to trace, can read them all the same."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def set_training_env(standalone: bool = False) -> None:

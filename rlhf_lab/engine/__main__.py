@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from rlhf_lab.common.logs import OneLineFormatter
 from rlhf_lab.common.private_files import make_private_folder
-from rlhf_lab.common.process_env import set_training_env, thread_count
+from rlhf_lab.common.process_env import hide_environment, set_training_env, thread_count
 from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.errors import EngineError, LabError, StoreError
 from rlhf_lab.jobs.engine_process import STATE_STARTING, record_heartbeat, this_process
@@ -57,6 +57,7 @@ def run_engine(home: Path, idle_exit_s: float, threads: int) -> None:
             "free space that you may write to, or choose another with --home."
         ) from error
     with lock:
+        hide_environment()
         _open_log(home)
         _lower_priority()
         db = Database.open(home)

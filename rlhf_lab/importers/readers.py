@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_lab.common.chat_format import is_message
+from rlhf_lab.common.paths import regular_file
 from rlhf_lab.common.text import split_lines
 from rlhf_lab.errors import DataError
 from rlhf_lab.importers.cell_contents import CONVERSATION_KEYS, UniqueNameDecoder, is_chat
@@ -137,7 +138,7 @@ def uncompressed_name(path: Path) -> str:
 
 def _read_bytes(path: Path, limits: Limits) -> bytes:
     try:
-        size = path.stat().st_size
+        size = regular_file(path).stat().st_size
         if size > limits.max_bytes:
             raise DataError(f"{path.name} has {size:,} bytes, more than {limits.max_bytes:,}. Import it in parts.")
         return path.read_bytes()

@@ -21,7 +21,7 @@ import psutil
 from sqlalchemy import Connection, RowMapping, select, update
 
 from rlhf_lab.common.enums import EngineState
-from rlhf_lab.common.process_env import TRAINING_ENV
+from rlhf_lab.common.process_env import TRAINING_ENV, without_secrets
 from rlhf_lab.common.records import EngineRow, EngineStatus, ProcessIdentity
 from rlhf_lab.errors import EngineError
 from rlhf_lab.store import tables as t
@@ -273,7 +273,7 @@ def start_engine(home: Path, command: Sequence[str] | None = None) -> ProcessIde
     if sys.platform == "win32":
         options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.DETACHED_PROCESS}
     path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**TRAINING_ENV, **os.environ, "PYTHONPATH": path}
+    environment = {**TRAINING_ENV, **without_secrets(os.environ), "PYTHONPATH": path}
     try:
         with _output_file(home).open("ab") as output:
             process = subprocess.Popen(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.common.chat_format import TURN_SEPARATOR, UnreadableError, is_transcript, prompt_of_chat, validate_chat
+from rlhf_lab.common.paths import regular_file
 from rlhf_lab.common.text import pluralize, split_lines
 from rlhf_lab.errors import ConfigError
 
@@ -26,7 +27,7 @@ PROMPT_FILE_SUFFIXES = (".txt", ".jsonl", ".csv")
 def read_prompt_file(path: Path) -> list[str]:
     """The prompts of a file. Raises ConfigError."""
     try:
-        if path.stat().st_size > MAX_BYTES:
+        if regular_file(path).stat().st_size > MAX_BYTES:
             raise ConfigError(f"{path.name} has more than {MAX_BYTES // 1_000_000} MB. Give a part of it.")
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

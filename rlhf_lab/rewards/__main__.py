@@ -19,9 +19,11 @@ from typing import Any
 
 from rlhf_lab.errors import LabError
 from rlhf_lab.judges.custom import is_batch_function, required_parameters
-from rlhf_lab.rewards.terms import OWN, RewardTerm, load_own_function, shipped_function
+from rlhf_lab.rewards.terms import MAX_VALUE, OWN, RewardTerm, load_own_function, shipped_function
 
 EXCERPT_CHARS = 60
+#: Of an error message: it is stored and shown, and an exception may hold any text.
+MAX_ERROR_CHARS = 1000
 Report = Callable[[str, int], None]
 
 
@@ -71,9 +73,16 @@ def evaluate(
 
 
 def _checked_value(label: str, value: object, prompt: str, response: str) -> float:
-    if not isinstance(value, Real) or not math.isfinite(value):
-        raise RewardFunctionError(f"{label} gave {value!r:.40} for {excerpt(prompt, response)}, not a finite number")
-    return float(value)
+    try:
+        number = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:  # an integer of hundreds of digits
+        number = math.inf
+    if not abs(number) <= MAX_VALUE:
+        shown = "too large a whole number" if isinstance(value, int) else repr(value)
+        raise RewardFunctionError(
+            f"{label} gave {shown:.40} for {excerpt(prompt, response)}; a value is a number of at most {MAX_VALUE:g}"
+        )
+    return number
 
 
 def main(time_limit_s: float) -> None:
@@ -84,6 +93,7 @@ def main(time_limit_s: float) -> None:
     os.dup2(2, 1)
 
     def send(reply: dict[str, Any]) -> None:
+        reply |= {"error": reply["error"][:MAX_ERROR_CHARS]} if "error" in reply else {}
         print(json.dumps(reply), file=replies, flush=True)
 
     def report(label: str, index: int) -> None:

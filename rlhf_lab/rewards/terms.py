@@ -21,6 +21,8 @@ OWN = "own"
 DEFAULT_FUNCTION = "reward"
 REWARDS_FOLDER = "rewards"
 MAX_WEIGHT = 1000.0
+#: Of a value of a function, so that squares of weighted sums are finite in float32.
+MAX_VALUE = 1e12
 MAX_LABEL_CHARS = 60  # part of a metric's name
 TERMS_KEY = "reward_terms"  # in the manifest of a run
 FUNCTIONS_KEY = "reward_functions"  # in the manifest: SHA-256 of the file of each own function, by label

@@ -1,6 +1,7 @@
 """A restored backup is the same lab, and anything but an intact backup leaves a home unchanged."""
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -256,6 +257,17 @@ def test_a_forged_or_newer_archive_changes_nothing(home, backup, change, message
     assert not [path for path in home.iterdir() if path.name.startswith((".restore", "before", "restore"))]
 
 
+@pytest.mark.parametrize("files", [[], [("rewards/mine.py", b"x")]], ids=["nothing", "no database"])
+def test_what_has_no_database_is_not_restored(home, tmp_path, files):
+    before, snapshot = content(home), []
+    for path, data in files:
+        (tmp_path / "file").write_bytes(data)
+        snapshot.append(SnapshotFile(path, tmp_path / "file", len(data), hashlib.sha256(data).hexdigest()))
+    with pytest.raises(DataError, match="no database"):
+        restore_files(iter(snapshot), home)
+    assert content(home) == before
+
+
 def test_a_truncated_or_damaged_archive_changes_nothing(home, backup):
     """A missing or changed byte is either detected or has no effect on what is restored."""
     whole, before = backup.read_bytes(), content(home)
@@ -302,7 +314,7 @@ def test_files_of_a_snapshot_are_verified(home, tmp_path):
     with pytest.raises(DataError, match=r"speed.json is damaged"):
         restore_files(files, tmp_path / "new")
     with pytest.raises(DataError, match="no file of a lab"):
-        restore_files([SnapshotFile("../x", tmp_path / "copy/lab.db", 1, "0")], tmp_path / "new")
+        restore_files([*snapshot.files, SnapshotFile("../x", tmp_path / "copy/lab.db", 1, "0")], tmp_path / "new")
     assert restore_files(snapshot.files, tmp_path / "new") is None
     assert votes(tmp_path / "new") == votes(home)
 

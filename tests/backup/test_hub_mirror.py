@@ -460,6 +460,17 @@ def test_a_manifest_names_no_files_outside_of_a_lab(mirror, hub, home, tmp_path,
     assert not lab_exists(new)
 
 
+def test_a_manifest_without_the_database_is_not_restored_as_an_empty_lab(mirror, hub, home, tmp_path):
+    mirror.save()
+    manifest = json.loads(hub.content("manifest.json"))
+    del manifest["files"]["lab.db"]
+    hub.add_commit({"manifest.json": json.dumps(manifest).encode()})
+    history = hub.history()
+    with pytest.raises(DataError, match=r"no database \(lab\.db\)"):
+        mirror_of(tmp_path / "new").restore()
+    assert (lab_exists(tmp_path / "new"), hub.history()) == (False, history)
+
+
 @pytest.mark.parametrize("token", [READ_TOKEN, "hf_unknown"])
 def test_no_empty_lab_is_begun_with_a_token_that_cannot_save(mirror, hub, home, tmp_path, monkeypatch, token):
     mirror.save()
@@ -469,7 +480,9 @@ def test_no_empty_lab_is_begun_with_a_token_that_cannot_save(mirror, hub, home, 
     assert not lab_exists(tmp_path / "new")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "lab": "a"}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": 1, "lab": "a"}', "[" * 100_000], ids=lambda text: text[:9]
+)
 def test_a_manifest_that_cannot_be_read_is_refused(mirror, hub, tmp_path, text):
     mirror.save()
     hub.add_commit({"manifest.json": text.encode()})

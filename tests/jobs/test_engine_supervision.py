@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import json
 import os
@@ -380,3 +381,17 @@ def test_a_process_ends_with_another_one():
         for process in (bound, other):
             process.kill()
             process.communicate()
+
+
+def test_the_engine_gets_no_secret_of_the_page(tmp_path, monkeypatch):
+    """It starts the processes of own reward functions. It needs the Hub's token, to download models."""
+    secrets = {"RLHF_LAB_OPERATOR_SECRET": "s1", "RLHF_LAB_JOIN_CODE": "s2", "OAUTH_CLIENT_SECRET": "s3"}
+    for name, value in (secrets | {"HF_TOKEN": "t", "RLHF_LAB_HOME": "h"}).items():
+        monkeypatch.setenv(name, value)
+    program = "import os; print(*sorted(name for name in os.environ if name[:5] in ('RLHF_', 'OAUTH', 'HF_TO')))"
+    identity = engine_process.start_engine(tmp_path, [sys.executable, "-c", program])
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(identity.pid).wait(30)
+    output = (tmp_path / engine_process.OUTPUT_FILE).read_text().split()
+    assert {"HF_TOKEN", "RLHF_LAB_HOME"} <= set(output)
+    assert not secrets.keys() & set(output)

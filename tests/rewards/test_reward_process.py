@@ -25,6 +25,14 @@ def gives_text(response): return "good"
 def sleeps(response): return time.sleep(60 if response == "slow text" else 0) or 1.0
 def ends(response): os._exit(1)
 def secret(response): return float("LAB_SECRET" in os.environ)
+def huge_error(response): raise ValueError("x" * 5_000_000)
+def huge_int(response): return -10**400
+def huge_float(response): return 1e308
+def parent_environment(response):
+    try:
+        return float(b"LAB_SECRET" in open(f"/proc/{os.getppid()}/environ", "rb").read())
+    except OSError:
+        return -1.0
 """
 
 
@@ -59,6 +67,43 @@ def test_values_of_each_form(evaluator_of, monkeypatch):
     process = evaluator._process
     assert evaluator.scores(["p", "ppp"], ["rr", "rrr"]) == expected
     assert evaluator._process is process  # one process for the whole run
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("huge_error", "failed on the response 'rr'"),
+        ("huge_int", "gave too large a whole number for the response 'rr'.*a number of at most 1e"),
+        ("huge_float", "gave 1e.308 for the response 'rr'.*a number of at most 1e"),
+    ],
+)
+def test_an_error_is_short_and_says_what_was_wrong(evaluator_of, name, message):
+    with pytest.raises(RewardTermError, match=message) as caught:
+        evaluator_of(name).scores(["p"], ["rr"])
+    assert len(str(caught.value)) < 1200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
+def test_the_environment_of_the_engine_is_hidden_from_functions(home):
+    """The kernel hides what belongs to a process that is not dumpable, but not from root, so for root only the flag is tested."""
+    program = f"""
+import ctypes, os
+from pathlib import Path
+from rlhf_lab.common.process_env import hide_environment
+from rlhf_lab.rewards.evaluator import FunctionTerms
+from rlhf_lab.rewards.terms import RewardTerm
+for hide in (lambda: None, hide_environment):
+    hide()
+    functions = FunctionTerms([RewardTerm("own", 1.0, dict(file="mine.py", function="parent_environment"))], Path({str(home)!r}))
+    value = functions.scores(["p"], ["rr"])[0][0]
+    functions.close()
+    print(ctypes.CDLL(None).prctl(3), value if os.geteuid() else "root")
+"""
+    environment = os.environ | {"LAB_SECRET": "x"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, cwd=REPOSITORY_ROOT, capture_output=True, text=True, check=False)
+    expected = ["1 root", "0 root"] if os.geteuid() == 0 else ["1 1.0", "0 -1.0"]
+    assert done.stdout.splitlines() == expected, done.stderr
 
 
 def test_a_function_that_never_returns_ends_without_the_lab(home):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_lab.common import passwords
+from rlhf_lab.common.paths import regular_file
 from rlhf_lab.common.person_names import has_invisible, normalize_name
 from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.records import Role
@@ -32,7 +33,7 @@ class PasswordEntry:
 def read_password_file(path: Path) -> dict[str, PasswordEntry]:
     """The entries by name. Raises ConfigError with the number of the line that cannot be read."""
     try:
-        if path.stat().st_size > MAX_BYTES:
+        if regular_file(path).stat().st_size > MAX_BYTES:
             raise ConfigError(f"{path} is too long for a file of names and passwords. Check that it is the right file.")
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:

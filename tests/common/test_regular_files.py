@@ -1,0 +1,45 @@
+"""Files that a person names are regular files: reading a pipe or a device may have no end."""
+
+import os
+import re
+
+import pytest
+
+from rlhf_lab.backup.archive import read_manifest
+from rlhf_lab.common.paths import regular_file
+from rlhf_lab.errors import ConfigError, DataError
+from rlhf_lab.importers.readers import read_lines, read_rows
+from rlhf_lab.jobs.prompt_files import read_prompt_file
+from rlhf_lab.ui.auth.password_file import read_password_file
+
+READERS = (
+    read_manifest,
+    read_rows,
+    read_lines,
+    read_prompt_file,
+    read_password_file,
+)
+MESSAGE = "it is a pipe or a device, not a file"
+
+
+@pytest.fixture(params=["pipe", "link to a pipe", "link to a device", "device"])
+def endless(request, tmp_path):
+    """A path that is no regular file."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link to a pipe").symlink_to(tmp_path / "pipe")
+    (tmp_path / "link to a device").symlink_to("/dev/zero")
+    return tmp_path / request.param if request.param != "device" else type(tmp_path)("/dev/zero")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such files")
+@pytest.mark.parametrize("read", READERS)
+def test_what_is_no_file_is_refused_before_it_is_opened(endless, read):
+    with pytest.raises((ConfigError, DataError), match=re.escape(MESSAGE)):
+        read(endless)
+
+
+def test_files_missing_ones_and_folders_are_left_to_the_reader(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for path in (tmp_path, tmp_path / "file", tmp_path / "link", tmp_path / "missing"):
+        assert regular_file(path) == path
