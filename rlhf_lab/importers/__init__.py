@@ -2,8 +2,13 @@
 
     readers, hub_reader             JSON Lines, JSON, CSV, Parquet (also gzip), OWNER/NAME on the Hub -> rows
     layouts, comparisons            published layouts (docs/FORMATS.md); rows that are no pairs -> rows of two texts
+    left_out                        rows that do not count
     column_mapping, prompt_column   which column has which meaning
+    cell_contents                   whether a cell is a text, a chat or a list
     cell_parsers, row_parser        a row -> votes; every error names its row
+    text_names                      what votes call the two texts
+    doubts                          what texts and numbers can mean besides what they seem to; the user says which
+    remedies                        advice, for the command line and for the page
     vote_readings                   what votes written as numbers can mean; the user says which
     parser                          a whole file -> ParsedFile (mapping, votes, errors); writes nothing
     parsed_rows                     the records that the parser returns
