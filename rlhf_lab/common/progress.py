@@ -16,3 +16,11 @@ FractionCallback = Callable[[float], None]
 
 def ignore_fraction(fraction: float) -> None:
     """A callback that does nothing."""
+
+
+#: Called with the number of texts that are sampled, which may be a fraction, and the number of all.
+SamplingCallback = Callable[[float, int], None]
+
+
+def ignore_sampling(done: float, total: int) -> None:
+    """A callback that does nothing."""

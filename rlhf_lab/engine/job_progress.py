@@ -13,11 +13,35 @@ class JobProgress(NamedTuple):
     partial_result: dict[str, Any]
 
 
+SAMPLING_REPORT_S = 1.0
+
 JobProgressCallback = Callable[[JobProgress], None]
 
 
 def no_job_progress(progress: JobProgress) -> None:
     return None
+
+
+class SamplingProgress:
+    """How many of a number of texts are sampled, and the seconds left: estimated at first, then at the measured rate."""
+
+    def __init__(self, estimate_s: Callable[[int], float | None]) -> None:
+        self.estimate_s = estimate_s
+        self._total, self._done = 0, 0.0
+        self._started_at = self._reported_at = 0.0
+
+    def update(self, done: float, total: int) -> dict[str, Any] | None:
+        """{"done", "total", "left_s"}; None if less than SAMPLING_REPORT_S passed since the last report of the same texts."""
+        now = time.monotonic()
+        is_new = total != self._total or done < self._done
+        if is_new:
+            self._started_at = now
+        self._total, self._done = total, done
+        if not is_new and done < total and now - self._reported_at < SAMPLING_REPORT_S:
+            return None
+        self._reported_at = now
+        left_s = (now - self._started_at) / done * (total - done) if done else self.estimate_s(total)
+        return {"done": int(done), "total": total, "left_s": left_s}
 
 
 class EtaEstimator:

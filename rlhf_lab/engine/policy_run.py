@@ -22,7 +22,13 @@ from rlhf_lab.common.records import LabelSnapshot, Run, RunEvent, StepResult
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.embedded_model.corpus import generate_documents
 from rlhf_lab.engine.error_messages import explain_distributed_error
-from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
+from rlhf_lab.engine.job_progress import (
+    EtaEstimator,
+    JobProgress,
+    JobProgressCallback,
+    SamplingProgress,
+    no_job_progress,
+)
 from rlhf_lab.engine.label_preparation import PreparedLabels, label_note, prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
@@ -34,7 +40,7 @@ from rlhf_lab.engine.run_manifest import (
     own_function_hashes,
 )
 from rlhf_lab.errors import BusyStoreError, ConfigError, RewardTermError, StoreError, TrainingError
-from rlhf_lab.jobs.time_estimate import count_held_out, count_policy_step, policy_stage
+from rlhf_lab.jobs.time_estimate import WorkCount, count_held_out, count_policy_step, policy_stage
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.memory_errors import is_out_of_memory
@@ -109,6 +115,8 @@ class PolicyRun:
         self._applied_events: list[RunEvent] = []
         self._functions: FunctionTerms | None = None  # the functions among the reward terms
         self.trainer = self._make_trainer()
+        self.trainer.state.on_sampling = self.on_sampling
+        self._sampling = SamplingProgress(self._sampling_estimate)
         self.events_to_replay = self._resume()
         self._polled_at = 0.0
         self._eta, self._first_step_done = EtaEstimator(self.trainer.steps_done), False
@@ -356,6 +364,20 @@ class PolicyRun:
             self._eta.restart(step)
             self._first_step_done = True
         self.report_progress(JobProgress(step / total_steps, eta_s, {"run_id": self.run.id, "step": step}))
+
+    def on_sampling(self, done: float, total: int) -> None:
+        """Report the texts that are sampled before the first step, which shows the progress of all later ones."""
+        if self.trainer.steps_done == 0 and self.distributed.world_size == 1:
+            sampling = self._sampling.update(done, total)
+            if sampling is not None:
+                self.report_progress(JobProgress(0.0, None, {"run_id": self.run.id, "step": 0, "sampling": sampling}))
+
+    def _sampling_estimate(self, texts: int) -> float | None:
+        """Seconds to sample these texts by the rates that were measured on this machine; None if there are none."""
+        speed, config = self.model_cache.speed, self.config
+        if not speed.is_measured:
+            return None
+        return WorkCount(speed, config.max_new_tokens).sampling(texts, min(texts, config.batch_size))
 
     def on_progress(self) -> None:
         """Exit, pause or stop if requested, and run a short job. Called between minibatches and every few tokens.

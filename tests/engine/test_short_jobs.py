@@ -233,7 +233,10 @@ def test_a_run_reports_its_step(lab, monkeypatch):
     )
     run_id = lab.run(steps=2)
     lab.train(run_id)
-    assert reports == [{"run_id": run_id, "step": 1}, {"run_id": run_id, "step": 2}]
+    sampled = [report.pop("sampling") for report in reports if "sampling" in report]
+    assert reports[-2:] == [{"run_id": run_id, "step": 1}, {"run_id": run_id, "step": 2}]
+    assert {report["step"] for report in reports[:-2]} == {0}
+    assert [(one["done"], one["total"]) for one in sampled] == [(0, 2), (0, 6), (6, 6)]  # shown samples, then a batch
 
 
 def test_pairs_of_a_policy_are_sampled_from_it(lab):

@@ -1015,3 +1015,25 @@ def test_a_fresh_adapter_replaces_one_of_that_name(llama_folder):
         tiny_models.PolicyConfig(**tiny_models.SMALL),
     )
     assert curve(run(second, 2)) == expected
+
+
+@pytest.mark.parametrize("budget", [None, 4.0])
+def test_sampling_reports_how_many_texts_are_done(llama_folder, small_score_unit, budget):
+    """Every batch counts from the texts before it; 16 of 40 tokens of 6 texts are 2.4 texts."""
+    trainer = tiny_models.trainer(llama_folder, batch_size=6, max_new_tokens=40, kl_budget=budget)
+    reports = []
+    trainer.state.on_sampling = lambda done, total: reports.append((round(done, 1), total))
+    trainer.measure_score_unit()
+    unit = reports.copy()
+    assert [done for done, _ in unit] == sorted(done for done, _ in unit)
+    assert {total for _, total in unit} == ({12} if budget else set())
+    assert unit[-1:] == ([(12, 12)] if budget else [])
+    reports.clear()
+    on_progress = trainer.state.sampling_progress(6, 6, 18)
+    for _ in range(3):
+        on_progress()
+    assert reports == [(6, 18), (8.4, 18), (10.8, 18), (12.0, 18)]
+    reports.clear()
+    trainer.run_step()
+    assert reports[0] == (0, 6)
+    assert (6, 6) in reports

@@ -69,6 +69,9 @@ def test_the_best_checkpoint_in_a_sentence(ctx):
     assert run_summary.best_checkpoint_text(run, {}) == ""
 
 
+SAMPLING = {"is_running": True, "sampling": {"done": 43, "total": 128, "left_s": 240.0}}
+SAMPLED = {"is_running": True, "sampling": {"done": 128, "total": 128, "left_s": 0.0}}
+SAMPLING_FIRST = {"is_running": True, "has_base_samples": True, "sampling": {"done": 0, "total": 32, "left_s": None}}
 ACTIVITIES = [
     (RunStatus.QUEUED, EngineState.STARTING, {}, "loads PyTorch"),
     (RunStatus.QUEUED, EngineState.ABSENT, {}, "is starting"),
@@ -77,6 +80,15 @@ ACTIVITIES = [
     (RunStatus.QUEUED, EngineState.ALIVE, {"is_running": True}, "Loading the model"),
     (RunStatus.RUNNING, EngineState.ALIVE, {"is_running": True}, "Sampling from the base"),
     (RunStatus.RUNNING, EngineState.ALIVE, {"is_running": True, "has_base_samples": True}, "first batch"),
+    (
+        RunStatus.RUNNING,
+        EngineState.ALIVE,
+        SAMPLING,
+        "Sampling texts from the base model: 43 of 128, about 4 minutes left …",
+    ),
+    (RunStatus.RUNNING, EngineState.ALIVE, SAMPLED, "Scoring 128 texts of the base model …"),
+    (RunStatus.RUNNING, EngineState.ALIVE, SAMPLING_FIRST, "Sampling texts for the first step: 0 of 32 …"),
+    (RunStatus.RUNNING, EngineState.ALIVE, SAMPLED | {"has_base_samples": True}, "Training on the first 128 texts …"),
     (RunStatus.RUNNING, EngineState.DEAD, {"is_running": True}, "engine does not answer"),
     (RunStatus.RUNNING, EngineState.STARTING, {"engine_restarted": True}, "ended unexpectedly and is restarting"),
     (

@@ -77,7 +77,8 @@ def _sample_responses(
             seeds = [derive_seed(config.seed, purpose, start + row) for row in range(rows.start, rows.stop)]
             sampled = sample(
                 policy.backbone, chunk[rows], uniforms(seeds, config.max_new_tokens), temperature=config.temperature,
-                on_progress=state.on_progress,
+                on_progress=state.sampling_progress(start, len(chunk), len(prompts)),
             )  # fmt: skip
             tokens += distributed.all_gather(sampled.tokens)
+    state.on_sampling(len(prompts), len(prompts))
     return tokens

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rlhf_lab.common.progress import ProgressCallback
+from rlhf_lab.common.progress import ProgressCallback, SamplingCallback, ignore_sampling
 from rlhf_lab.config.policy import LIVE_SETTINGS, PolicyConfig
 from rlhf_lab.core.kl import AdaptiveKL, AdaptivePenalty, BudgetKL, FixedKL
 from rlhf_lab.core.reward_scaling import RunningMoments
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.batch import Batch
+from rlhf_lab.models.sampling.sampler import PROGRESS_EVERY
 from rlhf_lab.training.distributed import Distributed
 from rlhf_lab.training.optimizers import make_fused_adam
 from rlhf_lab.training.policy import batching
@@ -87,6 +88,7 @@ class TrainState:
     chosen_texts: list[ChosenText] = field(default_factory=list)
     steps_done: int = 0
     episodes: int = 0
+    on_sampling: SamplingCallback = ignore_sampling
 
     def __post_init__(self) -> None:
         config = self.config
@@ -95,6 +97,19 @@ class TrainState:
         self.kl_controller = _make_kl_controller(config)
         if config.algorithm == "ppo_penalty":
             self.penalty_controller = AdaptivePenalty(config.penalty_coef, config.penalty_kl_min, config.penalty_kl_max)
+
+    def sampling_progress(self, done: int, rows: int, total: int) -> ProgressCallback:
+        """The callback for sampling `rows` texts at once, when `done` of `total` texts are sampled."""
+        tokens = 0
+
+        def on_progress() -> None:
+            nonlocal tokens
+            tokens += PROGRESS_EVERY
+            self.on_sampling(done + rows * min(1.0, tokens / self.config.max_new_tokens), total)
+            self.on_progress()
+
+        self.on_sampling(done, total)
+        return on_progress
 
     @property
     def coefficients(self) -> AdaptiveCoefficients:

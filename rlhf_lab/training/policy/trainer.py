@@ -168,9 +168,12 @@ class PolicyTrainer:
             chunk_prompts = prompts[start : start + batch_size]
             local_slice = distributed.shard_slice(len(chunk_prompts))
             offset = start + local_slice.start
-            _, chunk = self.sample_responses(chunk_prompts[local_slice], "rollout", steps_done, offset=offset)
+            _, chunk = self.sample_responses(
+                chunk_prompts[local_slice], "rollout", steps_done, offset=offset, total=len(prompts)
+            )
             sampled.tokens.extend(distributed.all_gather(chunk.tokens))
             sampled.logprobs.extend(distributed.all_gather(chunk.logprobs))
+        self.state.on_sampling(len(prompts), len(prompts))
         return self.train_on_samples(prompts, sampled, time.monotonic() - start_time)
 
     def measure_score_unit(self) -> None:
@@ -184,18 +187,20 @@ class PolicyTrainer:
         return scores if unit is None else normalise_scores(scores, mean=unit.mean, scale=unit.sd)
 
     def sample_responses(
-        self, prompts: list[list[int]], *seed_path: str | int, offset: int = 0
+        self, prompts: list[list[int]], *seed_path: str | int, offset: int = 0, total: int | None = None
     ) -> tuple[list[int], Sampled]:
         """The seed of each row, and a response to it by the current policy. A row's response depends on its seed alone.
 
-        offset: the row number of the first prompt; the seed of a row is derived from seed_path and its number.
+        offset: the row number of the first prompt; the seed of a row is derived from seed_path and its number. total: of all rows
+        that are sampled for this purpose, for the progress.
         """
-        config = self.state.config
+        config, rows = self.state.config, len(prompts)
+        on_progress = self.state.sampling_progress(offset, rows, offset + rows if total is None else total)
         seeds = [derive_seed(config.seed, *seed_path, offset + row) for row in range(len(prompts))]
         uniform = uniforms(seeds, config.max_new_tokens)
         with self.adapters.using(self.state.policy.adapter, merged=True):
             return seeds, sample(
-                self.backbone, prompts, uniform, temperature=config.temperature, on_progress=self.state.on_progress
+                self.backbone, prompts, uniform, temperature=config.temperature, on_progress=on_progress
             )
 
     def train_on_samples(self, prompts: list[list[int]], sampled: Sampled, rollout_seconds: float = 0.0) -> StepResult:

@@ -169,7 +169,7 @@ class _RunStatus:
                 run.updated_at,
                 len(self.view.events),
                 sum(event.applied_step is None for event in self.view.events),
-                job and (job.id, job.status, job.progress),
+                job and (job.id, job.status, job.progress, _sampling(job)),
                 engine.state,
                 engine.row and engine.row.id,
                 len(self.project_runs),
@@ -185,11 +185,17 @@ class _RunStatus:
             EngineState.ALIVE if without_engine else engine.state,
             is_running=job is not None and job.status is JobStatus.RUNNING,
             has_base_samples=has_base_samples,
+            sampling=_sampling(job),
             waits_for=[
                 other.id for other in self.project_runs if other.id < run.id and other.status in ACTIVE_RUN_STATUSES
             ],
             engine_restarted=job is not None and engine.row is not None and engine.row.started_at > run.updated_at,
         )
+
+
+def _sampling(job: Job | None) -> dict[str, Any] | None:
+    """The progress of the texts that are sampled before the first step."""
+    return (job.result or {}).get("sampling") if job is not None else None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from rlhf_lab.common.records import Job, LabelSnapshot, Run, RunEvent
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import AUTOMATIC, KL_BUDGET_TOLERANCE, LIVE_SETTINGS, PolicyConfig, adapted_settings
 from rlhf_lab.jobs import run_control
+from rlhf_lab.jobs.time_estimate import duration_text
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_model_list import ListedRewardModel
@@ -312,7 +313,7 @@ def best_checkpoint_text(run: Run, curves: Mapping[str, list[Point]]) -> str:
 
 def activity_text(
     run: Run, engine: EngineState, *, is_running: bool, has_base_samples: bool, waits_for: Sequence[int] = (),
-    engine_restarted: bool = False,
+    engine_restarted: bool = False, sampling: Mapping[str, Any] | None = None,
 ) -> str:  # fmt: skip
     """What happens now, for times at which the curves do not change; empty while they do.
 
@@ -321,6 +322,7 @@ def activity_text(
         has_base_samples: the samples of the base model are stored.
         waits_for: older active runs, by id, ascending.
         engine_restarted: this engine started after the run was last written.
+        sampling: {"done", "total", "left_s"} of the texts that are sampled before the first step.
     """
     engine_lost = engine in (EngineState.DEAD, EngineState.ABSENT)
     if run.status is RunStatus.QUEUED and not is_running:
@@ -333,9 +335,26 @@ def activity_text(
     if run.status is not RunStatus.RUNNING:
         return _stopped_text(run)
     if run.step == 0:
-        sampling_text = "Sampling the first batch of texts and training on it …"
-        return sampling_text if has_base_samples else "Sampling from the base model …"
+        return _first_step_text(sampling, has_base_samples=has_base_samples)
     return run.message
+
+
+def _first_step_text(sampling: Mapping[str, Any] | None, *, has_base_samples: bool) -> str:
+    if sampling is None:
+        text = "Sampling the first batch of texts and training on it …"
+        return text if has_base_samples else "Sampling from the base model …"
+    if sampling["done"] >= sampling["total"]:
+        if has_base_samples:
+            return f"Training on the first {sampling['total']} texts …"
+        return f"Scoring {sampling['total']} texts of the base model …"
+    source = "for the first step" if has_base_samples else "from the base model"
+    left_s = sampling["left_s"]
+    left_text = "" if left_s is None else f", {_about(left_s)} left"
+    return f"Sampling texts {source}: {sampling['done']} of {sampling['total']}{left_text} …"
+
+
+def _about(seconds: float) -> str:
+    return f"about {duration_text(seconds)}" if seconds >= 1 else duration_text(seconds)
 
 
 def _queued_text(engine: EngineState, waits_for: Sequence[int]) -> str:
