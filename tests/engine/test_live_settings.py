@@ -16,14 +16,18 @@ def curve_of(lab, run_id, name):
     return [value for _, value in metric_series(lab.db, run_id, [name], max_points=100)[name]]
 
 
+def newest_state_file(lab, run_id):
+    run_folder = lab.folder / "runs" / str(run_id)
+    return checkpoint_folder(run_folder, checkpoint_steps(run_folder)[-1]) / STATE_FILE
+
+
 def as_version_0_2_0_wrote_it(lab, run_id, **numbers):
     """Turn the run's newest checkpoint into one without a record of what was set by hand; numbers: changed ones."""
-    run_folder = lab.folder / "runs" / str(run_id)
-    folder = checkpoint_folder(run_folder, checkpoint_steps(run_folder)[-1])
-    state = json.loads((folder / STATE_FILE).read_text())
+    path = newest_state_file(lab, run_id)
+    state = json.loads(path.read_text())
     del state["numbers"]["set_by_hand"]
     state["numbers"] |= numbers
-    (folder / STATE_FILE).write_text(json.dumps(state))
+    path.write_text(json.dumps(state))
 
 
 def stopped_after(lab, at, step, before=(), **config):
@@ -54,6 +58,7 @@ def test_a_run_of_version_0_2_0_keeps_the_beta_that_was_set(lab, at):
     betas = curve_of(lab, run_id, "objective/kl_coef")
     assert betas[2:5] == [0.5] * 3
     assert 0.0 <= betas[5] < 0.1
+    assert json.loads(newest_state_file(lab, run_id).read_text())["numbers"]["kl_budget"][0] == 0.1
 
 
 @pytest.mark.parametrize("before", [(), [("lr", 2e-4)]])
