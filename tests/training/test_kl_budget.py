@@ -446,6 +446,9 @@ def test_a_beta_set_at_a_tiny_kl_stays_and_is_handed_back(llama_folder):
     trainer.state.kl_controller.average = 0.01
     trainer.set_live_setting("beta", 0.5)
     assert [trainer.run_step().metrics["objective/kl_coef"] for _ in range(3)] == [0.5, 0.5, 0.5]
+    trainer.state.adapt_beta(40.0, 6)  # far beyond the budget, where the controller would raise its base
+    assert trainer.state.kl_controller.base == 0.1
+    trainer.state.kl_controller.average = 0.5
     trainer.set_live_setting("beta", "automatic")
     average = trainer.state.kl_controller.average
     assert trainer.run_step().metrics["objective/kl_coef"] == pytest.approx(0.1 * (average / 2.0) ** 3, rel=1e-9)
