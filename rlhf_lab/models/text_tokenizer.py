@@ -12,12 +12,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from jinja2 import TemplateError
 from tokenizers import Tokenizer
 
+from rlhf_lab.common.time_limit import interrupt_after
 from rlhf_lab.errors import ModelError
 
 #: Characters of the private use area, which no tokenizer changes.
 _NAME_START, _NAME_END = "\ue000", "\ue001"
+
+
+#: For one conversation, which takes a millisecond. A template may loop for ever, and would hold the engine.
+RENDER_TIME_LIMIT_S = 5.0
+
+
+class EndlessTemplateError(TemplateError):
+    def __init__(self) -> None:
+        super().__init__(f"it takes longer than {RENDER_TIME_LIMIT_S:g} s for one conversation")
 
 
 class TextTokenizer:
@@ -49,11 +60,14 @@ class TextTokenizer:
         return list(self._renamed_tokenizer.encode(text, add_special_tokens=False).ids)
 
     def render_chat(self, messages: Sequence[Mapping[str, str]], **template_arguments: Any) -> str:
-        """Messages rendered by the chat template. Raises jinja2.TemplateError if the template rejects them."""
+        """Messages rendered by the chat template. Raises jinja2.TemplateError if the template rejects them or does not end."""
         chat = [dict(message) for message in messages]
-        return str(
-            self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False, **template_arguments)
-        )
+        with interrupt_after(RENDER_TIME_LIMIT_S, EndlessTemplateError):
+            return str(
+                self.tokenizer.apply_chat_template(
+                    chat, add_generation_prompt=True, tokenize=False, **template_arguments
+                )
+            )
 
     @cached_property
     def _special_words(self) -> frozenset[str]:

@@ -1,13 +1,18 @@
 """Prompts in a chat template: turn by turn, with a system prompt or its replacement."""
 
 import dataclasses
+import threading
+from types import SimpleNamespace
 
 import pytest
 from support import tiny_models
 from support.chat_tokenizer import CHATML, byte_tokenizer, in_bytes
 
+from rlhf_lab.common import time_limit
 from rlhf_lab.common.records import ChatSettings
+from rlhf_lab.common.time_limit import interrupt_after
 from rlhf_lab.errors import ModelError
+from rlhf_lab.models import text_tokenizer
 from rlhf_lab.models.chat_prompts import encode_chat_prompt
 from rlhf_lab.models.text_tokenizer import TextTokenizer
 
@@ -97,3 +102,52 @@ def test_a_backbone_with_a_template(llama_folder):
         rendered(("system", "Be kind."), ("user", "Hi"), ("assistant", "Hello."), ("user", "A joke?")) + "<think>"
     )
     assert tokenizer.decode(backbone.encode_prompt(TURNS)) == expected
+
+
+ENDLESS = (
+    "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        ENDLESS + CHATML,
+        CHATML.replace("<|im_start|>", "{% if 'joke' in m['content'] %}" + ENDLESS + "{% endif %}<|im_start|>", 1),
+        "{% macro f(n) %}{% for i in range(9) %}{{ f(n + 1) if n < 40 }}{% endfor %}{% endmacro %}{{ f(0) }}" + CHATML,
+    ],
+    ids=["always", "for some prompts", "recursion"],
+)
+def test_a_template_that_does_not_end_is_refused_with_the_reason(monkeypatch, template):
+    monkeypatch.setattr(text_tokenizer, "RENDER_TIME_LIMIT_S", 0.2)
+    with pytest.raises(ModelError, match=r"refuses a prompt \(it takes longer than 0.2 s"):
+        encode(TURNS, template, system_prompt="Be kind.")
+
+
+def test_nothing_is_interrupted_after_the_block(monkeypatch):
+    fire = []
+    timer = SimpleNamespace(start=lambda: None, cancel=lambda: None)
+    monkeypatch.setattr(time_limit.threading, "Timer", lambda _, interrupt: fire.append(interrupt) or timer)
+    with interrupt_after(0.01, KeyError):
+        pass
+    fire[0]()  # its timer has just run out
+    sum(range(100_000))
+
+
+def spin():
+    while True:
+        pass
+
+
+def test_other_threads_are_not_interrupted():
+    results = []
+
+    def work():
+        results.extend(sum(range(100_000)) for _ in range(50))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with pytest.raises(KeyError), interrupt_after(0.01, KeyError):
+        spin()
+    thread.join()
+    assert len(results) == 50
