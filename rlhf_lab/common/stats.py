@@ -62,33 +62,74 @@ def clustered_interval(clusters: Iterable[tuple[float, int]]) -> tuple[float, fl
     counts = [(x, n) for x, n in clusters if (x, n) != (0, 0)]
     if not all(0 <= x <= n for x, n in counts):
         raise ConfigError(f"clusters={counts}: the interval needs 0 <= successes <= trials.")
-    m, total = len(counts), sum(n for _, n in counts)
-    if m < MIN_CLUSTERS:
+    if len(counts) < MIN_CLUSTERS:
         return None
+    return _wilson(*_effective_trials(counts), student_t(len(counts) - 1))
+
+
+def _effective_trials(counts: Sequence[tuple[float, int]]) -> tuple[float, float]:
+    """The share of successes, and the number of independent trials in which it would have the same variance; see
+    `clustered_interval`. counts: (successes, trials) of at least 2 clusters."""
+    m, total = len(counts), sum(n for _, n in counts)
     share = sum(x for x, _ in counts) / total
-    bernoulli_variance, effective_trials = share * (1.0 - share), float(m)
-    if bernoulli_variance > 0:
-        variance = m / (m - 1) * sum((x - share * n) ** 2 for x, n in counts) / total**2
-        effective_trials = bernoulli_variance / max(variance, bernoulli_variance / total)
-    return _wilson(share, effective_trials, student_t(m - 1))
+    bernoulli_variance = share * (1.0 - share)
+    if bernoulli_variance <= 0:
+        return share, float(m)
+    variance = m / (m - 1) * sum((x - share * n) ** 2 for x, n in counts) / total**2
+    return share, bernoulli_variance / max(variance, bernoulli_variance / total)
 
 
 def grouped_interval(hits: Iterable[tuple[Hashable, float]]) -> tuple[float, float]:
-    """A 95 % interval for a share of hits that are correlated within groups, such as predictions about one prompt.
+    """A 95 % interval for a share of hits that are correlated within groups, such as predictions about one prompt by one model.
 
     hits: (group, `hit`) of each trial. The interval is `clustered_interval`; with fewer than MIN_CLUSTERS groups,
     Wilson's interval of the share for one trial per group; (0.0, 1.0) without trials.
     """
+    counts = _counts_by_group(hits)
+    return clustered_interval(counts) or _one_trial_per_group(counts, 1.0)
+
+
+def cross_validated_interval(hits: Iterable[tuple[Hashable, float]]) -> tuple[float, float]:
+    """A 95 % interval for the expected accuracy on new groups of a model that is trained on as many labels as these.
+
+    hits: (group, `hit`) of each label, predicted by a model that was trained on the labels of all other groups. Such predictions
+    are correlated: of two labels, each is among those from which the other is predicted. For labels without a signal the share of
+    hits is a sum over pairs of labels whose two terms are equal, so its variance is twice that of independent predictions; the
+    better the predictions, the less a single label changes. The variance is therefore that of `grouped_interval` times
+    1 + 4 p (1 - p) for the share p; the result is Wilson's interval, with Student's t for the effective number of independent
+    trials before this factor. Its coverage was measured: benchmarks/results/intervals.md.
+    """
+    counts = _counts_by_group(hits)
+    if len(counts) < MIN_CLUSTERS:
+        return _one_trial_per_group(counts, 2.0)
+    share, trials = _effective_trials(counts)
+    return _wilson(share, trials / (1.0 + 4.0 * share * (1.0 - share)), student_t(max(1, round(trials) - 1)))
+
+
+def held_out_interval(hits: Sequence[tuple[Hashable, float]], *, cross_validated: bool) -> tuple[float, float]:
+    """The 95 % interval for the expected accuracy of a reward model on new groups of labels, such as prompts.
+
+    hits: (group, `hit`) of each held-out label. cross_validated: whether each group was predicted by a model that was trained on
+    the others, and not all groups by one model, whose predictions are independent. Fewer than MIN_CLUSTERS groups predicted by
+    one model are treated alike, because Wilson's interval for so few trials covers too rarely.
+    """
+    few_groups = len({group for group, _ in hits}) < MIN_CLUSTERS
+    return cross_validated_interval(hits) if cross_validated or few_groups else grouped_interval(hits)
+
+
+def _counts_by_group(hits: Iterable[tuple[Hashable, float]]) -> list[tuple[float, int]]:
+    """(successes, trials) of each group."""
     counts: dict[Hashable, tuple[float, int]] = {}
     for group, value in hits:
         successes, trials = counts.get(group, (0, 0))
         counts[group] = (successes + value, trials + 1)
-    interval = clustered_interval(counts.values())
-    if interval is not None:
-        return interval
+    return list(counts.values())
+
+
+def _one_trial_per_group(counts: Sequence[tuple[float, int]], variance_factor: float) -> tuple[float, float]:
     if not counts:
         return 0.0, 1.0
-    return _wilson(sum(x for x, _ in counts.values()) / sum(n for _, n in counts.values()), len(counts), 1.96)
+    return _wilson(sum(x for x, _ in counts) / sum(n for _, n in counts), len(counts) / variance_factor, 1.96)
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:

@@ -16,7 +16,7 @@ import numpy as np
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.label_groups import LabelKeys, group_labels
 from rlhf_lab.common.records import Pair, Vote
-from rlhf_lab.common.stats import grouped_interval, hit
+from rlhf_lab.common.stats import cross_validated_interval, hit
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.core.preference_fit import (
     DualFit,
@@ -68,8 +68,8 @@ class InstantFigures:
 
     labels: number of labels learnt from. decided: those that prefer one text. waiting: labels whose texts have no features yet.
     right: decided labels that are predicted correctly by a head fitted without the labels of the same group; equal scores count
-    half. low, high: 95 %
-    confidence interval of right / decided. These three are None if there are fewer than MIN_DECIDED decided labels.
+    half. low, high: 95 % interval of the expected accuracy on new prompts of a head fitted to as many labels
+    (`cross_validated_interval`). These three are None if there are fewer than MIN_DECIDED decided labels.
     """
 
     project_id: int
@@ -274,7 +274,7 @@ class InstantModel:
             for group, value, tie in zip(groups, hits.tolist(), targets.ties.tolist(), strict=True)
             if not tie
         ]
-        low, high = grouped_interval(decided)
+        low, high = cross_validated_interval(decided)
         return replace(figures, right=sum(value for _, value in decided), low=low, high=high)
 
 

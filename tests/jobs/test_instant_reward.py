@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import NewCompletion, Vote
-from rlhf_lab.common.stats import clustered_interval
+from rlhf_lab.common.stats import cross_validated_interval
 from rlhf_lab.jobs import instant_reward
 from rlhf_lab.jobs.instant_reward import InstantFigures, InstantModel, InstantReward, Prediction
 from rlhf_lab.store import features, projects
@@ -250,7 +250,8 @@ def test_labels_on_one_prompt_are_held_out_together(db, project, texts, fixed_ri
     assert figures.decided == 36
     assert figures.right <= 27
     right_pairs = int(figures.right) // 3  # the three labels of a pair are predicted alike, so they count as one
-    assert (figures.low, figures.high) == clustered_interval([(3, 3)] * right_pairs + [(0, 3)] * (12 - right_pairs))
+    trials = [(pair, float(pair < right_pairs)) for pair in range(12) for _ in range(3)]
+    assert (figures.low, figures.high) == cross_validated_interval(trials)
 
 
 def test_labels_on_the_same_texts_are_held_out_together(db, project, texts, fixed_ridge):

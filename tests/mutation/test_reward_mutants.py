@@ -58,6 +58,8 @@ MUTANTS = [
            "training/test_reward_validation.py::test_an_adapter_that_helps_is_trained_on_all_labels"),
     Mutant(REWARD_FIT, "rate not annealed", "config.lr * (1 - len(losses) / total_updates)", "config.lr",
            f"{LOOP}test_a_whole_training_equals_a_plain_loop"),
+    Mutant("training/reward/trainer.py", "left-out prompts as if one model predicted them", "cross_validated=folds > 1", "cross_validated=False",
+           "training/test_reward_trainer.py::test_the_interval_is_that_of_the_way_of_holding_out"),
     Mutant(REWARD_FIT, "decay forgotten", "weight_decay=config.weight_decay", "weight_decay=0.0",
            f"{LOOP}test_a_whole_training_equals_a_plain_loop"),
     Mutant(REWARD_FIT, "gradients not clipped", "clip_grad_norm_(parameters, config.max_grad_norm)",

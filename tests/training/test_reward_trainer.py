@@ -99,6 +99,20 @@ def test_labels_with_equal_tokens_are_left_out_and_counted(llama_folder, changes
     assert flat(dataclasses.asdict(same)) == pytest.approx(flat(expected), abs=2e-4)
 
 
+@pytest.mark.parametrize(
+    ("changes", "cross_validated"), [({"epochs": 0, "folds": 2}, True), ({"folds": 3, "warm_start": False}, False)]
+)
+def test_the_interval_is_that_of_the_way_of_holding_out(llama_folder, monkeypatch, changes, cross_validated):
+    """A fitted head leaves out one prompt after the other, an adapter one fold."""
+    ways = []
+    monkeypatch.setattr(
+        "rlhf_lab.training.reward.report.held_out_interval",
+        lambda hits, cross_validated: ways.append(cross_validated) or (0.0, 1.0),
+    )
+    train(llama_folder, **changes)
+    assert set(ways) == {cross_validated}
+
+
 def test_disagreements_keep_their_label_when_others_are_left_out(llama_folder):
     labels = contradicting()
     blind = dataclasses.replace(labels[0], rejected_ids=labels[0].chosen_ids)

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from rlhf_lab.common.records import Comparison
-from rlhf_lab.common.stats import grouped_interval, hit
+from rlhf_lab.common.stats import held_out_interval, hit
 
 CALIBRATION_BINS = 5
 MAX_DISAGREEMENTS = 20
@@ -30,8 +30,9 @@ class HeldOutPrediction:
 
 @dataclass(frozen=True)
 class RewardReport:
-    """accuracy: over decided (non-tie) labels that were held out, `folds` times; accuracy_low, accuracy_high: its 95 %
-    interval, clustered by prompt. A fitted head holds out every prompt once, an adapter some prompts.
+    """accuracy: over decided (non-tie) labels that were held out, `folds` times; accuracy_low, accuracy_high: the 95 % interval
+    of the expected accuracy on new prompts of a model trained on as many labels. A fitted head holds out every group of labels
+    once, an adapter some groups (`held_out_interval`).
 
     adapter: the fitted head and the adapter on the same held-out labels ("labels", "head_accuracy", "adapter_accuracy",
     "head_loss", "adapter_loss" in nats per label), and whether the adapter is "used"; None if they were not compared.
@@ -64,13 +65,17 @@ class RewardReport:
     adapter: dict[str, Any] | None = None
 
 
-def held_out_metrics(held_out: Sequence[HeldOutPrediction], comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """accuracy, its interval, calibration, expected_calibration_error and disagreements, over decided labels."""
+def held_out_metrics(
+    held_out: Sequence[HeldOutPrediction], comparisons: Sequence[Comparison], *, cross_validated: bool = False
+) -> dict[str, Any]:
+    """accuracy, its interval, calibration, expected_calibration_error and disagreements, over decided labels.
+
+    cross_validated: whether each group was predicted by a model of its own, trained on the others, not all by one model.
+    """
     decided = [prediction for prediction in held_out if not comparisons[prediction.index].tie]
     correct = sum(hit(prediction.probability - 0.5) for prediction in decided)
-    low, high = grouped_interval(
-        (comparisons[prediction.index].group, hit(prediction.probability - 0.5)) for prediction in decided
-    )
+    hits = [(comparisons[prediction.index].group, hit(prediction.probability - 0.5)) for prediction in decided]
+    low, high = held_out_interval(hits, cross_validated=cross_validated)
     bins = calibration([prediction.probability for prediction in decided])
     wrong = sorted(
         (prediction for prediction in decided if prediction.probability < 0.5),

@@ -72,7 +72,9 @@ def train_reward(
         held_out, folds = _predict_by_left_out_prompts(task)
     else:
         held_out, folds = predictions_by_epoch.get(epochs, []), 1 if predictions_by_epoch else 0
-    metrics = _final_fit_metrics(task, model, losses) | held_out_metrics(held_out, comparisons)
+    metrics = _final_fit_metrics(task, model, losses) | held_out_metrics(
+        held_out, comparisons, cross_validated=folds > 1
+    )
     return model, RewardReport(
         **metrics, folds=folds, agreement=agreement(comparisons), epochs=epochs,
         indistinguishable=len(comparisons) - len(indices),
