@@ -327,6 +327,8 @@ def test_emptied_setting_of_a_run_shows_the_value_in_use(lab, open_page):
         expect(who).to_have_text("automatic")
         record_step(db, run.id, StepResult(1, {"objective/kl_coef": 0.01943, "lr": config["lr"]}))
         expect(beta).to_have_value("0.0194")
+        record_step(db, run.id, StepResult(2, {"objective/kl_coef": 2.2e-11, "lr": config["lr"]}))
+        expect(beta).to_have_value("0")
         expect(automatic).to_be_hidden()
         beta.fill("0.5")
         page.click("[data-do=set-beta]")

@@ -130,6 +130,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   function settingText(name) {
     const value = isAutomatic(name) ? state.inUse[name] : null;
     if (!value) return String(value ?? state.run[name]);
+    if (name === 'beta' && value < 1e-4) return '0'; // far below the KL budget beta is about 1e-11
     return value < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3))); // both fit into the field
   }
 
