@@ -38,6 +38,11 @@ CLIPPED_ALGORITHMS = ("ppo", "grpo")
 FIRST_ORDER_ALGORITHMS = tuple(name for name in ONLINE_ALGORITHMS if name != "trpo")
 
 
+def unknown_algorithm_message(algorithm: str, part: str) -> str:
+    """Message for an algorithm that is in the lists above, but lacks a part of its implementation."""
+    return f"the algorithm {algorithm} has no {part}. Implement them as CONTRIBUTING.md says, or choose another algorithm."
+
+
 class Choice(StrEnum):
     """An annotator's choice in a pair. FIRST and SECOND are the pair's completions, not sides of the screen."""
 

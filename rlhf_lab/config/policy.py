@@ -373,9 +373,11 @@ class PolicyConfig(Config):
 
     @classmethod
     def recommended(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Recommended values; without a KL budget if beta is 0 or is controlled by kl_target."""
+        """Recommended values; without a KL budget if beta is 0 or is controlled by kl_target. Raises ConfigError."""
         algorithm = values.get("algorithm", "ppo")
-        recommended = RECOMMENDED_FOR_ALL | ALGORITHMS.get(algorithm, {})
+        if algorithm is not None and algorithm not in ALGORITHMS:
+            raise ConfigError(f"algorithm = {algorithm!r} is unknown; choose one of {', '.join(ALGORITHMS)}")
+        recommended = RECOMMENDED_FOR_ALL | (ALGORITHMS[algorithm] if algorithm else {})
         if algorithm in OFFLINE_ALGORITHMS:
             del recommended["score_clip"]
         has_own_beta = values.get("beta") == 0 or values.get("kl_controller") == "adaptive"

@@ -47,7 +47,7 @@ MUTANTS = [
            "test_the_exact_kl_is_used_by_the_full_estimator"),
     # --- objectives ---
     Mutant(OBJECTIVES, "grpo unclipped", "in CLIPPED_ALGORITHMS", 'in ("ppo",)', "test_policy_loss"),
-    Mutant(OBJECTIVES, "the ratio in place of log-probabilities", "if config.algorithm in SINGLE_PASS_ALGORITHMS:", "if False:",
+    Mutant(OBJECTIVES, "the ratio in place of log-probabilities", 'if LOSSES[algorithm] == "log_probability":', "if False:",
            "test_policy_loss"),
     Mutant(OBJECTIVES, "distance to the reference pays", "terms.loss + coefficients.kl_beta", "terms.loss - coefficients.kl_beta",
            "test_a_kl_in_the_loss_is_that_of_the_new_policy"),

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from rlhf_lab.common.enums import LABEL_ALGORITHMS
+from rlhf_lab.common.enums import LABEL_ALGORITHMS, unknown_algorithm_message
 from rlhf_lab.common.records import StepResult
 from rlhf_lab.errors import ConfigError, LabelError, TrainingError
 from rlhf_lab.models.batch import Batch, make_batch
@@ -132,13 +132,16 @@ class OfflineTrainer(PolicyTrainer):
         count = len(self.pairs) if config.algorithm == "dpo" else len(texts)
         size = min(config.label_batch, count)
         indices = shuffled_indices(range(in_round * size, (in_round + 1) * size), count, config.seed, *order)
-        if config.algorithm == "dpo":
+        algorithm = config.algorithm
+        if algorithm == "dpo":
             if self._reference is None:
                 self._reference = reference_sums(state, self.pairs)
             metrics = preference_update(state, [self.pairs[i] for i in indices], self._reference[indices])
-        else:
-            weights = None if config.algorithm == "rejection" else [self.text_weights[i] for i in indices]
+        elif algorithm in ("sft", "rejection"):
+            weights = None if algorithm == "rejection" else [self.text_weights[i] for i in indices]
             metrics = imitation_update(state, [texts[i] for i in indices], weights)
+        else:
+            raise TrainingError(unknown_algorithm_message(algorithm, "update"))
         state.episodes += size
         return metrics | {"epoch": (in_round + 1) * size / count}
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from rlhf_lab.common.enums import GROUP_ALGORITHMS
+from rlhf_lab.common.enums import unknown_algorithm_message
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.core.advantages import (
     broadcast_to_tokens,
@@ -61,23 +61,27 @@ def reference_kl(evaluated: EvaluatedBatch, config: PolicyConfig) -> Tensor:
 def compute_advantages(
     evaluated: EvaluatedBatch, rewards: Tensor, bootstrap_values: Tensor | None, config: PolicyConfig
 ) -> Tensor:
-    """(B, R) advantages by the algorithm of the config, before whitening."""
+    """(B, R) advantages by the algorithm of the config, before whitening. Raises TrainingError for one without advantages."""
     mask, values = evaluated.batch.mask, evaluated.values
-    if config.algorithm in GROUP_ALGORITHMS:
-        total_rewards = group_by_prompt(evaluated, rewards.sum(1), config.group_size)
-        group_advantages = (
-            rloo_advantages(total_rewards)
-            if config.algorithm == "rloo"
-            else grpo_advantages(total_rewards, scale=config.group_scale)
-        )
-        return broadcast_to_tokens(group_advantages.flatten(), mask)
-    if config.algorithm == "reinforce":
-        return reinforce_weights(
-            rewards, mask, gamma=config.gamma, credit=config.credit, baseline=config.baseline, values=values
-        )  # fmt: skip
-    if config.advantage == "nstep":
-        return nstep(rewards, values, mask, gamma=config.gamma, n=config.nstep, last_values=bootstrap_values)[0]
-    return gae(rewards, values, mask, gamma=config.gamma, lam=config.lam, last_values=bootstrap_values)[0]
+    match config.algorithm:
+        case "rloo" | "grpo" as name:
+            total_rewards = group_by_prompt(evaluated, rewards.sum(1), config.group_size)
+            group_advantages = (
+                rloo_advantages(total_rewards)
+                if name == "rloo"
+                else grpo_advantages(total_rewards, scale=config.group_scale)
+            )
+            return broadcast_to_tokens(group_advantages.flatten(), mask)
+        case "reinforce":
+            return reinforce_weights(
+                rewards, mask, gamma=config.gamma, credit=config.credit, baseline=config.baseline, values=values
+            )  # fmt: skip
+        case "ppo" | "ppo_penalty" | "trpo" | "a2c":
+            if config.advantage == "nstep":
+                return nstep(rewards, values, mask, gamma=config.gamma, n=config.nstep, last_values=bootstrap_values)[0]
+            return gae(rewards, values, mask, gamma=config.gamma, lam=config.lam, last_values=bootstrap_values)[0]
+        case unknown:
+            raise TrainingError(unknown_algorithm_message(unknown, "advantages"))
 
 
 def group_by_prompt(evaluated: EvaluatedBatch, total_rewards: Tensor, group_size: int) -> Tensor:

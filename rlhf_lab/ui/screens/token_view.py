@@ -10,15 +10,23 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 from rlhf_lab.common.chat_format import turns_of_prompt
-from rlhf_lab.common.enums import CLIPPED_ALGORITHMS, GROUP_ALGORITHMS, SINGLE_PASS_ALGORITHMS
+from rlhf_lab.common.enums import CLIPPED_ALGORITHMS, unknown_algorithm_message
 from rlhf_lab.common.records import TokenRecord
 from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.errors import ConfigError
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.run_metrics import metric_at, token_records_at
 from rlhf_lab.store.runs import get_run
 
 TokenColumns = dict[str, list[float]]
 EPSILON = 1e-12  # offsets smaller than this have no colour
+LOG_PROBABILITY_LOSSES = ("a2c", "reinforce", "rloo")
+#: What the loss of each algorithm is, where it is not clipped.
+LOSS_ABOUTS = {
+    **dict.fromkeys(("ppo", "trpo", "grpo"), "After this step's updates."),
+    "ppo_penalty": "After this step's updates, without the penalty.",
+    **dict.fromkeys(LOG_PROBABILITY_LOSSES, "Its gradient makes the token likelier in proportion to A."),
+}
 
 
 class StepConstants(TypedDict):
@@ -186,15 +194,21 @@ def _reward_equation(config: PolicyConfig) -> Equation:
 def _advantage_equations(config: PolicyConfig) -> list[Equation]:
     name = "advantage before whitening" if config.whiten_advantages else "advantage"
     raw = "{raw_advantage}"
-    if config.algorithm in GROUP_ALGORITHMS:
-        about = (
-            f"One value per text: the sum of its rewards, compared with the {config.group_size} texts of its prompt."
-        )
-        return [Equation(name, raw, "sum of rewards, compared with the group", about)]
-    if config.algorithm == "reinforce":
-        rewards = "The rewards from this token on" if config.credit == "to_go" else "All rewards of the text"
-        baselines = {"none": "", "batch_mean": ", minus the mean of the batch", "value": ", minus the value"}
-        return [Equation(name, raw, "return − baseline", f"{rewards}{baselines[config.baseline]}.")]
+    match config.algorithm:
+        case "rloo" | "grpo":
+            about = f"One value per text: the sum of its rewards, compared with the {config.group_size} texts of its prompt."
+            return [Equation(name, raw, "sum of rewards, compared with the group", about)]
+        case "reinforce":
+            rewards = "The rewards from this token on" if config.credit == "to_go" else "All rewards of the text"
+            baselines = {"none": "", "batch_mean": ", minus the mean of the batch", "value": ", minus the value"}
+            return [Equation(name, raw, "return − baseline", f"{rewards}{baselines[config.baseline]}.")]
+        case "ppo" | "ppo_penalty" | "trpo" | "a2c":
+            return _estimated_advantage_equations(config, name, raw)
+        case unknown:
+            raise ConfigError(unknown_algorithm_message(unknown, "equations of advantages"))
+
+
+def _estimated_advantage_equations(config: PolicyConfig, name: str, raw: str) -> list[Equation]:
     surprise = Equation(
         "surprise", "{delta} = {reward} + {gamma} · {next_value} − {value}", "δ = r + γ · V′ − V",
         "Reward of this token beyond what the value function expected.",
@@ -212,18 +226,20 @@ def _advantage_equations(config: PolicyConfig) -> list[Equation]:
 
 
 def _loss_equations(config: PolicyConfig) -> list[Equation]:
+    algorithm = config.algorithm
+    if algorithm not in LOSS_ABOUTS:
+        raise ConfigError(unknown_algorithm_message(algorithm, "equation of the loss"))
     if _uses_clipping(config):
         loss_equation = Equation(
             "loss", "{loss} = max(−{advantage} · {ratio}, −{advantage} · clip({ratio}, {low}, {high}))",
             "max(−A · ratio, −A · clip(ratio, 1 − ε, 1 + ε))",
             "After this step's updates. If the clipped term is larger, the token's gradient is zero.",
         )  # fmt: skip
-    elif config.algorithm in SINGLE_PASS_ALGORITHMS:
-        loss_equation = Equation("loss", "", "−A · log π", "Its gradient makes the token likelier in proportion to A.")
+    elif algorithm in LOG_PROBABILITY_LOSSES:
+        loss_equation = Equation("loss", "", "−A · log π", LOSS_ABOUTS[algorithm])
     else:
         loss_equation = Equation(
-            "loss", "{loss} = −{advantage} · {ratio}", "−A · ratio",
-            "After this step's updates" + (", without the penalty." if config.algorithm == "ppo_penalty" else "."),
+            "loss", "{loss} = −{advantage} · {ratio}", "−A · ratio", LOSS_ABOUTS[algorithm]
         )  # fmt: skip
     if not config.uses_value_function:
         return [loss_equation]
