@@ -14,7 +14,7 @@ from rlhf_lab.common.text import first_items, pluralize, split_lines
 from rlhf_lab.config.base import add_arguments, from_args
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.adapters import Adapters
-from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.training.model_trial import load_tried_backbone
 from rlhf_lab.training.sft import SFTConfig, SFTRow, check_mergeable, encode_examples, save_merged, train_sft
 
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     rows = read_rows(args.data)
     _make_output_folder(args.out)
     # float32, because merging into bfloat16 weights would round most of the update away.
-    backbone = load_backbone(args.model, dtype=torch.float32)
+    backbone = load_tried_backbone(args.model, dtype=torch.float32)
     check_mergeable(backbone)
     examples, adapters = encode_examples(backbone, rows), Adapters(backbone)
     with progress_reporter("supervised start") as report:

@@ -37,6 +37,12 @@ WEIGHTS_KEY = "transformers_weights"  # in config.json: another name of the weig
 GENERIC_TOKENIZERS = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 #: Model types without an attention layer, and so without a growing cache of keys and values.
 RECURRENT_MODEL_TYPES = ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv", "xlstm")
+#: Types with which the lab's tests pass through the whole loop (tests/support/model_families.py). The others are tried with
+#: a small model of random weights before they are used.
+TESTED_MODEL_TYPES = (
+    "cohere", "falcon_h1", "gemma2", "gemma3_text", "gemma3n_text", "gpt2", "granite", "lfm2", "llama", "mistral", "mixtral",
+    "mpt", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3",
+)  # fmt: skip
 MERGE_CODE = (
     "from peft import PeftModel; from transformers import AutoModelForCausalLM, AutoTokenizer; "
     "model = AutoModelForCausalLM.from_pretrained({base!r}, dtype='auto'); "

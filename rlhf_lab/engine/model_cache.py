@@ -21,12 +21,13 @@ from rlhf_lab.config.dtype import DTYPE_NAMES, requested_dtype
 from rlhf_lab.errors import ModelError
 from rlhf_lab.jobs.model_speed import ModelSpeed, load_speed, save_speed
 from rlhf_lab.models.adapters import Adapters
-from rlhf_lab.models.backbone import Backbone, load_backbone
+from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.oom import free_memory
 from rlhf_lab.models.reward_model import RewardModel, load_reward_model
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
+from rlhf_lab.training.model_trial import load_tried_backbone
 
 
 @dataclass
@@ -64,7 +65,7 @@ class ModelCache:
             self.unload()
         if self._adapters is None:
             start_time = time.monotonic()
-            backbone = load_backbone(project.model, device=self.device, dtype=dtype, sharded=self.sharded)
+            backbone = load_tried_backbone(project.model, device=self.device, dtype=dtype, sharded=self.sharded)
             self._adapters = Adapters(backbone)
             self.speed = self._stored_speed(backbone)
             self.speed.record_load(self.startup_s + time.monotonic() - start_time)

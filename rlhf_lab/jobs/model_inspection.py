@@ -5,7 +5,12 @@ A Hub model is read from the local cache if that has all its files; otherwise on
 
 import functools
 import json
+import logging
+import os
 import re
+import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +22,19 @@ from rlhf_lab.common.bundled_assets import (
     embedded_model_folder,
 )
 from rlhf_lab.common.model_folder import (
+    CONFIG_FILE,
     GENERATION_CONFIG_FILE,
+    TESTED_MODEL_TYPES,
     TOKENIZER_CONFIG_FILE,
     causal_lm_architecture,
     check_file_names,
     check_model_folder,
     read_json,
 )
+from rlhf_lab.common.process_env import TRAINING_ENV
 from rlhf_lab.errors import ModelError
+
+log = logging.getLogger("rlhf_lab.jobs")
 
 HUB_TIMEOUT_S = 15.0
 HUB_MODEL_ID_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -34,7 +44,10 @@ MODEL_FILE_GLOBS = [f"*.{suffix}" for suffix in MODEL_FILE_SUFFIXES]
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 CHAT_TEMPERATURE = 0.7  # proposed for a model that has a chat template but states no temperature
 SENSIBLE_TEMPERATURES = (0.3, 1.5)  # a model's own temperature is proposed only within this range; 0 means no sampling
+TRIAL_MODULE, TRIAL_TIMEOUT_S = "rlhf_lab.training.model_trial", 180.0
 OFFLINE_MESSAGE = "The Hub cannot be reached ({}). Give a local folder, or use the embedded model."
+
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,41 @@ class ModelFacts:
 
 
 def inspect_model(name: str) -> ModelFacts:
+    """`read_model_facts`, for a model whose family works in the lab. Raises ModelError for another one.
+
+    Families that the lab's tests do not cover are tried in a process with torch (training/model_trial.py), once for each
+    configuration.
+    """
+    facts = read_model_facts(name)
+    if facts.config.get("model_type") not in TESTED_MODEL_TYPES:
+        message = _trial_message(facts.name, json.dumps(facts.config))
+        if message:
+            raise ModelError(message)
+    return facts
+
+
+@functools.lru_cache(maxsize=64)
+def _trial_message(name: str, config: str) -> str:
+    """Why the lab cannot use models of a configuration; "" if it can, or if the trial itself fails: the engine repeats it."""
+    path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**TRAINING_ENV, **os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    with tempfile.TemporaryDirectory(prefix="rlhf-lab-trial-") as folder:
+        (Path(folder) / CONFIG_FILE).write_text(config, encoding="utf-8")
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", TRIAL_MODULE, folder, name], capture_output=True, text=True, check=True,
+                timeout=TRIAL_TIMEOUT_S, env=environment,
+            )  # fmt: skip
+            outcome = json.loads(done.stdout.strip().rpartition("\n")[2])
+        except (OSError, subprocess.SubprocessError, ValueError, LookupError) as error:
+            log.warning("%s could not be tried: %s", name, error)
+            return ""
+    if outcome["message"]:
+        log.warning("%s was tried and is refused:\n%s", name, done.stderr)
+    return str(outcome["message"])
+
+
+def read_model_facts(name: str) -> ModelFacts:
     """name: "embedded", a folder or a Hub id. Raises ModelError unless it is a causal LM with safetensors and a tokenizer."""
     name = name.strip()
     if name == EMBEDDED_MODEL:
@@ -103,7 +151,7 @@ def find_cached_model(name: str) -> ModelFacts | None:
 def has_chat_template(model: str) -> bool:
     """Whether the model answers turn by turn; otherwise it continues the text. True for a model that cannot be read."""
     try:
-        return inspect_model(model).has_chat_template
+        return read_model_facts(model).has_chat_template
     except ModelError:
         return True
 

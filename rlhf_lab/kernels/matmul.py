@@ -187,13 +187,21 @@ def linear_add(addend: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     return torch.addmm(addend, x, weight.t()) if matmul is None else matmul(x, None).add_(addend)
 
 
+def own_output(output: Tensor) -> Tensor:
+    """The same memory as a tensor that is not a view: autograd forbids to change a view that a custom function returns in
+    place, as Gemma 3n does.
+    """
+    owned: Tensor = torch.ops.aten._unsafe_view(output, output.shape)
+    return owned
+
+
 class _LinearFunction(torch.autograd.Function):
     """`linear` with a gradient for x only."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(weight)
-        return linear(x, weight, bias)
+        return own_output(linear(x, weight, bias))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

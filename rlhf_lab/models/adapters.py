@@ -31,6 +31,9 @@ from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone, WeightVersion
 from rlhf_lab.models.lora_linear import Forward, LoraWeights, MergedLoraLinear, frozen_forward, lora_weights_of
 
+#: Types whose layer "out_proj" PEFT refuses to adapt, because the kernels of the state space read its weight themselves.
+MODEL_TYPES_WITH_SCAN_KERNELS = ("falcon_h1", "nemotron_h")
+
 
 class _ActiveAdapter(NamedTuple):
     name: str | None
@@ -73,6 +76,7 @@ class Adapters:
             lora_alpha=alpha,
             lora_dropout=0.0,
             target_modules="all-linear",
+            exclude_modules=self._unadaptable_layers(),
             task_type="CAUSAL_LM",
             base_model_name_or_path=self.backbone.name,
         )
@@ -88,6 +92,10 @@ class Adapters:
         self._trainable[name] = trainable
         self._peft.eval()
         self._index_layers()
+
+    def _unadaptable_layers(self) -> list[str] | None:
+        is_read_by_kernels = self.backbone.model.config.model_type in MODEL_TYPES_WITH_SCAN_KERNELS
+        return ["out_proj"] if is_read_by_kernels else None
 
     def copy(self, source: str, name: str, *, trainable: bool) -> None:
         """A new adapter with the tensors, rank and scale of another."""

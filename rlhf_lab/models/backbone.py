@@ -4,6 +4,7 @@ The backbone's weights never change. Adapters (models/adapters.py) are added to 
 the backbone without an adapter.
 """
 
+import inspect
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -41,6 +42,10 @@ REPLACEMENT_CHARACTER = "\ufffd"  # decoding of a character of which a token is 
 #: input_ids (B, 1), positions (B, 1), mask (B, L) of all tokens so far, the cache of the earlier ones -> hidden states
 #: (B, H).
 DecodeFunction = Callable[[Tensor, Tensor, Tensor, Cache], Tensor]
+#: Names that configurations have for the length of the context, in tokens.
+CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len")
+#: Types with windows of attention over columns, whose layers nevertheless cache every token.
+COLUMN_WINDOW_TYPES = ("gpt_neo",)
 #: Larger relative errors of the logits mean that a model changes them after its head in an unsupported way.
 HEAD_TOLERANCE, HALF_HEAD_TOLERANCE = 2e-3, 5e-3
 
@@ -94,7 +99,8 @@ class Backbone:
     @property
     def context_length(self) -> int:
         """The longest sequence that the model can read, in tokens."""
-        return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", 0) or 2**20)
+        config = self.model.config.get_text_config()
+        return int(next((length for name in CONTEXT_FIELDS if (length := getattr(config, name, None))), 2**20))
 
     @property
     def is_quantized(self) -> bool:
@@ -105,6 +111,12 @@ class Backbone:
         """The transformer without its language-model head."""
         trunk: nn.Module = self.model.base_model
         return trunk
+
+    @cached_property
+    def allows_inner_padding(self) -> bool:
+        """False for models that count columns between two tokens instead of positions: padding must then be at the start."""
+        reads_positions = "position_ids" in inspect.signature(self.trunk.forward).parameters  # MPT and BLOOM do not
+        return reads_positions and self.model.config.model_type not in COLUMN_WINDOW_TYPES
 
     @cached_property
     def text_tokenizer(self) -> TextTokenizer:
@@ -204,7 +216,10 @@ class Backbone:
         if layers is not None:
             return layers
         output = self.trunk(input_ids=input_ids, use_cache=False, output_hidden_states=True)
-        return (states[:, start_pos:] for states in output.hidden_states)
+        # Gemma 3n's layers have several streams, (streams, B, L, H). The last state is normalised only in some families.
+        stream = getattr(self.model.config.get_text_config(), "altup_active_idx", 0)
+        inner = (states[stream] if states.dim() == 4 else states for states in output.hidden_states[:-1])
+        return (states[:, start_pos:] for states in (*inner, output.last_hidden_state))
 
     def decode_step(self, has_padding: bool) -> DecodeFunction:
         """The trunk's next-token pass under the adapter in use; valid until the weights or the adapter change.
@@ -236,7 +251,7 @@ def load_backbone(
     """
     folder = resolve_model_folder(name)
     target_device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    config = _checked_config(name, folder)
+    config = checked_config(name, folder)
     choice = choose_dtype(config, target_device) if dtype is None else DtypeChoice(dtype, "requested by the caller")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -252,12 +267,20 @@ def load_backbone(
     model = shards.load(load_full) if shards is not None else load_full()
     if shards is None and bits is None:
         model = model.to(device=target_device)
+    backbone = make_backbone(name, weights_digest(folder), model, tokenizer, target_device, shards)
+    backbone.dtype_reason = choice.reason + (f", quantised to {bits} ({QUANTIZE_VARIABLE})" if bits else "")
+    return backbone
+
+
+def make_backbone(
+    name: str, digest: str, model: Any, tokenizer: Any, device: torch.device, shards: FsdpShards | None = None
+) -> Backbone:
+    """A backbone of a model on its device, whose weights are frozen from now on. Raises ModelError with the remedy."""
     model.eval()
     model.requires_grad_(False)
     eos = _eos_ids(name, model, tokenizer)
-    head = make_vocabulary_head(model, tokenizer.get_vocab().values(), sharded=sharded)
-    backbone = Backbone(name, weights_digest(folder), model, tokenizer, target_device, eos, 0, head, shards=shards)
-    backbone.dtype_reason = choice.reason + (f", quantised to {bits} ({QUANTIZE_VARIABLE})" if bits else "")
+    head = make_vocabulary_head(model, tokenizer.get_vocab().values(), sharded=shards is not None)
+    backbone = Backbone(name, digest, model, tokenizer, device, eos, 0, head, shards=shards)
     if shards is None:
         backbone.fused_layers = patch_model(model)
         if head.weight is not None:
@@ -278,7 +301,7 @@ def _load_full_model(
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True,
-            attn_implementation=_attention_implementation(config, device, dtype), **options,
+            attn_implementation=attention_implementation(config, device, dtype), **options,
         )  # fmt: skip
     except Exception as error:
         remedy = _memory_remedy(error) or "Check that the folder is a complete transformers checkpoint."
@@ -303,7 +326,8 @@ def _memory_remedy(error: Exception) -> str:
     )
 
 
-def _attention_implementation(config: Any, device: torch.device, dtype: torch.dtype) -> str:
+def attention_implementation(config: Any, device: torch.device, dtype: torch.dtype) -> str:
+    """Which of transformers' implementations of attention a model is loaded with."""
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if not getattr(model_class, "_supports_sdpa", True):
         return "eager"  # such as Gemma 2, which bounds the scores of its attention
@@ -342,7 +366,7 @@ def _download(name: str) -> Path:
         ) from error
 
 
-def _checked_config(name: str, folder: Path) -> Any:
+def checked_config(name: str, folder: Path) -> Any:
     """The config of a complete model folder. Raises ModelError."""
     check_model_folder(name, folder)
     try:

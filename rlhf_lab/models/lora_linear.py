@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
-from rlhf_lab.kernels.matmul import linear
+from rlhf_lab.kernels.matmul import linear, own_output
 from rlhf_lab.kernels.ops import HALF_DTYPES
 
 Forward = Callable[[Tensor], Tensor]
@@ -181,7 +181,7 @@ class _MergedLinear(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, a, b, merged_weight)
         ctx.scale = scale
-        return linear(x, merged_weight, bias)
+        return own_output(linear(x, merged_weight, bias))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -211,7 +211,7 @@ class _UnmergedLinear(torch.autograd.Function):
         out, low_rank = _unmerged_linear(x, a, b, base)
         ctx.save_for_backward(x, full_a, full_b, a, b, low_rank, base.weight)
         ctx.scale = scale
-        return out
+        return own_output(out)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

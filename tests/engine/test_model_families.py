@@ -17,7 +17,9 @@ from rlhf_lab.common.enums import JobStatus
 from rlhf_lab.exporters.adapter_zip import export_adapter, export_reward_model
 from rlhf_lab.store.reward_models import latest_reward_model
 
-pytestmark = pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False but the target module is `Conv1D`")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:fan_in_fan_out is set to False but the target module is `Conv1D`", model_families.IGNORED_WARNING
+)
 STEPS = 2
 
 
@@ -25,8 +27,7 @@ STEPS = 2
 def save_long(tmp_path, monkeypatch):
     """Save a model of a family with a context of 96 tokens, because jobs have texts of up to 64. It may also stop at <stop>."""
     monkeypatch.setitem(tiny_models.SIZES, "context", 96)
-    for sizes in (model_families.SHARED, model_families.GEMMA):
-        monkeypatch.setitem(sizes, "max_position_embeddings", 96)
+    monkeypatch.setitem(model_families.SHARED, "max_position_embeddings", 96)
 
     def save(kind, **sizes):
         folder = model_families.save(kind, tmp_path / "model", **sizes)
@@ -47,7 +48,7 @@ def run_loop(folder, home):
     return lab, run_id
 
 
-@pytest.mark.parametrize("kind", model_families.KINDS)
+@pytest.mark.parametrize("kind", model_families.PARAMETERS)
 def test_the_whole_loop(save_long, tmp_path, kind):
     folder = save_long(kind)
     lab, run_id = run_loop(folder, tmp_path / "home")

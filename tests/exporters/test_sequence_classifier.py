@@ -19,10 +19,11 @@ from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 
 #: transformers has no sequence classifier of the others.
-KINDS = [kind for kind in model_families.KINDS if kind not in ("granite", "cohere")]
+PARAMETERS = [kind for kind in model_families.PARAMETERS if kind not in model_families.WITHOUT_CLASSIFIER]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PARAMETERS)
+@pytest.mark.filterwarnings(model_families.IGNORED_WARNING)
 def test_classifier_logit_plus_offset_is_the_score(kind, tmp_path):
     backbone = tiny_models.load(model_families.save(kind, tmp_path / "base"))
     head = RewardHead(32, FeatureSpec("last"), seed=3).requires_grad_(False)
@@ -76,7 +77,7 @@ def test_only_a_model_with_a_class_in_transformers_becomes_a_classifier(kind, tm
         has_class = True
     except ValueError:
         has_class = False
-    assert has_class is (kind in KINDS)
+    assert has_class is (kind not in model_families.WITHOUT_CLASSIFIER)
     head_config = {"adapter": True, "pooling": "last", "backbone": str(folder)}
     assert (sequence_classifier.unmet_conditions(head_config) == []) is has_class
 

@@ -3,7 +3,9 @@
 import pytest
 import torch
 from support import tiny_models
+from torch.nn import functional
 
+from rlhf_lab.kernels import matmul
 from rlhf_lab.models import adapters as adapters_module
 from rlhf_lab.models.lora_linear import LoraWeights, MergedLoraLinear, lora_weights_of
 
@@ -151,3 +153,22 @@ def test_a_model_moved_to_another_dtype_is_merged_again():
     base.double()
     a.data, b.data = a.data.double(), b.data.double()
     torch.testing.assert_close(fast.merged_weight(parts), base.weight + 2.0 * b @ a, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("adapter", ["policy", None])
+def test_the_output_of_a_layer_may_be_changed_in_place(llama_folder, monkeypatch, adapter):
+    """Gemma 3n multiplies a projection in place, which oneDNN returns as a view."""
+
+    def view_of_product(x, weight):
+        return lambda x, bias: functional.linear(x.flatten(0, -2), weight, bias).view(*x.shape[:-1], -1)
+
+    monkeypatch.setattr(matmul, "_onednn_matmul", view_of_product)
+    adapters = tiny_models.adapters_of(tiny_models.load(llama_folder), "policy")
+    layer = adapters.backbone.trunk.layers[0].mlp.down_proj
+    x = torch.randn(2, 3, 48, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    with adapters.using(adapter):
+        expected = (2 * layer(x)).square().sum()
+        changed = layer(x)
+        changed *= 2
+    torch.testing.assert_close(changed.square().sum(), expected)
+    torch.testing.assert_close(torch.autograd.grad(changed.square().sum(), x), torch.autograd.grad(expected, x))

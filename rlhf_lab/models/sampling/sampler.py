@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicIndexedLayer, DynamicSlidingWindowLayer
 
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.errors import ModelError
@@ -32,6 +33,8 @@ CHECK_ENDED_EVERY = {"cuda": PROGRESS_EVERY}
 #: Finished rows are dropped once they are this share of the rows: dropping copies the cache, keeping them wastes
 #: computation.
 DROP_FRACTION = 1 / 8
+#: Layers of a cache from which rows can be selected.
+SELECTABLE_LAYERS = (ReservedCacheLayer, DynamicSlidingWindowLayer, DynamicIndexedLayer)
 
 
 class Sampled(NamedTuple):
@@ -57,8 +60,10 @@ def _deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]],
 
 
 def _can_select_rows(cache: DynamicCache) -> bool:
-    """False for layers that keep a recurrent state instead of keys and values, from which rows cannot be selected."""
-    return all(hasattr(layer, "batch_select_indices") for layer in cache.layers)
+    """Whether each layer keeps keys and values and nothing else. From layers that also have a state of the text so far, or
+    only that, transformers selects some of the tensors or none.
+    """
+    return type(cache) is DynamicCache and all(type(layer) in SELECTABLE_LAYERS for layer in cache.layers)
 
 
 def _shared_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
@@ -136,7 +141,11 @@ def _prefill(
     device, count = backbone.device, len(prompts)
     cache = reserved_cache(backbone.model.config, extra_tokens, on_gpu=device.type == "cuda")
     unique_prompts, inverse = _deduplicate(prompts) if _can_select_rows(cache) else (list(prompts), [])
-    can_share = backbone.shards is None and all(type(layer) is ReservedCacheLayer for layer in cache.layers)
+    can_share = (
+        backbone.shards is None
+        and backbone.allows_inner_padding
+        and all(type(layer) is ReservedCacheLayer for layer in cache.layers)
+    )
     prefix = _shared_prefix(unique_prompts) if can_share else []
     if prefix:
         ids = torch.tensor([prefix], device=device)
