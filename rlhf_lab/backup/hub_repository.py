@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_lab.common.hub_errors import first_line
+from rlhf_lab.common.hub_errors import HubBusyError, first_line, refuse_long_waits, retry_after_s
 from rlhf_lab.errors import ConfigError, HubUnavailableError, MirrorConflictError, MirrorError
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ class HubRepository:
 
         disable_progress_bars()  # they would fill the log of a Space
         get_session().timeout = REQUEST_TIMEOUT_S
+        refuse_long_waits(get_session())
         token = self._token or get_token()
         if token is None:
             raise MirrorError(
@@ -132,6 +133,8 @@ class HubRepository:
             ) from None
         except MirrorError:
             raise
+        except HubBusyError as error:
+            raise HubUnavailableError("the Hub limits how often the lab may save", error.wait_s) from None
         except Exception as error:  # the client raises many different classes for a broken connection
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise MirrorError("The disk is full. Free some space.") from None
@@ -142,25 +145,16 @@ class HubRepository:
 
     def _http_error(self, error: "HfHubHTTPError", token: str) -> MirrorError:
         status, line = error.response.status_code, first_line(error, token)
+        wait_s = retry_after_s(error.response.headers)
         if status == STALE_PARENT:
             return MirrorConflictError(f"somebody else has committed to {self.name}")
         if status == RATE_LIMIT:
-            return HubUnavailableError("the Hub limits how often the lab may save", _retry_after_s(error))
+            return HubUnavailableError("the Hub limits how often the lab may save", wait_s)
         if status >= 500 or status == 408:
-            return HubUnavailableError(f"the Hub does not answer as it should (status {status})", _retry_after_s(error))
+            return HubUnavailableError(f"the Hub does not answer as it should (status {status})", wait_s)
         if status in (401, 403, 404):
             return MirrorError(
                 f"The Hub refuses {self.name} to this token (status {status}). The token needs write access to it: make one on "
                 f"huggingface.co under Settings → Access Tokens. {WHERE_TO_PUT_A_TOKEN}"
             )
         return MirrorError(f"The Hub refuses to save to {self.name}: {line}")
-
-
-def _retry_after_s(error: "HfHubHTTPError") -> float:
-    """Seconds from the headers Retry-After and RateLimit; 0 without them."""
-    from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]  # exported lazily
-
-    headers = error.response.headers
-    limit = parse_ratelimit_headers(headers)
-    seconds = str(headers.get("Retry-After", ""))
-    return float(max(int(seconds) if seconds.isdigit() else 0, limit.reset_in_seconds if limit else 0))

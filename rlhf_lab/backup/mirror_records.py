@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.common.private_files import PRIVATE_FILE
+from rlhf_lab.common.text import parse_foreign_json
 from rlhf_lab.errors import MirrorError
 
 MANIFEST_FILE = "manifest.json"
@@ -45,12 +46,12 @@ class Manifest:
     def from_json(cls, text: str) -> Self:
         """Raises MirrorError."""
         try:
-            values = json.loads(text)
+            values = parse_foreign_json(text)
             if values.pop("format") != FORMAT:
                 raise MirrorError("The repository was written by another version of the lab. Update this one.")
             files = {path: ManifestFile(**entry) for path, entry in values.pop("files").items()}
             return cls(**values, files=files)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise MirrorError(
                 f"{MANIFEST_FILE} in the repository cannot be read ({error}). On huggingface.co its history shows whether "
                 "somebody changed it; or name another repository."
@@ -84,7 +85,7 @@ class MirrorState:
 def read_state(home: Path) -> MirrorState | None:
     """The state, or None if it is missing or cannot be read."""
     try:
-        values: dict[str, Any] = json.loads((home / STATE_FILE).read_text(encoding="utf-8"))
+        values: dict[str, Any] = parse_foreign_json((home / STATE_FILE).read_text(encoding="utf-8"))
         return MirrorState(**values)
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (OSError, ValueError, TypeError):
         return None

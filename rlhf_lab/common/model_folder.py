@@ -6,7 +6,6 @@ Used by inspection (jobs/model_inspection.py) and loading (models/backbone.py), 
 import ast
 import functools
 import importlib.metadata
-import json
 import math
 import struct
 from collections.abc import Collection, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_lab.common.model_files import ADAPTER_CONFIG
+from rlhf_lab.common.text import parse_foreign_json
 from rlhf_lab.errors import ModelError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def check_model_folder(name: str, folder: Path) -> ModelFolder:
         raise ModelError(adapter_message(name, files, folder))
     check_file_names(name, files)
     try:
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        config = parse_foreign_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{name}: its config.json cannot be read ({error}). Save the model again.") from error
     architecture = causal_lm_architecture(name, config)
@@ -201,7 +201,7 @@ def weight_files(name: str, folder: Path) -> list[str]:
             "model again with model.save_pretrained(folder)."
         )
     try:
-        files = set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values())
+        files = set(parse_foreign_json((folder / index).read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise ModelError(f"{name}: {index} cannot be read ({error!r}). Save the model again.") from error
     missing = sorted(file for file in files if Path(file).name != file or not (folder / file).is_file())
@@ -220,7 +220,7 @@ def count_parameters(path: Path) -> int:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > min(_MAX_HEADER_BYTES, size):
                 raise ValueError("its header is longer than the file")
-            header = json.loads(file.read(length))
+            header = parse_foreign_json(file.read(length))
         tensors = [entry for name, entry in header.items() if name != "__metadata__"]
         end = max((int(entry["data_offsets"][1]) for entry in tensors), default=0)
         if size != 8 + length + end:
@@ -322,7 +322,7 @@ def no_end_token_message(name: str) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; {} if the file is missing, because these files are optional."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_foreign_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

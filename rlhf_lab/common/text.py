@@ -1,6 +1,8 @@
 """The lines of data files, and texts with counts for messages."""
 
+import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 
 def split_lines(text: str) -> Iterator[str]:
@@ -36,3 +38,11 @@ def prompts_skipped_message(skipped_count: int, max_new_tokens: int) -> str:
     if not skipped_count:
         return ""
     return f"{pluralize(skipped_count, 'prompt')} left out: too long for the model with {pluralize(max_new_tokens, 'new token')}"
+
+
+def parse_foreign_json(text: str | bytes) -> Any:
+    """The JSON of a file that others may have written. Raises ValueError, also for JSON that is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

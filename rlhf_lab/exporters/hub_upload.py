@@ -1,8 +1,9 @@
 """Upload of a folder to the Hugging Face Hub. The token is never stored, and never part of a message."""
 
+import time
 from pathlib import Path
 
-from rlhf_lab.common.hub_errors import first_line
+from rlhf_lab.common.hub_errors import HubBusyError, first_line, refuse_long_waits
 from rlhf_lab.errors import DataError
 
 
@@ -16,9 +17,9 @@ def push_folder(
         token: None: HF_TOKEN or the stored login, as in the Hub's own tools.
 
     Raises:
-        DataError: invalid name, no network, or no write access.
+        DataError: invalid name, no network, no write access, or the Hub asks to wait for long.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, get_session
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     if repo_id.count("/") != 1 or not all(repo_id.split("/")):
@@ -26,6 +27,7 @@ def push_folder(
             f'"{repo_id}" is no name on the Hub. Write OWNER/NAME, OWNER being your user or organisation there.'
         )
     api = HfApi(token=token)
+    refuse_long_waits(get_session())
     try:
         api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True)
         api.upload_folder(
@@ -33,6 +35,12 @@ def push_folder(
         )
     except HFValidationError as error:
         raise DataError(f'"{repo_id}" is no name on the Hub: {first_line(error, token)}. Write OWNER/NAME.') from None
+    except HubBusyError as error:
+        again = time.strftime("%H:%M", time.localtime(time.time() + error.wait_s))
+        raise DataError(
+            f"The Hub limits how often files may be sent to {repo_id}: it asks to wait for {error.wait_s / 60:,.0f} minutes. "
+            f"Send them again after {again}. The files are still in the folder."
+        ) from None
     except (HfHubHTTPError, OSError) as error:
         raise DataError(
             f"{repo_id} could not be sent to the Hub: {first_line(error, token)}. Check the network and that you are "

@@ -4,9 +4,13 @@ import hashlib
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import httpx2 as httpx
+import huggingface_hub
 import pytest
+from huggingface_hub.utils._http import default_client_factory
 from support.exported_rows import label_rows
 from support.fake_hub import UploadHub
 
@@ -270,3 +274,18 @@ def test_the_command_writes_turns_for_a_chat_model_and_leaves_ties_out(
     for archive in (("--layout", "votes"), ("--ties", "keep")):
         rows, message = exported(*archive)
         assert (len(rows), rows[0]["prompt"], rows[0]["annotator"], message) == (5, "Once", "ann", "")
+
+
+@pytest.mark.parametrize("headers", [{"Retry-After": "3600"}, {"RateLimit": '"api";r=0;t=3600'}])
+def test_a_push_does_not_wait_for_an_hour(tmp_path, monkeypatch, headers):
+    """The client would wait as long as the Hub asks for, five times."""
+    waits = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    transport = httpx.MockTransport(lambda _: httpx.Response(429, headers=headers))
+    huggingface_hub.set_client_factory(lambda: httpx.Client(transport=transport))
+    try:
+        with pytest.raises(DataError, match=r"asks to wait for 60 minutes. Send them again after \d\d:\d\d"):
+            push_folder(tmp_path, "me/mine", token="hf_secret")
+    finally:
+        huggingface_hub.set_client_factory(default_client_factory)
+    assert waits == []

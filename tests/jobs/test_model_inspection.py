@@ -81,6 +81,7 @@ def test_a_real_folder_counts_what_torch_counts(gpt2_folder):
     [
         (lambda f: (f / "config.json").unlink(), "no config.json"),
         (lambda f: (f / "config.json").write_text("{"), "cannot be read"),
+        (lambda f: (f / "config.json").write_text("[" * 100_000), "cannot be read \\(it is nested too deeply\\)"),
         (lambda f: (f / "config.json").write_text("[]"), "no settings"),
         (lambda f: (f / "config.json").write_text('{"architectures": 5}'), "no architecture"),
         (lambda f: (f / "config.json").write_text('{"architectures": ["BertForMaskedLM"]}'), "BertForMaskedLM, not a causal"),
