@@ -101,3 +101,43 @@ def own_folder(db, project, out, options):
     folder = export_dataset(db, project.id, out, options)
     mapping = {"prompt": ""} if options.layout == "implicit" else {}
     return ImportRequest(str(folder), mapping=mapping, answers=frozenset({"texts=plain"}))
+
+
+WRITE_CHATS = """
+import json, sys
+import datasets, pandas
+folder, rows = sys.argv[1], json.loads(sys.argv[2])
+data = datasets.Dataset.from_list(rows)
+data.to_csv(f"{folder}/datasets.csv")
+data.to_json(f"{folder}/datasets.jsonl")
+data.to_parquet(f"{folder}/datasets.parquet")
+frame = pandas.read_parquet(f"{folder}/datasets.parquet")  # its cells are arrays of numpy
+frame.to_csv(f"{folder}/pandas.csv", index=False)
+frame.to_csv(f"{folder}/pandas.tsv", index=False, sep="\\t")
+frame.to_json(f"{folder}/pandas.jsonl", orient="records", lines=True)
+frame.to_json(f"{folder}/pandas.json", orient="columns")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_prompt", [True, False])
+def test_chats_that_datasets_and_pandas_write_are_read_in_every_format(files, has_prompt):
+    rows, expected = [], []
+    texts = list(HOSTILE.values())
+    for better, worse in zip(texts, texts[1:] + texts[:1], strict=True):
+        prompt = [{"role": "user", "content": text} for text in texts[:1]]
+        chosen, rejected = ([*prompt, {"role": "assistant", "content": text}] for text in (better, worse))
+        rows.append({"prompt": prompt, "chosen": chosen, "rejected": rejected})
+        expected.append((texts[0], better, worse))
+        if not has_prompt:
+            del rows[-1]["prompt"]
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WRITE_CHATS, str(files.folder), json.dumps(rows)],
+        check=True, capture_output=True, env={"HF_HUB_OFFLINE": "1", "HOME": str(files.folder)},
+    )  # fmt: skip
+    names = [path.name for path in sorted(files.folder.iterdir()) if path.is_file()]
+    assert len(names) == 7
+    for name in names:
+        parsed = files.read(files.folder / name)
+        assert parsed.errors == [], name
+        assert preferences(parsed.votes) == expected, name
