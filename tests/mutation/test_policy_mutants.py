@@ -252,7 +252,7 @@ MUTANTS = [
     Mutant(METRICS, "reward with KL of a score that is not rewarded", "rollout.shaped_scores.mean()", "rollout.scores.mean()",
            "test_metrics_by_hand"),
     Mutant(CONFIG, "the command line recommends nothing",
-           "recommended = RECOMMENDED_FOR_ALL | ALGORITHMS.get(algorithm, {})", "recommended = {\"score_clip\": None}", "config/test_config.py::test_every_algorithm_has_a_recommended_config"),
+           "recommended = RECOMMENDED_FOR_ALL | (ALGORITHMS[algorithm] if algorithm else {})", "recommended = {\"score_clip\": None}", "config/test_config.py::test_every_algorithm_has_a_recommended_config"),
     # --- offline methods ---
     Mutant("core/direct_preference.py", "ipo aims at twice its target", "target = 1.0 / (2.0 * beta)", "target = 1.0 / beta",
            "core/test_direct_preference.py::test_values_worked_by_hand"),
