@@ -91,8 +91,8 @@ def test_a_real_folder_counts_what_torch_counts(gpt2_folder):
         (lambda f: (f / "model.safetensors").write_bytes(b"short"), "damaged"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 64), "longer than the file"),
         (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-4]), "should have"),
-        (lambda f: (f / WEIGHT_INDEX_FILE).write_text('{"weight_map": {"a": "model-2.safetensors"}}'), "model-2.safetensors"),
-        (lambda f: (f / WEIGHT_INDEX_FILE).write_text("{}"), "KeyError"),
+        (lambda f: make_sharded(f, '{"weight_map": {"a": "model-2.safetensors"}}'), "model-2.safetensors"),
+        (lambda f: make_sharded(f, "{}"), "KeyError"),
     ],
 )  # fmt: skip
 def test_a_folder_that_is_no_usable_model(tmp_path, damage, match):
@@ -105,9 +105,7 @@ def test_a_folder_that_is_no_usable_model(tmp_path, damage, match):
 def test_a_sharded_model_is_the_sum_of_its_files(tmp_path):
     folder = model(tmp_path / "m")
     safetensors(folder / "second.safetensors", [3, 3])
-    (folder / WEIGHT_INDEX_FILE).write_text(
-        json.dumps({"weight_map": {"a": "model.safetensors", "b": "second.safetensors"}})
-    )
+    make_sharded(folder, json.dumps({"weight_map": {"a": "first.safetensors", "b": "second.safetensors"}}))
     assert inspect_model(str(folder)).parameters == 1001 + 9
 
 
