@@ -76,6 +76,12 @@ def test_a_real_folder_counts_what_torch_counts(gpt2_folder):
     assert inspect_model(str(gpt2_folder)).parameters == sum(p.numel() for p in loaded.parameters())
 
 
+def make_sharded(folder, index: str) -> None:
+    """Weights that transformers finds by the index, because there is no model.safetensors."""
+    (folder / "model.safetensors").rename(folder / "first.safetensors")
+    (folder / WEIGHT_INDEX_FILE).write_text(index)
+
+
 @pytest.mark.parametrize(
     ("damage", "match"),
     [
