@@ -80,7 +80,7 @@ def _checked_value(label: str, value: object, prompt: str, response: str) -> flo
     if not abs(number) <= MAX_VALUE:
         shown = "too large a whole number" if isinstance(value, int) else repr(value)
         raise RewardFunctionError(
-            f"{label} gave {shown:.40} for {excerpt(prompt, response)}; a value is a number of at most {MAX_VALUE:g}"
+            f"{label} gave {shown:.40} for {excerpt(prompt, response)}, not a finite number of at most {MAX_VALUE:g}"
         )
     return number
 

@@ -135,7 +135,7 @@ MUTANTS = [
            "training/test_weighted_reward.py::test_the_sum_weighs_each_term"),
     Mutant(TERM_SUM, "prompts with their chat template", "self.prompt_texts.get(tuple(ids)) or ", "",
            "training/test_weighted_reward.py::test_functions_get_the_prompts_as_they_were_given"),
-    Mutant(TERM_PROCESS, "a value that is not finite is taken", " or not math.isfinite(value)", "",
+    Mutant(TERM_PROCESS, "a value that is not finite is taken", "not abs(number) <= MAX_VALUE", "abs(number) > MAX_VALUE",
            "rewards/test_reward_functions.py::test_a_value_that_is_not_finite_names_its_text"),
     Mutant(TERM_PROCESS, "another text is named", "the response {response[:EXCERPT_CHARS]!r}", "the response {prompt[:EXCERPT_CHARS]!r}",
            "rewards/test_reward_functions.py::test_a_value_that_is_not_finite_names_its_text"),
