@@ -93,9 +93,9 @@ def cross_validated_interval(hits: Iterable[tuple[Hashable, float]]) -> tuple[fl
     """A 95 % interval for the expected accuracy on new groups of a model that is trained on as many labels as these.
 
     hits: (group, `hit`) of each label, predicted by a model that was trained on the labels of all other groups. Such predictions
-    are correlated: of two labels, each is among those from which the other is predicted. For labels without a signal the share of
-    hits is a sum over pairs of labels whose two terms are equal, so its variance is twice that of independent predictions; the
-    better the predictions, the less a single label changes. The variance is therefore that of `grouped_interval` times
+    are correlated: of two labels, each is among those from which the other is predicted. Without a signal the scores add up to a
+    sum over pairs of labels whose two terms are equal, so its variance is twice that of independent predictions; the better the
+    predictions, the less a single label changes. The variance is therefore that of `grouped_interval` times
     1 + 4 p (1 - p) for the share p; the result is Wilson's interval, with Student's t for the effective number of independent
     trials before this factor. Its coverage was measured: benchmarks/results/intervals.md.
     """
