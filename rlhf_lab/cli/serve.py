@@ -31,7 +31,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.password_file import read_password_file
 from rlhf_lab.ui.auth.visitors import JOIN_CODE_ENV_VAR
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
-from rlhf_lab.ui.network import is_loopback, network_url, parse_proxy_url
+from rlhf_lab.ui.network import in_container, is_loopback, network_url, parse_proxy_url
 from rlhf_lab.ui.page import build_page, launch_options
 from rlhf_lab.ui.screens.people import needs_address
 
@@ -123,8 +123,9 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
         ctx = replace(ctx, settings_problem=demo_problem, mirror=control)
         if not on_space:
             ctx = replace(
-                ctx, public_url=proxy_address or network_url(args.host, args.port), behind_proxy=bool(proxy_address)
-            )
+                ctx, public_url=proxy_address or network_url(args.host, args.port), behind_proxy=bool(proxy_address),
+                in_container=in_container() and not is_loopback(args.host),
+            )  # fmt: skip
         is_public = on_space or demo is not None  # every visitor may label, unless a join code or login is required
         if is_public or args.public_labelling or people or proxy_address or not is_loopback(args.host):
             open_to_all = args.public_labelling or (is_public and not people and not os.environ.get(JOIN_CODE_ENV_VAR))

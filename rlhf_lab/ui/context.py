@@ -54,7 +54,8 @@ class Context:
     """The shared state of one page server.
 
     operator_secret: None if every visitor is the operator (a laptop). public_url: the address by which others reach the lab;
-    "" if they do not, and on a Space. behind_proxy: public_url is that of a proxy in front of the lab. demo: None without demo
+    "" if they do not, and on a Space. behind_proxy: public_url is that of a proxy in front of the lab.
+    in_container: others reach the lab at an address of its computer, which it does not know. demo: None without demo
     mode. job_addresses: the addresses from which unfinished short jobs came, by job. downloads: model downloads, one at a time.
     startup: opens the project that a Space's variables name; None elsewhere. settings_problem: what is wrong with the other
     variables of a Space, as shown on the page; "" if nothing is. mirror: the copy of the lab on the Hub; None if the page never
@@ -68,6 +69,7 @@ class Context:
     access: Access = LOCAL_ACCESS
     public_url: str = ""
     behind_proxy: bool = False
+    in_container: bool = False
     demo: Demo | None = None
     downloads: ModelDownloader = field(default_factory=ModelDownloader)
     api_clients: ApiClients = field(default_factory=ApiClients)

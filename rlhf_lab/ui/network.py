@@ -14,6 +14,7 @@ from starlette.requests import Request
 from rlhf_lab.errors import ConfigError
 
 WILDCARD_HOSTS = ("0.0.0.0", "::")
+CONTAINER_ENV_VAR = "RLHF_LAB_CONTAINER"
 #: Files that Docker and Podman create in every container.
 CONTAINER_MARKERS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
@@ -25,7 +26,12 @@ class RequestHeaders(Protocol):
 
 
 def in_container() -> bool:
-    """Whether this process runs in a container, whose own address others cannot reach: they reach a port of its computer."""
+    """Whether this process runs in a container, whose own address others cannot reach: they reach a port of its computer.
+
+    RLHF_LAB_CONTAINER=0 denies it, for a container in the network of its computer; 1 states it.
+    """
+    if stated := os.environ.get(CONTAINER_ENV_VAR):
+        return stated != "0"
     return any(marker.exists() for marker in CONTAINER_MARKERS)
 
 

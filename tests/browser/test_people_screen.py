@@ -23,7 +23,9 @@ from rlhf_lab.ui.services.presence import PRESENCE_TIMEOUT_S
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """A multi-user lab: a visitor without a role is a viewer."""
-    lab = idle_lab(tmp_path_factory.mktemp("lab") / "home", options=("--host", "0.0.0.0")).start()
+    lab = idle_lab(
+        tmp_path_factory.mktemp("lab") / "home", options=("--host", "0.0.0.0"), environment={"RLHF_LAB_CONTAINER": "0"}
+    ).start()
     yield lab
     lab.stop()
 

@@ -19,6 +19,7 @@ def network_lab(ctx, monkeypatch):
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
     monkeypatch.setattr(network, "lan_address", lambda: "192.168.1.7")
     monkeypatch.setattr(network, "CONTAINER_MARKERS", ())
+    monkeypatch.delenv("RLHF_LAB_CONTAINER", raising=False)
     return replace(ctx.as_multi_user(open_to_all=False), public_url=network.network_url("0.0.0.0", 7861))
 
 
@@ -43,11 +44,15 @@ def test_a_lab_in_a_container_does_not_link_the_containers_address(network_lab, 
     assert network.network_url("0.0.0.0", 7861) == "http://192.168.1.7:7861/"
     assert not people.needs_address(network_lab)
     marker.touch()
+    monkeypatch.setenv("RLHF_LAB_CONTAINER", "0")  # a container in the network of its computer
+    assert network.network_url("0.0.0.0", 7861) == "http://192.168.1.7:7861/"
+    monkeypatch.delenv("RLHF_LAB_CONTAINER")
     assert [network.network_url(host, 7861) for host in ("0.0.0.0", "::")] == ["", ""]
     assert network.network_url("10.0.0.5", 7861) == "http://10.0.0.5:7861/"
-    in_container = replace(network_lab, public_url="")
+    in_container = replace(network_lab, public_url="", in_container=True)
     assert people.needs_address(in_container)
-    assert people.invitation(in_container, "http://localhost:7861/") is None  # the page asks for the address instead
+    shown = people.invitation(in_container, "http://localhost:7861/")  # the page asks for the address
+    assert shown == {"code": "ABC234", "link": "", "qr": None}
     assert people.invitation(in_container, "http://192.168.1.9/")["link"] == "http://192.168.1.9/join?code=ABC234"
     printed = access_instructions(in_container, "http://localhost:7861/")
     assert "http://localhost:7861/join  with the code ABC234\nThis lab runs in a container" in printed
@@ -69,6 +74,7 @@ def test_nobody_is_invited_to_a_lab_that_only_its_own_computer_reaches(ctx):
 
 def test_on_a_space_the_link_is_the_pages_own(network_lab):
     space = replace(network_lab, on_space=True, public_url="")
+    assert not people.needs_address(space)
     assert people.invitation(space, "https://me-lab.hf.space/")["link"] == "https://me-lab.hf.space/join?code=ABC234"
     assert people.invitation(space, "http://localhost:7860/")["link"] == "http://localhost:7860/join?code=ABC234"
 

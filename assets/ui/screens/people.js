@@ -192,17 +192,22 @@ export default function mount({ element, props, server, trigger, watch }) {
 
   function invitationCard() {
     if (invite === undefined) return null;
-    if (!invite && props.data.needs_address) {
+    if (invite && !invite.link) {
       return el(
-        'section.lab-card',
-        {},
-        el('h2', {}, 'Join to label'),
+        'section.lab-card.invite',
+        { 'aria-label': 'invitation' },
         el(
-          'p.muted',
+          'div',
           {},
-          'This lab runs in a container and does not know the address of its computer in the network. Open this page ' +
-            'by that address instead of localhost, for example http://192.168.1.20:7860/: then the link and the QR ' +
-            'code for phones appear here. Or start the lab with --url and that address.',
+          el('h2', {}, 'Join to label'),
+          el('p.code', { 'data-code': invite.code }, invite.code),
+          el(
+            'p.muted',
+            {},
+            'This lab runs in a container and does not know the address of its computer in the network. Open this ' +
+              'page by that address instead of localhost, for example http://192.168.1.20:7860/: then the link and the QR ' +
+              'code for phones appear here. Or start the lab with --url and that address.',
+          ),
         ),
       );
     }

@@ -19,7 +19,7 @@ from rlhf_lab.ui.components.forms import parse_value
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, operator_action, parse_payload, ttl_cache
-from rlhf_lab.ui.network import in_container, is_loopback
+from rlhf_lab.ui.network import is_loopback
 from rlhf_lab.ui.services.crowd import gold_view, sees_comparisons
 from rlhf_lab.ui.services.presence import PRESENCE
 
@@ -88,7 +88,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         "people",
         events=("rules", "invite", "list_names", "erase", "gold", "person"),
         server_functions={"get_state": get_state},
-        data={"fields": fields, "page_command": page_command(), "needs_address": needs_address(ctx)},
+        data={"fields": fields, "page_command": page_command()},
         label="People",
     )
 
@@ -158,21 +158,24 @@ def update_labelling_config(ctx: Context, payload: RulesPayload) -> dict[str, An
 
 
 def invitation(ctx: Context, origin: str) -> dict[str, Any] | None:
-    """{"code", "link", "qr"}: the join code, and the link that contains it; None if nobody can join.
+    """{"code", "link", "qr"}: the join code, and the link that contains it; None if nobody can join. link: "" if a lab in a
+    container does not know its address.
 
     origin: the page's address in the operator's browser. On the lab's own computer, other devices need a different address.
     """
     if not ctx.on_space and is_loopback(urlsplit(origin).hostname or ""):
         origin = ctx.public_url
-    if not ctx.access.is_multi_user or not origin:
+    if not ctx.access.is_multi_user or not (origin or needs_address(ctx)):
         return None
+    if not origin:
+        return {"code": ctx.access.join_code, "link": "", "qr": None}
     link = f"{origin.rstrip('/')}/join?code={quote(ctx.access.join_code)}"
     return {"code": ctx.access.join_code, "link": link, "qr": qr_code(link)}
 
 
 def needs_address(ctx: Context) -> bool:
     """Whether others can reach the lab, but at an address that it does not know, because it runs in a container."""
-    return ctx.access.is_multi_user and not ctx.public_url and not ctx.on_space and in_container()
+    return ctx.access.is_multi_user and ctx.in_container and not ctx.public_url
 
 
 def qr_code(text: str) -> dict[str, Any]:
