@@ -205,8 +205,8 @@ export default function mount({ element, props, server, trigger, watch }) {
             'p.muted',
             {},
             'This lab runs in a container and does not know the address of its computer in the network. Open this ' +
-              'page by that address instead of localhost, for example http://192.168.1.20:7860/: then the link and the QR ' +
-              'code for phones appear here. Or start the lab with --url and that address.',
+              'page by that address instead of localhost, for example http://192.168.1.20:7860/: then the link and ' +
+              'the QR code for phones appear here. Or start the lab with --url and that address.',
           ),
         ),
       );
