@@ -146,7 +146,9 @@ def test_expired_lease_passes_to_another_and_the_late_vote_is_refused(lab, open_
     pair = current_pair(slow)
     with sqlite3.connect(lab.home / "lab.db") as db:
         db.execute("UPDATE leases SET expires_at = 1 WHERE annotator = 'Dan'")
-        db.execute("UPDATE leases SET expires_at = expires_at + 9000 WHERE annotator <> 'Dan'")
+        # Leases of pages that were closed have ended; all others outlast the test.
+        running = "annotator <> 'Dan' AND expires_at > unixepoch()"
+        db.execute(f"UPDATE leases SET expires_at = expires_at + 9000 WHERE {running}")
     other = join_as(lab, open_page, "Eve")
     assert current_pair(other) == pair
     press_key(other, "1")
