@@ -38,7 +38,9 @@ def _reject_turns_in_texts(rows: Iterable[SourceRow], columns: Collection[str], 
             if not isinstance(value, str):
                 continue
             reason = ""
-            if token := TEMPLATE_TOKEN.search(value):
+            # Models often write such a token within or after an answer; an answer that holds turns begins with one.
+            find = TEMPLATE_TOKEN.search if meaning == "prompt" else TEMPLATE_TOKEN.match
+            if token := find(value.lstrip()):
                 reason = f"holds {token[0]!r}, which a chat template writes between turns"
             elif meaning == "prompt" and looks_like_transcript(normalize_transcript(value, is_prompt=True)):
                 reason = "looks like a transcript, but not like one that the lab can divide into turns"

@@ -229,6 +229,18 @@ def test_other_prompts_are_not_asked_about(files, prompt):
     assert len(files.parse("v.jsonl", [{"prompt": prompt, "chosen": "A wren.", "rejected": "A spoon."}]).votes) == 1
 
 
+@pytest.mark.parametrize("token", ["<|end|>", "<|im_end|>", "[/INST]", "### Response:"])
+def test_an_answer_that_begins_with_a_template_is_asked_about_and_a_leftover_is_not(files, token):
+    row = {"prompt": "A bird?", "rejected": "A spoon."}
+    votes = files.parse(
+        "v.jsonl", [row | {"chosen": f"A wren.{token}"}, row | {"chosen": f"A wren.\n{token} More."}]
+    ).votes
+    assert all(token in vote.first.text + vote.second.text for vote in votes)
+    path = files.rows("v.jsonl", [row | {"chosen": f" {token}A wren."}])
+    with pytest.raises(ColumnMappingError, match=r"chosen holds .*--answer texts=plain"):
+        files.read(path)
+
+
 LISTS = {"prompt": ["p", "q"], "chosen": ["a", "b"], "rejected": ["c", "d"]}
 
 
