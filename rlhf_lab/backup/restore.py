@@ -67,7 +67,8 @@ def check_file_list(paths: Collection[str]) -> None:
     """Raises DataError for a backup or a save without a database, which would be restored as an empty lab."""
     if FILE_NAME not in paths:
         raise DataError(
-            f"Its list of files names no database ({FILE_NAME}), so it is no whole lab. Nothing was changed."
+            f"The backup or save contains no database ({FILE_NAME}), so it is not a complete lab. Nothing was changed. "
+            "Choose another one."
         )
 
 

@@ -5,6 +5,7 @@ The steps are: sample pairs, label them with a judge, train a reward model, run 
 
 import argparse
 import itertools
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -202,7 +203,8 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
             temperature=args.temperature, seed=seed, name=f"demo: {judge.name}, seed {seed}",
             chat=chat_settings(args) or NO_CHAT_SETTINGS, opens=False,
         )  # fmt: skip
-        show_project(args, db, project)
+        if note := show_project(args, db, project):
+            print(note.strip(), file=sys.stderr)
         policy_config: PolicyConfig = from_args(PolicyConfig, args, seed=seed, temperature=project.temperature)
         report(0.0, None, "sampling pairs", new_phase=True)
         skipped_notes: list[str] = []

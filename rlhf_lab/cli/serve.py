@@ -253,7 +253,7 @@ def access_instructions(ctx: Context, url: str) -> str:
     if needs_address(ctx):
         join_text += (
             "\nThis lab runs in a container and does not know the address of its computer in the network. For other "
-            "devices, replace localhost (and the port, if the container has another one outside) by that address, for "
+            "devices, replace localhost (and the port, if it is mapped to another one) by that address, for "
             "example http://192.168.1.20:7860/, or start the lab with --url and that address."
         )
     return f"\noperator (keep this link secret): {url}enter?key={quote(secret)}\nlabellers: {join_text}{warning}"

@@ -40,9 +40,7 @@ FIRST_ORDER_ALGORITHMS = tuple(name for name in ONLINE_ALGORITHMS if name != "tr
 
 def unknown_algorithm_message(algorithm: str, part: str) -> str:
     """Message for an algorithm that is in the lists above, but lacks a part of its implementation."""
-    return (
-        f"the algorithm {algorithm} has no {part}. Implement them as CONTRIBUTING.md says, or choose another algorithm."
-    )
+    return f"the algorithm {algorithm} has no {part}. CONTRIBUTING.md lists what to implement; or choose another algorithm."
 
 
 class Choice(StrEnum):

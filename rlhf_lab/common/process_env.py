@@ -22,6 +22,9 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 TRAINING_ENV = {
@@ -43,6 +46,12 @@ _PR_SET_DUMPABLE = 4
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables without the secrets of the page, for processes that start functions of users."""
     return {name: value for name, value in environment.items() if not any(word in name for word in PAGE_SECRETS)}
+
+
+def module_environment() -> dict[str, str]:
+    """The environment of a process that runs a module of this package, without the secrets of the page."""
+    path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
+    return {**TRAINING_ENV, **without_secrets(os.environ), "PYTHONPATH": path}
 
 
 def hide_environment() -> None:

@@ -404,8 +404,8 @@ FEATURE_LINES = {
 CSV_NOTE = (
     " It is a CSV: prompt, chosen, rejected and system are exactly the texts, which a spreadsheet may take for formulas; in the "
     "other columns an apostrophe keeps it from that, and the lab's import takes the apostrophe away. The words null, None and "
-    "NaN are texts, as the header of this card says; other readers have to be told (pandas: keep_default_na=False). A missing "
-    "text is an empty one."
+    "NaN are texts, as the header of this card says; other programs need an option for this (pandas: keep_default_na=False). "
+    "A missing text is an empty one."
 )
 SIZE_CATEGORIES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 
@@ -539,7 +539,7 @@ def _place_of_system_prompt(facts: DatasetFacts) -> str:
         return "Each row begins with it, as the message of the system.\n"
     if "system" in facts.columns:
         return "It is in the column `system`.\n"
-    return "These columns have no place for it: the layout with messages (`--messages`) has.\n"
+    return "These columns cannot hold it; an export with `--messages` does.\n"
 
 
 def _model_name(facts: DatasetFacts) -> str:

@@ -60,7 +60,7 @@ def expand_each(expand: CellExpansion) -> RowExpansion:
 
 
 def _row_error(row: SourceRow, message: str) -> RowError:
-    return RowError(row.row_number, row.location, f"{message}. Mend the row or take it out.")
+    return RowError(row.row_number, row.location, f"{message}. Correct the row or take it out.")
 
 
 def pair_answers(shared: Cells, answers: Sequence[Cells]) -> Iterator[Cells]:
@@ -259,7 +259,7 @@ def split_rejected_response(cells: Cells) -> Iterator[Cells]:
     """ms-swift: the messages end with the chosen answer, and the rejected one is beside them."""
     messages = parse_chat(cells.get("messages"))
     if not isinstance(messages, list) or len(messages) < 2:
-        raise UnreadableError("messages is no conversation that ends with the chosen answer")
+        raise UnreadableError("messages is not a conversation that ends with the chosen answer")
     yield _without(cells, "messages", "rejected_response") | {
         "prompt": messages[:-1], "chosen": messages[-1:], "rejected": cells.get("rejected_response")
     }  # fmt: skip

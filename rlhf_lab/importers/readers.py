@@ -319,7 +319,7 @@ def _parse_json_object(
     return RowError(row_number, location, error_message) if error_message else _make_row(row_number, location, value)
 
 
-_FIX_ROW_HINT = "Mend the row or take it out"
+_FIX_ROW_HINT = "Correct the row or take it out"
 
 
 def _make_row(row_number: int, location: str, value: Any) -> SourceRow | RowError:

@@ -267,7 +267,7 @@ def parse_votes(options: ParseOptions, row: SourceRow) -> list[ParsedVote] | Row
         return parse(_RowParser(options, row))
     except UnreadableError as error:
         message = str(error)
-        remedy = "." if ". " in message else ". Mend the row or take it out."
+        remedy = "." if ". " in message else ". Correct the row or take it out."
         return RowError(row.row_number, row.location, message + remedy)
 
 
@@ -303,7 +303,7 @@ def _vote_beside_chosen(parser: _RowParser) -> Choice | None:
     if choice is Choice.SECOND and not parser.is_own_export:
         raise UnreadableError(
             f"{parser.column('choice')} is {str(value)[:40]!r}, the second text, but {parser.column('chosen')} is called the "
-            f"better one. Mend one of them, or leave the column out: {map_option('choice')}"
+            f"better one. Correct one of them, or leave the column out: {map_option('choice')}"
         )
     return choice
 
@@ -314,7 +314,8 @@ def _combine(parser: _RowParser, vote: Choice | None, by_scores: Choice | None) 
     if vote in texts and by_scores in texts and vote is not by_scores and not parser.is_own_export:
         scores = f"{parser.column('score_first')} and {parser.column('score_second')}"
         raise UnreadableError(
-            f"{parser.column('choice')} is {str(parser.value('choice'))[:40]!r}, but {scores} say the opposite. Mend one of them"
+            f"{parser.column('choice')} is {str(parser.value('choice'))[:40]!r}, but {scores} say the opposite. "
+            "Correct one of them"
         )
     says = "the vote is" if vote else "the scores say"
     vote = vote or by_scores
@@ -322,7 +323,7 @@ def _combine(parser: _RowParser, vote: Choice | None, by_scores: Choice | None) 
     for choice, flag in flags.items():
         if vote is not None and (vote not in flags if flag else flag is False and vote is choice):
             raise UnreadableError(
-                f"{parser.column(choice)} is {str(parser.value(choice))[:40]!r}, but {says} {vote.value!r}. Mend one of them"
+                f"{parser.column(choice)} is {str(parser.value(choice))[:40]!r}, but {says} {vote.value!r}. Correct one of them"
             )
     ties = [choice for choice in (Choice.BOTH_BAD, Choice.TIE) if flags[choice] or vote is choice]
     return ties[0] if ties else vote
@@ -338,7 +339,7 @@ def _choice_from_scores(parser: _RowParser, first_meaning: str, second_meaning: 
     if parser.options.mapping.row_format == CHOSEN_REJECTED and first_score < second_score:
         raise UnreadableError(
             f"{parser.column(second_meaning)} is {second_score:g} and {parser.column(first_meaning)} is {first_score:g}: the "
-            "rejected text has the higher score. Swap them or mend the scores"
+            "rejected text has the higher score. Swap them or correct the scores"
         )
     return Choice.TIE if first_score == second_score else Choice.FIRST if first_score > second_score else Choice.SECOND
 
@@ -397,7 +398,7 @@ def _parse_winner(parser: _RowParser) -> Choice | None:
     true = [choice for choice, meaning in winners.items() if parser.parse(meaning, parse_bool)]
     if len(true) > 1:
         raise UnreadableError(
-            f"{parser.column('first_wins')} and {parser.column('second_wins')} are both true. Mend one of them"
+            f"{parser.column('first_wins')} and {parser.column('second_wins')} are both true. Correct one of them"
         )
     return true[0] if true else None
 
@@ -453,7 +454,7 @@ def _parse_created_at(parser: _RowParser) -> float | None:
     try:
         created_at: float | None = parser.parse("created_at", parse_timestamp, parser.is_own_export)
     except UnreadableError as error:
-        raise UnreadableError(f"{error}. Mend it, or leave the column out: {map_option('created_at')}") from None
+        raise UnreadableError(f"{error}. Correct it, or leave the column out: {map_option('created_at')}") from None
     return created_at
 
 
@@ -461,7 +462,7 @@ def _parse_split(parser: _RowParser) -> str:
     text = parser.short_text("split")
     if text not in ("", "train", "eval"):
         raise UnreadableError(
-            f"{parser.column('split')} is {text[:40]!r}; it can be train, eval. Mend it, or leave the column out: "
+            f"{parser.column('split')} is {text[:40]!r}; it can be train, eval. Correct it, or leave the column out: "
             f"{map_option('split')}"
         )
     return text

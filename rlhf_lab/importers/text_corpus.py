@@ -53,7 +53,7 @@ def _read_column(rows: RowStream, column: str, name: str) -> tuple[str, list[str
         if isinstance(row, RowError):
             if row.row_number == 0 and len(texts) >= MAX_TEXTS:
                 break
-            raise DataError(f"{name}: {row}. Mend the file, or choose another.")
+            raise DataError(f"{name}: {row}. Correct the file, or choose another.")
         column_names = [str(key) for key in row.cells]
         column = column or (column_names[0] if len(column_names) == 1 else DEFAULT_COLUMN)
         value = row.cells.get(column)

@@ -90,7 +90,7 @@ def save_import(db: Database, parsed_file: ParsedFile, target: ImportTarget) -> 
     parsed_file = adapt_to_project(db, parsed_file, target.project_id)
     if parsed_file.errors and not target.skip_broken:
         raise DataError(
-            f"{pluralize(len(parsed_file.errors), 'row')} of {parsed_file.name} cannot be used; nothing was imported. Mend "
+            f"{pluralize(len(parsed_file.errors), 'row')} of {parsed_file.name} cannot be used; nothing was imported. Correct "
             "the file, or have such rows left out (on the command line: --skip-broken).\n"
             + summarize_errors(parsed_file.errors)
         )

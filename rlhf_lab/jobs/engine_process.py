@@ -21,7 +21,7 @@ import psutil
 from sqlalchemy import Connection, RowMapping, select, update
 
 from rlhf_lab.common.enums import EngineState
-from rlhf_lab.common.process_env import TRAINING_ENV, without_secrets
+from rlhf_lab.common.process_env import module_environment
 from rlhf_lab.common.records import EngineRow, EngineStatus, ProcessIdentity
 from rlhf_lab.errors import EngineError
 from rlhf_lab.store import tables as t
@@ -41,7 +41,6 @@ _MAX_OUTPUT_BYTES = 1_000_000
 _UI_SEEN_INTERVAL_S = 5.0
 _START_TIME_TOLERANCE_S = 2.0  # the kernel derives start times from the clock: two readings differ by up to a second
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 # ---- processes
@@ -272,8 +271,6 @@ def start_engine(home: Path, command: Sequence[str] | None = None) -> ProcessIde
     options: dict[str, Any] = {"start_new_session": True}
     if sys.platform == "win32":
         options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.DETACHED_PROCESS}
-    path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**TRAINING_ENV, **without_secrets(os.environ), "PYTHONPATH": path}
     try:
         with _output_file(home).open("ab") as output:
             process = subprocess.Popen(
@@ -281,7 +278,7 @@ def start_engine(home: Path, command: Sequence[str] | None = None) -> ProcessIde
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env=module_environment(),
                 **options,
             )
         identity = _identity(process.pid)

@@ -6,7 +6,6 @@ A Hub model is read from the local cache if that has all its files; otherwise on
 import functools
 import json
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from rlhf_lab.common.model_folder import (
     check_model_folder,
     read_json,
 )
-from rlhf_lab.common.process_env import TRAINING_ENV
+from rlhf_lab.common.process_env import module_environment
 from rlhf_lab.errors import ModelError
 
 log = logging.getLogger("rlhf_lab.jobs")
@@ -46,8 +45,6 @@ CHAT_TEMPERATURE = 0.7  # proposed for a model that has a chat template but stat
 SENSIBLE_TEMPERATURES = (0.3, 1.5)  # a model's own temperature is proposed only within this range; 0 means no sampling
 TRIAL_MODULE, TRIAL_TIMEOUT_S = "rlhf_lab.training.model_trial", 180.0
 OFFLINE_MESSAGE = "The Hub cannot be reached ({}). Give a local folder, or use the embedded model."
-
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -100,8 +97,7 @@ def inspect_model(name: str) -> ModelFacts:
 @functools.lru_cache(maxsize=64)
 def _trial_message(name: str, config: str) -> str:
     """Why the lab cannot use models of a configuration; "" if it can, or if the trial itself fails: the engine repeats it."""
-    path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**TRAINING_ENV, **os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    environment = module_environment() | {"CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory(prefix="rlhf-lab-trial-") as folder:
         (Path(folder) / CONFIG_FILE).write_text(config, encoding="utf-8")
         try:

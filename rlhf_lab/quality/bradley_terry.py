@@ -96,7 +96,7 @@ def score_intervals(fit: BradleyTerryFit, wins: Sequence[Matrix]) -> list[tuple[
 
 
 def are_compared(wins: Matrix) -> list[bool]:
-    """Whether answers connect a contestant to contestant 0, directly or over others; always true of 0 itself. wins: (n, n)."""
+    """Whether answers connect a contestant to contestant 0, directly or through others; always true of 0 itself. wins: (n, n)."""
     return [bool(one) for one in _reachable(wins + wins.T > 0)[0]]
 
 

@@ -43,7 +43,7 @@ class Standing:
     """The place of a contestant in the ranking. contestant: its index. answers: number of answers about it.
 
     score: of the Bradley-Terry model, log-odds relative to the first contestant, the base model where it takes part; None for a
-    contestant that no answers connect to the first one, directly or over others: it is not compared. low, high: the 95 %
+    contestant that no answers connect to the first one, directly or through others: it is not compared. low, high: the 95 %
     interval, for other prompts; None for an end that the answers do not limit, such as the upper one without a defeat.
     """
 

@@ -264,8 +264,8 @@ def try_backbone(backbone: Backbone) -> None:
 def _refusal(name: str, model_type: str, description: str, outcome: str, error: Exception) -> str:
     log.warning("%s (%s): %s %s", name, model_type, description, outcome, exc_info=error)
     return (
-        f"{name}: models of the type {model_type} do not work in the lab. It tried every step of the loop on a "
-        f"small copy with random weights, and {description} {outcome}. Choose a model of another type "
+        f"{name}: models of the type {model_type} do not work in the lab. The lab tried every step of the loop before "
+        f"use, and {description} {outcome}. Choose a model of another type "
         "(docs/MODEL_FAMILIES.md). The log has the error."
     )
 

@@ -83,7 +83,7 @@ def encode_examples(backbone: Backbone, rows: Sequence[SFTRow]) -> list[SFTExamp
     if lines_by_problem:
         listed = "; ".join(f"line {first_items(lines)}: {problem}" for problem, lines in lines_by_problem.items())
         raise TrainingError(
-            f"{pluralize(len(rows) - len(examples), 'example')} of {len(rows):,} cannot be used. {listed}. Shorten or mend "
+            f"{pluralize(len(rows) - len(examples), 'example')} of {len(rows):,} cannot be used. {listed}. Shorten or correct "
             "these lines, or take them out; nothing was trained."
         )
     return examples

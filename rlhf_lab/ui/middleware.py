@@ -36,7 +36,7 @@ def frame_origins(environment: Mapping[str, str]) -> list[str]:
     for origin in origins:
         if not ORIGIN_PATTERN.fullmatch(origin):
             raise ConfigError(
-                f"{FRAMES_ENV_VAR}: {origin!r} is no origin. Write https://courses.example.org, without a path."
+                f"{FRAMES_ENV_VAR}: {origin!r} is not an origin. Write https://courses.example.org, without a path."
             )
     return ([HUB_ORIGIN] if environment.get("SPACE_HOST") else []) + origins
 

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from rlhf_lab.common.records import Role
+from rlhf_lab.common.text import pluralize
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth.login_routes import login_routes
@@ -126,7 +127,7 @@ def count_act(ctx: Context, limiter: RequestLimiter, request: Request, act: str)
     if wait_s := limiter.wait_s(act, visitor.name, ctx.access.client_address(request)):
         seconds = math.ceil(wait_s)
         raise BadRequestError(
-            f"Too many requests of this kind came from you or from your network. Try again in {seconds} seconds.",
+            f"Too many requests of this kind came from you or from your network. Try again in {pluralize(seconds, 'second')}.",
             429,
             seconds,
         )

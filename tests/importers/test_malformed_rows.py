@@ -58,12 +58,12 @@ CUT_GZ = gzip.compress(
 
 #: name of the case -> (file name, its bytes, what the message names, the remedy in it)
 BROKEN = {
-    "half a line of JSON": ("a.jsonl", GOODS * 2 + b'{"prompt": "p", "cho', "row 3 (line 3)", "Mend the row"),
+    "half a line of JSON": ("a.jsonl", GOODS * 2 + b'{"prompt": "p", "cho', "row 3 (line 3)", "Correct the row"),
     "a list instead of an object": ("a.jsonl", GOODS + b'["p", "a", "b"]\n', "row 2", 'Write {"prompt"'),
-    "nested without end": ("a.jsonl", GOODS + b"[" * 100_000, "row 2", "Mend the row"),
-    "a number of 5,000 digits": ("a.jsonl", GOODS + b'{"prompt": ' + b"9" * 5000 + b"}", "row 2", "Mend the row"),
+    "nested without end": ("a.jsonl", GOODS + b"[" * 100_000, "row 2", "Correct the row"),
+    "a number of 5,000 digits": ("a.jsonl", GOODS + b'{"prompt": ' + b"9" * 5000 + b"}", "row 2", "Correct the row"),
     "an array that breaks off": ("a.json", b"[" + GOODS + b"," + GOODS, "row 3", "Copy or download"),
-    "a mistake inside an array": ("a.json", b"[" + GOODS + b",\n{'prompt': 1}]", "row 2 (line 3)", "Mend the row"),
+    "a mistake inside an array": ("a.json", b"[" + GOODS + b",\n{'prompt': 1}]", "row 2 (line 3)", "Correct the row"),
     "not UTF-8": ("a.jsonl", GOODS + '{"prompt": "größe"}'.encode("latin-1"), "row 2", "Save the file as UTF-8"),
     "UTF-16": ("a.csv", "prompt,chosen,rejected\n".encode("utf-16"), "row 1", "Save it as UTF-8"),
     "nothing in it": ("a.jsonl", b" \n\n", "row 1", "Choose the file"),
@@ -82,10 +82,10 @@ BROKEN = {
     "a NUL": ("a.jsonl", row(rejected="a\0b"), "row 3", "Remove it"),
     "a text too long": ("a.jsonl", row(chosen="x" * 50_001), "row 3", "Shorten it"),
     "an unknown vote": ("a.jsonl", vote(winner="maybe"), "row 3", "--choices"),
-    "a score that is no number": ("a.jsonl", row(score_chosen=float("nan"), score_rejected=1), "row 3", "Mend the row"),
+    "a score that is no number": ("a.jsonl", row(score_chosen=float("nan"), score_rejected=1), "row 3", "Correct the row"),
     "scores that contradict": ("a.jsonl", row(score_chosen=1, score_rejected=2), "row 3", "Swap them"),
     "an unknown role": ("a.jsonl", chats(prompt=[{"role": "bot", "content": "x"}]), "row 3", "roles are user"),
-    "two answers at once": ("a.jsonl", chats(chosen=[{"role": "assistant", "content": "x"}] * 2), "row 3", "Mend the row"),
+    "two answers at once": ("a.jsonl", chats(chosen=[{"role": "assistant", "content": "x"}] * 2), "row 3", "Correct the row"),
     "nothing shared": ("a.jsonl", b'{"chosen": "One two", "rejected": "Three"}', "shared beginning of chosen", "--map prompt="),
     "a time that is none": ("a.jsonl", row(created_at="yesterday"), "row 3", "like 2026-01-31"),
     "gzip that breaks off": ("a.jsonl.gz", CUT_GZ[: len(CUT_GZ) // 2], "row ", "Copy or download"),
@@ -94,7 +94,7 @@ BROKEN = {
     "a picture": ("a.jsonl", b"\x89PNG\r\n\x1a\n\0\0\0", "holds no text", "Choose a CSV"),
     "Parquet by name alone": ("a.parquet", b"\x98\0\0", "is not a Parquet file", "Copy or download"),
     "a role that is a list": ("a.jsonl", chats(prompt=[{"role": ["user"], "content": "x"}]), "row 3", "roles are user"),
-    "a score of 400 digits": ("a.jsonl", row(score_chosen=10**400, score_rejected=1), "row 3", "Mend the row"),
+    "a score of 400 digits": ("a.jsonl", row(score_chosen=10**400, score_rejected=1), "row 3", "Correct the row"),
     "rows under an escaped name": ("a.json", b'{"d\\u0061ta": [' + json.dumps(GOOD).encode() + b"]}", "ow 1", "chosen"),
     "a zip": ("a.jsonl", zipped(), "zip archive", "Unpack it"),
 }  # fmt: skip

@@ -69,7 +69,7 @@ def test_a_data_set_on_the_hub(monkeypatch):
         ('{"story": "a", "n": 1}', ":txt", r'row 1.*no text in a column "txt".*story, n.*FILE:COLUMN'),
         ('{"story": "a", "n": 1}', "", r'no text in a column "text"'),
         ('{"story": "a", "n": 1}', ":n", r'no text in a column "n"'),
-        ('{"story": "a"}\n{"story": ', "", r"row 2 \(line 2\): not JSON.*Mend"),
+        ('{"story": "a"}\n{"story": ', "", r"row 2 \(line 2\): not JSON.*Correct"),
         ('{"story": " "}', ":story", r"holds no text"),
     ],
 )

@@ -385,7 +385,7 @@ def test_contradictory_scores_are_named_by_their_columns(files):
     row = {"prompt": "p", "chosen": "a", "rejected": "b", "chosen_rating": 1, "rejected_rating": 2}
     ((_, message),) = problems(files.parse("v.jsonl", [row]))
     assert message == (
-        "rejected_rating is 2 and chosen_rating is 1: the rejected text has the higher score. Swap them or mend the scores."
+        "rejected_rating is 2 and chosen_rating is 1: the rejected text has the higher score. Swap them or correct the scores."
     )
 
 
@@ -418,8 +418,8 @@ def test_a_vote_against_chosen_is_an_error(files, file_name, word):
     parsed = files.parse(file_name, with_late_row(WIN, choice=word))
     assert len(parsed.votes) == 101
     assert problems(parsed) == [
-        (102, f"choice is '{word}', the second text, but chosen is called the better one. Mend one of them, or leave the column "
-         "out: --map choice=.")
+        (102, f"choice is '{word}', the second text, but chosen is called the better one. Correct one of them, or leave the "
+         "column out: --map choice=.")
     ]  # fmt: skip
 
 
@@ -445,7 +445,7 @@ def test_words_beside_chosen_and_rejected_mean_what_the_user_says(files):
     assert [row for row, _ in problems(parsed)] == [3]
 
 
-CONTRADICTION = "Mend one of them."
+CONTRADICTION = "Correct one of them."
 
 
 @pytest.mark.parametrize("file_name", FORMATS)

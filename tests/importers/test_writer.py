@@ -381,7 +381,7 @@ def test_an_unknown_split_is_an_error(files):
     row = {"prompt": "p0", "split": "test"} | OWN_EXPORT
     (error,) = files.parse("own.jsonl", [row]).errors
     assert str(error) == (
-        "row 1 (line 1): split is 'test'; it can be train, eval. Mend it, or leave the column out: --map split=."
+        "row 1 (line 1): split is 'test'; it can be train, eval. Correct it, or leave the column out: --map split=."
     )
 
 

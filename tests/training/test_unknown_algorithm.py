@@ -13,7 +13,7 @@ from rlhf_lab.models.batch import Batch
 from rlhf_lab.training.policy.objectives import LOSSES, AdaptiveCoefficients, LossDenominators, policy_loss
 from rlhf_lab.training.policy.rewards_and_advantages import compute_advantages
 from rlhf_lab.training.policy.rollout import EvaluatedBatch, MicroBatch
-from rlhf_lab.ui.screens.token_view import LOSS_ABOUTS, equations_for
+from rlhf_lab.ui.screens.token_view import LOSS_DESCRIPTIONS, equations_for
 
 NUMBERS, MASK = torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool)
 LENGTHS = torch.tensor([[1, 2], [1, 2]])
@@ -30,7 +30,7 @@ def added_to_the_enumeration(like):
 @pytest.mark.parametrize("like", ["grpo", "ppo"])
 def test_advantages(like):
     evaluated = EvaluatedBatch(BATCH, torch.zeros(2), NUMBERS, NUMBERS, NUMBERS, NUMBERS)
-    with pytest.raises(TrainingError, match=r"drgrpo has no advantages. Implement them"):
+    with pytest.raises(TrainingError, match=r"drgrpo has no advantages\. CONTRIBUTING"):
         compute_advantages(evaluated, NUMBERS, None, added_to_the_enumeration(like))
 
 
@@ -65,4 +65,4 @@ def test_recommended_settings(monkeypatch):
 
 
 def test_tables_have_every_online_algorithm():
-    assert set(LOSSES) == set(LOSS_ABOUTS) == set(ONLINE_ALGORITHMS)
+    assert set(LOSSES) == set(LOSS_DESCRIPTIONS) == set(ONLINE_ALGORITHMS)

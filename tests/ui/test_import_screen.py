@@ -43,7 +43,7 @@ def test_preview_mapping_and_import(controller, ctx):
     file |= {"source": "human"}
     reply = act(controller, {"action": "preview", **file})
     assert reply["columns"] == ["question", "good", "bad"]
-    assert reply["error"].endswith('choose a column for "choice". Enter it below, then press Look again.')
+    assert reply["error"].endswith('choose a column for "choice". Fill in the fields below, then press Look again.')
     assert "--map" not in reply["error"]
     mapped = {"column_mapping": {"chosen": "good", "rejected": "bad", "no such": "question", "first": ""}}
     preview = act(controller, {"action": "preview", **file, **mapped})["preview"]

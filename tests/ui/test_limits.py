@@ -153,7 +153,7 @@ def test_one_visitor_and_one_address_cannot_take_all_places_of_the_queue(shared,
         ask("ann", "9.9.9.9")
     for i in range(MAX_JOBS_OF_ADDRESS - MAX_JOBS_OF_VISITOR):
         ask(f"visitor-{i}", "1.1.1.1")
-    with pytest.raises(LabError, match="of a network"):
+    with pytest.raises(LabError, match="per network"):
         ask("visitor-99", "1.1.1.1")
     assert ask("zoe", "2.2.2.2")  # others still have places
     queue.cancel(shared.db, jobs[0][0].id)

@@ -76,7 +76,7 @@ def test_every_response_says_who_may_show_it_in_a_frame(variables, policy):
     "origins", ["evil.example", "https://a.example/path", "https://a.example;script-src", "'none'", "*"]
 )
 def test_what_is_no_origin_cannot_be_put_into_the_policy(origins):
-    with pytest.raises(ConfigError, match="is no origin"):
+    with pytest.raises(ConfigError, match="is not an origin"):
         frame_origins({"RLHF_LAB_FRAME_ORIGINS": origins})
 
 

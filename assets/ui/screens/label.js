@@ -685,7 +685,7 @@ export default function mount({ element, props, server, trigger, watch }) {
           title:
             'Leave-one-out: each answer is predicted by a model that was fitted without the answers to its ' +
             'prompt and about its texts. If most answers share a prompt, those about other texts stay in. Guessing ' +
-            'is right in half of the cases. The interval is for new prompts and as many answers.',
+            'is right in half of the cases. The interval is for new prompts, with as many answers to learn from.',
         },
         el('span.beside', {}, `tested on ${answers} that were hidden from it`),
         el('span.above', {}, `of ${answers}`),

@@ -166,7 +166,7 @@ export default function mount({ element, props, server, trigger, watch }) {
         'The sentence under each curve describes the mean of its last 5 steps (fewer before step 10), ' +
           'because single steps are noisy. "Since the start" compares it with the first 5 steps, "now" with ' +
           'the 5 steps before. Changes within the noise of the curve do not count; if the newest step ' +
-          'does not confirm a change, it is called up and down.',
+          'does not confirm a change, it is called "up and down".',
       ),
       none: el('div.lab-card.lab-empty', {}, 'The curves start with the first step.'),
     };

@@ -55,10 +55,10 @@ class OfflineTrainer(PolicyTrainer):
         if config.algorithm in LABEL_ALGORITHMS:
             self._check_labels(decided)
         # Weights relative to their mean: over the labels for dpo, and over the tokens for sft, as its loss.
-        weights = relative([pair.weight for pair in pairs])
+        weights = relative_weights([pair.weight for pair in pairs])
         self.pairs = [pair._replace(weight=weight) for pair, weight in zip(pairs, weights, strict=True)]
         self.texts = [ChosenText(pair.prompt, pair.chosen) for pair in decided]
-        self.text_weights = relative([pair.weight for pair in decided], [len(pair.chosen) for pair in decided])
+        self.text_weights = relative_weights([pair.weight for pair in decided], [len(pair.chosen) for pair in decided])
         self._reference: Tensor | None = None  # (N, 2), computed once
 
     def _check_labels(self, decided: list[LabelPair]) -> None:
@@ -212,7 +212,7 @@ class OfflineTrainer(PolicyTrainer):
         }
 
 
-def relative(weights: Sequence[float], sizes: Sequence[float] | None = None) -> list[float]:
+def relative_weights(weights: Sequence[float], sizes: Sequence[float] | None = None) -> list[float]:
     """Weights over their mean. sizes: how often each counts in the mean; None: once. Raises ZeroDivisionError if all are 0."""
     if not weights:
         return []

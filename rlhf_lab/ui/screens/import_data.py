@@ -143,7 +143,7 @@ class ImportController:
             }
         result = self.runner(request)
         if "columns" in result:
-            how = "Choose an answer below." if result["answers"] else "Enter it below, then press Look again."
+            how = "Choose an answer below." if result["answers"] else "Fill in the fields below, then press Look again."
             return {"error": f"{result['error']} {how}", "columns": result["columns"], "answers": result["answers"]}
         if "error" in result:
             raise DataError(str(result["error"]))

@@ -22,7 +22,7 @@ TokenColumns = dict[str, list[float]]
 EPSILON = 1e-12  # offsets smaller than this have no colour
 LOG_PROBABILITY_LOSSES = ("a2c", "reinforce", "rloo")
 #: What the loss of each algorithm is, where it is not clipped.
-LOSS_ABOUTS = {
+LOSS_DESCRIPTIONS = {
     **dict.fromkeys(("ppo", "trpo", "grpo"), "After this step's updates."),
     "ppo_penalty": "After this step's updates, without the penalty.",
     **dict.fromkeys(LOG_PROBABILITY_LOSSES, "Its gradient makes the token likelier in proportion to A."),
@@ -227,7 +227,7 @@ def _estimated_advantage_equations(config: PolicyConfig, name: str, raw: str) ->
 
 def _loss_equations(config: PolicyConfig) -> list[Equation]:
     algorithm = config.algorithm
-    if algorithm not in LOSS_ABOUTS:
+    if algorithm not in LOSS_DESCRIPTIONS:
         raise ConfigError(unknown_algorithm_message(algorithm, "equation of the loss"))
     if _uses_clipping(config):
         loss_equation = Equation(
@@ -236,10 +236,10 @@ def _loss_equations(config: PolicyConfig) -> list[Equation]:
             "After this step's updates. If the clipped term is larger, the token's gradient is zero.",
         )  # fmt: skip
     elif algorithm in LOG_PROBABILITY_LOSSES:
-        loss_equation = Equation("loss", "", "−A · log π", LOSS_ABOUTS[algorithm])
+        loss_equation = Equation("loss", "", "−A · log π", LOSS_DESCRIPTIONS[algorithm])
     else:
         loss_equation = Equation(
-            "loss", "{loss} = −{advantage} · {ratio}", "−A · ratio", LOSS_ABOUTS[algorithm]
+            "loss", "{loss} = −{advantage} · {ratio}", "−A · ratio", LOSS_DESCRIPTIONS[algorithm]
         )  # fmt: skip
     if not config.uses_value_function:
         return [loss_equation]

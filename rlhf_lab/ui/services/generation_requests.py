@@ -54,8 +54,8 @@ def submit_short_jobs(ctx: Context, kind: JobKind, requester: str, payloads: Seq
         near = sum(ctx.job_addresses.get(job.id) == address for job in queued)
         if own + len(payloads) > MAX_JOBS_OF_VISITOR or near + len(payloads) > MAX_JOBS_OF_ADDRESS:
             raise LabError(
-                f"Your texts, or those of your network, are already waiting for the engine: at most {MAX_JOBS_OF_VISITOR} of a "
-                f"person and {MAX_JOBS_OF_ADDRESS} of a network at a time. Try again when they are written."
+                f"Too many of your texts, or of your network's, are waiting for the engine: at most {MAX_JOBS_OF_VISITOR} per "
+                f"person and {MAX_JOBS_OF_ADDRESS} per network. Try again when they are written."
             )
     jobs = [queue.submit(ctx.db, kind, ctx.project.id, payload) for payload in payloads]
     unfinished = {job.id for job in queued}
