@@ -22,7 +22,10 @@ MAX_UPLOAD_BYTES = 100_000_000
 #: Files in one upload. Parsing takes a millisecond for each part, in the thread that answers everybody.
 MAX_PARTS = 20
 TOO_LONG_MESSAGE = "This request has more than {megabytes} MB, so nothing was done. Send less at a time.\n"
-NOT_OPERATOR_MESSAGE = "Only the operator can send files to this lab, to import data or restore a backup. Open the operator's link first.\n"
+NOT_OPERATOR_MESSAGE = (
+    "Only the operator can send files to this lab, to import data or restore a backup. Open the operator's link "
+    "first.\n"
+)
 TOO_MANY_PARTS_MESSAGE = f"An upload has at most {MAX_PARTS} files, so nothing was stored. Send fewer at a time.\n"
 STORAGE_FULL_MESSAGE = "The lab stores too many uploaded files. They are deleted after an hour; try again then.\n"
 WRONG_PATH_MESSAGE = f"Files are accepted at {UPLOAD_PATH} only. Nothing was stored.\n"

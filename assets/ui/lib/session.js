@@ -49,6 +49,10 @@ export function setOperator(now) {
   }
 }
 
+export function openTab(name) {
+  [...document.querySelectorAll('button[role=tab]')].find((tab) => tab.textContent.trim() === name)?.click();
+}
+
 // Sends a file of the operator. The token is for a browser that keeps the operator's secret.
 let uploadToken = '';
 export function setUploadToken(token) {

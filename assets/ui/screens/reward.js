@@ -134,8 +134,20 @@ export default function mount({ element, props, server, trigger, watch }) {
 
   // ---- cards
 
+  function nextTrainingText(selectedSource) {
+    if (state.job) return state.job.status_text;
+    const { goals, train_every: trainEvery } = state.labels;
+    const count = state.labels[selectedSource];
+    const goal = goals[selectedSource];
+    const cancelled = state.cancelled ? 'The last training was cancelled; its labels are kept. ' : '';
+    const dueText = cancelled ? 'The next one starts after a new label.' : 'It is due and starts automatically.';
+    if (count >= goal) return cancelled + dueText;
+    const next = `next at ${goal}, ${plural(goal - count, 'label')} to go.`;
+    return `${cancelled}A new one is also trained after every ${trainEvery} labels: ${next}`;
+  }
+
   function trainingBar() {
-    const { human, simulated, goals, train_every: trainEvery } = state.labels;
+    const { human, simulated } = state.labels;
     const selectedSource = source || (simulated > human ? 'simulated' : 'human');
     const sourceSelect = el(
       'select.lab-input',
@@ -151,17 +163,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       el('option', { value: 'simulated' }, `simulated labels (${simulated})`),
     );
     sourceSelect.value = selectedSource;
-    const count = selectedSource === 'human' ? human : simulated;
-    const goal = goals[selectedSource];
-    const cancelled = state.cancelled ? 'The last training was cancelled; its labels are kept. ' : '';
-    const dueText = cancelled ? 'The next one starts after a new label.' : 'It is due and starts automatically.';
-    const nextText = state.job
-      ? state.job.status_text
-      : cancelled +
-        (count >= goal
-          ? dueText
-          : `A new one is also trained after every ${trainEvery} labels: next at ${goal}, ` +
-            `${plural(goal - count, 'label')} to go.`);
+    const nextText = nextTrainingText(selectedSource);
     const errorText = trainError || state.failed;
     return el(
       'div.lab-card',

@@ -4,7 +4,7 @@ import { updateExportCard } from '../components/export_card.js';
 import { deleteConfirmation, el, nameField, showNotice, sparkline, tableHead } from '../lib/dom.js';
 import { formatBytes, formatNumber, momentText, plotlyText } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
-import { operatorNotice, operatorOnly } from '../lib/session.js';
+import { openTab, operatorNotice, operatorOnly } from '../lib/session.js';
 
 const STATUS_STYLES = {
   running: 'accent',
@@ -25,7 +25,12 @@ function scoreSparkline(values) {
 
 function watchRun(id) {
   window.dispatchEvent(new CustomEvent('lab-run', { detail: id }));
-  [...document.querySelectorAll('button[role=tab]')].find((tab) => tab.textContent.trim() === 'Train')?.click();
+  openTab('Train');
+}
+
+function whenCell(run) {
+  const title = new Date(1000 * run.created_at).toLocaleString('en-GB');
+  return el('td.muted.when', { title }, momentText(run.created_at));
 }
 
 const EXPORT_POLL_MS = 500;
@@ -263,11 +268,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       figure('score', run.score),
       figure('KL', run.kl),
       figure('gold', run.gold),
-      el(
-        'td.muted.when',
-        { title: new Date(1000 * run.created_at).toLocaleString('en-GB') },
-        momentText(run.created_at),
-      ),
+      whenCell(run),
       el('td.actions', {}, actions(run)),
     );
   }

@@ -6,7 +6,7 @@ import { createTokenView } from '../components/token_view.js';
 import { el } from '../lib/dom.js';
 import { formatDuration, formatNumber, timeLeftText } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
-import { operatorOnly } from '../lib/session.js';
+import { openTab, operatorOnly } from '../lib/session.js';
 
 const ACTIVE = ['queued', 'running', 'paused'];
 const STATUS_STYLES = { running: 'accent', paused: 'warn', failed: 'bad', done: 'good', interrupted: 'warn' };
@@ -376,15 +376,13 @@ export default function mount({ element, props, server, trigger, watch }) {
   }
 
   function runElsewhere(run) {
-    const openProjects = () =>
-      [...document.querySelectorAll('button[role=tab]')].find((tab) => tab.textContent.trim() === 'Project')?.click();
     return el(
       'p.lab-row.lab-notice',
       { 'data-elsewhere': run.id },
       el('span.lab-grow', {}, `Run ${run.id} (${run.name}) of the project "${run.project}" is ${run.status}.`),
       el(
         'button.lab-button.small',
-        { type: 'button', 'data-do': 'elsewhere-open', onclick: openProjects },
+        { type: 'button', 'data-do': 'elsewhere-open', onclick: () => openTab('Project') },
         'Open its project …',
       ),
       operatorOnly(

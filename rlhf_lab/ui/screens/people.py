@@ -72,23 +72,11 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
             "rules": get_labelling_config(ctx.db, ctx.project.id).to_dict(),
         }
 
-    fields = [
-        {
-            "name": item.name,
-            "type": item.type.__name__,
-            "help": item.help,
-            "low": item.low,
-            "high": item.high,
-            "choices": item.choices,
-            "group": item.group,
-        }
-        for item in fields_of(LabellingConfig)
-    ]
     component = widget(
         "people",
         events=("rules", "invite", "list_names", "erase", "gold", "person"),
         server_functions={"get_state": get_state},
-        data={"fields": fields, "page_command": page_command()},
+        data={"fields": rule_fields(), "page_command": page_command()},
         label="People",
     )
 
@@ -119,6 +107,17 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     for handler in (rules, invite, list_names, erase, gold, person):
         getattr(component, handler.__name__)(handler, operator, component, **SILENT_EVENT)
+
+
+def rule_fields() -> list[dict[str, Any]]:
+    """The labelling rules as fields of the page's form."""
+    return [
+        {
+            "name": item.name, "type": item.type.__name__, "help": item.help, "low": item.low, "high": item.high,
+            "choices": item.choices, "group": item.group,
+        }
+        for item in fields_of(LabellingConfig)
+    ]  # fmt: skip
 
 
 def leaderboard(ctx: Context) -> list[dict[str, Any]]:

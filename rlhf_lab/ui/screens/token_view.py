@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 from rlhf_lab.common.chat_format import turns_of_prompt
-from rlhf_lab.common.enums import CLIPPED_ALGORITHMS, unknown_algorithm_message
+from rlhf_lab.common.enums import CLIPPED_ALGORITHMS, SINGLE_PASS_ALGORITHMS, unknown_algorithm_message
 from rlhf_lab.common.records import TokenRecord
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError
@@ -20,12 +20,11 @@ from rlhf_lab.store.runs import get_run
 
 TokenColumns = dict[str, list[float]]
 EPSILON = 1e-12  # offsets smaller than this have no colour
-LOG_PROBABILITY_LOSSES = ("a2c", "reinforce", "rloo")
-#: What the loss of each algorithm is, where it is not clipped.
+#: Description of each algorithm's loss where it is not clipped.
 LOSS_DESCRIPTIONS = {
     **dict.fromkeys(("ppo", "trpo", "grpo"), "After this step's updates."),
     "ppo_penalty": "After this step's updates, without the penalty.",
-    **dict.fromkeys(LOG_PROBABILITY_LOSSES, "Its gradient makes the token likelier in proportion to A."),
+    **dict.fromkeys(SINGLE_PASS_ALGORITHMS, "Its gradient makes the token likelier in proportion to A."),
 }
 
 
@@ -235,7 +234,7 @@ def _loss_equations(config: PolicyConfig) -> list[Equation]:
             "max(−A · ratio, −A · clip(ratio, 1 − ε, 1 + ε))",
             "After this step's updates. If the clipped term is larger, the token's gradient is zero.",
         )  # fmt: skip
-    elif algorithm in LOG_PROBABILITY_LOSSES:
+    elif algorithm in SINGLE_PASS_ALGORITHMS:
         loss_equation = Equation("loss", "", "−A · log π", LOSS_DESCRIPTIONS[algorithm])
     else:
         loss_equation = Equation(
