@@ -214,6 +214,7 @@ class PolicyRun:
             self.trainer.state.load_state_dict(*checkpoint)
             if SET_BY_HAND not in checkpoint[1]:
                 self._restore_beta_set_by_hand([event for event in effective if (event.applied_step or 0) <= step])
+        self._applied_events = []  # every process has applied the past events itself
         return [event for event in effective if (event.applied_step or 0) >= step]
 
     def _restore_beta_set_by_hand(self, past: list[RunEvent]) -> None:

@@ -141,6 +141,7 @@ def _model_config(base: Path, dtype: str) -> dict[str, Any]:
     config.pop("task_specific_params", None)
     if dtype == "float32":
         _set_dtype(config, dtype)
+        config["dtype"] = dtype  # without it transformers takes the dtype of the first weight in the file
     return config
 
 

@@ -31,14 +31,17 @@ def test_the_best_checkpoint_can_be_named_and_exported(lab, tmp_path):
 
 
 def test_an_interrupted_run_goes_on_with_its_unit_and_its_best_checkpoint(lab):
-    """A resume repeats the switch to another reward model and keeps what was measured after it."""
+    """A resume repeats the switch to another reward model and keeps what was measured after it. Each process repeats it itself:
+    sent again by the main one, it would reset what the others have loaded."""
     run_id = lab.run(lr=1e-3, steps=2, checkpoint_every=1, kl_budget=50.0)
     lab.train(run_id)
     switch = add_event(
         lab.db, run_id, EventKind.SWITCH_REWARD, {"reward_model_id": get_run(lab.db, run_id).reward_model_id}
     )
     mark_event_applied(lab.db, switch.id, 1)
-    state = PolicyRun(lab.worker.model_cache, run_id).trainer.state
+    run = PolicyRun(lab.worker.model_cache, run_id)
+    assert run._applied_events == []
+    state = run.trainer.state
     assert state.steps_done == 2
     assert state.score_unit is not None
     assert state.best is not None

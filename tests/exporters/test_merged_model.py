@@ -317,13 +317,16 @@ def card(folder):
     return (folder / "README.md").read_text()
 
 
-@pytest.mark.parametrize("kind", ["one file", "several files"])
+@pytest.mark.parametrize("kind", ["one file", "several files", "a config without dtype"])
 def test_float32_keeps_the_changed_weights_exact(db, home, out, tmp_path, capsys, kind):
     """The other weights stay in bfloat16, which loses nothing. Both exports are made by the command."""
     model = in_bfloat16(tmp_path / "base")
     if kind == "several files":
         load(model).save_pretrained(model, max_shard_size="20KB")
         (model / "model.safetensors").unlink()
+    if kind == "a config without dtype":
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({key: value for key, value in config.items() if key != "dtype"}))
     run_id = make_run(db, home, model, factor=0.06)
     command = ["export", "model", str(run_id), "--home", str(home), "--out", str(out)]
     assert main([*command, "--dtype", "float32"]) == 0

@@ -5,7 +5,7 @@ import random
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlhf_lab.ui.components.charts import CURVES
@@ -135,7 +135,7 @@ CASES = {
     ),
     "reward: clipped": (
         {REWARD: curve((-0.4, 3)), SCORE: curve((0.8, 3)), PENALTY: curve((-0.1, 3))}, REWARD, Level.WARN,
-        "Reward −0.40, though the score is 0.80: mostly score_clip (−1.10).",
+        "Reward −0.40, though the score is 0.80: mostly the clipping or scaling of scores (−1.10).",
     ),
     "reward: falls with the score": (
         {REWARD: FALLEN, SCORE: FALLEN, PENALTY: curve((0.0, 10))}, REWARD, Level.INFO, "now falling: mostly the score (−0.20).",
@@ -434,10 +434,19 @@ def test_what_the_budget_does_leaves_out_what_a_person_has_set(algorithm, by_han
     assert outlook in diagnoses[KL].message
 
 
+@pytest.mark.parametrize("by_hand", [("beta",), ("lr", "beta")])
+def test_a_kl_above_the_budget_that_a_person_must_lower_is_not_to_be_raised(by_hand):
+    flat = {SCORE: curve((0.1, 30)), REWARD: curve((0.1, 30)), KL: curve((5.4, 30))}
+    diagnoses = diagnose(flat, (), 4.0, "ppo", set_by_hand=by_hand)
+    assert "raise it" in diagnoses[KL].message
+    assert not any("lower beta" in one.message or "raise lr" in one.message for one in diagnoses.values())
+
+
 # ---- the parts of the reward
 
 NAMED_PART = re.compile(
-    r": mostly (the score|the KL penalty|the penalty for a missing end|score_clip) \(([+−][\d.]+)\)"
+    r": mostly (the score|the KL penalty|the penalty for a missing end|the clipping or scaling of scores)"
+    r" \(([+−][\d.]+)\)"
 )
 
 
@@ -464,6 +473,7 @@ def rewards_by_part(draw):
 
 
 @settings(max_examples=300, deadline=None)
+@example(([0.0] * 5, [0.0, 0.0, -1.0, -1.0, -1.0], [0.0] * 5, 0.0), None)  # compared with the start only
 @given(rewards_by_part(), st.one_of(st.none(), st.just(4.0)))
 def test_a_reward_names_a_part_only_if_that_explains_at_least_half(parts, kl_budget):
     scores, penalties, ends, penalty = parts
@@ -478,7 +488,7 @@ def test_a_reward_names_a_part_only_if_that_explains_at_least_half(parts, kl_bud
         return
     columns = {
         "the score": scores, "the KL penalty": penalties, "the penalty for a missing end": missing,
-        "score_clip": [a - b for a, b in zip(clipped, scores, strict=True)],
+        "the clipping or scaling of scores": [a - b for a, b in zip(clipped, scores, strict=True)],
     }  # fmt: skip
     part, size = columns[named[1]], max(1, min(5, len(scores) // 2))
 

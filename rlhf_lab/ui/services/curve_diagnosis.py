@@ -252,7 +252,8 @@ def reward_parts(curves: Curves, missing_eos_penalty: float) -> list[RewardPart]
     trends = [trend([(step, column[step]) for step in reward]) for column in columns]
     texts = (
         ("the score", ""), ("the KL penalty", "lower beta"),
-        ("the penalty for a missing end", "a larger max_new_tokens lets more responses end"), ("score_clip", ""),
+        ("the penalty for a missing end", "a larger max_new_tokens lets more responses end"),
+        ("the clipping or scaling of scores", ""),
     )  # fmt: skip
     return [
         RewardPart(name, part, advice) for (name, advice), part in zip(texts, trends, strict=True) if part is not None
@@ -402,7 +403,7 @@ def _reward(reward: Trend, trends: CurveTrends) -> Finding:
     if reward.num_points < WINDOW:
         return Finding(Level.INFO, f"{text}: too early to say.")
     text += f", {reward.compared(SCORE_FLAT, f'{reward.gain:+z.2f}')}"
-    if reward.is_falling(SCORE_FLAT):
+    if reward.is_falling(SCORE_FLAT) and reward.num_points >= 2 * WINDOW:  # the text says that it falls now
         return _reward_finding(text, trends, lambda part: part.change, reward.change)
     if reward.gain < -reward.effective_threshold(SCORE_FLAT):
         return _reward_finding(text, trends, lambda part: part.gain, reward.gain)
@@ -484,6 +485,7 @@ def _kl_at_budget(kl: Trend, budget: float, trends: CurveTrends) -> Finding:
         return Finding(
             Level.WARN,
             f"KL {kl.current:.1f}: above the budget of {budget:g}; " + _budget_outlook(trends),
+            restrains="beta" not in trends.steered,
         )
     return Finding(Level.GOOD, f"KL {kl.current:.1f} nats a response: at the budget of {budget:g}.")
 
