@@ -106,7 +106,8 @@ class _Trial:
             raise _WrongResultError(OTHER_NUMBERS, f"a difference of {difference:.2g}")
 
     def check_samples(self, prompts: list[list[int]]) -> None:
-        sampled = sample(self.backbone, prompts, uniforms(range(len(prompts)), RESPONSE_LENGTH))
+        uniform = uniforms(range(len(prompts)), RESPONSE_LENGTH)
+        sampled = sample(self.backbone, prompts, uniform, temperature=1.0)
         for prompt, tokens, logprobs in zip(prompts, sampled.tokens, sampled.logprobs, strict=True):
             self.check(torch.tensor(logprobs), self.expected_logprobs(prompt, tokens).cpu())
 
@@ -179,7 +180,7 @@ def _write_in_parts(trial: _Trial) -> None:
     stream = TokenStream(trial.backbone, trial.prompts[2], uniforms([3], RESPONSE_LENGTH), temperature=1.0)
     while not stream.advance(lambda: False):
         pass
-    whole = sample(trial.backbone, [trial.prompts[2]], uniforms([3], RESPONSE_LENGTH)).tokens[0]
+    whole = sample(trial.backbone, [trial.prompts[2]], uniforms([3], RESPONSE_LENGTH), temperature=1.0).tokens[0]
     if stream.tokens != whole:
         raise _WrongResultError(OTHER_NUMBERS)
 
@@ -207,7 +208,8 @@ def _train_policy(trial: _Trial) -> None:
 
 def _write_merged(trial: _Trial) -> None:
     with trial.adapters.using("trial policy", merged=True):
-        sampled = sample(trial.backbone, trial.prompts, uniforms(range(len(trial.prompts)), RESPONSE_LENGTH))
+        uniform = uniforms(range(len(trial.prompts)), RESPONSE_LENGTH)
+        sampled = sample(trial.backbone, trial.prompts, uniform, temperature=1.0)
     sampled_rows = list(zip(trial.prompts, sampled.tokens, sampled.logprobs, strict=True))
     with trial.adapters.using("trial policy"):
         for prompt, tokens, logprobs in sampled_rows:

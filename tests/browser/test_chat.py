@@ -1,14 +1,18 @@
 """The screen Chat during a training: an answer appears while it is sampled and can be stopped; two answers become a label."""
 
+import os
 import re
+import signal
+import time
+from contextlib import contextmanager
 
 import pytest
-from helpers import control, open_screen, wait_for_engine, wait_until
+from helpers import ENGINE_TIMEOUT_MS, control, open_screen, wait_for_engine, wait_until
 from playwright.sync_api import expect
 from prepared_labs import FAST_CONFIG, lab_with_reward_models, running_run
 from sqlalchemy import update
 
-from rlhf_lab.common.enums import JobKind, Source
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus, Source
 from rlhf_lab.jobs import queue
 from rlhf_lab.store import tables
 from rlhf_lab.store.database import Database
@@ -16,17 +20,7 @@ from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.votes import label_count, vote_counts
 
 STATUSES = "[...document.querySelectorAll('.lab-chat .reply')].map((reply) => reply.dataset.status)"
-#: JavaScript: presses Stop once an answer has been seen at two lengths. A press from Python might come after the answer's end.
-STOP_AT_THE_SECOND_LENGTH = """() => {
-    const lengths = new Set();
-    const observer = new MutationObserver(() => {
-        const length = document.querySelector('.lab-chat .reply .lab-text')?.innerText.length ?? 0;
-        if (length > 20) lengths.add(length);
-        if (lengths.size < 2) return;
-        observer.disconnect();
-        document.querySelector('[data-do=chat-stop]').click();
-    });
-    observer.observe(document.querySelector('.lab-chat'), { subtree: true, childList: true }); }"""
+FIRST_ANSWER_LENGTH = "(document.querySelector('.lab-chat .reply .lab-text')?.innerText.length ?? 0)"
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +56,55 @@ def store_answers(db, *texts):
             )
 
 
-def ask_and_stop(page, text):
-    """Ask for two answers and stop both while they are sampled. If one ends before that, ask again with another seed."""
+@contextmanager
+def engine_frozen(lab, db, job_id: int, length: int):
+    """The engine stands still from the moment at which an answer has more than `length` characters, or has ended."""
+
+    def has_grown() -> bool:
+        job = queue.get_job(db, job_id)
+        return job.status not in UNFINISHED_JOB_STATUSES or len((job.result or {}).get("text", "")) > length
+
+    end = time.monotonic() + ENGINE_TIMEOUT_MS / 1000
+    while not has_grown():
+        assert time.monotonic() < end, "the answer does not grow"
+        time.sleep(0.002)
+    os.kill(lab.engine_pid(), signal.SIGSTOP)
+    try:
+        yield queue.get_job(db, job_id).status in UNFINISHED_JOB_STATUSES
+    finally:
+        os.kill(lab.engine_pid(), signal.SIGCONT)
+
+
+def ask_and_stop(lab, db, page, text):
+    """Ask for two answers; stop both when the page has shown one of them at two lengths.
+
+    The engine stands still while the page draws, so their speeds do not matter. If an answer ends before that, ask again with
+    another seed.
+    """
     for seed in range(6):
         control(page, "chat-seed").fill(str(seed))
-        page.evaluate(STOP_AT_THE_SECOND_LENGTH)
+        known = {job.id for job in queue.jobs(db, kinds=[JobKind.CHAT])}
         ask(page, text)
+        wait_until(lambda known=known: len(new_chats(db, known)) == 2, "two jobs", page)
+        first = min(new_chats(db, known))
+        with engine_frozen(lab, db, first, 20) as is_sampled:
+            if is_sampled:
+                page.wait_for_function(f"{FIRST_ANSWER_LENGTH} > 0")
+            length = page.evaluate(FIRST_ANSWER_LENGTH)
+        with engine_frozen(lab, db, first, length + 20) as is_sampled:
+            if is_sampled:
+                page.wait_for_function(f"length => {FIRST_ANSWER_LENGTH} > length", arg=length)
+                control(page, "chat-stop").click()
+                wait_until(lambda first=first: queue.get_job(db, first).status is JobStatus.CANCELLED, "the stop", page)
         wait_for_engine(page, f"() => /^(done|cancelled),(done|cancelled)$/.test({STATUSES}.join())")
         if page.evaluate(STATUSES) == ["cancelled", "cancelled"]:
             return
         control(page, "chat-begin").click()
-    pytest.fail("no two answers could be stopped while they were sampled")
+    pytest.fail("an answer ended before it could be stopped, with each of six seeds")
+
+
+def new_chats(db, known: set[int]) -> set[int]:
+    return {job.id for job in queue.jobs(db, kinds=[JobKind.CHAT])} - known
 
 
 def test_a_chat_while_a_run_trains(lab, open_page):
@@ -84,7 +116,7 @@ def test_a_chat_while_a_run_trains(lab, open_page):
         page.locator(".lab-chat summary").click()
         control(page, "chat-max_new_tokens").fill("230")
         control(page, "chat-temperature").fill("5")  # such texts hardly end
-        ask_and_stop(page, "Once upon a time")
+        ask_and_stop(lab, db, page, "Once upon a time")
         stopped_text = page.locator(".lab-chat .reply .lab-text").first.inner_text()
         assert len(stopped_text) > 20
         expect(control(page, "chat-label")).to_be_disabled()

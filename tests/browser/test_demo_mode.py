@@ -14,7 +14,7 @@ from rlhf_lab.common.paths import run_folder
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import reward_models
-from rlhf_lab.store.runs import runs
+from rlhf_lab.store.runs import get_run, runs
 from rlhf_lab.store.votes import vote_counts
 
 
@@ -62,7 +62,7 @@ def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page)
 
     start_run(ann, 40)
     expect_text(ann, "demo-status", "Your run 1 ")
-    start_run(bob, 2)
+    start_run(bob, 40)
     expect_text(bob, "demo-status", "Your run 2 waits: 1 run before yours.")
     for page in (ann, bob):
         for name in ("start", "start-open"):
@@ -71,15 +71,17 @@ def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page)
     for page in (operator, ann, bob):  # everybody watches the active run
         expect(page.locator(".lab-train")).to_have_attribute("data-run", "1")
     assert "You already have a run: run 2" in post_event(bob, lab, "start_demo_run", limits | {"steps": 2})
-    expect_text(bob, "demo-notice", "The demo is reset when all work in progress has ended.")
-    third = post_event(open_page(lab), lab, "start_demo_run", limits | {"steps": 2})
-    assert "The demo is about to be reset" in third
     expect(bob.locator(".lab-train [data-step]")).to_contain_text(re.compile(r"step [1-9]"), timeout=ENGINE_TIMEOUT_MS)
     folder = run_folder(lab.home, 1)
     assert folder.exists()
 
     control(ann, "demo-stop").click()
     with Database.open(lab.home) as db:
+        wait_until(lambda: get_run(db, 2).step >= 1, "a step of the second run, which makes a reset due")
+        expect_text(bob, "demo-notice", "The demo is reset when all work in progress has ended.")
+        third = post_event(open_page(lab), lab, "start_demo_run", limits | {"steps": 2})
+        assert "The demo is about to be reset" in third
+        control(bob, "demo-stop").click()
         wait_until(lambda: not runs(db), "the second run and the reset")
         assert sum(vote_counts(db, 1)[Source.HUMAN].values()) == 14  # without Ann's
         assert len(reward_models(db, 1)) == 1

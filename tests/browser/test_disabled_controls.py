@@ -105,7 +105,10 @@ def test_run_form_says_why_nothing_can_be_started(lab, open_page):
         queue.cancel(db, job)
     expect(train).to_be_enabled()
     expect(train).to_have_text("Train now")
-    expect(reason).to_have_text("A new one is also trained after every 20 labels: next at 10, 10 labels to go.")
+    expect(reason).to_have_text(
+        "The last training was cancelled; its labels are kept. "
+        "A new one is also trained after every 20 labels: next at 10, 10 labels to go."
+    )
 
 
 def test_remaining_time_and_axis_titles_from_the_first_step_on(lab, idle_project, open_page):
