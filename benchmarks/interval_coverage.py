@@ -80,22 +80,24 @@ def tournament_coverage(draws: int) -> None:
 
 
 class Setting(NamedTuple):
-    """labels: n. per_prompt: pairs of each prompt, whose features have a correlation of 0.3. people: who label each pair alike.
+    """labels: n. per_prompt: pairs of each prompt, whose features have this correlation. people: who label each pair alike.
     signal: standard deviation of the true log-odds; 0: coin flips."""
 
     labels: int
     per_prompt: int
     signal: float
     people: int = 1
+    correlation: float = 0.3
 
 
 REWARD_SETTINGS = (
     *(Setting(n, k, signal) for n in (20, 60) for k in (1, 2, 4) for signal in (0.0, 1.0, 3.0, 10.0)),
     *(Setting(200, k, signal) for k in (1, 2, 4) for signal in (0.0, 3.0)),
     *(Setting(n, 1, signal, 4) for n in (20, 60, 200) for signal in (0.0, 3.0)),
+    *(Setting(n, n // 5, signal, correlation=0.8) for n in (50, 100) for signal in (0.0, 3.0, 10.0)),
 )
-WIDTH, CORRELATION = 200, 0.3
-CHUNK = {20: 250, 60: 50, 200: 8}  # draws computed at once
+WIDTH = 200
+CHUNK = {20: 250, 50: 50, 60: 50, 100: 20, 200: 8}  # draws computed at once
 
 
 class Draws(NamedTuple):
@@ -118,7 +120,7 @@ def draw(rng: np.random.Generator, setting: Setting, count: int) -> Draws:
     prompts = pairs // setting.per_prompt
     shared = rng.normal(size=(count, prompts, 1, WIDTH))
     own = rng.normal(size=(count, prompts, setting.per_prompt, WIDTH))
-    x = (math.sqrt(CORRELATION) * shared + math.sqrt(1 - CORRELATION) * own) * sds
+    x = (math.sqrt(setting.correlation) * shared + math.sqrt(1 - setting.correlation) * own) * sds
     weights = rng.normal(size=(count, WIDTH))
     weights *= setting.signal / np.sqrt(((weights * sds) ** 2).sum(1, keepdims=True))
     x = x.reshape(count, pairs, WIDTH)
@@ -261,7 +263,7 @@ def reward_coverage(draws: int, bootstrap_draws: int) -> None:
                 ]
                 intervals["split"].append(held_out_interval(split_trials, cross_validated=False))
         cells = [
-            f"{setting.labels}, {setting.per_prompt}, {setting.people}",
+            f"{setting.labels}, {setting.per_prompt}, {setting.people}" + " *" * (setting.correlation > 0.5),
             f"{setting.signal:g}",
             f"{np.mean(truths):.3f}",
         ]

@@ -96,14 +96,16 @@ def cross_validated_interval(hits: Iterable[tuple[Hashable, float]]) -> tuple[fl
     are correlated: of two labels, each is among those from which the other is predicted. Without a signal the scores add up to a
     sum over pairs of labels whose two terms are equal, so its variance is twice that of independent predictions; the better the
     predictions, the less a single label changes. The variance is therefore that of `grouped_interval` times
-    1 + 4 p (1 - p) for the share p; the result is Wilson's interval, with Student's t for the effective number of independent
-    trials before this factor. Its coverage was measured: benchmarks/results/intervals.md.
+    1 + 4 p (1 - p) for the share p; the result is Wilson's interval, with Student's t for the number of groups, or for the
+    effective number of independent trials before this factor if that is smaller. So it contains `grouped_interval` of the same
+    hits. Its coverage was measured: benchmarks/results/intervals.md.
     """
     counts = _counts_by_group(hits)
     if len(counts) < MIN_CLUSTERS:
         return _one_trial_per_group(counts, 2.0)
     share, trials = _effective_trials(counts)
-    return _wilson(share, trials / (1.0 + 4.0 * share * (1.0 - share)), student_t(max(1, round(trials) - 1)))
+    degrees_of_freedom = max(1, min(len(counts), round(trials)) - 1)
+    return _wilson(share, trials / (1.0 + 4.0 * share * (1.0 - share)), student_t(degrees_of_freedom))
 
 
 def held_out_interval(hits: Sequence[tuple[Hashable, float]], *, cross_validated: bool) -> tuple[float, float]:

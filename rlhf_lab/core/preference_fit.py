@@ -19,6 +19,9 @@ Float32 = NDArray[np.float32]
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 MIN_CURVATURE = 1e-12  # lower bound, for labels in the flat part of the loss
 MAX_NEWTON_STEPS = 100
+ROUNDING = (
+    1e-9  # left-out score differences below it, or below this share of the largest one of the fit, are equal scores
+)
 _CHUNK_ROWS = 64  # converted from half to single precision at a time
 
 
@@ -90,7 +93,7 @@ def held_out_scores(gram: Float64, fit: DualFit, groups: Sequence[Hashable]) -> 
 
     With H the Hessian without group b, w_b = w + H⁻¹ X_bᵀ g_b. In terms of the inverse C of ridge·I + W^½ K W^½ (K: gram, W:
     curvature) the score differences of the group become s_b + W_b^-½ ((ridge·C_bb)⁻¹ - I) W_b^-½ g_b. For a linear model
-    this is exact (Cook 1977); for logistic regression: Pregibon 1981.
+    this is exact (Cook 1977); for logistic regression: Pregibon 1981. Differences that are only rounding are 0: equal scores.
     """
     root = np.sqrt(fit.curvature)
     inverse = fit.ridge * np.linalg.inv(_scaled_system(gram, root, fit.ridge))
@@ -101,6 +104,7 @@ def held_out_scores(gram: Float64, fit: DualFit, groups: Sequence[Hashable]) -> 
         result[indices] = (
             fit.scores[indices] + (np.linalg.solve(inverse[np.ix_(indices, indices)], block) - block) / root[indices]
         )
+    result[np.abs(result) < ROUNDING * max(1.0, float(np.abs(fit.scores).max(initial=0.0)))] = 0.0
     return result
 
 

@@ -22,7 +22,7 @@ from rlhf_lab.common.records import Comparison, Job, LabelSnapshot, Project, Rew
 from rlhf_lab.config.reward import MAX_SCORED_PAIRS, REFERENCE_SAMPLES, RewardConfig
 from rlhf_lab.engine.completions import reference_samples
 from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
-from rlhf_lab.engine.label_preparation import check_has_labels, grouping_note, label_note, prepare_labels
+from rlhf_lab.engine.label_preparation import check_has_labels, label_note, prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs, score_pairs
 from rlhf_lab.engine.text_features import NEW_TEXTS_BUDGET_S, FeatureBackfill
@@ -179,14 +179,16 @@ def fit_reward_model(
         snapshot_labels(model_cache.db, project.id, request.source, request.annotators)
     )
     check_has_labels(model_cache.db, project.id, label_snapshot, request.annotators)
-    labels, truncated_count = prepare_labels(model_cache.db, label_snapshot, backbone, request.weights or {})
+    labels, truncated_count, grouping_note = prepare_labels(
+        model_cache.db, label_snapshot, backbone, request.weights or {}
+    )
     sampling_share = _sampling_share(model_cache.speed, request.config, len(labels))
     reporter = _FitProgressReporter(report_progress, label_note(truncated_count), sampling_share)
     model, report, config = _fit_with_oom_retry(model_cache, project, labels, request.config, reporter, on_progress)
     pairs = distributed.broadcast(unjudged_pairs(model_cache.db, project.id, MAX_SCORED_PAIRS))
     scores = score_pairs(model, pairs, on_progress)
     reporter.report_end()
-    return FittedReward(model, report, config, label_snapshot, truncated_count, grouping_note(labels), scores)
+    return FittedReward(model, report, config, label_snapshot, truncated_count, grouping_note, scores)
 
 
 def _record_reward_time(model_cache: ModelCache, fitted: FittedReward, seconds: float) -> None:

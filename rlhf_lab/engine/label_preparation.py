@@ -19,10 +19,12 @@ MAX_ANNOTATOR_WEIGHT = 10
 
 
 class PreparedLabels(NamedTuple):
-    """The labels in the order of the snapshot. truncated_count: how many were too long for the context."""
+    """The labels in the order of the snapshot. truncated_count: how many were too long for the context. grouping_note: see
+    the function of this name."""
 
     labels: list[Comparison]
     truncated_count: int
+    grouping_note: str
 
 
 def check_annotator_weights(weights: Mapping[str, int]) -> dict[str, int]:
@@ -68,7 +70,7 @@ def prepare_labels(
         ]
     truncated = [_truncate(backbone, c) for c in labels]
     truncated_count = sum(new is not old for new, old in zip(truncated, labels, strict=True))
-    return PreparedLabels(truncated, truncated_count)
+    return PreparedLabels(truncated, truncated_count, grouping_note(labels))
 
 
 def _keys_of(labels: Sequence[Comparison]) -> list[LabelKeys]:

@@ -131,7 +131,7 @@ class PolicyRun:
             prompts_that_fit(backbone, prompts(db, project.id, split), self.config.max_new_tokens)
             for split in ("train", "eval")
         )
-        labels = self._labels(backbone) if self.config.algorithm in LABEL_ALGORITHMS else PreparedLabels([], 0)
+        labels = self._labels(backbone) if self.config.algorithm in LABEL_ALGORITHMS else PreparedLabels([], 0, "")
         task = PolicyTask(
             prompts=[prompt.text for prompt in train_prompts.prompts],
             scorer=self._scorer(backbone, self.run.reward_model_id),

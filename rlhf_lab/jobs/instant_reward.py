@@ -69,7 +69,8 @@ class InstantFigures:
     labels: number of labels learnt from. decided: those that prefer one text. waiting: labels whose texts have no features yet.
     right: decided labels that are predicted correctly by a head fitted without the labels of the same group; equal scores count
     half. low, high: 95 % interval of the expected accuracy on new prompts of a head fitted to as many labels
-    (`cross_validated_interval`). These three are None if there are fewer than MIN_DECIDED decided labels.
+    (`cross_validated_interval`). These three are None if there are fewer than MIN_DECIDED decided labels, or if these are one
+    group: nothing is known of other prompts then.
     """
 
     project_id: int
@@ -274,6 +275,8 @@ class InstantModel:
             for group, value, tie in zip(groups, hits.tolist(), targets.ties.tolist(), strict=True)
             if not tie
         ]
+        if len({group for group, _ in decided}) < 2:
+            return figures
         low, high = cross_validated_interval(decided)
         return replace(figures, right=sum(value for _, value in decided), low=low, high=high)
 

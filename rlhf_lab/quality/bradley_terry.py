@@ -74,17 +74,16 @@ def score_intervals(fit: BradleyTerryFit, wins: Sequence[Matrix]) -> list[tuple[
 
     An interval contains the scores x with |U(x)| <= t sqrt(V I(x)): U is the derivative of the log-likelihood in the score,
     maximised over those of the others, and I its information (Rao 1948; for two contestants it is Wilson's interval of the win
-    rate). V is how much larger the variance of U is than for independent answers (`_design_effects`), and t Student's quantile
-    for the number of prompts with answers about the contestant. At the end that is farther from 0, where few answers go against
+    rate). V is how much larger the variance of U is than for independent answers, and t Student's quantile for the effective
+    number of prompts (`_design_effects`). At the end that is farther from 0, where few answers go against
     the score, V / 2 is added to the right side (Yates 1934): half an answer.
     """
     total = sum(wins, np.zeros((len(fit.scores),) * 2))
     has_ends = _limited_below_and_above(total)
-    prompts = np.array([sum(float((w + w.T)[i].sum()) > 0 for w in wins) for i in range(len(total))])
-    effects = _design_effects(fit, wins, prompts, has_ends)
+    effects, prompts = _design_effects(fit, wins, has_ends)
     intervals: list[tuple[float | None, float | None]] = [(0.0, 0.0)]
     for i in range(1, len(total)):
-        quantile = student_t(max(0, int(prompts[i]) - 1)) * math.sqrt(effects[i])
+        quantile = student_t(max(0, prompts[i] - 1)) * math.sqrt(effects[i])
         low, high = (
             _score_at(total, i, sign * quantile, sign * effects[i] / 2 if sign * fit.scores[i] < -TOLERANCE else 0.0)
             if has_end and quantile < math.inf
@@ -117,29 +116,38 @@ def _reachable(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _design_effects(
-    fit: BradleyTerryFit, wins: Sequence[Matrix], prompts: Matrix, has_ends: Sequence[tuple[bool, bool]]
-) -> list[float]:
-    """For each contestant, the variance of its score over that of independent answers, at least 1.
+    fit: BradleyTerryFit, wins: Sequence[Matrix], has_ends: Sequence[tuple[bool, bool]]
+) -> tuple[list[float], list[int]]:
+    """For each contestant, the variance of its score over that of independent answers, at least 1, and the effective number of
+    prompts from which its score is known.
 
     With the Hessian H of the negative log-posterior and the gradients g of the log-likelihood of each of the m prompts, the
     variance is that of H⁻¹ (m / (m − 1) · Σ g gᵀ) H⁻¹ (Liang & Zeger 1986, Biometrika 73). Where an end is missing, g shows
     nothing about the correlation: then the answers about one contestant to one prompt count as one.
+
+    The effective number is (Σ h)² / Σ h² (Kish 1965, Survey Sampling), with h the share of a prompt in the variance of the score
+    for independent answers: m if all prompts have equal shares, and 1 if the others compare contestants that say nothing about
+    the distance to contestant 0.
     """
     count, m = len(fit.scores), len(wins)
     if m < 2:
-        return [1.0] * count
+        return [1.0] * count, [m] * count
     win_rates = _sigmoid(fit.scores[:, None] - fit.scores[None, :])
     grads = np.array([(w - (w + w.T) * win_rates).sum(1) for w in wins])
     total = sum(wins, np.zeros((count, count)))
     comparisons = total + total.T
     influence = _relative_to_first(count) @ np.linalg.inv(_hessian(comparisons, win_rates, 1 / PRIOR_SD**2))
     clustered = np.diag(influence @ (m / (m - 1) * grads.T @ grads) @ influence.T)
-    independent = np.diag(influence @ _hessian(comparisons, win_rates, 0.0) @ influence.T)
+    shares = np.array([np.diag(influence @ _hessian(w + w.T, win_rates, 0.0) @ influence.T) for w in wins])
+    independent = shares.sum(0)
+    effective = independent**2 / np.maximum(np.square(shares).sum(0), 1e-300)
+    prompts = sum((((w + w.T).sum(1) > 0).astype(float) for w in wins), np.zeros(count))
     per_prompt = (comparisons.sum(1) / np.maximum(1, prompts)).max()
-    return [
+    effects = [
         max(1.0, float(both / alone) if alone > 0 else 1.0, 1.0 if all(ends) else float(per_prompt))
         for both, alone, ends in zip(clustered, independent, has_ends, strict=True)
     ]
+    return effects, [round(float(number)) for number in effective]
 
 
 def _score_at(total: Matrix, contestant: int, deviate: float, correction: float) -> float | None:

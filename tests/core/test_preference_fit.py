@@ -124,6 +124,16 @@ def test_held_out_accuracy_is_that_of_exact_refits(count, block):
     assert max(map(abs, differing)) <= 2
 
 
+def test_scores_that_are_only_rounding_are_equal():
+    """Of one group nothing is left to learn from, so the head without it is 0, for features of any size."""
+    for seed, size in ((0, 1.0), (1, 1.0), (2, 30.0)):
+        differences, ties = size * np.random.default_rng(seed).normal(size=(12, 7)), np.zeros(12, np.bool_)
+        gram = differences @ differences.T
+        fit = fit_dual(gram, PreferenceTargets(ties), 0.1)
+        assert held_out_scores(gram, fit, [0] * 12).tolist() == [0.0] * 12
+        assert (held_out_scores(gram, fit, range(12)) != 0).all()
+
+
 def test_a_label_does_not_predict_itself():
     """Random labels: the fit reproduces them, but held-out accuracy is about one half."""
     generator = np.random.default_rng(5)

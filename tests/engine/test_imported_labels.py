@@ -48,7 +48,7 @@ def test_long_imported_texts_do_not_fail_training_or_sampling(fresh, tmp_path, s
 def test_truncation_keeps_the_end_of_the_prompt_and_the_start_of_the_texts(fresh, tmp_path, model):
     take_in(fresh, tmp_path)
     backbone = load_backbone(str(model), device="cpu")
-    labels, cut = prepare_labels(fresh.db, snapshot_labels(fresh.db, fresh.project.id, Source.HUMAN), backbone, {})
+    labels, cut, _ = prepare_labels(fresh.db, snapshot_labels(fresh.db, fresh.project.id, Source.HUMAN), backbone, {})
     assert cut == 2
     long_prompt, long_text, *others = labels
     assert long_prompt.prompt.endswith("moon the bird")
@@ -72,8 +72,30 @@ def test_near_duplicates_are_one_group_before_their_prompts_are_shortened(fresh,
     path.write_text("\n".join(map(json.dumps, rows)))
     save_import(fresh.db, parse_file(ImportRequest(str(path))), ImportTarget(fresh.project.id, source=Source.HUMAN))
     backbone = load_backbone(str(model), device="cpu")
-    labels, _ = prepare_labels(fresh.db, snapshot_labels(fresh.db, fresh.project.id, Source.HUMAN), backbone, {})
+    labels, *_ = prepare_labels(fresh.db, snapshot_labels(fresh.db, fresh.project.id, Source.HUMAN), backbone, {})
     assert [label.group for label in labels] == [0, 0, 0, 3, 4, 5]
+
+
+def test_long_prompts_that_end_alike_are_not_noted_as_one(fresh, tmp_path, model):
+    """They are different prompts, in groups of their own, although the model reads the same end of each."""
+    rows = [
+        {
+            "prompt": f"{word} {LONG}",
+            "first": f"good {word}",
+            "second": f"bad {word}",
+            "winner": "first",
+            "annotator": "ann",
+        }
+        for word in ("one", "two", "three", "four", "five", "six")
+    ]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    save_import(fresh.db, parse_file(ImportRequest(str(path))), ImportTarget(fresh.project.id, source=Source.HUMAN))
+    snapshot = snapshot_labels(fresh.db, fresh.project.id, Source.HUMAN)
+    prepared = prepare_labels(fresh.db, snapshot, load_backbone(str(model), device="cpu"), {})
+    assert len({label.prompt for label in prepared.labels}) == 1
+    assert [label.group for label in prepared.labels] == [0, 1, 2, 3, 4, 5]
+    assert (prepared.truncated_count, prepared.grouping_note) == (6, "")
 
 
 def test_truncation_of_a_conversation_takes_its_first_turns_away():
@@ -141,7 +163,7 @@ def test_annotator_weights_and_exclusions(fresh, tmp_path, model):
     take_in(fresh, tmp_path)
     pinned = snapshot_labels(fresh.db, fresh.project.id, Source.HUMAN)
     assert annotator_per_vote(fresh.db, pinned) == ["ann", "bob", "cy"] * 4
-    labels, _ = prepare_labels(fresh.db, pinned, load_backbone(str(model), device="cpu"), {"bob": 3})
+    labels, *_ = prepare_labels(fresh.db, pinned, load_backbone(str(model), device="cpu"), {"bob": 3})
     assert [label.count for label in labels] == [1, 3, 1] * 4
     requested = {"annotators": ["ann", "bob"], "weights": {"bob": 3}}
     job = fresh.do(fresh.submit(JobKind.TRAIN_REWARD, source="human", config=REWARD, **requested))

@@ -254,6 +254,24 @@ def test_labels_on_one_prompt_are_held_out_together(db, project, texts, fixed_ri
     assert (figures.low, figures.high) == cross_validated_interval(trials)
 
 
+@pytest.mark.parametrize("ties", [0, 2])
+def test_one_group_of_labels_says_nothing_about_accuracy(db, project, texts, ties):
+    """Six people label one pair; of other pairs there are only ties. Without the six no text is better than another."""
+    model, p = InstantModel(db, project.id), texts.pairs(12)
+    for name in "abcdef":
+        texts.vote(p[0], annotator=name)
+    for pair in p[1 : 1 + ties]:
+        texts.vote(pair, Choice.TIE)
+    model.update()
+    figures = model.figures
+    assert (figures.labels, figures.decided) == (6 + ties, 6)
+    assert (figures.right, figures.low, figures.high) == (None, None, None)
+    assert model.predict(p[5]) is not None
+    texts.vote(p[6])
+    model.update()
+    assert model.figures.right is not None
+
+
 def test_labels_on_the_same_texts_are_held_out_together(db, project, texts, fixed_ridge):
     """Twelve pairs of texts under three prompts each, judged by coin flips: the label under one prompt does not predict the
     others, although it is the same."""

@@ -87,6 +87,30 @@ def test_one_prompt_limits_nothing():
     assert score_intervals(unseen, []) == [(0, 0), (None, None), (None, None)]
 
 
+def test_prompts_that_say_nothing_about_the_distance_to_the_base_do_not_count():
+    """All answers about 1 and 0 are on one prompt; on ten others 1 is compared with 2, which is compared with nobody else. Even
+    answers, so every information is 1/4: of 1 only the first prompt counts."""
+    first = 5 * np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    others = [np.zeros((3, 3)) for _ in range(10)]
+    for i, wins in enumerate(others):
+        wins[1 + i % 2, 2 - i % 2] = 1
+    wins = [first, *others]
+    assert score_intervals(fit_bradley_terry(sum(wins)), wins)[1] == (None, None)
+
+
+def test_unequal_prompts_count_by_their_answers():
+    """Two prompts with four answers and two with two are as sure as (4 + 4 + 2 + 2)² / (16 + 16 + 4 + 4) = 3.6 prompts, rounded
+    to 4; with eight answers for four, 20² / (64 + 64 + 4 + 4) = 2.94, to 3. All even: no variance between prompts, so Wilson's
+    interval of 1/2 for all answers with t(3) = 3.1824 and t(2) = 4.3027."""
+    even = FIRST_WINS + SECOND_WINS
+    for answers, t in ((4, 3.1824), (8, 4.3027)):
+        n = 2 * answers + 4
+        half = t * math.sqrt(0.25 / n + t * t / (4 * n * n)) / (1 + t * t / n)
+        expected = math.log((0.5 + half) / (0.5 - half))
+        wins = [answers / 2 * even, answers / 2 * even, even, even]
+        assert interval_of(wins) == pytest.approx((-expected, expected), abs=1e-2)
+
+
 def test_ends_follow_chains_of_preferences():
     """2 beat 1 and 1 beat 0, 1 also beat 2: nothing leads from 0 up to them. 3 lost to 2 only, which says nothing about 0."""
     total = np.zeros((4, 4))

@@ -147,6 +147,13 @@ def test_labels_with_equal_tokens_are_left_out_and_counted(gpt2_folder, monkeypa
         tiny_models.learner(gpt2_folder, algorithm)
 
 
+def test_methods_without_labels_do_not_read_their_weights(gpt2_folder, monkeypatch):
+    weightless = [dataclasses.replace(label, weight=0.0) for label in tiny_models.LABELS]
+    monkeypatch.setattr(tiny_models, "LABELS", weightless)
+    trainer = tiny_models.learner(gpt2_folder, "rejection")
+    assert (trainer.pairs, trainer.texts, trainer.text_weights) == ([], [], [])
+
+
 def test_equal_implicit_rewards_are_half_right(gpt2_folder, unapplied, monkeypatch):
     """Log-ratios of two pairs: equal ones, and a higher one of the chosen text."""
     log_ratios = torch.tensor([[1.0, 1.0], [2.0, 1.0]])

@@ -139,6 +139,20 @@ def test_a_held_out_probability_is_the_mean_of_the_members(llama_folder):
     assert abs(expected[0] - 1 / (1 + math.exp(-sum(gaps[k][2] for k in range(3)) / 3))) > 1e-3
 
 
+@pytest.mark.parametrize("ensemble", [1, 2])
+def test_a_label_that_counts_more_has_the_same_effect_in_any_batch(llama_folder, ensemble):
+    """Counts 3, 1, 1, 1, drawn as often: (3 + 1 + 1 + 1) / 4 is the mean, also of a batch of the first alone. Drawn 4, 2, 0 and 0
+    times, a batch of the first is as large as 4/3 labels, and the mean is 6 / (4/3 + 2)."""
+    labels = comparisons(4)
+    labels[0] = dataclasses.replace(labels[0], count=3)
+    task = task_of(llama_folder, labels, ensemble=ensemble)
+    as_expected, other = torch.tensor([3, 1, 1, 1]), torch.tensor([4, 2, 0, 0])
+    draws = [as_expected, other][:ensemble]
+    expected = [1.5, 4 / 3 * 6 / (10 / 3)][:ensemble]
+    assert task.member_divisors([0], draws) == pytest.approx(expected)
+    assert task.member_divisors([1, 2], draws) == pytest.approx([3.0, 2 * 6 / (10 / 3)][:ensemble])
+
+
 # --- early stopping ---
 
 

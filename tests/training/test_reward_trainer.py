@@ -99,6 +99,30 @@ def test_labels_with_equal_tokens_are_left_out_and_counted(llama_folder, changes
     assert flat(dataclasses.asdict(same)) == pytest.approx(flat(expected), abs=2e-4)
 
 
+@pytest.mark.parametrize("changes", [{"folds": 3}, {"folds": 3, "warm_start": False}, {"ensemble": 5}])
+@pytest.mark.parametrize("nothing", [{"weight": 0.0}, {"count": 0}])
+def test_labels_that_do_not_count_are_as_if_they_were_not_there(llama_folder, changes, nothing):
+    """Of ten prompts in three folds, the last fold has the only three labels that count."""
+    labels, counted = [dataclasses.replace(one, group=i) for i, one in enumerate(comparisons(10))], (2, 5, 8)
+    mixed = [label if i in counted else dataclasses.replace(label, **nothing) for i, label in enumerate(labels)]
+    expected = train(llama_folder, [labels[i] for i in counted], **changes)[1]
+    disagreements = [one | {"index": counted[one["index"]]} for one in expected.disagreements]
+    assert train(llama_folder, mixed, **changes)[1] == dataclasses.replace(expected, disagreements=disagreements)
+
+
+def test_a_single_label_that_counts_is_refused(llama_folder):
+    labels = [dataclasses.replace(label, weight=float(i == 2)) for i, label in enumerate(comparisons(4))]
+    with pytest.raises(LabelError, match="only one decided label has a weight and a count above 0"):
+        train(llama_folder, labels, ensemble=5)
+
+
+def test_ties_of_other_prompts_measure_nothing(llama_folder):
+    """Only one prompt has labels that prefer a text: a head without them is 0, and the sign of its rounding no prediction."""
+    labels = [dataclasses.replace(label, tie=i > 3, group=max(0, i - 3)) for i, label in enumerate(comparisons(8))]
+    report = train(llama_folder, labels, epochs=0, folds=2)[1]
+    assert (report.accuracy, report.accuracy_low, report.accuracy_high) == (None, 0.0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("changes", "cross_validated"), [({"epochs": 0, "folds": 2}, True), ({"folds": 3, "warm_start": False}, False)]
 )

@@ -632,7 +632,9 @@ export default function mount({ element, props, server, trigger, watch }) {
         `is trained on every answer, and starts after ${needed} answers that prefer one text: ${answers} so far.`,
       );
     }
-    if (instant.right === null) return sentence('waits until the engine has processed the texts of your answers.');
+    if (instant.right === null && waiting) {
+      return sentence('waits until the engine has processed the texts of your answers.');
+    }
     if (instantUuid && instant.pending) return sentence('is being trained on your answer …');
     if (!instantUuid || !prediction) return sentence('predicts your next answer.');
     const sideNames = stackedScreen.matches ? ['first', 'second'] : ['left', 'right'];

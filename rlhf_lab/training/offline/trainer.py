@@ -52,13 +52,15 @@ class OfflineTrainer(PolicyTrainer):
         config = self.state.config
         pairs, self.indistinguishable = encode_labels(self.backbone, self.task.labels)
         decided = [pair for pair in pairs if not pair.tie]
+        self.pairs, self.texts, self.text_weights = list[LabelPair](), list[ChosenText](), list[float]()
         if config.algorithm in LABEL_ALGORITHMS:
             self._check_labels(decided)
-        # Weights relative to their mean: over the labels for dpo, and over the tokens for sft, as its loss.
-        weights = relative_weights([pair.weight for pair in pairs])
-        self.pairs = [pair._replace(weight=weight) for pair, weight in zip(pairs, weights, strict=True)]
-        self.texts = [ChosenText(pair.prompt, pair.chosen) for pair in decided]
-        self.text_weights = relative_weights([pair.weight for pair in decided], [len(pair.chosen) for pair in decided])
+            # Weights relative to their mean: over the labels for dpo, and over the tokens for sft, as its loss.
+            weights = relative_weights([pair.weight for pair in pairs])
+            self.pairs = [pair._replace(weight=weight) for pair, weight in zip(pairs, weights, strict=True)]
+            self.texts = [ChosenText(pair.prompt, pair.chosen) for pair in decided]
+            sizes = [len(pair.chosen) for pair in decided]
+            self.text_weights = relative_weights([pair.weight for pair in decided], sizes)
         self._reference: Tensor | None = None  # (N, 2), computed once
 
     def _check_labels(self, decided: list[LabelPair]) -> None:
@@ -213,9 +215,7 @@ class OfflineTrainer(PolicyTrainer):
 
 
 def relative_weights(weights: Sequence[float], sizes: Sequence[float] | None = None) -> list[float]:
-    """Weights over their mean. sizes: how often each counts in the mean; None: once. Raises ZeroDivisionError if all are 0."""
-    if not weights:
-        return []
+    """Weights over their mean, which must be above 0. sizes: how often each counts in the mean; None: once."""
     mean = fmean(weights, sizes)
     return [weight / mean for weight in weights]
 

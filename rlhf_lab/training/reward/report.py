@@ -42,7 +42,8 @@ class RewardReport:
     disagreements: {"index": of the comparison, "probability": of its label}, held out and below 0.5, the worst first.
     agreement: among pairs that were labelled more than once, the fraction of equal labels and the number of label pairs.
     epochs: of the final fit; fewer than configured with early stopping, or if the adapter does not help. indistinguishable:
-    labels that were left out because the model reads the same tokens for both texts; `labels` and `ties` do not count them.
+    labels that were left out because the model reads the same tokens for both texts. `labels` and `ties` count neither these
+    nor labels of weight or count 0.
     """
 
     labels: int

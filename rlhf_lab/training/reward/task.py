@@ -281,11 +281,12 @@ class RewardTask:
         """For each member, the divisor of the sum of a batch's losses, each times its count and weight: the size of the batch
         times the mean of these factors over all labels. So a factor has the same effect in any batch, also alone.
 
-        A bootstrap sample is a list of drawn labels, in which the batch is as large as it was drawn often.
+        A bootstrap sample is a list of drawn labels, in which the batch is as large as it was drawn often. A label that counts
+        three times and was drawn three times was drawn as often as expected, and adds 1 to the size.
         """
         divisors = []
         for label_counts in member_counts:
-            draws = (label_counts > 0).double() if len(member_counts) == 1 else label_counts.double()
+            draws = label_counts / self.counts.double()
             mean = float((label_counts * self.weights).sum() / draws.sum())
             divisors.append(float(draws[batch].sum()) * mean)
         return divisors

@@ -50,11 +50,13 @@ def train_reward(
     better than the head alone. With early_stopping the left-out labels also determine the number of epochs, so the report's
     metrics, which are measured on them after that many epochs, are slightly optimistic. A trained adapter is loaded and frozen
     as REWARD_TRAINING_ADAPTER. Several processes share the work, and all return the same result. Comparisons whose texts have
-    the same tokens are left out.
+    the same tokens, and those of weight or count 0, are left out of everything.
     Raises LabelError for too few or only tied labels, ConfigError for less than 2 reference samples, NotFiniteError.
     """
     check_labels(comparisons)
     check_reference_count(len(reference.responses))
+    counted = [i for i, c in enumerate(comparisons) if c.count * c.weight > 0]
+    comparisons = [comparisons[i] for i in counted]
     task = RewardTask(adapters, comparisons, reference, config, on_progress=on_progress, distributed=distributed)
     indices = task.distinguishable
     if not indices:
@@ -72,19 +74,20 @@ def train_reward(
         held_out, folds = _predict_by_left_out_prompts(task)
     else:
         held_out, folds = predictions_by_epoch.get(epochs, []), 1 if predictions_by_epoch else 0
-    metrics = _final_fit_metrics(task, model, losses) | held_out_metrics(
-        held_out, comparisons, cross_validated=folds > 1
-    )
+    held_out_report = held_out_metrics(held_out, comparisons, cross_validated=folds > 1)
+    for disagreement in held_out_report["disagreements"]:
+        disagreement["index"] = counted[disagreement["index"]]
     return model, RewardReport(
-        **metrics, folds=folds, agreement=agreement(comparisons), epochs=epochs,
+        **_final_fit_metrics(task, model, losses), **held_out_report, folds=folds,
+        agreement=agreement(comparisons), epochs=epochs,
         indistinguishable=len(comparisons) - len(indices),
         adapter=compare_with_head(predictions_by_epoch, comparisons, epochs),
     )  # fmt: skip
 
 
 def check_labels(comparisons: Sequence[Comparison]) -> None:
-    """Raises LabelError unless at least 2 labels are decided, one of them counts, and their margins, strengths, counts and
-    weights are usable numbers."""
+    """Raises LabelError unless at least 2 decided labels have a weight and a count above 0, and all margins, strengths, counts
+    and weights are usable numbers."""
     decided = sum(not c.tie for c in comparisons)
     if not comparisons:
         raise LabelError(
@@ -106,9 +109,15 @@ def check_labels(comparisons: Sequence[Comparison]) -> None:
                 kind = "whole number" if name == "count" else "number"
                 allowed = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of {low:g} or more"
                 raise LabelError(f"label {index} has the {name} {value}. Give it a {kind} {allowed}.")
-    if not any(c.count * c.weight for c in comparisons if not c.tie):
+    counted = sum(c.count * c.weight > 0 for c in comparisons if not c.tie)
+    if not counted:
         raise LabelError(
             "all decided labels have the weight or the count 0, so nothing says what is better. Give one a higher weight."
+        )
+    if counted < 2:
+        raise LabelError(
+            "only one decided label has a weight and a count above 0; a reward model needs at least 2. Give another one a higher "
+            "weight, or label some more pairs."
         )
 
 
@@ -133,9 +142,12 @@ def _update_count(task: RewardTask, split: Split | None) -> int:
 
 
 def _predict_by_left_out_prompts(task: RewardTask) -> tuple[list[HeldOutPrediction], int]:
-    """Predictions of the fitted head, and the number of prompts left out in turn; none with a single prompt or folds 0."""
-    prompt_count = len({task.comparisons[i].group for i in task.distinguishable})
-    return (task.predict_held_out(), prompt_count) if prompt_count > 1 and task.config.folds else ([], 0)
+    """Predictions of the fitted head, and the number of prompts left out in turn; none with folds 0, or if a single prompt has
+    decided labels: ties of others do not say which of its texts is better."""
+    labels = [task.comparisons[i] for i in task.distinguishable]
+    if len({label.group for label in labels if not label.tie}) < 2 or not task.config.folds:
+        return [], 0
+    return task.predict_held_out(), len({label.group for label in labels})
 
 
 def _final_fit_metrics(task: RewardTask, model: RewardModel, losses: list[float]) -> dict[str, Any]:
