@@ -21,7 +21,7 @@ from rlhf_lab.cli.console import (
     resolve_home,
     show_project,
 )
-from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState, EventKind, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.common.records import NO_CHAT_SETTINGS, Job
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.base import add_arguments, fields_of, from_args
@@ -38,7 +38,7 @@ from rlhf_lab.rewards.terms import check_terms, parse_term
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import get_reward_model, reward_model_of
 from rlhf_lab.store.run_metrics import metrics_since
-from rlhf_lab.store.runs import runs
+from rlhf_lab.store.runs import events, runs
 
 POLL_S = 0.3
 WAITS = "The engine trains; the command waits for it. After Ctrl-C the training continues in the background."
@@ -314,7 +314,11 @@ def run_policy(args: argparse.Namespace) -> int:
         run_id = _submit_or_resume(args, db, home)
         job = run_control.last_job(db, run_id)
         assert job is not None
+        known = {event.id for event in events(db, run_id)}
         result = wait_for_job(db, home, job, f"run {run_id}")
+        for event in events(db, run_id):
+            if event.kind is EventKind.NOTE and event.id not in known:
+                print(f"run {run_id}: {event.payload['words']}", file=sys.stderr)
         steps = metrics_since(db, run_id, 0)
     last_metrics = steps[-1][1] if steps else {}
     lines = ", ".join(f"{name} {last_metrics[name]:.3g}" for name in SUMMARY_METRICS if name in last_metrics)

@@ -4,6 +4,8 @@ Labels are in one group if they are about the same prompt or about the same two 
 and texts are the same if they have one `normal_form`: people import lists in which a prompt occurs twice with and without a
 full stop, and a model that has learnt one of these labels knows the other."""
 
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,6 +13,8 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 MIN_GROUPS = 5
+_WORD = re.compile(r"[^\W_]+")
+_INVISIBLE = re.compile("[\u00ad\u034f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufe00-\ufe0f\ufeff]")
 
 
 class LabelKeys(NamedTuple):
@@ -21,9 +25,10 @@ class LabelKeys(NamedTuple):
 
 
 def normal_form(text: str) -> str:
-    """The text without differences in case, white space, and punctuation at its end."""
-    words = " ".join(text.casefold().split())
-    return words.rstrip(" .,;:!?…") or words
+    """The words of a text, without differences in case, width, Unicode form, white space, punctuation and invisible characters; a
+    text without words as it is, with single spaces."""
+    visible = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text).casefold())
+    return " ".join(_WORD.findall(visible)) or " ".join(visible.split())
 
 
 @lru_cache(maxsize=4096)  # several labels follow each other on one prompt and on one pair

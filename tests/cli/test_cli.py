@@ -14,7 +14,7 @@ from rlhf_lab.cli import demo, serve
 from rlhf_lab.cli.console import progress_reporter
 from rlhf_lab.cli.main import COMMAND_MODULES, main
 from rlhf_lab.common import passwords
-from rlhf_lab.common.enums import Source
+from rlhf_lab.common.enums import EventKind, Source
 from rlhf_lab.common.records import LabelSnapshot
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.engine.policy_run import PolicyRun
@@ -25,6 +25,7 @@ from rlhf_lab.models.sampling import sampler
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project
 from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.runs import add_event, create_run
 
 
 def call(capsys, *words):
@@ -296,6 +297,24 @@ def test_train_reward_prints_the_note_of_its_report(tmp_path, monkeypatch, capsy
     assert main(["train-reward", *home(tmp_path)]) == 0
     text = "reward model 1 from 12 human labels; cross-validated accuracy not measured"
     assert capsys.readouterr().out == (f"{text}; {note}\n" if note else f"{text}\n")
+
+
+def test_train_policy_prints_the_notes_of_its_training(tmp_path, monkeypatch, capsys):
+    """On standard error; a note from before, such as that of an earlier part of the run, is not repeated."""
+    with Database.open(tmp_path / "home") as db:
+        project = create_project(db, "p", "embedded", "", "tales", 0, [("Once", "train"), ("Far", "eval")])
+        run = create_run(db, project.id, None, "x", config=PolicyConfig().to_dict(), manifest={}, total_steps=1)
+        add_event(db, run.id, EventKind.NOTE, {"words": "an old note"})
+
+    def train(db, *_):
+        add_event(db, run.id, EventKind.NOTE, {"words": "12 labels are left out"})
+        return {"status": "done", "step": 1}
+
+    monkeypatch.setattr("rlhf_lab.cli.commands._submit_or_resume", lambda *_: run.id)
+    monkeypatch.setattr("rlhf_lab.jobs.run_control.last_job", lambda *_: run)
+    monkeypatch.setattr("rlhf_lab.cli.commands.wait_for_job", train)
+    assert main(["train-policy", *home(tmp_path)]) == 0
+    assert capsys.readouterr().err == f"run {run.id}: 12 labels are left out\n"
 
 
 def test_password_hashes_a_line_of_stdin(capsys, monkeypatch):

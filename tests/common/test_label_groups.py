@@ -12,7 +12,11 @@ from rlhf_lab.common.label_groups import are_split, group_labels, label_keys, no
         ("  tell  A\n\tstory. ", "tell a story"),
         ("TELL A STORY ?!…", "tell a story"),
         ("Straße", "strasse"),
-        ("a.b", "a.b"),
+        ("a.b", "a b"),
+        ("\u201cTell\u00a0a sto\u200bry.\u201d\ufeff", "tell a story"),
+        ("**Tell** _a_ story \u3002", "tell a story"),
+        ("\uff34ell a story\uff01", "tell a story"),
+        ("Cafe\u0301 don\u2019t", "café don t"),
         ("", ""),
         (" ... ", "..."),  # nothing else is left
         ("?", "?"),

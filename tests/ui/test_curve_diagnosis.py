@@ -189,11 +189,14 @@ CASES = {
     ),
     "value: worse than a constant": (
         {VALUE: curve((1.0, 15)), EXPLAINED: curve((-0.6, 15))}, VALUE, Level.INFO,
-        "Explained variance −0.60, worse than a constant: the errors of the values vary 1.6 times as much as the returns.",
+        "Explained variance −0.60, worse than a constant: the errors of the values vary 60 % more than the returns.",
     ),
     "value: clipped scores leave nothing to explain": (
         {VALUE: curve((1.0, 15)), EXPLAINED: curve((-0.6, 15)), CLIPPED: curve((0.88, 15))}, VALUE, Level.INFO,
-        "as the returns; score_clip cuts 88 % of the scores, so the returns hardly differ.",
+        "than the returns; score_clip cuts 88 % of the scores, which leaves less to explain.",
+    ),
+    "value: as good as a constant": (
+        {VALUE: curve((1.0, 15)), EXPLAINED: curve((-0.004, 15))}, VALUE, Level.INFO, "The values explain 0 % of the variance",
     ),
     "value: fell long ago": ({VALUE: curve((0.16, 5), (0.04, 15))}, VALUE, Level.GOOD, "−75 % since the start, now steady."),
     "value: steady": ({VALUE: curve((1.0, 5), (1.05, 5))}, VALUE, Level.GOOD, "steady"),

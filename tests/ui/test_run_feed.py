@@ -361,7 +361,7 @@ def test_without_a_run_of_its_own_a_project_names_the_active_ones_of_others(ctx)
     new_project(ctx.db)
     elsewhere = [{"id": active.id, "name": "mine", "status": "paused", "project": old.name}]
     assert run_feed.RunFeed(ctx).poll({}) == {"run": None, "elsewhere": elsewhere}
-    assert f'run {active.id} of "{old.name}"' in run_feed.runs_note(ctx)
+    assert f'Run {active.id} of "{old.name}"' in run_feed.runs_note(ctx)
     assert run_control.active_runs(ctx.db)[0].id == active.id
 
 
@@ -370,10 +370,10 @@ def test_a_new_project_keeps_or_stops_the_run(ctx, calls, stops):
     run = a_run(ctx, "mine")
     set_run_status(ctx.db, run.id, RunStatus.QUEUED)
     old = ctx.project
-    assert label.label_progress(ctx)["active_run"] == {"id": run.id, "name": "mine"}
+    assert label.label_progress(ctx)["active_run"] == {"id": run.id, "name": "mine", "status": "queued"}
     payload = {"request_id": 1, "annotator": "ann"} | ({"stop_run": run.id} if stops else {})
     reply = calls(label, ctx).reset("", SimpleNamespace(_data=payload))
     assert ctx.project.id != old.id
     assert (get_run(ctx.db, run.id).status is RunStatus.STOPPED) is stops
-    assert ("Still going on: run" in reply["notice"]) is not stops
+    assert (f'Run {run.id} of "{old.name}" is queued.' in reply["notice"]) is not stops
     assert (reply["active_run"] is None) is stops

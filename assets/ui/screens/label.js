@@ -598,11 +598,11 @@ export default function mount({ element, props, server, trigger, watch }) {
       el(
         'span',
         {},
-        `Run ${run.id} (${run.name}) is going on. A new project is shown to everybody; labels and runs stay in the ` +
-          'old one, which you can open again under Project.',
+        `Run ${run.id} (${run.name}) is ${run.status}. A new project is shown to everybody; labels and runs stay in ` +
+          'the old one, which you can open again under Project.',
       ),
-      answer('reset-keep', 'Start it; the run goes on', () => sendOnce('reset')),
-      answer('reset-stop', 'Stop the run and start it', () => sendOnce('reset', { stop_run: run.id })),
+      answer('reset-keep', 'Start the project, keep the run', () => sendOnce('reset')),
+      answer('reset-stop', 'Stop the run, start the project', () => sendOnce('reset', { stop_run: run.id })),
       answer('reset-leave', 'Cancel', () => {}),
     );
     controls.replaceWith(question);

@@ -516,7 +516,7 @@ export default function mount({ element, props, server, trigger, watch }) {
           trace(report.rejected_scores, c.right, 'not preferred'),
         ],
         layout: {
-          xTitle: 'score, in sd of base samples',
+          xTitle: 'score (sd)',
           yTitle: 'texts',
           y: { dtick: report.chosen_scores.reduce((sum, [, texts]) => sum + texts, 0) <= 12 ? 1 : null },
         },

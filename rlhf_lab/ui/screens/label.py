@@ -306,7 +306,9 @@ def label_progress(ctx: Context) -> dict[str, Any]:
         "counted_at": counted_at,
         "labels": progress.human,
         "simulated": progress.simulated,
-        "active_run": next(({"id": run.id, "name": run.name} for run in run_control.active_runs(ctx.db)), None),
+        "active_run": next(
+            ({"id": run.id, "name": run.name, "status": run.status} for run in run_control.active_runs(ctx.db)), None
+        ),
         "next_training_at": progress.goal,
         "labels_to_next": progress.remaining,
         "has_model": bool(progress.newest_model_id),

@@ -536,15 +536,15 @@ def _value(value: Trend, trends: CurveTrends) -> Finding:
 
 def _explained_text(share: float, trends: CurveTrends) -> str:
     """What the explained variance says, as a sentence; below 0 with what is known about the reason."""
-    if share >= 0:
-        return f"The values explain {100 * share:.0f} % of the variance of the returns."
+    if share > -0.005:
+        return f"The values explain {100 * max(share, 0.0):.0f} % of the variance of the returns."
     text = (
-        f"Explained variance {share:z.2f}, worse than a constant: the errors of the values vary {1 - share:.1f} times as much "
-        "as the returns"
+        f"Explained variance {share:z.2f}, worse than a constant: the errors of the values vary {-100 * share:.0f} % more "
+        "than the returns"
     )
     clipped = trends.get("objective/score_clipfrac")
-    if clipped is not None and clipped.current > 0.5:
-        text += f"; score_clip cuts {100 * clipped.current:.0f} % of the scores, so the returns hardly differ"
+    if clipped is not None and clipped.current > MANY_CLIPPED:
+        text += f"; score_clip cuts {100 * clipped.current:.0f} % of the scores, which leaves less to explain"
     return f"{text}."
 
 

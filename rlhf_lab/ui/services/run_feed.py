@@ -293,8 +293,8 @@ def runs_elsewhere(ctx: Context) -> list[dict[str, Any]]:
 
 def runs_note(ctx: Context) -> str:
     """Sentences about the active runs of other projects, with a space before them; "" if there are none."""
-    names = [f'run {run["id"]} of "{run["project"]}"' for run in runs_elsewhere(ctx)]
-    return f" Still going on: {', '.join(names)}. Open that project to watch or stop it." if names else ""
+    sentences = [f' Run {run["id"]} of "{run["project"]}" is {run["status"]}.' for run in runs_elsewhere(ctx)]
+    return f"{''.join(sentences)} Open that project to watch or stop it." if sentences else ""
 
 
 def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
