@@ -12,10 +12,12 @@ from typing import Any
 from rlhf_lab.importers.cell_contents import decode_cell, is_turns
 from rlhf_lab.importers.cell_parsers import is_blank, name_key
 from rlhf_lab.importers.column_mapping import (
+    MEANINGS,
     ColumnMappingError,
     cell_at,
     has_meaning,
     has_text_pair,
+    is_annotator_name,
     is_own_export,
 )
 from rlhf_lab.importers.comparisons import (
@@ -40,7 +42,7 @@ from rlhf_lab.importers.comparisons import (
     split_responses,
     split_tree,
 )
-from rlhf_lab.importers.parsed_rows import RowError, SourceRow
+from rlhf_lab.importers.parsed_rows import RowError, SourceRow, list_filled_columns
 from rlhf_lab.importers.remedies import map_option
 from rlhf_lab.importers.vote_readings import SIGNED_SCALE
 
@@ -128,7 +130,7 @@ def unfold_rows(
     if layout.expand is not None:
         rows = limit_rows(layout.expand(rows), max_rows, "comparisons")
     kinds = _column_kinds(rows)
-    expansions, mapping = _expansions_of_columns(kinds, rows, overrides)
+    expansions, mapping = _expansions_of_columns(kinds, rows, {**layout.mapping, **overrides})
     expansions += _expansions_of_text_lists(kinds, rows, overrides, answers)
     for expand in expansions:
         rows = limit_rows(expand_each(expand)(rows), max_rows, "comparisons")
@@ -163,27 +165,35 @@ def _has_layout(layout: Layout, columns: Sequence[str], rows: Sequence[SourceRow
 
 
 def _expansions_of_columns(
-    kinds: Mapping[str, str], rows: Iterable[SourceRow | RowError], overrides: Mapping[str, str]
+    kinds: Mapping[str, str], rows: Iterable[SourceRow | RowError], known: Mapping[str, str]
 ) -> tuple[list[CellExpansion], dict[str, str]]:
-    """(what is to be done with each row, mapping), by what the columns hold."""
+    """(what is to be done with each row, mapping), by what the columns hold. known: the mapping of the user and the layout.
+
+    A column with answers of people, or with a selected side, holds the votes if it is called so; else only if nothing else
+    says the vote.
+    """
     columns = {kind: [name for name in kinds if kinds[name] == kind] for kind in CELL_KINDS}
     expansions: list[CellExpansion] = []
-    if columns["side"] or columns["texts"]:
-        expansions.append(partial(_decode_columns, columns["side"] + columns["texts"]))
-    mapping = {"choice": columns["side"][0]} if columns["side"] else {}
-    histories = [name for name in columns["turns"] if name_key(name) == "history" and name not in overrides.values()]
-    if histories and (any(has_meaning(name, "prompt") for name in kinds) or "prompt" in overrides):
-        mapping["history"] = histories[0]
     texts = [name for name in columns["texts"] if name in TEXT_LIST_NAMES]
     scores = [name for name in columns["numbers"] if name in SCORE_LIST_NAMES]
-    if responses := columns["responses"]:
-        if column := _choose_responses(responses, overrides):
-            values = [
-                item["value"] for row in rows if isinstance(row, SourceRow) for item in list_in(row.cells, column)
-            ]
-            mapping |= {} if any(isinstance(value, list | dict) for value in values) else {"choice": column}
-            expansions.append(partial(split_responses, column))
-    elif has_text_pair(kinds, overrides):
+    has_scored_list = len(columns["answers"]) == 1 or len(texts) == len(scores) == 1
+    votes = columns["side"] + columns["responses"]
+    others = [name for name in list_filled_columns(rows) if name not in votes]
+    if has_scored_list or _says_vote(others, known):
+        votes = [name for name in votes if has_meaning(name, "choice")]
+    vote = _choose_votes([*votes, *(name for name in others if votes and has_meaning(name, "choice"))], known)
+    decoded = columns["texts"] + ([vote] if vote in columns["side"] else [])
+    if decoded:
+        expansions.append(partial(_decode_columns, decoded))
+    mapping = {"choice": vote} if vote in columns["side"] else {}
+    histories = [name for name in columns["turns"] if name_key(name) == "history" and name not in known.values()]
+    if histories and (any(has_meaning(name, "prompt") for name in kinds) or "prompt" in known):
+        mapping["history"] = histories[0]
+    if vote in columns["responses"]:
+        values = [item["value"] for row in rows if isinstance(row, SourceRow) for item in list_in(row.cells, vote)]
+        mapping |= {} if any(isinstance(value, list | dict) for value in values) else {"choice": vote}
+        expansions.append(partial(split_responses, vote))
+    elif has_text_pair(kinds, known):
         pass
     elif len(columns["answers"]) == 1:
         expansions.append(partial(split_answer_list, columns["answers"][0]))
@@ -218,10 +228,22 @@ def _expansions_of_text_lists(
     return [partial(pair_text_lists, sides[0], sides[1], answer == "lists=paired")]
 
 
-def _choose_responses(columns: Sequence[str], overrides: Mapping[str, str]) -> str:
-    """Which of the columns with responses of people holds their votes; "" if the user maps another column."""
-    if "choice" in overrides:
-        return overrides["choice"] if overrides["choice"] in columns else ""
+def _says_vote(columns: Collection[str], known: Mapping[str, str]) -> bool:
+    """Whether one of these columns, or the known mapping, says which text is better."""
+    mentioned = {
+        meaning
+        for meaning in MEANINGS
+        if (known[meaning] if meaning in known else any(has_meaning(name, meaning) for name in columns))
+    }
+    pairs = (("chosen", "rejected"), ("first_wins", "second_wins"), ("score_first", "score_second"))
+    is_decided = "choice" in mentioned or any(mentioned.issuperset(pair) for pair in pairs)
+    return is_decided or "annotators" in mentioned or sum(map(is_annotator_name, columns)) > 1
+
+
+def _choose_votes(columns: Sequence[str], known: Mapping[str, str]) -> str:
+    """Which of the columns with answers of people or selected sides holds the votes; "" if none does."""
+    if "choice" in known:
+        return known["choice"]
     if len(columns) > 1:
         options = " or ".join(map_option("choice", name) for name in columns[:6])
         raise ColumnMappingError(
@@ -229,7 +251,7 @@ def _choose_responses(columns: Sequence[str], overrides: Mapping[str, str]) -> s
             f"Say which of them says which text is better: {options}.",
             columns,
         )
-    return columns[0]
+    return columns[0] if columns else ""
 
 
 def _column_kinds(rows: Iterable[SourceRow | RowError]) -> dict[str, str]:

@@ -1,9 +1,11 @@
 """Records of a parsed file: rows, errors, completions, votes."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_lab.common.enums import Choice, Source, Strength
+from rlhf_lab.importers.cell_parsers import is_blank
 
 MAX_LISTED_ERRORS = 20  # errors that are listed one by one
 IMPORTED = "imported"  # annotator of rows without one, and checkpoint of imported completions
@@ -58,6 +60,16 @@ class RowError:
 @dataclass(frozen=True)
 class LeftOut(RowError):  # noqa: N818  no exception
     """A row, or a part of one, that holds no vote that counts. message: why."""
+
+
+def list_filled_columns(rows: Iterable[SourceRow | RowError]) -> list[str]:
+    """The columns with a value in at least one row."""
+    filled: dict[str, None] = {}
+    for row in rows:
+        for column, value in row.cells.items() if isinstance(row, SourceRow) else ():
+            if column not in filled and not is_blank(value) and value not in ([], {}):
+                filled[column] = None
+    return list(filled)
 
 
 @dataclass(frozen=True)

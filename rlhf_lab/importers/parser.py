@@ -35,6 +35,7 @@ from rlhf_lab.importers.parsed_rows import (
     ParsedVote,
     RowError,
     SourceRow,
+    list_filled_columns,
 )
 from rlhf_lab.importers.prompt_column import map_prompt
 from rlhf_lab.importers.readers import RowStream, read_rows
@@ -79,7 +80,7 @@ def parse_file(request: ImportRequest) -> ParsedFile:
         reason = "compares no two texts" if file_rows else "has a header and no row 1"
         raise DataError(f"{name}: {error}." if error else f"{name} {reason}. Choose a file with rows.")
     column_names = list(dict.fromkeys(column for row in readable_rows for column in row.cells))
-    filled_columns = _list_filled_columns(readable_rows)
+    filled_columns = list_filled_columns(readable_rows)
     overrides = with_second_score(unfolded.mapping | dict(request.mapping), column_names)
     available = [*column_names, *_nested_paths(readable_rows[0].cells)]
     mapping = map_columns(available, overrides)
@@ -165,16 +166,6 @@ def _reject_unread_ties(
                     f"{map_option('choice')}.",
                     row.cells,
                 )
-
-
-def _list_filled_columns(rows: Iterable[SourceRow]) -> list[str]:
-    """The columns with a value in at least one row."""
-    filled: dict[str, None] = {}
-    for row in rows:
-        for column, value in row.cells.items():
-            if column not in filled and not is_blank(value) and value not in ([], {}):
-                filled[column] = None
-    return list(filled)
 
 
 def _open_rows(request: ImportRequest) -> tuple[str, RowStream]:

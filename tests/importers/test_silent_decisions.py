@@ -350,3 +350,40 @@ def test_no_remedy_of_the_page_names_an_option_of_the_command_line(files):
 def test_every_meaning_can_be_mapped_to_a_column_with_any_name():
     for meaning in MEANINGS:
         assert parse_map([f"{meaning}=my column"]) == {meaning: "my column"}
+
+
+PERSON = {"user_id": "u", "value": "b"}
+A_WINS = BIRD | {"winner": "a"}
+CHOSEN = {"prompt": "Name a bird.", "chosen": "A wren.", "rejected": "A spoon."}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        A_WINS,
+        CHOSEN,
+        BIRD | {"score_a": 2, "score_b": 1},
+        BIRD | {"winner_model_a": 1, "winner_model_b": 0},
+        BIRD | {"rater1": "a", "rater2": "a"},
+        {"prompt": "Name a bird.", "responses": ["A wren.", "A spoon."], "scores": [2, 1]},
+        {"prompt": "Name a bird.", "out": [{"text": "A wren.", "score": 2}, {"text": "A spoon.", "score": 1}]},
+        {"text": "Name a bird.", "options": [{"id": 1, "text": "A wren."}, {"id": 2, "text": "A spoon."}], "accept": [1]},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("side", [{"selected": "right"}, [PERSON], [PERSON | {"value": "nice"}, PERSON]])
+def test_a_side_column_is_no_vote_beside_one(files, decided_texts, row, side):
+    parsed = files.parse("v.jsonl", [row | {"ui": side}] * 3)
+    assert {decided_texts(vote) for vote in parsed.votes} == {("Name a bird.", "A wren.", "A spoon.")}
+    assert (parsed.errors, "ui" in parsed.unused_columns) == ([], True)
+
+
+@pytest.mark.parametrize("side", [{"selected": "right"}, [PERSON]])
+def test_a_side_column_is_the_vote_if_nothing_else_says_one_or_the_user_does(files, side):
+    row = BIRD | {"ui": side, "winner": None}
+    assert [vote.choice for vote in files.parse("v.jsonl", [row]).votes] == ["second"]
+    parsed = files.parse("v.jsonl", [row | {"winner": "a"}], mapping={"choice": "ui"})
+    assert ([vote.choice for vote in parsed.votes], parsed.unused_columns) == (["second"], ("winner",))
+    with pytest.raises(ColumnMappingError, match="--map choice=label or --map choice=winner"):
+        files.parse("v.jsonl", [BIRD | {"winner": "a", "label": side}])
+    with pytest.raises(ColumnMappingError, match="--map choice=ui or --map choice=other"):
+        files.parse("v.jsonl", [BIRD | {"ui": side, "other": side}])
