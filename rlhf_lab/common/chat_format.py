@@ -274,5 +274,12 @@ def common_prefix_length(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 
 def _type_name(value: Any) -> str:
-    names = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    names = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        dict: "an object",
+        type(None): "null",
+    }
     return names.get(type(value), type(value).__name__)

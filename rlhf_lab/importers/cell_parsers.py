@@ -41,11 +41,11 @@ def parse_choice(value: Any, custom_words: Mapping[str, Choice], names: Mapping[
             raise UnreadableError(f"holds several votes: {', '.join(map(str, value))[:40]}")
         value = Choice.TIE.value if len(choices) > 1 else value[0] if value else None
         custom_words = custom_words if value != Choice.TIE.value else {}
-    word = normalize_cell(value)
+    name, word = normalize_cell(value), normalize_cell(value, is_vote=True)
     if is_blank(value) and word not in custom_words:
         raise UnreadableError("is missing. Write the vote, or take the row out")
     choices_by_word = custom_words or CHOICE_BY_WORD
-    named = None if custom_words else names.get(word) or names.get(name_key(word))
+    named = None if custom_words else names.get(name) or names.get(name_key(name))
     choice = named or choices_by_word.get(word) or choices_by_word.get(word.lower())
     if choice is None:
         allowed = (
@@ -73,20 +73,27 @@ def parse_choice_words(text: str) -> dict[str, Choice]:
         match = _CHOICE_WORD.match(text, position)
         if match is None:
             raise UnreadableError(f"{text[position:]!r} is not WORD=CHOICE, CHOICE being one of {', '.join(Choice)}")
-        word, position = normalize_cell(match[1]), match.end()
+        word, position = normalize_cell(match[1], is_vote=True), match.end()
         if word in choices:
             raise UnreadableError(f"{word!r} has two meanings. Give each word one")
         choices[word] = Choice(match[2])
     return choices
 
 
-def normalize_cell(value: Any) -> str:
-    """The cell as text; equal numbers give equal texts, so "1.0", 1 and 1.0 are all "1"."""
+def normalize_cell(value: Any, *, is_vote: bool = False) -> str:
+    """The cell as text; equal whole numbers give equal texts, so "1.0", 1 and 1.0 are all "1". is_vote: other numbers too.
+
+    No digit is lost: ids have more digits than a float holds, and as a name "1.10" is not "1.1", nor "01" the same as "1".
+    """
     word = str(value).strip()
-    if not re.fullmatch(r"[+-]?[0-9]+([.][0-9]*)?", word):
+    match = re.fullmatch(r"([+-]?)([0-9]+)(?:[.]([0-9]*))?", word)
+    if match is None or (isinstance(value, float) and abs(value) > 2**53):
         return word
-    number = float(word)
-    return str(int(number)) if number.is_integer() else str(number)
+    whole, decimals = match[2].lstrip("0") or "0", (match[3] or "").rstrip("0")
+    if not is_vote and (decimals or whole != match[2]):
+        return word
+    number = f"{whole}.{decimals}" if decimals else whole
+    return f"-{number}" if match[1] == "-" and number != "0" else number
 
 
 _GROUPED_DIGITS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:[.][0-9]{3})+")

@@ -51,5 +51,5 @@ def _is_other_header(row: SourceRow) -> bool:
 
 
 def _clean(name: str) -> str:
-    """A name without the byte order mark of a second file that was joined to the first."""
-    return name.lstrip("\ufeff").strip()
+    """A name without its case and the byte order mark of a second file that was joined to the first."""
+    return name.lstrip("\ufeff").strip().casefold()

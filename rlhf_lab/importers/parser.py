@@ -41,7 +41,7 @@ from rlhf_lab.importers.prompt_column import map_prompt
 from rlhf_lab.importers.readers import RowStream, read_rows
 from rlhf_lab.importers.remedies import map_option
 from rlhf_lab.importers.row_parser import ParseOptions, parse_votes
-from rlhf_lab.importers.text_names import find_name_columns, reject_reversed_sides
+from rlhf_lab.importers.text_names import find_name_columns, follow_texts, is_reversed, reject_reversed_sides
 from rlhf_lab.importers.vote_readings import fitting_readings, has_unclear_numbers
 
 UNNAMED_COLUMN = "unnamed_column"
@@ -78,16 +78,17 @@ def parse_file(request: ImportRequest) -> ParsedFile:
     if not readable_rows:
         error = next((row for row in unfolded.rows if isinstance(row, RowError)), None)
         reason = "compares no two texts" if file_rows else "has a header and no row 1"
-        raise DataError(f"{name}: {error}." if error else f"{name} {reason}. Choose a file with rows.")
+        raise DataError(f"{name}: {str(error).rstrip('.')}." if error else f"{name} {reason}. Choose a file with rows.")
     column_names = list(dict.fromkeys(column for row in readable_rows for column in row.cells))
     filled_columns = list_filled_columns(readable_rows)
     overrides = with_second_score(unfolded.mapping | dict(request.mapping), column_names)
     available = [*column_names, *_nested_paths(readable_rows[0].cells)]
-    mapping = map_columns(available, overrides)
+    mapping = follow_texts(map_columns(available, overrides), request.mapping)
     reject_rival_columns(mapping, overrides, filled_columns)
     _reject_unread_ties(mapping, overrides, readable_rows, filled_columns)
     mapping = map_prompt(mapping, overrides, readable_rows, filled_columns)
-    choices = request.choices or (parse_choice_words(unfolded.choices) if unfolded.choices else {})
+    layout_choices = "" if is_reversed(mapping) else unfolded.choices
+    choices = request.choices or parse_choice_words(layout_choices)
     options = ParseOptions(
         mapping, choices, request.limits, _holds_chats(mapping, readable_rows),
         has_groups="numbers=thousands" in request.answers, name_columns=find_name_columns(mapping, column_names),
@@ -217,8 +218,8 @@ def _reject_unclear_votes(rows: list[SourceRow], available: list[str], options: 
             value = cell_at(row.cells, column)
             known = options.names_in(row) if not is_blank(value) else {}
             for item in value if isinstance(value, list) else [value]:
-                if not is_blank(item) and (word := normalize_cell(item)) not in known:
-                    locations.setdefault(word, row.location)
+                if not is_blank(item) and normalize_cell(item) not in known:
+                    locations.setdefault(normalize_cell(item, is_vote=True), row.location)
     reject_reversed_sides(options.mapping, locations, available)
     if not has_unclear_numbers(locations):
         return

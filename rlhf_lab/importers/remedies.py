@@ -8,7 +8,7 @@ import shlex
 
 _MAP = re.compile(r"""--map ('[^']*'(?:"'"'[^']*')*|[\w@%+:./=-]*[\w=])""")
 _OTHERS = (
-    (re.compile(r'--choices ("[^"]*")'), r'enter \1 under "what the votes\' words mean"'),
+    (re.compile(r'--choices ("[^"]*")'), """enter \\1 under "what the votes' words mean\""""),
     (re.compile(r"--choices"), 'the field "what the votes\' words mean"'),
     (re.compile(r"\(on the command line: --skip-broken\)"), '(tick "leave out rows that cannot be used")'),
 )

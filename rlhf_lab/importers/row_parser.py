@@ -173,7 +173,7 @@ class _RowParser:
         text = self.short_text("annotator")
         if self.is_own_export or not text:
             return text
-        name = normalize_name(normalize_cell(text))
+        name = normalize_name(normalize_cell(self.value("annotator")))
         self.options.spellings.setdefault(name, set()).add(text)
         return name
 

@@ -21,7 +21,7 @@ SIGNED_READINGS = (SIGNED_SCALE, "-3=second,-2=second,-1=second,0=tie,1=first,2=
 
 
 def is_number_or_bool(word: str) -> bool:
-    return word.lower() in ("true", "false") or re.fullmatch(r"-?[0-9.]+", word) is not None
+    return word.lower() in ("true", "false") or re.fullmatch(r"[+-]?[0-9.]+", word) is not None
 
 
 def has_unclear_numbers(words: Iterable[str]) -> bool:

@@ -117,6 +117,7 @@ GOOD = "Name a bird.,A wren.,A spoon.\n"
     ("text", "reason"),
     [
         (f"prompt,chosen,rejected\n{GOOD}prompt,chosen,rejected\n{GOOD}", "repeats the header"),
+        (f"prompt,chosen,rejected\n{GOOD}Prompt,CHOSEN,rejected\n{GOOD}", "repeats the header"),
         (f"prompt,chosen,rejected\n{GOOD}\ufeffprompt,chosen,rejected\n{GOOD}", "repeats the header"),
         (
             f"prompt\tchosen\trejected\n:---\t---\t---:\n{GOOD.replace(',', chr(9))}{GOOD.replace(',', chr(9))}",
@@ -387,3 +388,85 @@ def test_a_side_column_is_the_vote_if_nothing_else_says_one_or_the_user_does(fil
         files.parse("v.jsonl", [BIRD | {"winner": "a", "label": side}])
     with pytest.raises(ColumnMappingError, match="--map choice=ui or --map choice=other"):
         files.parse("v.jsonl", [BIRD | {"ui": side, "other": side}])
+
+
+LONG_IDS = ["1234567890123456781", "1234567890123456782"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (LONG_IDS, set(LONG_IDS)),
+        (list(map(int, LONG_IDS)), set(LONG_IDS)),
+        ([f"{name}.0" for name in LONG_IDS], set(LONG_IDS)),
+        (["1.10", "1.1"], {"1.10", "1.1"}),
+        (["007", "7"], {"007", "7"}),
+        (["7", 7, 7.0, "7.00", "+7"], {"7"}),
+        ([2**60, float(2**60)], {str(2**60), str(float(2**60))}),
+        ([2**53 + 2, float(2**53 + 2)], {str(2**53 + 2), f"{2**53 + 2}.0"}),
+    ],
+)
+def test_names_are_the_same_number_only_if_no_digit_is_lost(files, names, expected):
+    parsed = files.parse("v.jsonl", [BIRD | {"winner": "a", "annotator": name} for name in names])
+    assert {vote.annotator for vote in parsed.votes} == expected
+
+
+@pytest.mark.parametrize("names", [LONG_IDS, list(map(int, LONG_IDS)), ["1.1", "1.10"], ["v1.10", "v1.1"]])
+def test_a_vote_means_the_option_with_exactly_its_id(files, decided_texts, names):
+    options = [{"id": name, "text": text} for name, text in zip(names, TEXTS.values(), strict=True)]
+    rows = [{"text": "Name a bird.", "options": options, "accept": [name]} for name in names]
+    models = [BIRD | {"model_a": names[0], "model_b": names[1], "winner": name} for name in names]
+    for written in (rows, models):
+        votes = files.parse("v.jsonl", written).votes
+        assert [decided_texts(vote)[1] for vote in votes] == list(TEXTS.values())
+
+
+@pytest.mark.parametrize("word", ["0.50", "0.5", "00.500", 0.5])
+def test_equal_numbers_are_the_same_vote(files, word):
+    choices = parse_choice_words("0.50=tie,1.0=first")
+    parsed = files.parse("v.jsonl", [BIRD | {"winner": word}, BIRD | {"winner": "01"}], choices=choices)
+    assert [vote.choice for vote in parsed.votes] == ["tie", "first"]
+
+
+REVERSED = {"first": "response_b", "second": "response_a"}
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"score_a": 2, "score_b": 1},
+        {"rating_a": "2", "rating_b": "1"},
+        {"winner_model_a": 1, "winner_model_b": 0},
+        {"winner_a": True, "winner_b": False, "tie": False},
+    ],
+)
+@pytest.mark.parametrize("names", [("response_a", "response_b"), ("responseA", "responseB"), ("textb1", "textb2")])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_what_belongs_to_a_side_follows_the_text_of_that_side(files, decided_texts, bound, names, is_reversed):
+    row = {"prompt": "Name a bird.", **dict(zip(names, TEXTS.values(), strict=True)), **bound}
+    mapping = dict(zip(("first", "second"), names[::-1] if is_reversed else names, strict=True))
+    (vote,) = files.parse("v.jsonl", [row], mapping=mapping).votes
+    assert decided_texts(vote) == ("Name a bird.", "A wren.", "A spoon.")
+    assert vote.first.text == ("A spoon." if is_reversed else "A wren.")
+
+
+def test_what_the_user_maps_stays_and_the_numbers_of_a_layout_are_asked_about(files, decided_texts):
+    scores = {"score_first": "score_a", "score_second": "score_b"}
+    (vote,) = files.parse("v.jsonl", [BIRD | {"score_a": 2, "score_b": 1}], mapping=REVERSED | scores).votes
+    assert decided_texts(vote)[1] == "A spoon."
+    row = {"history": "Name a bird.", "human_ref_A": "A wren.", "human_ref_B": "A spoon.", "labels": 1}
+    with pytest.raises(ColumnMappingError, match="--choices"):
+        files.parse("v.jsonl", [row], mapping={"first": "human_ref_B", "second": "human_ref_A"})
+    joined = {"prompt": "p", "responsea": "A wren.", "responseb": "A spoon.", "winner": "a"}
+    with pytest.raises(ColumnMappingError, match='The votes say "a"'):
+        files.parse("v.jsonl", [joined], mapping={"first": "responseb", "second": "responsea"})
+
+
+def test_messages_have_no_backslash_no_two_full_stops_and_no_type_of_python(files):
+    assert "\\" not in for_page('Say which: --choices "1=first", or --choices.')
+    with pytest.raises(DataError) as caught:
+        files.parse("v.jsonl", "nonsense\n")
+    assert not str(caught.value).endswith("..")
+    chat = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": None}]
+    (error,) = files.parse("v.jsonl", [{"prompt": "Hi.", "chosen": chat, "rejected": "No."}]).errors
+    assert "whose content is null, not a text" in error.message
