@@ -16,6 +16,8 @@ TEMPLATE_TOKEN = re.compile(
     r"|^### ?(?:Instruction|Response|Human|Assistant|User):",
     re.MULTILINE,
 )
+#: What stands before the first turn of a template: the token that begins a text.
+TEXT_START = re.compile(r"\A(?:\s|<s>|<bos>|\[BOS\])+", re.IGNORECASE)
 
 
 def reject_doubts(
@@ -40,7 +42,7 @@ def _reject_turns_in_texts(rows: Iterable[SourceRow], columns: Collection[str], 
             reason = ""
             # Models often write such a token within or after an answer; an answer that holds turns begins with one.
             find = TEMPLATE_TOKEN.search if meaning == "prompt" else TEMPLATE_TOKEN.match
-            if token := find(value.lstrip()):
+            if token := find(TEXT_START.sub("", value)):
                 reason = f"holds {token[0]!r}, which a chat template writes between turns"
             elif meaning == "prompt" and looks_like_transcript(normalize_transcript(value, is_prompt=True)):
                 reason = "looks like a transcript, but not like one that the lab can divide into turns"

@@ -237,9 +237,11 @@ def test_an_answer_that_begins_with_a_template_is_asked_about_and_a_leftover_is_
         "v.jsonl", [row | {"chosen": f"A wren.{token}"}, row | {"chosen": f"A wren.\n{token} More."}]
     ).votes
     assert all(token in vote.first.text + vote.second.text for vote in votes)
-    path = files.rows("v.jsonl", [row | {"chosen": f" {token}A wren."}])
-    with pytest.raises(ColumnMappingError, match=r"chosen holds .*--answer texts=plain"):
-        files.read(path)
+    for start in (" ", "<s>", "<bos>\n", "<s> <s>"):
+        path = files.rows("v.jsonl", [row | {"chosen": f"{start}{token}A wren."}])
+        with pytest.raises(ColumnMappingError, match=r"chosen holds .*--answer texts=plain"):
+            files.read(path)
+    assert len(files.parse("v.jsonl", [row | {"chosen": f"<s>A wren.{token}"}]).votes) == 1
 
 
 LISTS = {"prompt": ["p", "q"], "chosen": ["a", "b"], "rejected": ["c", "d"]}
