@@ -130,6 +130,7 @@ def unfold_rows(
     if layout.expand is not None:
         rows = limit_rows(layout.expand(rows), max_rows, "comparisons")
     kinds = _column_kinds(rows)
+    kinds |= dict.fromkeys(_plain_columns(kinds, rows, {**layout.mapping, **overrides}, answers), "")
     expansions, mapping = _expansions_of_columns(kinds, rows, {**layout.mapping, **overrides})
     expansions += _expansions_of_text_lists(kinds, rows, overrides, answers)
     for expand in expansions:
@@ -202,30 +203,65 @@ def _expansions_of_columns(
     return expansions, mapping
 
 
+def _plain_columns(
+    kinds: Mapping[str, str], rows: Iterable[SourceRow | RowError], known: Mapping[str, str], answers: Collection[str]
+) -> list[str]:
+    """Columns with texts that look like lists, such as '["a"]', and are taken as the texts that they are.
+
+    They are lists if prompt and answers all are, as turns; or if chosen and rejected are and the user says how to compare them.
+    """
+    lists = _list_columns(kinds, known)
+    sides = {"chosen", "rejected"} <= set(lists) or {"first", "second"} <= set(lists)
+    if "texts=plain" not in answers and (
+        ("prompt" in lists and sides) or any(answer.startswith("lists=") for answer in answers)
+        or _has_several_texts(lists, rows)
+    ):  # fmt: skip
+        return []
+    return _columns_of_strings(lists.values(), rows)
+
+
+def _list_columns(kinds: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """Meaning -> the column with lists of texts that has it."""
+    lists = [name for name, kind in kinds.items() if kind == "texts"]
+    by_meaning = {
+        meaning: next((name for name in lists if name == known.get(meaning) or has_meaning(name, meaning)), "")
+        for meaning in ("prompt", "chosen", "rejected", "first", "second")
+    }
+    return {meaning: name for meaning, name in by_meaning.items() if name}
+
+
+def _has_several_texts(lists: Mapping[str, str], rows: Iterable[SourceRow | RowError]) -> bool:
+    """Whether chosen and rejected are lists of several texts. If the prompt is a list too, they are turns."""
+    if "prompt" in lists or not {"chosen", "rejected"} <= set(lists):
+        return False
+    sides = (lists["chosen"], lists["rejected"])
+    cells = (decode_cell(row.cells.get(name)) for row in rows if isinstance(row, SourceRow) for name in sides)
+    return any(isinstance(texts, list) and len(texts) > 1 for texts in cells)
+
+
+def _columns_of_strings(columns: Iterable[str], rows: Iterable[SourceRow | RowError]) -> list[str]:
+    cells = [row.cells for row in rows if isinstance(row, SourceRow)]
+    return [name for name in columns if any(isinstance(row.get(name), str) for row in cells)]
+
+
 def _expansions_of_text_lists(
     kinds: Mapping[str, str],
     rows: Iterable[SourceRow | RowError],
     overrides: Mapping[str, str],
     answers: Collection[str],
 ) -> list[CellExpansion]:
-    """What is to be done with rows that have several chosen and several rejected texts. If the prompt is a list too, they are
-    turns."""
-    lists = [name for name, kind in kinds.items() if kind == "texts"]
-    sides = [
-        next((name for name in lists if name == overrides.get(meaning) or has_meaning(name, meaning)), "")
-        for meaning in ("chosen", "rejected")
-    ]
-    cells = [
-        decode_cell(row.cells.get(name)) for row in rows if isinstance(row, SourceRow) for name in sides if all(sides)
-    ]
-    prompts = [name for name in lists if name == overrides.get("prompt") or has_meaning(name, "prompt")]
-    if prompts or not any(isinstance(texts, list) and len(texts) > 1 for texts in cells):
+    """What is to be done with rows that have several chosen and several rejected texts."""
+    lists = _list_columns(kinds, overrides)
+    if not _has_several_texts(lists, rows):
         return []
+    chosen, rejected = lists["chosen"], lists["rejected"]
     choices = ("lists=all", "lists=paired")
     answer = next((answer for answer in choices if answer in answers), "")
     if not answer:
-        raise ColumnMappingError(f"{sides[0]} and {sides[1]} hold several texts in a row.", "", kinds, choices)
-    return [partial(pair_text_lists, sides[0], sides[1], answer == "lists=paired")]
+        plain = ("texts=plain",) if _columns_of_strings((chosen, rejected), rows) else ()
+        message = f"{chosen} and {rejected} hold several texts in a row."
+        raise ColumnMappingError(message, "", kinds, (*choices, *plain))
+    return [partial(pair_text_lists, chosen, rejected, answer == "lists=paired")]
 
 
 def _says_vote(columns: Collection[str], known: Mapping[str, str]) -> bool:

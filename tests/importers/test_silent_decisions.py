@@ -472,3 +472,26 @@ def test_messages_have_no_backslash_no_two_full_stops_and_no_type_of_python(file
     chat = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": None}]
     (error,) = files.parse("v.jsonl", [{"prompt": "Hi.", "chosen": chat, "rejected": "No."}]).errors
     assert "whose content is null, not a text" in error.message
+
+
+@pytest.mark.parametrize("file_name", ["v.jsonl", "v.csv", "v.parquet"])
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "prompt"),
+    [('["wren"]', '["spoon"]', "A list?"), ("[]", '["a"]', "A list?"), ("['a']", "none", "A list?"),
+     ('["a", "b"]', "none", "A list?"), ("b, a", "a, b", '["b", "a"]'), ("b, a", "a, b", '["b"]')],
+)  # fmt: skip
+def test_a_text_that_looks_like_a_list_stays_a_text(files, decided_texts, file_name, chosen, rejected, prompt):
+    row = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+    assert [decided_texts(vote) for vote in files.parse(file_name, [row]).votes] == [(prompt, chosen, rejected)]
+
+
+@pytest.mark.parametrize("file_name", ["v.jsonl", "v.csv"])
+def test_texts_that_look_like_lists_of_several_texts_are_asked_about(files, decided_texts, file_name):
+    row = {"prompt": "p", "chosen": '["a", "b"]', "rejected": '["c", "d"]'}
+    path = files.rows(file_name, [row])
+    with pytest.raises(ColumnMappingError, match=r"lists=all .*lists=paired .*texts=plain"):
+        files.read(path)
+    plain = files.read(path, answers=frozenset({"texts=plain"})).votes
+    assert [decided_texts(vote) for vote in plain] == [tuple(row.values())]
+    paired = files.read(path, answers=frozenset({"lists=paired"})).votes
+    assert [decided_texts(vote) for vote in paired] == [("p", "a", "c"), ("p", "b", "d")]
