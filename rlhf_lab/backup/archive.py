@@ -63,7 +63,7 @@ class Manifest(_Record):
     format_version: int
     lab_version: str
     schema_revision: str
-    created_at: float
+    created_at: float = Field(ge=0, lt=1e11)  # can be written as a date
     files: list[FileRecord]
 
     @property

@@ -63,20 +63,25 @@ def new_content(home: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+NO_DATABASE_MESSAGE = (
+    f"The backup or save contains no database ({FILE_NAME}), so it is not a complete lab. Nothing was changed. Choose "
+    "another one."
+)
+
+
 def check_file_list(paths: Collection[str]) -> None:
     """Raises DataError for a backup or a save without a database, which would be restored as an empty lab."""
     if FILE_NAME not in paths:
-        raise DataError(
-            f"The backup or save contains no database ({FILE_NAME}), so it is not a complete lab. Nothing was changed. "
-            "Choose another one."
-        )
+        raise DataError(NO_DATABASE_MESSAGE)
 
 
 def check_content(folder: Path) -> None:
     """Open the database of a restored folder, which migrates it, and mark its engines as stopped.
 
-    Raises StoreError for a database that this version cannot open.
+    Raises StoreError for a database that this version cannot open, DataError for an empty file, which would become an empty lab.
     """
+    if not (folder / FILE_NAME).stat().st_size:
+        raise DataError(NO_DATABASE_MESSAGE)
     with Database.open(folder) as db:
         _end_processes(db)
     for path in [*folder.glob(f"{FILE_NAME}.*"), *folder.glob(f"{FILE_NAME}-*")]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Column, ColumnElement, Connection, and_, delete, func, or_, select
 
-from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EventKind, JobKind, RunStatus, Source
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, EventKind, JobKind, RunStatus, Source
 from rlhf_lab.common.records import REQUESTER_KEY, VISITOR_RUN
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
@@ -29,7 +29,8 @@ class VisitorData:
 def count_visitor_data(db: Database, since: float, operators: Collection[str], max_labels: int) -> tuple[int, int]:
     """The numbers of visitors' labels that are not undone, at most max_labels of each visitor, and of their runs that did a step,
     since a time."""
-    live = and_(_by_visitor(since, operators), t.votes.c.undone_at.is_(None))
+    counted = and_(t.votes.c.undone_at.is_(None), t.votes.c.choice != Choice.SKIP)  # a skip is no label
+    live = and_(_by_visitor(since, operators), counted)
     with db.read() as conn:
         labels = conn.execute(select(func.count()).where(live).group_by(t.votes.c.annotator)).scalars().all()
         started = and_(t.runs.c.created_at >= since, t.runs.c.step > 0)

@@ -242,6 +242,7 @@ def with_huge_size(manifest, entries):
         (with_huge_size, "not the file that manifest.json lists"),
         (with_value("files", []), "no database"),
         (with_value("files", 1), "cannot be read"),
+        (with_value("created_at", 1e300), "cannot be read"),
         (with_value("format", "other"), "has another format"),
         (with_value("format_version", 2), "newer version"),
         (with_value("schema_revision", "0999"), "Update this lab"),
@@ -257,7 +258,9 @@ def test_a_forged_or_newer_archive_changes_nothing(home, backup, change, message
     assert not [path for path in home.iterdir() if path.name.startswith((".restore", "before", "restore"))]
 
 
-@pytest.mark.parametrize("files", [[], [("rewards/mine.py", b"x")]], ids=["nothing", "no database"])
+@pytest.mark.parametrize(
+    "files", [[], [("rewards/mine.py", b"x")], [("lab.db", b"")]], ids=["nothing", "no database", "an empty one"]
+)
 def test_what_has_no_database_is_not_restored(home, tmp_path, files):
     before, snapshot = content(home), []
     for path, data in files:

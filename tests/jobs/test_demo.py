@@ -60,10 +60,10 @@ def sampled_pair(db, project):
     return add_pairs(db, project.id, [(texts[0].id, texts[1].id, "random")])[0]
 
 
-def label(db, project, name, count=1, source=Source.HUMAN):
+def label(db, project, name, count=1, source=Source.HUMAN, choice=Choice.FIRST):
     """Votes of one annotator on new pairs."""
     return [
-        cast_vote(db, Vote(f"vote {next(_numbers)}", sampled_pair(db, project).id, name, source, Choice.FIRST, True))
+        cast_vote(db, Vote(f"vote {next(_numbers)}", sampled_pair(db, project).id, name, source, choice, True))
         for _ in range(count)
     ]
 
@@ -268,6 +268,13 @@ def test_runs_without_a_step_and_undone_labels_bring_no_reset(make_demo, db, pro
     for i in range(9):
         label(db, project, f"visitor-1{i}")
         assert undo_last_vote(db, project.id, f"visitor-1{i}") is not None
+    assert not demo.is_reset_due()
+
+
+def test_skips_bring_no_reset(make_demo, db, project):
+    demo = make_demo(reset_labels=3)
+    for i in range(6):
+        label(db, project, f"visitor-{i}", choice=Choice.SKIP)
     assert not demo.is_reset_due()
 
 
