@@ -71,7 +71,7 @@ def test_a_column_holds_it_for_plain_texts(db):
     [
         ({"messages": True}, "Each row begins with it, as the message of the system."),
         ({}, "It is in the column `system`."),
-        ({"layout": "explicit"}, "These columns have no place for it"),
+        ({"layout": "explicit"}, "These columns cannot hold it"),
     ],
 )
 def test_card_and_provenance_name_it(db, tmp_path, options, place):
