@@ -410,9 +410,9 @@ def test_judge_labels_on_request_and_reset_starts_a_new_project(lab, open_page):
     expect(page.locator(".goal")).to_contain_text("40 simulated, kept apart")
     cast = votes(lab)
     for confirmed in ("false", "true"):
-        page.evaluate(f"window.confirm = words => {{ window.asked = words; return {confirmed}; }}")
+        page.evaluate(f"window.confirm = words => {{ window.asked = words; return {confirmed}; }}; window.asked = ''")
         page.click("[data-do=reset]")
-        assert "The labels so far are kept in the old one" in page.evaluate("window.asked")
+        page.wait_for_function("window.asked.includes('The labels so far are kept in the old one')")
     expect(page.locator("[data-count]")).to_have_attribute("data-count", "0")
     expect(page.locator(".lab-notice")).to_contain_text("A new project was created")
     expect(page.locator(".goal")).not_to_contain_text("simulated")

@@ -99,7 +99,7 @@ export function updateExportCard(card, state, onExport, progress) {
           ['without', 'without names'],
         ]),
         select('export-ties', 'ties', [
-          ['keep', 'keep ties (only with "every vote")'],
+          ['keep', 'keep ties'],
           ['drop', 'drop ties'],
         ]),
         select('export-layout', 'rows', [

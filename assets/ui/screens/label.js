@@ -566,15 +566,19 @@ export default function mount({ element, props, server, trigger, watch }) {
           {
             type: 'button',
             'data-do': 'reset',
-            onclick: ({ target }) => {
-              if (current?.active_run) askAboutRun(target.parentElement, current.active_run);
-              else if (confirm('Start a new project? The labels so far are kept in the old one.')) sendOnce('reset');
-            },
+            onclick: ({ target }) => askForNewProject(target.parentElement),
           },
           'Start a new project',
         ),
       ),
     );
+  }
+
+  // A run may have begun since the last look at the lab.
+  async function askForNewProject(controls) {
+    const { active_run: run } = await unwrap(server.presence({ annotator })).catch(() => current ?? {});
+    if (run) askAboutRun(controls, run);
+    else if (confirm('Start a new project? The labels so far are kept in the old one.')) sendOnce('reset');
   }
 
   // The question before a new project while a run goes on, which replaces the controls until it is answered.
