@@ -18,7 +18,7 @@ from rlhf_lab.store.run_metrics import record_step, token_records_at
 from rlhf_lab.store.runs import create_run
 
 #: One update a step, so that its losses are those of the recorded numbers; all six responses are recorded.
-SETTINGS = {"epochs": 1, "minibatches": 1, "token_rows": 6, "gamma": 0.9, "beta": 0.2, "bootstrap_cut": True}
+SETTINGS = {"epochs": 1, "minibatches": 1, "token_rows": 6, "gamma": 0.9, "beta": 0.2}
 
 
 def exported_run(db, project, home, out, trainer):
@@ -42,12 +42,12 @@ def gae(row, config):
     return [sum(decay ** (k - t) * deltas[k] for k in range(t, len(deltas))) for t in range(len(deltas))]
 
 
-@pytest.mark.parametrize("whitened", [True, False])
-def test_rewards_advantages_and_losses_of_a_step(db, project, home, out, llama_folder, whitened):
-    trainer = tiny_models.trainer(llama_folder, whiten_advantages=whitened, **SETTINGS)
+@pytest.mark.parametrize(("whitened", "bootstraps"), [(True, True), (False, True), (True, False)])
+def test_rewards_advantages_and_losses_of_a_step(db, project, home, out, llama_folder, whitened, bootstraps):
+    trainer = tiny_models.trainer(llama_folder, whiten_advantages=whitened, bootstrap_cut=bootstraps, **SETTINGS)
     config, metrics, rows = exported_run(db, project, home, out, trainer)
     assert len(rows) == 6
-    assert any(row["bootstrap_value"] for row in rows)  # texts that were cut
+    assert any(row["bootstrap_value"] for row in rows) == bootstraps  # texts that were cut
     raw = [gae(row, config) for row in rows]
     everything = [a for row in raw for a in row]
     mean = math.fsum(everything) / len(everything)
