@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.errors import DataError
+from rlhf_lab.importers.cell_contents import decode_cell
 from rlhf_lab.importers.cell_parsers import name_key
 from rlhf_lab.importers.remedies import map_option
 
@@ -183,11 +184,12 @@ def map_columns(column_names: Iterable[str], overrides: Mapping[str, str] | None
 
 
 def cell_at(row: Mapping[str, Any], path: str) -> Any:
-    """The cell of a column, or a part of it as in "options.0.text"; None if there is none."""
+    """The cell of a column, or a part of it as in "options.0.text", also if it is written as text; None if there is none."""
     if path in row:
         return row[path]
     value: Any = row
     for name in path.split("."):
+        value = decode_cell(value)
         if isinstance(value, list):
             value = value[int(name)] if name.isdecimal() and int(name) < len(value) else None
         else:

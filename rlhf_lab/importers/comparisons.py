@@ -118,8 +118,8 @@ def pair_text_lists(chosen: str, rejected: str, is_paired: bool, cells: Cells) -
 
 
 def list_in(cells: Cells, column: str) -> list[Any]:
-    """The list in a cell; an empty one for any other cell."""
-    value = cells.get(column)
+    """The list in a cell, or in its text; an empty one for any other cell."""
+    value = decode_cell(cells.get(column))
     return value if isinstance(value, list) else []
 
 
@@ -172,7 +172,7 @@ def pair_rated_rows(prompt: str, text: str, score: str) -> RowExpansion:
 
 def split_tree(cells: Cells) -> Iterator[Cells]:
     """Comparisons of the ranked replies of an OpenAssistant tree; messages without a rank are not compared."""
-    stack: list[tuple[Any, tuple[Any, ...]]] = [(cells["prompt"], ())]
+    stack: list[tuple[Any, tuple[Any, ...]]] = [(decode_cell(cells["prompt"]), ())]
     while stack:
         message, path = stack.pop()
         if len(path) >= MAX_TURNS:
@@ -273,27 +273,35 @@ def split_candidates(cells: Cells) -> Iterator[Cells]:
     if set(labels) != {"preferred", "non-preferred"} or len(last["candidates"]) != 2:
         raise UnreadableError('messages does not end with a "preferred" and a "non-preferred" candidate')
     sides = {"chosen": labels["preferred"], "rejected": labels["non-preferred"]}
-    yield _without(cells, "messages") | {"prompt": turns} | {
+    system = {"system": decode_cell(cells["system"])} if "system" in cells else {}
+    yield _without(cells, "messages") | system | {"prompt": turns} | {
         name: [{"role": "assistant", "content": content}] for name, content in sides.items()
     }  # fmt: skip
 
 
-def split_annotations(cells: Cells) -> Iterator[Cells]:
-    """A row for each annotation of a Label Studio task. A task that the annotator left is a skip."""
-    if not cells["annotations"]:
+def split_annotations(cells: Cells) -> Iterator[Cells | str]:
+    """A row for each annotation of a Label Studio task. A pair that the annotator left is a skip; a list has no two texts."""
+    annotations, data = list_in(cells, "annotations"), decode_cell(cells["data"])
+    if not annotations:
         raise UnreadableError("annotations is empty")
-    for annotation in cells["annotations"]:
+    for annotation in annotations:
         person = annotation.get("completed_by")
         if isinstance(person, dict):
             person = person.get("email") or person.get("id")
-        choice = "skip" if annotation.get("was_cancelled") else _choice_of_results(annotation.get("result") or [])
-        yield cells["data"] | {"choice": choice, "annotator": person, "created_at": annotation.get("created_at")}
+        vote = {"annotator": person, "created_at": annotation.get("created_at")}
+        if not annotation.get("was_cancelled"):
+            choice = _choice_of_results(annotation.get("result") or [])
+            yield data | vote | {"ranking" if is_ranking(choice) else "choice": choice}
+        elif any(map(_texts_by_id, data.values())):
+            yield "the annotator left the task"
+        else:
+            yield data | vote | {"choice": "skip"}
 
 
 def _choice_of_results(results: Sequence[Mapping[str, Any]]) -> Any:
     """The one answer of an annotation; None if there is none."""
     values = [result.get("value") or {} for result in results]
-    answers = [value["selected"] for value in values if "selected" in value] or [
+    answers = [value.get("selected", value) for value in values if "selected" in value or is_ranking(value)] or [
         word for value in values for word in value.get("choices", ())
     ]
     if len(answers) > 1:
@@ -301,10 +309,49 @@ def _choice_of_results(results: Sequence[Mapping[str, Any]]) -> Any:
     return answers[0] if answers else None
 
 
+def one_result(value: Any) -> dict[str, Any]:
+    """The value of the one result of a Label Studio annotation, which JSON-MIN and CSV put into a list; {} for other cells."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return value if isinstance(value, dict) else {}
+
+
+def is_ranking(value: Any) -> bool:
+    """Whether a cell holds the ranking of a list in Label Studio."""
+    return isinstance(one_result(value).get("ranker"), dict)
+
+
+def split_ranking(column: str, cells: Cells) -> Iterator[Cells]:
+    """Comparisons of the texts of a list whose ids are ranked in the column, the best first."""
+    ranker = one_result(decode_cell(cells.get(column))).get("ranker") or {}
+    groups = list(filter(None, ranker.values()))
+    if len(groups) != 1:
+        raise UnreadableError(f"{column} sorts texts into {len(groups)} groups, and does not rank them in one")
+    ids = list(map(str, groups[0]))
+    texts = {name: _texts_by_id(value) for name, value in cells.items() if name != column}
+    ranked = next((name for name in texts if set(ids) <= set(texts[name])), "")
+    if not ranked:
+        raise UnreadableError(f"{column} ranks {', '.join(ids)[:40]!r}, and no list has texts with these ids")
+    answers = [{"response": texts[ranked][key], "score": -rank} for rank, key in enumerate(ids)]
+    return pair_answers(_without(cells, column, ranked), answers)
+
+
+def _texts_by_id(value: Any) -> dict[str, Any]:
+    """Id -> text of the items of a Label Studio list: [{"id", "title", "body" or "html"}, …]; {} for any other cell."""
+    items = decode_cell(value)
+    if not isinstance(items, list) or not all(isinstance(item, dict) and "id" in item for item in items):
+        return {}
+    return {
+        str(item["id"]): next((item[key] for key in ("body", "html", "title") if item.get(key) is not None), None)
+        for item in items
+    }
+
+
 def join_responses(cells: Cells) -> Iterator[Cells]:
     """The cells of an Argilla record, each question with a list of its responses: {"value", "user_id", "status"}."""
-    if isinstance(cells.get("fields"), dict) and isinstance(cells.get("responses"), dict):
-        yield cells["fields"] | cells["responses"]
+    fields, responses = (decode_cell(cells.get(name)) for name in ("fields", "responses"))
+    if isinstance(fields, dict) and isinstance(responses, dict):
+        yield fields | responses
         return
     joined = {name: value for name, value in cells.items() if ".responses" not in name and ".suggestion" not in name}
     for name in [name for name in cells if name.endswith(".responses")]:
@@ -344,7 +391,9 @@ def split_responses(column: str, cells: Cells) -> Iterator[Cells | str]:
 
 
 def _parse_ranking(value: Any, column: str) -> dict[str, Any]:
-    """Name of a text -> its rank, from a list of {"value", "rank"} or {"value": […], "rank": […]}."""
+    """Name of a text -> its rank, from names with the best first, a list of {"value", "rank"}, or {"value": […], "rank": […]}."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return {name: rank for rank, name in enumerate(value, 1)}
     try:
         if isinstance(value, dict):
             return dict(zip(map(str, value["value"]), value["rank"], strict=True))

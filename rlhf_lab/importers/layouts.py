@@ -27,10 +27,12 @@ from rlhf_lab.importers.comparisons import (
     cut_conversations,
     expand_each,
     is_answer_list,
+    is_ranking,
     is_response_list,
     join_responses,
     limit_rows,
     list_in,
+    one_result,
     pair_ranked_messages,
     pair_rated_rows,
     pair_text_lists,
@@ -38,6 +40,7 @@ from rlhf_lab.importers.comparisons import (
     split_answer_list,
     split_candidates,
     split_parallel_lists,
+    split_ranking,
     split_rejected_response,
     split_responses,
     split_tree,
@@ -198,6 +201,8 @@ def _expansions_of_columns(
         pass
     elif len(columns["answers"]) == 1:
         expansions.append(partial(split_answer_list, columns["answers"][0]))
+    elif len(columns["ranking"]) == 1:
+        expansions.append(partial(split_ranking, columns["ranking"][0]))
     elif len(texts) == len(scores) == 1:
         expansions.append(partial(split_parallel_lists, texts[0], scores[0]))
     return expansions, mapping
@@ -306,7 +311,7 @@ def _column_kinds(rows: Iterable[SourceRow | RowError]) -> dict[str, str]:
 def _decode_columns(columns: Sequence[str], cells: Cells) -> Iterator[Cells]:
     """The cells with lists of texts instead of their JSON, and the selected side instead of {"selected": side}."""
     decoded = {name: decode_cell(cells[name]) for name in columns if not is_blank(cells.get(name))}
-    yield cells | {name: value["selected"] if isinstance(value, dict) else value for name, value in decoded.items()}
+    yield cells | {name: one_result(value).get("selected", value) for name, value in decoded.items()}
 
 
 def _is_list_of(*types: type) -> Callable[[Any], bool]:
@@ -317,7 +322,8 @@ def _is_list_of(*types: type) -> Callable[[Any], bool]:
 CELL_KINDS: dict[str, Callable[[Any], bool]] = {
     "answers": is_answer_list,
     "responses": is_response_list,
-    "side": lambda value: isinstance(value, dict) and "selected" in value,
+    "side": lambda value: "selected" in one_result(value),
+    "ranking": is_ranking,
     "turns": is_turns,
     "texts": _is_list_of(str),
     "numbers": _is_list_of(int, float),

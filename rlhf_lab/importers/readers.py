@@ -37,6 +37,8 @@ PROVENANCE_FILE = "provenance.json"  # beside the data of an exported folder
 MAX_FOLDER_ENTRIES = 1_000
 DELIMITERS = ",;\t|"
 SEPARATOR_LINE = re.compile(r'[\r\n]*"?sep=([^\r\n"])"?\r?\n', re.IGNORECASE)
+#: Names of the rows of an object: their numbers, or the ids that Argilla gives them.
+ROW_KEY = re.compile(r"[0-9]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 MAX_COLUMNS = 1_000  # number of different columns in all rows
 MAX_COLUMN_NAME_CHARS = 200
@@ -229,7 +231,8 @@ def _is_json_lines(name: str, text: str, start: int) -> bool:
 def _parse_json_objects(name: str, text: str, start: int, answers: Collection[str]) -> RowStream:
     """Rows of a file that is one object, or several that are spread over lines; of any other file its lines.
 
-    One object is a row, or holds the rows: {"data": [row, …]}, or all values of each column: {"prompt": [text, …], …}.
+    One object is a row, or holds the rows: {"data": [row, …]} or {"0": row, …}, or all values of each column: {"prompt":
+    [text, …], …}.
     """
     _limit_json(name, text)
     decoder = UniqueNameDecoder()
@@ -243,7 +246,10 @@ def _parse_json_objects(name: str, text: str, start: int, answers: Collection[st
         return _parse_json_values(text, pos)
     if error_message := decoder.repetition_error():
         return iter([RowError(1, "row 1 (line 1)", error_message)])
-    if "file=row" not in answers and (columns := _columns_of(name, value)):
+    has_rows = bool(value) and all(ROW_KEY.fullmatch(key) and isinstance(row, dict) for key, row in value.items())
+    if has_rows and name.endswith(".json"):
+        rows: Iterable[Any] = value.values()
+    elif "file=row" not in answers and (columns := _columns_of(name, value)):
         if name.endswith(JSON_LINES_SUFFIXES) and "\n" not in text.strip() and "file=columns" not in answers:
             raise ColumnMappingError(
                 f"{name} is one object whose values are lists: {', '.join(columns)}.",
@@ -251,9 +257,10 @@ def _parse_json_objects(name: str, text: str, start: int, answers: Collection[st
                 columns,
                 ("file=row", "file=columns"),
             )
-        cells = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-        return (SourceRow(number, f"row {number}", row) for number, row in enumerate(cells, 1))
-    return iter([SourceRow(1, "row 1 (line 1)", value)])
+        rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+    else:
+        return iter([SourceRow(1, "row 1 (line 1)", value)])
+    return (_make_row(number, f"row {number}", row) for number, row in enumerate(rows, 1))
 
 
 def _columns_of(name: str, value: dict[str, Any]) -> dict[str, list[Any]]:
@@ -261,16 +268,17 @@ def _columns_of(name: str, value: dict[str, Any]) -> dict[str, list[Any]]:
 
     Raises DataError for an object that holds several lists of rows.
     """
-    columns = [
-        list(column.values())
-        if isinstance(column, dict) and list(column) == [*map(str, range(len(column)))]
-        else column
+    is_numbered = all(
+        isinstance(column, dict) and column and list(column) == [*map(str, range(len(column)))]
         for column in value.values()
-    ]
+    )
+    columns = [list(column.values()) if is_numbered else column for column in value.values()]
     if len(columns) < 2 or not all(
         isinstance(column, list) and len(column) == len(columns[0]) > 0 for column in columns
     ):
         return {}
+    if is_numbered:  # as pandas writes a table
+        return dict(zip(value, columns, strict=True))
     is_conversation = all(map(is_chat, columns)) or any(
         name in CONVERSATION_KEYS and is_message(column[0]) for name, column in zip(value, columns, strict=True)
     )

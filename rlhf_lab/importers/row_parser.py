@@ -11,7 +11,7 @@ from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.csv_safety import unescape_formula
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.person_names import normalize_name
-from rlhf_lab.importers.cell_contents import is_text_list, other_message_keys, parse_chat, parse_turns
+from rlhf_lab.importers.cell_contents import decode_cell, is_text_list, other_message_keys, parse_chat, parse_turns
 from rlhf_lab.importers.cell_parsers import (
     EMPTY_VALUES,
     is_blank,
@@ -92,7 +92,7 @@ class ParseOptions:
 
 def _ids_beside(row: SourceRow, column: str) -> tuple[Any, ...]:
     """The cells of ID_KEYS in the object that holds a text: of "options.0.text" those of "options.0"."""
-    parent = cell_at(row.cells, column.rpartition(".")[0]) if "." in column else None
+    parent = decode_cell(cell_at(row.cells, column.rpartition(".")[0])) if "." in column else None
     return tuple(parent.get(key) if isinstance(parent, Mapping) else None for key in ID_KEYS)
 
 
@@ -348,7 +348,7 @@ def _reject_further_options(parser: _RowParser) -> None:
     """Raise for a row whose texts are two items of a longer list: of three options, a vote for the third says nothing."""
     parents = {parser.column(meaning).rpartition(".")[0].rpartition(".")[0] for meaning in ("first", "second")}
     (parent,) = parents if len(parents) == 1 else ("",)
-    options = cell_at(parser.row.cells, parent) if parent else None
+    options = decode_cell(cell_at(parser.row.cells, parent)) if parent else None
     if isinstance(options, list) and len(options) > 2:
         raise UnreadableError(f"{parent} holds {len(options)} texts, where two are compared")
 

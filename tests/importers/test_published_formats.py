@@ -144,6 +144,12 @@ ARGILLA = {
           "ranking": responses(([{"value": "response-2", "rank": 1}, {"value": "response-3", "rank": 1},
                                  {"value": "response-1", "rank": 2}], "submitted"))}],
         [(1, FRUIT, PEAR, PLUM, "tie", "u0"), (1, FRUIT, PEAR, BRICK, "win", "u0"), (1, FRUIT, PLUM, BRICK, "win", "u0")]),
+    "Argilla 2: ranking": Case(
+        [{"prompt": FRUIT, "response-1": BRICK, "response-2": PEAR, "response-3": PLUM,
+          "ranking.responses": [["response-2", "response-3", "response-1"], ["response-1", "response-3", "response-2"]],
+          "ranking.responses.users": ["u0", "u1"], "ranking.responses.status": ["submitted", "draft"],
+          "ranking.suggestion": ["response-1", "response-2", "response-3"]}],
+        [(1, FRUIT, PEAR, PLUM, "win", "u0"), (1, FRUIT, PEAR, BRICK, "win", "u0"), (1, FRUIT, PLUM, BRICK, "win", "u0")]),
     "Argilla: ratings of distilabel": Case(
         [{"instruction": FRUIT, "generations": [BRICK, PEAR], "ratings": [1, 4], "rationales": ["No.", "Yes."]},
          {"instruction": FRUIT, "generations": [PLUM, PEAR], "ratings": [4, 4], "rationales": ["Yes.", "Yes."]}],
@@ -173,6 +179,7 @@ def pairwise(side):
     ]
 
 
+RANKED_ITEMS = [{"id": "x", "title": "1", "body": BRICK}, {"id": "y", "body": PEAR}, {"id": "z", "title": PLUM}]
 LABEL_STUDIO = {
     "Label Studio: JSON": Case(
         [{"id": 1, "data": {"prompt": FRUIT, "answer1": PEAR, "answer2": BRICK}, "predictions": [], "annotations": [
@@ -188,13 +195,27 @@ LABEL_STUDIO = {
             {"value": {"choices": ["Answer 1"]}, "from_name": "best", "to_name": "prompt", "type": "choices"}])]}],
         [(1, FRUIT, PEAR, BRICK, "win", "1")], file_name="v.json"),
     "Label Studio: JSON-MIN": Case(
-        [{"id": 1, "prompt": FRUIT, "answer1": PEAR, "answer2": BRICK, "pw": {"selected": "right"}, "annotator": 2,
+        [{"id": 1, "prompt": FRUIT, "answer1": PEAR, "answer2": BRICK, "pw": [{"selected": "right"}], "annotator": 2,
           "annotation_id": 3, "created_at": "2026-01-31T12:00:00Z", "lead_time": 4.2}],
         [(1, FRUIT, BRICK, PEAR, "win", "2")], file_name="v.json"),
     "Label Studio: CSV": Case(
         [{"annotation_id": 3, "annotator": 2, "answer1": PEAR, "answer2": BRICK, "id": 1, "lead_time": 4.2, "prompt": FRUIT,
-          "pw": '{"selected": "left"}'}],
-        [(1, FRUIT, PEAR, BRICK, "win", "2")], file_name="v.csv"),
+          "pw": pw} for pw in ('{"selected": "left"}', '[{"selected":"right"}]')],
+        [(1, FRUIT, PEAR, BRICK, "win", "2"), (2, FRUIT, BRICK, PEAR, "win", "2")], file_name="v.csv"),
+    "Label Studio: JSON, a ranking": Case(
+        [{"id": 1, "data": {"prompt": FRUIT, "items": RANKED_ITEMS}, "annotations": [
+            label_studio_annotation(1, [{"value": {"ranker": {"rank": ["z", "y", "x"]}}, "from_name": "rank", "type": "ranker"}]),
+            label_studio_annotation(2, [], cancelled=True)]},
+         {"id": 2, "data": {"prompt": FRUIT, "items": RANKED_ITEMS}, "annotations": [
+            label_studio_annotation(1, [{"value": {"ranker": {"_": ["x"], "good": ["z", "y"]}}, "type": "ranker"}])]},
+         {"id": 3, "data": {"prompt": FRUIT, "items": RANKED_ITEMS[:1]}, "annotations": [
+            label_studio_annotation(1, [{"value": {"ranker": {"rank": ["x", "q"]}}, "type": "ranker"}])]}],
+        [(1, FRUIT, PLUM, PEAR, "win", "1"), (1, FRUIT, PLUM, BRICK, "win", "1"), (1, FRUIT, PEAR, BRICK, "win", "1")],
+        file_name="v.json", errors={2: "ranking sorts texts into 2 groups", 3: "ranking ranks 'x, q', and no list"}),
+    "Label Studio: CSV, a ranking": Case(
+        [{"annotation_id": 3, "annotator": "bo@lab.test", "id": 1, "items": json.dumps(RANKED_ITEMS), "prompt": FRUIT,
+          "rank": '[{"ranker":{"rank":["z","x"]}}]'}],
+        [(1, FRUIT, PLUM, BRICK, "win", "bo@lab.test")], file_name="v.csv"),
 }  # fmt: skip
 
 ARENA_COLUMNS = {"question_id": "q1", "model_a": "x", "model_b": "y", "judge": "arena_user_5", "turn": 1, "anony": True,
@@ -412,6 +433,39 @@ def test_votes_of_a_published_format(files, name):
     messages = {error.row_number: error.message for error in parsed.errors}
     assert set(messages) == set(case.errors)
     assert all(messages[row].startswith(start) for row, start in case.errors.items())
+
+
+def texts_of_cells(rows, write):
+    return [{key: write(cell) if isinstance(cell, list | dict) else cell for key, cell in row.items()} for row in rows]
+
+
+def as_table(rows, name):
+    """Rows as a CSV with all columns, in which lists are JSON (dumps) or as Python prints them (str)."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    write = json.dumps if name == "json.csv" else str
+    return texts_of_cells([dict.fromkeys(columns) | row for row in rows], write)
+
+
+def as_object(rows, name):
+    """As pandas writes a table: orient is "index" or "columns"."""
+    if name == "index.json":
+        return {str(number): row for number, row in enumerate(rows)}
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    return {column: {str(number): row.get(column) for number, row in enumerate(rows)} for column in columns}
+
+
+@pytest.mark.parametrize("file_name", ["json.csv", "python.csv", "index.json", "columns.json"])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.votes])
+def test_a_published_format_is_the_same_in_every_file_format(files, name, file_name):
+    """Its cells with lists and objects are text in CSV: as JSON, or as Python prints them."""
+    case = CASES[name]
+    path = files.rows(file_name, (as_table if file_name.endswith("csv") else as_object)(case.rows, file_name))
+    choices = parse_choice_words(case.choices) if case.choices else {}
+    parsed = files.read(path, mapping=case.mapping, choices=choices, answers=frozenset(case.answers))
+    assert [vote_row(vote, row[1]) for vote, row in zip(parsed.votes, case.votes, strict=True)] == [
+        (*row, *("", "")[len(row) - 5 :]) for row in case.votes
+    ]
+    assert {error.row_number for error in parsed.errors} == set(case.errors)
 
 
 def test_rated_rows_that_have_two_texts_are_no_lists_of_answers(files):
