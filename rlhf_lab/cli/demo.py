@@ -8,11 +8,13 @@ import itertools
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+import torch
 
 from rlhf_lab.cli.console import (
     PROMPT_SET_HELP,
@@ -66,6 +68,7 @@ from rlhf_lab.training.evaluation import (
     sequence_kl,
 )
 from rlhf_lab.training.policy.rollout import PolicyModel
+from rlhf_lab.training.reward.report import length_correlation
 
 T = TypeVar("T")
 
@@ -87,7 +90,8 @@ class Evaluation:
     """Evaluation of base, best-of-n and policy on held-out prompts. Gold scores are in standard deviations of the base's scores.
 
     The standard errors of gold_gain and best-of-n (best_of_n_se) are those of the difference to the base. paired: differences by
-    prompt with 95 % intervals; those with best of 16 use the prompts with 16 samples.
+    prompt with 95 % intervals; those with best of 16 use the prompts with 16 samples. complete_…, length_…: see
+    `answer_measures`; length_… are response_len_… under the names of the other two.
     """
 
     reward_accuracy: float
@@ -107,6 +111,11 @@ class Evaluation:
     scores_policy: float
     response_len_base: float
     response_len_policy: float
+    complete_base: float
+    complete_policy: float
+    length_base: float
+    length_policy: float
+    length_correlation: float | None
     distinct2_base: float
     distinct2_policy: float
     best_of_4_gold: float
@@ -311,6 +320,7 @@ def evaluate(
     accuracy = ranking_accuracy(_disjoint_pairs(base_gold), _disjoint_pairs(base_scores), ACCURACY_PAIRS)
     gold, gain = mean(policy_gold), gain_over_base(policy_gold, base_gold)
     base_texts = [texts[0] for texts in by_prompt(base_samples.texts)]
+    answers = answer_measures(by_prompt(base_samples.tokens), policy_samples.tokens, base_scores, backbone.eos_ids)
     arms = {
         "policy": [[score] for score in policy_gold],
         "base": base_gold,
@@ -333,8 +343,9 @@ def evaluate(
         kl_se=kl.standard_error,
         scores_base=_mean_over_prompts(base_scores),
         scores_policy=mean(policy_scores).value,
-        response_len_base=_mean_over_prompts(by_prompt([float(len(ids)) for ids in base_samples.tokens])),
-        response_len_policy=mean([float(len(ids)) for ids in policy_samples.tokens]).value,
+        response_len_base=answers["length_base"],
+        response_len_policy=answers["length_policy"],
+        **answers,
         distinct2_base=distinct_2(base_texts),
         distinct2_policy=distinct_2(policy_samples.texts),
         best_of_4_gold=best_of_4.value,
@@ -352,6 +363,31 @@ def evaluate(
             for i in range(min(3, len(prompt_texts)))
         ],
     )
+
+
+def answer_measures(
+    base: Sequence[Sequence[Sequence[int]]],
+    policy: Sequence[Sequence[int]],
+    base_scores: Sequence[Sequence[float]],
+    stop_ids: Collection[int],
+) -> dict[str, Any]:
+    """Shares of complete answers, which end with a stop token, and mean lengths in tokens; length_correlation: Pearson, of the
+    reward model's scores of all base samples with their lengths, None if either is constant.
+
+    base: token ids of the samples of each prompt, each prompt weighted equally; policy: one sample for each prompt. base_scores:
+    as base.
+    """
+
+    def means(rows: Sequence[Sequence[Sequence[int]]]) -> tuple[float, float]:
+        complete = [[float(ids[-1] in stop_ids) for ids in samples] for samples in rows]
+        return _mean_over_prompts(complete), _mean_over_prompts([[float(len(ids)) for ids in row] for row in rows])
+
+    (complete_base, length_base), (complete_policy, length_policy) = means(base), means([[ids] for ids in policy])
+    scores = torch.tensor([score for row in base_scores for score in row], dtype=torch.float64)
+    return {
+        "complete_base": complete_base, "complete_policy": complete_policy, "length_base": length_base,
+        "length_policy": length_policy, "length_correlation": length_correlation(scores, [ids for row in base for ids in row]),
+    }  # fmt: skip
 
 
 def _samples_per_prompt(backbone: Backbone) -> list[int]:
@@ -402,7 +438,7 @@ def format_result(r: DemoResult) -> str:
         f"best of 16 {r.best_of_16_gold - r.gold_base:+.2f} ± {r.best_of_16_se:.2f} at {r.best_of_16_kl:.1f}",
         "prompt by prompt (95 %): "
         + "; ".join(_format_difference(name, comparison) for name, comparison in r.paired.items()),
-        f"length {r.response_len_base:.1f} → {r.response_len_policy:.1f} tokens, "
+        f"length {r.length_base:.1f} → {r.length_policy:.1f} tokens, complete {r.complete_base:.0%} → {r.complete_policy:.0%}, "
         f"distinct-2 {r.distinct2_base:.2f} → {r.distinct2_policy:.2f}",
         f"{r.seconds['total']:.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in r.seconds.items() if k != "total"),
     ]

@@ -156,6 +156,20 @@ def small_evaluation(monkeypatch):
     monkeypatch.setattr(demo, "SAMPLES_PER_PROMPT", [16] * 32 + [4] * 32)
 
 
+def test_complete_answers_and_lengths_by_hand():
+    """Stop tokens 8 and 9. Base: shares 1/2 and 1, lengths 2 and 1; two of three samples would be 2/3, and 5/3 tokens.
+
+    Lengths 2, 2, 1 and scores 1, 3, -1: deviations 1/3, 1/3, -2/3 and 0, 2, -2, correlation 2 / sqrt(2/3 * 8).
+    """
+    base, policy = [[[5, 9], [9, 5]], [[8]]], [[5, 5, 8], [5]]
+    assert demo.answer_measures(base, policy, [[1.0, 3.0], [-1.0]], (8, 9)) == {
+        "complete_base": 0.75, "complete_policy": 0.5, "length_base": 1.5, "length_policy": 2.0,
+        "length_correlation": pytest.approx(2 / (16 / 3) ** 0.5, abs=1e-12),
+    }  # fmt: skip
+    same_length = demo.answer_measures([[[9], [5]]], [[9]], [[1.0, 2.0]], (9,))
+    assert same_length["length_correlation"] is None
+
+
 @pytest.mark.usefixtures("small_evaluation")
 def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
     def sample_pairs(*args, on_note):
@@ -204,6 +218,8 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
     assert gain["high"] - gain["low"] == pytest.approx(2 * 2.0 * reply["gold_gain_se"], rel=0.01)
     assert best["low"] > 0.5
     assert paired["policy_over_best_of_16"]["high"] < 0  # two steps are worse than the best of 16
+    assert (reply["length_base"], reply["length_policy"]) == (reply["response_len_base"], reply["response_len_policy"])
+    assert reply["complete_policy"] == pytest.approx(round(64 * reply["complete_policy"]) / 64)
     assert set(reply["seconds"]) >= {"sample", "reward", "policy", "total"}
     assert reply["note"] == "1 prompt left out"
     result = demo.DemoResult(**reply)
