@@ -328,7 +328,9 @@ def test_missing_eos_penalty_in_a_run(tmp_path):
     result = trainer.train_on_samples([[9], [9]], Sampled([[20, tiny_models.STOP], [20, 21]], [[0.0] * 2] * 2))
     rewards = [sum(record.reward) for record in result.tokens]
     assert rewards == pytest.approx([0.0, -0.5], abs=1e-5)
-    assert result.metrics["val/stop_token_rate"] == 0.5
+    assert (result.metrics["val/stop_token_rate"], result.metrics["objective/missing_end_reward"]) == (0.5, -0.25)
+    unpenalised = tiny_models.trainer(tmp_path, minibatches=1, batch_size=2, missing_eos_penalty=0.0)
+    assert "objective/missing_end_reward" not in unpenalised.run_step().metrics
 
 
 def test_resuming_is_exact(llama_folder, tmp_path):

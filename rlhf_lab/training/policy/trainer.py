@@ -271,6 +271,8 @@ class PolicyTrainer:
         stats = self.update(rollout, lr)
         metrics = step_metrics(rollout, stats, beta=beta, lr=lr, episode=state.episodes + response_count)
         metrics |= scored.term_metrics()
+        if penalty := state.config.missing_eos_penalty:
+            metrics["objective/missing_end_reward"] = -penalty * (1.0 - metrics["val/stop_token_rate"])
         if self.task.gold is not None:
             metrics["objective/gold"] = sum(map(self.task.gold, *self.texts_of(batch))) / response_count
         check_metrics(metrics, self.backbone.model.dtype, state.steps_done + 1)
