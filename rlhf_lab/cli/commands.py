@@ -31,7 +31,13 @@ from rlhf_lab.errors import ConfigError, EngineError
 from rlhf_lab.importers.text_corpus import load_texts
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
 from rlhf_lab.jobs.judge_labelling import label_with_judge
-from rlhf_lab.jobs.project_setup import change_temperature, checked_temperature, new_project, pick_project
+from rlhf_lab.jobs.project_setup import (
+    change_max_new_tokens,
+    change_temperature,
+    checked_temperature,
+    new_project,
+    pick_project,
+)
 from rlhf_lab.jobs.retraining import cancel_training, training_payload
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.rewards.terms import check_terms, parse_term
@@ -79,6 +85,10 @@ def _add_pairs_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--temperature", type=float, default=None,
         help=f"sampling temperature of the project for new texts (new project: {PROPOSED_TEMPERATURE})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=None,
+        help="longest new text of the project, in tokens (new project: 64)",
     )  # fmt: skip
 
 
@@ -147,7 +157,10 @@ def _add_policy_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--temperature", type=float, default=None, help="sampling temperature of the run (default: the project's)"
     )
-    add_arguments(parser, PolicyConfig, skip=("temperature",))
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=None, help="longest response, in tokens (default: the project's)"
+    )
+    add_arguments(parser, PolicyConfig, skip=("temperature", "max_new_tokens"))
 
 
 def _add_complete_parser(subparsers: Any) -> None:
@@ -238,6 +251,7 @@ def run_pairs(args: argparse.Namespace) -> int:
                 model=args.model or "embedded",
                 prompt_set=args.prompts or args.prompt_set,
                 temperature=args.temperature,
+                max_new_tokens=args.max_new_tokens,
                 seed=args.seed,
                 chat=chat or NO_CHAT_SETTINGS,
                 opens=False,
@@ -246,6 +260,8 @@ def run_pairs(args: argparse.Namespace) -> int:
             project = pick_project(db, args.project)
             if args.temperature is not None:
                 print(change_temperature(db, project.id, args.temperature), file=sys.stderr)
+            if args.max_new_tokens is not None:
+                print(change_max_new_tokens(db, project.id, args.max_new_tokens), file=sys.stderr)
         note = show_project(args, db, project)
         job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.count})
         result = {"project": project.id} | wait_for_job(db, home, job, "sampling pairs")
@@ -351,7 +367,9 @@ def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int
         run_control.resume(db, home, args.resume, args.processes)
         return int(args.resume)
     project = pick_project(db, args.project)
-    config: PolicyConfig = from_args(PolicyConfig, args, temperature=project.temperature)
+    config: PolicyConfig = from_args(
+        PolicyConfig, args, temperature=project.temperature, max_new_tokens=project.max_new_tokens
+    )
     ptx_texts = None if args.ptx_texts is None else load_texts(args.ptx_texts)
     terms = check_terms([parse_term(text) for text in args.reward or []])
     run = run_control.start_run(

@@ -22,6 +22,7 @@ from rlhf_lab.store.database import Database, lab_exists
 from rlhf_lab.store.projects import current_project, open_project
 
 PROMPT_SET_HELP = f"prompts of a new project: {', '.join(PROMPT_SETS)} (default: chosen for the model)"
+MAX_NEW_TOKENS_HELP = "longest text of a new project, in tokens (default 64)"
 PROPOSED_TEMPERATURE = "default: the model's own, else 0.7 with a chat template and 1 without"
 
 

@@ -209,8 +209,8 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         model_cache = ModelCache(home, db)
         project = new_project(
             db, model=args.model, prompt_set=args.prompts or args.prompt_set or _prompt_set_of(args.model, judge),
-            temperature=args.temperature, seed=seed, name=f"demo: {judge.name}, seed {seed}",
-            chat=chat_settings(args) or NO_CHAT_SETTINGS, opens=False,
+            temperature=args.temperature, max_new_tokens=args.max_new_tokens, seed=seed,
+            name=f"demo: {judge.name}, seed {seed}", chat=chat_settings(args) or NO_CHAT_SETTINGS, opens=False,
         )  # fmt: skip
         if note := show_project(args, db, project):
             print(note.strip(), file=sys.stderr)

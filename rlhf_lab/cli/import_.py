@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rlhf_lab.cli.console import (
+    MAX_NEW_TOKENS_HELP,
     add_command,
     add_common_arguments,
     add_open_argument,
@@ -46,6 +47,7 @@ def add_parser(subparsers: Any) -> None:
     add("--new-project", metavar="NAME", default=None, help="a new project whose prompts are those of the file")
     add_open_argument(parser)
     add("--model", default="embedded", help="the new project's model: a folder or a Hub id (default: the embedded one)")
+    add("--max-new-tokens", type=int, default=None, help=MAX_NEW_TOKENS_HELP)
     add("--map", action="append", default=[], metavar="MEANING=COLUMN",
         help=f"what a column means; meanings: {', '.join(MEANINGS)}; annotators=A+B: one vote per column; "
              "a part of a column: first=options.0.text")  # fmt: skip
@@ -108,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
                 save_import(db, parsed, ImportTarget(0, skip_broken=args.skip_broken))  # raises, and says why
             project = new_project(
                 db, model=args.model, prompt_set=parsed.name[:60], custom_prompts=prompts, name=args.new_project,
-                opens=False,
+                max_new_tokens=args.max_new_tokens, opens=False,
             )  # fmt: skip
         else:
             project = pick_project(db, args.project)

@@ -88,6 +88,9 @@ def main(argv: list[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--temperature", default=None, help="sample new texts of the open project at this temperature")
     parser.add_argument(
+        "--max-new-tokens", default=None, help="longest new text of the open project, in tokens (new project: 64)"
+    )
+    parser.add_argument(
         "--auth-file", type=Path, default=None,
         help="people who log in with name and password at /enter, in addition to the join code: a file of lines NAME:PASSWORD or "
         f"NAME:PASSWORD:operator; `{lab_command()} password` creates a hash to use instead of a password",

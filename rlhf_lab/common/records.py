@@ -21,11 +21,12 @@ class ChatSettings:
 
 
 NO_CHAT_SETTINGS = ChatSettings()
+DEFAULT_MAX_NEW_TOKENS = 64  # of a project and of a run
 
 
 @dataclass(frozen=True)
 class Project:
-    """temperature: the sampling temperature of pairs, rollouts, comparisons and evaluation.
+    """temperature, max_new_tokens: of pairs, reference samples, rollouts, comparisons and evaluation.
 
     system_prompt, template_arguments: see `ChatSettings`. They never change, because existing texts were sampled with them.
     """
@@ -41,6 +42,7 @@ class Project:
     temperature: float = 1.0
     system_prompt: str = ""
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS
 
     @property
     def chat_settings(self) -> ChatSettings:

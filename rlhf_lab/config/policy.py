@@ -22,6 +22,7 @@ from rlhf_lab.common.enums import (
     ScorePlacement,
     ValueTarget,
 )
+from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS
 from rlhf_lab.config.base import Config, fields_of, setting
 from rlhf_lab.errors import ConfigError
 
@@ -114,7 +115,9 @@ class PolicyConfig(Config):
         4096,
         group="rollouts",
     )
-    max_new_tokens: int = setting(64, "maximum length of a response, in tokens", 1, 4096, group="rollouts")
+    max_new_tokens: int = setting(
+        DEFAULT_MAX_NEW_TOKENS, "maximum length of a response, in tokens", 1, 4096, group="rollouts"
+    )
     temperature: float = setting(
         1.0,
         "sampling temperature; also divides the logits of the old policy, the new policy and the reference",

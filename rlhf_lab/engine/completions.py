@@ -10,7 +10,7 @@ from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Project
 from rlhf_lab.config.reward import REFERENCE_SAMPLES
 from rlhf_lab.engine.model_cache import ModelCache
-from rlhf_lab.engine.prompt_filter import DEFAULT_MAX_NEW_TOKENS, indices_that_fit, prompts_that_fit
+from rlhf_lab.engine.prompt_filter import indices_that_fit, prompts_that_fit
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
@@ -22,13 +22,11 @@ from rlhf_lab.training.reward.task import ReferenceSamples
 JOB_POLICY_SLOT, JOB_REWARD_SLOT = "job", "job reward"  # adapter names, other than those of a run
 
 
-def resolve_max_new_tokens(backbone: Backbone, prompts: Sequence[str], max_new_tokens: int | None = None) -> int:
-    """max_new_tokens, or by default as many new tokens as fit after the longest prompt, at most 64.
+def shortened_to_context(backbone: Backbone, prompts: Sequence[str], max_new_tokens: int) -> int:
+    """As many new tokens as fit after the longest prompt, at most max_new_tokens.
 
     Raises ModelError if a prompt fills the model's context.
     """
-    if max_new_tokens is not None:
-        return max_new_tokens
     longest = max(len(backbone.encode_prompt(prompt)) for prompt in dict.fromkeys(prompts))
     remaining = backbone.context_length - longest
     if remaining < 1:
@@ -36,7 +34,7 @@ def resolve_max_new_tokens(backbone: Backbone, prompts: Sequence[str], max_new_t
             f"a prompt of {longest} tokens leaves no room for a response: the model reads {backbone.context_length} tokens "
             "in all. Shorten or remove that prompt, or choose a model with a longer context."
         )
-    return min(DEFAULT_MAX_NEW_TOKENS, remaining)
+    return min(max_new_tokens, remaining)
 
 
 def reference_samples(
@@ -45,13 +43,14 @@ def reference_samples(
     on_progress: ProgressCallback = no_progress,
     on_tokens: Callable[[int, int], None] = lambda *_: None,
 ) -> ReferenceSamples:
-    """Samples of the base model for train prompts, at the project's temperature. Scores are normalised on them.
+    """Samples of the base model for train prompts, at the project's temperature and length. Scores are normalised on them.
 
     They are the same for every reward model of a project. on_tokens: called with the number of tokens that each text has so far
     and the maximum number.
     """
     backbone, adapters = model_cache.load_project(project)
-    fitting_prompts = prompts_that_fit(backbone, prompts(model_cache.db, project.id, "train"))
+    train_prompts = prompts(model_cache.db, project.id, "train")
+    fitting_prompts = prompts_that_fit(backbone, train_prompts, project.max_new_tokens, shortens=True)
     texts = [fitting_prompts.prompts[i % len(fitting_prompts.prompts)].text for i in range(REFERENCE_SAMPLES)]
     max_new_tokens, start_time = fitting_prompts.response_length, time.monotonic()
     sampled_tokens = 0
@@ -83,26 +82,30 @@ def complete(
 ) -> dict[str, Any]:
     """Continue prompts with the base or a checkpoint, and score the texts if the payload names a reward model.
 
-    payload: prompts (list of texts), checkpoint, seed, and optionally temperature (default: the project's), max_new_tokens,
-    reward_model_id, words (true: also token contributions to the score), leave_out (true: skip prompts that are too long).
+    payload: prompts (list of texts), checkpoint, seed, and optionally temperature, max_new_tokens (default: the project's,
+    shortened to the context), reward_model_id, words (true: also token contributions to the score), leave_out (true: skip prompts
+    that are too long).
     Result: texts, tokens (ids), checkpoint (with its step for "latest"), note (if newer checkpoints are damaged, otherwise "");
     with a reward model also scores; with words also `words` and `token_scores` as in `explain`; with leave_out also left_out, the
     indices of the skipped prompts.
     Raises ModelError if a prompt is too long, or with leave_out if all prompts are.
     """
     backbone, adapters = model_cache.load_project(project)
-    prompt_texts, max_new_tokens = [str(prompt) for prompt in payload["prompts"]], payload.get("max_new_tokens")
+    prompt_texts, shortens = [str(prompt) for prompt in payload["prompts"]], payload.get("max_new_tokens") is None
+    max_new_tokens = int(project.max_new_tokens if shortens else payload["max_new_tokens"])
     left_out: list[int] = []
     if payload.get("leave_out"):
-        fitting_indices, max_new_tokens = indices_that_fit(backbone, prompt_texts, max_new_tokens)
+        fitting_indices, max_new_tokens = indices_that_fit(backbone, prompt_texts, max_new_tokens, shortens=shortens)
         left_out = [i for i in range(len(prompt_texts)) if i not in fitting_indices]
         prompt_texts = [prompt_texts[i] for i in fitting_indices]
+    elif shortens:
+        max_new_tokens = shortened_to_context(backbone, prompt_texts, max_new_tokens)
     checkpoint, note = model_cache.resolve_checkpoint(payload.get("checkpoint", "base"))
     slot, start_time = model_cache.load_checkpoint(checkpoint, JOB_POLICY_SLOT), time.monotonic()
     with adapters.using(slot, merged=slot is not None):
         samples: SampledResponses = sample_responses(
             backbone, prompt_texts, seed=int(payload.get("seed", 0)), purpose="complete",
-            max_new_tokens=resolve_max_new_tokens(backbone, prompt_texts, max_new_tokens),
+            max_new_tokens=max_new_tokens,
             temperature=float(payload.get("temperature", project.temperature)), on_progress=on_progress,
         )  # fmt: skip
     model_cache.speed.record_sampling(time.monotonic() - start_time, samples.tokens)

@@ -27,7 +27,6 @@ from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs, score_pairs
 from rlhf_lab.engine.text_features import NEW_TEXTS_BUDGET_S, FeatureBackfill
 from rlhf_lab.errors import TrainingError
-from rlhf_lab.jobs.model_speed import ModelSpeed
 from rlhf_lab.jobs.time_estimate import EARLY_PAIRS, WorkCount, count_reward, pairs_stage, reward_stage
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.oom import free_memory
@@ -62,7 +61,8 @@ def pairs_job(
     speed, seconds = model_cache.speed, time.monotonic() - start_time
     if pairs and pairs[0].reason != "random" and speed.is_measured:
         stage = pairs_stage(pairs[0].reason.partition(":")[0])
-        speed.record_stage(stage, seconds, WorkCount(speed).sampling(2 * request.count, 2 * request.count))
+        work = WorkCount(speed, project.max_new_tokens)
+        speed.record_stage(stage, seconds, work.sampling(2 * request.count, 2 * request.count))
     FeatureBackfill(model_cache).run_for(project.id, NEW_TEXTS_BUDGET_S)
     model_cache.save_speed()
     return {"pair_ids": [pair.id for pair in pairs], "note": "; ".join(notes)}
@@ -133,7 +133,7 @@ def train_reward_model(
         folder = _save_reward_model(model_cache.home, fitted.model, fitted.config, report)
     finally:
         adapters.remove(REWARD_TRAINING_ADAPTER)
-    _record_reward_time(model_cache, fitted, report["seconds"])
+    _record_reward_time(model_cache, project, fitted, report["seconds"])
     name, config = folder.relative_to(model_cache.home).as_posix(), fitted.config.to_dict()
     try:
         row = add_reward_model(
@@ -182,7 +182,8 @@ def fit_reward_model(
     labels, truncated_count, grouping_note = prepare_labels(
         model_cache.db, label_snapshot, backbone, request.weights or {}
     )
-    sampling_share = _sampling_share(model_cache.speed, request.config, len(labels))
+    work = WorkCount(model_cache.speed, project.max_new_tokens)
+    sampling_share = _sampling_share(work, request.config, len(labels))
     reporter = _FitProgressReporter(report_progress, label_note(truncated_count), sampling_share)
     model, report, config = _fit_with_oom_retry(model_cache, project, labels, request.config, reporter, on_progress)
     pairs = distributed.broadcast(unjudged_pairs(model_cache.db, project.id, MAX_SCORED_PAIRS))
@@ -191,11 +192,12 @@ def fit_reward_model(
     return FittedReward(model, report, config, label_snapshot, truncated_count, grouping_note, scores)
 
 
-def _record_reward_time(model_cache: ModelCache, fitted: FittedReward, seconds: float) -> None:
+def _record_reward_time(model_cache: ModelCache, project: Project, fitted: FittedReward, seconds: float) -> None:
     """Record how long the training took, for the estimate of the next one."""
     speed = model_cache.speed
     if speed.is_measured:
-        counted = count_reward(speed, fitted.config, fitted.report.labels, len(fitted.scores) // 2)
+        work = WorkCount(speed, project.max_new_tokens)
+        counted = count_reward(work, fitted.config, fitted.report.labels, len(fitted.scores) // 2)
         stage = reward_stage(model_cache.distributed.world_size)
         speed.record_stage(stage, seconds, counted.high if fitted.model.adapter else counted.low)
     model_cache.save_speed()
@@ -231,12 +233,12 @@ def _fit_with_oom_retry(
         free_memory(adapters.backbone)
 
 
-def _sampling_share(speed: ModelSpeed, config: RewardConfig, labels: int) -> float:
+def _sampling_share(work: WorkCount, config: RewardConfig, labels: int) -> float:
     """The estimated fraction of a reward model's job spent on sampling reference texts, if an adapter is trained."""
-    if not speed.is_measured:
+    if not work.speed.is_measured:
         return UNMEASURED_SAMPLING_SHARE
-    sampling = WorkCount(speed).sampling(REFERENCE_SAMPLES, REFERENCE_SAMPLES)
-    return sampling / count_reward(speed, config, labels, 0).high
+    sampling = work.sampling(REFERENCE_SAMPLES, REFERENCE_SAMPLES)
+    return sampling / count_reward(work, config, labels, 0).high
 
 
 class _FitProgressReporter:

@@ -63,6 +63,7 @@ class PairRequest:
 
     sampling: "random" keeps all pairs; the others sample CANDIDATES_PER_PAIR times as many and select the most informative
     ("information"), uncertain ("uncertainty") or diverse ones ("diversity"); see training/reward/active_selection.py.
+    max_new_tokens: None for that of the project, shortened to the context.
     stored_first: number of random pairs that are sampled and stored before the others, for a person who is waiting.
     """
 
@@ -84,8 +85,8 @@ def sample_pairs(
     """Sample pairs of different responses to train prompts, and score them with the newest reward model, if any.
 
     Each pair stores its kind of sampling, for "uncertainty" also the kind of uncertainty. Pairs are random if there are no labels
-    or no reward model to select them by. The n-th random pair of a project depends only on the project's seed and temperature,
-    the checkpoint and n.
+    or no reward model to select them by. The n-th random pair of a project depends only on the project's seed, temperature,
+    length and chat settings, the checkpoint and n.
     on_note: called with a message for the user if some prompts are too long.
     Raises LabelError if the two responses of a pair are equal in all attempts; the pairs before that one are stored.
     """
@@ -94,7 +95,8 @@ def sample_pairs(
     available = prompts(model_cache.db, project.id, "train")
     if not available:
         raise LabelError(f"project {project.id} has no prompts to write for. Add some prompts.")
-    fitting_prompts = prompts_that_fit(backbone, available, request.max_new_tokens)
+    max_new_tokens, shortens = request.max_new_tokens or project.max_new_tokens, request.max_new_tokens is None
+    fitting_prompts = prompts_that_fit(backbone, available, max_new_tokens, shortens=shortens)
     if fitting_prompts.too_long_count:
         log.warning("project %d: %s", project.id, fitting_prompts.message)
         on_note(fitting_prompts.message)

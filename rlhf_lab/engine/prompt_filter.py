@@ -8,8 +8,6 @@ from rlhf_lab.common.text import pluralize, prompts_skipped_message
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
 
-DEFAULT_MAX_NEW_TOKENS = 64
-
 
 class FittingPrompts(NamedTuple):
     """The prompts that leave room for a response of `response_length` tokens, in order, and the number of the others."""
@@ -25,30 +23,30 @@ class FittingPrompts(NamedTuple):
 
 
 def prompts_that_fit(
-    backbone: Backbone, prompts: Sequence[Prompt], max_new_tokens: int | None = None
+    backbone: Backbone, prompts: Sequence[Prompt], max_new_tokens: int, *, shortens: bool = False
 ) -> FittingPrompts:
     """The prompts that leave room for `max_new_tokens` new tokens.
 
-    The default is 64, or as many as fit after the longest of those prompts that take at most half of the context. Longer prompts
-    are not considered, because a single one in a file must not exclude the others. Raises ModelError if no prompt leaves room.
+    shortens: where the context is too small, the responses are shorter instead: as long as fits after the longest of those
+    prompts that take at most half of the context. Longer prompts are not considered, because a single one in a file must not
+    exclude the others. Raises ModelError if no prompt leaves room.
     """
-    indices, response_length = indices_that_fit(backbone, [prompt.text for prompt in prompts], max_new_tokens)
+    texts = [prompt.text for prompt in prompts]
+    indices, response_length = indices_that_fit(backbone, texts, max_new_tokens, shortens=shortens)
     return FittingPrompts([prompts[i] for i in indices], response_length, len(prompts) - len(indices))
 
 
 def indices_that_fit(
-    backbone: Backbone, texts: Sequence[str], max_new_tokens: int | None = None
+    backbone: Backbone, texts: Sequence[str], max_new_tokens: int, *, shortens: bool = False
 ) -> tuple[list[int], int]:
     """Like `prompts_that_fit`, for texts. Returns the indices of those that fit, and the response length in tokens."""
     prompt_lengths = [len(backbone.encode_prompt(text)) for text in texts]
     if not prompt_lengths:
-        return [], DEFAULT_MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens
-    context = backbone.context_length
-    if max_new_tokens is None:
+        return [], max_new_tokens
+    context, response_length = backbone.context_length, max_new_tokens
+    if shortens:
         longest = max((length for length in prompt_lengths if 2 * length <= context), default=min(prompt_lengths))
-        response_length = min(DEFAULT_MAX_NEW_TOKENS, max(1, context - longest))
-    else:
-        response_length = max_new_tokens
+        response_length = min(max_new_tokens, max(1, context - longest))
     indices = [i for i, length in enumerate(prompt_lengths) if length + response_length <= context]
     if not indices:
         raise ModelError(

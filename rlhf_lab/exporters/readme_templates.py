@@ -8,7 +8,7 @@ from typing import Any
 from rlhf_lab import __version__
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import LABEL_ALGORITHMS, Source
-from rlhf_lab.common.records import Project, RewardModelRow, Run
+from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, Project, RewardModelRow, Run
 from rlhf_lab.exporters.json_io import portable_name, to_strict_json
 from rlhf_lab.exporters.label_export import LabelExportOptions
 from rlhf_lab.exporters.tabular import COLUMN_TYPES, column_kind
@@ -108,7 +108,8 @@ model = AutoModelForCausalLM.from_pretrained(FOLDER)
 {_prompt_code(project)}
 
 inputs = torch.tensor([encode_prompt("Say hello.")])
-print(tokenizer.decode(model.generate(inputs, max_new_tokens=64)[0], skip_special_tokens=True))
+outputs = model.generate(inputs, max_new_tokens={run.config.get("max_new_tokens", DEFAULT_MAX_NEW_TOKENS)})
+print(tokenizer.decode(outputs[0], skip_special_tokens=True))
 ```
 
 {_sampled_with(project)}

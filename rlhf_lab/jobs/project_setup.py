@@ -20,7 +20,7 @@ from rlhf_lab.common.bundled_assets import (
     weights_digest,
 )
 from rlhf_lab.common.paths import run_folder
-from rlhf_lab.common.records import NO_CHAT_SETTINGS, ChatSettings, NewCompletion, Project
+from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, NO_CHAT_SETTINGS, ChatSettings, NewCompletion, Project
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, StoreError
@@ -38,6 +38,7 @@ from rlhf_lab.store.projects import (
     open_project,
     projects,
     prompts,
+    set_max_new_tokens,
     set_temperature,
 )
 
@@ -52,6 +53,7 @@ def new_project(  # noqa: PLR0913  one argument for each choice of the form
     prompt_set: str | Path | None = None,
     custom_prompts: Sequence[str] | Mapping[str, str] = (),
     temperature: float | None = None,
+    max_new_tokens: int | None = None,
     seed: int = 0,
     name: str = "",
     chat: ChatSettings = NO_CHAT_SETTINGS,
@@ -59,17 +61,19 @@ def new_project(  # noqa: PLR0913  one argument for each choice of the form
 ) -> Project:
     """Create a project on a bundled prompt set, a file of prompts (a Path), or custom prompts (then prompt_set is their name).
 
-    Without a prompt set or a temperature, the project gets those that suit the model. A mapping of custom prompts gives the split
-    of each prompt, "" if it has none yet. chat: the system prompt and the arguments of the chat template, which take precedence
+    Without a prompt set or a temperature, the project gets those that suit the model; without max_new_tokens its responses have
+    at most 64 tokens. A mapping of custom prompts gives the split of each prompt, "" if it has none yet.
+    chat: the system prompt and the arguments of the chat template, which take precedence
     over those that suit the model. opens: whether every browser shows it from now on; the first of a home is always shown.
 
     If another project has the name, a number is added. Projects of the embedded model start with the shipped pairs of their
-    prompt set, which were sampled at temperature 1, so that labelling can start at once.
+    prompt set, which were sampled at temperature 1 with at most 64 tokens, so that labelling can start at once.
     Raises ConfigError, and ModelError for a model that is not usable.
     """
     facts = inspect_model(model)
     chat = completed_chat_settings(facts, chat)
     temperature = facts.temperature if temperature is None else checked_temperature(temperature)
+    max_new_tokens = DEFAULT_MAX_NEW_TOKENS if max_new_tokens is None else checked_max_new_tokens(max_new_tokens)
     if isinstance(prompt_set, Path):
         custom_prompts, prompt_set = read_prompt_file(prompt_set), prompt_set.name
     elif prompt_set is None:
@@ -82,10 +86,12 @@ def new_project(  # noqa: PLR0913  one argument for each choice of the form
     name = _unused_name(db, " ".join(name.split())[:MAX_PROJECT_NAME_CHARS] or _default_name(model, prompt_set))
     project = create_project(db, name, model, digest, prompt_set, seed, splits, chat, opens=opens)
     set_temperature(db, project.id, temperature)
-    as_shipped = temperature == SHIPPED_PAIRS_TEMPERATURE and not chat.system_prompt
-    if model == EMBEDDED_MODEL and not custom_prompts and as_shipped:
+    set_max_new_tokens(db, project.id, max_new_tokens)
+    sampling = (temperature, max_new_tokens, chat.system_prompt)
+    is_as_shipped = sampling == (SHIPPED_PAIRS_TEMPERATURE, DEFAULT_MAX_NEW_TOKENS, "")
+    if model == EMBEDDED_MODEL and not custom_prompts and is_as_shipped:
         _add_shipped_pairs(db, project, digest)
-    return replace(project, temperature=temperature)
+    return replace(project, temperature=temperature, max_new_tokens=max_new_tokens)
 
 
 def completed_chat_settings(facts: ModelFacts, chat: ChatSettings) -> ChatSettings:
@@ -128,9 +134,30 @@ def change_temperature(db: Database, project_id: int, temperature: float) -> str
     )
 
 
+def change_max_new_tokens(db: Database, project_id: int, max_new_tokens: int) -> str:
+    """Sample the project's next texts with at most this many tokens; returns a message for the person.
+
+    Raises ConfigError for a value out of range, StoreError for an unknown project.
+    """
+    previous = get_project(db, project_id).max_new_tokens
+    set_max_new_tokens(db, project_id, checked_max_new_tokens(max_new_tokens))
+    pair_count = count_pairs(db, project_id)
+    if max_new_tokens == previous or not pair_count:
+        return f"The project's texts have at most {pluralize(max_new_tokens, 'token')}."
+    return (
+        f"New texts have at most {pluralize(max_new_tokens, 'token')}. {pluralize(pair_count, 'pair')} written with at most "
+        f"{previous} are kept."
+    )
+
+
 def checked_temperature(value: float) -> float:
     """The temperature, if it is in the range of `PolicyConfig.temperature`. Raises ConfigError."""
     return PolicyConfig(temperature=value).temperature
+
+
+def checked_max_new_tokens(value: int) -> int:
+    """The length, if it is in the range of `PolicyConfig.max_new_tokens`. Raises ConfigError."""
+    return PolicyConfig(max_new_tokens=value).max_new_tokens
 
 
 def open_project_on_model(
@@ -177,6 +204,7 @@ def copy_project(db: Database, project: Project) -> Project:
         prompt_set=project.prompt_set,
         custom_prompts=custom_prompts,
         temperature=project.temperature,
+        max_new_tokens=project.max_new_tokens,
         seed=project.seed,
         name=project.name,
         chat=project.chat_settings,

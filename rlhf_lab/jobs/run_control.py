@@ -257,13 +257,12 @@ def default_run_name(
     """The name of a run for which no name was entered.
 
     It consists of the algorithm, the reward, the preset unless it is "lab", as many settings that differ from the preset as fit,
-    and a number if the project already has a run of that name. The temperature is compared with that of the project.
+    and a number if the project already has a run of that name. Temperature and length are compared with those of the project.
     """
-    temperature = get_project(db, project_id).temperature
+    project = get_project(db, project_id)
+    sampling = {"temperature": project.temperature, "max_new_tokens": project.max_new_tokens}
     differences_by_preset = {
-        preset: _setting_differences(
-            config, PolicyConfig.for_algorithm(config.algorithm, **values, temperature=temperature)
-        )
+        preset: _setting_differences(config, PolicyConfig.for_algorithm(config.algorithm, **values, **sampling))
         for preset, values in PRESETS.items()
     }
     preset, differences = min(differences_by_preset.items(), key=lambda item: len(item[1]))

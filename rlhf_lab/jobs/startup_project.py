@@ -14,13 +14,16 @@ from enum import StrEnum
 from pathlib import Path
 
 from rlhf_lab.common.bundled_assets import PROMPT_SETS
-from rlhf_lab.common.records import ChatSettings
+from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, ChatSettings
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabError, ModelError
 from rlhf_lab.jobs.hub_download import DownloadStatus, ModelDownloader
 from rlhf_lab.jobs.memory_estimate import DeviceMemory, FitVerdict, detect_device, estimate_memory
 from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
 from rlhf_lab.jobs.project_setup import (
+    change_max_new_tokens,
     change_temperature,
+    checked_max_new_tokens,
     checked_temperature,
     completed_chat_settings,
     open_project_on_model,
@@ -39,6 +42,7 @@ VARIABLES = {
     "system_prompt": "RLHF_LAB_SYSTEM_PROMPT",
     "template_arguments": "RLHF_LAB_TEMPLATE_ARGUMENTS",
     "temperature": "RLHF_LAB_TEMPERATURE",
+    "max_new_tokens": "RLHF_LAB_MAX_NEW_TOKENS",
 }
 SMALL_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -60,6 +64,7 @@ class StartupSettings:
     system_prompt: Setting | None = None
     template_arguments: Setting | None = None
     temperature: Setting | None = None
+    max_new_tokens: Setting | None = None
 
     @classmethod
     def read(cls, options: Mapping[str, object], environment: Mapping[str, str]) -> "StartupSettings":
@@ -82,12 +87,13 @@ class StartupSettings:
 
 @dataclass(frozen=True)
 class ProjectPlan:
-    """Validated settings, before any download. facts: None if only the temperature of the open project changes."""
+    """Validated settings, before any download. facts: None if only settings of the open project change."""
 
     facts: ModelFacts | None
     chat: ChatSettings | None
     prompt_set: str | Path | None
     temperature: float | None
+    max_new_tokens: int | None
     warning: str
 
     def open(self, db: Database) -> str:
@@ -96,17 +102,23 @@ class ProjectPlan:
             project = pick_project(db, None)
         else:
             project = open_project_on_model(db, self.facts, self.chat, self.prompt_set)
-        if self.temperature is None:
-            return self.warning
-        return f"{change_temperature(db, project.id, self.temperature)} {self.warning}".strip()
+        messages = []
+        if self.temperature is not None:
+            messages.append(change_temperature(db, project.id, self.temperature))
+        if self.max_new_tokens is not None:
+            messages.append(change_max_new_tokens(db, project.id, self.max_new_tokens))
+        return " ".join(filter(None, [*messages, self.warning]))
 
 
 def plan_project(db: Database, settings: StartupSettings, device: DeviceMemory) -> ProjectPlan:
     """Check all settings and the memory. Raises LabError, whose message begins with the option or variable concerned."""
-    temperature = None
+    temperature = max_new_tokens = None
     if settings.temperature is not None:
         with _naming(settings.temperature):
             temperature = _parse_temperature(settings.temperature.text)
+    if settings.max_new_tokens is not None:
+        with _naming(settings.max_new_tokens):
+            max_new_tokens = _parse_max_new_tokens(settings.max_new_tokens.text)
     if settings.model is None:
         for setting in (settings.prompts, settings.system_prompt, settings.template_arguments):
             if setting is not None:
@@ -114,7 +126,7 @@ def plan_project(db: Database, settings: StartupSettings, device: DeviceMemory) 
                     f"{setting.source} applies to a new project. Also give its model, in --model or "
                     f"{VARIABLES['model']}: embedded, a folder, or a Hub id."
                 )
-        return ProjectPlan(None, None, None, temperature, "")
+        return ProjectPlan(None, None, None, temperature, max_new_tokens, "")
     with _naming(settings.model):
         facts = inspect_model(settings.model.text)
     prompt_set = None
@@ -124,7 +136,8 @@ def plan_project(db: Database, settings: StartupSettings, device: DeviceMemory) 
     chat = _chat_settings(facts, settings)
     is_new = not projects_on_model(db, facts, chat, prompt_set)
     with _naming(settings.model):
-        return ProjectPlan(facts, chat, prompt_set, temperature, check_memory(facts, device, refuse=is_new))
+        warning = check_memory(facts, device, max_new_tokens or DEFAULT_MAX_NEW_TOKENS, refuse=is_new)
+    return ProjectPlan(facts, chat, prompt_set, temperature, max_new_tokens, warning)
 
 
 @contextmanager
@@ -144,6 +157,12 @@ def _parse_temperature(text: str) -> float:
     if not math.isfinite(value):
         raise ConfigError(f'"{text}" is not a temperature. Give a number such as 0.7.')
     return checked_temperature(value)
+
+
+def _parse_max_new_tokens(text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise ConfigError(f'"{text}" is not a number of tokens. Give a whole number such as 96.')
+    return checked_max_new_tokens(int(text))
 
 
 def _parse_prompt_set(text: str) -> str | Path:
@@ -170,13 +189,13 @@ def _chat_settings(facts: ModelFacts, settings: StartupSettings) -> ChatSettings
     return None if arguments is None and system_prompt is None else chat
 
 
-def check_memory(facts: ModelFacts, device: DeviceMemory, *, refuse: bool) -> str:
+def check_memory(facts: ModelFacts, device: DeviceMemory, max_new_tokens: int, *, refuse: bool) -> str:
     """A warning if the model may be too large for the memory, otherwise "".
 
     refuse: raise ModelError for a model that does not fit. Without it, that is only a warning: if the project already exists, the
     engine may have loaded the model, which reduces the free memory.
     """
-    memory = estimate_memory(facts, device)
+    memory = estimate_memory(facts, device, PolicyConfig(max_new_tokens=max_new_tokens))
     if memory.verdict is FitVerdict.FITS:
         return ""
     need = f"about {memory.required_bytes / 1e9:.1f} GB of memory"

@@ -38,7 +38,6 @@ from rlhf_lab.jobs.model_speed import ModelSpeed, load_speed
 from rlhf_lab.store.database import Database
 
 EARLY_PAIRS = 2  # of a project's first pairs: stored before the others, because a person is waiting for them
-USUAL_MAX_NEW_TOKENS = 64  # of pairs and of samples of the base model
 MAX_RATIO_AS_ONE = 1.25  # a range with a smaller ratio is shown as one number
 
 
@@ -92,7 +91,7 @@ class WorkCount:
     """Computes the seconds of parts of a stage from the measured rates alone. Requires `speed.is_measured`."""
 
     speed: ModelSpeed
-    max_new_tokens: int = USUAL_MAX_NEW_TOKENS
+    max_new_tokens: int
 
     def sampling(self, responses: int, batch_size: int) -> float:
         """Seconds to sample this many responses, batch_size at a time."""
@@ -111,9 +110,8 @@ class WorkCount:
         return median(self.speed.forward) * tokens
 
 
-def count_reward(speed: ModelSpeed, config: RewardConfig, labels: int, scored_pairs: int) -> Estimate:
+def count_reward(work: WorkCount, config: RewardConfig, labels: int, scored_pairs: int) -> Estimate:
     """Seconds of training a reward model, from the rates; low: without the final fit of an adapter."""
-    work = WorkCount(speed)
     seconds = work.sampling(REFERENCE_SAMPLES, REFERENCE_SAMPLES) + work.passes(2 * scored_pairs)
     if config.warm_start:
         seconds += work.passes(2 * labels + REFERENCE_SAMPLES)
@@ -196,11 +194,13 @@ def pairs_stage(sampling: str) -> str:
     return f"{sampling} pairs"
 
 
-def estimate_reward(speed: ModelSpeed | None, config: RewardConfig, labels: int, scored_pairs: int) -> Estimate | None:
-    """The time to train a reward model on this many labels and to score this many pairs with it."""
+def estimate_reward(
+    speed: ModelSpeed | None, config: RewardConfig, labels: int, scored_pairs: int, max_new_tokens: int
+) -> Estimate | None:
+    """The time to train a reward model on this many labels of texts of this length and to score this many pairs with it."""
     if speed is None or not speed.is_measured:
         return None
-    counted = count_reward(speed, config, labels, min(scored_pairs, MAX_SCORED_PAIRS))
+    counted = count_reward(WorkCount(speed, max_new_tokens), config, labels, min(scored_pairs, MAX_SCORED_PAIRS))
     return _corrected(speed, reward_stage(config.processes), counted, is_counted=config.processes == 1)
 
 
@@ -215,11 +215,11 @@ def estimate_policy(speed: ModelSpeed | None, config: PolicyConfig) -> Estimate 
     )
 
 
-def estimate_pairs(speed: ModelSpeed | None, count: int, sampling: str) -> Estimate | None:
-    """The time to sample this many pairs in one job."""
+def estimate_pairs(speed: ModelSpeed | None, count: int, sampling: str, max_new_tokens: int) -> Estimate | None:
+    """The time to sample this many pairs of texts of this length in one job."""
     if speed is None or not speed.is_measured:
         return None
-    seconds = WorkCount(speed).sampling(2 * count, 2 * count)
+    seconds = WorkCount(speed, max_new_tokens).sampling(2 * count, 2 * count)
     return _corrected(speed, pairs_stage(sampling), Estimate(seconds, seconds), is_counted=sampling == "random")
 
 

@@ -130,16 +130,22 @@ def open_project(db: Database, project_id: int) -> None:
 
 def rename_project(db: Database, project_id: int, name: str) -> None:
     """Rename a project. Raises StoreError if there is no such project."""
-    with db.write() as conn:
-        if conn.execute(update(t.projects).where(t.projects.c.id == project_id).values(name=name)).rowcount == 0:
-            raise no_such_project(project_id)
+    _update_project(db, project_id, name=name)
 
 
 def set_temperature(db: Database, project_id: int, temperature: float) -> None:
     """Change the temperature of texts that are sampled from now on. Raises StoreError if there is no such project."""
+    _update_project(db, project_id, temperature=temperature)
+
+
+def set_max_new_tokens(db: Database, project_id: int, max_new_tokens: int) -> None:
+    """Change the longest length of texts that are sampled from now on. Raises StoreError if there is no such project."""
+    _update_project(db, project_id, max_new_tokens=max_new_tokens)
+
+
+def _update_project(db: Database, project_id: int, **values: Any) -> None:
     with db.write() as conn:
-        values = update(t.projects).where(t.projects.c.id == project_id).values(temperature=temperature)
-        if conn.execute(values).rowcount == 0:
+        if conn.execute(update(t.projects).where(t.projects.c.id == project_id).values(values)).rowcount == 0:
             raise no_such_project(project_id)
 
 

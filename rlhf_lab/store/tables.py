@@ -54,7 +54,7 @@ from rlhf_lab.store.column_types import (
     table_without_id_reuse,
 )
 
-SCHEMA_VERSION = "0017"
+SCHEMA_VERSION = "0018"
 
 metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
@@ -80,6 +80,7 @@ projects = table_without_id_reuse(
     required("temperature", Float, server_default=text("1")),  # for sampling its texts
     required("system_prompt", Text, server_default=text("''")),
     required("template_arguments", Json, server_default=text("'{}'")),  # variables of the chat template
+    required("max_new_tokens", Integer, server_default=text("64")),  # the longest response
 )
 
 # Imported rows have an import_id. It is not a foreign key, because SQLite would have to copy whole tables to add one.

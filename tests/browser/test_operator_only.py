@@ -37,7 +37,7 @@ OPERATOR_CONTROLS = {
         "backup-create", "backup-choose", "mirror-repository", "mirror-token", "mirror-set-up",
     ],
     "Reward model": ["train", "source"],
-    "Project": ["project-rename", "project-temperature", "project-open", "project-delete", "stop-engine"],
+    "Project": ["project-rename", "project-temperature", "project-length", "project-open", "project-delete", "stop-engine"],
 }  # fmt: skip
 #: Elements that others do not see at all.
 HIDDEN_FROM_OTHERS = {

@@ -1,4 +1,4 @@
-"""--temperature and --system-prompt for a new or an existing project, a run, and single completions."""
+"""--temperature, --max-new-tokens and --system-prompt for a new or an existing project, a run, and single completions."""
 
 import json
 
@@ -20,13 +20,13 @@ from rlhf_lab.store.runs import runs
 
 @pytest.fixture
 def db(tmp_path, monkeypatch):
-    """A lab with a project at temperature 0.7 and a reward model; jobs are queued and not run."""
+    """A lab with a project at temperature 0.7 with texts of up to 96 tokens, and a reward model; jobs are queued and not run."""
     monkeypatch.setattr(engine_process, "ensure_engine", lambda *_: None)
     monkeypatch.setattr(
         commands, "wait_for_job", lambda *_: {"pair_ids": [], "texts": ["x"], "note": "", "status": "done", "step": 0}
     )
     with Database.open(tmp_path / "home") as db:
-        project = new_project(db, temperature=0.7)
+        project = new_project(db, temperature=0.7, max_new_tokens=96)
         report = {"accuracy": 0.9, "accuracy_low": 0.8, "accuracy_high": 1.0, "labels": 20}
         snapshot = LabelSnapshot((), "", Source.HUMAN)
         add_reward_model(db, project.id, "reward_models/x", config={}, report=report, snapshot=snapshot)
@@ -43,6 +43,14 @@ def test_a_run_has_the_projects_temperature_unless_one_is_given(db, tmp_path, op
     (run,) = runs(db)
     assert run.config["temperature"] == expected
     assert ("temperature" in run.name) == bool(options)
+
+
+@pytest.mark.parametrize(("options", "expected"), [((), 96), (("--max-new-tokens", "128"), 128)])
+def test_a_run_has_the_projects_length_unless_one_is_given(db, tmp_path, options, expected):
+    assert call(tmp_path, "train-policy", *options) == 0
+    (run,) = runs(db)
+    assert run.config["max_new_tokens"] == expected
+    assert ("max_new_tokens" in run.name) == bool(options)
 
 
 @pytest.mark.parametrize(("options", "expected"), [((), {}), (("--temperature", "0.5"), {"temperature": 0.5})])
@@ -65,6 +73,22 @@ def test_pairs_sets_the_temperature_of_a_new_or_the_open_project(db, tmp_path, c
     for words in (("pairs",), ("pairs", "--model", "embedded"), ("complete", "--prompt", "x"), ("train-policy",)):
         assert call(tmp_path, *words, "--temperature", "9") == 1
         assert "temperature = 9" in json.loads(capsys.readouterr().out)["error"]
+    assert len(projects(db)) == 3
+
+
+def test_pairs_sets_the_length_of_a_new_or_the_open_project(db, tmp_path, capsys):
+    new_project(db)
+    pairs = count_pairs(db, 2)
+    assert pairs > 0
+    assert call(tmp_path, "pairs", "--max-new-tokens", "128") == 0
+    assert f"at most 128 tokens. {pairs} pairs written with at most 64 are kept" in capsys.readouterr().err
+    assert call(tmp_path, "pairs", "--model", "embedded", "--max-new-tokens", "80") == 0
+    capsys.readouterr()
+    assert [project.max_new_tokens for project in projects(db)] == [96, 128, 80]
+    assert count_pairs(db, 3) == 0  # the shipped pairs have up to 64 tokens
+    for words in (("pairs",), ("pairs", "--model", "embedded"), ("train-policy",)):
+        assert call(tmp_path, *words, "--max-new-tokens", "0") == 1
+        assert "max_new_tokens = 0" in json.loads(capsys.readouterr().out)["error"]
     assert len(projects(db)) == 3
 
 

@@ -12,11 +12,12 @@ from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine import job_handlers, job_progress
 from rlhf_lab.engine import pair_sampling as pairs_module
 from rlhf_lab.engine import worker as worker_module
-from rlhf_lab.engine.completions import resolve_max_new_tokens, token_pieces
+from rlhf_lab.engine.completions import shortened_to_context, token_pieces
 from rlhf_lab.engine.pair_sampling import MAX_PAIR_ATTEMPTS, PairRequest, sample_pairs
 from rlhf_lab.errors import LabelError, ModelError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.model_speed import ModelSpeed
+from rlhf_lab.jobs.time_estimate import WorkCount
 from rlhf_lab.models.sampling.sampler import Sampled, sample, uniforms
 from rlhf_lab.store.projects import count_pairs, create_project, get_pair
 from rlhf_lab.store.reward_models import latest_reward_model
@@ -82,15 +83,15 @@ def test_token_pieces_of_a_two_byte_character_and_without_eos():
     assert token_pieces(Bytes(), [0], "") == [""]
 
 
-def test_resolve_max_new_tokens(llama_folder):
+def test_responses_are_shortened_to_the_context(llama_folder):
     backbone = tiny_models.load(llama_folder)  # its context is 48
     length = len(backbone.encode_prompt("the king and the frog"))
-    assert resolve_max_new_tokens(backbone, ["moon", "the king and the frog"]) == 48 - length
-    assert resolve_max_new_tokens(backbone, ["moon"], 7) == 7
+    assert shortened_to_context(backbone, ["moon", "the king and the frog"], 64) == 48 - length
+    assert shortened_to_context(backbone, ["moon"], 7) == 7
     with pytest.raises(ModelError, match="Shorten"):
-        resolve_max_new_tokens(backbone, ["the " * 48])
+        shortened_to_context(backbone, ["the " * 48], 64)
     backbone.model.config.max_position_embeddings = 1000
-    assert resolve_max_new_tokens(backbone, ["moon"]) == 64
+    assert shortened_to_context(backbone, ["moon"], 96) == 96
 
 
 def texts_of(pairs):
@@ -322,9 +323,10 @@ def test_the_progress_of_a_reward_job_moves_while_it_samples():
 def test_the_share_of_sampling_is_that_of_the_measured_rates():
     """128 texts of 10 tokens, each 1.28 s, and 60 + 128 texts of 20 tokens that are read, each 0.001 s: 12.8 and 3.76 s."""
     speed = ModelSpeed("cpu", forward=[0.001], sampling={"128": [1.28]}, prompt_tokens=10, response_tokens=[10])
-    share = job_handlers._sampling_share(speed, RewardConfig(epochs=0), 30)
+    share = job_handlers._sampling_share(WorkCount(speed, 64), RewardConfig(epochs=0), 30)
     assert share == pytest.approx(12.8 / (12.8 + 3.76))
-    assert job_handlers._sampling_share(ModelSpeed("cpu"), RewardConfig(), 30) == job_handlers.UNMEASURED_SAMPLING_SHARE
+    unmeasured = job_handlers._sampling_share(WorkCount(ModelSpeed("cpu"), 64), RewardConfig(), 30)
+    assert unmeasured == job_handlers.UNMEASURED_SAMPLING_SHARE
 
 
 def test_a_run_has_as_much_time_as_the_sampling_of_pairs_beside_it(lab, monkeypatch):

@@ -11,7 +11,7 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine import completions, job_handlers, pair_sampling, text_features
 from rlhf_lab.engine.model_cache import ModelCache
-from rlhf_lab.jobs.time_estimate import count_held_out, count_policy_step, count_reward, project_speed
+from rlhf_lab.jobs.time_estimate import WorkCount, count_held_out, count_policy_step, count_reward, project_speed
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.store.projects import newest_pairs
 from rlhf_lab.store.reward_models import latest_reward_model
@@ -109,14 +109,14 @@ def fixed_rates(lab, monkeypatch):
 def test_reward_model_is_compared_with_what_was_counted(lab, fixed_rates):
     assert lab.train_reward(epochs=0).status is JobStatus.DONE
     row = latest_reward_model(lab.db, lab.project.id)
-    counted = count_reward(fixed_rates, RewardConfig(**REWARD | {"epochs": 0}), 12, 12)
+    counted = count_reward(WorkCount(fixed_rates, 64), RewardConfig(**REWARD | {"epochs": 0}), 12, 12)
     assert stored(lab).stages["reward model"][-1] == pytest.approx(row.report["seconds"] / counted.low, rel=1e-3)
 
 
 def test_reward_model_with_an_adapter_counts_its_last_fit(lab, fixed_rates):
     lab.train_reward(warm_start=False)
     row = latest_reward_model(lab.db, lab.project.id)
-    counted = count_reward(fixed_rates, RewardConfig(**REWARD | {"warm_start": False}), 12, 12)
+    counted = count_reward(WorkCount(fixed_rates, 64), RewardConfig(**REWARD | {"warm_start": False}), 12, 12)
     assert stored(lab).stages["reward model"][-1] == pytest.approx(row.report["seconds"] / counted.high, rel=1e-3)
 
 

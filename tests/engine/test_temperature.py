@@ -8,7 +8,7 @@ from support_worker import Lab
 
 from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.models.sampling import sampler
-from rlhf_lab.store.projects import get_project, set_temperature
+from rlhf_lab.store.projects import get_project, set_max_new_tokens, set_temperature
 
 PACKAGE = Path(sampler.__file__).parents[2]
 
@@ -60,6 +60,28 @@ def test_pairs_reference_samples_completions_and_runs_have_the_projects_temperat
         assert taken() == {0.7}
         cool_lab.do(cool_lab.submit(JobKind.COMPLETE, temperature=1.5, **request))
         assert taken() == {1.5}
+
+
+def test_pairs_reference_samples_completions_and_tournaments_have_the_projects_length(cool_lab, monkeypatch):
+    """The run has its own."""
+    lengths, true_sample = set(), sampler._sample
+
+    def sample(backbone, prompts, uniform, temperature, on_progress):
+        lengths.add(uniform.shape[1])
+        return true_sample(backbone, prompts, uniform, temperature, on_progress)
+
+    monkeypatch.setattr(sampler, "_sample", sample)
+    set_max_new_tokens(cool_lab.db, cool_lab.project.id, 11)
+    for kind, payload in (
+        (JobKind.SAMPLE_PAIRS, {"count": 12}),
+        (JobKind.COMPLETE, {"prompts": ["the cat"]}),
+        (JobKind.COMPLETE, {"prompts": ["the cat"], "leave_out": True}),
+    ):
+        assert cool_lab.do(cool_lab.submit(kind, **payload)).status is JobStatus.DONE
+    cool_lab.project = get_project(cool_lab.db, cool_lab.project.id)
+    cool_lab.label()
+    assert cool_lab.train_reward().status is JobStatus.DONE  # reference samples
+    assert lengths == {11}
 
 
 def test_texts_depend_on_the_temperature(cool_lab):

@@ -69,9 +69,10 @@ def test_an_option_wins_over_its_variable_and_empty_variables_count_as_none():
     assert StartupSettings.read({"system_prompt": ""}, {}).system_prompt == Setting("", "--system-prompt")
 
 
-def test_the_settings_choose_model_prompts_system_prompt_and_temperature(db, hub, tmp_path):
+def test_the_settings_choose_model_prompts_system_prompt_temperature_and_length(db, hub, tmp_path):
     (tmp_path / "mine.txt").write_text("\n".join(f"prompt {i}" for i in range(9)))
     settings = {"MODEL": NAME, "PROMPTS": str(tmp_path / "mine.txt"), "SYSTEM_PROMPT": "Be kind.", "TEMPERATURE": "0.5"}
+    settings["MAX_NEW_TOKENS"] = "96"
     startup = Startup(db, **settings)
     state = startup.run()
     assert state.phase is StartupPhase.READY
@@ -79,7 +80,7 @@ def test_the_settings_choose_model_prompts_system_prompt_and_temperature(db, hub
     assert startup.log[0].startswith(f"Downloading {NAME}, ")
     project = current_project(db)
     assert (project.model, project.prompt_set) == (NAME, "mine.txt")
-    assert (project.system_prompt, project.temperature) == ("Be kind.", 0.5)
+    assert (project.system_prompt, project.temperature, project.max_new_tokens) == ("Be kind.", 0.5, 96)
     assert [prompt.text for prompt in prompts(db, project.id, "eval")] == ["prompt 7", "prompt 8"]
     assert Startup(db, **settings).run().phase is StartupPhase.READY  # the same settings: the same project
     assert Startup(db, **settings | {"PROMPTS": "reviews"}).run().phase is StartupPhase.READY
@@ -94,6 +95,8 @@ def test_the_settings_choose_model_prompts_system_prompt_and_temperature(db, hub
         ({"MODEL": "embedded", "TEMPERATURE": "warm"}, ConfigError, 'RLHF_LAB_TEMPERATURE: "warm" is not a temperature'),
         ({"MODEL": "embedded", "TEMPERATURE": "nan"}, ConfigError, 'RLHF_LAB_TEMPERATURE: "nan" is not a temperature'),
         ({"MODEL": "embedded", "TEMPERATURE": "9"}, ConfigError, "RLHF_LAB_TEMPERATURE: temperature = 9"),
+        ({"MAX_NEW_TOKENS": "many"}, ConfigError, 'RLHF_LAB_MAX_NEW_TOKENS: "many" is not a number of tokens'),
+        ({"MAX_NEW_TOKENS": "5000"}, ConfigError, "RLHF_LAB_MAX_NEW_TOKENS: max_new_tokens = 5000"),
         ({"MODEL": "embedded", "TEMPLATE_ARGUMENTS": "fast"}, ConfigError, "RLHF_LAB_TEMPLATE_ARGUMENTS: .*not a JSON"),
         ({"MODEL": "embedded", "TEMPLATE_ARGUMENTS": '{"a": 1}'}, ConfigError, "RLHF_LAB_TEMPLATE_ARGUMENTS: .*missing"),
         ({"PROMPTS": "tales"}, ConfigError, "RLHF_LAB_PROMPTS applies to a new project.*RLHF_LAB_MODEL"),
@@ -182,8 +185,10 @@ def test_a_model_that_cannot_fit_16_gb_is_refused_before_its_download(db, hub, t
 
 def test_a_model_that_is_close_gets_a_warning_and_a_small_one_none():
     facts = ModelFacts("m", "LlamaForCausalLM", CONFIG, 1800, None)
-    assert check_memory(facts, SPACE, refuse=True) == ""
-    warning = check_memory(facts, DeviceMemory("cpu", "CPU", 700_000_000), refuse=True)  # the program takes 650 MB
+    assert check_memory(facts, SPACE, 64, refuse=True) == ""
+    warning = check_memory(facts, DeviceMemory("cpu", "CPU", 700_000_000), 64, refuse=True)  # the program takes 650 MB
     assert warning.startswith("m may be too large: a run with it needs about 0.7 GB of memory, and 0.7 GB are free")
     with pytest.raises(LabError, match="m does not fit"):
-        check_memory(facts, DeviceMemory("cpu", "CPU", 600_000_000), refuse=True)
+        check_memory(facts, DeviceMemory("cpu", "CPU", 600_000_000), 64, refuse=True)
+    for length, is_warned in ((64, False), (4096, True)):
+        assert bool(check_memory(facts, DeviceMemory("cpu", "CPU", 1_000_000_000), length, refuse=False)) == is_warned

@@ -29,7 +29,7 @@ PLAIN = {"batch_size": 4, "epochs": 1, "minibatches": 1, "sample_count": 0, "kl_
 
 
 def test_work_is_counted_in_texts():
-    work = WorkCount(SPEED)
+    work = WorkCount(SPEED, 64)
     assert work.passes(3) == pytest.approx(0.06)
     assert work.passes(3, 2) == pytest.approx(0.06 + 0.05)
     assert work.sampling(8, 4) == pytest.approx(2.0)
@@ -52,13 +52,18 @@ def test_work_is_counted_in_texts():
 )
 def test_reward_model(changes, low, high):
     config = RewardConfig(folds=3, epochs=2).replace(**changes)
-    assert estimate_reward(SPEED, config, 30, 0) == pytest.approx((low, high))
-    assert estimate_reward(SPEED, config, 30, 5) == pytest.approx((low + 0.2, high + 0.2))
+    assert estimate_reward(SPEED, config, 30, 0, 64) == pytest.approx((low, high))
+    assert estimate_reward(SPEED, config, 30, 5, 64) == pytest.approx((low + 0.2, high + 0.2))
+
+
+def test_reward_model_reads_texts_of_the_projects_length():
+    """Texts of 10 + 5 tokens: samples 1 s, and 188 texts of 0.015 s."""
+    assert estimate_reward(SPEED, RewardConfig(epochs=0), 30, 0, 5) == pytest.approx((1 + 2.82,) * 2)
 
 
 def test_reward_model_scores_at_most_400_pairs():
     config = RewardConfig()
-    assert estimate_reward(SPEED, config, 30, 4000) == estimate_reward(SPEED, config, 30, 400)
+    assert estimate_reward(SPEED, config, 30, 4000, 64) == estimate_reward(SPEED, config, 30, 400, 64)
 
 
 # A step of 4 responses: sampled in 1 s, scored in 0.08 s, read with log-probabilities by the policy and the reference in
@@ -95,7 +100,8 @@ def test_run_of_a_million_steps_is_estimated_at_once():
 
 
 def test_pairs_and_completions():
-    assert estimate_pairs(SPEED, 2, "random") == pytest.approx((1, 1))
+    assert estimate_pairs(SPEED, 2, "random", 64) == pytest.approx((1, 1))
+    assert estimate_pairs(SPEED, 2, "random", 5) == pytest.approx((0.5, 0.5))
     assert estimate_completions(SPEED, [4, 128], 64, scored=False) == pytest.approx((3, 3))
     assert estimate_completions(SPEED, [4, 128], 64, scored=True) == pytest.approx((3 + 2.64, 3 + 2.64))
     assert estimate_completions(SPEED, [4], 5, scored=True) == pytest.approx((0.5 + 4 * 0.015, 0.5 + 4 * 0.015))
@@ -106,29 +112,29 @@ def test_pairs_and_completions():
 def test_what_a_stage_took_before_corrects_the_next_estimate():
     speed = replace(SPEED, stages={"ppo": [1.4, 1.5, 9.0], "reward model": [0.5]})
     assert estimate_policy(speed, PolicyConfig(**PLAIN, steps=2)) == pytest.approx((3 * STEP, 3 * STEP))
-    assert estimate_reward(speed, RewardConfig(epochs=0), 30, 0) == pytest.approx((2.88, 2.88))
+    assert estimate_reward(speed, RewardConfig(epochs=0), 30, 0, 64) == pytest.approx((2.88, 2.88))
 
 
 @pytest.mark.parametrize("speed", [None, ModelSpeed("cpu"), replace(SPEED, forward=[]), replace(SPEED, sampling={})])
 def test_without_measured_rates_there_is_no_estimate(speed):
-    assert estimate_reward(speed, RewardConfig(), 30, 0) is None
+    assert estimate_reward(speed, RewardConfig(), 30, 0, 64) is None
     assert estimate_policy(speed, PolicyConfig()) is None
-    assert estimate_pairs(speed, 2, "random") is None
+    assert estimate_pairs(speed, 2, "random", 64) is None
     assert estimate_completions(speed, [2], 64, scored=False) is None
 
 
 def test_work_that_is_not_counted_has_no_estimate_before_it_was_measured():
     trpo = PolicyConfig(algorithm="trpo", value_trunk="detached", **PLAIN | {"steps": 2})
     two = PolicyConfig(**PLAIN, steps=2, processes=2)
-    selected = estimate_pairs(SPEED, 2, "diversity")
+    selected = estimate_pairs(SPEED, 2, "diversity", 64)
     assert (estimate_policy(SPEED, trpo), estimate_policy(SPEED, two), selected) == (None, None, None)
-    assert estimate_reward(SPEED, RewardConfig(processes=2), 30, 0) is None
+    assert estimate_reward(SPEED, RewardConfig(processes=2), 30, 0, 64) is None
     stages = {"trpo": [2.0], "ppo, 2 processes": [0.5], "diversity pairs": [4.0], "reward model, 2 processes": [1.0]}
     speed = replace(SPEED, stages=stages)
     assert estimate_policy(speed, trpo).low == pytest.approx(2 * 2 * STEP)
     assert estimate_policy(speed, two).low == pytest.approx(STEP)
-    assert estimate_pairs(speed, 2, "diversity").low == pytest.approx(4)
-    assert estimate_reward(speed, RewardConfig(processes=2, epochs=0), 30, 0).low == pytest.approx(5.76)
+    assert estimate_pairs(speed, 2, "diversity", 64).low == pytest.approx(4)
+    assert estimate_reward(speed, RewardConfig(processes=2, epochs=0), 30, 0, 64).low == pytest.approx(5.76)
 
 
 @pytest.mark.parametrize(

@@ -215,9 +215,10 @@ def test_a_lab_of_the_version_before_keeps_every_row(old: Path, tmp_path: Path) 
 
 
 @pytest.mark.sqlite
-def test_texts_of_an_old_project_are_still_sampled_at_temperature_1(old: Path) -> None:
+def test_texts_of_an_old_project_are_still_sampled_at_temperature_1_with_at_most_64_tokens(old: Path) -> None:
     with Database.open(old) as db:
-        assert [project.temperature for project in projects.projects(db)] == [1.0, 1.0]
+        sampling = [(project.temperature, project.max_new_tokens) for project in projects.projects(db)]
+    assert sampling == [(1.0, 64), (1.0, 64)]
 
 
 @pytest.mark.sqlite

@@ -10,11 +10,12 @@ from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.label_snapshots import snapshot_labels
+from rlhf_lab.store.projects import set_max_new_tokens
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import add_event, create_run
 from rlhf_lab.ui.events import parse_payload
-from rlhf_lab.ui.screens import compare
+from rlhf_lab.ui.screens import chat, compare
 from rlhf_lab.ui.services import generation_requests
 
 REQUEST = {
@@ -42,6 +43,11 @@ def finished(ctx, job, texts, scores):
 
 def test_a_new_project_has_its_base_and_unseen_prompts(ctx):
     found = compare.comparison_options(ctx)
+    assert found["max_new_tokens"] == chat.chat_options(ctx)["max_new_tokens"] // 2 == 64
+    for length, proposed in ((100, (100, 128)), (200, (200, 200)), (1000, (512, 512))):
+        set_max_new_tokens(ctx.db, ctx.project.id, length)
+        options = compare.comparison_options(ctx)["max_new_tokens"], chat.chat_options(ctx)["max_new_tokens"]
+        assert options == proposed
     assert found["models"] == [["base", "base model"]]
     assert found["reward_models"] == []
     assert len(found["prompts"]) == 64

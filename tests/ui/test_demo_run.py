@@ -22,6 +22,7 @@ from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.annotators import add_person
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.erasure import erase_person_rows
+from rlhf_lab.store.projects import set_max_new_tokens
 from rlhf_lab.store.runs import runs
 from rlhf_lab.ui.auth.password_file import PasswordEntry
 from rlhf_lab.ui.auth.visitors import Visitor
@@ -152,6 +153,9 @@ def test_a_name_in_the_request_does_not_count(ctx, events, act_as):
 
 def test_what_visitors_see_without_a_run(ctx, act_as):
     state = demo_run.demo_state(ctx, ctx.demo, "visitor-1")
+    for length, proposed in ((48, 48), (200, ctx.demo.config.max_tokens)):
+        set_max_new_tokens(ctx.db, ctx.project.id, length)
+        assert demo_run.demo_state(ctx, ctx.demo, "visitor-1")["tokens"] == proposed
     assert (state["status_text"], state["can_start"]) == ("No run is in progress: yours starts at once.", True)
     settings = ctx.demo.run_config(ctx.project, **SETTINGS)
     for name in ("visitor-2", "visitor-3"):

@@ -182,6 +182,26 @@ def test_a_temperature_can_be_changed_and_existing_pairs_are_mentioned(ctx, cont
     assert ctx.project.temperature == 0.8
 
 
+def test_the_length_of_a_new_and_of_an_existing_project(ctx, controller):
+    pairs = controller.get_state()["projects"][0]["pair_count"]
+    reply = act(controller, {"action": "length", "project": 1, "max_new_tokens": "96"})
+    assert f"at most 96 tokens. {pairs} pairs written with at most 64 are kept" in reply["message"]
+    assert ctx.project.max_new_tokens == controller.get_state()["projects"][0]["max_new_tokens"] == 96
+    for length in ("", "0", "4097", "long", "9.5"):
+        with pytest.raises(FieldError, match=r"from 1 to 4,?096"):
+            act(controller, {"action": "length", "project": 1, "max_new_tokens": length})
+    act(controller, new(max_new_tokens="128"))
+    assert ctx.project.max_new_tokens == 128
+    act(controller, new(max_new_tokens=""))
+    assert ctx.project.max_new_tokens == 64
+    needs = [
+        act(controller, {"action": "check", "model": "embedded", "max_new_tokens": length})["check"]
+        for length in ("", "64", "512")
+    ]
+    assert [need["tokens"] for need in needs] == [128, 128, 576]
+    assert needs[0]["required_bytes"] == needs[1]["required_bytes"] < needs[2]["required_bytes"]
+
+
 def test_a_model_that_does_not_fit_needs_a_confirmation(ctx, controller, tmp_path, monkeypatch):
     action = new(model=str(model(tmp_path / "tiny-llama")))
     monkeypatch.setattr(screen, "detect_device", lambda: DeviceMemory("cpu", "CPU", 1_000_000))

@@ -85,7 +85,7 @@ def test_a_run_with_the_settings_of_the_form(ctx):
 def test_the_preset_comes_with_its_estimate(ctx):
     measured(ctx)
     handlers, values = form_values(start_run, ctx, start_run.preset_config("lab"))
-    sentence = stage_estimates.policy_sentence(ctx, start_run.preset_config("lab", temperature=1.0))
+    sentence = stage_estimates.policy_sentence(ctx, start_run.preset_config("lab"))
     assert sentence.endswith("minutes on this machine.")
     filled = handlers["lab-run-form", "preset"]("ppo", SimpleNamespace(_data={"preset": "lab"}))
     assert filled[-1] == {"filled_preset": "lab", "algorithm": "ppo", "estimate": sentence}

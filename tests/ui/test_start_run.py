@@ -8,6 +8,7 @@ from fake_runs import reward_model
 
 from rlhf_lab.common.enums import JobKind, RunStatus, Source
 from rlhf_lab.common.paths import ptx_texts_file
+from rlhf_lab.common.records import Project
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import ALGORITHMS, PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError, DataError, LabelError
@@ -138,7 +139,10 @@ def test_the_form_opens_with_the_preset_for_any_model(ctx):
 def test_every_preset_has_a_label_and_is_a_config(name):
     assert start_run.PRESET_LABELS[name].startswith(name)
     assert start_run.preset_config(name) == PolicyConfig.for_algorithm("ppo", **PRESETS[name])
-    assert start_run.preset_config(name, "ppo", 0.7) == start_run.preset_config(name).replace(temperature=0.7)
+    project = Project(1, "p", "embedded", "", "tales", 0, 0.0, temperature=0.7, max_new_tokens=96)
+    assert start_run.preset_config(name, "ppo", project) == start_run.preset_config(name).replace(
+        temperature=0.7, max_new_tokens=96
+    )
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

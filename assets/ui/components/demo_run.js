@@ -1,5 +1,5 @@
 // Demo mode: visitors start their own short run, see its place in the queue, and stop it. Hidden from the operator.
-import { el, showNotice } from '../lib/dom.js';
+import { el, fillProposed, showNotice } from '../lib/dom.js';
 import { resetText } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
 import { annotatorName } from '../lib/session.js';
@@ -12,6 +12,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   let busyTimer = null;
   let estimateTimer = null;
   let ownRun = null; // of the last state
+  const proposed = Object.fromEntries(props.data.fields.map(({ name, value }) => [name, String(value)]));
   let pollNow = () => {};
 
   const fields = props.data.fields.map((field) => {
@@ -83,6 +84,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   function draw(state) {
     if (ownRun !== null && state.own_run === null) requestEstimate(); // a run has ended, so its times are known
     ownRun = state.own_run;
+    fillProposed(Object.fromEntries(fields.map(({ name, input }) => [name, input])), proposed, state);
     title.textContent = ownRun === null ? 'Start a run of your own' : 'Your run';
     status.textContent = state.status_text;
     form.hidden = estimate.hidden = ownRun !== null;

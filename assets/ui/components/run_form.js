@@ -262,9 +262,8 @@ export default function mount({ element, props, server, trigger, watch }) {
       drawnState = state;
       return;
     }
-    const projectChanged =
-      // of its settings
-      drawnState !== null && (drawnState.project !== state.project || drawnState.temperature !== state.temperature);
+    const changed = (name) => drawnState !== null && drawnState[name] !== state[name];
+    const projectChanged = ['project', 'temperature', 'max_new_tokens'].some(changed); // with its settings
     drawnKey = key;
     drawnState = state;
     const isOpen = wasOpened || state.run_count === 0;

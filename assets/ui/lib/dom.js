@@ -221,6 +221,15 @@ export function isShortcut(event) {
   return !(target instanceof Element && target.closest('input, textarea, select, [contenteditable]'));
 }
 
+// Fill in the project's settings where a field still has the value that was last proposed.
+export function fillProposed(fields, proposed, settings) {
+  for (const name of Object.keys(proposed)) {
+    if (settings[name] !== undefined && fields[name].value === proposed[name]) {
+      fields[name].value = proposed[name] = String(settings[name]);
+    }
+  }
+}
+
 // The colors of the current theme, for charts.
 export function palette() {
   const style = getComputedStyle(document.body);

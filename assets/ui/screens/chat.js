@@ -1,6 +1,6 @@
 // Screen "Chat": a conversation with a model, whose answers appear while they are sampled; the base model answers
 // beside it on request.
-import { conversationView, el } from '../lib/dom.js';
+import { conversationView, el, fillProposed } from '../lib/dom.js';
 import { plural } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
 import { annotatorName } from '../lib/session.js';
@@ -26,7 +26,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   let options = null;
   let revision = '';
   let optionsRequestedAt = 0;
-  let proposedTemperature = '';
+  const proposed = { temperature: '', max_new_tokens: '128' };
   let turns = []; // the conversation before the answers on screen
   let exchange = null; // the answers on screen: {id, sentAt, models, labels, jobs, answers, firstAt}
   let pairRequest = 0; // id of the request to make a pair, until its reply
@@ -142,9 +142,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       'latest',
     );
     fields.step.hidden = fields.besideLabel.hidden = run === null;
-    if (fields.temperature.value === proposedTemperature) {
-      fields.temperature.value = proposedTemperature = String(options.temperature);
-    }
+    fillProposed(fields, proposed, options);
     fields.hint.textContent = options.has_chat_template
       ? 'Enter sends the message, Shift+Enter starts a new line. The conversation is deleted an hour ' +
         'after the last message, unless you label two answers.'

@@ -1,7 +1,7 @@
 // Screen "Compare": columns of texts from the base model and checkpoints, with the same prompt and random numbers;
 // changed words are marked.
 import { markedDiff } from '../lib/diff.js';
-import { conversationField, el, promptView } from '../lib/dom.js';
+import { conversationField, el, fillProposed, promptView } from '../lib/dom.js';
 import { formatDuration, formatNumber, plural } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
 import { annotatorName } from '../lib/session.js';
@@ -268,7 +268,7 @@ export default function mount({ element, props, server, trigger, watch }) {
 
   // The prompt that the page filled in.
   let suggestedPrompt = '';
-  let proposedTemperature = '';
+  const proposed = { temperature: '', max_new_tokens: '64' };
 
   function refillForm() {
     const run = options.models.find(([id]) => id.startsWith('run/'));
@@ -282,9 +282,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       fillSteps(column);
     }
     setDefaultScorers();
-    if (fields.temperature.value === proposedTemperature) {
-      fields.temperature.value = proposedTemperature = String(options.temperature);
-    }
+    fillProposed(fields, proposed, options);
     updateSummary();
     updateButtons();
     fields.another.disabled = !options.prompts.length;

@@ -13,6 +13,7 @@ const inProject = (id) => `[data-project="${id}"]`;
 const EDIT_CONTROLS = {
   name: ['project-rename', 'project-name'],
   temperature: ['project-temperature', 'project-new-temperature'],
+  length: ['project-length', 'project-new-length'],
   delete: ['project-delete', 'project-delete-sure'],
 };
 
@@ -87,8 +88,9 @@ function checkResult(check) {
       el(
         'p.muted',
         {},
-        'For texts of 128 tokens and the presets; longer texts need more. On a CPU the estimate was within 5 ' +
-          '% of the measured memory of a model with 135 million parameters. It has not been compared on a GPU.',
+        `For texts of ${check.tokens} tokens with their prompts, and the presets; longer texts need more. On a CPU ` +
+          'the estimate was within 5 % of the measured memory of a model with 135 million parameters. It has not ' +
+          'been compared on a GPU.',
       ),
     ),
   );
@@ -178,7 +180,7 @@ export default function mount({ element, props, server, trigger, watch }) {
 
   // ---- the list
 
-  let editing = null; // {project, mode: 'name' | 'temperature' | 'delete'}: which row shows a field or a question
+  let editing = null; // {project, mode: a key of EDIT_CONTROLS}: which row shows a field or a question
 
   function startEditing(id, mode) {
     editing = { project: id, mode };
@@ -231,34 +233,29 @@ export default function mount({ element, props, server, trigger, watch }) {
     );
   }
 
-  function temperatureCell(project) {
+  // A number that applies to new texts. mode: of the editing, and the action; field: the project's value.
+  function settingCell(project, mode, field, label) {
     const attributes = { 'data-project': project.id };
-    const temperature = String(project.temperature);
-    const save = (value) => send('temperature', { project: project.id, temperature: value }, showReply);
+    const [shown, edited] = EDIT_CONTROLS[mode];
+    const text = String(project[field]);
+    const save = (value) => send(mode, { project: project.id, [field]: value }, showReply);
     return el(
       'td.figure',
-      { 'data-words': 'temperature' },
-      isEditing(project, 'temperature')
-        ? nameField(
-            temperature,
-            `new temperature of project ${project.id}`,
-            'project-new-temperature',
-            attributes,
-            save,
-            stopEditing,
-          )
+      { 'data-words': label },
+      isEditing(project, mode)
+        ? nameField(text, `new ${label} of project ${project.id}`, edited, attributes, save, stopEditing)
         : operatorOnly(
             el(
               'button.plain',
               {
                 type: 'button',
                 title: 'change it for new texts',
-                'aria-label': `change temperature ${temperature} of project ${project.id}`,
-                'data-do': 'project-temperature',
+                'aria-label': `change ${label} ${text} of project ${project.id}`,
+                'data-do': shown,
                 ...attributes,
-                onclick: () => startEditing(project.id, 'temperature'),
+                onclick: () => startEditing(project.id, mode),
               },
-              temperature,
+              text,
             ),
           ),
     );
@@ -309,7 +306,8 @@ export default function mount({ element, props, server, trigger, watch }) {
       nameCell(project),
       el('td.model', {}, project.model),
       el('td', {}, project.prompt_set),
-      temperatureCell(project),
+      settingCell(project, 'temperature', 'temperature', 'temperature'),
+      settingCell(project, 'length', 'max_new_tokens', 'longest text in tokens'),
       figureCell('prompts', project.train_count + project.eval_count, `(${project.eval_count} of them to evaluate)`),
       figureCell('pairs', project.pair_count),
       figureCell(
@@ -330,6 +328,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       'model',
       'prompt set',
       'temperature',
+      'longest text',
       'prompts',
       'pairs',
       'labels by people',
@@ -550,6 +549,17 @@ export default function mount({ element, props, server, trigger, watch }) {
           }),
         ),
         labelledField(
+          'Longest text in tokens',
+          '',
+          el('input.lab-input', {
+            type: 'text',
+            inputmode: 'numeric',
+            placeholder: '64',
+            title: 'A text that has not ended by then is cut off. Longer texts take longer to write and to train on.',
+            'data-do': 'new-length',
+          }),
+        ),
+        labelledField(
           'Seed',
           '',
           el('input.lab-input', { type: 'text', inputmode: 'numeric', value: '0', 'data-do': 'new-seed' }),
@@ -618,6 +628,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       'new-text',
       'new-other',
       'new-temperature',
+      'new-length',
       'new-system-prompt',
       'new-template-arguments',
     ]) {
@@ -708,7 +719,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     control('new-check-result').replaceChildren(
       el('p.muted', {}, 'Checking the model; the Hub may take some seconds …'),
     );
-    send('check', { model }, (reply) => {
+    send('check', { model, max_new_tokens: control('new-length').value.trim() }, (reply) => {
       setBusy(false);
       if (selectedModel() !== model) return;
       control('new-check-result').replaceChildren(
@@ -742,6 +753,7 @@ export default function mount({ element, props, server, trigger, watch }) {
         prompt_set: control('new-set').value,
         name: control('new-name').value,
         temperature: control('new-temperature').value.trim(),
+        max_new_tokens: control('new-length').value.trim(),
         seed: control('new-seed').value.trim(),
         system_prompt: control('new-system-prompt').value,
         template_arguments: control('new-template-arguments').value,

@@ -33,9 +33,10 @@ from rlhf_lab.ui.events import (
     ttl_cache,
     visitor_action,
 )
-from rlhf_lab.ui.services.generation_requests import SamplingPayload, own_job, submit_short_jobs
+from rlhf_lab.ui.services.generation_requests import MAX_TOKENS, SamplingPayload, own_job, submit_short_jobs
 
 MAX_CHAT_CHARS = 40_000
+MIN_LONGEST_ANSWER = 128  # proposed in a project with shorter responses, because nobody labels or trains on a chat
 MAX_ANSWERS = 2  # one by the chosen model, one by the base model
 
 
@@ -123,6 +124,7 @@ def chat_options(ctx: Context) -> dict[str, Any]:
     return {
         "project": project.id,
         "temperature": project.temperature,
+        "max_new_tokens": min(max(project.max_new_tokens, MIN_LONGEST_ANSWER), MAX_TOKENS),
         "models": [["base", "base model"], *([f"run/{run.id}", f"run {run.id}: {run.name}"] for run in started_runs)],
         "system_prompt": project.system_prompt,
         "has_chat_template": has_chat_template(project.model),

@@ -209,6 +209,7 @@ def comparison_options(ctx: Context) -> dict[str, Any]:
     return {
         "project": project.id,
         "temperature": project.temperature,
+        "max_new_tokens": min(project.max_new_tokens, MAX_TOKENS),
         "models": [
             ["base", "base model"],
             *([f"run/{run.id}/latest", f"run {run.id}: {run.name}"] for run in started_runs),

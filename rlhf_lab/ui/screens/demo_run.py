@@ -94,6 +94,7 @@ def demo_state(ctx: Context, demo: Demo, visitor: str) -> dict[str, Any]:
         refusal = "To start a run of your own, log in with the join code first."
     return {
         "own_run": queue_state.run_id,
+        "tokens": min(ctx.project.max_new_tokens, demo.config.max_tokens),
         "runs_before": queue_state.runs_before,
         "can_start": not refusal,
         "status_text": own_run_text(ctx, queue_state) or refusal or next_run_text(queue_state.runs_before),

@@ -16,14 +16,16 @@ from pydantic import BeforeValidator, Field
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, PROMPT_SETS, train_eval_split
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import EngineState, Source
-from rlhf_lab.common.records import ChatSettings, Project
+from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, ChatSettings, Project
 from rlhf_lab.common.storage import storage_note
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import engine_process
 from rlhf_lab.jobs.hub_download import DownloadProgress, DownloadStatus
-from rlhf_lab.jobs.memory_estimate import FitVerdict, detect_device, estimate_memory
+from rlhf_lab.jobs.memory_estimate import PROMPT_TOKENS, FitVerdict, detect_device, estimate_memory
 from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
 from rlhf_lab.jobs.project_setup import (
+    change_max_new_tokens,
     change_temperature,
     completed_chat_settings,
     new_project,
@@ -68,6 +70,7 @@ PROMPT_SET_LABELS = {
 }
 CUSTOM_PROMPT_SET = "own"
 MAX_SEED = 2**31 - 1
+MAX_NEW_TOKENS = 4096
 MAX_SYSTEM_PROMPT_CHARS = 10_000
 
 
@@ -86,12 +89,16 @@ OptionalNumber = Annotated[
     float | None,
     BeforeValidator(lambda value: (value.replace(",", ".").strip() or None) if isinstance(value, str) else value),
 ]
+OptionalCount = Annotated[
+    int | None, BeforeValidator(lambda value: (value.strip() or None) if isinstance(value, str) else value)
+]
 
 
 class ProjectPayload(Payload):
     """An action of the operator, with the fields that it needs.
 
-    prompt_set, temperature: if empty, chosen to suit the model. text, file: the person's own prompts, and the name of their file.
+    prompt_set, temperature: if empty, chosen to suit the model. max_new_tokens: if empty, 64.
+    text, file: the person's own prompts, and the name of their file.
     confirmed: create the project although the model is too large. template_arguments: a JSON object, or empty.
     """
 
@@ -106,6 +113,7 @@ class ProjectPayload(Payload):
         "about",
         "rename",
         "temperature",
+        "length",
         "delete",
     ]
     project: int = 0
@@ -113,6 +121,7 @@ class ProjectPayload(Payload):
     model: str = ""
     prompt_set: str = ""
     temperature: OptionalNumber = Field(default=None, title="temperature", ge=0.05, le=5)
+    max_new_tokens: OptionalCount = Field(default=None, title="longest text", ge=1, le=MAX_NEW_TOKENS)
     seed: int = Field(default=0, title="seed", ge=0, le=MAX_SEED)
     text: str = ""
     file: str = ""
@@ -212,7 +221,8 @@ class ProjectController:
         actions = {
             "open": self.open, "check": self.check_model, "preview": self.preview, "create": self.create,
             "cancel": self.cancel, "retry": self.retry, "stop-engine": self.stop_engine, "about": self.home_info,
-            "rename": self.rename, "temperature": self.set_temperature, "delete": self.delete,
+            "rename": self.rename, "temperature": self.set_temperature, "length": self.set_length,
+            "delete": self.delete,
         }  # fmt: skip
         return actions[payload.action](payload)
 
@@ -231,6 +241,11 @@ class ProjectController:
             raise FieldError("temperature", "Give a temperature: a number from 0.05 to 5.")
         return {"message": change_temperature(self.ctx.db, payload.project, payload.temperature)}
 
+    def set_length(self, payload: ProjectPayload) -> dict[str, Any]:
+        if payload.max_new_tokens is None:
+            raise FieldError("max_new_tokens", f"Give the longest text in tokens: a number from 1 to {MAX_NEW_TOKENS}.")
+        return {"message": change_max_new_tokens(self.ctx.db, payload.project, payload.max_new_tokens)}
+
     def delete(self, payload: ProjectPayload) -> dict[str, Any]:
         deleted = remove_project(self.ctx.db, self.ctx.home, payload.project)
         self.ctx.scheduler.forget_project(deleted.id)
@@ -239,16 +254,19 @@ class ProjectController:
     def check_model(self, payload: ProjectPayload) -> dict[str, Any]:
         """Describe the model: its size, the memory it needs, whether it fits, and suitable settings."""
         facts = self.model_facts(payload)
-        return {"check": self.memory_check(facts), "prompt_set": facts.prompt_set, "temperature": facts.temperature,
+        return {"check": self.memory_check(facts, payload), "prompt_set": facts.prompt_set, "temperature": facts.temperature,
                 "template_arguments": json.dumps(facts.template_arguments) if facts.template_arguments else ""}  # fmt: skip
 
-    def memory_check(self, facts: ModelFacts) -> dict[str, Any]:
-        memory = estimate_memory(facts, detect_device())
+    def memory_check(self, facts: ModelFacts, payload: ProjectPayload) -> dict[str, Any]:
+        """The memory for texts as long as the new project's."""
+        config = PolicyConfig(max_new_tokens=payload.max_new_tokens or DEFAULT_MAX_NEW_TOKENS)
+        memory = estimate_memory(facts, detect_device(), config)
         return {
             "model": model_label(facts.name),
             "architecture": facts.architecture,
             "parameters": facts.parameters,
             "download_bytes": facts.download_bytes,
+            "tokens": PROMPT_TOKENS + config.max_new_tokens,
             "components": [[item.name, item.size, item.formula] for item in memory.terms],
             "required_bytes": memory.required_bytes,
             "free_bytes": memory.device.free_bytes,
@@ -279,7 +297,7 @@ class ProjectController:
             prompt_set = " ".join(Path(payload.file or "own prompts").name.split())[:60]
         chat = ChatSettings(payload.system_prompt, parse_template_arguments(payload.template_arguments))
         chat = completed_chat_settings(facts, chat)  # before the download
-        memory = self.memory_check(facts)
+        memory = self.memory_check(facts, payload)
         if memory["verdict"] is FitVerdict.TOO_LARGE and not payload.confirmed:
             warning = "This model is probably too large for this machine."
             return {"check": memory, "warning": warning}
@@ -288,7 +306,8 @@ class ProjectController:
             with self._lock:
                 project = new_project(
                     self.ctx.db, model=facts.name, prompt_set=prompt_set, custom_prompts=custom_prompts,
-                    temperature=payload.temperature, seed=payload.seed, name=payload.name, chat=chat,
+                    temperature=payload.temperature, max_new_tokens=payload.max_new_tokens, seed=payload.seed,
+                    name=payload.name, chat=chat,
                 )  # fmt: skip
             self._dismiss_startup()
             created = f'Project "{project.name}" was created and opened. The engine is writing its first pairs.'
@@ -346,6 +365,7 @@ def project_row(ctx: Context, project: Project) -> dict[str, Any]:
         "model": model_label(project.model),
         "prompt_set": project.prompt_set,
         "temperature": project.temperature,
+        "max_new_tokens": project.max_new_tokens,
         "system_prompt": project.system_prompt,
         "template_arguments": json.dumps(project.template_arguments) if project.template_arguments else "",
         "train_count": len(prompts(db, project.id, "train")),

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, LABEL_ALGORITHMS, Choice, JobKind, JobStatus, Source
-from rlhf_lab.common.records import Run
+from rlhf_lab.common.records import Project, Run
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import ALGORITHMS, PRESETS, PolicyConfig
@@ -90,13 +90,13 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     def fill(algorithm: str, event: gr.EventData) -> list[Any]:
         preset = parse_payload(PresetChoice, event._data).preset
-        config = preset_config(preset, algorithm, ctx.project.temperature)
+        config = preset_config(preset, algorithm, ctx.project)
         updates, estimate = form.component_updates(form.values(config), algorithm), policy_sentence(ctx, config)
         return [*updates, preset, algorithm, {"filled_preset": preset, "algorithm": algorithm, "estimate": estimate}]
 
     def recommend(algorithm: str, preset: str, previous_algorithm: str, *values: Any) -> list[Any]:
-        temperature = ctx.project.temperature
-        before, after = (preset_config(preset, name, temperature) for name in (previous_algorithm, algorithm))
+        project = ctx.project
+        before, after = (preset_config(preset, name, project) for name in (previous_algorithm, algorithm))
         new_values = form.keep_user_edits(values, before, after)
         updates, estimate = form.component_updates(new_values, algorithm), run_estimate(ctx, form, new_values)
         return [*updates, algorithm, {"filled_preset": preset, "algorithm": algorithm, "estimate": estimate}]
@@ -169,14 +169,17 @@ def ptx_inputs(coefficient: Any) -> tuple[Any, Any]:
     return file, column
 
 
-def preset_config(name: str, algorithm: str = "ppo", temperature: float = 1.0) -> PolicyConfig:
-    """The algorithm's recommended settings, overridden by the preset, at a project's temperature.
+def preset_config(name: str, algorithm: str = "ppo", project: Project | None = None) -> PolicyConfig:
+    """The algorithm's recommended settings, overridden by the preset, at the project's temperature and length.
 
     Raises ConfigError for an unknown preset.
     """
     if name not in PRESETS:
         raise ConfigError(f'There is no preset "{name}"; choose one of {", ".join(PRESETS)}.')
-    return PolicyConfig.for_algorithm(algorithm, **PRESETS[name], temperature=temperature)
+    config = PolicyConfig.for_algorithm(algorithm, **PRESETS[name])
+    if project is None:
+        return config
+    return config.replace(temperature=project.temperature, max_new_tokens=project.max_new_tokens)
 
 
 def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
@@ -196,6 +199,7 @@ def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
     return {
         "project": project.id,
         "temperature": project.temperature,
+        "max_new_tokens": project.max_new_tokens,
         "models": [
             {"id": row.id, "label": run_summary.reward_model_label(row), "note": note_cache[row.id]} for row in listed
         ],

@@ -30,7 +30,9 @@ def reward_sentences(ctx: Context, config: RewardConfig) -> dict[str, str]:
     scored_pairs = len(unjudged_pairs(ctx.db, project.id, MAX_SCORED_PAIRS)) if speed is not None else 0
     labels = {source: label_count(counts[source]) for source in Source}
     return {
-        source.value: _sentence(estimate_reward(speed, config, count, scored_pairs) if count else None)
+        source.value: _sentence(
+            estimate_reward(speed, config, count, scored_pairs, project.max_new_tokens) if count else None
+        )
         for source, count in labels.items()
     }
 
@@ -63,7 +65,7 @@ def next_pair_sentence(ctx: Context) -> str:
     payload = jobs[-1].payload if jobs else {}
     has_pairs = count_pairs(ctx.db, project.id) > 0
     count = int(payload.get("count", MIN_PAIRS_PER_JOB)) if has_pairs else EARLY_PAIRS
-    estimate = estimate_pairs(speed, count, str(payload.get("sampling", "random")))
+    estimate = estimate_pairs(speed, count, str(payload.get("sampling", "random")), project.max_new_tokens)
     if speed is None or estimate is None:
         return ""
     if engine_process.engine_state(ctx.db).state is not EngineState.ALIVE:
