@@ -1,7 +1,7 @@
 """The lines of data files, and texts with counts for messages."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 
@@ -38,6 +38,14 @@ def prompts_skipped_message(skipped_count: int, max_new_tokens: int) -> str:
     if not skipped_count:
         return ""
     return f"{pluralize(skipped_count, 'prompt')} left out: too long for the model with {pluralize(max_new_tokens, 'new token')}"
+
+
+def cut_length(token_ids: Sequence[int], stop_ids: Collection[int]) -> int | None:
+    """The number of tokens after which a sampled text was cut off; None if it ended by itself, or if that is unknown.
+
+    token_ids: empty for imported texts. stop_ids: those that end a response, empty if unknown.
+    """
+    return len(token_ids) if token_ids and stop_ids and token_ids[-1] not in stop_ids else None
 
 
 def parse_foreign_json(text: str | bytes) -> Any:

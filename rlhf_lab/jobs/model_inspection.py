@@ -28,6 +28,7 @@ from rlhf_lab.common.model_folder import (
     causal_lm_architecture,
     check_file_names,
     check_model_folder,
+    end_token_ids,
     read_json,
 )
 from rlhf_lab.common.process_env import module_environment
@@ -150,6 +151,25 @@ def has_chat_template(model: str) -> bool:
         return read_model_facts(model).has_chat_template
     except ModelError:
         return True
+
+
+def stop_token_ids(model: str) -> frozenset[int]:
+    """The ids that end a response of a model whose files are here; empty if they are unknown. Asks no Hub."""
+    try:
+        return _stop_token_ids(model)
+    except ModelError:
+        return frozenset()
+
+
+@functools.lru_cache
+def _stop_token_ids(model: str) -> frozenset[int]:
+    """Raises ModelError, whose outcome is not cached: the model may be downloaded later."""
+    if model == EMBEDDED_MODEL or Path(model).is_dir():
+        return frozenset(end_token_ids(embedded_model_folder() if model == EMBEDDED_MODEL else Path(model)))
+    facts = find_cached_model(model)
+    if facts is None or facts.folder is None:
+        raise ModelError(f"{model} is not on this machine.")
+    return frozenset(end_token_ids(facts.folder))
 
 
 def inspect_model_folder(name: str, folder: Path) -> ModelFacts:

@@ -127,7 +127,7 @@ def first_pair(ctx: Context, payload: Any) -> dict[str, Any] | None:
     except LabError:
         return None
     pair = state["pair"]
-    return pair and {name: pair[name] for name in ("turns", "left", "right")} | {"guideline": state["guideline"]}
+    return pair and {name: pair[name] for name in ("turns", "left", "right", "cut")} | {"guideline": state["guideline"]}
 
 
 def leave(ctx: Context, payload: Any) -> None:

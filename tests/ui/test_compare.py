@@ -155,9 +155,17 @@ def test_a_column_waits_fails_or_shows_texts_with_scores_and_gold(ctx):
     engine = engine_process.record_heartbeat(ctx.db, "x")
     queue.claim(ctx.db, [JobKind.COMPLETE], engine)
     queue.finish(
-        ctx.db, job.id, {"texts": [" so happy and merry ", "the end"], "scores": [1.23456, 0.5], "note": "an older one"}
+        ctx.db,
+        job.id,
+        {
+            "texts": [" so happy and merry ", "the end"],
+            "scores": [1.23456, 0.5],
+            "note": "an older one",
+            "tokens": [[5, 6, 7], [5, 2]],
+        },
     )
-    shown = generation_requests.column_view(queue.get_job(ctx.db, job.id), "cheerful")
+    shown = generation_requests.column_view(queue.get_job(ctx.db, job.id), "cheerful", {2})
+    assert shown["cut"] == [3, None]
     assert shown["texts"] == ["so happy and merry", "the end"]
     assert shown["scores"] == [1.235, 0.5]
     assert shown["gold"] == [load_judge("cheerful").score("Once upon a time", text) for text in shown["texts"]]

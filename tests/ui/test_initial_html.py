@@ -114,7 +114,7 @@ def test_the_initial_pair_is_the_one_that_the_screen_shows(ctx):
     first = post(ctx, {"annotator": "ann"}).json()
     again = post(ctx, {"annotator": "ann"}).json()
     shown = label.state(ctx, "ann")["pair"]
-    assert first == again == {name: shown[name] for name in ("turns", "left", "right")} | {"guideline": ""}
+    assert first == again == {name: shown[name] for name in ("turns", "left", "right", "cut")} | {"guideline": ""}
 
 
 @pytest.mark.parametrize(

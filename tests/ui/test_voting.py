@@ -8,10 +8,13 @@ import pytest
 from gradio import Error
 from gradio.context import LocalContext
 
+from rlhf_lab.common.bundled_assets import shipped_pairs
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Completion, Pair, Prompt, Vote
+from rlhf_lab.common.text import cut_length
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError, LabError, StaleVoteError
+from rlhf_lab.jobs.model_inspection import stop_token_ids
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.pair_selection import REPEAT_AFTER_VOTES
@@ -81,7 +84,7 @@ def test_a_hidden_repeat_swaps_the_sides_and_looks_like_any_pair(ctx):
         pair = label.state(ctx, "cid")["pair"]
         if pair is None:
             break
-        assert set(pair) == {"id", "prompt", "turns", "left", "right", "markdown", "adjudication"}
+        assert set(pair) == {"id", "prompt", "turns", "left", "right", "markdown", "adjudication", "cut"}
         vote = cast(ctx, "cid", uuid=f"{n}", pair_id=pair["id"])
         if vote.repeat:
             again.append(vote)
@@ -105,6 +108,33 @@ def test_a_conversation_is_shown_turn_by_turn_after_the_system_prompt(ctx):
         assert (view["prompt"], {view["left"], view["right"]}) == (prompt.text, {"Knock.", "No."})
     shown = label.state(ctx, "cid")["pair"]
     assert shown["turns"] == [{"role": "user", "content": shown["prompt"]}]
+
+
+def test_texts_that_were_cut_off_are_named_by_side(ctx, monkeypatch):
+    prompt = Prompt(1, 1, "Once", "train")
+    ids = {"ended": (5, 6, 2), "cut": (5, 6, 7, 8), "imported": ()}
+
+    def pair(first, second):
+        sides = [Completion(1, name, ids[name], "base", 0, id=i) for i, name in enumerate((first, second))]
+        return Pair(7, 1, prompt, *sides, reason="random")
+
+    monkeypatch.setattr(voting, "stop_token_ids", lambda _: frozenset({2, 3}))
+    assert voting.cuts_by_side(ctx, pair("cut", "ended"), True) == {"left": 4, "right": None}
+    assert voting.cuts_by_side(ctx, pair("cut", "ended"), False) == {"left": None, "right": 4}
+    assert voting.cuts_by_side(ctx, pair("imported", "cut"), True) == {"left": None, "right": 4}
+    monkeypatch.setattr(voting, "stop_token_ids", lambda _: frozenset())  # the model's files are not here
+    assert voting.cuts_by_side(ctx, pair("cut", "ended"), True) == {"left": None, "right": None}
+
+
+def test_the_stop_tokens_of_a_model_that_is_here(ctx):
+    _, pairs = shipped_pairs()
+    stop_ids = stop_token_ids("embedded")
+    assert {cut_length(ids, stop_ids) for pair in pairs for ids in pair.token_ids} == {None}
+    shown = label.state(ctx, "ann")["pair"]
+    cast(ctx, pair_id=shown["id"])
+    (vote,) = voting.recent_votes(ctx, "ann")
+    assert (vote["left"], vote["cut"]) == (shown["left"], shown["cut"])
+    assert stop_token_ids("someone/absent") == stop_token_ids("/no/folder") == frozenset()
 
 
 def test_the_guideline_and_markdown_setting_reach_the_page(ctx):

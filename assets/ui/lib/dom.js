@@ -1,4 +1,5 @@
 // Helpers for creating elements. No library, and data is never inserted as markup.
+import { plural } from './format.js';
 
 // An element: el('p.note', {title: 'x', onclick: f}, 'text', child, …). Strings become text, never markup.
 export function el(selector, attributes = {}, ...children) {
@@ -219,6 +220,14 @@ export function isShortcut(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return false;
   const target = event.composedPath()[0];
   return !(target instanceof Element && target.closest('input, textarea, select, [contenteditable]'));
+}
+
+// Mark the end of a text that was cut off after so many tokens; null: it ended by itself, or nobody knows.
+export function withCut(node, tokens) {
+  const title =
+    'The project limits the length of its texts. A token is a word or a part of one; this text had not ended by then.';
+  if (tokens) node.append(el('span.lab-cut', { title }, ` … cut off at ${plural(tokens, 'token')}`));
+  return node;
 }
 
 // Fill in the project's settings where a field still has the value that was last proposed.

@@ -1,14 +1,14 @@
 // Shows the pair to label until Gradio has rendered the page, so that reading can begin. Its buttons are disabled.
-import { el, fitTextHeights, promptSection } from './dom.js';
+import { el, fitTextHeights, promptSection, withCut } from './dom.js';
 import { annotatorName, currentTab, getItem } from './session.js';
 
 // wide, narrow: names of the text when both are side by side, and when they are stacked on a phone.
-function side(name, text, wide, narrow) {
+function side(name, text, cut, wide, narrow) {
   const label = el('span', {}, el('span.beside', {}, wide), el('span.above', {}, narrow), ' is better');
   return el(
     `article.lab-card.side.${name}`,
     { 'aria-label': `${wide} text` },
-    el('p.lab-text.lab-scroll', { dir: 'auto' }, text),
+    withCut(el('p.lab-text.lab-scroll', { dir: 'auto' }, text), cut[name]),
     el('button.lab-button', { type: 'button', disabled: true }, label),
   );
 }
@@ -36,7 +36,7 @@ function removeWhenRendered(overlay) {
   setTimeout(remove, 30000);
 }
 
-function show({ turns, left, right, guideline }) {
+function show({ turns, left, right, cut, guideline }) {
   if (isRendered()) return;
   const overlay = newOverlay();
   overlay.replaceChildren(
@@ -47,7 +47,7 @@ function show({ turns, left, right, guideline }) {
       guideline ? el('p.guideline.lab-scroll.lab-text', { dir: 'auto' }, guideline) : null,
       promptSection(turns),
       el('h2', {}, 'Which text is better?'),
-      el('div.sides', {}, side('left', left, 'Left', 'First'), side('right', right, 'Right', 'Second')),
+      el('div.sides', {}, side('left', left, cut, 'Left', 'First'), side('right', right, cut, 'Right', 'Second')),
       el(
         'div.others',
         {},

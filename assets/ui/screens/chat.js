@@ -1,6 +1,6 @@
 // Screen "Chat": a conversation with a model, whose answers appear while they are sampled; the base model answers
 // beside it on request.
-import { conversationView, el, fillProposed } from '../lib/dom.js';
+import { conversationView, el, fillProposed, withCut } from '../lib/dom.js';
 import { plural } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
 import { annotatorName } from '../lib/session.js';
@@ -281,10 +281,13 @@ export default function mount({ element, props, server, trigger, watch }) {
       answer?.note ? el('p.muted', {}, answer.note) : null,
       answer?.error
         ? el('p.lab-notice.bad', { role: 'alert' }, answer.error)
-        : el(
-            'p.lab-text',
-            { dir: 'auto' },
-            text.trim() || (answer && !answer.is_waiting ? el('span.muted', {}, '(it wrote nothing)') : '…'),
+        : withCut(
+            el(
+              'p.lab-text',
+              { dir: 'auto' },
+              text.trim() || (answer && !answer.is_waiting ? el('span.muted', {}, '(it wrote nothing)') : '…'),
+            ),
+            answer?.cut,
           ),
     );
   }

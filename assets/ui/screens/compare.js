@@ -1,7 +1,7 @@
 // Screen "Compare": columns of texts from the base model and checkpoints, with the same prompt and random numbers;
 // changed words are marked.
 import { markedDiff } from '../lib/diff.js';
-import { conversationField, el, fillProposed, promptView } from '../lib/dom.js';
+import { conversationField, el, fillProposed, promptView, withCut } from '../lib/dom.js';
 import { formatDuration, formatNumber, plural } from '../lib/format.js';
 import { poll, unwrap } from '../lib/poll.js';
 import { annotatorName } from '../lib/session.js';
@@ -410,9 +410,12 @@ export default function mount({ element, props, server, trigger, watch }) {
       answer.note && !i ? el('p.muted', {}, answer.note) : null,
       text === ''
         ? el('p.muted', {}, '(it wrote nothing)')
-        : column && bestOf === 1 && first.best_of === 1 && base !== undefined
-          ? markedDiff(base, text, 'p.lab-text.lab-scroll')
-          : el('p.lab-text.lab-scroll', { dir: 'auto' }, text),
+        : withCut(
+            column && bestOf === 1 && first.best_of === 1 && base !== undefined
+              ? markedDiff(base, text, 'p.lab-text.lab-scroll')
+              : el('p.lab-text.lab-scroll', { dir: 'auto' }, text),
+            answer.cut[i],
+          ),
       el(
         'div.lab-row.badges',
         {},

@@ -2,7 +2,7 @@
 // until the vote on the last one is stored.
 import { renderMarkdown } from '../components/markdown.js';
 import { markedDiff } from '../lib/diff.js';
-import { el, fitTextHeights, isShortcut, promptSection, promptView, stackedScreen } from '../lib/dom.js';
+import { el, fitTextHeights, isShortcut, promptSection, promptView, stackedScreen, withCut } from '../lib/dom.js';
 import {
   displayName,
   formatAccuracy,
@@ -301,7 +301,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     return el(
       `article.lab-card.side.${name}`,
       { 'aria-label': `${wide} text` },
-      textBody(text, other),
+      withCut(textBody(text, other), current.pair.cut[name]),
       button(name, label, key),
     );
   }
@@ -448,7 +448,10 @@ export default function mount({ element, props, server, trigger, watch }) {
     }
     update();
     const text = (which) =>
-      el(`p.lab-text.lab-scroll${vote.choice === which ? '.picked' : ''}`, { dir: 'auto' }, vote[which]);
+      withCut(
+        el(`p.lab-text.lab-scroll${vote.choice === which ? '.picked' : ''}`, { dir: 'auto' }, vote[which]),
+        vote.cut[which],
+      );
     return el(
       'article',
       { 'data-vote': vote.id },

@@ -5,6 +5,7 @@ that a person chooses to label become a pair of the project.
 """
 
 import contextlib
+from collections.abc import Collection
 from typing import Any, Literal
 
 import gradio as gr
@@ -14,9 +15,10 @@ from rlhf_lab.common.checkpoint_index import best_step, checkpoint_steps
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import REQUESTER_KEY, Job
+from rlhf_lab.common.text import cut_length
 from rlhf_lab.errors import LabelError, StoreError
 from rlhf_lab.jobs import queue
-from rlhf_lab.jobs.model_inspection import has_chat_template
+from rlhf_lab.jobs.model_inspection import has_chat_template, stop_token_ids
 from rlhf_lab.store.chat_pairs import ChatText, add_chat_pair
 from rlhf_lab.store.pair_leases import lease_on_top
 from rlhf_lab.store.projects import get_labelling_config
@@ -76,7 +78,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def answers(query: dict[str, Any]) -> dict[str, Any]:
         payload = parse_payload(AnswersPayload, query)
         jobs = own_answers(ctx, payload.jobs, ctx.annotator_or_empty(payload.annotator))
-        return {"answers": [answer_view(job) for job in jobs]}
+        stop_ids = stop_token_ids(ctx.project.model)
+        return {"answers": [answer_view(job, stop_ids) for job in jobs]}
 
     component = widget(
         "chat",
@@ -159,8 +162,8 @@ def submit_chat(ctx: Context, payload: AskPayload, annotator: str) -> list[Job]:
     return submit_short_jobs(ctx, JobKind.CHAT, annotator, payloads)
 
 
-def answer_view(job: Job) -> dict[str, Any]:
-    """The text so far, and the status of the answer: queued, running, done, cancelled (stopped) or failed."""
+def answer_view(job: Job, stop_ids: Collection[int] = ()) -> dict[str, Any]:
+    """The text so far, and the status of the answer: queued, running, done, cancelled (stopped) or failed. cut: `cut_length`."""
     result = job.result or {}
     error = job.error[:1].upper() + job.error[1:]
     return {
@@ -168,6 +171,7 @@ def answer_view(job: Job) -> dict[str, Any]:
         "is_waiting": job.status in UNFINISHED_JOB_STATUSES,
         "text": result.get("text", ""),
         "tokens": len(result.get("tokens", ())),
+        "cut": cut_length(result.get("tokens", ()), stop_ids) if job.status is JobStatus.DONE else None,
         "seconds": result.get("seconds", 0),
         "turns_left_out": result.get("turns_left_out", 0),
         "note": result.get("note", ""),

@@ -14,6 +14,7 @@ from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Job
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue, run_control
+from rlhf_lab.jobs.model_inspection import stop_token_ids
 from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.projects import prompts
@@ -99,7 +100,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def completions(query: dict[str, Any]) -> dict[str, Any]:
         payload = parse_payload(JobsQuery, query)
         annotator = ctx.annotator_or_empty(payload.annotator)
-        return {"columns": [column_view(job, payload.judge) for job in own_jobs(ctx, payload.jobs, annotator)]}
+        jobs, stop_ids = own_jobs(ctx, payload.jobs, annotator), stop_token_ids(ctx.project.model)
+        return {"columns": [column_view(job, payload.judge, stop_ids) for job in jobs]}
 
     def test_state(query: dict[str, Any]) -> dict[str, Any]:
         payload = parse_payload(TestQuery, query)

@@ -1,12 +1,13 @@
 """Texts that a page requests from the engine: models, sampling settings, who may see the texts, and results."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.records import REQUESTER_KEY, Job
+from rlhf_lab.common.text import cut_length
 from rlhf_lab.errors import LabError, NotFoundError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.judges.builtin import JUDGES
@@ -134,8 +135,9 @@ def build_job_payload(model: str, prompts: Sequence[str], reward_model_id: int |
     return {"prompts": [prompt for prompt in prompts for _ in range(n)], "checkpoint": "base", "best_of": n}
 
 
-def column_view(job: Job, judge: str = "") -> dict[str, Any]:
-    """A model's texts with their scores and the judge's gold scores; of best of n only the chosen texts.
+def column_view(job: Job, judge: str = "", stop_ids: Collection[int] = ()) -> dict[str, Any]:
+    """A model's texts with their scores and the judge's gold scores; of best of n only the chosen texts. cut: `cut_length` of
+    each text, by the model's stop_ids.
 
     {"is_waiting": True, "running"} until the job is done; {"is_waiting": False, "error"} if it failed.
     """
@@ -146,7 +148,10 @@ def column_view(job: Job, judge: str = "") -> dict[str, Any]:
         return {"is_waiting": False, "error": error_message[:1].upper() + error_message[1:]}
     texts, left_out = [text.strip() for text in job.result["texts"]], set(job.result.get("left_out", ()))
     prompts = [prompt for i, prompt in enumerate(job.payload["prompts"]) if i not in left_out]
-    scores = list(job.result.get("scores", []))
+    scores, cuts = (
+        list(job.result.get("scores", [])),
+        [cut_length(ids, stop_ids) for ids in job.result.get("tokens", ())],
+    )
     n = int(job.payload.get("best_of", 1))
     indices = best_indices(scores, n) if n > 1 else range(len(texts))
     texts, prompts = [texts[i] for i in indices], [prompts[i] for i in indices]
@@ -154,6 +159,7 @@ def column_view(job: Job, judge: str = "") -> dict[str, Any]:
     return {
         "is_waiting": False,
         "texts": texts,
+        "cut": [cuts[i] for i in indices] if cuts else [],
         "scores": [round(score, 3) for score in scores],
         "gold": [round(gold, 3) for gold in map(JUDGES[judge].score, prompts, texts)] if judge in JUDGES else [],
         "best_of": n,

@@ -7,8 +7,10 @@ from typing import Any, Literal
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Lease, Pair, Vote
+from rlhf_lab.common.text import cut_length
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, NotFoundError, StaleVoteError
+from rlhf_lab.jobs.model_inspection import stop_token_ids
 from rlhf_lab.store import pair_leases
 from rlhf_lab.store.gold_pairs import known_answers
 from rlhf_lab.store.projects import get_labelling_config, get_pair
@@ -33,6 +35,13 @@ def texts_by_side(pair: Pair, first_on_left: bool) -> tuple[str, str]:
     """The texts on the left and on the right."""
     texts = (pair.first.text.strip(), pair.second.text.strip())
     return texts if first_on_left else texts[::-1]
+
+
+def cuts_by_side(ctx: Context, pair: Pair, first_on_left: bool) -> dict[str, int | None]:
+    """After how many tokens the text on each side was cut off; None for a text that ended, and for one of unknown tokens."""
+    stop_ids = stop_token_ids(ctx.project.model) if pair.first.token_ids or pair.second.token_ids else ()
+    first, second = (cut_length(text.token_ids, stop_ids) for text in (pair.first, pair.second))
+    return {"left": first, "right": second} if first_on_left else {"left": second, "right": first}
 
 
 def choice_name_of(vote: Vote) -> str:
@@ -111,7 +120,8 @@ def recent_votes(ctx: Context, annotator: str) -> list[dict[str, Any]]:
         left, right = texts_by_side(pair, vote.first_on_left)
         rows.append({
             "id": vote.id, "turns": turns_of_prompt(pair.prompt.text), "left": left, "right": right,
-            "choice": choice_name_of(vote), "strength": vote.strength or "", "note": vote.note,
+            "cut": cuts_by_side(ctx, pair, vote.first_on_left), "choice": choice_name_of(vote),
+            "strength": vote.strength or "", "note": vote.note,
             "adjudication": vote.adjudication,
         } | ({} if gold is None else {"gold": pair.id in gold}))  # fmt: skip
     return rows
@@ -137,11 +147,15 @@ def pair_view(
 
 
 def lease_view(ctx: Context, lease: Lease, rules: LabellingConfig, system_prompt: str = "") -> dict[str, Any]:
-    """`pair_view` of a leased pair. In a multi-user lab with gold pairs the id is replaced by an opaque one: pairs are shown in
-    the order of their ids, so a gold pair would be recognised by an id out of order."""
+    """`pair_view` of a leased pair, and which texts were cut off.
+
+    In a multi-user lab with gold pairs the id is replaced by an opaque one: pairs are shown in the order of their ids, so a gold
+    pair would be recognised by an id out of order.
+    """
     sides = list(sides_by_shown_id(ctx, lease.annotator, lease.pair.id, lease.repeat).items())
     shown = sides[0] if rules.gold_rate > 0 and ctx.access.key else sides[-1]
-    return pair_view(lease.pair, *shown, rules, system_prompt, adjudication=lease.adjudication)
+    view = pair_view(lease.pair, *shown, rules, system_prompt, adjudication=lease.adjudication)
+    return view | {"cut": cuts_by_side(ctx, lease.pair, shown[1])}
 
 
 def sides_by_shown_id(ctx: Context, annotator: str, pair_id: int, repeat: bool = False) -> dict[int, bool]:
