@@ -31,7 +31,7 @@ from rlhf_lab.jobs.time_estimate import EARLY_PAIRS, WorkCount, count_reward, pa
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.oom import free_memory
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.store.label_snapshots import snapshot_labels
+from rlhf_lab.store.label_snapshots import labels_with_gold, snapshot_labels
 from rlhf_lab.store.projects import count_pairs, get_project
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.reward_scores import add_scores, unjudged_pairs
@@ -118,16 +118,21 @@ def train_reward_model(
         fitted = fit_reward_model(
             model_cache, project, request, report_progress=report_progress, on_progress=on_progress
         )
-        report = dataclasses.asdict(fitted.report) | {
-            "seconds": time.monotonic() - start_time,
-            "source": request.source.value,
-            "cut": fitted.truncated_count,
-            "note": "; ".join(
-                filter(
-                    None, [label_note(fitted.truncated_count, fitted.report.indistinguishable), fitted.grouping_note]
-                )
-            ),
-        }
+        report = (
+            dataclasses.asdict(fitted.report)
+            | fitted.labels_with_gold
+            | {
+                "seconds": time.monotonic() - start_time,
+                "source": request.source.value,
+                "cut": fitted.truncated_count,
+                "note": "; ".join(
+                    filter(
+                        None,
+                        [label_note(fitted.truncated_count, fitted.report.indistinguishable), fitted.grouping_note],
+                    )
+                ),
+            }
+        )
         if request.annotators or request.weights:
             report |= {"annotators": request.annotators, "weights": request.weights or {}}
         folder = _save_reward_model(model_cache.home, fitted.model, fitted.config, report)
@@ -156,6 +161,7 @@ class FittedReward(NamedTuple):
     report: RewardReport
     config: RewardConfig
     label_snapshot: LabelSnapshot
+    labels_with_gold: dict[str, int]
     truncated_count: int
     grouping_note: str
     scores: dict[int, float]
@@ -178,6 +184,7 @@ def fit_reward_model(
     label_snapshot = distributed.broadcast(
         snapshot_labels(model_cache.db, project.id, request.source, request.annotators)
     )
+    with_gold = labels_with_gold(model_cache.db, project.id, request.source, request.annotators)
     check_has_labels(model_cache.db, project.id, label_snapshot, request.annotators)
     labels, truncated_count, grouping_note = prepare_labels(
         model_cache.db, label_snapshot, backbone, request.weights or {}
@@ -189,7 +196,7 @@ def fit_reward_model(
     pairs = distributed.broadcast(unjudged_pairs(model_cache.db, project.id, MAX_SCORED_PAIRS))
     scores = score_pairs(model, pairs, on_progress)
     reporter.report_end()
-    return FittedReward(model, report, config, label_snapshot, truncated_count, grouping_note, scores)
+    return FittedReward(model, report, config, label_snapshot, with_gold, truncated_count, grouping_note, scores)
 
 
 def _record_reward_time(model_cache: ModelCache, project: Project, fitted: FittedReward, seconds: float) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -40,7 +40,7 @@ from rlhf_lab.store.features import (
     newest_labels,
     oldest_features,
 )
-from rlhf_lab.store.projects import current_project, get_pair
+from rlhf_lab.store.projects import current_project, get_labelling_config, get_pair
 
 log = logging.getLogger("rlhf_lab.instant_reward")
 
@@ -57,7 +57,8 @@ LOADED_PAIRS = 64  # pairs whose features are loaded at once
 POLL_INTERVAL_S = 3.0  # for votes of other processes and new features
 WATCHED_S = 30.0  # longer than the interval at which an open page requests the figures
 REST_FACTOR = 2.0  # pause after a round over its CPU time, so that the thread uses at most a third of a core
-MAX_REFITS = 8  # predictions per round that need a separate fit
+#: Predictions per round that need a separate fit. In a project with gold pairs each counts, because those on gold pairs need one.
+MAX_REFITS = 8
 MAX_PREDICTIONS = 2000  # predictions kept in memory
 DECIDED = (Choice.FIRST, Choice.SECOND)
 
@@ -166,6 +167,11 @@ class InstantModel:
             for side in (pair.first, pair.second)
         )
         return Prediction(float(first), float(second))
+
+    def can_omit_any_pair(self) -> bool:
+        """Whether enough labels are left without those of one pair, whichever it is."""
+        decided = Counter(label.pair_id for label in self._labels if label.choice in DECIDED)
+        return sum(decided.values()) - max(decided.values(), default=0) >= MIN_DECIDED
 
     def knows(self, pair_id: int) -> bool:
         """Whether the head has learnt from a label of the pair."""
@@ -395,13 +401,15 @@ class InstantReward:
     def _predict(self, model: InstantModel, votes: Sequence[Vote]) -> dict[str, Prediction | None]:
         """Predictions by the uuid of the vote, without votes on deleted pairs and those that exceed MAX_REFITS."""
         predictions: dict[str, Prediction | None] = {}
+        has_gold = get_labelling_config(self.db, model.project_id).gold_rate > 0
         refits = 0
         for vote in votes:
-            refits += model.knows(vote.pair_id)
-            if refits <= MAX_REFITS or not model.knows(vote.pair_id):
+            needs_refit = has_gold or model.knows(vote.pair_id)
+            refits += needs_refit
+            if refits <= MAX_REFITS or not needs_refit:
                 with contextlib.suppress(NotFoundError):
                     pair = get_pair(self.db, vote.pair_id)
-                    if pair.project_id == model.project_id:
+                    if pair.project_id == model.project_id and (not has_gold or model.can_omit_any_pair()):
                         predictions[vote.uuid] = model.predict(pair)
         return predictions
 

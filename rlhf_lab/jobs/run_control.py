@@ -37,7 +37,7 @@ from rlhf_lab.judges.builtin import JUDGES, load_judge
 from rlhf_lab.rewards.builtin import EXERCISE
 from rlhf_lab.rewards.terms import OWN, REWARD_MODEL, TERMS_KEY, RewardTerm, check_terms, own_file, term_records
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.label_snapshots import current_labels, load_comparisons, snapshot_annotators
+from rlhf_lab.store.label_snapshots import current_labels, labels_with_gold, load_comparisons, snapshot_annotators
 from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.reward_models import get_reward_model, latest_reward_model
 from rlhf_lab.store.runs import (
@@ -104,6 +104,7 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
         manifest={
             "judge": judge,
             **({"labels": dataclasses.asdict(labels)} if labels else {}),
+            **(labels_with_gold(db, project_id, labels.source) if labels and not reward_model else {}),
             **({TERMS_KEY: term_records(reward_terms)} if reward_terms else {}),
             **({"ptx_texts": {"source": source, "count": len(texts)}} if texts else {}),
         },

@@ -6,9 +6,10 @@ A snapshot contains the votes of one source: human and simulated labels are neve
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, select
+from sqlalchemy import ColumnElement, Connection, Select, func, select
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Comparison, LabelSnapshot
@@ -45,6 +46,20 @@ def snapshot_labels(
         return LabelSnapshot(vote_ids, _labels_digest(_label_rows(conn, vote_ids), weights), source, weights)
 
 
+def labels_with_gold(
+    db: Database, project_id: int, source: Source, annotators: list[str] | None = None
+) -> dict[str, int]:
+    """The number of labels of `snapshot_labels`, and the newest, as if votes on gold pairs were trained on: what a report says of
+    the labels it is about, so that nobody can compute from it which of their votes were on gold pairs."""
+    v, rules = t.votes.c, replace(get_labelling_config(db, project_id), gold_training=True)
+    query = _training_labels_query(project_id, source, rules, func.count(), func.max(v.id), annotators=annotators)
+    if annotators is not None:
+        query = query.where(v.annotator.in_(annotators))
+    with db.read() as conn:
+        count, newest = conn.execute(query).one()
+    return {"labels_cast": count, "newest_label": newest or 0}
+
+
 def current_labels(db: Database, project_id: int) -> LabelSnapshot:
     """Take a snapshot of people's labels, or of the simulated ones if there are none."""
     human_labels = snapshot_labels(db, project_id, Source.HUMAN)
@@ -61,7 +76,7 @@ def count_live_labels(db: Database, project_id: int, model: ListedRewardModel) -
     known = votes.vote_id <= model.newest_vote_id
     counted = int((known & votes.labels_of(model.source)).sum())
     usable = int((known & votes.training_labels(model.source, gold=rules.gold_training)).sum())
-    return min(usable, model.label_count) + counted - usable
+    return min(usable, model.trained_count) + counted - usable
 
 
 def _training_labels_query(

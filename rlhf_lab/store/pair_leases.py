@@ -74,8 +74,8 @@ def lease_pair(
     In this order: their newest lease again; a hidden repeat that is due; a pair on which they have no vote. Instead of the
     last, a gold pair is drawn at the rate of the settings. Pairs that need votes come before those that have enough; among
     them, those skipped by fewer people, then those that need the fewest further votes, then the oldest (or the newest if the
-    texts come from the policy). An expert who has begun to decide disputed pairs (`start_adjudicating`) gets these one after
-    the other.
+    texts come from the policy; a random one in a project with gold pairs). An expert who has begun to decide disputed pairs
+    (`start_adjudicating`) gets these one after the other.
     """
     return next(iter(lease_pairs(db, project_id, annotator, config, prefetch=0, now=now)), None)
 
@@ -119,10 +119,9 @@ def lease_pairs(
 
 
 def _purge_expired(conn: Connection, annotator: str, now: float) -> None:
-    """Delete long-expired leases, except those of gold pairs, which record that the person has seen the pair."""
-    gold = select(t.pairs.c.id).where(t.pairs.c.id == t.leases.c.pair_id, t.pairs.c.gold.is_not(None)).exists()
+    """Delete long-expired leases."""
     has_expired = t.leases.c.expires_at < now - PURGE_EXPIRED_AFTER_S
-    conn.execute(delete(t.leases).where(t.leases.c.annotator == annotator, has_expired, ~gold))
+    conn.execute(delete(t.leases).where(t.leases.c.annotator == annotator, has_expired))
 
 
 def _next_pair(
@@ -146,7 +145,7 @@ def _next_pair(
     open_pair = next_open_pair(conn, votes, annotator, config, selected_ids, now)
     if open_pair is None:
         return None
-    return _Selected(draw_gold_pair(conn, project_id, annotator, config) or open_pair)
+    return _Selected(draw_gold_pair(conn, votes, annotator, config, now) or open_pair)
 
 
 def start_adjudicating(
@@ -352,18 +351,12 @@ def _own_leases(conn: Connection, annotator: str) -> Sequence[AnyRow]:
 def _is_usable(conn: Connection, lease: AnyRow, config: LabellingConfig, now: float) -> bool:
     """Whether a vote on a leased pair is accepted: while the lease runs, and afterwards while the pair needs votes.
 
-    Leases of hidden repeats and gold pairs never become invalid; a decision is accepted until an expert has made one.
+    Leases of hidden repeats never become invalid; a decision is accepted until an expert has made one.
     """
     if lease.adjudication:
         query = select(t.leases.c.pair_id).where(t.leases.c.pair_id == lease.pair_id, is_decided(t.leases))
         return conn.execute(query).first() is None
-    if (
-        lease.expires_at > now
-        or lease.repeat
-        or not has_enough_votes(conn, lease.pair_id, lease.annotator, config, now)
-    ):
-        return True
-    return conn.execute(select(t.pairs.c.gold).where(t.pairs.c.id == lease.pair_id)).scalar() is not None
+    return bool(lease.expires_at > now or lease.repeat or not has_enough_votes(conn, lease, config, now))
 
 
 def _top_of_stack(conn: Connection, annotator: str, now: float) -> float:

@@ -1,7 +1,12 @@
-"""Selects the next pair for a person: a hidden repeat, one that still needs votes, or a gold pair. Queries for `pair_leases`."""
+"""Selects the next pair for a person: a hidden repeat, one that still needs votes, or a gold pair. Queries for `pair_leases`.
+
+In a lab with gold pairs a person cannot tell these from ordinary ones, also not with two names: all pairs come in a random order,
+and a gold pair that was drawn for somebody is then open to others as an ordinary pair would be (`GoldRounds`).
+"""
 
 import secrets
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +16,7 @@ from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.projects import live_pair_of
+from rlhf_lab.store.database import AnyRow
 from rlhf_lab.store.vote_table import VoteTable, code
 from rlhf_lab.store.votes import NOT_A_REPEAT, count_live_votes
 
@@ -50,7 +55,22 @@ def next_open_pair(
     After queued pairs, only pairs that need votes are chosen, and only if PAIRS_LEFT_FOR_OTHERS others stay free.
     """
     counts = label_and_lease_counts(votes, running_leases(conn, now), annotator)
+    skips = votes.count_by_pair("skips", _is_human_skip)
     is_open = votes.unvoted_by(annotator)
+    if config.gold_rate > 0:
+        rounds = gold_rounds(votes)
+        gold, skips = rounds.position, skips.copy()
+        counts[gold] -= rounds.answers - rounds.answers % config.overlap
+        skips[gold] = rounds.is_skipped
+        is_due = _is_round_open(conn, votes, annotator, now, rounds) | (counts[gold] > 0)
+        counts[gold[~is_due]] = config.overlap
+        np.minimum(
+            counts, config.overlap, out=counts
+        )  # of a gold pair it is unknown how many more an ordinary one would have
+        is_open[gold] = (
+            is_due | is_open.any()
+        )  # others only in place of an ordinary pair: alone they would be recognised
+        is_open[votes.pair[votes.cast_by(annotator) & (votes.live | votes.gold[votes.pair])]] = False
     if queued_ids:
         is_open[votes.positions_of_pairs(queued_ids)] = False
         is_open &= counts < config.overlap
@@ -59,12 +79,63 @@ def next_open_pair(
         return None
     if config.texts == "policy":
         pairs = pairs[::-1]
-    counts, skips = counts[pairs], votes.count_by_pair("skips", _is_human_skip)[pairs]
+    counts, skips = counts[pairs], skips[pairs]
     has_enough = counts >= config.overlap
     # The three sort keys are combined into one number, so that the first pair is found without sorting.
     width = 2 * int(counts.max()) + 1
     rank = (has_enough * (int(skips.max()) + 1) + skips) * width + np.where(has_enough, counts, -counts)
-    return int(votes.pair_id[pairs[np.argmin(rank)]])
+    first = np.argmin(rank)
+    if (
+        config.gold_rate > 0
+    ):  # texts and their order are known to whoever knows the seed: a gold pair would be out of order
+        first = secrets.choice(np.flatnonzero(rank == rank[first]))
+    return int(votes.pair_id[pairs[first]])
+
+
+class GoldRounds(NamedTuple):
+    """Gold pairs are answered in rounds of `overlap` answers; in a round such a pair is what an ordinary pair is until it has
+    enough votes. One value per gold pair: its position in the vote table, people's answers, when people last voted on it (0.0:
+    never), and whether that was a skip."""
+
+    position: NDArray[np.int64]
+    answers: NDArray[np.int64]
+    voted_at: NDArray[np.float64]
+    is_skipped: NDArray[np.bool_]
+
+
+def gold_rounds(votes: VoteTable) -> GoldRounds:
+    """Computed once for each state of the votes."""
+
+    def compute() -> GoldRounds:
+        position = np.flatnonzero(votes.gold & votes.pair_live)
+        own = np.flatnonzero(votes.gold[votes.pair] & votes.live & ~votes.repeat & (votes.source == code(Source.HUMAN)))
+        last = np.full(len(votes.pair_id), -1)
+        last[votes.pair[own]] = own  # the votes are in the order in which they were cast
+        last = last[position]
+        answers = votes.count_by_pair("human answers", _is_human_answer)[position]
+        is_voted = last >= 0
+        voted_at, is_skipped = np.zeros(len(last)), np.zeros(len(last), np.bool_)
+        voted_at[is_voted] = votes.created_at[last[is_voted]]
+        is_skipped[is_voted] = votes.choice[last[is_voted]] == code(Choice.SKIP)
+        return GoldRounds(position, answers, voted_at, is_skipped)
+
+    return votes.cached("gold rounds", compute)
+
+
+def _is_round_open(
+    conn: Connection, votes: VoteTable, annotator: str, now: float, rounds: GoldRounds
+) -> NDArray[np.bool_]:
+    """Whether the last person who was given a gold pair gave it back or skipped it. An ordinary pair is then open to others."""
+    lease, pair_ids = t.leases.c, votes.pair_id[rounds.position].tolist()
+    ended = (
+        select(lease.pair_id, func.max(lease.leased_at))
+        .where(lease.pair_id.in_(pair_ids), lease.annotator != annotator, lease.expires_at <= now)
+        .where(lease.repeat.is_(False), lease.adjudication.is_(False))
+        .group_by(lease.pair_id)
+    )
+    given_back = {row[0]: row[1] for row in conn.execute(ended)} if pair_ids else {}
+    given_back_at = np.array([given_back.get(pair_id, -1.0) for pair_id in pair_ids])
+    return rounds.is_skipped | (given_back_at > rounds.voted_at)
 
 
 def running_leases(conn: Connection, now: float) -> list[tuple[int, str]]:
@@ -75,8 +146,12 @@ def running_leases(conn: Connection, now: float) -> list[tuple[int, str]]:
 def label_and_lease_counts(votes: VoteTable, leases: Sequence[tuple[int, str]], annotator: str) -> NDArray[np.int64]:
     """`votes_and_leases` of every pair. leases: see `running_leases`."""
     leased = [pair_id for pair_id, name in leases if name != annotator]
-    answers = votes.count_by_pair("human answers", lambda some: some.answers_of(Source.HUMAN))
+    answers = votes.count_by_pair("human answers", _is_human_answer)
     return answers + np.bincount(votes.positions_of_pairs(leased), minlength=len(answers))
+
+
+def _is_human_answer(votes: VoteTable) -> NDArray[np.bool_]:
+    return votes.answers_of(Source.HUMAN)
 
 
 def _is_human_skip(votes: VoteTable) -> NDArray[np.bool_]:
@@ -84,20 +159,26 @@ def _is_human_skip(votes: VoteTable) -> NDArray[np.bool_]:
     return is_skip
 
 
-def draw_gold_pair(conn: Connection, project_id: int, annotator: str, config: LabellingConfig) -> int | None:
+def draw_gold_pair(
+    conn: Connection, votes: VoteTable, annotator: str, config: LabellingConfig, now: float
+) -> int | None:
     """A gold pair to show instead of an ordinary one, at the rate of the labelling settings; None otherwise.
 
-    Drawn at random without a seed, so that no one can predict which pairs are gold. Never one that this person has seen.
+    Drawn at random without a seed, so that no one can predict which pairs are gold. Never one that this person has seen, nor one
+    that others have or whose round is not over: it comes to `overlap` people as an ordinary pair does, so it is drawn less often.
     """
     if config.gold_rate <= 0:
         return None
-    seen = [
-        select(table.c.pair_id).where(table.c.pair_id == t.pairs.c.id, table.c.annotator == annotator).exists()
-        for table in (t.votes, t.leases)
-    ]
-    query = select(t.pairs.c.id).where(live_pair_of(project_id), t.pairs.c.gold.is_not(None), *(~one for one in seen))
-    pair_id: int | None = conn.execute(query.order_by(func.random()).limit(1)).scalar()  # always, because it takes time
-    return pair_id if secrets.randbelow(10_000) < round(10_000 * config.gold_rate) else None
+    rounds = gold_rounds(votes)
+    own = select(t.leases.c.pair_id).where(t.leases.c.annotator == annotator)
+    taken = [*conn.execute(own).scalars(), *(pair_id for pair_id, _ in running_leases(conn, now))]
+    is_free = np.zeros(len(votes.pair_id), np.bool_)
+    is_free[rounds.position[rounds.answers % config.overlap == 0]] = True
+    is_free[votes.positions_of_pairs(taken)] = False
+    is_free[votes.pair[votes.cast_by(annotator)]] = False
+    free = np.flatnonzero(is_free)
+    is_drawn = secrets.randbelow(10_000) < round(10_000 * config.gold_rate / config.overlap)
+    return int(votes.pair_id[secrets.choice(free)]) if is_drawn and len(free) else None
 
 
 def votes_and_leases(annotator: str, now: float) -> ColumnElement[int]:
@@ -110,6 +191,15 @@ def votes_and_leases(annotator: str, now: float) -> ColumnElement[int]:
     return count_live_votes(v.source == Source.HUMAN, NOT_A_REPEAT, v.choice != Choice.SKIP) + lease_count
 
 
-def has_enough_votes(conn: Connection, pair_id: int, annotator: str, config: LabellingConfig, now: float) -> bool:
-    has_enough = votes_and_leases(annotator, now) >= config.overlap
-    return bool(conn.execute(select(has_enough).select_from(t.pairs).where(t.pairs.c.id == pair_id)).scalar())
+def has_enough_votes(conn: Connection, lease: AnyRow, config: LabellingConfig, now: float) -> bool:
+    """Whether the pair of a lease needs no further vote. Of a gold pair the answers of earlier rounds do not count."""
+    v, pair = t.votes.c, t.pairs.c
+    earlier = count_live_votes(
+        v.source == Source.HUMAN, NOT_A_REPEAT, v.choice != Choice.SKIP, v.created_at <= lease.leased_at
+    )
+    query = select(votes_and_leases(lease.annotator, now), earlier, pair.gold).where(pair.id == lease.pair_id)
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        return False
+    used, before, gold = row
+    return bool(used - (0 if gold is None else before - before % config.overlap) >= config.overlap)

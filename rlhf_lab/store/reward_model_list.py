@@ -7,7 +7,7 @@ table.
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -32,7 +32,8 @@ MAX_LOSS_POINTS = 300
 
 @dataclass(frozen=True, eq=False)
 class ListedRewardModel:
-    """report: without LONG_REPORT_KEYS. label_count, newest_vote_id: of the labels it was trained on; 0 for none.
+    """report: without LONG_REPORT_KEYS. trained_count: of the labels it was trained on. label_count, newest_vote_id: of these and
+    the votes on gold pairs among them, which everybody may know; 0 for none.
 
     annotators: sorted names of those who cast them. disagreements: the votes with which the model disagrees most, as (vote id,
     probability), the worst first. examples: the last decided votes, newest first. trained_pairs: positions in the vote table.
@@ -44,6 +45,7 @@ class ListedRewardModel:
     source: Source
     config: dict[str, Any]
     report: dict[str, Any]
+    trained_count: int
     label_count: int
     newest_vote_id: int
     annotators: tuple[str, ...]
@@ -103,8 +105,9 @@ def _listed(row: AnyRow, votes: VoteTable) -> ListedRewardModel:
         source=row.source,
         config=row.config,
         report={key: value for key, value in row.report.items() if key not in LONG_REPORT_KEYS},
-        label_count=len(vote_ids),
-        newest_vote_id=int(vote_ids.max()) if len(vote_ids) else 0,
+        trained_count=len(vote_ids),
+        label_count=label_count_of(row.report, len(vote_ids)),
+        newest_vote_id=max(int(row.report.get("newest_label", 0)), int(vote_ids.max()) if len(vote_ids) else 0),
         annotators=tuple(sorted(votes.names[i] for i in np.unique(votes.annotator[stored]))),
         disagreements=tuple(
             (int(vote_ids[int(item["index"])]), float(item["probability"]))
@@ -117,6 +120,11 @@ def _listed(row: AnyRow, votes: VoteTable) -> ListedRewardModel:
         loss=downsample_values(row.report.get("loss", []), MAX_LOSS_POINTS),
         trained_pairs=np.unique(votes.pair[stored]),
     )
+
+
+def label_count_of(report: Mapping[str, Any], trained_count: int) -> int:
+    """The number of labels of a reward model or a run, as everybody may know it. report: also a run's manifest."""
+    return int(report.get("labels_cast", trained_count))
 
 
 def _counted(scores: Iterable[float]) -> list[tuple[float, int]]:

@@ -143,12 +143,16 @@ class VoteTable:
         is_known[is_known] = self.pair_id[positions[is_known]] == ids[is_known]
         return positions[is_known]
 
-    def votes_by(self, annotator: str) -> Bool:
-        """Live votes of a person."""
+    def cast_by(self, annotator: str) -> Bool:
+        """Votes of a person, including undone ones."""
         if annotator not in self.names:
             return np.zeros(len(self.vote_id), np.bool_)
-        by_annotator: Bool = self.live & (self.annotator == self.names.index(annotator))
+        by_annotator: Bool = self.annotator == self.names.index(annotator)
         return by_annotator
+
+    def votes_by(self, annotator: str) -> Bool:
+        """Live votes of a person."""
+        return self.live & self.cast_by(annotator)
 
     def unvoted_by(self, annotator: str) -> Bool:
         """Live pairs, except gold ones, on which a person has no live vote."""

@@ -193,14 +193,16 @@ def endpoints(ctx: Context) -> list[Endpoint]:
     @allow_viewers
     def status() -> StatusReply:
         """{"project", "labels", "simulated", "goal", "ready", "here"}: labels by people and simulated ones, the number at
-        which the next reward model is trained, pairs ready for a new annotator (in a lab with gold pairs 1 for any number),
+        which the next reward model is trained, pairs ready for a new annotator (in a lab with gold pairs always 1),
         people here now."""
         project = ctx.project
         label_counts = retraining.get_label_progress(ctx.db, project.id)
-        ready = count_free_pairs(ctx.db, project.id, "", get_labelling_config(ctx.db, project.id))
+        ready = 1  # the last pair that is given to somebody would be missing only if it is ordinary
+        if sees_comparisons(ctx):
+            ready = count_free_pairs(ctx.db, project.id, "", get_labelling_config(ctx.db, project.id))
         return {
             "project": project.name, "labels": label_counts.human, "simulated": label_counts.simulated, "goal": label_counts.goal,
-            "ready": ready if sees_comparisons(ctx) else min(ready, 1), "here": PRESENCE.count(),
+            "ready": ready, "here": PRESENCE.count(),
         }  # fmt: skip
 
     return [next_pair, submit_vote, status]

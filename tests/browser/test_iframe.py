@@ -74,7 +74,7 @@ def test_joining_and_voting_in_a_frame_of_another_site(lab_behind_proxy, chromiu
     frame.locator("[data-do=left]").click()
     expect(frame.locator(f".lab-label[data-open]:not([data-pair='{pair}'])")).to_be_visible()
     with sqlite3.connect(lab.home / "lab.db") as db:
-        assert db.execute("SELECT annotator, pair_id FROM votes").fetchall() == [("Fay", int(pair))]
+        assert db.execute("SELECT annotator FROM votes").fetchall() == [("Fay",)]
     assert wrong == []  # even where the browser refuses storage
     context.close()
     site.shutdown()

@@ -9,6 +9,7 @@ import pytest
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import NewCompletion, Vote
 from rlhf_lab.common.stats import cross_validated_interval
+from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.jobs import instant_reward
 from rlhf_lab.jobs.instant_reward import InstantFigures, InstantModel, InstantReward, Prediction
 from rlhf_lab.store import features, projects
@@ -505,3 +506,27 @@ def test_refits_for_predictions_are_bounded(db, project, texts, monkeypatch):
         service.predict_vote(vote)
     service.run_once()
     assert [service.prediction(vote.uuid, "bob")[1] is not None for vote in votes] == [True, True, False, False, True]
+
+
+def test_a_missing_prediction_does_not_tell_a_gold_pair(db, project, texts, monkeypatch):
+    """With gold pairs, a vote on a pair that others have judged is predicted or not as a vote on any other pair is."""
+    monkeypatch.setattr(instant_reward, "MAX_REFITS", 2)
+    projects.set_labelling_config(db, project.id, LabellingConfig(gold_rate=0.1))
+    service, p = InstantReward(db), texts.pairs(20)
+
+    def predicted(*pairs):
+        votes = [texts.vote(pair, annotator="bob") for pair in pairs]
+        for vote in votes:
+            service.predict_vote(vote)
+        service.run_once()
+        return [service.prediction(vote.uuid, "bob")[1] is not None for vote in votes]
+
+    for pair in p[:5]:
+        texts.vote(pair)
+    texts.vote(p[0], annotator="eve")  # 6 labels, 4 without those of the first pair
+    service.run_once()
+    assert predicted(p[1]) == predicted(p[15]) == [False]
+    for pair in p[5:12]:
+        texts.vote(pair)
+    service.run_once()
+    assert predicted(p[2], p[3], p[4]) == predicted(p[16], p[17], p[18]) == [True, True, False]

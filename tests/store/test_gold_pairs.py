@@ -1,6 +1,7 @@
 """Gold pairs: who gets them and when, the accuracy of people on them, and the consequences."""
 
 import itertools
+import time
 from collections.abc import Callable
 
 import pytest
@@ -20,6 +21,7 @@ from rlhf_lab.store.reward_models import add_reward_model, get_reward_model
 
 CLICK = itertools.count()
 HALF_GOLD = LabellingConfig(gold_rate=0.5)
+NEVER = 9_999  # as a random number: no gold pair is drawn
 PAUSE = LabellingConfig(gold_rate=0.5, gold_rule="pause", gold_answers=5, gold_bound=0.7)
 
 
@@ -59,33 +61,135 @@ def test_gold_pairs_come_at_the_rate_and_never_twice(db, project, make_pairs, mo
     draws(monkeypatch, 4999, 5000)  # below half of 10,000: gold
     ids = answer_pairs(db, project, "ann", 20, HALF_GOLD)
     assert {ids[0], ids[2]} == gold
-    assert [i for i in ids if i not in gold] == ordinary
-    assert len(ids) == 8
+    assert sorted(ids) == sorted([*gold, *ordinary])
 
 
-def test_no_gold_pair_comes_by_default_or_where_nothing_else_is_left(db, project, make_pairs, monkeypatch):
+def test_no_gold_pair_comes_by_default(db, project, make_pairs, monkeypatch):
     pairs = make_pairs(3)
     make_gold(db, project, pairs[:1])
     draws(monkeypatch, 0)
     assert answer_pairs(db, project, "ann", 5, LabellingConfig()) == [pairs[1].id, pairs[2].id]
-    assert answer_pairs(db, project, "ann", 5, HALF_GOLD) == []
 
 
-def test_a_gold_pair_on_screen_stays_there_however_long_it_takes(db, project, make_pairs, monkeypatch):
+def test_a_gold_pair_on_screen_stays_there_for_a_day(db, project, make_pairs, monkeypatch):
     pairs = make_pairs(4)
     make_gold(db, project, pairs[:1])
     cast(db, pairs[0], "bob")
     draws(monkeypatch, 0)
-    lease = pair_leases.lease_pair(db, project.id, "ann", HALF_GOLD, now=0.0)
-    assert lease is not None
-    assert lease.pair.id == pairs[0].id
-    days_later = 5 * 86_400.0
-    again = pair_leases.lease_pair(db, project.id, "ann", HALF_GOLD, now=days_later)
-    assert again is not None
-    assert again.pair.id == pairs[0].id
+    now = time.time()
+    assert leased(db, project, "ann", HALF_GOLD, now) == pairs[0].id
+    draws(monkeypatch, NEVER)
+    assert leased(db, project, "ann", HALF_GOLD, now + 86_000.0) == pairs[0].id
     vote = Vote("late", pairs[0].id, "ann", Source.HUMAN, Choice.FIRST, True)
-    assert pair_leases.vote_on_lease(db, vote, HALF_GOLD, now=2 * days_later).id > 0
+    assert pair_leases.vote_on_lease(db, vote, HALF_GOLD, now=now + 2 * 86_000.0).id > 0
     assert gold_pairs.gold_results(db, project.id) == [GoldResult("ann", 1, 1), GoldResult("bob", 1, 1)]
+
+
+# ---- gold pairs and ordinary ones are served alike
+
+
+def leased(db: Database, project: Project, annotator: str, rules: LabellingConfig, now: float) -> int | None:
+    lease = pair_leases.lease_pair(db, project.id, annotator, rules, now=now)
+    return lease and lease.pair.id
+
+
+def test_pairs_of_a_project_with_gold_pairs_come_in_a_random_order(db, project, make_pairs, monkeypatch):
+    make_pairs(30)
+    draws(monkeypatch, NEVER)
+    now = time.time()
+    first = set()
+    for n in range(30):
+        first.add(leased(db, project, f"{n}", HALF_GOLD, now))
+        pair_leases.end_leases(db, f"{n}", now=now)
+    assert len(first) > 10  # 19 on average; in the order of ids 1
+    assert answer_pairs(db, project, "ann", 30, HALF_GOLD) != sorted(answer_pairs(db, project, "bob", 30, HALF_GOLD))
+
+
+def seen_of_a_pair(
+    db: Database, project: Project, pair: Pair, rules: LabellingConfig, first_choice: str
+) -> list[object]:
+    """What somebody with the names a, b and c sees of a pair that was on the screen of a, and what happened to it then."""
+    now, seen = time.time(), list[object]()
+
+    def offered(name: str) -> bool:
+        """Whether the pair is among those from which the next one is chosen; there are at most three."""
+        for position in (0, 1, -1):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(
+                    pair_selection.secrets, "choice", lambda pairs, position=position: pairs[position % len(pairs)]
+                )
+                shown = leased(db, project, name, rules, now)
+            with db.write() as conn:
+                conn.execute(t.leases.delete().where(t.leases.c.annotator == name))
+            if shown == pair.id:
+                return True
+        return False
+
+    def answer(name: str, choice: Choice) -> bool:
+        try:
+            vote = Vote(f"{name}{pair.id}{next(CLICK)}", pair.id, name, Source.HUMAN, choice, True)
+            pair_leases.vote_on_lease(db, vote, rules, now=now)
+        except StaleVoteError:
+            return False
+        return True
+
+    pair_leases.lease_on_top(db, pair.id, "a", rules, now=now)
+    seen.append(offered("b"))
+    if first_choice == "given back":
+        pair_leases.end_leases(db, "a", now=now)
+    else:
+        assert answer("a", Choice(first_choice))
+    now = time.time() + 1
+    seen += [offered("b"), offered("c")]
+    pair_leases.lease_on_top(db, pair.id, "b", rules, now=now)
+    seen += [leased(db, project, "a", rules, now) == pair.id, offered("c"), answer("b", Choice.SECOND)]
+    now = time.time() + 2
+    return [*seen, leased(db, project, "a", rules, now) == pair.id, answer("a", Choice.FIRST), offered("c")]
+
+
+#: By what a does. Whether b is offered the pair while a has it; then b; then c; whether a has it back, and c is offered it, while
+#: b has it; whether b's answer counts; whether a has it then; whether a's answer counts; whether c is offered it.
+SEEN = {
+    (1, "given back"): [False, True, True, False, False, True, False, False, False],
+    (1, "first"): [False, False, False, False, False, True, False, False, False],
+    (1, "skip"): [False, False, False, False, False, True, False, False, False],
+    (2, "given back"): [True, True, True, True, False, True, True, True, False],
+    (2, "first"): [True, True, True, False, False, True, False, False, False],
+}
+
+
+@pytest.mark.parametrize("is_gold", [False, True])
+@pytest.mark.parametrize(("overlap", "first_choice"), SEEN)
+def test_two_names_do_not_tell_a_gold_pair(db, project, make_pairs, monkeypatch, overlap, first_choice, is_gold):
+    rules = LabellingConfig(gold_rate=0.5, overlap=overlap)
+    pair, *_ = make_pairs(3)
+    draws(monkeypatch, NEVER)
+    if is_gold:
+        make_gold(db, project, [pair])
+        for name in ("dan", "fay", "gil")[: 2 * overlap - 1]:
+            cast(db, pair, name)
+    seen = seen_of_a_pair(db, project, pair, rules, first_choice)
+    assert seen == SEEN[overlap, first_choice]
+
+
+def test_a_gold_pair_that_somebody_has_is_not_drawn_for_others(db, project, make_pairs, monkeypatch):
+    pairs = make_pairs(5)
+    make_gold(db, project, pairs[:1])
+    draws(monkeypatch, 0)
+    now = time.time()
+    assert leased(db, project, "ann", HALF_GOLD, now) == pairs[0].id
+    assert leased(db, project, "bob", HALF_GOLD, now) != pairs[0].id
+    assert leased(db, project, "cid", HALF_GOLD, now + 200) == pairs[0].id
+
+
+def test_gold_pairs_are_among_those_that_have_enough_votes(db, project, make_pairs, monkeypatch):
+    pairs = make_pairs(4)
+    make_gold(db, project, pairs[:2])
+    draws(monkeypatch, NEVER)
+    assert set(answer_pairs(db, project, "ann", 9, HALF_GOLD)) == {pairs[2].id, pairs[3].id}
+    for name, position, numbers in (("bob", 0, [0, 1, 2, 3]), ("cid", -1, [3, 2])):  # none where nothing else is left
+        monkeypatch.setattr(pair_selection.secrets, "choice", lambda pairs, position=position: pairs[position])
+        assert answer_pairs(db, project, name, 9, HALF_GOLD) == [pairs[n].id for n in numbers]
 
 
 def test_an_undone_answer_does_not_bring_the_gold_pair_to_the_person_again(db, project, make_pairs, monkeypatch):
@@ -95,7 +199,7 @@ def test_an_undone_answer_does_not_bring_the_gold_pair_to_the_person_again(db, p
     assert answer_pairs(db, project, "ann", 1, HALF_GOLD) == [pairs[0].id]
     with db.write() as conn:  # as the operator's "Ask again" does
         conn.execute(update(t.votes).where(t.votes.c.annotator == "ann").values(undone_at=1.0))
-    assert answer_pairs(db, project, "ann", 9, HALF_GOLD) == [pair.id for pair in pairs[1:]]
+    assert sorted(answer_pairs(db, project, "ann", 9, HALF_GOLD)) == [pair.id for pair in pairs[1:]]
 
 
 @pytest.mark.parametrize("marked", [0, 3, 10])

@@ -16,10 +16,12 @@ from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import LabelSnapshot, PairKey, Role, Vote
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.jobs.retraining import LABELS_PER_RETRAINING
 from rlhf_lab.quality.tournament import Contestant
 from rlhf_lab.store import pair_selection
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.gold_pairs import mark_gold
+from rlhf_lab.store.label_snapshots import labels_with_gold, snapshot_labels
 from rlhf_lab.store.pair_leases import lease_on_top
 from rlhf_lab.store.projects import newest_pairs, set_labelling_config
 from rlhf_lab.store.reward_models import add_reward_model
@@ -112,7 +114,18 @@ RULES = LabellingConfig(gold_rate=0.5, gold_rule="inform")
 def without_texts(value):
     """JSON without the texts of pairs, and without times and random names of requests."""
     if isinstance(value, dict):
-        left_out = {"turns", "left", "right", "prompt", "counted_at", "request_id", "uptime", "revision", "age_s"}
+        left_out = {
+            "turns",
+            "left",
+            "right",
+            "prompt",
+            "counted_at",
+            "request_id",
+            "uptime",
+            "revision",
+            "age_s",
+            "created_at",
+        }
         texts = {"id"} if "left" in value else set()
         return {key: without_texts(item) for key, item in value.items() if key not in left_out | texts}
     return [without_texts(item) for item in value] if isinstance(value, list) else value
@@ -183,6 +196,39 @@ def figures_after_answer(lab, pair):
         },
     }
     return json.loads(json.dumps(without_texts(figures)))
+
+
+def add_model(lab):
+    """A reward model with the figures that are computed from the labels it was trained on, votes on gold pairs left out."""
+    project, db = lab.project.id, lab.db
+    snapshot = snapshot_labels(db, project, Source.HUMAN)
+    count = len(snapshot.vote_ids)
+    report = {
+        "accuracy": 0.75 + count / 1e4, "accuracy_low": 0.5 + count / 1e4, "accuracy_high": 0.9, "ties": count,
+        "chosen_scores": [0.5] * count, "rejected_scores": [0.1] * count, "loss": [0.7] * count, "seconds": count,
+        "calibration": [[0.5, 0.5, count]], "note": f"{count}", "disagreements": [{"index": count - 1, "probability": 0.1}],
+    }  # fmt: skip
+    report |= labels_with_gold(db, project, Source.HUMAN)
+    return add_reward_model(db, project, "y", config={}, report=report, snapshot=snapshot), count
+
+
+def test_no_figure_of_a_reward_model_tells_whether_a_vote_was_on_a_gold_pair(two_labs, monkeypatch):
+    monkeypatch.setattr(Context, "visitor", lambda *_: Visitor(Role.LABELLER, "Ann"))
+    monkeypatch.setattr(pair_selection.secrets, "randbelow", lambda _: 9_999)
+    seen, counts = [], []
+    for lab, pair in two_labs:
+        figures_after_answer(lab, pair)
+        model, count = add_model(lab)
+        counts.append(count)
+        query = {"annotator": "Ann", "vote_uuid": "new", "model": model.id}
+        figures = {name: read(query) for name, read in server_functions(lab).items()} | {"status": endpoints(lab)[2]()}
+        seen.append(json.loads(json.dumps(without_texts(figures))))
+    gold, ordinary = seen
+    assert counts[0] == counts[1] - 1  # the figures would differ
+    assert {name: (gold[name], ordinary[name]) for name in gold if gold[name] != ordinary[name]} == {}
+    assert gold["lab-reward.state"]["models"][0]["labels"] == gold["status"]["labels"] == 9
+    assert gold["status"]["goal"] == 9 + LABELS_PER_RETRAINING
+    assert gold["lab-reward.report"]["id"] == 2
 
 
 def test_no_figure_tells_a_gold_pair_from_an_ordinary_one(two_labs, monkeypatch):

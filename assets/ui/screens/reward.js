@@ -420,7 +420,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     if (measuredModels().length < 2) {
       sentences.push('The next measured reward model adds a curve that shows whether more labels still help.');
     }
-    if (report && !hasCalibration(report)) {
+    if (report && !report.counts_hidden && !hasCalibration(report)) {
       sentences.push(
         `With ${MIN_CALIBRATION_PAIRS} unseen pairs (there are ${unseenPairs(report)}) its calibration is shown here.`,
       );
@@ -777,7 +777,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     histogram: [() => report && report.chosen_scores.length && report.id, scoreHistogram],
     words: [() => report && [state.project, report.id], wordScores],
     calibration: [() => report && hasCalibration(report) && report.id, () => calibrationCard(report, chart)],
-    losses: [() => report && report.id, () => lossesCard(report, chart)],
+    losses: [() => report && !report.counts_hidden && report.id, () => lossesCard(report, chart)],
     length: [() => report && report.id, () => lengthCard(report)],
     disagreements: [() => report && report.disagreements.length && report.id, () => disagreementsCard(report)],
     table: [() => shownModel() && [state.models, shownModel().id], modelTable],

@@ -21,6 +21,7 @@ from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, allow_viewers, parse_payload, ttl_cache, visitor_action
+from rlhf_lab.ui.services.instant_view import rounded_bound
 from rlhf_lab.ui.services.presence import PRESENCE
 
 JOB_LABELS = {
@@ -86,9 +87,9 @@ def state(ctx: Context) -> dict[str, Any]:
         "simulated": label_counts.simulated,
         "reward": row and {
             "id": row.id,
-            "accuracy": row.report["accuracy"],
-            "low": row.report["accuracy_low"] if row.report["accuracy"] is not None else None,
-            "high": row.report["accuracy_high"],
+            "accuracy": rounded_bound(row.report["accuracy"]),
+            "low": rounded_bound(row.report["accuracy_low"]) if row.report["accuracy"] is not None else None,
+            "high": rounded_bound(row.report["accuracy_high"]),
             "simulated": row.source is Source.SIMULATED,
         },
         "engine": _engine_view(engine, job is not None),

@@ -130,7 +130,7 @@ class QualityController:
         weights = row.report.get("weights") or {}
         names = row.annotators
         return {
-            "id": row.id, "labels": row.label_count, "source": row.source.value,
+            "id": row.id, "labels": row.trained_count, "source": row.source.value,
             "people": [[name, weights.get(name, 1)] for name in names[:MAX_MODEL_PEOPLE]], "annotator_count": len(names),
             "has_selection": bool(row.report.get("annotators")), "accuracy": row.report.get("accuracy"),
             "low": row.report.get("accuracy_low"), "high": row.report.get("accuracy_high"),

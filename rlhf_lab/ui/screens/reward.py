@@ -1,6 +1,7 @@
 """Screen "Reward model": train one, see its accuracy and calibration, and the score of each word of a text."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
@@ -73,9 +74,13 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     cached_state = ttl_cache(1.0, lambda: screen_state(ctx))
 
     def state(_: dict[str, Any]) -> dict[str, Any]:
-        """As for the operator, but without prediction statistics for visitors who may not see comparisons."""
+        """As for the operator, but for visitors who may not see comparisons without what depends on the number of labels that a
+        model was trained on."""
+        if sees_comparisons(ctx):
+            return cached_state()
         none = {source.value: prediction_stats_view(RewardPredictionStats(0, 0, 0.0, 1.0)) for source in Source}
-        return cached_state() | ({} if sees_comparisons(ctx) else {"prediction_stats": none})
+        job = (job := cached_state()["job"]) and job | {"loss": [], "note": ""}
+        return cached_state() | {"prediction_stats": none, "job": job}
 
     def report(query: dict[str, Any]) -> dict[str, Any]:
         return model_detail(ctx, parse_payload(ModelQuery, query).model)
@@ -248,11 +253,12 @@ def thin_and_round(numbers: list[float]) -> list[float]:
 
 
 def model_summary(row: ListedRewardModel) -> dict[str, Any]:
-    report = row.report
+    accuracy, low, high = (
+        rounded_bound(row.report.get(name)) for name in ("accuracy", "accuracy_low", "accuracy_high")
+    )
     return {
-        "id": row.id, "labels": row.label_count, "accuracy": report.get("accuracy"),
-        "low": report.get("accuracy_low"), "high": report.get("accuracy_high"), "source": row.source.value,
-        "source_text": source_text(row), "created_at": row.created_at,
+        "id": row.id, "labels": row.label_count, "accuracy": accuracy, "low": low, "high": high,
+        "source": row.source.value, "source_text": source_text(row), "created_at": row.created_at,
     }  # fmt: skip
 
 
@@ -267,9 +273,12 @@ def source_text(row: ListedRewardModel) -> str:
 def model_detail(ctx: Context, model: int) -> dict[str, Any]:
     """The constant facts about a reward model, which the page reads once. Raises StoreError if there is no such model."""
     row = listed_model(ctx.db, ctx.project.id, model)
+    counts_hidden = not sees_comparisons(ctx)
+    if counts_hidden:
+        row = without_counts(row)
     report, labels = row.report, training_labels(ctx, row)
     return {
-        "id": row.id,
+        "id": row.id, "counts_hidden": counts_hidden,
         "ties": report.get("ties", 0), "folds": report.get("folds", 0), "train_accuracy": report.get("train_accuracy"),
         "chosen_scores": row.chosen_scores, "rejected_scores": row.rejected_scores,
         "length_correlation": report.get("length_correlation"), "loss": thin_and_round(row.loss),
@@ -280,6 +289,13 @@ def model_detail(ctx: Context, model: int) -> dict[str, Any]:
         "calibration": report.get("calibration") or [], "calibration_error": report.get("expected_calibration_error"),
         "disagreements": disagreement_rows(row.disagreements, labels),
     }  # fmt: skip
+
+
+def without_counts(row: ListedRewardModel) -> ListedRewardModel:
+    """The reward model without all that tells how many labels it was trained on, votes on gold pairs left out."""
+    kept = {name: row.report.get(name) for name in ("adapter", "folds", "train_accuracy", "length_correlation")}
+    rounded = {name: round(value, 2) if isinstance(value, float) else value for name, value in kept.items()}
+    return replace(row, report=rounded, chosen_scores=[], rejected_scores=[], loss=[])
 
 
 def training_labels(ctx: Context, row: ListedRewardModel) -> dict[int, Comparison]:

@@ -12,6 +12,7 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.jobs import run_control
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.reward_model_list import label_count_of
 from rlhf_lab.store.reward_models import reward_model_of
 from rlhf_lab.store.run_metrics import metric_names, metric_series
 from rlhf_lab.ui.services import run_summary
@@ -142,7 +143,8 @@ def _label_settings(run: Run, row: RewardModelRow | None) -> dict[str, str]:
         return {}
     labels = row.snapshot if row else LabelSnapshot.from_record(run.manifest["labels"])
     label_source = "simulated" if labels.source is Source.SIMULATED else "people's"
-    return {"labels": f"{len(labels.vote_ids)} {label_source}", "labels, digest": labels.digest[:8]}
+    count = label_count_of(row.report if row else run.manifest, len(labels.vote_ids))
+    return {"labels": f"{count} {label_source}", "labels, digest": labels.digest[:8]}
 
 
 def changes_text(view: RunView) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from rlhf_lab.common.chat_format import turns_of_prompt
@@ -78,9 +79,8 @@ class ChangePayload(Answer):
 def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "page") -> Vote:
     """Store a vote. Raises LabelError, StaleVoteError for a pair that is not leased to this annotator."""
     leased = pair_leases.leased_pairs(ctx.db, annotator)
-    leased_id = next((i for i in leased if payload.pair_id in sides_by_shown_id(ctx, annotator, i)), None)
     try:
-        pair = get_pair(ctx.db, payload.pair_id if leased_id is None else leased_id)
+        pair = get_pair(ctx.db, _pair_id_of(ctx, annotator, payload.pair_id, leased))
     except NotFoundError as error:
         if (existing := find_vote(ctx.db, payload.uuid)) is not None:
             return existing  # sent again, because its answer was lost
@@ -93,6 +93,16 @@ def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "pa
     first_on_left = sides.get(payload.pair_id, False)  # False: not leased, so that the vote is refused
     vote = _vote_of(payload, pair.id, annotator, first_on_left, via)
     return pair_leases.vote_on_lease(ctx.db, vote, get_labelling_config(ctx.db, pair.project_id))
+
+
+def _pair_id_of(ctx: Context, annotator: str, shown_id: int, leased: Iterable[int]) -> int:
+    """The pair that the person's page calls shown_id: one that is leased to them, or that they have judged lately; otherwise
+    shown_id itself."""
+    for pair_id in leased:
+        if shown_id in sides_by_shown_id(ctx, annotator, pair_id):
+            return pair_id
+    judged = (vote.pair_id for vote, _ in vote_history(ctx.db, ctx.project.id, annotator))
+    return next((i for i in judged if shown_id in sides_by_shown_id(ctx, annotator, i)), shown_id)
 
 
 def change_vote(ctx: Context, payload: ChangePayload, annotator: str) -> Vote:
@@ -147,22 +157,19 @@ def pair_view(
 
 
 def lease_view(ctx: Context, lease: Lease, rules: LabellingConfig, system_prompt: str = "") -> dict[str, Any]:
-    """`pair_view` of a leased pair, and which texts were cut off.
-
-    In a multi-user lab with gold pairs the id is replaced by an opaque one: pairs are shown in the order of their ids, so a gold
-    pair would be recognised by an id out of order.
-    """
-    sides = list(sides_by_shown_id(ctx, lease.annotator, lease.pair.id, lease.repeat).items())
-    shown = sides[0] if rules.gold_rate > 0 and ctx.access.key else sides[-1]
-    view = pair_view(lease.pair, *shown, rules, system_prompt, adjudication=lease.adjudication)
-    return view | {"cut": cuts_by_side(ctx, lease.pair, shown[1])}
+    """`pair_view` of a leased pair, in a multi-user lab with an id and a side that only the lab can compute, and which texts were
+    cut off."""
+    shown_id, first_on_left = next(iter(sides_by_shown_id(ctx, lease.annotator, lease.pair.id, lease.repeat).items()))
+    view = pair_view(lease.pair, shown_id, first_on_left, rules, system_prompt, adjudication=lease.adjudication)
+    return view | {"cut": cuts_by_side(ctx, lease.pair, first_on_left)}
 
 
 def sides_by_shown_id(ctx: Context, annotator: str, pair_id: int, repeat: bool = False) -> dict[int, bool]:
     """Every id under which a page or a program may know the pair -> whether the first text is then on the left.
 
-    In this order: the opaque id, 31 bits, with a side that only the lab can compute; the opaque id of pages and programs that
-    were open when version 0.2.0 was updated; the pair's own id, of labs without gold pairs.
+    In this order: the opaque id, 31 bits, with a side that only the lab can compute; then, for pages and programs that were open
+    when version 0.2.0 was updated, the opaque id of labs with gold pairs and the pair's own id, with a side that is public. On a
+    local lab, whose visitors are all the operator, only the pair's own id.
     """
     public_side = is_first_on_left(annotator, pair_id, repeat)
     if not ctx.access.key:
