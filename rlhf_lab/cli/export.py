@@ -38,6 +38,7 @@ from rlhf_lab.exporters.merged_model import DTYPES, export_model
 from rlhf_lab.exporters.run_export import export_run
 from rlhf_lab.jobs.model_inspection import has_chat_template
 from rlhf_lab.jobs.project_setup import pick_project
+from rlhf_lab.jobs.system_role import exports_system_role
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.runs import runs
@@ -131,7 +132,7 @@ def _add_label_arguments(parser: argparse.ArgumentParser, default_format: str) -
     )
 
 
-def _label_options(args: argparse.Namespace, project: Project) -> LabelExportOptions:
+def _label_options(args: argparse.Namespace, db: Database, project: Project) -> LabelExportOptions:
     layout = args.layout or ("votes" if args.ties == "keep" else "training")
     if args.ties == "keep" and layout != "votes":
         raise ConfigError(
@@ -143,7 +144,7 @@ def _label_options(args: argparse.Namespace, project: Project) -> LabelExportOpt
     return LabelExportOptions(
         source=None if args.source == ALL_SOURCES else Source(args.source), annotators=tuple(args.annotator),
         ties=args.ties or "keep", agreement=args.agreement, layout=layout, messages=messages, token_ids=args.token_ids,
-        format=args.format, names=not args.no_names,
+        system_role=not messages or exports_system_role(db, project), format=args.format, names=not args.no_names,
     )  # fmt: skip
 
 
@@ -193,7 +194,7 @@ def _export_labels(args: argparse.Namespace, db: Database, _home: Path, out: Pat
             f"--out must be a folder; the name of the file is chosen by the export: --out {args.out.parent}"
         )
     project = pick_project(db, args.project)
-    options = _label_options(args, project)
+    options = _label_options(args, db, project)
     with _label_progress(args) as on_progress:
         path = export_labels(db, project.id, out, options, force=args.force, on_progress=on_progress)
     _report_ties(db, project, options)
@@ -204,7 +205,7 @@ def _export_labels(args: argparse.Namespace, db: Database, _home: Path, out: Pat
 
 def _export_dataset(args: argparse.Namespace, db: Database, _home: Path, out: Path) -> list[Path]:
     project = pick_project(db, args.project)
-    options = _label_options(args, project)
+    options = _label_options(args, db, project)
     with _label_progress(args) as on_progress:
         path = export_dataset(db, project.id, out, options, force=args.force, on_progress=on_progress)
     _report_ties(db, project, options)

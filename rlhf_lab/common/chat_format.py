@@ -102,10 +102,25 @@ def with_system_prompt(chat: Chat, system_prompt: str) -> Chat:
 
 
 def without_system_prompt(text: str, system_prompt: str) -> str:
-    """A stored prompt without its first message if that is this system prompt: the inverse of `with_system_prompt`."""
+    """A stored prompt without this system prompt: the inverse of `with_system_prompt`, also after `without_system_role`."""
     chat = chat_of_prompt(text)
-    has_it = len(chat) > 1 and chat[0] == {"role": "system", "content": system_prompt} and chat[1]["role"] != "system"
-    return prompt_of_chat(chat[1:]) if has_it else text
+    if len(chat) > 1 and chat[0] == {"role": "system", "content": system_prompt} and chat[1]["role"] != "system":
+        return prompt_of_chat(chat[1:])
+    beginning = f"{system_prompt}{TURN_SEPARATOR}"
+    if chat[0]["role"] == "user" and chat[0]["content"].startswith(beginning):
+        return prompt_of_chat([chat[0] | {"content": chat[0]["content"].removeprefix(beginning)}, *chat[1:]])
+    return text
+
+
+def without_system_role(chat: Chat) -> Chat:
+    """The chat for a template without a system role: its system message at the beginning of the user message after it, before an
+    empty line."""
+    system, *turns = chat
+    if system["role"] != "system":
+        return chat
+    if not turns or turns[0]["role"] != "user":
+        return [{"role": "user", "content": system["content"]}, *turns]
+    return [{"role": "user", "content": f"{system['content']}{TURN_SEPARATOR}{turns[0]['content']}"}, *turns[1:]]
 
 
 def turns_of_prompt(text: str, system_prompt: str = "") -> Chat:

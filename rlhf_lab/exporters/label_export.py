@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
 
-from rlhf_lab.common.chat_format import chat_of_prompt, plain_prompt, turns_of_prompt
+from rlhf_lab.common.chat_format import chat_of_prompt, plain_prompt, turns_of_prompt, without_system_role
 from rlhf_lab.common.enums import VIA_SIDES_UNKNOWN, Choice, Source
 from rlhf_lab.common.progress import FractionCallback, ignore_fraction
 from rlhf_lab.common.records import Project
@@ -46,6 +46,8 @@ class LabelExportOptions:
         agreement: keep a vote only if at least this share of the pair's selected votes have the same choice.
         messages: texts as chat messages, TRL's conversational format. Prompts begin with the project's system prompt, as the
             model read them; without messages the layouts training and votes have it in a column, and the others cannot hold it.
+        system_role: False: messages of the system are at the beginning of the first user message, as for a model whose chat
+            template has no place for them.
         token_ids: also the sampled token ids, and the hash of the weights that they belong to.
         names: False replaces people's names by pseudonyms, the same in every export of a lab; judges and notes stay.
     """
@@ -56,6 +58,7 @@ class LabelExportOptions:
     agreement: float = 0.0
     layout: str = "votes"
     messages: bool = False
+    system_role: bool = True
     token_ids: bool = False
     format: str = "jsonl"
     names: bool = True
@@ -88,7 +91,7 @@ class LabelExportOptions:
             "source": self.source.value if self.source else "all", "names": self.names,
             "annotators": list(self.annotators) if self.names else len(self.annotators),
             "ties": "drop" if self.drops_ties else "keep", "agreement": self.agreement, "layout": self.layout,
-            "messages": self.messages, "token_ids": self.token_ids, "format": self.format,
+            "messages": self.messages, "system_role": self.system_role, "token_ids": self.token_ids, "format": self.format,
         }  # fmt: skip
 
 
@@ -258,7 +261,8 @@ def _label_row(
 def _text_columns(
     prompt: str, chosen: str, rejected: str, system_prompt: str, options: LabelExportOptions
 ) -> dict[str, Any]:
-    prompt_messages = turns_of_prompt(prompt, system_prompt)
+    turns = turns_of_prompt(prompt, system_prompt)
+    prompt_messages = turns if options.system_role else without_system_role(turns)
     if not options.messages:
         if options.layout == "implicit":
             text = plain_prompt(prompt)

@@ -537,6 +537,8 @@ def _place_of_system_prompt(facts: DatasetFacts) -> str:
     if not facts.project.system_prompt:
         return ""
     if facts.options.messages:
+        if not facts.options.system_role:
+            return "Each row begins with it, in the first message of the user: the chat template has no other place for it.\n"
         return "Each row begins with it, as the message of the system.\n"
     if "system" in facts.columns:
         return "It is in the column `system`.\n"

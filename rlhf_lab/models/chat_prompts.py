@@ -1,8 +1,15 @@
-"""Prompts in the form of a chat template: turn by turn, with the system prompt of the project."""
+"""Prompts in the form of a chat template: turn by turn, with the system prompt of the project.
+
+`python -m rlhf_lab.models.chat_prompts FOLDER ARGUMENTS` prints `has_system_role` of a model's folder and arguments in JSON, for
+processes that do not import transformers.
+"""
+
+import json
+import sys
 
 from jinja2 import TemplateError
 
-from rlhf_lab.common.chat_format import Chat, chat_of_prompt, plain_prompt, with_system_prompt
+from rlhf_lab.common.chat_format import chat_of_prompt, plain_prompt, with_system_prompt, without_system_role
 from rlhf_lab.common.records import ChatSettings
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.text_tokenizer import TextTokenizer
@@ -20,10 +27,10 @@ def encode_chat_prompt(tokenizer: TextTokenizer, prompt: str, settings: ChatSett
     error: TemplateError | None = None
     for turns in (chat_of_prompt(prompt), transcript):
         chat = with_system_prompt(turns, settings.system_prompt)
-        has_refused_role = chat[0]["role"] == "system" and not _has_system_role(tokenizer, settings)
+        has_refused_role = chat[0]["role"] == "system" and not has_system_role(tokenizer, settings)
         try:
             return tokenizer.encode_chat(
-                _without_system_role(chat) if has_refused_role else chat, **settings.template_arguments
+                without_system_role(chat) if has_refused_role else chat, **settings.template_arguments
             )
         except TemplateError as template_error:
             error = template_error
@@ -39,18 +46,17 @@ def plain_prompt_with_system(prompt: str, system_prompt: str) -> str:
     return f"{system_prompt}\n\n{text}" if system_prompt and chat_of_prompt(prompt)[0]["role"] != "system" else text
 
 
-def _without_system_role(chat: Chat) -> Chat:
-    """The chat with its system message at the beginning of the user message after it, before an empty line."""
-    system, *turns = chat
-    if not turns or turns[0]["role"] != "user":
-        return [{"role": "user", "content": system["content"]}, *turns]
-    return [{"role": "user", "content": f"{system['content']}\n\n{turns[0]['content']}"}, *turns[1:]]
-
-
-def _has_system_role(tokenizer: TextTokenizer, settings: ChatSettings) -> bool:
+def has_system_role(tokenizer: TextTokenizer, settings: ChatSettings) -> bool:
     """Whether the template writes a system message: some leave it out, others refuse it."""
     probe = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "Hi"}]
     try:
         return _PROBE in tokenizer.render_chat(probe, **settings.template_arguments)
     except TemplateError:
         return False
+
+
+if __name__ == "__main__":
+    from transformers import AutoTokenizer
+
+    loaded = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=False)
+    print(json.dumps(has_system_role(TextTokenizer(loaded, ()), ChatSettings("", json.loads(sys.argv[2])))))

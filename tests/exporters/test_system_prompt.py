@@ -1,6 +1,8 @@
 """A project's system prompt in its exports, and in an import of them."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from support.exported_rows import label_rows
@@ -13,6 +15,7 @@ from rlhf_lab.exporters.label_export import LAYOUTS, LabelExportOptions, export_
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.project_index import adapt_to_project
 from rlhf_lab.importers.writer import ImportTarget, save_import
+from rlhf_lab.jobs import system_role
 from rlhf_lab.store import projects
 from rlhf_lab.store.votes import cast_vote
 
@@ -22,11 +25,11 @@ TURNS = "\n\nHuman: a\n\nAssistant: b\n\nHuman: c\n\nAssistant:"
 PROMPTS = ("Once", OWN, TURNS, "Assistant: Human:")
 
 
-def make_project(db, system=SYSTEM, prompts=PROMPTS, name="p"):
+def make_project(db, system=SYSTEM, prompts=PROMPTS, name="p", model="embedded"):
     """A project with a vote on each prompt."""
     texts = [(text, "train") for text in prompts] + [("Far", "eval")]
     chat = ChatSettings(system, {"enable_thinking": False} if system else {})
-    project = projects.create_project(db, name, "embedded", "abc", "mine", 0, texts, chat=chat)
+    project = projects.create_project(db, name, model, "abc", "mine", 0, texts, chat=chat)
     for number, prompt in enumerate(projects.prompts(db, project.id, "train")):
         new = [NewCompletion(prompt.id, text, (1,), "base", 3) for text in (f" a{number}", f" b{number}")]
         first, second = projects.add_completions(db, new)
@@ -57,6 +60,57 @@ def test_messages_begin_with_the_system_prompt(db, layout):
     assert "system" not in rows[0]
 
 
+#: The same for a model whose chat template has no messages of the system.
+READ_WITHOUT_ROLE = [
+    [message("user", f"{SYSTEM}\n\nOnce")],
+    [message("user", "Be brief.\n\nHi")],
+    [message("user", f"{SYSTEM}\n\na"), message("assistant", "b"), message("user", "c")],
+    [message("user", f"{SYSTEM}\n\nAssistant: Human:")],
+]
+WITHOUT_ROLE = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m.content }}"
+    "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_messages_are_those_of_a_template_without_a_system_role(db, layout):
+    options = LabelExportOptions(messages=True, layout=layout, system_role=False)
+    rows = label_rows(db, make_project(db), options)
+    assert [row["chosen"][:-1] if layout == "implicit" else row["prompt"] for row in rows] == READ_WITHOUT_ROLE
+
+
+def test_an_import_of_such_messages_does_not_double_it(db, tmp_path):
+    options = LabelExportOptions(messages=True, system_role=False)
+    path = export_labels(db, make_project(db).id, tmp_path / "out", options)
+    other = make_project(db, prompts=("Else",), name="q")
+    adapted = adapt_to_project(db, parse_file(ImportRequest(str(path))), other.id)
+    assert [vote.prompt for vote in adapted.votes] == ["Once", "Be brief.\n\nHi", TURNS, "Assistant: Human:"]
+
+
+@pytest.mark.parametrize(
+    ("system", "prompt", "is_tried"), [(SYSTEM, "Once", True), ("", OWN, True), ("", "Once", False)]
+)
+def test_the_command_asks_the_template(db, home, tmp_path, llama_folder, capsys, monkeypatch, system, prompt, is_tried):
+    model = Path(shutil.copytree(llama_folder, tmp_path / "model"))
+    (model / "chat_template.jinja").write_text(WITHOUT_ROLE)
+    tried = []
+    monkeypatch.setattr(system_role, "has_system_role", lambda *command: tried.append(command) or False)
+    project = make_project(db, system, (prompt,), model=str(model))
+    assert main(["export", "labels", "--home", str(home), "--out", str(tmp_path / "out"), "--messages"]) == 0
+    (row,) = map(json.loads, Path(capsys.readouterr().out.strip()).read_text(encoding="utf-8").splitlines())
+    assert [turn["role"] for turn in row["prompt"]] == ["user"]
+    assert tried == [(str(model), json.dumps(dict(project.template_arguments)))] * is_tried
+
+
+def test_a_template_is_rendered_to_see_whether_it_has_a_system_role(tmp_path, llama_folder):
+    model = Path(shutil.copytree(llama_folder, tmp_path / "model"))
+    (model / "chat_template.jinja").write_text(WITHOUT_ROLE)
+    assert not system_role.has_system_role(str(model), '{"enable_thinking": false}')
+    assert system_role.has_system_role(str(llama_folder), "{}")  # no template
+    assert system_role.has_system_role(str(tmp_path / "none"), "{}")
+
+
 def test_a_column_holds_it_for_plain_texts(db):
     project = make_project(db)
     rows = label_rows(db, project, LabelExportOptions())
@@ -70,6 +124,7 @@ def test_a_column_holds_it_for_plain_texts(db):
     ("options", "place"),
     [
         ({"messages": True}, "Each row begins with it, as the message of the system."),
+        ({"messages": True, "system_role": False}, "Each row begins with it, in the first message of the user"),
         ({}, "It is in the column `system`."),
         ({"layout": "explicit"}, "These columns cannot hold it"),
     ],

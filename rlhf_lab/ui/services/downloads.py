@@ -21,6 +21,7 @@ from gradio.utils import get_upload_folder
 from rlhf_lab.backup.archive import backup_name, write_backup
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder, restrict_folder
+from rlhf_lab.common.records import Project
 from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.exporters.adapter_zip import export_adapter, export_reward_model
 from rlhf_lab.exporters.dataset_folder import export_dataset
@@ -28,6 +29,8 @@ from rlhf_lab.exporters.label_export import LabelExportOptions, count_left_out_t
 from rlhf_lab.exporters.merged_model import export_model
 from rlhf_lab.exporters.run_export import export_run
 from rlhf_lab.jobs.model_inspection import has_chat_template
+from rlhf_lab.jobs.system_role import exports_system_role
+from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
@@ -106,7 +109,7 @@ class DownloadService:
         db, home, project = self.ctx.db, self.ctx.home, self.ctx.project
         on_progress = functools.partial(self._fractions.__setitem__, request.request_id)
         if request.kind in ("labels", "dataset"):
-            options = _label_options(request, project.model)
+            options = _label_options(request, db, project)
             on_note(left_out_ties_note(count_left_out_ties(db, project.id, options)))
             if request.kind == "labels":
                 return export_labels(db, project.id, work_folder, options, on_progress=on_progress)
@@ -157,16 +160,18 @@ def _is_expired(path: Path) -> bool:
     return time.time() - path.stat().st_mtime > MAX_AGE_S
 
 
-def _label_options(request: ExportRequest, model: str) -> LabelExportOptions:
+def _label_options(request: ExportRequest, db: Database, project: Project) -> LabelExportOptions:
     if request.source is None:
         raise ConfigError("Unknown source of labels: choose human, simulated or all. Reload the page.")
     layout, _, chat_suffix = request.layout.partition("+")
+    messages = bool(chat_suffix) or (layout == "training" and has_chat_template(project.model))
     return LabelExportOptions(
         None if request.source == "all" else Source(request.source),
         request.annotators,
         ties=request.ties,
         layout=layout,
-        messages=bool(chat_suffix) or (layout == "training" and has_chat_template(model)),
+        messages=messages,
+        system_role=not messages or exports_system_role(db, project),
         agreement=request.agreement,
         format=request.format,
         names=request.names,
