@@ -24,9 +24,22 @@ TURN_SEPARATOR = "\n\n"
 ASSISTANT_PREFIX = "\n\nAssistant:"
 
 _TRANSCRIPT_START = re.compile(rf"\s*(?:{'|'.join(ROLE_BY_SPEAKER)}):")
-_TURN_AFTER_CRLF = re.compile(rf"\r\n\r\n(?=(?:{'|'.join(ROLE_BY_SPEAKER)}):)")
-_USER_LINE = re.compile(r"^[ \t]*(?:human|user)[ \t]*:", re.IGNORECASE | re.MULTILINE)
-_ASSISTANT_LINE = re.compile(r"^[ \t]*(?:assistant|ai|bot|chatbot|model|gpt)[ \t]*:", re.IGNORECASE | re.MULTILINE)
+_TURN_AFTER_CR = re.compile(rf"(\r\n?)\1(?=(?:{'|'.join(ROLE_BY_SPEAKER)}):)")
+#: Names of speakers in transcripts of other forms: of the user and of the assistant.
+_SPEAKERS = (
+    ("human|user|prompter|usuario|utilisateur|benutzer|用户|用戶|人类|ユーザー|사용자",
+     "assistant|ai|bot|chatbot|chatgpt|model|gpt|asistente|assistent|助手|机器人|アシスタント|어시스턴트"),
+    ("q|question|问|問|質問", "a|answer|答|回答"),
+)  # fmt: skip
+
+
+def _turn_start(names: str) -> re.Pattern[str]:
+    """A speaker's name at the beginning of a line, or within a line, where it begins with a capital letter."""
+    capitalised = "|".join(f"{name.capitalize()}|{name.upper()}" for name in names.split("|"))
+    return re.compile(rf"(?im:^[ \t]*(?:{names}))[ \t]*[:：]|(?<=[\s>.!?。！？])(?:{capitalised})[:：](?!//)")
+
+
+_TURN_STARTS = [(_turn_start(user), _turn_start(assistant)) for user, assistant in _SPEAKERS]
 
 Chat = list[dict[str, str]]
 
@@ -53,7 +66,7 @@ def validate_chat(value: Sequence[Any]) -> Chat:
         if not is_message(message):
             raise UnreadableError(f'has a message {number} that is not {{"role", "content"}}')
         role, content = (next(message[key] for key in keys if key in message) for keys in (ROLE_KEYS, CONTENT_KEYS))
-        role = ROLE_ALIASES.get(role, role) if isinstance(role, str) else role
+        role = role_of(role) or role
         if any(message.get(key) for key in CALL_KEYS):
             raise UnreadableError(f"has a message {number} that calls a tool, which is no text that can be compared")
         if not isinstance(role, str) or role not in SPEAKER_BY_ROLE:
@@ -65,6 +78,12 @@ def validate_chat(value: Sequence[Any]) -> Chat:
             raise UnreadableError(f"has a message {number} whose content is {_type_name(content)}, not a text")
         chat.append({"role": role, "content": content})
     return chat
+
+
+def role_of(name: Any) -> str:
+    """The role that a speaker's name means, in any case, or ""."""
+    name = name.strip().lower() if isinstance(name, str) else ""
+    return ROLE_ALIASES.get(name, name if name in SPEAKER_BY_ROLE else "")
 
 
 def join_parts(content: Any) -> Any:
@@ -165,7 +184,7 @@ def normalize_transcript(text: str, *, is_prompt: bool) -> str:
 
     A prompt ends with "Assistant:", without white space after it. Elsewhere that belongs to the answer.
     """
-    unified = _TURN_AFTER_CRLF.sub(TURN_SEPARATOR, text)  # line ends within messages stay
+    unified = _TURN_AFTER_CR.sub(TURN_SEPARATOR, text)  # line ends within messages stay
     if not _TRANSCRIPT_START.match(unified) or "\nAssistant:" not in unified:
         return text
     unified = TURN_SEPARATOR + unified.lstrip()
@@ -174,9 +193,10 @@ def normalize_transcript(text: str, *, is_prompt: bool) -> str:
 
 
 def looks_like_transcript(text: str) -> bool:
-    """Whether a prompt has lines of two speakers, and is nevertheless read as one message of the user."""
-    is_alternating = _USER_LINE.search(text) is not None and _ASSISTANT_LINE.search(text) is not None
-    return is_alternating and chat_of_prompt(text) == [{"role": "user", "content": text}]
+    """Whether a prompt has turns of two speakers, each in a line of its own or not, and is read as one message of the user."""
+    lines = re.sub(r"\r\n?", "\n", text)
+    has_turns = any(all(start.search(lines) for start in starts) for starts in _TURN_STARTS)
+    return has_turns and chat_of_prompt(text) == [{"role": "user", "content": text}]
 
 
 def _parse_transcript(text: str) -> Chat | None:

@@ -1,7 +1,8 @@
 """What a cell holds: a text, the messages of a chat, or a list, whatever wrote it and in every format and column.
 
-JSON and Parquet have lists of their own. A text can also be a list: as JSON, or as Python, numpy and pandas print one. A text is
-a chat only if all of it can be read as messages; one that begins like messages and cannot be read is an error.
+JSON and Parquet have lists of their own. A text can also be a list: as JSON (also JSON within JSON, or with curly quotes), or as
+Python, numpy and pandas print one. A text is a chat only if all of it can be read as messages. One that looks like a chat and
+cannot be read is an error, which becomes a question to the user.
 """
 
 import ast
@@ -11,21 +12,40 @@ import warnings
 from collections import Counter
 from typing import Any
 
-from rlhf_lab.common.chat_format import ROLE_ALIASES, ROLE_KEYS, SPEAKER_BY_ROLE, UnreadableError, is_message
+from rlhf_lab.common.chat_format import ROLE_ALIASES, ROLE_KEYS, SPEAKER_BY_ROLE, UnreadableError, is_message, role_of
 
 #: Keys of an object that holds the messages of a conversation.
 CONVERSATION_KEYS = ("messages", "conversations", "conversation")
 SPREADSHEET_CELL_CHARS = 32_767  # spreadsheets cut off longer texts
 MAX_PYTHON_CHARS = 1_000_000  # of a text that is parsed as Python, which takes far more memory than JSON
-_LIST_START = re.compile(r"\s*(?:[\[{]|array\()")
-_MESSAGES_START = re.compile(
-    r"""\s*(?:array\(\s*)?(?:
-        \[\s*(?:array\(\s*)?["']?\{\s*\\?["'](?:role|from|content|value|text)\\?["']\s*:
-      | \{\s*["'](?:role|from|content|messages|conversations?)["']\s*:)""",
-    re.VERBOSE,
-)
+_LIST_START = re.compile(r"""\s*(?:[\[{]|array\(|\(\s*[\[({"'“‘„]|["'“‘„]\s*(?:\\["']|[\[{(]))""")
 _PYTHON_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\w.+-]+|[}\])]|\\.""", re.DOTALL)
+_SPACE = re.compile(r"\s*")
 _NEXT_VALUE = re.compile(r"""\s+['"{\[\w-]""")
+_CURLY_QUOTES = {"“”„": '"', "‘’‚": "'"}
+
+# What texts that look like a chat have in common, however their quotes are escaped, doubled, curly or lost.
+_Q = r"""(?:\\{0,4}["'`“”„‘’]|&quot;|&\#34;)"""
+_ROLES = "|".join([*SPEAKER_BY_ROLE, *ROLE_ALIASES, "tool", "developer"])
+_CONTENT_NAMES = "content|value|text|message|utterance"
+
+
+def _key(names: str) -> str:
+    return rf"(?:{_Q}{{1,2}}|(?<=[\s,{{(\[]))(?:{names}){_Q}{{0,2}}\s{{0,20}}[:=]"
+
+
+_SAYS_ROLE = re.compile(rf"{_key('role|from|speaker|author|sender')}\s{{0,20}}{_Q}{{0,2}}(?:{_ROLES})\b", re.IGNORECASE)
+_SAYS_CONTENT = re.compile(rf"{_key(_CONTENT_NAMES)}\s{{0,20}}{_Q}", re.IGNORECASE)
+_STRUCTURE_START = re.compile(rf"\s*{_Q}{{0,2}}(?:\w{{0,30}}[\[({{]|-\s)")
+_OBJECTS_START = re.compile(rf"\s*{_Q}{{0,2}}(?:array\(\s*)?[\[(]\s*(?:array\(\s*)?{_Q}{{0,2}}\{{")
+_ROLE_PAIR_START = re.compile(
+    rf"\s*{_Q}{{0,2}}(?:array\(\s*)?[\[(]{{1,3}}\s*{_Q}{{1,2}}(?:{_ROLES}){_Q}{{1,2}}[\s,]", re.IGNORECASE
+)
+_MESSAGE_START = re.compile(
+    rf"\s*{_Q}{{0,2}}\{{\s*{_key('role|from|content|messages|conversations?')}"
+    rf"|{_OBJECTS_START.pattern}\s*{_key(f'role|from|{_CONTENT_NAMES}')}",
+    re.IGNORECASE,
+)
 
 
 class UniqueNameDecoder(json.JSONDecoder):
@@ -35,8 +55,8 @@ class UniqueNameDecoder(json.JSONDecoder):
         outer_name: a repeated name of the outermost object, or "".
     """
 
-    def __init__(self) -> None:
-        super().__init__(object_pairs_hook=self._make_object)
+    def __init__(self, *, strict: bool = True) -> None:
+        super().__init__(object_pairs_hook=self._make_object, strict=strict)
         self.outer_name = self._repeated_name = ""
 
     def _make_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -46,6 +66,17 @@ class UniqueNameDecoder(json.JSONDecoder):
             self.outer_name = Counter(name for name, _ in pairs).most_common(1)[0][0]
             self._repeated_name = self._repeated_name or self.outer_name
         return value
+
+    def decode_all(self, text: str) -> Any:
+        """The value in a text without white space around it; a list of them if there are several, as in JSON Lines."""
+        values: list[Any] = []
+        position = 0
+        while position < len(text):
+            value, end = self.raw_decode(text, position)
+            values.append(value)
+            space = _SPACE.match(text, end)
+            position = space.end() if space else end
+        return values[0] if len(values) == 1 else values
 
     def repetition_error(self) -> str:
         """The error of a name repeated since the last call, or ""."""
@@ -61,17 +92,39 @@ def decode_cell(value: Any) -> Any:
 def parse_chat(value: Any) -> Any:
     """The messages in a cell; any other value unchanged.
 
-    Raises UnreadableError for a text that begins like messages and cannot be read.
+    Raises UnreadableError for a text that looks like messages and cannot be read.
     """
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return _join_chats(value)
     decoded, error = _decode(value) if isinstance(value, str) else (value, "")
     messages = _find_messages(decoded, is_text=isinstance(value, str))
     if messages is None:
-        if decoded is value and isinstance(value, str) and _MESSAGES_START.match(value):
+        if isinstance(value, str) and _looks_like_chat(value, is_complete=decoded is not value):
             raise UnreadableError(_unreadable_chat_message(value))
         return value
     if error:
         raise UnreadableError(f"is not clear: {error}")
     return messages
+
+
+def _join_chats(texts: list[str]) -> list[Any]:
+    """The messages in a list of texts, each of which is one; a list of one text may hold a chat. Other lists unchanged."""
+    parts = [parse_chat(text) for text in texts]
+    if all(isinstance(part, list) and (len(part) == 1 or len(parts) == 1) for part in parts):
+        return [message for part in parts for message in part]
+    return texts
+
+
+def _looks_like_chat(text: str, *, is_complete: bool) -> bool:
+    """Whether a text without messages looks like one with them. is_complete: it is a whole list or object."""
+    if not _STRUCTURE_START.match(text):
+        return False
+    if _ROLE_PAIR_START.match(text):
+        return True
+    says_role, says_content = _SAYS_ROLE.search(text), _SAYS_CONTENT.search(text)
+    if is_complete:
+        return bool(says_role and says_content)
+    return bool(says_role or _MESSAGE_START.match(text) or (says_content and _OBJECTS_START.match(text)))
 
 
 def is_chat(value: Any) -> bool:
@@ -104,8 +157,7 @@ def parse_turns(value: Any) -> list[Any]:
     if not is_rounds(rounds):
         raise UnreadableError("holds no earlier turns. Write them as messages or as [[question, answer], …]")
     questions = [question for question, _ in rounds]
-    is_repeated = len(set(questions)) < len(questions) and all(re.fullmatch(r"\w+", name) for name in questions)
-    if is_repeated or any(map(_role_of, questions)):
+    if any(map(role_of, questions)):
         raise UnreadableError(
             f"holds pairs with {questions[0][:40]!r}, which looks like the name of a speaker. Call the speakers "
             f"{', '.join(SPEAKER_BY_ROLE)}, or write messages"
@@ -136,46 +188,69 @@ def _used_key(message: dict[str, Any], keys: tuple[str, ...] = ("content", "valu
     return next((key for key in keys if key in message), "")
 
 
-def _role_of(name: Any) -> str:
-    """The role that a speaker's name means, or ""."""
-    name = name.lower() if isinstance(name, str) else ""
-    return ROLE_ALIASES.get(name, name if name in SPEAKER_BY_ROLE else "")
+def _as_message(value: Any) -> Any:
+    """A message whose keys are written in another case with the usual ones; any other value unchanged."""
+    if not isinstance(value, dict) or is_message(value):
+        return value
+    lowered = {str(key).strip().lower(): item for key, item in value.items()}
+    return lowered if is_message(lowered) and len(lowered) == len(value) else value
 
 
 def _find_messages(value: Any, *, is_text: bool) -> list[Any] | None:
     """The messages in a decoded value, or None. is_text: one object must name a known role, because a text can be any JSON."""
     if isinstance(value, dict):
-        lists = (value[key] for key in CONVERSATION_KEYS if isinstance(value.get(key), list))
-        messages = next(filter(None, (_find_messages(item, is_text=False) for item in lists)), None)
-        is_one = is_message(value) and (not is_text or any(_role_of(value.get(key)) for key in ROLE_KEYS))
-        return messages or ([value] if is_one else None)
+        lists = (decode_cell(item) for key, item in value.items() if str(key).lower() in CONVERSATION_KEYS)
+        messages = next(
+            filter(None, (_find_messages(item, is_text=False) for item in lists if isinstance(item, list))), None
+        )
+        one = _as_message(value)
+        is_one = is_message(one) and (not is_text or any(role_of(one.get(key)) for key in ROLE_KEYS))
+        return messages or ([one] if is_one else None)
     if not isinstance(value, list) or not value:
         return None
-    if any(map(is_message, value)):
-        return value
-    if all(isinstance(item, str) and item.lstrip().startswith("{") for item in value):
-        decoded = [_decode(item)[0] for item in value]
-        return decoded if all(map(is_message, decoded)) else None
-    is_pairs = all(isinstance(item, list) and len(item) == 2 and _role_of(item[0]) for item in value)
+    items = list(map(_as_message, value))
+    if any(map(is_message, items)):
+        return items
+    if all(isinstance(item, str) for item in value):
+        joined = _join_chats(value)
+        return joined if joined is not value else None
+    is_pairs = all(isinstance(item, list) and len(item) == 2 and role_of(item[0]) for item in value)
     if is_pairs:
-        return [{"role": _role_of(name), "content": text} for name, text in value]
+        return [{"role": role_of(name), "content": text} for name, text in value]
     return _find_messages(value[0], is_text=False) if len(value) == 1 and isinstance(value[0], list) else None
 
 
 def _decode(text: str) -> tuple[Any, str]:
-    """(the list or object that a text is, or the text, error of a name that is in an object twice)."""
+    """(the list or object that a text is, or the text itself, error of a name that is in an object twice)."""
     if not _LIST_START.match(text):
         return text, ""
-    decoder = UniqueNameDecoder()
+    decoder, error = UniqueNameDecoder(strict=False), ""
     try:
-        return decoder.decode(text.strip()), decoder.repetition_error()
+        value = decoder.decode_all(text.strip())
+        error = decoder.repetition_error()
     except (ValueError, RecursionError):
-        return _decode_python(text.strip()), ""
+        value = _decode_python(text.strip())
+    if isinstance(value, str) and len(value) < len(text.strip()):  # JSON within JSON
+        value, error = _decode(value)
+    if isinstance(value, list | dict):
+        return value, error
+    straight = _straighten(text)
+    value, error = _decode(straight) if straight != text else (text, "")
+    return (value, error) if isinstance(value, list | dict) else (text, "")
+
+
+def _straighten(text: str) -> str:
+    """A text all of whose quotes are curly with straight ones; any other text unchanged."""
+    for curly, straight in _CURLY_QUOTES.items():
+        if not set(curly).isdisjoint(text):
+            is_clear = '"' not in text and straight not in text
+            return re.sub(f"[{curly}]", straight, text) if is_clear else text
+    return text
 
 
 def _decode_python(text: str) -> Any:
-    """A list or an object as Python, numpy (without commas; `array(…, dtype=object)`) and pandas print it; any other text
-    unchanged."""
+    """A list, an object or a text as Python, numpy (without commas; `array(…, dtype=object)`) and pandas print it; any other text
+    unchanged. Tuples are lists."""
     if len(text) > MAX_PYTHON_CHARS:
         return text
     with_commas = _PYTHON_TOKEN.sub(
@@ -188,11 +263,14 @@ def _decode_python(text: str) -> Any:
         value = ast.literal_eval(_PlainValues().visit(tree))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return text
-    return value if isinstance(value, list | dict) else text
+    return value if isinstance(value, list | dict | str) else text
 
 
 class _PlainValues(ast.NodeTransformer):
-    """Replaces array(values, dtype=…) by its values and nan by None."""
+    """Replaces array(values, dtype=…) by its values, tuples by lists, and nan by None."""
+
+    def visit_Tuple(self, node: ast.Tuple) -> ast.AST:
+        return self.generic_visit(ast.List(node.elts, node.ctx))
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         is_array = isinstance(node.func, ast.Name) and node.func.id == "array" and len(node.args) == 1
@@ -205,7 +283,10 @@ class _PlainValues(ast.NodeTransformer):
 def _unreadable_chat_message(text: str) -> str:
     if len(text) >= SPREADSHEET_CELL_CHARS - 1:
         return (
-            f"begins like the messages of a chat and breaks off after {len(text):,} characters; a spreadsheet cuts a cell off "
+            f"looks like the messages of a chat and breaks off after {len(text):,} characters; a spreadsheet cuts a cell off "
             f"at {SPREADSHEET_CELL_CHARS:,}. Export the data again as JSON Lines"
         )
-    return "begins like the messages of a chat, but cannot be read as JSON or as Python writes it. Export it again as JSON Lines"
+    return (
+        'looks like the messages of a chat, but cannot be read as a list of {"role", "content"}, as JSON or Python writes one. '
+        "Export it again as JSON Lines"
+    )

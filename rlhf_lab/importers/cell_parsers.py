@@ -9,6 +9,7 @@ from typing import Any
 
 from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.enums import Choice
+from rlhf_lab.importers.cell_contents import decode_cell
 
 CHOICE_WORDS = {
     Choice.FIRST: ("first", "1", "a", "left", "x", "model_a", "response_1", "response_a", "model_x", "chosen"),
@@ -30,23 +31,22 @@ def is_blank(value: Any) -> bool:
 
 
 def parse_choice(value: Any, custom_words: Mapping[str, Choice], names: Mapping[str, Choice] = {}) -> Choice:
-    """A vote by `custom_words` (--choices), or if that is empty by `names` of the two texts or CHOICE_BY_WORD.
+    """A vote by `names` of the two texts, or by `custom_words` (--choices), or if that is empty by CHOICE_BY_WORD.
 
-    A list is what a person accepted: one of the texts, or both, which is a tie. "none" is not among the known words: it can mean
-    "neither text", and it is how Python writes a missing value.
+    A list, also as text, is what a person accepted: one of the texts, or both, which is a tie. "none" is not among the known
+    words: it can mean "neither text", and it is how Python writes a missing value.
     """
+    value = decode_cell(value)
     if isinstance(value, list):
         choices = {parse_choice(item, custom_words, names) for item in value}
         if len(choices) > 1 and choices != {Choice.FIRST, Choice.SECOND}:
             raise UnreadableError(f"holds several votes: {', '.join(map(str, value))[:40]}")
         value = Choice.TIE.value if len(choices) > 1 else value[0] if value else None
         custom_words = custom_words if value != Choice.TIE.value else {}
-    name, word = normalize_cell(value), normalize_cell(value, is_vote=True)
+    word = normalize_cell(value, is_vote=True)
     if is_blank(value) and word not in custom_words:
         raise UnreadableError("is missing. Write the vote, or take the row out")
-    choices_by_word = custom_words or CHOICE_BY_WORD
-    named = None if custom_words else names.get(name) or names.get(name_key(name))
-    choice = named or choices_by_word.get(word) or choices_by_word.get(word.lower())
+    choice = choice_of_name(value, names) or choice_of_word(value, custom_words)
     if choice is None:
         allowed = (
             ", ".join(custom_words)
@@ -55,6 +55,18 @@ def parse_choice(value: Any, custom_words: Mapping[str, Choice], names: Mapping[
         )
         raise UnreadableError(f"is {word[:40]!r}; it can be {allowed}. Say what other words mean with --choices")
     return choice
+
+
+def choice_of_name(value: Any, names: Mapping[str, Choice]) -> Choice | None:
+    """The text that a vote calls by a name."""
+    name = normalize_cell(value)
+    return names.get(name) or names.get(name_key(name))
+
+
+def choice_of_word(value: Any, custom_words: Mapping[str, Choice]) -> Choice | None:
+    """What a vote means by `custom_words`, or if that is empty by CHOICE_BY_WORD."""
+    word, choices = normalize_cell(value, is_vote=True), custom_words or CHOICE_BY_WORD
+    return choices.get(word) or choices.get(word.lower())
 
 
 def name_key(name: str) -> str:
@@ -96,27 +108,40 @@ def normalize_cell(value: Any, *, is_vote: bool = False) -> str:
     return f"-{number}" if match[1] == "-" and number != "0" else number
 
 
-_GROUPED_DIGITS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:[.][0-9]{3})+")
+#: How numbers are written -> the characters that group their digits and that come before decimals.
+NOTATIONS = {"decimal": (",", "."), "thousands": (".", ",")}
 
 
-def is_grouped(value: Any) -> bool:
-    """Whether the points in a text can group digits: "1.200" is 1.2, or 1200 as German spreadsheets write it."""
-    return isinstance(value, str) and _GROUPED_DIGITS.fullmatch(value.strip()) is not None
-
-
-def parse_number(value: Any, has_groups: bool = False) -> float:
-    """A finite number; bool is none. has_groups: in texts, points group digits and a comma comes before decimals."""
-    if has_groups and isinstance(value, str):
-        value = value.replace(".", "").replace(",", ".")
+def parse_number(value: Any, notation: str = "") -> float:
+    """A finite number; bool is none. notation: of texts, a key of NOTATIONS; "": without groups, a point before decimals."""
     try:
-        number = float(value)
+        number = float(_plain_number(value, *NOTATIONS[notation]) if notation and isinstance(value, str) else value)
     except (TypeError, ValueError):
-        raise UnreadableError(f"is {str(value)[:40]!r}, not a number") from None
+        how = f" with {NOTATIONS[notation][1]!r} before decimals" if notation else ""
+        raise UnreadableError(f"is {str(value)[:40]!r}, not a number{how}") from None
     except OverflowError:
         raise UnreadableError("is a number of more digits than any score has") from None
     if isinstance(value, bool) or not math.isfinite(number):
         raise UnreadableError(f"is {value}, not a finite number")
     return number
+
+
+def _plain_number(text: str, group: str, point: str) -> str:
+    """A number as Python writes it. Raises ValueError if its digits are grouped otherwise than by three."""
+    whole, separator, decimals = text.strip().partition(point)
+    if group in decimals or (
+        group in whole and not re.fullmatch(rf"[+-]?[1-9][0-9]{{0,2}}(?:[{group}][0-9]{{3}})+", whole)
+    ):
+        raise ValueError
+    return whole.replace(group, "") + (f".{decimals}" if separator else "")
+
+
+def read_number(value: Any, notation: str) -> float | None:
+    """`parse_number`; None for what is no number."""
+    try:
+        return parse_number(value, notation)
+    except UnreadableError:
+        return None
 
 
 def parse_int(value: Any) -> int | None:
@@ -140,10 +165,11 @@ def parse_bool(value: Any) -> bool | None:
     raise UnreadableError(f"is {str(value)[:40]!r}; it can be true or false")
 
 
-def parse_timestamp(value: Any, is_own_export: bool = False) -> float | None:
-    """Seconds since 1970, from an ISO date (UTC if it has no zone) or a number of seconds, milli-, micro- or nanoseconds.
+def parse_timestamp(value: Any, is_own_export: bool = False, day_first: bool | None = None) -> float | None:
+    """Seconds since 1970, from a date (UTC if it has no zone) or a number of seconds, milli-, micro- or nanoseconds.
 
     An export of a lab holds seconds. Elsewhere a number is a time from 2000 to 2099 in one of these units, or an error.
+    day_first: whether the day comes first in dates that end with the year; None: they are errors.
     """
     if value in EMPTY_VALUES:
         return None
@@ -156,7 +182,7 @@ def parse_timestamp(value: Any, is_own_export: bool = False) -> float | None:
     if number is not None:
         return number if is_own_export else _to_seconds(number)
     try:
-        parsed = datetime.fromisoformat(_iso_date(str(value)))
+        parsed = datetime.fromisoformat(_iso_date(str(value), day_first))
     except ValueError:
         raise UnreadableError(
             f"is {str(value)[:40]!r}, neither seconds since 1970 nor a date like 2026-01-31T12:00:00"
@@ -165,21 +191,32 @@ def parse_timestamp(value: Any, is_own_export: bool = False) -> float | None:
 
 
 _FORMS_DATE = re.compile(
-    r"(\d{4})/(\d\d?)/(\d\d?) (\d\d?):(\d\d):(\d\d)(?: ([AP])M)?(?: (?:GMT|UTC)(?:([+-])(\d\d?)(?::?(\d\d))?)?)?"
+    r"(?:(?P<year>\d{4})/(?P<month>\d\d?)/(?P<day>\d\d?)|(?P<one>\d\d?)(?P<separator>[/.-])(?P<two>\d\d?)(?P=separator)(?P<last>\d{4}))"
+    r"(?:,? (?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d))?(?: ?(?P<half>[AP])M)?"
+    r"(?: (?:GMT|UTC)(?:(?P<sign>[+-])(?P<zone>\d\d?)(?::?(?P<zone_minutes>\d\d))?)?)?)?",
+    re.IGNORECASE,
 )
 
 
-def _iso_date(text: str) -> str:
-    """A date of Google Forms ("2026/11/28 8:12:49 PM GMT+1") in ISO form; any other text unchanged. Month and day have to be
-    clear: the year comes first."""
+def day_and_month(text: Any) -> tuple[int, int] | None:
+    """The first two numbers of a date that ends with the year, as in "11/28/2026 20:12"; None for other values."""
+    match = _FORMS_DATE.fullmatch(text.strip()) if isinstance(text, str) else None
+    return (int(match["one"]), int(match["two"])) if match and match["one"] else None
+
+
+def _iso_date(text: str, day_first: bool | None) -> str:
+    """A date of Google Forms or a spreadsheet ("2026/11/28 8:12:49 PM GMT+1", "28.11.2026") in ISO form; others unchanged."""
     match = _FORMS_DATE.fullmatch(text.strip())
-    if match is None:
+    if match is None or (match["one"] and day_first is None):
         return text
-    year, month, day, hour, minute, second = map(int, match.groups()[:6])
-    if match[7]:
-        hour = hour % 12 + (12 if match[7] == "P" else 0)
-    zone = f"{match[8]}{int(match[9]):02}:{match[10] or '00'}" if match[8] else "+00:00"
-    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{zone}"
+    year, month, day = match["year"] or match["last"], match["month"], match["day"]
+    if match["one"]:
+        month, day = (match["two"], match["one"]) if day_first else (match["one"], match["two"])
+    hour, minute, second = (int(match[name] or 0) for name in ("hour", "minute", "second"))
+    if match["half"]:
+        hour = hour % 12 + (12 if match["half"].upper() == "P" else 0)
+    zone = f"{match['sign']}{int(match['zone']):02}:{match['zone_minutes'] or '00'}" if match["sign"] else "+00:00"
+    return f"{year}-{int(month):02}-{int(day):02}T{hour:02}:{minute:02}:{second:02}{zone}"
 
 
 def _to_seconds(number: float) -> float:

@@ -81,8 +81,18 @@ DECIDING_MEANINGS = (
 #: Answers to questions that no mapping of columns and words answers, with what they mean.
 ANSWERS = {
     "texts=plain": "take the texts as they are",
+    "texts=skip": "leave out the rows with such texts",
+    "chats=plain": "take such cells as texts",
+    "chats=skip": "leave out the rows with such cells",
+    "history=rounds": "each pair is a question and its answer",
+    "sides=same": "the columns of a (1, left …) belong to the first text",
+    "sides=swapped": "the columns of a (1, left …) belong to the second text",
+    "votes=names": "such a vote means the text of that name",
+    "votes=words": "such a vote means what the word says",
     "numbers=decimal": "the point comes before decimals",
     "numbers=thousands": "the point groups the digits, and a comma comes before decimals",
+    "dates=day_first": "the day comes before the month",
+    "dates=month_first": "the month comes before the day",
     "lists=all": "compare each chosen text with each rejected one",
     "lists=paired": "compare the chosen and the rejected text at the same place",
     "file=row": "the file is one row",
@@ -241,9 +251,14 @@ def reject_rival_columns(mapping: ColumnMapping, overrides: Mapping[str, str], f
         names = [name_key(name) for name in MEANINGS[meaning] + (FURTHER_PROMPT_NAMES if meaning == "prompt" else ())]
         rivals = [column, *(name for name in unused if name_key(name) in names)]
         if len(rivals) > 1:
+            histories = [name for name in rivals if name_key(name) == "history"]
+            prompts = [name for name in rivals if name not in histories]
+            also = [map_option("input", name) for name in prompts[1:2]] + [map_option("history", *histories)] * bool(
+                histories
+            )
             both = (
-                f", or {map_option('prompt', rivals[0])} {map_option('input', rivals[1])} for both"
-                if meaning == "prompt"
+                f", or {' '.join((map_option('prompt', prompts[0]), *also))} for all"
+                if meaning == "prompt" and prompts and also
                 else ""
             )
             raise ColumnMappingError(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from rlhf_lab.common.chat_format import ROLE_KEYS, UnreadableError
+from rlhf_lab.common.chat_format import ROLE_KEYS, UnreadableError, role_of
 from rlhf_lab.importers.cell_contents import decode_cell, parse_chat
 from rlhf_lab.importers.cell_parsers import is_blank, parse_bool, parse_int, parse_number
 from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
@@ -251,7 +251,7 @@ def cut_conversations(cells: Cells) -> Iterator[Cells]:
 def _cut(chat: Any, turn: int | None) -> Any:
     if not isinstance(chat, list) or turn is None:
         return chat
-    starts = [i for i, message in enumerate(chat) if any(message.get(key) in ("user", "human") for key in ROLE_KEYS)]
+    starts = [i for i, message in enumerate(chat) if any(role_of(message.get(key)) == "user" for key in ROLE_KEYS)]
     return chat[: starts[turn]] if 0 < turn < len(starts) else chat
 
 

@@ -1,15 +1,34 @@
-"""Texts and numbers that can mean something else than they seem to: the user is asked, and nothing is decided silently."""
+"""Texts, numbers and dates that can mean something else than they seem to: the user is asked, and nothing is decided silently."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from rlhf_lab.common.chat_format import looks_like_transcript, normalize_transcript
-from rlhf_lab.importers.cell_parsers import is_grouped
-from rlhf_lab.importers.column_mapping import ColumnMappingError
-from rlhf_lab.importers.parsed_rows import SourceRow
-from rlhf_lab.importers.row_parser import TEXT_MEANINGS, ParseOptions
+from rlhf_lab.common.chat_format import (
+    UnreadableError,
+    is_transcript,
+    looks_like_transcript,
+    normalize_transcript,
+    role_of,
+)
+from rlhf_lab.importers.cell_contents import decode_cell, is_rounds, parse_chat
+from rlhf_lab.importers.cell_parsers import (
+    NOTATIONS,
+    choice_of_name,
+    choice_of_word,
+    day_and_month,
+    normalize_cell,
+    read_number,
+)
+from rlhf_lab.importers.column_mapping import ColumnMappingError, cell_at
+from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
+from rlhf_lab.importers.remedies import map_option
+from rlhf_lab.importers.row_parser import TEXT_MEANINGS, ParseOptions, votes_in
+from rlhf_lab.importers.text_names import reject_unknown_sides
 
-SCORES = ("score_chosen", "score_rejected", "score_first", "score_second")
+SCORES = (("score_chosen", "score_rejected"), ("score_first", "score_second"))
+MAX_NAME_CHARS = 30  # of a speaker
+#: Beginning of the answer's key -> why a row is left out.
+UNDIVIDED = {"texts": "holds turns that are not divided", "chats": "holds messages that cannot be read"}
 #: What chat templates write around turns.
 TEMPLATE_TOKEN = re.compile(
     r"<\|[A-Za-z_]{2,30}\|>|\[/?INST\]|<</?SYS>>|</?start_of_turn>|<end_of_turn>|<extra_id_\d>|<｜[^｜\n]{2,30}｜>"
@@ -20,49 +39,172 @@ TEMPLATE_TOKEN = re.compile(
 TEXT_START = re.compile(r"\A(?:\s|<s>|<bos>|\[BOS\])+", re.IGNORECASE)
 
 
-def reject_doubts(
+def settle_texts(
+    rows: Iterable[SourceRow | RowError], columns: Collection[str], options: ParseOptions, answers: Collection[str]
+) -> list[SourceRow | RowError]:
+    """The rows; LeftOut in place of those with texts in doubt that the user leaves out. answers: keys of ANSWERS.
+
+    Raises ColumnMappingError for what only the user can decide.
+    """
+    settled: list[SourceRow | RowError] = []
+    for row in rows:
+        key, column, reason = ("", "", "")
+        if isinstance(row, SourceRow) and "first_on_left" not in options.mapping.by_meaning:  # no export of a lab
+            key, column, reason = _find_doubt(row, options, answers)
+        if not key:
+            settled.append(row)
+        elif f"{key}=skip" in answers:
+            settled.append(LeftOut(row.row_number, row.location, f"{column} {UNDIVIDED[key]}"))
+        else:
+            remedy = "To keep the turns, write them as messages or as in docs/FORMATS.md. " if key == "texts" else ""
+            message = f"{row.location}: {column} {reason}."
+            raise ColumnMappingError(message, remedy, columns, (f"{key}=plain", f"{key}=skip"))
+    return settled
+
+
+def _find_doubt(row: SourceRow, options: ParseOptions, answers: Collection[str]) -> tuple[str, str, str]:
+    """(beginning of the answer's key, column, what its text looks like) for the first text in doubt; three times "" for none."""
+    mapping = options.mapping
+    for meaning in TEXT_MEANINGS:
+        value = mapping.value(row.cells, meaning)
+        column = mapping.by_meaning.get(meaning, "")
+        try:
+            value = parse_chat(value)
+        except UnreadableError as error:
+            if "chats=plain" not in answers:
+                return "chats", column, str(error)
+        holds_prompt = meaning == "prompt" or "prompt" not in mapping.by_meaning
+        if (
+            isinstance(value, str)
+            and "texts=plain" not in answers
+            and (reason := _hidden_turns(value, meaning, holds_prompt))
+        ):
+            return "texts", column, f"{reason}. As it is, all of it would be one text"
+    return "", "", ""
+
+
+def _hidden_turns(text: str, meaning: str, holds_prompt: bool) -> str:
+    """What says that a text holds turns that the lab does not divide, or ""."""
+    # Models often write such a token within or after an answer; an answer that holds turns begins with one.
+    find = TEMPLATE_TOKEN.search if meaning == "prompt" else TEMPLATE_TOKEN.match
+    if token := find(TEXT_START.sub("", text)):
+        return f"holds {token[0]!r}, which a chat template writes between turns"
+    transcript = normalize_transcript(text, is_prompt=meaning == "prompt")
+    is_known = meaning != "prompt" and is_transcript(transcript)
+    if holds_prompt and not is_known and looks_like_transcript(transcript):
+        return "looks like a transcript, but not like one that the lab can divide into turns"
+    return ""
+
+
+def reject_contradictions(
     rows: Iterable[SourceRow], columns: Collection[str], options: ParseOptions, answers: Collection[str]
 ) -> None:
-    """Raise ColumnMappingError for what only the user can decide. answers: keys of ANSWERS."""
-    if "first_on_left" in options.mapping.by_meaning:  # an export of a lab says what its cells are
-        return
-    if "texts=plain" not in answers:
-        _reject_turns_in_texts(rows, columns, options)
-    if not {"numbers=decimal", "numbers=thousands"} & set(answers):
-        _reject_unclear_numbers(rows, columns, options)
-
-
-def _reject_turns_in_texts(rows: Iterable[SourceRow], columns: Collection[str], options: ParseOptions) -> None:
-    mapping = options.mapping
+    """Raise ColumnMappingError if a vote is the name of one text in its row, and as a word means the other one."""
+    is_answered = not {"votes=names", "votes=words"}.isdisjoint(answers)
     for row in rows:
-        for meaning in TEXT_MEANINGS:
-            value = mapping.value(row.cells, meaning)
-            if not isinstance(value, str):
+        votes = votes_in(row, options.mapping)
+        names = options.names_in(row) if votes else {}
+        for vote in votes:
+            if (name := choice_of_name(vote, names)) is None:
                 continue
-            reason = ""
-            # Models often write such a token within or after an answer; an answer that holds turns begins with one.
-            find = TEMPLATE_TOKEN.search if meaning == "prompt" else TEMPLATE_TOKEN.match
-            if token := find(TEXT_START.sub("", value)):
-                reason = f"holds {token[0]!r}, which a chat template writes between turns"
-            elif meaning == "prompt" and looks_like_transcript(normalize_transcript(value, is_prompt=True)):
-                reason = "looks like a transcript, but not like one that the lab can divide into turns"
-            if reason:
+            for pair in (*options.name_columns.sure, *options.name_columns.possible):
+                if normalize_cell(vote) in (normalize_cell(cell_at(row.cells, column)) for column in pair):
+                    reject_unknown_sides(options.mapping, pair, columns, answers)
+            word = choice_of_word(vote, options.choices)
+            if word in (None, name) or is_answered:
+                continue
+            if options.choices or choice_of_name(vote, options.sure_names_in(row)) is None:
                 raise ColumnMappingError(
-                    f"{row.location}: {mapping.by_meaning[meaning]} {reason}. As it is, all of it would be one text.",
-                    "To keep the turns, write them as messages or as in docs/FORMATS.md. ",
+                    f'{row.location}: the vote is "{str(vote)[:40]}", the name of the {name} text in this row, but as a word it '
+                    f"means {word}.",
+                    "",
                     columns,
-                    ("texts=plain",),
+                    ("votes=names", "votes=words"),
                 )
 
 
-def _reject_unclear_numbers(rows: Iterable[SourceRow], columns: Collection[str], options: ParseOptions) -> None:
-    """Raise if the points in scores can group digits, and whether they do decides which score is higher."""
-    cells = [options.mapping.value(row.cells, meaning) for row in rows for meaning in SCORES]
-    texts = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
-    with_point = [text for text in texts if "." in text]
-    is_unclear = with_point and all(map(is_grouped, with_point))
-    if is_unclear and (len(with_point) < len(texts) or len({text.count(".") for text in with_point}) > 1):
+def reject_speakers(
+    rows: Iterable[SourceRow], columns: Collection[str], options: ParseOptions, answers: Collection[str]
+) -> None:
+    """Raise ColumnMappingError if all pairs of earlier turns begin with what may be names of several speakers."""
+    if "history" not in options.mapping.by_meaning or "history=rounds" in answers:
+        return
+    names: dict[str, None] = {}
+    for row in rows:
+        rounds = decode_cell(options.mapping.value(row.cells, "history"))
+        starts = [question for question, _ in rounds] if is_rounds(rounds) else []
+        names |= (
+            {} if any(map(role_of, starts)) else dict.fromkeys(starts)
+        )  # with roles it is a chat, or an error of its row
+        if not all(map(_may_be_name, names)):
+            return
+    if len(names) > 1:
+        column = options.mapping.by_meaning["history"]
+        shown = " and ".join(map(repr, list(names)[:2]))
         raise ColumnMappingError(
-            f"The scores hold {with_point[0]!r} and {next(text for text in texts if text != with_point[0])!r}.", "", columns,
-            ("numbers=decimal", "numbers=thousands"),
-        )  # fmt: skip
+            f"{column} holds pairs that begin with {shown}: questions, or names of speakers.",
+            "If they are names, call the speakers user, assistant and system in the file, or leave the column out: "
+            f"{map_option('history')}. ",
+            columns,
+            ("history=rounds",),
+        )
+
+
+def _may_be_name(text: str) -> bool:
+    return (
+        0 < len(text) <= MAX_NAME_CHARS
+        and re.fullmatch(r"[^\W_][\w'’.-]*(?: [\w'’.-]+){0,2}", text.strip()) is not None
+    )
+
+
+def find_notation(
+    rows: Sequence[SourceRow], columns: Collection[str], options: ParseOptions, answers: Collection[str]
+) -> str:
+    """How the scores are written, as `parse_number` takes it. Raises ColumnMappingError if only the user knows.
+
+    Without a question, a point comes before decimals: all scores can be read so, and no other reading changes which is higher.
+    """
+    if answered := next((notation for notation in NOTATIONS if f"numbers={notation}" in answers), ""):
+        return answered
+    meanings = [names for names in SCORES if set(names) <= set(options.mapping.by_meaning)]
+    pairs = [[options.mapping.value(row.cells, name) for name in names] for row in rows for names in meanings]
+    cells = [cell for pair in pairs for cell in pair if isinstance(cell, str)]
+    cells = [cell for cell in cells if any(read_number(cell, name) is not None for name in NOTATIONS)]
+    unclear = [cell for cell in cells if read_number(cell, "") is None]
+    fitting = [name for name in NOTATIONS if all(read_number(cell, name) is not None for cell in cells)]
+    signs = [_sign(pair, "") for pair in pairs]
+    if not unclear and all(signs == [_sign(pair, name) for pair in pairs] for name in fitting):
+        return ""
+    example = unclear[0] if unclear else next(cell for cell in cells if "." in cell)
+    other = next((cell for cell in cells if cell != example), example)
+    shown = f"{example!r} and {other!r}" if other != example else repr(example)
+    offered = [f"numbers={name}" for name in fitting or NOTATIONS]
+    raise ColumnMappingError(f"The scores hold {shown}.", "", columns, offered)
+
+
+def _sign(pair: Sequence[object], notation: str) -> int | None:
+    """Which of two scores is higher: 1 the first, -1 the second, 0 neither; None if one is no number."""
+    a, b = (read_number(cell, notation) for cell in pair)
+    return None if a is None or b is None else (a > b) - (a < b)
+
+
+def find_day_first(
+    rows: Iterable[SourceRow], columns: Collection[str], options: ParseOptions, answers: Collection[str]
+) -> bool | None:
+    """Whether the day comes first in dates such as 11/28/2026; None if there are none. Raises ColumnMappingError if only the user
+    knows, because no date of the file has a day after the 12th."""
+    for answer, day_first in (("dates=day_first", True), ("dates=month_first", False)):
+        if answer in answers:
+            return day_first
+    values = [options.mapping.value(row.cells, "created_at") for row in rows]
+    dates = [date for value in values if (date := day_and_month(value))]
+    fits_day, fits_month = all(month <= 12 for _, month in dates), all(month <= 12 for month, _ in dates)
+    if not dates or fits_day != fits_month:
+        return fits_day if dates else None
+    example = next(value for value in values if day_and_month(value))
+    raise ColumnMappingError(
+        f"{options.mapping.by_meaning['created_at']} holds dates such as {example[:40]!r}.",
+        f"If they are no times, leave the column out: {map_option('created_at')}. ",
+        columns,
+        ("dates=day_first", "dates=month_first"),
+    )

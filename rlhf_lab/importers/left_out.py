@@ -1,25 +1,40 @@
 """Rows that hold no vote that counts: repeated headers, lines of a table, rejected work. They are left out and counted."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from rlhf_lab.importers.cell_parsers import is_blank, name_key
 from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
 
-#: Column (as `name_key`) -> its values, in lower case, that say that the work does not count. MTurk writes AssignmentStatus,
-#: Toloka ASSIGNMENT:status.
-STATUSES = {"assignmentstatus": ("rejected", "skipped", "expired", "returned", "abandoned")}
+#: What a column whose name ends with "status" says, as `name_key`, if the work does not count. MTurk has AssignmentStatus, Toloka
+#: ASSIGNMENT:status, others status and review_status.
+STATUSES = (
+    "rejected", "reject", "declined", "skipped", "expired", "returned", "abandoned", "timedout", "discarded", "draft", "invalid",
+    "cancelled", "canceled", "deleted", "failed",
+)  # fmt: skip
 #: Prodigy's "answer" beside "accept": the person rejected the task or passed it over.
 PRODIGY_ANSWERS = ("reject", "ignore")
-_TABLE_LINE = re.compile(r"\s*:?-{2,}:?\s*")
+TABLE_LINE = "a line of a table"
+_TABLE_CELL = re.compile(r"[\s:+|]*[-=_─━═]+[\s:+|─━═=-]*")
 
 
-def leave_out_rows(rows: Iterable[SourceRow | RowError]) -> Iterator[SourceRow | RowError]:
-    """The rows; LeftOut in place of those that do not count. A header with the columns in another order ends the rows."""
+def is_table_line(cells: Collection[str]) -> bool:
+    """Whether the cells are the rule of a table that was pasted as a file: |-|-|, |:---:|---|, +---+---+ or ======."""
+    filled = [cell for cell in cells if cell.strip()]
+    return bool(filled) and all(map(_TABLE_CELL.fullmatch, filled))
+
+
+def leave_out_rows(
+    rows: Iterable[SourceRow | RowError], mapped: Collection[str] = ()
+) -> Iterator[SourceRow | RowError]:
+    """The rows; LeftOut in place of those that do not count. A header with the columns in another order ends the rows.
+
+    mapped: columns that the user gave a meaning; they are no status.
+    """
     for row in rows:
         if isinstance(row, RowError):
             yield row
-        elif reason := _reason(row):
+        elif reason := _reason(row, mapped):
             yield LeftOut(row.row_number, row.location, reason)
         elif _is_other_header(row):
             message = "another header begins here, with the columns in another order. Import the parts one by one"
@@ -29,18 +44,22 @@ def leave_out_rows(rows: Iterable[SourceRow | RowError]) -> Iterator[SourceRow |
             yield row
 
 
-def _reason(row: SourceRow) -> str:
+def _reason(row: SourceRow, mapped: Collection[str]) -> str:
     """Why a row is left out, or ""."""
     filled = {name: value for name, value in row.cells.items() if not is_blank(value)}
     texts = [value for value in filled.values() if isinstance(value, str)]
     if len(texts) > 1 and len(texts) == len(filled):
         if all(_clean(value) == _clean(name) for name, value in filled.items()):
             return "repeats the header"
-        if all(map(_TABLE_LINE.fullmatch, texts)):
-            return "a line of a table"
+        if is_table_line(texts):
+            return TABLE_LINE
     for name, value in filled.items():
-        if str(value).lower() in STATUSES.get(name_key(name), ()):
+        if name in mapped:
+            continue
+        if name_key(name).endswith("status") and name_key(str(value)) in STATUSES:
             return f"{name} is {value}"
+        if name_key(name) == "reject" and any(name_key(other) == "assignmentid" for other in row.cells):
+            return f"{name} is not empty"  # in MTurk's results: the reason that the worker is told
     answer = str(filled.get("answer")).lower()
     return f"answer is {answer}" if "accept" in row.cells and answer in PRODIGY_ANSWERS else ""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_lab.common.enums import Choice, Source, Strength
+from rlhf_lab.importers.cell_contents import decode_cell
 from rlhf_lab.importers.cell_parsers import is_blank
 
 MAX_LISTED_ERRORS = 20  # errors that are listed one by one
@@ -67,7 +68,7 @@ def list_filled_columns(rows: Iterable[SourceRow | RowError]) -> list[str]:
     filled: dict[str, None] = {}
     for row in rows:
         for column, value in row.cells.items() if isinstance(row, SourceRow) else ():
-            if column not in filled and not is_blank(value) and value not in ([], {}):
+            if column not in filled and not is_blank(value) and decode_cell(value) not in ([], {}):
                 filled[column] = None
     return list(filled)
 

@@ -9,20 +9,25 @@ from typing import Any
 
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers.cell_contents import is_chat
+from rlhf_lab.importers.cell_contents import decode_cell, is_chat
 from rlhf_lab.importers.cell_parsers import is_blank, normalize_cell, parse_choice_words
 from rlhf_lab.importers.column_mapping import (
     CHOSEN_REJECTED,
     ColumnMapping,
     ColumnMappingError,
-    cell_at,
     is_annotator_name,
     map_columns,
     reject_rival_columns,
     with_second_score,
 )
 from rlhf_lab.importers.comparisons import limit_rows
-from rlhf_lab.importers.doubts import reject_doubts
+from rlhf_lab.importers.doubts import (
+    find_day_first,
+    find_notation,
+    reject_contradictions,
+    reject_speakers,
+    settle_texts,
+)
 from rlhf_lab.importers.hub_reader import is_hub_id, read_hub_rows
 from rlhf_lab.importers.layouts import unfold_rows
 from rlhf_lab.importers.left_out import leave_out_rows
@@ -40,7 +45,7 @@ from rlhf_lab.importers.parsed_rows import (
 from rlhf_lab.importers.prompt_column import map_prompt
 from rlhf_lab.importers.readers import RowStream, read_rows
 from rlhf_lab.importers.remedies import map_option
-from rlhf_lab.importers.row_parser import ParseOptions, parse_votes
+from rlhf_lab.importers.row_parser import ParseOptions, parse_votes, votes_in
 from rlhf_lab.importers.text_names import find_name_columns, follow_texts, is_reversed, reject_reversed_sides
 from rlhf_lab.importers.vote_readings import fitting_readings, has_unclear_numbers
 
@@ -71,7 +76,9 @@ class ImportRequest:
 def parse_file(request: ImportRequest) -> ParsedFile:
     """Parse a file. Raises DataError if no row can be read or mapped; other problems are in `errors`, by row."""
     digest, row_stream = _open_rows(request)
-    file_rows = limit_rows(leave_out_rows(map(_name_columns, row_stream)), request.limits.max_rows, "rows")
+    file_rows = limit_rows(
+        leave_out_rows(map(_name_columns, row_stream), request.mapping.values()), request.limits.max_rows, "rows"
+    )
     unfolded = unfold_rows(file_rows, request.mapping, request.limits.max_rows, request.answers)
     readable_rows = [row for row in unfolded.rows if isinstance(row, SourceRow)]
     name = request.name or Path(request.path_or_hub_id).name
@@ -83,19 +90,26 @@ def parse_file(request: ImportRequest) -> ParsedFile:
     filled_columns = list_filled_columns(readable_rows)
     overrides = with_second_score(unfolded.mapping | dict(request.mapping), column_names)
     available = [*column_names, *_nested_paths(readable_rows[0].cells)]
-    mapping = follow_texts(map_columns(available, overrides), request.mapping)
+    answers = request.answers
+    mapping = follow_texts(map_columns(available, overrides), request.mapping, available, answers)
     reject_rival_columns(mapping, overrides, filled_columns)
     _reject_unread_ties(mapping, overrides, readable_rows, filled_columns)
     mapping = map_prompt(mapping, overrides, readable_rows, filled_columns)
-    layout_choices = "" if is_reversed(mapping) else unfolded.choices
-    choices = request.choices or parse_choice_words(layout_choices)
+    is_swapped = is_reversed(mapping) or "sides=swapped" in answers
+    choices = request.choices or parse_choice_words("" if is_swapped else unfolded.choices)
     options = ParseOptions(
-        mapping, choices, request.limits, _holds_chats(mapping, readable_rows),
-        has_groups="numbers=thousands" in request.answers, name_columns=find_name_columns(mapping, column_names),
+        mapping, choices, request.limits, _holds_chats(mapping, readable_rows), "chats=plain" in answers,
+        name_columns=find_name_columns(mapping, available, is_swapped), words_first="votes=words" in answers,
     )  # fmt: skip
-    _reject_unclear_votes(readable_rows, column_names, options, name)
-    reject_doubts(readable_rows, column_names, options, request.answers)
-    votes, errors = _parse_rows(unfolded.rows, options)
+    _reject_unclear_votes(readable_rows, available, options, name)
+    reject_contradictions(readable_rows, available, options, answers)
+    reject_speakers(readable_rows, available, options, answers)
+    options = replace(
+        options,
+        notation=find_notation(readable_rows, available, options, answers),
+        day_first=find_day_first(readable_rows, available, options, answers),
+    )
+    votes, errors = _parse_rows(settle_texts(unfolded.rows, available, options, answers), options)
     left_out = Counter(error.message for error in errors if isinstance(error, LeftOut))
     unused_columns = [column for column in filled_columns if column not in mapping.used_columns]
     return ParsedFile(
@@ -116,7 +130,8 @@ def _name_columns(row: SourceRow | RowError) -> SourceRow | RowError:
 def _nested_paths(cells: Mapping[str, Any]) -> list[str]:
     """Paths of the texts, numbers and chats in lists and objects of a row, which --map can name: "options.0.text"."""
     paths: list[str] = []
-    stack = [(name, value) for name, value in cells.items() if isinstance(value, dict | list)]
+    decoded = ((name, decode_cell(value)) for name, value in cells.items())
+    stack = [(name, value) for name, value in decoded if isinstance(value, dict | list)]
     while stack and len(paths) < MAX_NESTED_PATHS:
         path, value = stack.pop(0)
         if is_chat(value) and "." in path:
@@ -214,12 +229,11 @@ def _reject_unclear_votes(rows: list[SourceRow], available: list[str], options: 
         return
     locations: dict[str, str] = {}  # vote -> location of its first occurrence
     for row in rows:
-        for column in options.mapping.vote_columns:
-            value = cell_at(row.cells, column)
-            known = options.names_in(row) if not is_blank(value) else {}
-            for item in value if isinstance(value, list) else [value]:
-                if not is_blank(item) and normalize_cell(item) not in known:
-                    locations.setdefault(normalize_cell(item, is_vote=True), row.location)
+        votes = votes_in(row, options.mapping)
+        names = options.names_in(row) if votes else {}
+        for item in votes:
+            if normalize_cell(item) not in names:
+                locations.setdefault(normalize_cell(item, is_vote=True), row.location)
     reject_reversed_sides(options.mapping, locations, available)
     if not has_unclear_numbers(locations):
         return

@@ -23,7 +23,8 @@ from rlhf_lab.common.text import split_lines
 from rlhf_lab.errors import DataError
 from rlhf_lab.importers.cell_contents import CONVERSATION_KEYS, UniqueNameDecoder, is_chat
 from rlhf_lab.importers.column_mapping import ColumnMappingError
-from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, RowError, SourceRow
+from rlhf_lab.importers.left_out import TABLE_LINE, is_table_line
+from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, LeftOut, Limits, RowError, SourceRow
 
 if TYPE_CHECKING:
     import pyarrow
@@ -47,6 +48,7 @@ MAX_ROW_CHARS = 10_000_000
 #: Objects and lists of a JSON file that is not JSON Lines; decoded they take 64 bytes or more each.
 MAX_JSON_CONTAINERS = 5_000_000
 MAX_CELLS_OF_LINE = 1_000_000
+MAX_TABLE_LINES = 5  # before the header
 PARQUET_BATCH_ROWS = 5_000
 PARQUET_VALUE_BYTES = 8  # that a value of a list takes at least when it is decoded
 
@@ -273,22 +275,23 @@ def _columns_of(name: str, value: dict[str, Any]) -> dict[str, list[Any]]:
         for column in value.values()
     )
     columns = [list(column.values()) if is_numbered else column for column in value.values()]
-    if len(columns) < 2 or not all(
-        isinstance(column, list) and len(column) == len(columns[0]) > 0 for column in columns
-    ):
+    if len(columns) < 2 or not all(isinstance(column, list) for column in columns) or not any(columns):
         return {}
-    if is_numbered:  # as pandas writes a table
-        return dict(zip(value, columns, strict=True))
-    is_conversation = all(map(is_chat, columns)) or any(
-        name in CONVERSATION_KEYS and is_message(column[0]) for name, column in zip(value, columns, strict=True)
+    is_conversation = not is_numbered and (
+        all(map(is_chat, columns))
+        or any(
+            name in CONVERSATION_KEYS and column and is_message(column[0])
+            for name, column in zip(value, columns, strict=True)
+        )
     )
-    if not is_conversation and all(
+    if not (is_numbered or is_conversation) and all(
         isinstance(item, dict) and not is_message(item) for column in columns for item in column
     ):
         raise DataError(
             f"{name} holds several lists of rows: {', '.join(map(str, value))[:200]}. Save the one to import in its own file."
         )
-    return {} if is_conversation else dict(zip(value, columns, strict=True))
+    has_rows = len(set(map(len, columns))) == 1 and not is_conversation
+    return dict(zip(value, columns, strict=True)) if has_rows else {}
 
 
 def _limit_json(name: str, text: str) -> None:
@@ -391,7 +394,9 @@ def _skip_whitespace(text: str, pos: int) -> int:
 def _parse_csv(text: str) -> RowStream:
     csv.field_size_limit(2**31 - 1)
     separator_line = SEPARATOR_LINE.match(text)  # written for Excel
-    header_line = text.lstrip("\r\n").split("\n", 1)[0]
+    header_line = next(
+        (line for line in text.split("\n", MAX_TABLE_LINES) if line.strip() and not is_table_line([line])), ""
+    )
     delimiter = separator_line[1] if separator_line else max(DELIMITERS, key=header_line.count)
     lines = _bounded_lines(text, delimiter)
     skipped_lines = text.count("\n", 0, separator_line.end()) if separator_line else 0
@@ -406,6 +411,8 @@ def _parse_csv(text: str) -> RowStream:
                 continue
             if delimiter == "|" and len(cells) > 2 and not cells[0].strip() and not cells[-1].strip():
                 cells = [cell.strip() for cell in cells[1:-1]]  # a line of a Markdown table
+            if header is None and is_table_line(cells):
+                continue
             if header is None:
                 header = [cell.strip() or f"column_{number}" for number, cell in enumerate(cells, 1)]
                 if header_error := _check_columns(header):
@@ -414,6 +421,9 @@ def _parse_csv(text: str) -> RowStream:
                 continue
             row_number += 1
             location = f"row {row_number} (line {start_line})"
+            if len(cells) != len(header) and is_table_line(cells):
+                yield LeftOut(row_number, location, TABLE_LINE)
+                continue
             if len(cells) != len(header):
                 message = (
                     f"{len(cells)} columns for {len(header)} in the header. Put texts with {delimiter!r} in quotes"

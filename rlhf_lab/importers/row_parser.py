@@ -1,7 +1,7 @@
 """Parses one row: one vote, or one vote per annotator column."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from rlhf_lab.common.person_names import normalize_name
 from rlhf_lab.importers.cell_contents import decode_cell, is_text_list, other_message_keys, parse_chat, parse_turns
 from rlhf_lab.importers.cell_parsers import (
     EMPTY_VALUES,
+    choice_of_word,
     is_blank,
     name_key,
     normalize_cell,
@@ -33,6 +34,8 @@ from rlhf_lab.importers.column_mapping import (
 )
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, ParsedCompletion, ParsedVote, RowError, SourceRow
 from rlhf_lab.importers.remedies import map_option
+from rlhf_lab.importers.text_names import NameColumns
+from rlhf_lab.importers.vote_readings import is_number_or_bool
 
 ID_KEYS = ("id", "key", "name", "label", "model")  # of an object with one of the texts
 TEXT_MEANINGS = ("prompt", "chosen", "rejected", "first", "second")
@@ -48,8 +51,11 @@ class ParseOptions:
     Attributes:
         choices: meanings of the file's vote words; empty: what the row and the columns call the texts, and CHOICE_BY_WORD.
         holds_chats: whether texts can be chats that are written as text.
-        has_groups: whether points in numbers group digits.
-        name_columns: pairs of columns with what the row calls the first and the second text, such as model_a and model_b.
+        is_plain: whether cells that look like a chat and cannot be read as one are texts.
+        notation: of scores, as `parse_number` takes it.
+        day_first: as `parse_timestamp` takes it.
+        name_columns: columns with what the row calls the first and the second text, such as model_a and model_b.
+        words_first: whether a word with a known meaning is never a name.
         other_keys: is filled with the keys of messages that are not used, as "key (in column)".
         spellings: is filled with the names of annotators, each with the spellings that mean it.
     """
@@ -58,8 +64,11 @@ class ParseOptions:
     choices: Mapping[str, Choice] = field(default_factory=dict)
     limits: Limits = DEFAULT_LIMITS
     holds_chats: bool = True
-    has_groups: bool = False
-    name_columns: tuple[tuple[str, str], ...] = ()
+    is_plain: bool = False
+    notation: str = ""
+    day_first: bool | None = None
+    name_columns: NameColumns = field(default_factory=NameColumns)
+    words_first: bool = False
     other_keys: set[str] = field(default_factory=set)
     spellings: dict[str, set[str]] = field(default_factory=dict)
 
@@ -80,14 +89,36 @@ class ParseOptions:
 
         A name that means both texts means neither.
         """
+        names = _names_of(self._possible_sides(row)) | self.sure_names_in(row)
+        if self.words_first:
+            names = {name: choice for name, choice in names.items() if choice_of_word(name, self.choices) is None}
+        return names
+
+    def sure_names_in(self, row: SourceRow) -> dict[str, Choice]:
+        """As `names_in`; those that come before the usual meaning of a word."""
         columns = [self.mapping.by_meaning.get(choice.value, "") for choice in (Choice.FIRST, Choice.SECOND)]
-        sides = [(cell_at(row.cells, a), cell_at(row.cells, b)) for a, b in self.name_columns]
+        sides = [(cell_at(row.cells, a), cell_at(row.cells, b)) for a, b in self.name_columns.sure]
         sides += zip(*(_ids_beside(row, column) for column in columns), strict=True)
-        named: dict[str, Choice] = {}
-        for first, second in sides:
-            if normalize_cell(first) != normalize_cell(second):
-                named |= {normalize_cell(first): Choice.FIRST, normalize_cell(second): Choice.SECOND}
-        return self.text_names | {name: choice for name, choice in named.items() if not is_blank(name)}
+        return self.text_names | _names_of(sides)
+
+    def _possible_sides(self, row: SourceRow) -> list[tuple[Any, Any]]:
+        cells = [(cell_at(row.cells, a), cell_at(row.cells, b)) for a, b in self.name_columns.possible]
+        return [pair for pair in cells if all(isinstance(cell, str) and not is_number_or_bool(cell) for cell in pair)]
+
+
+def _names_of(sides: Iterable[tuple[Any, Any]]) -> dict[str, Choice]:
+    """The names in pairs of cells; not those that both texts have."""
+    named: dict[str, Choice] = {}
+    for first, second in sides:
+        if normalize_cell(first) != normalize_cell(second):
+            named |= {normalize_cell(first): Choice.FIRST, normalize_cell(second): Choice.SECOND}
+    return {name: choice for name, choice in named.items() if not is_blank(name) and name != "None"}
+
+
+def votes_in(row: SourceRow, mapping: ColumnMapping) -> list[Any]:
+    """The votes of a row as they are written."""
+    cells = [decode_cell(cell_at(row.cells, column)) for column in mapping.vote_columns]
+    return [item for cell in cells for item in (cell if isinstance(cell, list) else [cell]) if not is_blank(item)]
 
 
 def _ids_beside(row: SourceRow, column: str) -> tuple[Any, ...]:
@@ -118,7 +149,8 @@ class _RowParser:
         try:
             value = parse_chat(value)
         except UnreadableError as error:
-            raise UnreadableError(f"{self.column(meaning)} {error}") from None
+            if not self.options.is_plain:
+                raise UnreadableError(f"{self.column(meaning)} {error}") from None
         if isinstance(value, list):
             self.options.other_keys.update(f"{key} (in {self.column(meaning)})" for key in other_message_keys(value))
         elif isinstance(value, str) and not self.is_own_export:
@@ -257,7 +289,8 @@ def _parse_optional_text(value: Any) -> str:
 
 
 def _parse_earlier_turns(value: Any) -> chat_format.Chat:
-    return [] if is_blank(value) or value == [] else chat_format.validate_chat(parse_turns(value))
+    turns = [] if is_blank(value) else parse_turns(value)
+    return chat_format.validate_chat(turns) if turns else []
 
 
 def parse_votes(options: ParseOptions, row: SourceRow) -> list[ParsedVote] | RowError:
@@ -334,7 +367,7 @@ def _choice_from_scores(parser: _RowParser, first_meaning: str, second_meaning: 
     if parser.value(first_meaning) in EMPTY_VALUES or parser.value(second_meaning) in EMPTY_VALUES:
         return None
     first_score, second_score = (
-        parser.parse(meaning, parse_number, parser.options.has_groups) for meaning in (first_meaning, second_meaning)
+        parser.parse(meaning, parse_number, parser.options.notation) for meaning in (first_meaning, second_meaning)
     )
     if parser.options.mapping.row_format == CHOSEN_REJECTED and first_score < second_score:
         raise UnreadableError(
@@ -452,7 +485,9 @@ def _make_vote(
 
 def _parse_created_at(parser: _RowParser) -> float | None:
     try:
-        created_at: float | None = parser.parse("created_at", parse_timestamp, parser.is_own_export)
+        created_at: float | None = parser.parse(
+            "created_at", parse_timestamp, parser.is_own_export, parser.options.day_first
+        )
     except UnreadableError as error:
         raise UnreadableError(f"{error}. Correct it, or leave the column out: {map_option('created_at')}") from None
     return created_at

@@ -1,12 +1,12 @@
 """What votes call the two texts: which side a column's name means, and columns with names of the texts, such as model_a."""
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.importers.cell_parsers import CHOICE_BY_WORD, name_key
-from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, ColumnMapping, ColumnMappingError
+from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, ColumnMapping, ColumnMappingError, is_annotator_name
 
 #: Parts of names by which two columns are the first and the second of a pair.
 SIDE_PAIRS = (
@@ -18,15 +18,32 @@ SIDE_MEANINGS = (
     ("score_first", "score_second"), ("first_wins", "second_wins"), ("score_chosen", "score_rejected"),
     ("checkpoint_chosen", "checkpoint_rejected"), ("seed_chosen", "seed_rejected"), ("chosen_ids", "rejected_ids"),
 )  # fmt: skip
-#: Further parts of the names of columns that hold what a vote can call a text.
+#: Parts of the names of columns that surely hold what a vote can call a text, even if that is a number or a word such as "a".
 NAME_PARTS = ("model", "id", "name", "key", "generator", "system", "policy")
 
 
-def find_name_columns(mapping: ColumnMapping, columns: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Pairs of columns with names of the first and the second text. If the texts are mapped the other way round, so are these."""
-    named = [name for name in columns if set(_parts(name)) & set(NAME_PARTS)]
-    pairs = [(a, b) for a in named for b in named if _are_sides(a, b)]
-    return tuple(pair[::-1] for pair in pairs) if is_reversed(mapping) else tuple(pairs)
+@dataclass(frozen=True)
+class NameColumns:
+    """Pairs of columns, or of parts of columns, with what a row may call the first and the second text.
+
+    Attributes:
+        sure: those whose names say so, such as model_a and model_b; their cells come before the usual meaning of words.
+        possible: any others of the two sides that have no other meaning. Numbers in them are no names.
+    """
+
+    sure: tuple[tuple[str, str], ...] = ()
+    possible: tuple[tuple[str, str], ...] = ()
+
+
+def find_name_columns(mapping: ColumnMapping, available: Iterable[str], is_swapped: bool) -> NameColumns:
+    """is_swapped: the columns of the first side belong to the second text."""
+    used = {*mapping.by_meaning.values(), *mapping.annotator_columns}
+    by_key = {name_key(name): name for name in available if name not in used and not is_annotator_name(name)}
+    pairs = [(name, by_key[key]) for name in by_key.values() for key in _partner_keys(name) if key in by_key]
+    firsts, seconds = {a for a, _ in pairs}, {b for _, b in pairs}
+    pairs = [pair[::-1] if is_swapped else pair for pair in pairs if pair[0] not in seconds and pair[1] not in firsts]
+    sure = [pair for pair in pairs if set(_parts(pair[0])) & set(NAME_PARTS)]
+    return NameColumns(tuple(sure), tuple(pair for pair in pairs if pair not in sure))
 
 
 def is_reversed(mapping: ColumnMapping) -> bool:
@@ -35,15 +52,45 @@ def is_reversed(mapping: ColumnMapping) -> bool:
     return _are_sides(second, first)
 
 
-def follow_texts(mapping: ColumnMapping, overrides: Mapping[str, str]) -> ColumnMapping:
-    """The mapping in which the columns of a side, such as score_a, belong to the text of that side; not those in `overrides`."""
-    if not is_reversed(mapping):
-        return mapping
+def has_no_sides(mapping: ColumnMapping) -> bool:
+    """Whether nothing says which side the two texts are of: their columns are called reply and baseline, for example."""
+    first, second = _text_columns(mapping)
+    return mapping.row_format != CHOSEN_REJECTED and not _are_sides(first, second) and not _are_sides(second, first)
+
+
+def follow_texts(
+    mapping: ColumnMapping, overrides: Mapping[str, str], available: Iterable[str], answers: Collection[str]
+) -> ColumnMapping:
+    """The mapping in which the columns of a side, such as score_a, belong to the text of that side; not those in `overrides`.
+
+    Raises ColumnMappingError if the user mapped texts that are of no side.
+    """
     by_meaning = mapping.by_meaning
     pairs = [(a, b) for a, b in SIDE_MEANINGS if a not in overrides and b not in overrides]
+    for a, b in pairs:
+        columns = by_meaning.get(a, ""), by_meaning.get(b, "")
+        if all(columns) and "first" not in _parts(columns[0]) and _are_sides(*columns):
+            reject_unknown_sides(mapping, columns, available, answers)
+    if not is_reversed(mapping) and "sides=swapped" not in answers:
+        return mapping
     swapped = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
     followed = {swapped.get(meaning, meaning): column for meaning, column in by_meaning.items()}
     return replace(mapping, by_meaning=followed)
+
+
+def reject_unknown_sides(
+    mapping: ColumnMapping, columns: Iterable[str], available: Iterable[str], answers: Collection[str]
+) -> None:
+    """Raise ColumnMappingError if these two columns are of two sides and nothing says which text is of which."""
+    if not has_no_sides(mapping) or {"sides=same", "sides=swapped"} & set(answers):
+        return
+    first, second = _text_columns(mapping)
+    raise ColumnMappingError(
+        f"Nothing says which text {' and '.join(columns)} belong to: the first is {first}, the second {second}.",
+        "",
+        available,
+        ("sides=same", "sides=swapped"),
+    )
 
 
 def reject_reversed_sides(mapping: ColumnMapping, words: Iterable[str], available: Iterable[str]) -> None:
@@ -82,9 +129,14 @@ def _parts(name: str) -> list[str]:
 
 def _are_sides(a: str, b: str) -> bool:
     """Whether two names are the first and the second of a pair: they differ in one of SIDE_PAIRS."""
-    key_a, key_b = name_key(a), name_key(b)
-    return any(
-        key_a[: match.start()] + second + key_a[match.end() :] == key_b
+    return name_key(b) in _partner_keys(a)
+
+
+def _partner_keys(name: str) -> set[str]:
+    """The names, as `name_key`, of what can be the second of the pair whose first has this name."""
+    key = name_key(name)
+    return {
+        key[: match.start()] + second + key[match.end() :]
         for first, second in SIDE_PAIRS
-        for match in re.finditer(first, key_a)
-    )
+        for match in re.finditer(first, key)
+    }

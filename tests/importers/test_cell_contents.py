@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rlhf_lab.common.chat_format import UnreadableError, chat_of_prompt, validate_chat
 from rlhf_lab.importers.cell_contents import decode_cell, parse_chat, parse_turns
+from rlhf_lab.importers.column_mapping import ColumnMappingError
 
 USER, WREN, SPOON = (
     {"role": "user", "content": "Name a bird."},
@@ -50,6 +51,18 @@ FORMS = {
     "list with an array": lambda messages: f"[{numpy_repr(messages)}]",
     "JSON texts in a list": lambda messages: json.dumps([json.dumps(message) for message in messages]),
     "pairs": lambda messages: json.dumps([[message["role"], message["content"]] for message in messages]),
+    "tuples": lambda messages: repr([(message["role"].upper(), message["content"]) for message in messages]),
+    "a tuple of objects": lambda messages: repr(tuple(messages)) if len(messages) > 1 else repr(messages),
+    "JSON within JSON": lambda messages: json.dumps(json.dumps(messages)),
+    "Python within JSON within JSON": lambda messages: json.dumps(json.dumps(repr(messages))),
+    "JSON within an object": lambda messages: json.dumps({"id": 1, "Messages": json.dumps(messages)}),
+    "a list of one JSON text": lambda messages: json.dumps([json.dumps(messages)]),
+    "one object a line": lambda messages: (
+        "\n".join(map(json.dumps, messages)) if len(messages) > 1 else json.dumps(messages)
+    ),
+    "names of keys in capitals": lambda messages: json.dumps(
+        [{"Role": message["role"].title(), "CONTENT": message["content"]} for message in messages]
+    ),
 }
 
 
@@ -62,6 +75,16 @@ def test_a_chat_is_read_in_every_form(form, contents):
         {"role": role, "content": text} for role, text in zip(("user", "assistant") * 9, contents, strict=False)
     ]
     assert validate_chat(parse_chat(FORMS[form](messages))) == messages
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [("[{“role”: “user”, “content”: “Name a bird’s egg.”}]", "Name a bird’s egg."), ("[{”from”: ”human”, ”value”: ”x”}]", "x"),
+     ("[{‘role’: ‘user’, ‘content’: ‘x’}]", "x"), ("[{„role“: „user“, „content“: „x“}]", "x")],
+)  # fmt: skip
+def test_quotes_that_an_editor_made_curly_are_quotes(text, content):
+    assert validate_chat(parse_chat(text)) == [{"role": "user", "content": content}]
+    assert decode_cell('["“a”"]') == ["“a”"]
 
 
 def test_numpy_itself_writes_these_forms():
@@ -99,6 +122,19 @@ def test_every_column_of_every_format_is_read_by_the_same_rule(files, decided_te
 
 
 BROKEN = {
+    "cut off after another key": '[{"name": "ann", "date": "2026", "role": "assistant", "content": "A wr',
+    "cut off before its role": '[{"weight": 0.5, "text": "Name a bi',
+    "an object cut off in its messages": '{"id": "x1", "source": "web", "conversations": [{"from": "gpt", "value": "A w',
+    "escaped and cut off": json.dumps(json.dumps([USER, WREN]))[:-9],
+    "curly quotes within curly quotes": "[{“role”: “user”, “content”: “say “hi””}]",
+    "quotes lost": "[{role: user, content: Name a bird.}]",
+    "quotes doubled": json.dumps([USER]).replace('"', '""'),
+    "quotes of HTML": json.dumps([USER]).replace('"', "&quot;"),
+    "a pair of a role and a text": "('assistant', 'A wren.')",
+    "pairs, one of an unknown speaker": json.dumps([["user", "Name a bird."], ["Ann", "A wren."]]),
+    "objects of Python": "[Message(role='user', content='Name a bird.')]",
+    "YAML": "- role: user\n  content: Name a bird.\n- role: assistant\n  content: A wren.",
+    "keys of another kind": json.dumps([{"speaker": "user", "text": "Name a bird."}]),
     "cut off": json.dumps([USER, WREN])[:-9],
     "cut off by a spreadsheet": json.dumps([USER, {"role": "assistant", "content": "x" * 40_000}])[:32_767],
     "cut off in Python": repr([WREN])[:-4],
@@ -111,14 +147,18 @@ BROKEN = {
 @pytest.mark.parametrize("file_name", ["v.csv", "v.jsonl"])
 @pytest.mark.parametrize("column", ["prompt", "chosen", "rejected"])
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_begins_like_messages_and_cannot_be_read_is_an_error_of_its_row(files, file_name, column, case):
+def test_what_looks_like_messages_and_cannot_be_read_is_asked_about(files, file_name, column, case):
     good = {"prompt": "Name a bird.", "chosen": "A wren.", "rejected": "A spoon."}
-    parsed = files.parse(file_name, [good, good | {column: BROKEN[case]}])
-    assert len(parsed.votes) == 1
-    ((row_number, message),) = [(error.row_number, error.message) for error in parsed.errors]
-    assert row_number == 2
-    assert message.startswith(f"{column} begins like the messages of a chat")
-    assert ("a spreadsheet cuts" in message) is ("spreadsheet" in case)
+    path = files.rows(file_name, [good, good | {column: BROKEN[case]}])
+    with pytest.raises(ColumnMappingError, match=f"row 2 .*: {column} looks like the messages of a chat") as caught:
+        files.read(path)
+    assert ("a spreadsheet cuts" in str(caught.value)) is ("spreadsheet" in case)
+    assert list(caught.value.answers) == ["chats=plain", "chats=skip"]
+    parsed = files.read(path, answers=frozenset({"chats=skip"}))
+    assert (len(parsed.votes), parsed.errors) == (1, [])
+    assert parsed.left_out == {f"{column} holds messages that cannot be read": 1}
+    vote = files.read(path, answers=frozenset({"chats=plain"})).votes[1]
+    assert BROKEN[case] in (vote.prompt, vote.first.text, vote.second.text)
 
 
 @pytest.mark.parametrize(
@@ -185,15 +225,43 @@ def test_a_column_of_pairs_of_words_is_no_history(files, file_name, column):
 
 @pytest.mark.parametrize(
     "value",
-    [[["user", "Hi."], ["Zoe", "Hello."]], [["Ann", "Hi."], ["Bob", "Hello."], ["Ann", "Yes."]], [["topic"]], "once upon a time",
-     '[["Hi.", "Hello."'],
-)  # fmt: skip
+    [[["user", "Hi."], ["Zoe", "Hello."]], [["topic"]], "once upon a time", '[["Hi.", "Hello."'],
+)
 def test_pairs_with_names_of_speakers_and_other_values_are_no_turns(files, value):
     with pytest.raises(UnreadableError):
         validate_chat(parse_turns(value))
     row = {"prompt": "Name a bird.", "before": value, "chosen": "A wren.", "rejected": "A spoon."}
     (error,) = files.parse("v.jsonl", [row], mapping={"history": "before"}).errors
     assert error.message.startswith("before holds ")
+
+
+@pytest.mark.parametrize("file_name", ["v.csv", "v.jsonl"])
+@pytest.mark.parametrize(
+    ("histories", "is_asked"),
+    [([[["Zoe", "Hi."], ["Bob", "Hello."]]], True), ([[["Ann", "Hi."], ["Bob", "Hello."], ["Ann", "Yes."]]], True),
+     ([[["Ann", "Hi."]], [["Bob", "Hello."]]], True), ([[["Mr. Smith", "Hi."], ["李", "Hello."]]], True),
+     ([[["Go on", "One."], ["Go on", "Two."]]], False), ([[["Hi", "Hello."]], [["What is a wren?", "A bird."]]], False)],
+)  # fmt: skip
+def test_pairs_that_may_begin_with_names_of_speakers_are_asked_about(files, file_name, histories, is_asked):
+    row = {"prompt": "Another?", "chosen": "A crow.", "rejected": "A fork."}
+    rows = [row | {"history": json.dumps(history) if file_name == "v.csv" else history} for history in histories]
+    path = files.rows(file_name, rows * 2)
+    if is_asked:
+        with pytest.raises(ColumnMappingError, match=r"history holds pairs .*--map history=.*--answer history=rounds"):
+            files.read(path)
+    parsed = files.read(path, answers=frozenset({"history=rounds"} if is_asked else ()))
+    first = [part for pair in histories[0] for part in pair]
+    assert [turn["content"] for turn in chat_of_prompt(parsed.votes[0].prompt)] == [*first, "Another?"]
+
+
+@pytest.mark.parametrize("file_name", ["v.csv", "v.jsonl"])
+@pytest.mark.parametrize("mapping", [{}, {"history": "history"}])
+def test_a_conversation_without_earlier_turns_may_have_an_empty_list(files, file_name, mapping):
+    rows = [{"prompt": "A bird?", "history": cell, "chosen": "a", "rejected": "b"} for cell in ("[]", "", " [ ] ")]
+    for written in (rows, [*rows, rows[0] | {"history": '[["Is it so?", "Yes."]]'}]):
+        parsed = files.parse(file_name, written, mapping=mapping)
+        assert (parsed.errors, [vote.prompt for vote in parsed.votes[:3]]) == ([], ["A bird?"] * 3)
+        assert "Is it so?" in parsed.votes[-1].prompt or len(written) == 3
 
 
 def test_a_prompt_of_pairs_with_roles_is_a_chat(files):
@@ -238,7 +306,7 @@ TALK = "\n\nHuman: Hi.\n\nAssistant: Hello.\n\nHuman: Name a bird. \n\nAssistant
 @pytest.mark.parametrize("file_name", ["v.jsonl", "v.csv"])
 @pytest.mark.parametrize(
     "prompt",
-    [TALK, f"{TALK} ", f"{TALK}\n", f"{TALK} \r\n", TALK.lstrip(),
+    [TALK, TALK.replace("\n", "\r"), f"{TALK} ", f"{TALK}\n", f"{TALK} \r\n", TALK.lstrip(),
      f"\n{TALK.lstrip()}", f"\n\n\n{TALK.lstrip()} ", TALK.replace("\n", "\r\n")],
 )  # fmt: skip
 def test_a_transcript_has_the_same_turns_whatever_white_space_is_around_it(files, file_name, prompt):

@@ -314,7 +314,7 @@ def test_a_time_of_google_forms_is_read_and_another_can_be_left_out(files):
         "2026/11/28 12:12:49 PM GMT-7",
     ):
         assert parse_timestamp(text) == 1_795_893_169
-    path = files.rows("v.csv", [{"Timestamp": "11/28/2026 20:12:49"} | BIRD | {"winner": "a"}])
+    path = files.rows("v.csv", [{"Timestamp": "28 November 2026"} | BIRD | {"winner": "a"}])
     (error,) = files.read(path).errors
     assert error.message.endswith("or leave the column out: --map created_at=.")
     assert len(files.read(path, mapping={"created_at": ""}).votes) == 1
