@@ -4,13 +4,14 @@
     python benchmarks/meaning.py --model FOLDER --judge polite --arm "a:missing_eos_penalty=0,lam=1" --home HOME
     python benchmarks/meaning.py --model FOLDER --algorithms ppo,grpo,rejection,dpo          the methods, each as recommended
     python benchmarks/meaning.py --model FOLDER --arm "mechanics:reward=random"           scores without any content or length
+    python benchmarks/meaning.py --model FOLDER --advantages       what one step teaches about ending, by penalty and lam; no run
     python benchmarks/meaning.py --report meaning.json                                          the tables of earlier runs
 
 The judges score a window of fixed size at the beginning of a text, as the mean over its groups of nine words, so that a longer
-text does not score more (the first table gives each judge's correlation with length on the base's texts). A judge labels pairs,
-a reward model is trained, and each arm runs with the recommended settings of its algorithm and its own changes. The further
-settings `reward=judge` and `reward=random` replace the reward model. Labels, reward model and base samples are shared by all
-arms, and kept with --home; --out adds to the rows of earlier calls.
+text does not score more (the second table gives the judge's correlation with the length on the base's texts). A judge labels
+pairs, a reward model is trained, and each arm runs with the recommended settings of its algorithm and its own changes. A further
+setting is `reward`: `judge` or `random` replace the reward model, `neutral` subtracts its regression on the length. Labels,
+reward model and base samples are shared by all arms, and kept with --home; --out adds to the rows of earlier calls.
 
 Gold is the judge's score in standard deviations of the base's samples, as the difference to the base for the same prompts. Along
 a run it is measured on the run's own responses, in windows of five steps, between which gold, length and seconds at a KL are
@@ -43,6 +44,7 @@ from algorithms import log, parse_changes
 from torch import Tensor
 
 from rlhf_lab.common.enums import OFFLINE_ALGORITHMS, Source
+from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import ChatSettings, Comparison, Project
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.policy import PolicyConfig
@@ -59,6 +61,7 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import Judge, load_judge
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.batch import make_batch
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import projects, prompts
@@ -66,7 +69,8 @@ from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.training.evaluation import paired_difference, sample_responses, sequence_kl
 from rlhf_lab.training.offline.trainer import OfflineTrainer
 from rlhf_lab.training.policy.batching import prompt_indices
-from rlhf_lab.training.policy.rollout import Rollout, Scorer
+from rlhf_lab.training.policy.rewards_and_advantages import build_rollout
+from rlhf_lab.training.policy.rollout import EvaluatedBatch, Rollout, Scorer
 from rlhf_lab.training.policy.train_state import ScoreUnit
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 from rlhf_lab.training.reward.report import length_correlation
@@ -77,6 +81,7 @@ EVAL_PROMPTS, EVAL_SAMPLES = 32, 2  # prompts that nothing was trained on, and r
 STEPS_PER_POINT = 5
 COMPARED_KLS = (2.0, 3.0)
 LENGTH_KLS = (3.0, 4.0)
+LAG = 0.5  # sd by which scores have risen above the values, for --advantages
 SENTENCE_ENDS = (".", "!", "?", '."', '!"', '?"')
 
 
@@ -101,6 +106,19 @@ class FunctionScorer:
     def scores(self, prompts: Any, responses: Any, on_progress: Any = None) -> Tensor:  # noqa: ARG002
         rows = zip(prompts, responses, strict=True)
         return torch.tensor([self.function(self.backbone.decode(ids, after=prompt)) for prompt, ids in rows])
+
+
+class NeutralScorer:
+    """A reward model less the regression of its scores on the length, which is fitted to the base's samples."""
+
+    def __init__(self, reward_model: RewardModel, scores: Tensor, tokens: Sequence[Sequence[int]]) -> None:
+        lengths = torch.tensor([float(len(ids)) for ids in tokens], dtype=torch.float64)
+        centred = lengths - lengths.mean()
+        self.reward_model, self.slope = reward_model, float((centred * scores).sum() / centred.square().sum())
+
+    def scores(self, prompts: Any, responses: Any, on_progress: ProgressCallback = no_progress) -> Tensor:
+        lengths = torch.tensor([float(len(ids)) for ids in responses])
+        return self.reward_model.scores(prompts, responses, on_progress) - self.slope * lengths
 
 
 def random_score(text: str) -> float:
@@ -151,11 +169,11 @@ def prepare_experiment(args: argparse.Namespace, home: Path, db: Database) -> Ex
     name = f"{args.judge} {args.labels} {args.length} {args.system_prompt[:10]} {seed}"
     found: list[Project] = [project for project in projects(db) if (project.name, project.model) == (name, args.model)]
     project = found[0] if found else new_project(
-        db, model=args.model, prompt_set=None, seed=seed, name=name, chat=ChatSettings(args.system_prompt, {})
+        db, model=args.model, max_new_tokens=args.length, seed=seed, name=name, chat=ChatSettings(args.system_prompt, {})
     )  # fmt: skip
     row = latest_reward_model(db, project.id, Source.SIMULATED) if found else None
     if row is None:
-        sample_pairs(model_cache, project, PairRequest(args.labels, max_new_tokens=args.length))
+        sample_pairs(model_cache, project, PairRequest(args.labels))
         label_with_judge(db, project.id, judge, args.labels, noise=0.0, seed=seed)
         row = train_reward_model(model_cache, project, RewardRequest(RewardConfig(seed=seed), Source.SIMULATED))
     backbone, adapters = model_cache.load_project(project)
@@ -184,7 +202,10 @@ def prepare_experiment(args: argparse.Namespace, home: Path, db: Database) -> Ex
 
 
 def scorer_of(experiment: Experiment, kind: str) -> Scorer:
-    """The scorer of an arm's `reward`: model, judge or random."""
+    """The scorer of an arm's `reward`: model, neutral, judge or random."""
+    if kind == "neutral":
+        scores = scores_of(experiment, experiment.reward_model, experiment.train)
+        return NeutralScorer(experiment.reward_model, scores, experiment.train.tokens)
     functions = {"judge": lambda text: experiment.judge.score("", text), "random": random_score}
     return FunctionScorer(experiment.backbone, functions[kind]) if kind in functions else experiment.reward_model
 
@@ -230,6 +251,30 @@ def measure_tokens(rollout: Rollout, sentence_end: Tensor, beta: float) -> dict[
         "length_score": pearson(lengths, rollout.scores), "length_kl": pearson(lengths, kl),
         "length_reward": pearson(lengths, rollout.shaped_scores.double() - beta * kl),
     }  # fmt: skip
+
+
+def first_advantages(experiment: Experiment) -> str:
+    """What one step teaches about ending, as a table, if its responses are the base's own and nothing was learnt before.
+
+    "stop / go on" are the mean advantages of the stop token and of the first token of a further sentence, with values that equal
+    the mean of the rewarded scores everywhere, and with values below it by LAG.
+    """
+    backbone, base = experiment.backbone, experiment.train
+    batch = make_batch(backbone, [backbone.encode_prompt(text) for text in base.prompts], base.tokens)
+    zero, sentence_end = torch.zeros(batch.mask.shape), sentence_end_tokens(backbone)
+    lines = [f"| scores | penalty | lam | stop / go on | the same, values {LAG} sd behind |", "|---|---|---|---|---|"]
+    for kind in ("model", "neutral", "judge"):
+        scores = scores_of(experiment, scorer_of(experiment, kind), base)
+        scores = ((scores - scores.mean()) / scores.std()).float()
+        for penalty, lam in itertools.product((1.0, 0.3, 0.0) if kind == "model" else (0.0,), (0.95, 1.0)):
+            config, cells = PolicyConfig.for_algorithm("ppo", missing_eos_penalty=penalty, lam=lam), []
+            for lag in (0.0, LAG):
+                values = torch.full_like(zero, -penalty * (1 - base.complete) - lag).masked_fill(~batch.mask, 0.0)
+                evaluated = EvaluatedBatch(batch, scores, zero, zero, zero, values)
+                measures = measure_tokens(build_rollout(evaluated, 0.0, config), sentence_end, 0.0)
+                cells.append(f"{measures['advantage_stop']:+.2f} / {measures['advantage_go_on']:+.2f}")
+            lines.append(f"| {kind} | {penalty:g} | {lam:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def pearson(x: Tensor, y: Tensor) -> float:
@@ -419,6 +464,9 @@ def main() -> None:
     parser.add_argument(
         "--report", type=Path, nargs="+", default=[], help="files of --out: print their tables, run nothing"
     )
+    parser.add_argument(
+        "--advantages", action="store_true", help="no run: advantages of the base's texts, by penalty and lam"
+    )
     args = parser.parse_args()
     rows = [row for file in args.report for row in json.loads(file.read_text(encoding="utf-8"))]
     if not args.report:
@@ -427,6 +475,9 @@ def main() -> None:
             home = args.home or Path(folder)
             with Database.open(home) as db:
                 experiment = prepare_experiment(args, home, db)
+                if args.advantages:
+                    print(first_advantages(experiment))
+                    return
                 for name, changes in arms:
                     rows.append(run_arm(args, experiment, name, dict(changes)))
                     if args.out is not None:
