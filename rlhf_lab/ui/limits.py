@@ -34,6 +34,9 @@ ENTER = Limit(60, 600, MINUTE)
 DEMO_RUN = Limit(10, 40, 6 * HOUR)
 DEMO_TRAINING = Limit(10, 40, HOUR)
 
+#: Pairs that pages and programs of one address hold at a time: thirty phones of a class have two each.
+MAX_LEASES_OF_ADDRESS = 80
+
 #: Events by the name of their handler, server functions as "read", other requests by method and path (`act_of_path`).
 LIMITS: Mapping[str, Limit] = {
     **dict.fromkeys(("read", "estimate", "status", "toggle", "fill", "recommend", "choose"), READ),
@@ -60,6 +63,30 @@ def act_of_path(method: str, path: str) -> str:
         return name
     act = f"{'GET' if method == 'HEAD' else method} /{path[1:].split('/', maxsplit=1)[0]}"
     return act if act in LIMITS else "other"
+
+
+class LeaseLimiter:
+    """How many pairs the pages and programs of each address hold: pages without a cookie, each of which is another visitor, cannot
+    hold all pairs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[str, tuple[str, int, float]] = {}  # name -> (address, pairs, until)
+
+    def may_hold(self, name: str, address: str, pairs: int, seconds: float) -> bool:
+        """Whether somebody may hold so many pairs from now on for `seconds`. Then these are counted. Who holds some already may."""
+        now = time.monotonic()
+        with self._lock:
+            self._held = {who: held for who, held in self._held.items() if held[2] > now}
+            others = sum(held[1] for who, held in self._held.items() if held[0] == address and who != name)
+            if others + pairs > MAX_LEASES_OF_ADDRESS and self._held.get(name, ("",))[0] != address:
+                return False
+            self._held[name] = address, pairs, now + seconds
+            return True
+
+    def give_back(self, name: str) -> None:
+        with self._lock:
+            self._held.pop(name, None)
 
 
 class RequestLimiter:
