@@ -28,7 +28,7 @@ from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.initial_html import leave, page_routes
 from rlhf_lab.ui.limits import LIMITS, Limit, RequestLimiter, act_of_path
-from rlhf_lab.ui.page import auth_routes, build_page, count_act, launch_options
+from rlhf_lab.ui.page import auth_routes, build_page, count_act, launch_options, wait_text
 from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks, check_call
 from rlhf_lab.ui.screens import chat, label
 from rlhf_lab.ui.services import voting
@@ -69,13 +69,26 @@ def test_every_act_that_a_visitor_can_trigger_has_a_row(shared):
         assert check_call(scope, {"data": [None] * len(event.inputs)}) == event.fn.__name__
 
 
-def test_a_class_behind_one_address_has_room_and_one_address_cannot_force_a_reset():
+def test_times_to_wait_are_in_words():
+    seconds = (1, 59, 99, 100, 119, 7199, 7200, 21_600, 21_601)
+    texts = [
+        "1 second",
+        "59 seconds",
+        "99 seconds",
+        "2 minutes",
+        "2 minutes",
+        "120 minutes",
+        "2 hours",
+        "6 hours",
+        "7 hours",
+    ]
+    assert list(map(wait_text, seconds)) == texts
+
+
+def test_a_class_behind_one_address_has_room():
     for act, limit in LIMITS.items():
         assert 0 < limit.visitor < limit.address, act
-        if limit is not limits.DEMO_RUN and limit is not limits.DEMO_TRAINING:
-            assert limit.address >= 10 * limit.visitor, act
-    assert LIMITS["start_demo_run"].address < DemoConfig().reset_runs
-    assert LIMITS["start_demo_run"].seconds >= 3600 * DemoConfig().reset_hours
+        assert limit.address >= 10 * limit.visitor, act
     assert min(LIMITS[act].address for act in ("POST /join", "vote", "ask")) >= 10 * CLASS_SIZE
 
 

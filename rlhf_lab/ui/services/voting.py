@@ -78,9 +78,7 @@ class ChangePayload(Answer):
     project_created_at: float | None = None
 
 
-def lease_pairs(
-    ctx: Context, project_id: int, annotator: str, rules: LabellingConfig, *, prefetch: int
-) -> list[Lease]:
+def lease_pairs(ctx: Context, project_id: int, annotator: str, rules: LabellingConfig, *, prefetch: int) -> list[Lease]:
     """`pair_leases.lease_pairs` for a visitor. Raises NotAllowedError if their address holds too many pairs."""
     address = ctx.client_address() if ctx.access.is_multi_user and not ctx.is_operator() else ""
     if address and not ctx.lease_limiter.may_hold(annotator, address, 1 + prefetch, rules.hold_s):
@@ -112,6 +110,8 @@ def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "pa
     sides = sides_by_shown_id(ctx, annotator, pair.id, leased.get(pair.id, False))
     first_on_left = sides.get(payload.pair_id, False)  # False: not leased, so that the vote is refused
     vote = _vote_of(payload, pair.id, annotator, first_on_left, via)
+    if ctx.demo is not None:
+        ctx.demo.note_address(annotator, ctx.client_address())
     return pair_leases.vote_on_lease(ctx.db, vote, get_labelling_config(ctx.db, pair.project_id))
 
 
