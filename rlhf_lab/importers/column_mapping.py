@@ -238,7 +238,9 @@ def with_second_score(overrides: Mapping[str, str], available: Iterable[str]) ->
     return ({"score_second": successor} if column and successor in available else {}) | dict(overrides)
 
 
-def reject_rival_columns(mapping: ColumnMapping, overrides: Mapping[str, str], filled_columns: Iterable[str]) -> None:
+def reject_rival_columns(
+    mapping: ColumnMapping, overrides: Mapping[str, str], filled_columns: Iterable[str], available: Iterable[str]
+) -> None:
     """Raise ColumnMappingError if several columns have names of one meaning that decides what a row says.
 
     filled_columns: those with a value in at least one row.
@@ -264,7 +266,7 @@ def reject_rival_columns(mapping: ColumnMapping, overrides: Mapping[str, str], f
             raise ColumnMappingError(
                 f'Several columns can mean "{meaning}": {_join_names(rivals)}.',
                 f"Say which: {' or '.join(map_option(meaning, name) for name in rivals[:6])}{both}.",
-                (*mapping.used_columns, *unused),
+                available,
             )
 
 

@@ -92,9 +92,9 @@ def parse_file(request: ImportRequest) -> ParsedFile:
     available = [*column_names, *_nested_paths(readable_rows[0].cells)]
     answers = request.answers
     mapping = follow_texts(map_columns(available, overrides), request.mapping, available, answers)
-    reject_rival_columns(mapping, overrides, filled_columns)
-    _reject_unread_ties(mapping, overrides, readable_rows, filled_columns)
-    mapping = map_prompt(mapping, overrides, readable_rows, filled_columns)
+    reject_rival_columns(mapping, overrides, filled_columns, available)
+    _reject_unread_ties(mapping, overrides, readable_rows, filled_columns, available)
+    mapping = map_prompt(mapping, overrides, readable_rows, filled_columns, available)
     is_swapped = is_reversed(mapping) or "sides=swapped" in answers
     choices = request.choices or parse_choice_words("" if is_swapped else unfolded.choices)
     options = ParseOptions(
@@ -166,7 +166,11 @@ def _holds_chats(mapping: ColumnMapping, rows: Iterable[SourceRow]) -> bool:
 
 
 def _reject_unread_ties(
-    mapping: ColumnMapping, overrides: Mapping[str, str], rows: Iterable[SourceRow], filled_columns: Iterable[str]
+    mapping: ColumnMapping,
+    overrides: Mapping[str, str],
+    rows: Iterable[SourceRow],
+    filled_columns: Iterable[str],
+    available: Iterable[str],
 ) -> None:
     """Raise if a column beside chosen and rejected holds the word "tie", and no column is known to hold votes."""
     if mapping.row_format != CHOSEN_REJECTED or "choice" in mapping.by_meaning or "choice" in overrides:
@@ -180,7 +184,7 @@ def _reject_unread_ties(
                     f'"{column}" is "tie" in {row.location}, although that has a chosen and a rejected text.',
                     f"Say whether such rows are ties: {map_option('choice', column)}, with --choices for its words, or "
                     f"{map_option('choice')}.",
-                    row.cells,
+                    available,
                 )
 
 

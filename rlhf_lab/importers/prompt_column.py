@@ -21,9 +21,16 @@ from rlhf_lab.importers.vote_readings import is_number_or_bool
 
 
 def map_prompt(
-    mapping: ColumnMapping, overrides: Mapping[str, str], rows: Iterable[SourceRow], available: list[str]
+    mapping: ColumnMapping,
+    overrides: Mapping[str, str],
+    rows: Iterable[SourceRow],
+    filled_columns: list[str],
+    available: Iterable[str],
 ) -> ColumnMapping:
-    """The mapping with the prompt's column. Raises ColumnMappingError if only the user knows it."""
+    """The mapping with the prompt's column. Raises ColumnMappingError if only the user knows it.
+
+    available: columns and parts of columns, of which the user can choose; filled_columns: columns that hold something.
+    """
     if "prompt" in mapping.by_meaning or "prompt" in overrides:
         return mapping
     rows = list(rows)
@@ -36,7 +43,7 @@ def map_prompt(
         used -= {name for name in used if name.lower() == "user"}
     candidates = [
         name
-        for name in available
+        for name in filled_columns
         if name not in used
         and (name.lower() in FURTHER_PROMPT_NAMES or any(_holds_text(row.cells.get(name)) for row in rows))
     ]

@@ -10,6 +10,8 @@ _MAP = re.compile(r"""--map ('[^']*'(?:"'"'[^']*')*|[\w@%+:./=-]*[\w=])""")
 _OTHERS = (
     (re.compile(r'--choices ("[^"]*")'), """enter \\1 under "what the votes' words mean\""""),
     (re.compile(r"--choices"), 'the field "what the votes\' words mean"'),
+    (re.compile(r"the split \(--split\)"), 'the fields "split" and "configuration"'),
+    (re.compile(r"as in --split (\S+)"), 'as in \\1 in the field "split"'),
     (re.compile(r"\(on the command line: --skip-broken\)"), '(tick "leave out rows that cannot be used")'),
 )
 

@@ -350,6 +350,14 @@ def test_no_remedy_of_the_page_names_an_option_of_the_command_line(files):
     assert "--" not in for_page(str(bad_vote))
 
 
+def test_remedies_of_the_hub_name_the_fields_of_the_page():
+    text = "Check the name, the split (--split) and the network. Take a part of them, as in --split train[:1000]"
+    assert for_page(text) == (
+        'Check the name, the fields "split" and "configuration" and the network. Take a part of them, as in train[:1000] in the '
+        'field "split"'
+    )
+
+
 def test_every_meaning_can_be_mapped_to_a_column_with_any_name():
     for meaning in MEANINGS:
         assert parse_map([f"{meaning}=my column"]) == {meaning: "my column"}

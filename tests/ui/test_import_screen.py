@@ -155,9 +155,11 @@ def test_a_hub_data_set_is_passed_to_the_process(ctx, tmp_path):
         return {"preview": {"votes": 1}}
 
     payload = {"action": "preview", "dataset": " someone/pairs ", "split": "test", "source": "human"}
-    act(ImportController(ctx, runner=run, uploads=tmp_path), payload)
+    for further in ({}, {"config": " en "}):
+        act(ImportController(ctx, runner=run, uploads=tmp_path), payload | further)
     common = {"home": str(ctx.home), "project": ctx.project.id, "source": "human", "annotator": ""}
-    assert requests == [{**common, "map": {}, "choices": "", "answers": [], "what": "someone/pairs", "split": "test"}]
+    common |= {"map": {}, "choices": "", "answers": [], "what": "someone/pairs", "split": "test"}
+    assert requests == [common, common | {"config": "en"}]
 
 
 @pytest.mark.parametrize(
@@ -204,6 +206,19 @@ def test_the_form_maps_every_meaning_of_the_command_line(controller):
     assert preview["columns"][: len(row)] == list(row)
     undone = act(controller, request | {"column_mapping": mapping | {"history": ""}})["preview"]
     assert len(undone["first_rows"][0]["turns"]) == 2
+
+
+NESTED = {"meta": {"who": "ann"}, "chosen": "a", "rejected": "b"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [NESTED | {"topic": "x y", "tone": "z"}, NESTED | {"prompt": "p", "question": "q"}, NESTED | {"prompt": "p", "label": 1},
+     NESTED | {"prompt": "p", "note": "tie"}, NESTED | {"prompt": "[INST] p"}, NESTED | {"prompt": '[{"role": "user"'}],
+)  # fmt: skip
+def test_every_question_offers_parts_of_columns(controller, row):
+    reply = act(controller, {"action": "preview", **upload(controller, [row]), "source": "human"})
+    assert "meta.who" in reply["columns"]
 
 
 def test_a_question_has_answers_to_choose_from(controller):

@@ -10,8 +10,11 @@ const WAITING_TEXTS = {
   ask: 'Counting what would be removed …',
   back: 'Undoing the import …',
 };
-const checkbox = (name, label) =>
-  el('label.tick', {}, el('input', { type: 'checkbox', 'data-do': `data-${name}` }), label);
+// The answer to each question: a later one of the same question ("numbers=…") replaces the earlier one.
+export const withAnswer = (answers, answer) => {
+  const question = (text) => text.split('=', 1)[0];
+  return [...answers.filter((other) => question(other) !== question(answer)), answer];
+};
 const countText = (left, total, noun) =>
   `${left === total ? '' : `${left.toLocaleString('en')} of `}${total.toLocaleString('en')} ` +
   `${noun}${total === 1 ? '' : 's'}`;
@@ -24,6 +27,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   let pendingId = 0;
   let pendingAction = '';
   const mapping = {};
+  const ticks = {}; // what is ticked below the preview, which is drawn again after each question
   let choices = ''; // the values of votes as typed, "0=first,1=second"
   let answers = []; // to the importer's questions, "numbers=decimal"
 
@@ -42,6 +46,13 @@ export default function mount({ element, props, server, trigger, watch }) {
     'data-do': 'data-hub',
   });
   const splitInput = el('input.lab-input', { type: 'text', value: 'train', 'aria-label': 'split', size: 12 });
+  const configInput = el('input.lab-input', {
+    type: 'text',
+    'aria-label': 'configuration',
+    placeholder: 'if it has several',
+    'data-do': 'data-config',
+    size: 14,
+  });
   const fileName = el('span.muted', {});
   // The preview says which votes the project already has; this depends on their source and annotator.
   const previewAgain = () => {
@@ -86,6 +97,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       el('span.muted', {}, 'or from the Hub'),
       datasetInput,
       el('label', {}, el('span.muted', {}, 'split '), splitInput),
+      el('label', {}, el('span.muted', {}, 'configuration '), configInput),
       el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: previewDataset }, 'Preview'),
     ),
     el(
@@ -152,6 +164,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   }
   function resetMapping() {
     for (const key of Object.keys(mapping)) delete mapping[key];
+    for (const key of Object.keys(ticks)) delete ticks[key];
     choices = '';
     answers = [];
     preview = null; // what is on screen is of another file
@@ -161,7 +174,7 @@ export default function mount({ element, props, server, trigger, watch }) {
   function request() {
     const input = file
       ? { path: file.path, name: file.name }
-      : { dataset: datasetInput.value, split: splitInput.value };
+      : { dataset: datasetInput.value, split: splitInput.value, config: configInput.value };
     const votes = { column_mapping: mapping, choices, answers, source: sourceSelect.value };
     return { ...input, ...votes, annotator: annotatorInput.value };
   }
@@ -176,7 +189,20 @@ export default function mount({ element, props, server, trigger, watch }) {
     sendWithInput('preview');
   }
 
-  const isChecked = (name) => previewCard.querySelector(`[data-do=data-${name}]`).checked;
+  const checkbox = (name, label) =>
+    el(
+      'label.tick',
+      {},
+      el('input', {
+        type: 'checkbox',
+        'data-do': `data-${name}`,
+        checked: ticks[name],
+        onchange: (event) => {
+          ticks[name] = event.target.checked;
+        },
+      }),
+      label,
+    );
 
   // A field for the column of one meaning. current: the known mapping.
   function meaningField(meaning, columns, current) {
@@ -242,7 +268,7 @@ export default function mount({ element, props, server, trigger, watch }) {
         type: 'button',
         'data-answer': answer,
         onclick: () => {
-          answers = [...answers, answer];
+          answers = withAnswer(answers, answer);
           requestPreview();
         },
       },
@@ -266,8 +292,10 @@ export default function mount({ element, props, server, trigger, watch }) {
   function drawQuestion({ error, columns, answers: offered }) {
     const card = el('p.lab-notice.bad', { role: 'alert', 'data-do': 'data-question' }, error);
     const buttons = Object.entries(offered).map(answerButton);
+    const current = { ...preview?.mapping, ...mapping };
+    const fields = mappingForm(columns, current, !buttons.length || previewCard.querySelector('details')?.open);
     previewCard.hidden = false;
-    previewCard.replaceChildren(card, el('div.lab-row', {}, buttons), mappingForm(columns, mapping, !buttons.length));
+    previewCard.replaceChildren(card, el('div.lab-row', {}, buttons, answers.length ? forgetButton() : []), fields);
     card.scrollIntoView({ block: 'nearest' });
   }
 
@@ -351,11 +379,7 @@ export default function mount({ element, props, server, trigger, watch }) {
               'data-do': 'data-import',
               disabled: !preview.votes,
               onclick: () =>
-                sendWithInput('import', {
-                  use_prompts: isChecked('use_prompts'),
-                  drop_duplicates: isChecked('drop_duplicates'),
-                  skip_broken: isChecked('skip_broken'),
-                }),
+sendWithInput('import', ticks),
             },
             'Import into this project',
           ),

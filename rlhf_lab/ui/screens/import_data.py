@@ -44,7 +44,7 @@ PREVIEW_KEYS = {
 class ImportAction(Payload):
     """action: "preview" or "import" data; "ask" what undoing an import would delete; take it "back", that is undo it.
 
-    path, name: of an uploaded file; otherwise dataset, split: on the Hub. choices: meaning of the values of votes, such as
+    path, name: of an uploaded file; otherwise dataset, split, config: on the Hub. choices: meaning of the words of votes, such as
     "0=first,1=second"; answers: keys of ANSWERS.
     """
 
@@ -53,6 +53,7 @@ class ImportAction(Payload):
     name: str = ""
     dataset: str = ""
     split: str = "train"
+    config: str = ""
     column_mapping: dict[str, str] = Field(default_factory=dict)
     choices: str = ""
     answers: list[str] = Field(default_factory=list)
@@ -182,4 +183,5 @@ class ImportController:
         dataset = payload.dataset.strip()
         if not is_hub_id(dataset) or (REPOSITORY_ROOT / dataset).exists():
             raise ConfigError("Choose a file, or enter the name of a data set on the Hub as OWNER/NAME.")
-        return {**request, "what": dataset, "split": payload.split or "train"}
+        config: ImportProcessRequest = {"config": payload.config.strip()} if payload.config.strip() else {}
+        return {**request, **config, "what": dataset, "split": payload.split or "train"}

@@ -30,6 +30,7 @@ class ImportProcessRequest(TypedDict, total=False):
     name: str
     bytes: int
     split: str
+    config: str
     map: dict[str, str]
     choices: str
     answers: list[str]
