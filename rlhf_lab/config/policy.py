@@ -30,13 +30,16 @@ SHARDING_NEEDS_PROCESSES = (
     "shard_backbone distributes the frozen weights over processes, and there is only one. Choose processes = 2 or more"
 )
 
-#: Recommended for every algorithm. Scores of a reward model are in standard deviations of the base model's samples, so that one
-#: clip suits all; scores of Python reward functions have other units, so the default of score_clip is none. The default of
-#: kl_budget is none too, so that runs of older versions, whose configs lack it, resume unchanged.
-RECOMMENDED_FOR_ALL: dict[str, Any] = {"score_clip": 1.5, "kl_budget": 4.0}
+#: Recommended for every algorithm that uses the setting; they differ from the defaults, which stay so that runs of older
+#: versions resume unchanged. Scores of a reward model are in standard deviations of the base model's samples, so that one clip
+#: suits all; scores of Python reward functions have other units, so the default of score_clip is none.
+RECOMMENDED_FOR_ALL: dict[str, Any] = {"score_clip": 1.5, "kl_budget": 4.0, "missing_eos_penalty": 0.0}
 #: Recommended values per algorithm where they differ from the defaults (measured, docs/DECISIONS.md).
 ALGORITHMS: dict[Algorithm, dict[str, Any]] = {
-    "ppo": {"epochs": 1, "minibatches": 4, "beta": 0.11},
+    "ppo": {
+        "epochs": 1, "minibatches": 4, "beta": 0.15, "kl_budget_role": "limit", "score_clip": None, "cliprange": 0.05,
+        "lam": 1.0,
+    },
     "ppo_penalty": {},
     "trpo": {"value_trunk": "detached"},
     "a2c": {"lr": 5e-3, "epochs": 1, "minibatches": 1},
@@ -46,7 +49,7 @@ ALGORITHMS: dict[Algorithm, dict[str, Any]] = {
     "dpo": {"lr": 2e-3, "beta": 0.3, "sample_every": 2},
     "sft": {"lr": 3e-3, "sample_every": 2},
     "rejection": {"lr": 3e-3, "sample_every": 2},
-}
+}  # fmt: skip
 #: Algorithms whose loss or reward contains beta.
 BETA_ALGORITHMS = (*ONLINE_ALGORITHMS, "dpo")
 #: Algorithms that are trained on texts sampled during the run.
@@ -159,11 +162,15 @@ class PolicyConfig(Config):
 
     kl_budget: float | None = setting(
         None,
-        "target KL per response in nats; lr and beta are adapted to reach it and stay there (offline methods: lr only)",
+        "KL per response in nats that lr and beta are adapted to keep (offline methods: lr only)",
         0.1,
         1000.0,
         group="KL",
     )
+    kl_budget_role: Literal["target", "limit"] = setting(
+        "target", "target: beta starts near 0, so the KL rises to the budget; limit: beta is never below its setting",
+        group="KL", only=ONLINE_ALGORITHMS,
+    )  # fmt: skip
     beta: float = setting(
         0.13, "weight of the per-token KL penalty against the frozen reference",
         0.0, 10.0, group="KL", only=BETA_ALGORITHMS,
@@ -381,8 +388,9 @@ class PolicyConfig(Config):
         if algorithm is not None and algorithm not in ALGORITHMS:
             raise ConfigError(f"algorithm = {algorithm!r} is unknown; choose one of {', '.join(ALGORITHMS)}")
         recommended = RECOMMENDED_FOR_ALL | (ALGORITHMS[algorithm] if algorithm else {})
-        if algorithm in OFFLINE_ALGORITHMS:
-            del recommended["score_clip"]
+        if algorithm:
+            used = {item.name for item in fields_of(cls) if item.applies_to(algorithm)}
+            recommended = {name: value for name, value in recommended.items() if name in used}
         has_own_beta = values.get("beta") == 0 or values.get("kl_controller") == "adaptive"
         return recommended | ({"kl_budget": None} if has_own_beta else {})
 

@@ -199,12 +199,15 @@ class AdaptiveKL:
 
 
 class BudgetKL:
-    """Lets the KL per sequence rise to a budget and holds it there. State: `base` and `average`; the coefficient is `value`.
+    """Keeps the KL per sequence within a budget. State: `base` and `average`; the coefficient is `value`.
 
-    value = base * (average / budget)^3, where average is an exponential average of the measured KL: a few dozen sequences
-    measure it with an error of a tenth. Because of the cube, there is hardly a penalty far below the budget and a strong
-    one above it. base is the integral term of the controller, so that the KL settles at the budget for any scale of the
-    scores. It does not change below half of the budget, or while the KL rises towards the budget.
+    value = floor + base * (average / budget)^3, where average is an exponential average of the measured KL: a few dozen
+    sequences measure it with an error of a tenth. Because of the cube, the second part is small far below the budget and
+    large above it. base is its integral term, which holds the KL at the budget for any scale of the scores. It does not
+    change below half of the budget, or while the KL rises towards the budget, and it never falls below floor.
+
+    With floor 0 the KL rises to the budget and stays there. With a floor it stays where this penalty balances the scores, if
+    that is below the budget.
     """
 
     EXPONENT = 3.0
@@ -213,20 +216,22 @@ class BudgetKL:
     MAX_RATIO = 4.0  # of average to budget, beyond which the coefficient grows through base only
     SETTLED_LENGTH = 0.5  # `update_length` at the budget and above
 
-    def __init__(self, init: float, budget: float) -> None:
-        """init: the initial value of base, which is the coefficient at the budget; budget: nats per sequence.
+    def __init__(self, init: float, budget: float, *, floor: float = 0.0) -> None:
+        """init: the initial value of base; budget: nats per sequence; floor: the coefficient at a KL of 0, at least 0.
 
         Raises:
-            ConfigError: one of them is not positive and finite.
+            ConfigError: init or budget is not positive and finite, floor is negative or not finite.
         """
+        if not 0.0 <= floor < math.inf:
+            raise ConfigError(f"floor is {floor}: a KL penalty needs a number that is not negative.")
         for name, setting in {"init": init, "budget": budget}.items():
             if not (setting > 0 and math.isfinite(setting)):
                 raise ConfigError(f"{name} is {setting}: holding a KL budget needs a positive number.")
-        self.base, self.budget, self.average = float(init), float(budget), 0.0
+        self.base, self.budget, self.floor, self.average = float(init), float(budget), float(floor), 0.0
 
     @property
     def value(self) -> float:
-        return self.base * self._wall()
+        return self.floor + self.base * self._wall()
 
     @property
     def update_length(self) -> float:
@@ -257,7 +262,7 @@ class BudgetKL:
         error = math.log(min(self.average / self.budget, self.MAX_RATIO)) if self.average else 0.0
         is_on_its_way = error < 0 and change > 0
         if adapt and self.average > self.budget / 2 and not is_on_its_way:
-            self.base *= math.exp(self.GAIN * error)
+            self.base = max(self.floor, self.base * math.exp(self.GAIN * error))
         return self.value
 
 

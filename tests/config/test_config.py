@@ -123,7 +123,15 @@ def test_command_line():
 def test_options_take_precedence_over_given_defaults_and_those_over_defaults():
     assert parse("--lr", "0.5", lr=0.25, beta=0.75) == PolicyConfig.for_algorithm("ppo", lr=0.5, beta=0.75)
     assert parse("--steps", "7", **PRESETS["gentle"]) == PolicyConfig(
-        steps=7, beta=0.11, epochs=1, minibatches=4, score_clip=1.5, kl_budget=2.0
+        steps=7,
+        beta=0.15,
+        epochs=1,
+        minibatches=4,
+        cliprange=0.05,
+        lam=1.0,
+        missing_eos_penalty=0.0,
+        kl_budget=2.0,
+        kl_budget_role="limit",
     )
     assert from_args(RewardConfig, argparse.Namespace(pooling=None, seed=3)) == RewardConfig(seed=3)
 
@@ -197,10 +205,12 @@ def test_every_algorithm_has_a_recommended_config(algorithm):
     assert config.algorithm == algorithm
     assert parse("--algorithm", algorithm) == config
     assert parse("--lr", "0.25", "--algorithm", algorithm) == PolicyConfig.for_algorithm(algorithm, lr=0.25)
-    assert config.score_clip == (None if config.is_offline else 1.5)
+    assert config.score_clip == (None if config.is_offline or algorithm == "ppo" else 1.5)
+    assert (config.missing_eos_penalty == 0.0) == (not config.is_offline or algorithm == "rejection")
     assert PolicyConfig.for_algorithm("ppo") == PolicyConfig(
-        score_clip=1.5, kl_budget=4.0, epochs=1, minibatches=4, beta=0.11
-    )
+        kl_budget=4.0, kl_budget_role="limit", epochs=1, minibatches=4, beta=0.15, cliprange=0.05, lam=1.0,
+        missing_eos_penalty=0.0,
+    )  # fmt: skip
     assert PolicyConfig.for_algorithm(algorithm, batch_size=4) == config.replace(batch_size=4)
 
 

@@ -316,6 +316,27 @@ def test_while_another_coefficient_is_in_use_a_controller_only_measures():
         adaptive.update(NAN, 32, adapt=False)
 
 
+def test_budget_kl_with_a_floor_by_hand():
+    """Budget 4, floor and base 0.32. The average is 2, which adds an eighth of the base; then 4.5, which adds (4.5 / 4)^3 of
+    a base that grew by (4.5 / 4)^0.25; then 2.5, from where the base would fall below the floor."""
+    controller = kl.BudgetKL(init=0.32, budget=4.0, floor=0.32)
+    assert controller.value == 0.32
+    assert controller.update(4.0, 32) == pytest.approx(0.32 + 0.32 / 8, abs=1e-12)
+    assert controller.update(7.0, 32) == pytest.approx(0.32 + 0.32 * 1.125**3.25, abs=1e-12)
+    assert controller.update(0.5, 32) == pytest.approx(0.32 + 0.32 * 0.625**3, abs=1e-12)
+
+
+@pytest.mark.parametrize(("strength", "settled"), [(0.2, 1.826), (30.0, 4.0)])
+def test_budget_kl_with_a_floor_settles_below_the_budget(strength, settled):
+    """A policy as in the next test. A weak reward is balanced by the floor, where strength = KL · 0.1 · (1 + (KL / 4)^3); a
+    strong one is stopped at the budget."""
+    controller, sequence_kl = kl.BudgetKL(init=0.1, budget=4.0, floor=0.1), 0.0
+    for _ in range(200):
+        sequence_kl += 0.1 * (min(strength / controller.value, 12.0) - sequence_kl)
+        controller.update(sequence_kl, 32)
+    assert sequence_kl == pytest.approx(settled, rel=0.05)
+
+
 @pytest.mark.parametrize("strength", [1.0, 30.0])
 def test_budget_kl_settles_at_the_budget(strength):
     """A policy whose KL moves towards strength / coefficient by a tenth a step: it settles at the budget for any strength."""
@@ -366,6 +387,7 @@ def test_bad_arguments_are_refused():
         lambda: kl.BudgetKL(0.0, 4.0),
         lambda: kl.BudgetKL(0.1, 0.0),
         lambda: kl.BudgetKL(0.1, INF),
+        lambda: kl.BudgetKL(0.1, 4.0, floor=-0.1),
         lambda: kl.kl_estimate(two, three),
         lambda: kl.full_kl(two, three),
         lambda: kl.full_kl(two, two, 0.0),

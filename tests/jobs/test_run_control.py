@@ -85,7 +85,7 @@ def test_starting_a_run_queues_a_job_and_starts_an_engine(db: Database, home: Pa
     second = run_control.start_run(db, home, project_id, CONFIG, reward_model_id=old, judge="gloomy")
     assert (second.reward_model_id, second.name) == (
         old,
-        f"ppo on reward model {old}, steps 8, epochs 2, minibatches 2, and 3 more",
+        f"ppo on reward model {old}, steps 8, epochs 2, minibatches 2, and 6 more",
     )
     assert second.manifest["judge"] == "gloomy"
 
@@ -123,7 +123,7 @@ def test_a_run_without_a_name_is_named_by_what_differs(db: Database, home: Path,
     assert name(lab, second) == f"ppo on reward model {second}"
     assert name(lab.replace(beta=0.3, lr=5e-4)) == f"ppo on reward model {first}, lr 0.0005, beta 0.3"
     assert name(lab.replace(scale_scores=True)) == f"ppo on reward model {first}, scale_scores on"
-    assert name(lab.replace(score_clip=None)) == f"ppo on reward model {first}, score_clip none"
+    assert name(lab.replace(cliprange=None)) == f"ppo on reward model {first}, cliprange none"
     assert name(PolicyConfig.for_algorithm("grpo")) == f"grpo on reward model {first}"
     gentle = PolicyConfig.for_algorithm("ppo", **PRESETS["gentle"])
     assert name(gentle) == f"ppo on reward model {first}, gentle"

@@ -426,6 +426,13 @@ def test_a_checkpoint_from_before_the_budget_loads(llama_folder):
     other.run_step()
 
 
+@pytest.mark.parametrize(("role", "beta"), [("limit", 0.07), ("target", 0.0)])
+def test_far_below_its_budget_a_limit_keeps_beta_and_a_target_does_not(llama_folder, role, beta):
+    """At a thousandth of the budget the wall is a billionth of the base."""
+    trainer = budget_trainer(llama_folder, kl_budget=1000.0, kl_budget_role=role, beta=0.07)
+    assert [trainer.run_step().metrics["objective/kl_coef"] for _ in range(2)] == pytest.approx([beta] * 2, abs=1e-6)
+
+
 def test_without_a_budget_nothing_is_measured(llama_folder):
     trainer = budget_trainer(llama_folder, kl_budget=None)
     metrics = [trainer.run_step().metrics for _ in range(2)]

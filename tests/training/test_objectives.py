@@ -30,8 +30,8 @@ LOGS = [1 * math.log(1.5) - 1 * math.log(0.5), 2 * math.log(2.0)]  # sum of A lo
 
 
 def loss(algorithm, weights=NONE, whole=WHOLE, **changes):
-    groups = {"group_size": 2} if algorithm in ("rloo", "grpo") else {}
-    actual = policy_loss(NEW, PART, whole, PolicyConfig.for_algorithm(algorithm, **(groups | changes)), weights)
+    own = {"rloo": {"group_size": 2}, "grpo": {"group_size": 2}, "ppo": {"cliprange": 0.2}}.get(algorithm, {})
+    actual = policy_loss(NEW, PART, whole, PolicyConfig.for_algorithm(algorithm, **(own | changes)), weights)
     assert actual.loss.requires_grad
     return actual._replace(loss=actual.loss.detach())
 

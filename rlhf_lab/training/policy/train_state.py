@@ -298,7 +298,7 @@ def _make_kl_controller(config: PolicyConfig) -> FixedKL | AdaptiveKL | BudgetKL
     if config.is_offline or (config.kl_budget is None and config.kl_controller == "fixed"):
         return FixedKL(config.beta)
     if config.kl_budget is not None:
-        return BudgetKL(config.beta, config.kl_budget)
+        return BudgetKL(config.beta, config.kl_budget, floor=config.beta if config.kl_budget_role == "limit" else 0.0)
     return AdaptiveKL(config.beta, config.kl_target, config.kl_horizon)
 
 
