@@ -114,11 +114,11 @@ class NeutralScorer:
     def __init__(self, reward_model: RewardModel, scores: Tensor, tokens: Sequence[Sequence[int]]) -> None:
         lengths = torch.tensor([float(len(ids)) for ids in tokens], dtype=torch.float64)
         centred = lengths - lengths.mean()
-        self.reward_model, self.slope = reward_model, float((centred * scores).sum() / centred.square().sum())
+        self.reward_model, self.per_token = reward_model, float((centred * scores).sum() / centred.square().sum())
 
     def scores(self, prompts: Any, responses: Any, on_progress: ProgressCallback = no_progress) -> Tensor:
         lengths = torch.tensor([float(len(ids)) for ids in responses])
-        return self.reward_model.scores(prompts, responses, on_progress) - self.slope * lengths
+        return self.reward_model.scores(prompts, responses, on_progress) - self.per_token * lengths
 
 
 def random_score(text: str) -> float:
