@@ -103,6 +103,7 @@ def export_labels(
     on_progress: FractionCallback = ignore_fraction,
 ) -> Path:  # fmt: skip
     """The votes of a project as labels-project-ID.jsonl (or .csv …), in the order they were cast, without undone votes and skips.
+    In long JSON Lines, rows with the first value of a column come first (`write_json_lines`).
 
     Ties and "both are bad" have tie = true and the first completion as chosen. created_at: seconds since 1970. on_progress gets
     the fraction of the rows that are written, after every BATCH_ROWS.

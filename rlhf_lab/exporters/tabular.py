@@ -2,16 +2,14 @@
 
 import contextlib
 import csv
-import gzip
-import io
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rlhf_lab.common.csv_safety import escape_formula
-from rlhf_lab.exporters.json_io import dump_json_lines, to_strict_json
+from rlhf_lab.exporters.json_io import to_strict_json, write_json_lines
 
 if TYPE_CHECKING:
     import pyarrow
@@ -37,23 +35,11 @@ def write_rows(path: Path, batches: Batches, format_: str) -> int:
     """
     if format_ == "parquet":
         return _write_parquet(path, batches)
-    write = {"jsonl": dump_json_lines, "jsonl.gz": dump_json_lines, "json": _dump_json, "csv": _dump_csv}[format_]
-    with _open_text(path, compress=format_ == "jsonl.gz") as file:
-        return write(file, itertools.chain.from_iterable(batches))
-
-
-@contextlib.contextmanager
-def _open_text(path: Path, *, compress: bool) -> Iterator[TextIO]:
-    if not compress:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            yield file
-        return
-    with (
-        path.open("wb") as raw,
-        gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as binary,  # the same bytes in every export
-        io.TextIOWrapper(binary, "utf-8", newline="") as file,
-    ):
-        yield file
+    rows = itertools.chain.from_iterable(batches)
+    if format_ in ("jsonl", "jsonl.gz"):
+        return write_json_lines(path, rows, compress=format_ == "jsonl.gz")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        return {"json": _dump_json, "csv": _dump_csv}[format_](file, rows)
 
 
 def _dump_json(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> int:

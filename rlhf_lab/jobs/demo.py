@@ -10,6 +10,7 @@ import secrets
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from rlhf_lab.config.demo import DemoConfig
 from rlhf_lab.config.policy import PRESETS, PolicyConfig
 from rlhf_lab.errors import LabelError, StoreError
 from rlhf_lab.jobs import queue, retraining, run_control
+from rlhf_lab.jobs.time_estimate import duration_text
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.visitor_data import count_visitor_data, find_visitor_data, remove_visitor_data
@@ -32,8 +34,9 @@ log = logging.getLogger("rlhf_lab.demo")
 
 #: New labels after which a visitor may start a training before the automatic one.
 VISITOR_TRAINING_LABELS = 10
-#: Of the labels that bring a reset earlier, so that one visitor alone cannot remove the labels of others.
-MAX_SHARE_OF_VISITOR = 0.5
+#: Of the labels and of the runs that bring a reset earlier, so that one address alone cannot remove the labels of others.
+MAX_SHARE_OF_ADDRESS = 0.5
+MAX_KNOWN_VISITORS = 50_000
 RESET_DUE_MESSAGE = "The demo is about to be reset, and nothing new can start before that. Try again in a moment."
 
 
@@ -56,6 +59,8 @@ class Demo:
         self.home, self.db, self.config, self.operators = home, db, config, operators
         self._lock = threading.Lock()
         self._began_at, self._last_reset_at = self._load_state()
+        self._address_of: dict[str, str] = {}  # of visitors since the last reset, while the page's process lasts
+        self._runs_of: Counter[str] = Counter()  # by address; the same
 
     def _load_state(self) -> tuple[float, float]:
         path = self.home / DEMO_FILE
@@ -83,9 +88,16 @@ class Demo:
     def is_reset_due(self) -> bool:
         if time.time() >= self.reset_at:
             return True
-        max_labels = max(1, round(self.config.reset_labels * MAX_SHARE_OF_VISITOR))
-        labels, runs = count_visitor_data(self.db, self._last_reset_at, self.operators, max_labels)
+        max_labels = max(1, int(self.config.reset_labels * MAX_SHARE_OF_ADDRESS))
+        labels, runs = count_visitor_data(
+            self.db, self._last_reset_at, self.operators, max_labels, dict(self._address_of)
+        )
         return labels >= self.config.reset_labels or runs >= self.config.reset_runs
+
+    def note_address(self, visitor: str, address: str) -> None:
+        """Remember from which address somebody labels."""
+        if address and (visitor in self._address_of or len(self._address_of) < MAX_KNOWN_VISITORS):
+            self._address_of[visitor] = address
 
     def check_open(self) -> None:
         """Raises LabelError while a reset is due."""
@@ -112,6 +124,7 @@ class Demo:
                 return False
             self._last_reset_at = time.time()
             self._save_state(self._began_at, self._last_reset_at)
+            self._address_of, self._runs_of = {}, Counter()
         for folder in folders:
             if folder.exists():
                 log.warning("The reset could not delete all of %s. Delete it by hand.", folder)
@@ -133,12 +146,22 @@ class Demo:
             temperature=project.temperature, seed=secrets.randbelow(2**31),
         )  # fmt: skip
 
-    def start_run(self, project: Project, config: PolicyConfig, visitor: str) -> Run:
-        """Queue a run with settings of `run_config`. Raises LabelError while this visitor cannot start one."""
+    def start_run(self, project: Project, config: PolicyConfig, visitor: str, address: str = "") -> Run:
+        """Queue a run with settings of `run_config`. Raises LabelError while this visitor cannot start one, and if their address
+        has started its share of the runs that bring a reset; what is refused does not count. address: "" if unknown."""
         with self._lock:
             if refusal := self.queue_state(project, visitor).refusal:
                 raise LabelError(refusal)
-            return run_control.start_visitor_run(self.db, self.home, project.id, config, visitor)
+            max_runs = max(1, int(self.config.reset_runs * MAX_SHARE_OF_ADDRESS))
+            if address and self._runs_of[address] >= max_runs:
+                wait = duration_text(max(60.0, self.reset_at - time.time()))
+                raise LabelError(
+                    f"{pluralize(max_runs, 'run')} came from your network since the demo was last reset; more are not "
+                    f"possible. The next reset is in at most {wait}."
+                )
+            run = run_control.start_visitor_run(self.db, self.home, project.id, config, visitor)
+            self._runs_of[address] += 1
+            return run
 
     def stop_run(self, visitor: str) -> int:
         """Stop the visitor's unfinished run; returns its id. Raises LabelError if they have none."""

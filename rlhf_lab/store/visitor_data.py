@@ -4,7 +4,8 @@ Runs of visitors have VISITOR_RUN in their manifest. Labels of visitors are thos
 who are not operators; imported and simulated labels belong to the operator.
 """
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Column, ColumnElement, Connection, and_, delete, func, or_, select
@@ -26,16 +27,23 @@ class VisitorData:
     vote_ids: frozenset[int]
 
 
-def count_visitor_data(db: Database, since: float, operators: Collection[str], max_labels: int) -> tuple[int, int]:
-    """The numbers of visitors' labels that are not undone, at most max_labels of each visitor, and of their runs that did a step,
-    since a time."""
+def count_visitor_data(
+    db: Database, since: float, operators: Collection[str], max_labels: int, address_of: Mapping[str, str]
+) -> tuple[int, int]:
+    """The numbers of visitors' labels that are not undone, at most max_labels of each address, and of their runs that did a step,
+    since a time. A visitor who is not in address_of counts as an address of their own."""
     counted = and_(t.votes.c.undone_at.is_(None), t.votes.c.choice != Choice.SKIP)  # a skip is no label
     live = and_(_by_visitor(since, operators), counted)
     with db.read() as conn:
-        labels = conn.execute(select(func.count()).where(live).group_by(t.votes.c.annotator)).scalars().all()
+        labels = Counter[str]()
+        name = t.votes.c.annotator
+        for visitor, count in conn.execute(select(name, func.count()).where(live).group_by(name)):
+            labels[address_of.get(visitor, f"visitor {visitor}")] += count
         started = and_(t.runs.c.created_at >= since, t.runs.c.step > 0)
         manifests = conn.execute(select(t.runs.c.manifest).where(started)).scalars()
-        return sum(min(count, max_labels) for count in labels), sum(VISITOR_RUN in manifest for manifest in manifests)
+        return sum(min(count, max_labels) for count in labels.values()), sum(
+            VISITOR_RUN in manifest for manifest in manifests
+        )
 
 
 def find_visitor_data(db: Database, since: float, operators: Collection[str]) -> VisitorData | None:

@@ -38,6 +38,7 @@ from rlhf_lab.ui.auth.visitors import (
     operator_accounts,
     secrets_equal,
 )
+from rlhf_lab.ui.limits import LeaseLimiter
 
 #: Header of an upload with a token of `Context.upload_token`, and for how long such a token is valid.
 UPLOAD_HEADER, UPLOAD_TOKEN_S = "x-lab-upload", 86_400
@@ -73,6 +74,7 @@ class Context:
     demo: Demo | None = None
     downloads: ModelDownloader = field(default_factory=ModelDownloader)
     api_clients: ApiClients = field(default_factory=ApiClients)
+    lease_limiter: LeaseLimiter = field(default_factory=LeaseLimiter)
     job_addresses: dict[int, str] = field(default_factory=dict)
     startup: StartupProject | None = None
     settings_problem: str = ""

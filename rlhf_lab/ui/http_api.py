@@ -28,7 +28,7 @@ from starlette.routing import Route
 
 from rlhf_lab.errors import LabelError, LabError, NotAllowedError, StaleVoteError
 from rlhf_lab.jobs import retraining
-from rlhf_lab.store.pair_leases import count_free_pairs, lease_pair
+from rlhf_lab.store.pair_leases import count_free_pairs
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.auth.api_clients import Client
 from rlhf_lab.ui.context import Context, set_current_request
@@ -161,10 +161,10 @@ def endpoints(ctx: Context) -> list[Endpoint]:
         rules = get_labelling_config(ctx.db, project_id)
         if text := annotator_notice(ctx, project_id, annotator, rules).pause:
             raise NotAllowedError(text)
-        lease = lease_pair(ctx.db, project_id, annotator, rules)
-        if lease is None:
+        leases = voting.lease_pairs(ctx, project_id, annotator, rules, prefetch=0)
+        if not leases:
             return {"id": None, "prompt": "", "left": "", "right": ""}
-        view = voting.lease_view(ctx, lease, rules)
+        view = voting.lease_view(ctx, leases[0], rules)
         return {"id": view["id"], "prompt": view["prompt"], "left": view["left"], "right": view["right"]}
 
     @allow_viewers

@@ -16,7 +16,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlhf_lab.errors import LabError
-from rlhf_lab.store.pair_leases import end_leases
 from rlhf_lab.ui.auth.login_pages import cookie_header, is_https
 from rlhf_lab.ui.auth.visitors import COOKIE_MAX_AGE_S, LOCAL_ACCESS, Access
 from rlhf_lab.ui.context import Context, set_current_request
@@ -25,6 +24,7 @@ from rlhf_lab.ui.network import read_body
 from rlhf_lab.ui.request_checks import BadRequestError, is_json, parse_json
 from rlhf_lab.ui.screens import label
 from rlhf_lab.ui.services.presence import PRESENCE
+from rlhf_lab.ui.services.voting import give_leases_back
 
 MAX_REQUEST_BYTES = 1_000
 BODY_TAG = re.compile(rb"<body\b[^>]*>")  # what Gradio puts into scripts has no "<"
@@ -135,4 +135,4 @@ def leave(ctx: Context, payload: Any) -> None:
     with contextlib.suppress(LabError):
         if annotator := ctx.annotator_or_empty(parse_payload(label.LabelPayload, payload).annotator):
             PRESENCE.remove(annotator)
-            end_leases(ctx.db, annotator)
+            give_leases_back(ctx, annotator)

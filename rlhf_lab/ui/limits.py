@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-MINUTE, HOUR = 60.0, 3600.0
+MINUTE = 60.0
 MAX_COUNTERS = 50_000
 
 
@@ -30,9 +30,9 @@ ANSWER = Limit(120, 4_000, MINUTE)
 ENGINE = Limit(30, 400, MINUTE)
 #: Secrets and codes; wrong ones are limited further (`login_routes.FailedAttemptLimiter`).
 ENTER = Limit(60, 600, MINUTE)
-#: A demo's runs. Fewer per address than the runs that bring a reset earlier (`DemoConfig.reset_runs`).
-DEMO_RUN = Limit(10, 40, 6 * HOUR)
-DEMO_TRAINING = Limit(10, 40, HOUR)
+
+#: Pairs that pages and programs of one address hold at a time: thirty phones of a class have two each.
+MAX_LEASES_OF_ADDRESS = 80
 
 #: Events by the name of their handler, server functions as "read", other requests by method and path (`act_of_path`).
 LIMITS: Mapping[str, Limit] = {
@@ -42,8 +42,8 @@ LIMITS: Mapping[str, Limit] = {
     ),
     **dict.fromkeys(("answer", "judge_pair", "POST /first", "POST /closed"), ANSWER),
     **dict.fromkeys(("ask", "sample", "explain", "make_pair", "stop_answers", "forget", "cancel"), ENGINE),
-    **dict.fromkeys(("start_demo_run", "stop_demo_run"), DEMO_RUN),
-    "visitor_train": DEMO_TRAINING,
+    # How many runs an address starts between two resets, and when visitors can train: jobs/demo.py.
+    **dict.fromkeys(("start_demo_run", "stop_demo_run", "visitor_train"), ENGINE),
     **dict.fromkeys(("verify_operator", "operator_secret"), ENTER),
     **dict.fromkeys(("POST /join", "POST /enter", "POST /leave", "GET /join", "GET /enter", "GET /leave"), ENTER),
     "GET /": Limit(60, 2_000, MINUTE),
@@ -60,6 +60,30 @@ def act_of_path(method: str, path: str) -> str:
         return name
     act = f"{'GET' if method == 'HEAD' else method} /{path[1:].split('/', maxsplit=1)[0]}"
     return act if act in LIMITS else "other"
+
+
+class LeaseLimiter:
+    """How many pairs the pages and programs of each address hold. Otherwise pages without a cookie, each of which is another
+    visitor, could hold all pairs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[str, tuple[str, int, float]] = {}  # name -> (address, pairs, until)
+
+    def may_hold(self, name: str, address: str, pairs: int, seconds: float) -> bool:
+        """Whether somebody may hold so many pairs for `seconds`; then these are counted. Who holds some already may."""
+        now = time.monotonic()
+        with self._lock:
+            self._held = {who: held for who, held in self._held.items() if held[2] > now}
+            others = sum(held[1] for who, held in self._held.items() if held[0] == address and who != name)
+            if others + pairs > MAX_LEASES_OF_ADDRESS and self._held.get(name, ("",))[0] != address:
+                return False
+            self._held[name] = address, pairs, now + seconds
+            return True
+
+    def give_back(self, name: str) -> None:
+        with self._lock:
+            self._held.pop(name, None)
 
 
 class RequestLimiter:

@@ -127,10 +127,19 @@ def count_act(ctx: Context, limiter: RequestLimiter, request: Request, act: str)
     if wait_s := limiter.wait_s(act, visitor.name, ctx.access.client_address(request)):
         seconds = math.ceil(wait_s)
         raise BadRequestError(
-            f"Too many requests of this kind came from you or from your network. Try again in {pluralize(seconds, 'second')}.",
+            f"Too many requests of this kind came from you or from your network. Try again in {wait_text(seconds)}.",
             429,
             seconds,
         )
+
+
+def wait_text(seconds: int) -> str:
+    """ "40 seconds", "3 minutes", "6 hours", rounded up."""
+    if seconds < 100:
+        return pluralize(seconds, "second")
+    return (
+        pluralize(math.ceil(seconds / 60), "minute") if seconds < 7200 else pluralize(math.ceil(seconds / 3600), "hour")
+    )
 
 
 def auth_routes(db: Database, access: Access) -> list[BaseRoute]:

@@ -179,7 +179,7 @@ def test_two_people_judge_a_tournament(lab, open_page):
 
     light = inspect_screen(page, "Compare")  # opens the ranking
     names = control(page, "tournament-ranking").locator("tbody th").all_inner_texts()
-    assert sorted(name.partition(". ")[2] for name in names) == ["base model", "base, best of 4", "run 1, step 5"]
+    assert sorted(name.rpartition(". ")[2] for name in names) == ["base model", "base, best of 4", "run 1, step 5"]
     expect(control(page, "tournament-matrix").locator("tbody tr")).to_have_count(3)
     page.get_by_role("button", name="Dark").click()
     assert [text for text in light + inspect_screen(page, "Compare") if text.contrast < 4.5] == []

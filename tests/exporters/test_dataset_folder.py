@@ -45,6 +45,13 @@ def load(tmp_path, *folders):
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
 
 
+LOAD_FILE = """
+```python
+from datasets import load_dataset
+
+data = load_dataset("json", data_files="labels.jsonl", split="train")
+```
+"""
 #: Texts that readers of CSV take for missing values, and others that formats treat in their own way.
 ODD_TEXTS = ["null", "None", "NaN", "", "N/A", "#N/A", "true", "1", " ", 'a "b", c\nd', "\u2028", "=1+1"]
 
@@ -97,7 +104,8 @@ def test_texts_are_read_as_they_are_in_every_format(db, project, voted, out, tmp
 
 
 def test_a_column_that_is_empty_at_the_beginning_of_a_long_file_is_read(db, project, voted, out, tmp_path):
-    """`datasets` reads JSON Lines in parts of 10 MB and takes the types from the first, if the card states none."""
+    """`datasets` reads JSON Lines in parts of 10 MB and takes the types from the first, if the card states none: the row with the
+    first value of a column comes first."""
     (prompt, *_) = projects.prompts(db, project.id, "train")
     for number in range(45):
         texts = (f"{number}{'x' * 130_000}", f"{number}{'y' * 130_000}")
@@ -116,8 +124,13 @@ def test_a_column_that_is_empty_at_the_beginning_of_a_long_file_is_read(db, proj
             ),
         )
     folder = export_dataset(db, project.id, out, LabelExportOptions(annotators=("zoe",), format="jsonl"))
-    ((_, rows),) = load(tmp_path, folder)
-    assert [row["strength"] for row in rows] == [None] * 44 + ["much"]
+    alone = out / "alone"
+    alone.mkdir()
+    (folder / "data" / "train.jsonl").rename(alone / "labels.jsonl")
+    (alone / "README.md").write_text(LOAD_FILE)
+    ((_, rows),) = load(tmp_path, alone)
+    assert [row["strength"] for row in rows] == ["much"] + [None] * 44
+    assert [row["chosen"][:2] for row in rows[:3]] == ["44", "0x", "1x"]
 
 
 def test_a_new_export_to_the_same_folder_is_read_anew(db, project, voted, out, tmp_path):

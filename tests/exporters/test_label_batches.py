@@ -4,6 +4,7 @@ import csv
 import errno
 import gzip
 import json
+import math
 import random
 import sqlite3
 from contextlib import closing
@@ -16,7 +17,7 @@ from sqlalchemy import insert
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import NewCompletion, Vote
 from rlhf_lab.errors import StoreError
-from rlhf_lab.exporters import label_export
+from rlhf_lab.exporters import json_io, label_export
 from rlhf_lab.exporters.dataset_folder import export_dataset
 from rlhf_lab.exporters.label_export import FORMATS, LabelExportOptions, export_labels, label_batches
 from rlhf_lab.store import projects
@@ -230,3 +231,23 @@ def test_a_data_set_counts_its_rows_over_all_batches(home, db, many, out):
     for key, column in (("by_source", "source"), ("by_annotator", "annotator"), ("by_choice", "choice")):
         values = [row[column] for row in expected]
         assert votes["votes"][key] == {value: values.count(value) for value in set(values)}
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_rows_with_the_first_value_of_a_column_are_moved_to_the_beginning_of_long_json_lines(
+    tmp_path, monkeypatch, compress
+):
+    """Readers take the types from the beginning. An empty list, or one of nulls, says no type; NaN is written as null."""
+    values = [(None, [], 0.0), (None, [None], math.nan), (7, [], 1.0), (8, [1], 2.0), (None, [2], None), (9, [3], 3.0)]
+    rows = [{"text": "\u2028\r\n", "a": a, "ids": ids, "b": b} for a, ids, b in values]
+    path = tmp_path / "v.jsonl"
+    monkeypatch.setattr(json_io, "TYPED_BYTES", 60)  # a row takes about 50
+    assert json_io.write_json_lines(path, rows, compress=compress) == 6
+    content = gzip.decompress(path.read_bytes()) if compress else path.read_bytes()
+    assert [(row["a"], row["ids"]) for row in map(json.loads, content.splitlines())] == [
+        (7, []), (8, [1]), (None, []), (None, [None]), (None, [2]), (9, [3]),
+    ]  # fmt: skip
+    assert [file.name for file in tmp_path.iterdir()] == ["v.jsonl"]
+    monkeypatch.setattr(json_io, "TYPED_BYTES", 300)
+    json_io.write_json_lines(path, rows)
+    assert [json.loads(line)["a"] for line in path.read_text().splitlines()] == [None, None, 7, 8, None, 9]

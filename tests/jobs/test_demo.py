@@ -235,10 +235,11 @@ def test_a_reset_is_due_after_its_hours(make_demo, clock):
 
 
 def test_a_reset_is_due_after_enough_labels_of_visitors(make_demo, db, project):
-    demo = make_demo(reset_labels=3)
+    demo = make_demo(reset_labels=4)
     label(db, project, OPERATOR_NAME, 3)
     label(db, project, "judge:cheerful", 3, Source.SIMULATED)
-    label(db, project, "visitor-1", 2)
+    label(db, project, "visitor-1", 3)  # 2 count
+    label(db, project, "visitor-2")
     assert not demo.is_reset_due()
     label(db, project, "api:tool")
     assert demo.is_reset_due()
@@ -470,3 +471,28 @@ def test_a_state_file_that_cannot_be_read_is_an_error(make_demo, tmp_path):
     (tmp_path / DEMO_FILE).write_text("{}")
     with pytest.raises(StoreError, match="Delete it to begin demo mode anew"):
         make_demo()
+
+
+def test_one_address_brings_half_of_a_reset_at_most(make_demo, db, project, tmp_path):
+    """With any reset_runs, and also with a new name for each run and label; what is refused does not count."""
+    demo = make_demo(reset_runs=6, reset_labels=9)
+    label(db, project, "Olga", 20)
+    train(db, tmp_path, project)
+    config = demo.run_config(project, **LIMITS)
+    for n in range(3):
+        run = demo.start_run(project, config, f"visitor-{n}", "1.1.1.1")
+        with pytest.raises(LabelError, match="You already have a run"):
+            demo.start_run(project, config, f"visitor-{n}", "1.1.1.1")
+        end_run(db, tmp_path, run)
+    with pytest.raises(LabelError, match=r"3 runs came from your network .* in at most 6 hours"):
+        demo.start_run(project, config, "visitor-9", "1.1.1.1")
+    for n in range(20):
+        demo.note_address(f"visitor-{n}", "1.1.1.1")
+        label(db, project, f"visitor-{n}", 2)
+    assert not demo.is_reset_due()  # 3 runs and 4 of 40 labels count
+    label(db, project, "visitor-50", 4)
+    assert not demo.is_reset_due()
+    label(db, project, "visitor-51", 1)
+    assert demo.is_reset_due()
+    assert demo.reset_if_due()
+    assert demo.start_run(project, config, "visitor-9", "1.1.1.1").id

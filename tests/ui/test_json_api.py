@@ -12,6 +12,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.services import voting
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_an_unexpected_error_is_one_line_in_the_log(client, monkeypatch, caplog)
     def broken(*args, **kwargs):
         raise ZeroDivisionError("no")
 
-    monkeypatch.setattr(http_api, "lease_pair", broken)
+    monkeypatch.setattr(voting, "lease_pairs", broken)
     reply = call(client, "next_pair", name="tool")
     assert (reply.status_code, reply.json()) == (
         500,

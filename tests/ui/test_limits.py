@@ -26,11 +26,12 @@ from rlhf_lab.ui.auth import api_clients
 from rlhf_lab.ui.auth.api_clients import ApiClients
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.initial_html import page_routes
+from rlhf_lab.ui.initial_html import leave, page_routes
 from rlhf_lab.ui.limits import LIMITS, Limit, RequestLimiter, act_of_path
-from rlhf_lab.ui.page import auth_routes, build_page, count_act, launch_options
+from rlhf_lab.ui.page import auth_routes, build_page, count_act, launch_options, wait_text
 from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks, check_call
-from rlhf_lab.ui.screens import chat
+from rlhf_lab.ui.screens import chat, label
+from rlhf_lab.ui.services import voting
 from rlhf_lab.ui.services.generation_requests import MAX_JOBS_OF_ADDRESS, MAX_JOBS_OF_VISITOR, submit_short_jobs
 
 #: Events that `operator_action` refuses to everybody but the operator.
@@ -68,13 +69,26 @@ def test_every_act_that_a_visitor_can_trigger_has_a_row(shared):
         assert check_call(scope, {"data": [None] * len(event.inputs)}) == event.fn.__name__
 
 
-def test_a_class_behind_one_address_has_room_and_one_address_cannot_force_a_reset():
+def test_times_to_wait_are_in_words():
+    seconds = (1, 59, 99, 100, 119, 7199, 7200, 21_600, 21_601)
+    texts = [
+        "1 second",
+        "59 seconds",
+        "99 seconds",
+        "2 minutes",
+        "2 minutes",
+        "120 minutes",
+        "2 hours",
+        "6 hours",
+        "7 hours",
+    ]
+    assert list(map(wait_text, seconds)) == texts
+
+
+def test_a_class_behind_one_address_has_room():
     for act, limit in LIMITS.items():
         assert 0 < limit.visitor < limit.address, act
-        if limit is not limits.DEMO_RUN and limit is not limits.DEMO_TRAINING:
-            assert limit.address >= 10 * limit.visitor, act
-    assert LIMITS["start_demo_run"].address < DemoConfig().reset_runs
-    assert LIMITS["start_demo_run"].seconds >= 3600 * DemoConfig().reset_hours
+        assert limit.address >= 10 * limit.visitor, act
     assert min(LIMITS[act].address for act in ("POST /join", "vote", "ask")) >= 10 * CLASS_SIZE
 
 
@@ -175,6 +189,33 @@ def test_an_address_has_a_limited_number_of_program_names(monkeypatch):
     assert clients.bind_name(names[42], ("session", "z")) == names[42]  # the operator's program
     now[0] += 601
     assert clients.bind_name(names[40], ("session", "x"), "1.1.1.1") == names[40]
+
+
+def test_an_address_holds_a_limited_number_of_pairs(ctx, monkeypatch):
+    """Also if each page is another visitor, because it keeps no cookie."""
+    now, place = [1000.0], {"name": "", "address": ""}
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Context, "client_address", lambda _: place["address"])
+    monkeypatch.setattr(Context, "visitor", lambda *_: Visitor(Role.LABELLER, place["name"]))
+    lab = ctx.as_multi_user(open_to_all=True)
+
+    def open_page(name, address="1.1.1.1"):
+        place.update(name=name, address=address)
+        return label.state(lab, name)
+
+    shown = [open_page(f"visitor {i}")["pair"] for i in range(2 * CLASS_SIZE)]
+    assert sum(pair is not None for pair in shown) == 40
+    assert "your network have 80 pairs" in open_page("another")["waiting_text"]
+    assert open_page("visitor 0")["pair"] == shown[0]  # whoever has pairs keeps them
+    assert open_page("another", "2.2.2.2")["pair"] is not None
+    place.update(name="a program", address="1.1.1.1")
+    with pytest.raises(NotAllowedError, match="your network"):
+        voting.lease_pairs(lab, ctx.project.id, "a program", LabellingConfig(), prefetch=0)
+    place.update(name="visitor 1")
+    leave(lab, {})
+    assert open_page("third")["pair"] is not None
+    now[0] += LabellingConfig().hold_s + 1
+    assert open_page("fourth")["pair"] is not None
 
 
 def test_the_engine_writes_a_limited_number_of_pairs_ahead(ctx, monkeypatch):

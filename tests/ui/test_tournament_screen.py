@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_lab.common.enums import Choice, JobKind, Source
-from rlhf_lab.common.records import LabelSnapshot
+from rlhf_lab.common.records import LabelSnapshot, TournamentAnswer
 from rlhf_lab.errors import LabError, StaleVoteError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.store.reward_models import add_reward_model
@@ -82,6 +82,28 @@ def test_a_person_judges_blind_pairs_until_none_is_left(ctx, written):
     assert (first["name"], first["kl"], first["reward"], first["gold"]) == ("base, best of 4", 1.0, 1.0, None)
     assert (last["name"], last["is_reference"], last["score"]) == ("base model", True, 0.0)
     assert state["ranking"]["wins"] == [[0.0, 3.0], [0.0, 0.0]]
+
+
+def test_no_single_answer_changes_the_ranking_while_somebody_judges():
+    def answer(created_at, choice=Choice.FIRST):
+        return TournamentAnswer("ann", 0, 0, 1, choice, created_at)
+
+    given = [answer(float(i)) for i in range(35)]
+    screen = [answer(1000.0, None)]
+    ranked = [len(tournament.ranked_answers(given[:n] + screen, given[:n], 1500.0)) for n in range(36)]
+    assert ranked == [n // 10 * 10 for n in range(36)]
+    assert tournament.ranked_answers(given + screen, given, 1500.0) == given[:30]
+    assert tournament.ranked_answers(given + screen, given, 1601.0) == given  # ten minutes without an answer
+    assert tournament.ranked_answers(given, given, 1500.0) == given  # nobody has a pair left
+
+
+def test_the_ranking_is_the_same_before_and_after_an_answer(ctx, written):
+    before = judge(ctx, "ann", tournament_id=written.id)
+    token = before["pair"]["token"]
+    after = judge(ctx, "ann", tournament_id=written.id, token=token, choice="left")
+    assert after["own_count"] == 1
+    for visitor in ("ann", "bob", ""):  # also in a second window
+        assert tournament.state(ctx, written.id, visitor)["ranking"] == before["ranking"]
 
 
 def test_only_the_pair_on_screen_is_answered_once(ctx, written):

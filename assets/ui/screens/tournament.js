@@ -3,6 +3,7 @@
 // the form's settings; chosenModels(): [[model, label]] of the columns.
 import { createBlindPairs } from '../components/blind_pairs.js';
 import { deleteConfirmation, el, tableHead } from '../lib/dom.js';
+import { plural } from '../lib/format.js';
 import { getItem, operatorNotice, operatorOnly, setItem } from '../lib/session.js';
 
 const fixed = (value) => (value === null ? '–' : value.toFixed(2).replace('-', '−'));
@@ -286,7 +287,7 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
 
   // ---- ranking
 
-  const rankingFold = el('details', {}, el('summary', {}, 'Ranking so far'));
+  const rankingFold = el('details', {}, el('summary'));
   const tables = el('div.tables');
   rankingFold.append(tables);
   const cell = (text, title = null) => el('td', { title }, text);
@@ -297,6 +298,7 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
     }
     if (!ranking.contains(rankingFold)) ranking.replaceChildren(rankingFold);
     const { rows, wins } = standings;
+    rankingFold.querySelector('summary').textContent = `Ranking after ${plural(standings.answers, 'answer')}`;
     const key = JSON.stringify(standings);
     if (tables.dataset.key === key) return;
     tables.dataset.key = key;
@@ -345,7 +347,8 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
           'make the intervals narrower; more people who judge the same pairs hardly do. "Above" and "below": the ' +
           'model has not lost (or not won) a comparison yet, so its score has no limit on the other side. "Not ' +
           'compared": no answers connect the model to the base model yet, so it has no place. KL, reward and gold ' +
-          'are means over the texts of this tournament.',
+          'are means over the texts of this tournament. While somebody judges, ten answers at a time are added, ' +
+          'so that the ranking does not say which models the last answer was about.',
       ),
       el('h3', {}, 'How often the row is preferred to the column'),
       el(

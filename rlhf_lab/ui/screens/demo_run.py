@@ -43,7 +43,7 @@ def build(ctx: Context, demo: Demo) -> None:
     @visitor_action(StartDemoRun)
     def start_demo_run(payload: StartDemoRun) -> dict[str, Any]:
         visitor = ctx.require_annotator(payload.annotator)
-        run = demo.start_run(ctx.project, run_config(ctx, demo, payload), visitor)
+        run = demo.start_run(ctx.project, run_config(ctx, demo, payload), visitor, ctx.client_address())
         return {"run": run.id} | demo_state(ctx, demo, visitor)
 
     @visitor_action(DemoQuery)

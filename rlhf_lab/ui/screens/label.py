@@ -14,7 +14,7 @@ from rlhf_lab.jobs.project_setup import copy_project
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.adjudication import stop_adjudicating
 from rlhf_lab.store.gold_pairs import mark_gold
-from rlhf_lab.store.pair_leases import lease_pairs, redo_last_vote, start_adjudicating, undo_last_vote
+from rlhf_lab.store.pair_leases import redo_last_vote, start_adjudicating, undo_last_vote
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
@@ -256,7 +256,10 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
     if ctx.is_labeller():
         waiting_text, note = annotator_notice(ctx, project.id, annotator, rules)
     if ctx.is_labeller() and not waiting_text:
-        leases = lease_pairs(ctx.db, project.id, annotator, rules)
+        try:
+            leases = voting.lease_pairs(ctx, project.id, annotator, rules, prefetch=1)
+        except NotAllowedError as error:
+            waiting_text = str(error)
     elif not waiting_text:
         waiting_text = "You can view everything. To label, log in with the join code."
     pairs = [voting.lease_view(ctx, lease, rules, project.system_prompt) for lease in leases]

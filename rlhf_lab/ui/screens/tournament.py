@@ -5,6 +5,7 @@ The pairs are judged as in a blind test. These answers are not labels: nothing i
 
 import contextlib
 import random
+import time
 from typing import Any, Literal
 
 from pydantic import Field
@@ -23,6 +24,7 @@ from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.store.tournaments import (
+    LEASE_S,
     add_tournament,
     answer_tournament_pair,
     delete_tournament,
@@ -35,6 +37,7 @@ from rlhf_lab.ui.events import FieldError, Payload
 from rlhf_lab.ui.services.generation_requests import MAX_SEED, MAX_TOKENS, check_queue_capacity
 
 MAX_CONTESTANTS = 8
+RANKED_AT_ONCE = 10
 MAX_PROMPTS = 64
 BEST_OF_4 = "base/best/4"
 CHOICE_BY_NAME = {
@@ -161,8 +164,18 @@ def state(ctx: Context, tournament_id: int | None, annotator: str) -> dict[str, 
         "pair": None if shown is None else _pair_view(ctx, tournament.id, shown, contestants, job, annotator),
         "own_count": sum(answer.annotator == annotator for answer in given),
         "answers_note": answers_note(given),
-        "ranking": _ranking(ctx, job, contestants, given),
+        "ranking": _ranking(ctx, job, contestants, ranked_answers(answers, given)),
     }
+
+
+def ranked_answers(
+    answers: list[TournamentAnswer], given: list[TournamentAnswer], now: float | None = None
+) -> list[TournamentAnswer]:
+    """The answers that the ranking contains. While somebody has a pair, they come in by RANKED_AT_ONCE: the ranking before and
+    after a single answer would name the models of the pair. given: those of the answers that are neither open nor skips."""
+    since = (time.time() if now is None else now) - LEASE_S
+    is_judged = any(answer.choice is None and answer.created_at > since for answer in answers)
+    return given[: len(given) // RANKED_AT_ONCE * RANKED_AT_ONCE] if is_judged else given
 
 
 def answers_note(answers: list[TournamentAnswer]) -> str:
@@ -185,6 +198,7 @@ def _ranking(ctx: Context, job: Job, contestants: list[Contestant], answers: lis
     standings = rank_contestants(contestants, answers, gold)
     wins, order = win_matrix(len(contestants), answers), [standing.contestant for standing in standings]
     return {
+        "answers": len(answers),
         "rows": [
             {
                 "name": standing.name,

@@ -2,15 +2,16 @@
 
 import hashlib
 import hmac
+import math
 from collections.abc import Iterable
 from typing import Any, Literal
 
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Lease, Pair, Vote
-from rlhf_lab.common.text import cut_length
+from rlhf_lab.common.text import cut_length, pluralize
 from rlhf_lab.config.labelling import LabellingConfig
-from rlhf_lab.errors import LabelError, NotFoundError, StaleVoteError
+from rlhf_lab.errors import LabelError, NotAllowedError, NotFoundError, StaleVoteError
 from rlhf_lab.jobs.model_inspection import stop_token_ids
 from rlhf_lab.store import pair_leases
 from rlhf_lab.store.gold_pairs import known_answers
@@ -18,6 +19,7 @@ from rlhf_lab.store.projects import get_labelling_config, get_pair
 from rlhf_lab.store.votes import find_vote, vote_history
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload
+from rlhf_lab.ui.limits import MAX_LEASES_OF_ADDRESS
 from rlhf_lab.ui.services.crowd import is_expert
 
 CHOICES_BY_SIDE = {"left": (Choice.FIRST, Choice.SECOND), "right": (Choice.SECOND, Choice.FIRST)}
@@ -76,6 +78,22 @@ class ChangePayload(Answer):
     project_created_at: float | None = None
 
 
+def lease_pairs(ctx: Context, project_id: int, annotator: str, rules: LabellingConfig, *, prefetch: int) -> list[Lease]:
+    """`pair_leases.lease_pairs` for a visitor. Raises NotAllowedError if their address holds too many pairs."""
+    address = ctx.client_address() if ctx.access.is_multi_user and not ctx.is_operator() else ""
+    if address and not ctx.lease_limiter.may_hold(annotator, address, 1 + prefetch, rules.hold_s):
+        raise NotAllowedError(
+            f"Pages and programs of your network have {MAX_LEASES_OF_ADDRESS} pairs on screen, more than a class needs. Close "
+            f"some, or try again in {pluralize(math.ceil(rules.hold_s / 60), 'minute')}."
+        )
+    return pair_leases.lease_pairs(ctx.db, project_id, annotator, rules, prefetch=prefetch)
+
+
+def give_leases_back(ctx: Context, annotator: str) -> None:
+    pair_leases.end_leases(ctx.db, annotator)
+    ctx.lease_limiter.give_back(annotator)
+
+
 def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "page") -> Vote:
     """Store a vote. Raises LabelError, StaleVoteError for a pair that is not leased to this annotator."""
     leased = pair_leases.leased_pairs(ctx.db, annotator)
@@ -92,6 +110,8 @@ def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "pa
     sides = sides_by_shown_id(ctx, annotator, pair.id, leased.get(pair.id, False))
     first_on_left = sides.get(payload.pair_id, False)  # False: not leased, so that the vote is refused
     vote = _vote_of(payload, pair.id, annotator, first_on_left, via)
+    if ctx.demo is not None:
+        ctx.demo.note_address(annotator, ctx.client_address())
     return pair_leases.vote_on_lease(ctx.db, vote, get_labelling_config(ctx.db, pair.project_id))
 
 
