@@ -6,6 +6,7 @@
     python benchmarks/algorithms.py --overoptimise --steps 400        proxy and gold with KL (and clip) off, beside the preset
     python benchmarks/algorithms.py --algorithms ppo --dtype bfloat16 --seeds 5     the same labels in half precision
     python benchmarks/algorithms.py --algorithms trpo --set max_kl=0.02 --set cg_iters=5
+    python benchmarks/algorithms.py --algorithms ppo --seeds 5 --health               whether clipping and values do anything
 
 Each mode prints a table, and writes a JSON file with --out. A simulated judge labels the pairs; its score is the gold, in
 standard deviations of the base above the base. Evaluation samples are fresh, on prompts that were not trained on. Gold at a KL
@@ -52,8 +53,18 @@ from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import prompts
-from rlhf_lab.training.evaluation import Mean, best_of_n, best_of_n_kl, mean, sample_responses, sequence_kl
+from rlhf_lab.training.evaluation import (
+    Mean,
+    best_of_n,
+    best_of_n_kl,
+    distinct_2,
+    mean,
+    sample_responses,
+    sequence_kl,
+)
 from rlhf_lab.training.offline.trainer import OfflineTrainer
+from rlhf_lab.training.policy.metrics import UpdateStats
+from rlhf_lab.training.policy.rollout import Rollout
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
 SAMPLES_PER_PROMPT = 16  # base samples
@@ -161,16 +172,85 @@ def evaluate_policy(experiment: Experiment, trainer: PolicyTrainer) -> tuple[Mea
     return gold, sequence_kl(trainer.state.policy, samples, config.temperature)
 
 
+HEALTH_COLUMNS = (
+    "clip fraction, steps 4 to 25", "explained variance", "ridge", "scores clipped", "highest KL", "variety",
+)  # fmt: skip
+
+
+class Health:
+    """Whether clipping and values do anything in a run: measurements of each step, for the table of `--health`.
+
+    clipfracs: of the last update of each step. explained: (values, ridge), the explained variance of the rewards-to-go.
+    """
+
+    def __init__(self, trainer: PolicyTrainer) -> None:
+        self.trainer, self.update = trainer, trainer.update
+        self.clipfracs: list[float] = []
+        self.explained: list[tuple[float, float]] = []
+        trainer.update = self.measured_update  # type: ignore[method-assign]
+
+    def measured_update(self, rollout: Rollout, lr: float) -> UpdateStats:
+        mask = rollout.batch.mask
+        with torch.no_grad():
+            states = self.trainer.state.policy.prediction_states(rollout.batch)[mask].double()
+        targets = rollout.rewards.double().flip(1).cumsum(1).flip(1)[mask]
+        rows = torch.arange(len(mask))[:, None].expand(mask.shape)[mask]
+        ridge = max(explained_by_ridge(states, targets, rows, penalty) for penalty in (0.01, 0.1, 1.0, 10.0))
+        self.explained.append((explained_variance(rollout.values[mask].double(), targets), ridge))
+        stats = self.update(rollout, lr)
+        self.clipfracs.append(float(stats.history[-1].get("clipfrac", 0.0)))
+        return stats
+
+    def columns(self, metrics: list[dict[str, float]], texts: list[str], base_texts: list[str]) -> dict[str, Any]:
+        values, ridge = (statistics.fmean(column) for column in zip(*self.explained[-10:], strict=True))
+        clipped = statistics.fmean(row.get("objective/score_clipfrac", 0.0) for row in metrics[-10:])
+        highest_kl, variety = max(row["objective/kl"] for row in metrics), distinct_2(texts) / distinct_2(base_texts)
+        measured = (statistics.fmean(self.clipfracs[3:25]), values, ridge, clipped, highest_kl, variety)
+        return dict(zip(HEALTH_COLUMNS, measured, strict=True))
+
+
+def explained_variance(predictions: torch.Tensor, targets: torch.Tensor) -> float:
+    return float(1 - (targets - predictions).var() / targets.var())
+
+
+def explained_by_ridge(states: torch.Tensor, targets: torch.Tensor, rows: torch.Tensor, penalty: float) -> float:
+    """Explained variance of ridge predictions, each from a fit to three quarters of the responses without its own.
+
+    states: (N, H) of N tokens; rows: (N,) the response of each; penalty: for states of mean variance 1.
+    """
+    predictions = torch.zeros_like(targets)
+    for fold in range(4):
+        held_out, fitted = rows % 4 == fold, rows % 4 != fold
+        center, mean_target = states[fitted].mean(0), targets[fitted].mean()
+        x = states[fitted] - center
+        gram = x.T @ x / len(x)
+        gram.diagonal().add_(penalty * gram.diagonal().mean())
+        weights = torch.linalg.solve(gram, x.T @ (targets[fitted] - mean_target) / len(x))
+        predictions[held_out] = (states[held_out] - center) @ weights + mean_target
+    return explained_variance(predictions, targets)
+
+
+def sampled_texts(experiment: Experiment, config: PolicyConfig, adapter: str | None) -> list[str]:
+    """A text of the policy, or of the base (None), for each evaluation prompt."""
+    with experiment.adapters.using(adapter, merged=adapter is not None):
+        return sample_responses(
+            experiment.backbone, experiment.eval_prompts, seed=experiment.seed, purpose="variety",
+            max_new_tokens=config.max_new_tokens, temperature=config.temperature,
+        ).texts  # fmt: skip
+
+
 def run_algorithms(args: argparse.Namespace, experiment: Experiment) -> list[dict[str, Any]]:
     """One run of each algorithm, evaluated along the way."""
     rows = []
     for name in args.algorithms:
         trainer, seconds = make_trainer(experiment, make_config(args, experiment, name)), 0.0
+        health, metrics = Health(trainer) if args.health else None, []
         evaluations = [(0, 0.0, 0.0)]  # step, KL, gold
         while trainer.steps_done < args.steps:
             start_time = time.process_time()
             result = trainer.run_step()
             seconds += time.process_time() - start_time
+            metrics.append(result.metrics)
             if result.step % args.every == 0 or result.step == args.steps:
                 gold, kl = evaluate_policy(experiment, trainer)
                 evaluations.append((result.step, round(kl.value, 4), round(gold.value, 4)))
@@ -178,6 +258,10 @@ def run_algorithms(args: argparse.Namespace, experiment: Experiment) -> list[dic
             "algorithm": name, "seed": experiment.seed, "gold": gold.value, "gold_se": gold.standard_error, "kl": kl.value,
             "proxy": result.metrics["objective/scores"], "seconds": seconds, "evaluations": evaluations,
         } | {f"gold at KL {target:g}": gold_at(evaluations, target) for target in COMPARED_KLS}  # fmt: skip
+        if health is not None:
+            config, adapter = trainer.state.config, trainer.state.policy.adapter
+            texts = [sampled_texts(experiment, config, source) for source in (adapter, None)]
+            row |= health.columns(metrics, *texts)
         rows.append(row)
         log(f"seed {experiment.seed} {name:<12} gold {gold.value:+.2f} (se {gold.standard_error:.2f})  KL {kl.value:6.2f}  "
             f"{seconds:6.1f} s  " + " ".join(f"{kl:.1f}:{gold:+.2f}" for _, kl, gold in evaluations))  # fmt: skip
@@ -309,6 +393,7 @@ def main() -> None:
     parser.add_argument("--eval-prompts", type=int, default=128, help="prompts to evaluate on, twice each")
     parser.add_argument("--length", type=int, default=PolicyConfig().max_new_tokens, help="longest response, in tokens")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--health", action="store_true", help="also measure clipping, values and variety (ppo)")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--plot", type=Path, default=None, help="FILE.html for the curves of the two other modes")
     args = parser.parse_args()
@@ -321,6 +406,8 @@ def main() -> None:
             rows += function(args, prepare_experiment(args, model_cache, db, seed))
     for row in rows:
         row["sqrt_kl"] = math.sqrt(max(0.0, row["kl"]))
+    if args.health:
+        columns = [*columns, *HEALTH_COLUMNS]
     text = table(rows, key, columns)
     if args.out is not None:
         args.out.write_text(json.dumps({"mode": args.mode, "rows": rows, "table": text}, indent=1), encoding="utf-8")
