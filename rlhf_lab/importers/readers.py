@@ -233,8 +233,8 @@ def _is_json_lines(name: str, text: str, start: int) -> bool:
 def _parse_json_objects(name: str, text: str, start: int, answers: Collection[str]) -> RowStream:
     """Rows of a file that is one object, or several that are spread over lines; of any other file its lines.
 
-    One object is a row, or holds the rows: {"data": [row, …]} or {"0": row, …}, or all values of each column: {"prompt":
-    [text, …], …}.
+    One object is a row, or holds the rows: {"data": [row, …]}, {"0": row, …} or a table of pandas, or all values of each
+    column: {"prompt": [text, …], …}.
     """
     _limit_json(name, text)
     decoder = UniqueNameDecoder()
@@ -251,6 +251,8 @@ def _parse_json_objects(name: str, text: str, start: int, answers: Collection[st
     has_rows = bool(value) and all(ROW_KEY.fullmatch(key) and isinstance(row, dict) for key, row in value.items())
     if has_rows and name.endswith(".json"):
         rows: Iterable[Any] = value.values()
+    elif _is_split_table(value):
+        rows = (dict(zip(value["columns"], cells, strict=True)) for cells in value["data"])
     elif "file=row" not in answers and (columns := _columns_of(name, value)):
         if name.endswith(JSON_LINES_SUFFIXES) and "\n" not in text.strip() and "file=columns" not in answers:
             raise ColumnMappingError(
@@ -263,6 +265,15 @@ def _parse_json_objects(name: str, text: str, start: int, answers: Collection[st
     else:
         return iter([SourceRow(1, "row 1 (line 1)", value)])
     return (_make_row(number, f"row {number}", row) for number, row in enumerate(rows, 1))
+
+
+def _is_split_table(value: dict[str, Any]) -> bool:
+    """Whether an object is a table as pandas writes it with orient="split": {"columns": [name, …], "data": [[cell, …], …]}."""
+    columns, data = value.get("columns"), value.get("data")
+    if not isinstance(columns, list) or not isinstance(data, list) or set(value) - {"columns", "index", "data"}:
+        return False
+    has_names = all(isinstance(name, str) for name in columns) and len(set(columns)) == len(columns)
+    return has_names and all(isinstance(cells, list) and len(cells) == len(columns) for cells in data)
 
 
 def _columns_of(name: str, value: dict[str, Any]) -> dict[str, list[Any]]:

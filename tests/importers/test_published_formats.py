@@ -447,14 +447,17 @@ def as_table(rows, name):
 
 
 def as_object(rows, name):
-    """As pandas writes a table: orient is "index" or "columns"."""
+    """As pandas writes a table: orient is "index", "columns" or "split"."""
     if name == "index.json":
         return {str(number): row for number, row in enumerate(rows)}
     columns = list(dict.fromkeys(key for row in rows for key in row))
+    if name == "split.json":
+        data = [[row.get(column) for column in columns] for row in rows]
+        return {"columns": columns, "index": [*range(len(rows))], "data": data}
     return {column: {str(number): row.get(column) for number, row in enumerate(rows)} for column in columns}
 
 
-@pytest.mark.parametrize("file_name", ["json.csv", "python.csv", "index.json", "columns.json"])
+@pytest.mark.parametrize("file_name", ["json.csv", "python.csv", "index.json", "columns.json", "split.json"])
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.votes])
 def test_a_published_format_is_the_same_in_every_file_format(files, name, file_name):
     """Its cells with lists and objects are text in CSV: as JSON, or as Python prints them."""
