@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rlhf_lab.cli.console import (
     show_project,
 )
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState, EventKind, JobKind, JobStatus, RunStatus, Source
-from rlhf_lab.common.records import NO_CHAT_SETTINGS, Job
+from rlhf_lab.common.records import NO_CHAT_SETTINGS, Job, Project
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.base import add_arguments, fields_of, from_args
 from rlhf_lab.config.policy import PolicyConfig
@@ -30,6 +31,7 @@ from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import ConfigError, EngineError
 from rlhf_lab.importers.text_corpus import load_texts
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
+from rlhf_lab.jobs.answer_length import INSTRUCTION, measured_rows, propose
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.project_setup import (
     change_max_new_tokens,
@@ -89,6 +91,10 @@ def _add_pairs_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--max-new-tokens", type=int, default=None,
         help="longest new text of the project, in tokens (new project: 64)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--measure-length", action="store_true",
+        help="sample no pairs, but measure which share of the answers ends within 48 to 256 tokens",
     )  # fmt: skip
 
 
@@ -263,11 +269,36 @@ def run_pairs(args: argparse.Namespace) -> int:
             if args.max_new_tokens is not None:
                 print(change_max_new_tokens(db, project.id, args.max_new_tokens), file=sys.stderr)
         note = show_project(args, db, project)
+        if args.measure_length:
+            return _measure_length(args, db, home, project, note)
         job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.count})
         result = {"project": project.id} | wait_for_job(db, home, job, "sampling pairs")
     text = f"{pluralize(len(result['pair_ids']), 'new pair')} in project {project.id} ({project.name})"
     text = f"{text}; {result['note']}" if result.get("note") else text
     print_result(args, result, f"{text}.{note}" if note else text)
+    return 0
+
+
+def _measure_length(args: argparse.Namespace, db: Database, home: Path, project: Project, note: str) -> int:
+    """Measure how long the project's answers are, and print the table and the proposal."""
+    job = queue.submit(db, JobKind.MEASURE_LENGTH, project.id, {})
+    result = wait_for_job(db, home, job, "measuring the length of answers")
+    rows = measured_rows(result)
+    proposal = propose(rows)
+    lines = [f"{rows[0].texts} answers, measured in {result['seconds']:.0f} s"]
+    lines += [
+        f"{'with instruction' if row.adds_instruction else 'as it is':<16}  {row.max_new_tokens:>3} tokens  "
+        f"{row.share:>4.0%} complete ({row.low:.0%} to {row.high:.0%})  mean {row.mean_tokens:.0f} tokens  "
+        f"{row.seconds:.2f} s a pair"
+        for row in rows
+    ]
+    advice = "no setting reaches 90 % complete answers"
+    if proposal is not None:
+        added = f' and a system prompt that ends with "{INSTRUCTION}"' if proposal.adds_instruction else ""
+        advice = f"proposed: at most {proposal.max_new_tokens} tokens{added}; accept it under Project"
+    lines.append("; ".join(filter(None, [advice, result["note"]])) + f".{note}")
+    values = {"project": project.id} | result | {"proposal": proposal and asdict(proposal)}
+    print_result(args, values, "\n".join(lines))
     return 0
 
 

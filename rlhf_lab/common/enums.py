@@ -100,6 +100,7 @@ class JobKind(StrEnum):
     EXPLAIN = "explain"
     TOURNAMENT = "tournament"
     CHAT = "chat"
+    MEASURE_LENGTH = "measure_length"
 
 
 class JobStatus(StrEnum):

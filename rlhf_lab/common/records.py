@@ -28,7 +28,8 @@ DEFAULT_MAX_NEW_TOKENS = 64  # of a project and of a run
 class Project:
     """temperature, max_new_tokens: of pairs, reference samples, rollouts, comparisons and evaluation.
 
-    system_prompt, template_arguments: see `ChatSettings`. They never change, because existing texts were sampled with them.
+    system_prompt, template_arguments: see `ChatSettings`. They never change once there is a reward model or a run, which belong
+    to them; before that, the system prompt changes if a measured proposal is accepted (jobs/answer_length.py).
     """
 
     id: int

@@ -24,7 +24,7 @@ from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.sampling.sampler import sample, uniforms
 from rlhf_lab.store.label_snapshots import current_labels, load_comparisons
-from rlhf_lab.store.projects import add_completions, add_pairs, count_pairs, newest_pairs, prompts
+from rlhf_lab.store.projects import add_completions, add_pairs, newest_pairs, next_pair_index, prompts
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.reward_scores import add_scores
 from rlhf_lab.training.reward.active_selection import (
@@ -117,7 +117,7 @@ def sample_pairs(
         if has_gap or not batch_size:
             continue
         completion_pairs, has_gap = _sample_complete_pairs(
-            backbone, adapters, spec, batch_size, count_pairs(model_cache.db, project.id), sampling, on_progress
+            backbone, adapters, spec, batch_size, next_pair_index(model_cache.db, project.id), sampling, on_progress
         )
         if sampling != "random":
             completion_pairs = _select_pairs(model_cache, project, completion_pairs, count, sampling, on_progress)

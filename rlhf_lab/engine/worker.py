@@ -19,13 +19,14 @@ import psutil
 
 from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.common.progress import ProgressCallback
-from rlhf_lab.common.records import Job
+from rlhf_lab.common.records import Job, Project
 from rlhf_lab.engine import distributed_launch
 from rlhf_lab.engine.chat import ChatAnswer
 from rlhf_lab.engine.completions import complete, explain
 from rlhf_lab.engine.error_messages import explain_error
 from rlhf_lab.engine.job_handlers import pairs_job, reward_job
 from rlhf_lab.engine.job_progress import JobProgress, JobProgressCallback
+from rlhf_lab.engine.length_measurement import measure_length
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.policy_run import POLL_INTERVAL_S, PolicyRun
 from rlhf_lab.engine.text_features import FeatureBackfill
@@ -263,7 +264,7 @@ class Worker:
                 self.model_cache, project, payload, report_progress=report_progress,
                 on_progress=raise_if_interrupted,
             )  # fmt: skip
-        return self._train_reward(job, raise_if_interrupted)
+        return self._run_beside_short_jobs(job, project, raise_if_interrupted)
 
     def _answer_chat(self, job: Job) -> dict[str, object] | None:
         """Sample an answer or, during a training, a slice of it. Returns None if it continues later or was cancelled."""
@@ -294,13 +295,21 @@ class Worker:
             self._chat = (job, answer)
         return None
 
-    def _train_reward(self, job: Job, raise_if_interrupted: ProgressCallback) -> dict[str, object] | None:
-        """Train a reward model, in this process or, with `processes` > 1, in separate ones."""
+    def _run_beside_short_jobs(
+        self, job: Job, project: Project, raise_if_interrupted: ProgressCallback
+    ) -> dict[str, object] | None:
+        """Measure lengths or train a reward model; short jobs run in between, so that nobody waits for the end."""
 
         def on_progress() -> None:
             raise_if_interrupted()
             self.run_short_job(job.project_id)
 
+        if job.kind is JobKind.MEASURE_LENGTH:
+            return measure_length(self.model_cache, project, on_progress=on_progress)
+        return self._train_reward(job, on_progress)
+
+    def _train_reward(self, job: Job, on_progress: ProgressCallback) -> dict[str, object] | None:
+        """Train a reward model, in this process or, with `processes` > 1, in separate ones."""
         with self._training_processes(job.payload.get("config", {})) as is_distributed:
             if is_distributed:
                 return distributed_launch.train_reward(self.model_cache.home, self.db, job, on_progress=on_progress)

@@ -17,6 +17,7 @@ from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, run_lock
+from rlhf_lab.jobs.answer_length import lacks_measurement
 from rlhf_lab.jobs.demo import Demo
 from rlhf_lab.jobs.judge_labelling import annotator_name_of, label_with_judge
 from rlhf_lab.jobs.model_inspection import stop_token_ids
@@ -56,6 +57,7 @@ class Scheduler:
         self._pending_judge_labels: dict[tuple[int, str], int] = {}  # (project, judge) -> labels still to give
         self._features_checked_at = -FEATURE_CHECK_INTERVAL_S
         self._read_project_id: int | None = None  # the project whose votes were read in advance
+        self._length_known: set[int] = set()  # projects for which no measurement of the length is due any more
         self._judging_projects: list[int] = []  # projects that a judge is labelling at this moment
 
     def start(self) -> None:
@@ -126,6 +128,7 @@ class Scheduler:
             open_jobs = queue.jobs(self.db, statuses=UNFINISHED_JOB_STATUSES)
             kinds = {job.kind for job in open_jobs if job.project_id == project.id}
             self._replenish_pairs(project, kinds)
+            self._measure_length(project, kinds)
             self._continue_judge_labelling()
             self._submit_due_training(project, kinds)
         if queue.jobs(self.db, statuses=UNFINISHED_JOB_STATUSES, limit=1) or self._lacks_features(project):
@@ -174,6 +177,17 @@ class Scheduler:
             if warning := damaged_checkpoint_note(run_folder(self.home, int(run_id)), int(step)):
                 log.warning("run %s: %s", run_id, warning)
         queue.submit_once(self.db, JobKind.SAMPLE_PAIRS, project.id, payload)
+
+    def _measure_length(self, project: Project, kinds: set[JobKind]) -> None:
+        """Measure once how long a new project's answers are, after its first pairs were stored."""
+        if project.id in self._length_known or JobKind.SAMPLE_PAIRS in kinds:
+            return
+        is_due = lacks_measurement(self.db, project)
+        if is_due is None:
+            return
+        self._length_known.add(project.id)
+        if is_due:
+            queue.submit_once(self.db, JobKind.MEASURE_LENGTH, project.id, {})
 
     def _continue_judge_labelling(self) -> None:
         with self._lock:

@@ -15,6 +15,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    or_,
     select,
     update,
 )
@@ -143,6 +144,28 @@ def set_max_new_tokens(db: Database, project_id: int, max_new_tokens: int) -> No
     _update_project(db, project_id, max_new_tokens=max_new_tokens)
 
 
+def set_answer_settings(db: Database, project_id: int, max_new_tokens: int, system_prompt: str) -> None:
+    """Change how texts are sampled from now on. The features of earlier texts, which depend on it, are computed again.
+
+    Raises StoreError if there is no such project.
+    """
+    _update_project(db, project_id, max_new_tokens=max_new_tokens, system_prompt=system_prompt)
+    completions = select(t.completions.c.id).join(t.prompts, t.prompts.c.id == t.completions.c.prompt_id)
+    completions = completions.where(t.prompts.c.project_id == project_id)
+    with db.write() as conn:
+        conn.execute(delete(t.features).where(t.features.c.completion_id.in_(completions)))
+
+
+def replace_unlabelled_pairs(db: Database, project_id: int) -> int:
+    """Withdraw the sampled pairs that nobody has labelled or has on screen, so that others are sampled; returns how many."""
+    p, v, leases = t.pairs.c, t.votes.c, t.leases.c
+    voted = select(v.id).where(v.pair_id == p.id, v.undone_at.is_(None)).exists()
+    on_screen = select(leases.pair_id).where(leases.pair_id == p.id, leases.expires_at > time.time()).exists()
+    unlabelled = and_(live_pair_of(project_id), p.import_id.is_(None), p.gold.is_(None), ~voted, ~on_screen)
+    with db.write() as conn:
+        return conn.execute(update(t.pairs).where(unlabelled).values(taken_back_at=time.time())).rowcount
+
+
 def _update_project(db: Database, project_id: int, **values: Any) -> None:
     with db.write() as conn:
         if conn.execute(update(t.projects).where(t.projects.c.id == project_id).values(values)).rowcount == 0:
@@ -255,6 +278,15 @@ def _pairs_of(conn: Connection, completion_ids: Sequence[int]) -> dict[frozenset
 def count_pairs(db: Database, project_id: int) -> int:
     with db.read() as conn:
         return conn.execute(select(func.count()).select_from(t.pairs).where(live_pair_of(project_id))).scalar_one()
+
+
+def next_pair_index(db: Database, project_id: int) -> int:
+    """The number of pairs, those that were replaced included: they keep their random numbers."""
+    p = t.pairs.c
+    query = select(func.count()).select_from(t.pairs)
+    query = query.where(p.project_id == project_id, or_(p.taken_back_at.is_(None), p.import_id.is_(None)))
+    with db.read() as conn:
+        return conn.execute(query).scalar_one()
 
 
 def newest_pairs(db: Database, project_id: int, count: int, *conditions: ColumnElement[bool]) -> list[Pair]:

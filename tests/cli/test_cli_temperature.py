@@ -1,6 +1,7 @@
 """--temperature, --max-new-tokens and --system-prompt for a new or an existing project, a run, and single completions."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 from support.fake_hub import model
@@ -10,6 +11,7 @@ from rlhf_lab.cli.main import main
 from rlhf_lab.common.enums import JobKind, Source
 from rlhf_lab.common.records import LabelSnapshot
 from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.answer_length import length_rows
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.database import Database
@@ -90,6 +92,24 @@ def test_pairs_sets_the_length_of_a_new_or_the_open_project(db, tmp_path, capsys
         assert call(tmp_path, *words, "--max-new-tokens", "0") == 1
         assert "max_new_tokens = 0" in json.loads(capsys.readouterr().out)["error"]
     assert len(projects(db)) == 3
+
+
+def test_pairs_measures_the_length_and_prints_the_proposal(db, tmp_path, capsys, monkeypatch):
+    rows = [asdict(row) for row in length_rows([10, 80, 90, 90], {64: 1.0, 96: 2.0}, adds_instruction=True)]
+    result = {"rows": rows, "system_prompt": "", "seconds": 3.0, "note": ""}
+    monkeypatch.setattr(commands, "wait_for_job", lambda *_: result)
+    assert call(tmp_path, "pairs", "--measure-length") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["rows"], printed["proposal"]) == (rows, rows[1])
+    assert main(["pairs", "--measure-length", "--home", str(tmp_path / "home")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [" ".join(line.split()) for line in lines[:3]] == [
+        "4 answers, measured in 3 s",
+        "with instruction 64 tokens 25% complete (5% to 70%) mean 50 tokens 0.50 s a pair",
+        "with instruction 96 tokens 100% complete (51% to 100%) mean 68 tokens 1.00 s a pair",
+    ]
+    assert 'at most 96 tokens and a system prompt that ends with "Answer in one or two sentences."' in lines[3]
+    assert [job.kind for job in queue.jobs(db)] == [JobKind.MEASURE_LENGTH] * 2
 
 
 def test_pairs_begins_a_project_with_a_system_prompt_and_template_arguments(db, tmp_path, capsys):

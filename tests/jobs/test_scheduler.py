@@ -100,6 +100,18 @@ def test_pairs_are_sampled_ahead_by_one_job_and_an_engine_is_started(db, project
     assert len(runner.calls) == 2
 
 
+def test_a_new_project_is_measured_once_after_its_first_pairs(db, project, runner, monkeypatch):
+    asked, answers = [], [None, True]
+    monkeypatch.setattr(scheduler, "lacks_measurement", lambda *_: asked.append(1) or answers.pop(0))
+    runner.run_once()  # submits pairs, and knows too little
+    assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
+    runner.run_once()  # they are being sampled
+    queue.fail(db, queue.jobs(db)[0].id, "later")
+    runner.run_once()
+    runner.run_once()
+    assert (open_kinds(db), len(asked)) == ([JobKind.MEASURE_LENGTH], 2)
+
+
 def test_before_the_first_pair_exists_nobody_is_told_to_have_seen_every_pair(db):
     project = projects.create_project(db, "own", "assets/model", "abc", "own", 7, [("Once", "train")])
     starting = "There is no pair yet. The engine, which writes the first ones, is starting …"

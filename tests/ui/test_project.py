@@ -1,15 +1,17 @@
 """Screen "Project" without a browser: list, model checks, creation with and without a download, operator, home folder."""
 
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import gradio as gr
 import pytest
 from support.fake_hub import FakeHub, model
 
-from rlhf_lab.common.enums import RunStatus, Source
+from rlhf_lab.common.enums import JobKind, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, Role
 from rlhf_lab.errors import ConfigError, EngineError, ModelError, StoreError
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.answer_length import length_rows
 from rlhf_lab.jobs.memory_estimate import DeviceMemory
 from rlhf_lab.jobs.project_setup import copy_project, new_project
 from rlhf_lab.jobs.startup_project import StartupPhase, StartupState
@@ -20,7 +22,7 @@ from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import FieldError, parse_payload
-from rlhf_lab.ui.screens import header
+from rlhf_lab.ui.screens import header, label
 from rlhf_lab.ui.screens import project as screen
 from rlhf_lab.ui.screens.project import (
     SUGGESTED_MODELS,
@@ -200,6 +202,22 @@ def test_the_length_of_a_new_and_of_an_existing_project(ctx, controller):
     ]
     assert [need["tokens"] for need in needs] == [128, 128, 576]
     assert needs[0]["required_bytes"] == needs[1]["required_bytes"] < needs[2]["required_bytes"]
+
+
+def test_a_measured_length_is_shown_and_accepted(ctx, controller):
+    assert controller.get_state()["length"] is None
+    assert label.state(ctx, "ann")["length_note"] == ""
+    job = queue.submit(ctx.db, JobKind.MEASURE_LENGTH, ctx.project.id, {})
+    queue.claim(ctx.db, [JobKind.MEASURE_LENGTH], engine_process.record_heartbeat(ctx.db, "x"))
+    rows = [asdict(row) for row in length_rows([10, 80, 90, 90], {64: 1.0, 96: 2.0}, adds_instruction=False)]
+    queue.finish(ctx.db, job.id, {"rows": rows, "system_prompt": "", "seconds": 3.0, "note": ""})
+    shown = controller.get_state()["length"]
+    assert (shown["proposal"]["text"], shown["is_new"]) == ("Use 96 tokens", True)
+    assert "with at most 96 tokens, 100 % are complete" in label.state(ctx, "ann")["length_note"]
+    assert "New texts have at most 96 tokens. " in act(controller, {"action": "accept-length"})["message"]
+    assert ctx.project.max_new_tokens == 96
+    assert controller.get_state()["length"]["is_new"] is False
+    assert label.state(ctx, "ann")["length_note"] == ""
 
 
 def test_a_model_that_does_not_fit_needs_a_confirmation(ctx, controller, tmp_path, monkeypatch):

@@ -808,6 +808,10 @@ export default function mount({ element, props, server, trigger, watch }) {
     }
     sections.push(el('div.message')); // below the buttons, so that a message does not move them
     if (state.quality_note) sections.push(el('p.lab-notice', { 'data-do': 'quality-note' }, state.quality_note));
+    if (state.length_note) {
+      const link = el('a', { href: '#project' }, 'Decide under Project');
+      sections.push(el('p.muted', { 'data-do': 'length-note' }, `${state.length_note} `, link));
+    }
     sections.push(progress(state));
     if (!isViewer) sections.push(disputedSection(), historySection());
     if (!isViewer) sections.push(judgeControls());

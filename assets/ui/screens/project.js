@@ -96,6 +96,82 @@ function checkResult(check) {
   );
 }
 
+const percent = (share) => `${Math.round(100 * share)} %`;
+
+// The measured lengths of the open project's answers, and the proposed setting with a button that accepts it.
+function lengthResult(length, accept) {
+  const { rows, proposal } = length;
+  const isSame = (row, other) =>
+    other && row.max_new_tokens === other.max_new_tokens && row.adds_instruction === other.adds_instruction;
+  const group = (addsInstruction) => {
+    const own = rows.filter((row) => row.adds_instruction === addsInstruction);
+    if (!own.length) return [];
+    const title = addsInstruction ? `With the instruction “${length.instruction}”` : 'As the project is';
+    return [
+      el('tr', {}, el('th.group', { colspan: 4, scope: 'rowgroup' }, title)),
+      ...own.map((row) =>
+        el(
+          `tr${isSame(row, proposal) ? '.open' : ''}`,
+          {},
+          el(
+            'td.limit',
+            {},
+            `${row.max_new_tokens} `,
+            isSame(row, proposal) ? el('strong', {}, 'proposed') : null,
+          ),
+          el(
+            'td.figure',
+            {},
+            percent(row.share),
+            el('span.muted', {}, ` (${percent(row.low).slice(0, -2)} to ${percent(row.high)})`),
+          ),
+          el('td.figure', {}, row.mean_tokens.toFixed(0)),
+          el('td.figure', {}, `${row.seconds.toFixed(2)} s`),
+        ),
+      ),
+    ];
+  };
+  const decision = !proposal
+    ? el('p', {}, 'With no measured setting do 90 % of the texts end. Choose a length yourself, in the list above.')
+    : length.is_new
+      ? el(
+          'div.lab-row',
+          {},
+          operatorOnly(
+            el(
+              'button.lab-button.lab-main',
+              { type: 'button', 'data-do': 'length-accept', onclick: accept },
+              proposal.text,
+            ),
+          ),
+          el(
+            'span.muted',
+            {},
+            `${percent(proposal.share)} of the texts are complete then. New texts are written this way, and ` +
+              'unlabelled pairs are written again; labelled ones stay. Nothing changes before you decide.',
+          ),
+        )
+      : null;
+  return [
+    el('h3', {}, 'How long are the answers?'),
+    el(
+      'p.muted',
+      {},
+      `${length.texts} answers of the model were measured, with random numbers that are the same in all rows. An ` +
+        'answer is complete if it ends before the limit; the range is where the share probably is for other prompts ' +
+        '(95 %). ' +
+        `${length.note}`,
+    ),
+    el(
+      'table',
+      {},
+      tableHead(['tokens at most', 'complete', 'mean tokens', 'per pair']),
+      el('tbody', {}, group(false), group(true)),
+    ),
+    decision,
+  ].filter(Boolean);
+}
+
 const ENGINE_TEXTS = {
   absent: ['rests', 'It starts automatically when there is work to do.'],
   starting: ['starts', 'It is loading the model. This takes seconds, on a busy machine minutes.'],
@@ -130,12 +206,14 @@ export default function mount({ element, props, server, trigger, watch }) {
     el('div.lab-card.lab-empty', { role: 'status' }, 'Loading the projects …'),
   );
   const downloadCard = el('section.lab-card.fetching', { 'aria-label': 'download', hidden: true });
+  const lengthCard = el('section.lab-card.length', { 'aria-label': 'length of the answers', hidden: true });
   const form = el('section.lab-card.make.lab-operating', { 'aria-label': 'new project' });
   const labCard = el('section.lab-card.lab-itself', { 'aria-label': 'this lab' });
   root.append(
     operatorNotice('Only the operator can open, create and change projects; you can view them.'),
     notice,
     list,
+    lengthCard,
     downloadCard,
     form,
     labCard,
@@ -305,7 +383,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       { 'data-project': project.id, class: project.id === state.current ? 'open' : null },
       nameCell(project),
       el('td.model', {}, project.model),
-      el('td', {}, project.prompt_set),
+      el('td.prompt-set', {}, project.prompt_set),
       settingCell(project, 'temperature', 'temperature', 'temperature'),
       settingCell(project, 'length', 'max_new_tokens', 'longest text in tokens'),
       figureCell('prompts', project.train_count + project.eval_count, `(${project.eval_count} of them to evaluate)`),
@@ -360,6 +438,25 @@ export default function mount({ element, props, server, trigger, watch }) {
       ),
     );
     if (focus) control(focus.do, inProject(focus.project))?.focus();
+  }
+
+  function drawLength() {
+    const { length } = state;
+    lengthCard.hidden = !length;
+    if (!length) return;
+    const accept = (event) => {
+      event.target.disabled = true;
+      send(
+        'accept-length',
+        {},
+        messageShower(() => lengthCard),
+      );
+    };
+    lengthCard.replaceChildren(
+      ...(length.is_measuring
+        ? [el('p.muted', { role: 'status' }, 'The engine is measuring how long the answers are; up to half a minute …')]
+        : lengthResult(length, accept)),
+    );
   }
 
   function drawDownload() {
@@ -549,12 +646,12 @@ export default function mount({ element, props, server, trigger, watch }) {
           }),
         ),
         labelledField(
-          'Longest text in tokens',
+          'Longest text',
           '',
           el('input.lab-input', {
             type: 'text',
             inputmode: 'numeric',
-            placeholder: '64',
+            placeholder: '64 tokens',
             title: 'A text that has not ended by then is cut off. Longer texts take longer to write and to train on.',
             'data-do': 'new-length',
           }),
@@ -956,6 +1053,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     drawnKey = key;
     state = reply;
     if (!editing) drawList();
+    drawLength();
     drawDownload();
     drawEngine();
   }

@@ -32,6 +32,7 @@ JOB_LABELS = {
     JobKind.EXPLAIN: "reading a text",
     JobKind.CHAT: "answering",
     JobKind.TOURNAMENT: "writing for a tournament",
+    JobKind.MEASURE_LENGTH: "measuring how long answers are",
 }
 ENGINE_LABELS = {
     EngineState.ABSENT: ("engine idle", "", "It starts automatically when there is work to do."),

@@ -10,6 +10,7 @@ from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import Lease
 from rlhf_lab.errors import LabelError, LabError, NotAllowedError, StaleVoteError
 from rlhf_lab.jobs import retraining, run_control, scheduler
+from rlhf_lab.jobs.answer_length import length_note
 from rlhf_lab.jobs.project_setup import copy_project
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.adjudication import stop_adjudicating
@@ -275,6 +276,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
         "you": visitor_info(ctx),
         "guideline": rules.guideline,
         "quality_note": note,
+        "length_note": length_note(ctx.db, project) if ctx.is_operator() else "",
         "people_here": touch_presence(ctx, annotator),
         "notice": notice,
         "vote_uuid": None,  # of the vote or change that this replies to

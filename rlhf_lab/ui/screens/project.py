@@ -21,6 +21,7 @@ from rlhf_lab.common.storage import storage_note
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import engine_process
+from rlhf_lab.jobs.answer_length import accept_proposal, length_view
 from rlhf_lab.jobs.hub_download import DownloadProgress, DownloadStatus
 from rlhf_lab.jobs.memory_estimate import PROMPT_TOKENS, FitVerdict, detect_device, estimate_memory
 from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
@@ -114,6 +115,7 @@ class ProjectPayload(Payload):
         "rename",
         "temperature",
         "length",
+        "accept-length",
         "delete",
     ]
     project: int = 0
@@ -200,6 +202,7 @@ class ProjectController:
         return {
             "current": ctx.project.id,
             "projects": [project_row(ctx, project) for project in reversed(projects(ctx.db))],
+            "length": length_view(ctx.db, ctx.project),
             "download": self.download_state(),
             "engine": {"state": engine.state, "stoppable": is_stoppable},
         }
@@ -222,7 +225,7 @@ class ProjectController:
             "open": self.open, "check": self.check_model, "preview": self.preview, "create": self.create,
             "cancel": self.cancel, "retry": self.retry, "stop-engine": self.stop_engine, "about": self.home_info,
             "rename": self.rename, "temperature": self.set_temperature, "length": self.set_length,
-            "delete": self.delete,
+            "accept-length": self.accept_length,            "delete": self.delete,
         }  # fmt: skip
         return actions[payload.action](payload)
 
@@ -245,6 +248,9 @@ class ProjectController:
         if payload.max_new_tokens is None:
             raise FieldError("max_new_tokens", f"Give the longest text in tokens: a number from 1 to {MAX_NEW_TOKENS}.")
         return {"message": change_max_new_tokens(self.ctx.db, payload.project, payload.max_new_tokens)}
+
+    def accept_length(self, _: ProjectPayload) -> dict[str, Any]:
+        return {"message": accept_proposal(self.ctx.db, self.ctx.project.id)}
 
     def delete(self, payload: ProjectPayload) -> dict[str, Any]:
         deleted = remove_project(self.ctx.db, self.ctx.home, payload.project)
