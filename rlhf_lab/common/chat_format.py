@@ -34,12 +34,17 @@ _SPEAKERS = (
 
 
 def _turn_start(names: str) -> re.Pattern[str]:
-    """A speaker's name at the beginning of a line, or within a line, where it begins with a capital letter."""
+    """A speaker's name at the beginning of a line, also "**User**:" and "<human>:", or with a capital letter within one."""
     capitalised = "|".join(f"{name.capitalize()}|{name.upper()}" for name in names.split("|"))
-    return re.compile(rf"(?im:^[ \t]*(?:{names}))[ \t]*[:：]|(?<=[\s>.!?。！？])(?:{capitalised})[:：](?!//)")
+    return re.compile(
+        rf"(?im:^[^\w\n]{{0,5}}(?:{names})[^\w\n:：]{{0,4}})[:：]|(?<=[\s>.!?。！？])(?:{capitalised})[:：](?!//)"
+    )
 
 
-_TURN_STARTS = [(_turn_start(user), _turn_start(assistant)) for user, assistant in _SPEAKERS]
+_TURN_STARTS = [
+    *((_turn_start(user), _turn_start(assistant)) for user, assistant in _SPEAKERS),
+    tuple(re.compile(rf"(?i:[<\[](?:{names})[>\]])") for names in _SPEAKERS[0]),  # <user>, [ASSISTANT]
+]
 
 Chat = list[dict[str, str]]
 

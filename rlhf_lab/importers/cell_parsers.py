@@ -60,7 +60,7 @@ def parse_choice(value: Any, custom_words: Mapping[str, Choice], names: Mapping[
 def choice_of_name(value: Any, names: Mapping[str, Choice]) -> Choice | None:
     """The text that a vote calls by a name."""
     name = normalize_cell(value)
-    return names.get(name) or names.get(name_key(name))
+    return names.get(name) or names.get(name.casefold()) or names.get(name_key(name))
 
 
 def choice_of_word(value: Any, custom_words: Mapping[str, Choice]) -> Choice | None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from rlhf_lab.common.chat_format import (
     UnreadableError,
@@ -25,6 +26,7 @@ from rlhf_lab.importers.remedies import map_option
 from rlhf_lab.importers.row_parser import TEXT_MEANINGS, ParseOptions, votes_in
 from rlhf_lab.importers.text_names import reject_unknown_sides
 
+FURTHER_TEXTS = ("system", "input")
 SCORES = (("score_chosen", "score_rejected"), ("score_first", "score_second"))
 MAX_NAME_CHARS = 30  # of a speaker
 #: Beginning of the answer's key -> why a row is left out.
@@ -65,22 +67,26 @@ def settle_texts(
 def _find_doubt(row: SourceRow, options: ParseOptions, answers: Collection[str]) -> tuple[str, str, str]:
     """(beginning of the answer's key, column, what its text looks like) for the first text in doubt; three times "" for none."""
     mapping = options.mapping
-    for meaning in TEXT_MEANINGS:
-        value = mapping.value(row.cells, meaning)
+    for meaning in (*TEXT_MEANINGS, *FURTHER_TEXTS):
         column = mapping.by_meaning.get(meaning, "")
-        try:
-            value = parse_chat(value)
-        except UnreadableError as error:
-            if "chats=plain" not in answers:
-                return "chats", column, str(error)
+        value, problem = _try_chat(mapping.value(row.cells, meaning), meaning)
+        if problem and "chats=plain" not in answers:
+            return "chats", column, problem
         holds_prompt = meaning == "prompt" or "prompt" not in mapping.by_meaning
-        if (
-            isinstance(value, str)
-            and "texts=plain" not in answers
-            and (reason := _hidden_turns(value, meaning, holds_prompt))
-        ):
+        is_checked = "texts=plain" not in answers and meaning in TEXT_MEANINGS and isinstance(value, str)
+        if is_checked and (reason := _hidden_turns(value, meaning, holds_prompt)):
             return "texts", column, f"{reason}. As it is, all of it would be one text"
     return "", "", ""
+
+
+def _try_chat(value: Any, meaning: str) -> tuple[Any, str]:
+    """(the messages in a cell or the cell, what says that a text holds messages that would be one text or "")."""
+    try:
+        chat = parse_chat(value)
+    except UnreadableError as error:
+        return value, str(error)
+    is_hidden = chat is not value and isinstance(value, str) and meaning in FURTHER_TEXTS
+    return chat, "holds messages, where the lab reads one text" if is_hidden else ""
 
 
 def _hidden_turns(text: str, meaning: str, holds_prompt: bool) -> str:

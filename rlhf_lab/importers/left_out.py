@@ -6,12 +6,15 @@ from collections.abc import Collection, Iterable, Iterator
 from rlhf_lab.importers.cell_parsers import is_blank, name_key
 from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
 
-#: What a column whose name ends with "status" says, as `name_key`, if the work does not count. MTurk has AssignmentStatus, Toloka
+#: What a column "… status" or "review …" says, as `name_key`, if the work does not count. MTurk has AssignmentStatus, Toloka
 #: ASSIGNMENT:status, others status and review_status.
 STATUSES = (
-    "rejected", "reject", "declined", "skipped", "expired", "returned", "abandoned", "timedout", "discarded", "draft", "invalid",
+    "rejected", "reject", "disapproved", "notapproved", "denied",
+    "declined", "skipped", "expired", "returned", "abandoned", "timedout", "discarded", "draft", "invalid",
     "cancelled", "canceled", "deleted", "failed",
 )  # fmt: skip
+#: Columns that are false for such work.
+APPROVALS = ("approved", "isapproved", "valid", "isvalid")
 #: Prodigy's "answer" beside "accept": the person rejected the task or passed it over.
 PRODIGY_ANSWERS = ("reject", "ignore")
 TABLE_LINE = "a line of a table"
@@ -56,7 +59,9 @@ def _reason(row: SourceRow, mapped: Collection[str]) -> str:
     for name, value in filled.items():
         if name in mapped:
             continue
-        if name_key(name).endswith("status") and name_key(str(value)) in STATUSES:
+        is_status = name_key(name).endswith("status") or name_key(name).startswith("review")
+        is_approval = name_key(name) in APPROVALS and str(value).strip().lower() in ("false", "no", "0")
+        if is_approval or (is_status and name_key(str(value)) in STATUSES):
             return f"{name} is {value}"
         if name_key(name) == "reject" and any(name_key(other) == "assignmentid" for other in row.cells):
             return f"{name} is not empty"  # in MTurk's results: the reason that the worker is told

@@ -80,9 +80,8 @@ class ParseOptions:
     @cached_property
     def text_names(self) -> dict[str, Choice]:
         """The names of the columns with the two texts, which votes can use."""
-        return {
-            name_key(self.mapping.by_meaning.get(choice.value, "")): choice for choice in (Choice.FIRST, Choice.SECOND)
-        }
+        columns = {choice: self.mapping.by_meaning.get(choice.value, "") for choice in (Choice.FIRST, Choice.SECOND)}
+        return {name_key(column): choice for choice, column in columns.items() if name_key(column)}
 
     def names_in(self, row: SourceRow) -> dict[str, Choice]:
         """What a vote can call the two texts of a row: the ids beside them, the cells of `name_columns`, their columns' names.
@@ -109,10 +108,11 @@ class ParseOptions:
 def _names_of(sides: Iterable[tuple[Any, Any]]) -> dict[str, Choice]:
     """The names in pairs of cells; not those that both texts have."""
     named: dict[str, Choice] = {}
-    for first, second in sides:
-        if normalize_cell(first) != normalize_cell(second):
-            named |= {normalize_cell(first): Choice.FIRST, normalize_cell(second): Choice.SECOND}
-    return {name: choice for name, choice in named.items() if not is_blank(name) and name != "None"}
+    names = [tuple(map(normalize_cell, pair)) for pair in sides]
+    for first, second in [*((a.casefold(), b.casefold()) for a, b in names), *names]:
+        if first != second:
+            named |= {first: Choice.FIRST, second: Choice.SECOND}
+    return {name: choice for name, choice in named.items() if not is_blank(name) and name.lower() != "none"}
 
 
 def votes_in(row: SourceRow, mapping: ColumnMapping) -> list[Any]:
@@ -330,7 +330,10 @@ def _vote_beside_chosen(parser: _RowParser) -> Choice | None:
     if is_blank(value):
         return None
     try:
-        choice: Choice = parser.parse("choice", parse_choice, {} if parser.is_own_export else parser.options.choices)
+        words, names = (
+            ({}, {}) if parser.is_own_export else (parser.options.choices, parser.options.names_in(parser.row))
+        )
+        choice: Choice = parser.parse("choice", parse_choice, words, names)
     except UnreadableError as error:
         raise UnreadableError(f"{error}, or leave the column out: {map_option('choice')}") from None
     if choice is Choice.SECOND and not parser.is_own_export:

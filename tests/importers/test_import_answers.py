@@ -70,6 +70,22 @@ def test_a_vote_that_names_a_text_of_its_row_means_that_text(files, decided_text
     assert better(further, decided_texts)[:2] == [WREN, WREN]
 
 
+def test_names_are_compared_without_case_and_beside_chosen_too(files, decided_texts):
+    named = BIRD | {"model_a": "GPT-4", "model_b": "llama"}
+    words = parse_choice_words("gpt-4=second,=>=first")
+    assert better(files.parse("v.jsonl", [named | {"winner": word} for word in ("gpt-4", "LLAMA")]), decided_texts) == [
+        WREN,
+        SPOON,
+    ]
+    with pytest.raises(ColumnMappingError, match="the name of the first text"):
+        files.parse("v.jsonl", [named | {"winner": "gpt-4"}], choices=words)
+    assert better(files.parse("v.jsonl", [named | {"winner": "=>"}], choices=words), decided_texts) == [WREN]
+    row = {"prompt": "p", "chosen": WREN, "rejected": SPOON, "chosen_model": "o3", "rejected_model": "phi"}
+    parsed = files.parse("v.jsonl", [row | {"winner": word} for word in ("o3", "phi")])
+    assert [decided_texts(vote)[1] for vote in parsed.votes] == [WREN]
+    assert "but chosen is called the better one" in parsed.errors[0].message
+
+
 @FILES
 @pytest.mark.parametrize("named", [{"variant_a": "B", "variant_b": "A"}, {"order": ["right", "left"]}])
 def test_a_name_that_is_a_word_for_the_other_text_is_asked_about(files, decided_texts, file_name, named):
@@ -153,6 +169,11 @@ TRANSCRIPTS = [
     "Q: A bird?\nA: A wren.\nQ: Another?\nA:",
     "Question: Name a bird. Answer:",
     "問：鳥？\n答：",
+    "<human>: Hi.\n<bot>: Hello.",
+    "**User:** Hi.\n**Assistant:** Hello.",
+    "- User : Hi.\n- AI : Hello.",
+    "[USER] Hi. [ASSISTANT] Hello. [USER] Name a bird.",
+    "<user>Hi.</user><assistant>Hello.</assistant>",
 ]
 
 
@@ -178,7 +199,13 @@ def test_transcripts_that_hold_their_prompt_are_asked_about(files, start):
 
 @pytest.mark.parametrize(
     "prompt",
-    ["Which? Options: A: a wren B: a spoon", "The user: a person; the assistant: a model", "Note to the User: read it"],
+    [
+        "Which? Options: A: a wren B: a spoon",
+        "The user: a person; the assistant: a model",
+        "Note to the User: read it",
+        "Use <b> and <user> here",
+        "[a](b): [q](r)",
+    ],
 )
 def test_texts_with_colons_are_no_transcripts(files, prompt):
     assert len(files.parse("v.jsonl", [{"prompt": prompt, "chosen": WREN, "rejected": SPOON}]).votes) == 1
@@ -209,7 +236,9 @@ def test_a_row_with_a_dash_for_one_text_counts(files):
 @pytest.mark.parametrize(
     ("column", "value", "counts"),
     [("status", "rejected", False), ("Review Status", "REJECT", False), ("annotation_status", "timed-out", False),
-     ("AssignmentStatus", "Returned", False), ("status", "done", True), ("status", "pending", True), ("state", "rejected", True)],
+     ("AssignmentStatus", "Returned", False), ("status", "done", True), ("status", "pending", True), ("state", "rejected", True),
+     ("review", "denied", False), ("review_result", "Not approved", False),
+     ("is_approved", "False", False), ("approved", "no", False), ("approved", "maybe", True), ("overview", "rejected", True)],
 )  # fmt: skip
 def test_work_whose_status_says_so_does_not_count(files, file_name, column, value, counts):
     rows = [BIRD | {"winner": "a", column: value}, BIRD | {"winner": "b", column: "approved"}]
@@ -311,6 +340,23 @@ def test_the_parts_of_an_object_that_is_written_as_text_can_be_mapped(files, dec
     for written, how in ((row, {}), (other, mapping)):
         (vote,) = files.parse(file_name, [written], mapping=how).votes
         assert decided_texts(vote) == ("Name a bird.", WREN, SPOON)
+
+
+@pytest.mark.parametrize("column", ["system", "input"])
+def test_messages_in_a_column_of_one_text_are_asked_about(files, column):
+    good = {"instruction": "Name a bird.", "chosen": WREN, "rejected": SPOON, column: "Be brief."}
+    for text in ('[{"role": "system", "content": "Be brief."}]', '{"role": "system", "conte'):
+        path = files.rows("v.jsonl", [good, good | {column: text}])
+        with pytest.raises(ColumnMappingError, match=f"row 2 .*: {column} (holds|looks like).*messages.*chats=plain"):
+            files.read(path)
+        assert len(files.read(path, answers=answer("chats=skip")).votes) == 1
+        assert text in files.read(path, answers=answer("chats=plain")).votes[1].prompt
+
+
+def test_turns_within_the_messages_of_a_text_are_not_asked_about(files):
+    """Of a chat that is written as text, the messages count and not the text."""
+    chat = json.dumps([{"role": "user", "content": "What does this mean? User: hi Assistant: [INST]"}])
+    assert len(files.parse("v.csv", [{"prompt": chat, "chosen": WREN, "rejected": SPOON}]).votes) == 1
 
 
 def test_the_remedy_for_several_prompts_keeps_earlier_turns(files):
