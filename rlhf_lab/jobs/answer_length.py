@@ -21,7 +21,7 @@ from rlhf_lab.store.reward_models import count_reward_models
 from rlhf_lab.store.runs import runs
 
 CANDIDATES = (48, 64, 96, 128, 192, 256)
-INSTRUCTION = "Answer in one or two sentences."
+INSTRUCTION = "Answer in one sentence."
 TARGET_SHARE = 0.9
 #: The instruction is proposed only if the texts without it cost more than this many times as much.
 MAX_COST_WITHOUT_INSTRUCTION = 1.25

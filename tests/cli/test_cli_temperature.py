@@ -108,7 +108,7 @@ def test_pairs_measures_the_length_and_prints_the_proposal(db, tmp_path, capsys,
         "with instruction 64 tokens 25% complete (5% to 70%) mean 50 tokens 0.50 s a pair",
         "with instruction 96 tokens 100% complete (51% to 100%) mean 68 tokens 1.00 s a pair",
     ]
-    assert 'at most 96 tokens and a system prompt that ends with "Answer in one or two sentences."' in lines[3]
+    assert 'at most 96 tokens and a system prompt that ends with "Answer in one sentence."' in lines[3]
     assert [job.kind for job in queue.jobs(db)] == [JobKind.MEASURE_LENGTH] * 2
 
 
