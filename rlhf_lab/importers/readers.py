@@ -22,7 +22,7 @@ from rlhf_lab.common.paths import regular_file
 from rlhf_lab.common.text import split_lines
 from rlhf_lab.errors import DataError
 from rlhf_lab.importers.cell_contents import CONVERSATION_KEYS, UniqueNameDecoder, is_chat
-from rlhf_lab.importers.column_mapping import ColumnMappingError
+from rlhf_lab.importers.column_mapping import ColumnMappingError, has_text_pair
 from rlhf_lab.importers.left_out import TABLE_LINE, is_table_line
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, LeftOut, Limits, RowError, SourceRow
 
@@ -281,28 +281,33 @@ def _columns_of(name: str, value: dict[str, Any]) -> dict[str, list[Any]]:
 
     Raises DataError for an object that holds several lists of rows.
     """
+    if splits := _find_splits(value):
+        names = ", ".join(splits)[:200]
+        raise DataError(f"{name} holds several lists of rows: {names}. Save the one to import in its own file.")
     is_numbered = all(
         isinstance(column, dict) and column and list(column) == [*map(str, range(len(column)))]
         for column in value.values()
     )
     columns = [list(column.values()) if is_numbered else column for column in value.values()]
-    if len(columns) < 2 or not all(isinstance(column, list) for column in columns) or not any(columns):
-        return {}
-    is_conversation = not is_numbered and (
-        all(map(is_chat, columns))
-        or any(
-            name in CONVERSATION_KEYS and column and is_message(column[0])
-            for name, column in zip(value, columns, strict=True)
-        )
-    )
-    if not (is_numbered or is_conversation) and all(
-        isinstance(item, dict) and not is_message(item) for column in columns for item in column
+    if len(columns) < 2 or not all(
+        isinstance(column, list) and len(column) == len(columns[0]) > 0 for column in columns
     ):
-        raise DataError(
-            f"{name} holds several lists of rows: {', '.join(map(str, value))[:200]}. Save the one to import in its own file."
-        )
-    has_rows = len(set(map(len, columns))) == 1 and not is_conversation
-    return dict(zip(value, columns, strict=True)) if has_rows else {}
+        return {}
+    is_conversation = all(map(is_chat, columns)) or any(
+        name in CONVERSATION_KEYS and is_message(column[0]) for name, column in zip(value, columns, strict=True)
+    )
+    return {} if is_conversation and not is_numbered else dict(zip(value, columns, strict=True))
+
+
+def _find_splits(value: dict[str, Any]) -> list[str]:
+    """The names of several lists of rows: all that an object holds, or rows with two texts; [] if there are none."""
+    lists = {
+        name: item for name, item in value.items()
+        if isinstance(item, list) and item and all(isinstance(row, dict) and not is_message(row) for row in item)
+    }  # fmt: skip
+    is_all = all(name in lists or item == [] for name, item in value.items())
+    has_pairs = all(has_text_pair(rows[0], {}) for rows in lists.values())
+    return list(lists) if len(lists) > 1 and (is_all or has_pairs) else []
 
 
 def _limit_json(name: str, text: str) -> None:

@@ -315,12 +315,24 @@ def test_dates_whose_order_nothing_says_are_asked_about(files):
     assert [error.row_number for error in files.read(both, answers=answer("dates=day_first")).errors] == [1]
 
 
-@pytest.mark.parametrize("sizes", [(2, 1), (1, 3), (2, 0, 1)])
-def test_splits_of_any_length_are_no_columns(files, sizes):
+@pytest.mark.parametrize("further", [{}, {"other": []}, {"version": "1.0", "info": {"by": "ann"}}])
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 3), (1, 1, 2)])
+def test_splits_of_any_length_are_no_columns(files, sizes, further):
     rows = [{"prompt": "p", "chosen": "a", "rejected": "b"}]
-    splits = {f"split{number}": rows * size for number, size in enumerate(sizes)}
+    splits = {f"split{number}": rows * size for number, size in enumerate(sizes)} | further
     with pytest.raises(DataError, match=r"several lists of rows: split0, split1.*Save the one"):
         files.parse("v.json", json.dumps(splits))
+
+
+def test_lists_of_other_columns_are_no_splits(files, decided_texts):
+    row = {
+        "prompt": "p",
+        "out": [{"text": "a", "score": 2}, {"text": "b", "score": 1}],
+        "notes": [{"by": "x", "at": 1}],
+    }
+    assert [decided_texts(vote) for vote in files.parse("v.jsonl", [row]).votes] == [("p", "a", "b")]
+    columns = {"prompt": ["p", "q"], "chosen": ["a", "c"], "rejected": ["b", "d"]}
+    assert len(files.parse("v.json", json.dumps(columns)).votes) == 2
 
 
 @pytest.mark.parametrize("file_name", ["v.csv", "v.jsonl", "v.parquet"])
