@@ -108,9 +108,10 @@ def parse_chat(value: Any) -> Any:
 
 
 def _join_chats(texts: list[str]) -> list[Any]:
-    """The messages in a list of texts, each of which is one; a list of one text may hold a chat. Other lists unchanged."""
+    """The messages in a list of texts, each of which is an object; a list of one text may hold a chat. Other lists unchanged."""
     parts = [parse_chat(text) for text in texts]
-    if all(isinstance(part, list) and (len(part) == 1 or len(parts) == 1) for part in parts):
+    is_joined = len(texts) == 1 or all(text.lstrip().startswith("{") for text in texts)
+    if is_joined and all(isinstance(part, list) for part in parts):
         return [message for part in parts for message in part]
     return texts
 

@@ -264,6 +264,14 @@ def test_a_conversation_without_earlier_turns_may_have_an_empty_list(files, file
         assert "Is it so?" in parsed.votes[-1].prompt or len(written) == 3
 
 
+def test_a_column_of_chats_in_json_is_no_chat(files, decided_texts):
+    """The file holds the values of each column; each value is a chat of one message, as text."""
+    columns = {"prompt": [USER, USER], "chosen": [WREN, WREN], "rejected": [SPOON, SPOON]}
+    written = {name: [json.dumps([message]) for message in messages] for name, messages in columns.items()}
+    votes = files.parse("v.json", json.dumps(written)).votes
+    assert [decided_texts(vote) for vote in votes] == [("Name a bird.", "A wren.", "A spoon.")] * 2
+
+
 def test_a_prompt_of_pairs_with_roles_is_a_chat(files):
     context = [["user", "Hi."], ["assistant", "Hello."], ["user", "Name a bird."]]
     (vote,) = files.parse("v.jsonl", [{"context": context, "chosen": "A wren.", "rejected": "A spoon."}]).votes
