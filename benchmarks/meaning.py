@@ -267,7 +267,7 @@ def first_advantages(experiment: Experiment) -> str:
         scores = scores_of(experiment, scorer_of(experiment, kind), base)
         scores = ((scores - scores.mean()) / scores.std()).float()
         for penalty, lam in itertools.product((1.0, 0.3, 0.0) if kind == "model" else (0.0,), (0.95, 1.0)):
-            config, cells = PolicyConfig.for_algorithm("ppo", missing_eos_penalty=penalty, lam=lam), []
+            config, cells = PolicyConfig(missing_eos_penalty=penalty, lam=lam, score_clip=1.5), []
             for lag in (0.0, LAG):
                 values = torch.full_like(zero, -penalty * (1 - base.complete) - lag).masked_fill(~batch.mask, 0.0)
                 evaluated = EvaluatedBatch(batch, scores, zero, zero, zero, values)
