@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 from fake_runs import reward_model
@@ -165,6 +167,22 @@ def test_every_setting_of_the_form_belongs_to_a_group():
         "LoRA",
     }
     assert all(len(help_text(item)) < 160 for item in fields_of(PolicyConfig))
+
+
+def test_the_recommendation_for_few_labels_has_the_figures_of_the_documentation():
+    """The algorithm with the highest figure is the recommended one, and every algorithm's note says so."""
+    text = " ".join((Path(__file__).parents[2] / "docs" / "LEARNING.md").read_text(encoding="utf-8").split())
+    gold = {
+        name: number
+        for number, name in re.findall(r"(\d\.\d\d) for `(\w+)`", text.partition("gold at KL 2 is ")[2])[:4]
+    }
+    assert sorted(gold) == ["dpo", "grpo", "ppo", "rejection"]
+    best = max(gold, key=lambda name: float(gold[name]))
+    for name in ALGORITHMS:
+        note = start_run.ALGORITHM_NOTES[name]
+        assert f"Recommended with few labels: {best}. " in note
+        assert re.findall(r"\d\.\d\d", note) == [gold[name] for name in ("ppo", "rejection", "grpo", "dpo")]
+    assert start_run.ALGORITHM_NOTES["sft"].startswith("It imitates the preferred texts.")
 
 
 def test_another_algorithm_keeps_what_a_person_changed(form):

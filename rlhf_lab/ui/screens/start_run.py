@@ -34,13 +34,19 @@ PRESET_LABELS = {
 }
 
 
+#: Measured: docs/LEARNING.md, "Few labels: content or length".
+FEW_LABELS_NOTE = (
+    "Recommended with few labels: ppo. After 60 labels of a simulated judge and at a KL of 2, its texts scored 1.03 standard "
+    "deviations higher with that judge than the base model's; those of rejection 0.74, of grpo 0.70, of dpo 0.39."
+)
 #: How the algorithms learn that do not learn from rollouts and their rewards.
-ALGORITHM_NOTES = {
+OFFLINE_NOTES = {
     "dpo": "A tie counts half for each text. The strength of a preference is ignored.",
     "sft": "It imitates the preferred texts. Ties and the strength of a preference are ignored.",
     "rejection": "rejection writes several texts for each prompt, keeps the one with the best score, and imitates it. It does "
     "not read the labels themselves.",
 }
+ALGORITHM_NOTES = {name: f"{OFFLINE_NOTES.get(name, '')} {FEW_LABELS_NOTE}".strip() for name in ALGORITHMS}
 
 
 class PresetChoice(Payload):
