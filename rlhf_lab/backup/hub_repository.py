@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_lab.common.hub_errors import HubBusyError, first_line, refuse_long_waits, retry_after_s
+from rlhf_lab.common.hub_errors import HubBusyError, first_line, limit_waits, retry_after_s
 from rlhf_lab.errors import ConfigError, HubUnavailableError, MirrorConflictError, MirrorError
 
 if TYPE_CHECKING:
@@ -110,13 +110,12 @@ class HubRepository:
     @contextmanager
     def _errors(self) -> Iterator["HfApi"]:
         """Yield the client, and raise its errors as those of this package."""
-        from huggingface_hub import HfApi, get_session, get_token
+        from huggingface_hub import HfApi, get_token
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
         from huggingface_hub.utils.tqdm import disable_progress_bars
 
         disable_progress_bars()  # they would fill the log of a Space
-        get_session().timeout = REQUEST_TIMEOUT_S
-        refuse_long_waits(get_session())
+        limit_waits(REQUEST_TIMEOUT_S)
         token = self._token or get_token()
         if token is None:
             raise MirrorError(

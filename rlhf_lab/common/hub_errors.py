@@ -1,6 +1,6 @@
 """Errors of the Hub's client in one line, without the token, and waits that are too long for a person."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 #: The client itself waits as long as the Hub asks for, up to five times; longer waits are left to the person.
@@ -15,10 +15,32 @@ class HubBusyError(Exception):
         self.wait_s = wait_s
 
 
-def refuse_long_waits(session: Any) -> None:
-    """Let the client's session raise HubBusyError instead of waiting for longer than MAX_WAIT_S."""
-    if _check_wait not in (hooks := session.event_hooks)["response"]:
-        session.event_hooks = {**hooks, "response": [*hooks["response"], _check_wait]}
+def limit_waits(timeout_s: float | None = None) -> None:
+    """Let the client raise HubBusyError instead of waiting for longer than MAX_WAIT_S, also when it has made its session anew, as
+    after a connection error. timeout_s: for an answer; None: that of the client."""
+    from huggingface_hub import get_session, set_client_factory
+    from huggingface_hub.utils import _http
+
+    factory = _http._GLOBAL_CLIENT_FACTORY
+    if not isinstance(factory, _LimitedFactory) or factory.timeout_s != timeout_s:
+        factory = _LimitedFactory(factory.factory if isinstance(factory, _LimitedFactory) else factory, timeout_s)
+        set_client_factory(factory)
+    factory.limit(get_session())
+
+
+class _LimitedFactory:
+    def __init__(self, factory: Callable[[], Any], timeout_s: float | None) -> None:
+        self.factory, self.timeout_s = factory, timeout_s
+
+    def __call__(self) -> Any:
+        return self.limit(self.factory())
+
+    def limit(self, session: Any) -> Any:
+        if self.timeout_s is not None:
+            session.timeout = self.timeout_s
+        if _check_wait not in (hooks := session.event_hooks)["response"]:
+            session.event_hooks = {**hooks, "response": [*hooks["response"], _check_wait]}
+        return session
 
 
 def _check_wait(response: Any) -> None:

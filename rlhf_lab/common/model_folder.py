@@ -49,6 +49,15 @@ MERGE_CODE = (
     "PeftModel.from_pretrained(model, {adapter!r}).merge_and_unload().save_pretrained({out!r}); "
     "AutoTokenizer.from_pretrained({tokenizer!r}).save_pretrained({out!r})"
 )
+WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
+LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+#: Sizes of a model in config.json, under the names of transformers' families.
+SIZE_KEYS = (
+    *WIDTH_KEYS, *LAYER_KEYS, "vocab_size", "num_attention_heads", "n_head", "n_heads", "num_key_value_heads", "head_dim",
+    "intermediate_size", "max_position_embeddings", "n_positions",
+)  # fmt: skip
+FACTOR_KEYS = ("word_embed_proj_dim", "embedding_size")  # of families whose embeddings are narrower than their layers
+MAX_MODEL_SIZE = 10**9
 _MAX_HEADER_BYTES = 100_000_000
 
 
@@ -70,15 +79,48 @@ def check_model_folder(name: str, folder: Path) -> ModelFolder:
     if ADAPTER_CONFIG in files:
         raise ModelError(adapter_message(name, files, folder))
     check_file_names(name, files)
-    try:
-        config = parse_foreign_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{name}: its config.json cannot be read ({error}). Save the model again.") from error
+    config = read_config(name, folder / CONFIG_FILE)
     architecture = causal_lm_architecture(name, config)
     parameters = sum(count_parameters(folder / file) for file in weight_files(name, folder))
+    check_sizes(name, config, parameters)
     _check_tokenizer(name, folder, config)
     _check_end_token(name, folder, config)
     return ModelFolder(config, architecture, parameters)
+
+
+def read_config(name: str, path: Path) -> Any:
+    """The JSON of a config.json. Raises ModelError."""
+    try:
+        return parse_foreign_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{name}: its config.json cannot be read ({error}). Save the model again.") from error
+
+
+def check_sizes(name: str, config: Mapping[str, Any], parameters: int) -> None:
+    """Raises ModelError for a config.json with impossible numbers: a size that is no whole number from 1 on, a NaN, or a model
+    with more parameters than the weight files hold. Otherwise the engine would fail and name another cause."""
+    stated = {**config, **(config["text_config"] if isinstance(config.get("text_config"), dict) else {})}
+    for key in SIZE_KEYS:
+        values = stated.get(key)
+        for value in values if isinstance(values, list) else [values]:
+            is_size = type(value) is int and 1 <= value <= MAX_MODEL_SIZE
+            if value is not None and not is_size:
+                raise ModelError(_impossible(name, key, value, "it must be a whole number from 1 on"))
+    for key, value in stated.items():
+        if isinstance(value, float) and math.isnan(value):
+            raise ModelError(_impossible(name, key, value, "it must be a number"))
+    width = next((stated[key] for key in WIDTH_KEYS if isinstance(stated.get(key), int)), 0)
+    for key in ("vocab_size", *LAYER_KEYS):
+        count = stated.get(key)
+        is_factorised = any(other in stated for other in FACTOR_KEYS)
+        if isinstance(count, int) and width and not is_factorised and count * width > parameters:
+            problem = f"with a width of {width:,} that is more than the {parameters:,} parameters in its weight files"
+            raise ModelError(_impossible(name, key, count, problem))
+
+
+def _impossible(name: str, key: str, value: Any, problem: str) -> str:
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**15 else "a number of more than 15 digits"
+    return f"{name}: its config.json states {key} = {text[:40]}, which is impossible: {problem}. Copy the file again."
 
 
 def check_file_names(name: str, files: Collection[str]) -> None:

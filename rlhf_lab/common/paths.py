@@ -19,10 +19,11 @@ _PTX_TEXTS = "ptx_texts.json"
 
 
 def regular_file(path: Path) -> Path:
-    """The path of a file that a person names, before it is opened. Raises OSError for a pipe or a device, also behind a link:
-    it may be endless. A missing file or a folder is left to the reader."""
+    """The path of a file that a person names, before it is opened. Raises OSError for a pipe, a socket or a device, also behind a
+    link: it may be endless. A missing file or a folder is left to the reader."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+        kind = "a pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
     return path
 
 

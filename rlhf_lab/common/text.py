@@ -48,6 +48,14 @@ def cut_length(token_ids: Sequence[int], stop_ids: Collection[int]) -> int | Non
     return len(token_ids) if token_ids and stop_ids and token_ids[-1] not in stop_ids else None
 
 
+def cut_middle(text: str, max_chars: int) -> str:
+    """At most max_chars characters: the beginning, and the end, where a message says what to do."""
+    if len(text) <= max_chars:
+        return text
+    end = max_chars // 3
+    return f"{text[: max_chars - end - 3]} … {text[-end:]}"
+
+
 def parse_foreign_json(text: str | bytes) -> Any:
     """The JSON of a file that others may have written. Raises ValueError, also for JSON that is nested too deeply."""
     try:

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from rlhf_lab.common.hub_errors import HubBusyError, first_line, refuse_long_waits
+from rlhf_lab.common.hub_errors import HubBusyError, first_line, limit_waits
 from rlhf_lab.errors import DataError
 
 
@@ -19,7 +19,7 @@ def push_folder(
     Raises:
         DataError: invalid name, no network, no write access, or the Hub asks to wait for long.
     """
-    from huggingface_hub import HfApi, get_session
+    from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     if repo_id.count("/") != 1 or not all(repo_id.split("/")):
@@ -27,7 +27,7 @@ def push_folder(
             f'"{repo_id}" is no name on the Hub. Write OWNER/NAME, OWNER being your user or organisation there.'
         )
     api = HfApi(token=token)
-    refuse_long_waits(get_session())
+    limit_waits()
     try:
         api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True)
         api.upload_folder(

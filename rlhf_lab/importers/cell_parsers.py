@@ -1,6 +1,5 @@
 """Parse cells as choices, numbers, timestamps, booleans, token ids. All functions raise UnreadableError."""
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from typing import Any
 
 from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.enums import Choice
+from rlhf_lab.common.text import parse_foreign_json
 from rlhf_lab.importers.cell_contents import decode_cell
 
 CHOICE_WORDS = {
@@ -236,7 +236,7 @@ def parse_token_ids(value: Any) -> tuple[int, ...]:
         return ()
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = parse_foreign_json(value)
         except ValueError:
             raise UnreadableError("is not a list of token ids") from None
     if not isinstance(value, list) or not all(type(item) is int and 0 <= item < 2**31 for item in value):

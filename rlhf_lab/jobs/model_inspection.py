@@ -28,7 +28,9 @@ from rlhf_lab.common.model_folder import (
     causal_lm_architecture,
     check_file_names,
     check_model_folder,
+    check_sizes,
     end_token_ids,
+    read_config,
     read_json,
 )
 from rlhf_lab.common.process_env import module_environment
@@ -45,6 +47,7 @@ CHAT_TEMPLATE_FILE = "chat_template.jinja"
 CHAT_TEMPERATURE = 0.7  # proposed for a model that has a chat template but states no temperature
 SENSIBLE_TEMPERATURES = (0.3, 1.5)  # a model's own temperature is proposed only within this range; 0 means no sampling
 TRIAL_MODULE, TRIAL_TIMEOUT_S = "rlhf_lab.training.model_trial", 180.0
+TEMPLATE_MODULE, TEMPLATE_TIMEOUT_S = "rlhf_lab.models.template_limits", 60.0
 OFFLINE_MESSAGE = "The Hub cannot be reached ({}). Give a local folder, or use the embedded model."
 
 
@@ -85,14 +88,37 @@ def inspect_model(name: str) -> ModelFacts:
     """`read_model_facts`, for a model whose family works in the lab. Raises ModelError for another one.
 
     Families that the lab's tests do not cover are tried in a process with torch (training/model_trial.py), once for each
-    configuration.
+    configuration, and chat templates in a process with little memory (models/template_limits.py).
     """
     facts = read_model_facts(name)
+    if problem := _template_problem(facts.chat_template):
+        raise ModelError(
+            f"{facts.name}: its chat template cannot be used: {problem}. Correct it ({CHAT_TEMPLATE_FILE}, or "
+            f"{TOKENIZER_CONFIG_FILE}), or choose another model."
+        )
     if facts.config.get("model_type") not in TESTED_MODEL_TYPES:
         message = _trial_message(facts.name, json.dumps(facts.config))
         if message:
             raise ModelError(message)
     return facts
+
+
+@functools.lru_cache(maxsize=64)
+def _template_problem(template: str) -> str:
+    """Why a chat template cannot be used; "" if it can, and if the trial itself fails: the engine has the same limits."""
+    if not template:
+        return ""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", TEMPLATE_MODULE], input=template, capture_output=True, text=True, check=True,
+            timeout=TEMPLATE_TIMEOUT_S, env=module_environment(),
+        )  # fmt: skip
+        return str(json.loads(done.stdout))
+    except subprocess.TimeoutExpired:
+        return f"it takes longer than {TEMPLATE_TIMEOUT_S:g} s for one message"
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        log.warning("A chat template could not be tried: %s", error)
+        return ""
 
 
 @functools.lru_cache(maxsize=64)
@@ -209,7 +235,7 @@ def _inspect_hub_model(name: str) -> ModelFacts:
         sizes = {item.rfilename: int(item.size or 0) for item in info.siblings or []}
         check_file_names(name, set(sizes))
         config_path = Path(hf_hub_download(name, "config.json", revision=info.sha))
-        config = json.loads(config_path.read_text(encoding="utf-8"))
+        config = read_config(name, config_path)
         architecture = causal_lm_architecture(name, config)
         for file in {CHAT_TEMPLATE_FILE, TOKENIZER_CONFIG_FILE, GENERATION_CONFIG_FILE} & set(sizes):
             hf_hub_download(name, file, revision=info.sha)
@@ -228,6 +254,7 @@ def _inspect_hub_model(name: str) -> ModelFacts:
         raise ModelError(f"{name}: its *.safetensors are not a model's weights. Choose another model.") from error
     except Exception as error:  # the client raises errors of many classes: no route, a proxy, a server error
         raise ModelError(OFFLINE_MESSAGE.format(type(error).__name__)) from error
+    check_sizes(name, config, sum(counts.values()))
     files = tuple((file, size) for file, size in sorted(sizes.items()) if MODEL_FILE_PATTERN.fullmatch(file))
     return ModelFacts(
         name,

@@ -1,6 +1,5 @@
 """Creating, opening and deleting projects, with their prompts, shipped pairs and files. No model is loaded."""
 
-import json
 import re
 import shutil
 import threading
@@ -21,7 +20,7 @@ from rlhf_lab.common.bundled_assets import (
 )
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, NO_CHAT_SETTINGS, ChatSettings, NewCompletion, Project
-from rlhf_lab.common.text import pluralize
+from rlhf_lab.common.text import parse_foreign_json, pluralize
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
@@ -108,7 +107,7 @@ def completed_chat_settings(facts: ModelFacts, chat: ChatSettings) -> ChatSettin
 def parse_template_arguments(text: str) -> dict[str, Any]:
     """Arguments of a chat template from JSON such as {"enable_thinking": true}; "" for none. Raises ConfigError."""
     try:
-        arguments = json.loads(text) if text.strip() else {}
+        arguments = parse_foreign_json(text) if text.strip() else {}
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_lab.common.chat_format import TURN_SEPARATOR, UnreadableError, is_transcript, prompt_of_chat, validate_chat
 from rlhf_lab.common.paths import regular_file
-from rlhf_lab.common.text import pluralize, split_lines
+from rlhf_lab.common.text import parse_foreign_json, pluralize, split_lines
 from rlhf_lab.errors import ConfigError
 
 MIN_PROMPTS, MAX_PROMPTS = 4, 20_000
@@ -101,9 +101,12 @@ def _parse_jsonl(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = parse_foreign_json(line)
         except json.JSONDecodeError as error:
             yield number, _InvalidRow(f"not JSON, {error.msg.lower()} at character {error.colno}")
+            continue
+        except ValueError as error:  # nested too deeply, or a number of thousands of digits
+            yield number, _InvalidRow(f"not usable JSON, {error}")
             continue
         if isinstance(value, dict):
             value = next((value[name] for name in (*PROMPT_COLUMNS, *CONVERSATION_COLUMNS) if name in value), None)

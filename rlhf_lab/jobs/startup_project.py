@@ -169,7 +169,7 @@ def _parse_prompt_set(text: str) -> str | Path:
     if text in PROMPT_SETS:
         return text
     path = Path(text).expanduser()
-    if not path.is_file():
+    if not path.exists():
         raise ConfigError(
             f'"{text}" is neither a bundled prompt set nor a file. Give one of {", ".join(PROMPT_SETS)}, or the path of a file '
             "with a prompt a line."

@@ -10,6 +10,7 @@ from numbers import Real
 from pathlib import Path
 from types import ModuleType
 
+from rlhf_lab.common.paths import regular_file
 from rlhf_lab.errors import ConfigError
 
 
@@ -64,6 +65,10 @@ def required_parameters(function: Callable[..., object]) -> int:
 
 def _load_module(path: Path, kind: str) -> ModuleType:
     """Import a file by its path. Raises ConfigError."""
+    try:
+        regular_file(path)
+    except OSError as error:
+        raise ConfigError(f"The {kind}'s file {path} cannot be used: {error.strerror}. Give a Python file.") from error
     if not path.is_file():
         raise ConfigError(f"The {kind}'s file {path} does not exist. Check the path, or write FILE.py:NAME.")
     name = f"rlhf_lab_outside_judge_{path.stem}"

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from rlhf_lab.common.time_limit import interrupt_after
 from rlhf_lab.errors import ModelError
+from rlhf_lab.models.template_limits import BoundedEnvironment, limit_templates
 
 #: Characters of the private use area, which no tokenizer changes.
 _NAME_START, _NAME_END = "\ue000", "\ue001"
@@ -24,6 +25,10 @@ _NAME_START, _NAME_END = "\ue000", "\ue001"
 
 #: For one conversation, which takes a millisecond. A template may loop for ever, and would hold the engine.
 RENDER_TIME_LIMIT_S = 5.0
+
+
+MAX_ERROR_CHARS = 300
+limit_templates()
 
 
 class EndlessTemplateError(TemplateError):
@@ -60,14 +65,21 @@ class TextTokenizer:
         return list(self._renamed_tokenizer.encode(text, add_special_tokens=False).ids)
 
     def render_chat(self, messages: Sequence[Mapping[str, str]], **template_arguments: Any) -> str:
-        """Messages rendered by the chat template. Raises jinja2.TemplateError if the template rejects them or does not end."""
+        """Messages rendered by the chat template. Raises jinja2.TemplateError if the template rejects them, does not end,
+        computes too much, or has an error."""
         chat = [dict(message) for message in messages]
-        with interrupt_after(RENDER_TIME_LIMIT_S, EndlessTemplateError):
-            return str(
-                self.tokenizer.apply_chat_template(
-                    chat, add_generation_prompt=True, tokenize=False, **template_arguments
+        BoundedEnvironment.total = 0
+        try:
+            with interrupt_after(RENDER_TIME_LIMIT_S, EndlessTemplateError):
+                return str(
+                    self.tokenizer.apply_chat_template(
+                        chat, add_generation_prompt=True, tokenize=False, **template_arguments
+                    )
                 )
-            )
+        except TemplateError:
+            raise
+        except Exception as error:  # a program of others may raise anything, such as a RecursionError
+            raise TemplateError(f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]) from error
 
     @cached_property
     def _special_words(self) -> frozenset[str]:

@@ -8,6 +8,10 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Dialect, Enum, ForeignKey, Integer, LargeBinary, Table, Text
 from sqlalchemy.types import TypeDecorator
 
+from rlhf_lab.common.text import cut_middle
+
+MAX_MESSAGE_CHARS = 1000
+
 NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -31,6 +35,17 @@ class Json(TypeDecorator[Any]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
         return None if value is None else json.loads(value)
+
+
+class Message(TypeDecorator[str]):
+    """A text for people, such as an error; a long one is cut. Errors of others (own functions, libraries) may have megabytes, and
+    every look at a screen would send them."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else cut_middle(value, MAX_MESSAGE_CHARS)
 
 
 class PackedJson(TypeDecorator[Any]):

@@ -46,6 +46,7 @@ from rlhf_lab.store.column_types import (
     LONG,
     NAMING_CONVENTION,
     Json,
+    Message,
     PackedJson,
     enum_type,
     foreign_key,
@@ -262,7 +263,7 @@ runs = table_without_id_reuse(
     required("manifest", Json),
     required("step", Integer),
     required("total_steps", Integer),
-    required("message", Text),
+    required("message", Message),
     required("created_at", Float),
     required("updated_at", Float),
 )
@@ -340,7 +341,7 @@ jobs = table_without_id_reuse(
     foreign_key("project_id", "projects"),
     required("payload", Json),
     Column("result", Json),
-    required("error", Text),
+    required("error", Message),
     required("progress", Float),
     required("best_progress", Float),  # the greatest progress of the interrupted attempts
     Column("eta_s", Float),

@@ -1,6 +1,7 @@
 """Inspection of a model before it is loaded: local folders, a fake Hub, and all unusable models."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -179,6 +180,68 @@ def test_a_hub_model_of_the_wrong_kind(hub, tmp_path, damage, match):
     damage(tmp_path / "remote")
     with pytest.raises(ModelError, match=match):
         inspect_model(NAME)
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"hidden_size": 10**400}, "hidden_size = a number of more than 15 digits, which is impossible"),
+        ({"hidden_size": float("nan")}, "hidden_size = nan, which is impossible"),
+        ({"hidden_size": float("inf")}, "hidden_size = inf, which is impossible"),
+        (
+            {"num_attention_heads": 0},
+            "num_attention_heads = 0, which is impossible: it must be a whole number from 1 on",
+        ),
+        ({"num_hidden_layers": -2}, "num_hidden_layers = -2, which is impossible"),
+        ({"num_hidden_layers": True}, "num_hidden_layers = True, which is impossible"),
+        ({"intermediate_size": [20, 0]}, "intermediate_size = 0, which is impossible"),
+        ({"max_position_embeddings": "many"}, "max_position_embeddings = 'many', which is impossible"),
+        ({"text_config": {"head_dim": -1}}, "head_dim = -1, which is impossible"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan, which is impossible: it must be a number"),
+        (
+            {"num_hidden_layers": 10**6},
+            "num_hidden_layers = 1000000, which is impossible: with a width of 8 that is more",
+        ),
+        (
+            {"vocab_size": 1000},
+            "vocab_size = 1000, which is impossible: with a width of 8 that is more than the 1,001 par",
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_on_hub", [False, True])
+def test_an_impossible_config_is_refused_with_its_cause(tmp_path, hub, change, cause, is_on_hub):
+    folder = model(tmp_path / "m", CONFIG | change)
+    hub.models["someone/odd"] = folder
+    with pytest.raises(ModelError, match=re.escape(cause)):
+        inspect_model("someone/odd" if is_on_hub else str(folder))
+
+
+def test_sizes_that_families_leave_open_are_accepted(tmp_path):
+    config = CONFIG | {"head_dim": None, "intermediate_size": [20, 20], "time_step_limit": [0.0, float("inf")]}
+    assert inspect_model(str(model(tmp_path / "m", config))).parameters == 1001
+
+
+@pytest.mark.parametrize("is_on_hub", [False, True])
+def test_a_config_of_many_brackets_is_unreadable(tmp_path, hub, is_on_hub):
+    folder = model(tmp_path / "m")
+    (folder / "config.json").write_text('{"a": ' + "[" * 100_000)
+    hub.models["someone/odd"] = folder
+    with pytest.raises(ModelError, match=r"its config.json cannot be read \(it is nested too deeply"):
+        inspect_model("someone/odd" if is_on_hub else str(folder))
+
+
+@pytest.mark.parametrize(
+    ("template", "cause"),
+    [
+        ("{{ (10**10000000) | string }}", "it computes a number, a text or a list that is too large"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "a macro of it calls itself without an end"),
+    ],
+)
+def test_a_template_that_computes_too_much_is_refused_at_the_inspection(tmp_path, template, cause):
+    folder = model(tmp_path / "m")
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(ModelError, match=f"its chat template cannot be used: {cause}"):
+        inspect_model(str(folder))
 
 
 def test_the_hubs_client_brings_no_torch():

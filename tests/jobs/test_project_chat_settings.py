@@ -65,3 +65,9 @@ def test_template_arguments_are_a_json_object():
     for text in ("enable_thinking=true", "[1]", "{"):
         with pytest.raises(ConfigError, match="not a JSON object"):
             parse_template_arguments(text)
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000])
+def test_template_arguments_that_python_cannot_read_are_refused(value):
+    with pytest.raises(ConfigError, match="are not a JSON object"):
+        parse_template_arguments(f'{{"a": {value}')

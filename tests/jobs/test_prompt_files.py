@@ -96,3 +96,9 @@ def test_files(tmp_path):
         read_prompt_file(path)
     with pytest.raises(ConfigError, match="one prompt per line"):
         read_prompt_file(tmp_path / "none.txt")
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000])
+def test_json_that_python_cannot_read_is_an_invalid_line(value):
+    with pytest.raises(ConfigError, match="line 2: not usable JSON"):
+        parse_prompts(f'{{"prompt": "a"}}\n{{"prompt": {value}\n', "p.jsonl")

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab.common.enums import JobKind, JobStatus
+from rlhf_lab.common.enums import JobKind, JobStatus, RunStatus
+from rlhf_lab.common.text import cut_middle
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.runs import create_run, get_run, set_run_status
 
 GONE = {"process_started": 1.0}  # this pid was recycled: the engine that had it is dead
 COMPLETE, SAMPLE, REWARD = JobKind.COMPLETE, JobKind.SAMPLE_PAIRS, JobKind.TRAIN_REWARD
@@ -205,3 +208,18 @@ def test_a_partial_result_is_stored_until_the_final_one(db: Database, engine_id:
     assert queue.finish(db, job.id, {"answer": 1})
     assert not queue.update_progress(db, job.id, 0.3, None, {"loss": []})
     assert queue.get_job(db, job.id).result == {"answer": 1}
+
+
+def test_every_stored_error_is_cut_and_keeps_its_end(db: Database) -> None:
+    """Of a job and of a run, whoever raised it."""
+    error = f"The judge failed: {'x' * 5_000_000}. Correct the function."
+    project = create_project(db, "tales", "m", "", "tales", 7, [("Once", "train")])
+    job = queue.submit(db, JobKind.CHAT, project.id, {})
+    queue.fail(db, job.id, error)
+    run = create_run(db, project.id, None, "r", config={}, manifest={}, total_steps=1)
+    set_run_status(db, run.id, RunStatus.FAILED, error)
+    for stored in (queue.get_job(db, job.id).error, get_run(db, run.id).message):
+        assert len(stored) == 1000
+        assert stored.startswith("The judge failed: xxx")
+        assert stored.endswith("xxx. Correct the function.")
+    assert cut_middle("x" * 1000, 1000) == "x" * 1000

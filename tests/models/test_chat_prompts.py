@@ -124,6 +124,48 @@ def test_a_template_that_does_not_end_is_refused_with_the_reason(monkeypatch, te
         encode(TURNS, template, system_prompt="Be kind.")
 
 
+DOUBLED = (
+    "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = DOUBLE %}{% endfor %}{{ ns.x | length }}"
+)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "{{ (10**10000000) | string }}", "{{ 9**(9**9) }}", "{{ 'a' * 10**10 }}", "{{ [1] * 10**10 }}", "{{ 10**10 * 'a' }}",
+        DOUBLED.replace("DOUBLE", "ns.x + ns.x"), DOUBLED.replace("DOUBLE", "ns.x ~ ns.x"),
+        DOUBLED.replace("DOUBLE", "[ns.x, ns.x] | join(ns.x)"), DOUBLED.replace("DOUBLE", "ns.x | replace('a', ns.x)"),
+        DOUBLED.replace("DOUBLE", "ns.x.replace('b', ns.x)"), DOUBLED.replace("DOUBLE", "ns.x.join([ns.x, ns.x, ns.x])"),
+        "{{ 'a' | center(10**9) }}", "{{ 'a\nb' | indent(10**9) }}", "{{ 'a'.ljust(10**10) }}", "{{ '%1000000000d' % 1 }}",
+        "{{ '%*d' % (10**9, 1) }}", "{{ '{:>1000000000}'.format(1) }}", "{{ '{:>{}}'.format(1, 10**9) }}",
+        "{{ '%1000000000d' | format(1) }}", "{{ [1] | tojson(indent=10**9) }}", "{{ [[1] * 9999] * 99999 | sum(start=[]) }}",
+        "{{ (1).to_bytes(10**10) }}", "{{ '\t'.expandtabs(10**9) }}", "{{ [1] | batch(10**10, 0) | list }}",
+        "{% macro big() %}{% for i in range(9999) %}{{ 'a' * 99999 }}{% endfor %}{% endmacro %}{{ big() | length }}",
+        "{% for i in range(9999) %}{{ 'a' * 99999 }}{% endfor %}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 1 // 0 }}", "{{ '' | int(none) + none }}",
+    ],
+)  # fmt: skip
+def test_a_template_that_computes_too_much_is_refused_with_the_reason(operation):
+    for condition in ("true", "'joke' in messages[-1].content"):
+        template = "{% if " + condition + " %}" + operation + "{% endif %}" + CHATML
+        with pytest.raises(ModelError, match=r"refuses a prompt \((it computes|.*Error: )"):
+            encode(TURNS, template)
+
+
+def test_usual_operations_of_templates_are_not_limited():
+    text = "Question: 7 % of 20? " * 2000
+    template = (
+        "{%- set ns = namespace(out='') %}{% for m in messages %}"
+        "{% set ns.out = ns.out + ('%s: %s' % (m.role, m.content.split('</think>')[-1] | trim | replace('?', '!'))) ~ '\n' %}"
+        "{% endfor %}{{ ns.out | indent(2) | truncate(60000) }}{{ {'a': [1, 2]} | tojson(indent=4) }}{{ 2 ** 10 * 3 }}"
+        "{{ '{}-{:>3}'.format('a', 1) }}{{ ['b', 'c'] | map('upper') | join(', ') }}"
+    )
+    expected = (
+        f"user: {text.strip().replace('?', '!')}\n" + '{\n    "a": [\n        1,\n        2\n    ]\n}3072a-  1B, C'
+    )
+    assert encode(f"\n\nHuman: {text}\n\nAssistant:", template) == expected
+
+
 def test_nothing_is_interrupted_after_the_block(monkeypatch):
     fire = []
     timer = SimpleNamespace(start=lambda: None, cancel=lambda: None)
