@@ -26,6 +26,7 @@ from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState, EventKin
 from rlhf_lab.common.records import NO_CHAT_SETTINGS, Job, Project
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.base import add_arguments, fields_of, from_args
+from rlhf_lab.config.labelling import SAMPLING_METHODS
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import ConfigError, EngineError
@@ -44,6 +45,7 @@ from rlhf_lab.jobs.retraining import cancel_training, training_payload
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.rewards.terms import check_terms, parse_term
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.store.reward_models import get_reward_model, reward_model_of
 from rlhf_lab.store.run_metrics import metrics_since
 from rlhf_lab.store.runs import events, runs
@@ -78,6 +80,10 @@ def _add_pairs_parser(subparsers: Any) -> None:
         run_pairs,
     )
     parser.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
+    parser.add_argument(
+        "--sampling", choices=SAMPLING_METHODS, default=None,
+        help="which pairs (docs/LABELLING.md, \"Which pairs are shown\"); default: the project's rule",
+    )  # fmt: skip
     add_open_argument(parser)
     parser.add_argument("--model", default=None, help="create a project on this model: embedded, a folder, or a Hub id")
     parser.add_argument("--prompt-set", default=None, help=PROMPT_SET_HELP)
@@ -271,7 +277,8 @@ def run_pairs(args: argparse.Namespace) -> int:
         note = show_project(args, db, project)
         if args.measure_length:
             return _measure_length(args, db, home, project, note)
-        job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.count})
+        sampling = args.sampling or get_labelling_config(db, project.id).sampling
+        job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.count, "sampling": sampling})
         result = {"project": project.id} | wait_for_job(db, home, job, "sampling pairs")
     text = f"{pluralize(len(result['pair_ids']), 'new pair')} in project {project.id} ({project.name})"
     text = f"{text}; {result['note']}" if result.get("note") else text

@@ -156,6 +156,10 @@ def add_parser(subparsers: Any) -> None:
     add_common_arguments(parser)
     add_open_argument(parser)
     parser.add_argument("--labels", type=int, default=60, help="pairs the judge labels (default 60)")
+    parser.add_argument(
+        "--sampling", choices=("random", "teaching"), default="random",
+        help="which pairs the judge labels (default random): docs/LABELLING.md",
+    )  # fmt: skip
     parser.add_argument("--judge", default="cheerful", help="a simulated judge, or FILE.py:NAME (default cheerful)")
     parser.add_argument(
         "--noise",
@@ -217,7 +221,8 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         policy_config: PolicyConfig = from_args(PolicyConfig, args, seed=seed, temperature=project.temperature)
         report(0.0, None, "sampling pairs", new_phase=True)
         skipped_notes: list[str] = []
-        sample_pairs(model_cache, project, PairRequest(args.labels), on_note=skipped_notes.append)
+        pairs = PairRequest(args.labels, sampling=args.sampling)
+        sample_pairs(model_cache, project, pairs, on_note=skipped_notes.append)
         report(0.08, None, f"the judge {judge.name} labels", new_phase=True)
         choice_counts = label_with_judge(db, project.id, judge, args.labels, noise=args.noise, seed=policy_config.seed)
         timer.finish_phase("sample", 0.1, "training the reward model")

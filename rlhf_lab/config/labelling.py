@@ -8,15 +8,17 @@ from rlhf_lab.errors import ConfigError
 
 MAX_GUIDELINE_LENGTH = 4000
 #: How pairs are selected among sampled ones. The `reason` of a pair begins with the method.
-SamplingMethod = Literal["random", "information", "uncertainty", "diversity"]
+SamplingMethod = Literal["random", "teaching", "information", "uncertainty", "diversity"]
 SAMPLING_METHODS: tuple[SamplingMethod, ...] = get_args(SamplingMethod)
+#: Responses to each prompt among which "teaching" selects two.
+TEACHING_RESPONSES = 4
 #: The consequence for people whose accuracy on gold pairs is below the bound.
 GoldRule = Literal["none", "inform", "down_weight", "pause"]
 
 
 def is_actively_selected(reason: str) -> bool:
-    """Whether a pair with this `reason` was selected by a method other than random sampling."""
-    return reason.split(":", maxsplit=1)[0] in SAMPLING_METHODS[1:]
+    """Whether a pair with this `reason` was selected because it is harder than most."""
+    return reason.split(":", maxsplit=1)[0] in ("information", "uncertainty", "diversity")
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,9 @@ class LabellingConfig(Config):
     hold_s: int = setting(180, "seconds for which a pair shown to one person is not shown to others", 5, 3600)
     sampling: SamplingMethod = setting(
         "random",
-        "which of the sampled pairs are shown: any; those whose labels are expected to teach the most; those for "
-        "which the reward model is least sure; or those least similar to the existing pairs",
+        "which pairs are shown: any; of four answers to each prompt two complete ones that are alike in length and "
+        "different in content, later rather good ones; or of four times as many pairs those that teach the reward "
+        "model the most, those for which it is least sure, or those least similar to the existing pairs",
     )
     texts: Literal["base", "policy"] = setting(
         "base", "which model writes the texts: the base model, or the newest checkpoint of a run"
@@ -77,3 +80,7 @@ class LabellingConfig(Config):
             raise ConfigError(
                 f"The guideline has {len(self.guideline):,} characters; shorten it to {MAX_GUIDELINE_LENGTH:,}."
             )
+
+
+#: The settings of a new project. One without stored settings, as from earlier versions, has the defaults.
+NEW_PROJECT_LABELLING = LabellingConfig(sampling="teaching")

@@ -27,7 +27,14 @@ from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs, score_pairs
 from rlhf_lab.engine.text_features import NEW_TEXTS_BUDGET_S, FeatureBackfill
 from rlhf_lab.errors import TrainingError
-from rlhf_lab.jobs.time_estimate import EARLY_PAIRS, WorkCount, count_reward, pairs_stage, reward_stage
+from rlhf_lab.jobs.time_estimate import (
+    EARLY_PAIRS,
+    WorkCount,
+    count_pair_sampling,
+    count_reward,
+    pairs_stage,
+    reward_stage,
+)
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.oom import free_memory
 from rlhf_lab.models.reward_model import RewardModel
@@ -60,9 +67,9 @@ def pairs_job(
     pairs = sample_pairs(model_cache, project, request, on_note=notes.append, on_progress=on_progress)
     speed, seconds = model_cache.speed, time.monotonic() - start_time
     if pairs and pairs[0].reason != "random" and speed.is_measured:
-        stage = pairs_stage(pairs[0].reason.partition(":")[0])
-        work = WorkCount(speed, project.max_new_tokens)
-        speed.record_stage(stage, seconds, work.sampling(2 * request.count, 2 * request.count))
+        sampling = pairs[0].reason.partition(":")[0]
+        counted = count_pair_sampling(WorkCount(speed, project.max_new_tokens), request.count, sampling)
+        speed.record_stage(pairs_stage(sampling), seconds, counted)
     FeatureBackfill(model_cache).run_for(project.id, NEW_TEXTS_BUDGET_S)
     model_cache.save_speed()
     return {"pair_ids": [pair.id for pair in pairs], "note": "; ".join(notes)}

@@ -6,18 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Completion, NewCompletion, Pair, Project, Prompt, RewardModelRow
 from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.config.labelling import TEACHING_RESPONSES
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.completions import JOB_POLICY_SLOT, JOB_REWARD_SLOT, reference_samples
 from rlhf_lab.engine.label_preparation import grouped
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
+from rlhf_lab.engine.text_features import feature_vectors
 from rlhf_lab.errors import LabelError, LabError
+from rlhf_lab.jobs.instant_reward import InstantModel
 from rlhf_lab.jobs.model_speed import ModelSpeed
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
@@ -33,6 +37,7 @@ from rlhf_lab.training.reward.active_selection import (
     select_most_diverse,
     select_most_informative,
     select_most_uncertain,
+    select_teaching_pair,
     uncertainty_kind,
     word_set,
 )
@@ -40,9 +45,12 @@ from rlhf_lab.training.reward.active_selection import (
 log = logging.getLogger("rlhf_lab.engine")
 MAX_PAIR_ATTEMPTS = 8  # each with another prompt, if the two responses of a pair are equal
 PAIR_BATCH_SIZE = 128  # pairs per batch of samples, which has twice as many responses
+TEACHING_BATCH_SIZE = 64  # the same where each pair is selected among four responses
+EXPLORED = 5  # of this many teaching pairs, one is selected without the scores of its texts
 DIVERSITY_NEIGHBOURS = 64  # number of newest pairs with which "diversity" compares candidates
 
 CompletionPair = tuple[NewCompletion, NewCompletion]
+Responses = list[NewCompletion]  # to one prompt
 
 
 class _SamplingSpec(NamedTuple):
@@ -55,6 +63,8 @@ class _SamplingSpec(NamedTuple):
     prompts: list[Prompt]
     speed: ModelSpeed
     purpose: str = "pair"  # part of the path that seeds are derived from
+    sides: tuple[str, ...] = ("first", "second")  # the responses to a prompt; the last part of that path
+    prefers_complete: bool = False  # try another prompt if fewer than two different responses ended by themselves
 
 
 @dataclass(frozen=True)
@@ -63,8 +73,9 @@ class PairRequest:
 
     sampling: "random" keeps all pairs; the others sample CANDIDATES_PER_PAIR times as many and select the most informative
     ("information"), uncertain ("uncertainty") or diverse ones ("diversity"); see training/reward/active_selection.py.
+    "teaching" samples four responses to each prompt and selects two of them.
     max_new_tokens: None for that of the project, shortened to the context.
-    stored_first: number of random pairs that are sampled and stored before the others, for a person who is waiting.
+    stored_first: number of random or teaching pairs that are sampled and stored before the others, for a person who is waiting.
     """
 
     count: int
@@ -86,7 +97,7 @@ def sample_pairs(
 
     Each pair stores its kind of sampling, for "uncertainty" also the kind of uncertainty. Pairs are random if there are no labels
     or no reward model to select them by. The n-th random pair of a project depends only on the project's seed, temperature,
-    length and chat settings, the checkpoint and n.
+    length and chat settings, the checkpoint and n; so do the responses among which the n-th teaching pair is selected.
     on_note: called with a message for the user if some prompts are too long.
     Raises LabelError if the two responses of a pair are equal in all attempts; the pairs before that one are stored.
     """
@@ -110,18 +121,22 @@ def sample_pairs(
     if sampling == "information" and not current_labels(model_cache.db, project.id).vote_ids:
         sampling = "random"
     reason = sampling if reward_model is None else f"{sampling}: {uncertainty_kind(reward_model)}"
-    stored_first = min(request.stored_first, count) if sampling == "random" else 0
     pairs: list[Pair] = []
     has_gap = False
-    for batch_size in (stored_first, count - stored_first):
-        if has_gap or not batch_size:
-            continue
-        completion_pairs, has_gap = _sample_complete_pairs(
-            backbone, adapters, spec, batch_size, next_pair_index(model_cache.db, project.id), sampling, on_progress
-        )
-        if sampling != "random":
-            completion_pairs = _select_pairs(model_cache, project, completion_pairs, count, sampling, on_progress)
-        pairs += _store_pairs(model_cache, project, completion_pairs, reason)
+    instant = _up_to_date_model(model_cache, project) if sampling == "teaching" else None
+    for batch_size in _batch_sizes(request, sampling):
+        start = next_pair_index(model_cache.db, project.id)
+        groups, has_gap = _sample_groups(backbone, adapters, spec, batch_size, start, sampling, on_progress)
+        if instant is not None:
+            completion_pairs, reasons = _select_teaching_pairs(adapters, project, spec, groups, start, instant)
+        else:
+            completion_pairs = [(first, second) for first, second in groups]
+            if sampling != "random":
+                completion_pairs = _select_pairs(model_cache, project, completion_pairs, count, sampling, on_progress)
+            reasons = [reason] * len(completion_pairs)
+        pairs += _store_pairs(model_cache, project, completion_pairs, reasons)
+        if has_gap:
+            break
     if has_gap:
         raise LabelError(
             f"{len(pairs)} of {count} pairs were written: then two responses to the same prompt came out equal "
@@ -132,7 +147,18 @@ def sample_pairs(
     return pairs
 
 
-def _sample_complete_pairs(
+def _batch_sizes(request: PairRequest, sampling: str) -> list[int]:
+    """Numbers of pairs that are sampled and stored together."""
+    count = request.count
+    if sampling not in ("random", "teaching"):  # selected among the responses to all prompts
+        return [count]
+    sizes = [min(request.stored_first, count)]
+    largest = TEACHING_BATCH_SIZE if sampling == "teaching" else max(1, count)
+    sizes += [min(largest, count - start) for start in range(sizes[0], count, largest)]
+    return [size for size in sizes if size]
+
+
+def _sample_groups(
     backbone: Backbone,
     adapters: Adapters,
     spec: _SamplingSpec,
@@ -140,22 +166,66 @@ def _sample_complete_pairs(
     start: int,
     sampling: str,
     on_progress: ProgressCallback,
-) -> tuple[list[CompletionPair], bool]:
-    """The pairs up to the first one whose responses were equal in all attempts, and whether there is such a gap.
+) -> tuple[list[Responses], bool]:
+    """The responses up to the first prompt for which they were equal in all attempts, and whether there is such a gap.
 
-    If pairs are selected, all candidates are returned.
+    If pairs are selected among the responses to all prompts, those of all candidates are returned.
     """
     indices = range(start, start + count)
-    if sampling != "random":  # each batch has its own range of indices
+    if sampling == "teaching":
+        sides = tuple(map(str, range(TEACHING_RESPONSES)))
+        spec = spec._replace(purpose="teaching", sides=sides, prefers_complete=True)
+    elif sampling != "random":  # each batch has its own range of indices
         indices = range(start * CANDIDATES_PER_PAIR, (start + count) * CANDIDATES_PER_PAIR)
-        spec = spec._replace(purpose="candidate")
-    pairs_by_index = _sample_at_indices(backbone, adapters, spec, indices, on_progress)
-    if sampling != "random":
-        completion_pairs = [pairs_by_index[n] for n in indices if n in pairs_by_index]
-        return completion_pairs, len(completion_pairs) < count
-    first_gap = next((n for n in indices if n not in pairs_by_index), indices.stop)
+        groups_by_index = _sample_at_indices(
+            backbone, adapters, spec._replace(purpose="candidate"), indices, on_progress
+        )
+        groups = [groups_by_index[n] for n in indices if n in groups_by_index]
+        return groups, len(groups) < count
+    groups_by_index = _sample_at_indices(backbone, adapters, spec, indices, on_progress)
+    first_gap = next((n for n in indices if n not in groups_by_index), indices.stop)
     # Pairs after the gap are dropped: the next call samples the same texts at their indices.
-    return [pairs_by_index[n] for n in range(start, first_gap)], first_gap < indices.stop
+    return [groups_by_index[n] for n in range(start, first_gap)], first_gap < indices.stop
+
+
+def _up_to_date_model(model_cache: ModelCache, project: Project) -> InstantModel:
+    model = InstantModel(model_cache.db, project.id)
+    model.update()
+    return model
+
+
+def _select_teaching_pairs(
+    adapters: Adapters,
+    project: Project,
+    spec: _SamplingSpec,
+    groups: Sequence[Responses],
+    start: int,
+    instant: InstantModel,
+) -> tuple[list[CompletionPair], list[str]]:
+    """A pair of each group of responses, and how it was selected: "teaching: better" by scores, "teaching: different" without."""
+    if not groups:
+        return [], []
+    backbone = adapters.backbone
+    prompt_of = {prompt.id: prompt.text for prompt in spec.prompts}
+    responses = [response for group in groups for response in group]
+    rows = [(backbone.encode_prompt(prompt_of[response.prompt_id]), list(response.token_ids)) for response in responses]
+    vectors = feature_vectors(adapters, rows).astype(np.float32)
+    vectors[~np.isfinite(vectors).all(axis=1)] = 0.0  # a model whose states overflow half precision
+    scores = instant.scores(vectors)
+    pairs, reasons = [], []
+    for i, group in enumerate(groups):
+        of_group = slice(TEACHING_RESPONSES * i, TEACHING_RESPONSES * (i + 1))
+        explores = derive_seed(project.seed, "teaching exploration", start + i) % EXPLORED == 0
+        first, second = select_teaching_pair(
+            [response.token_ids for response in group],
+            [response.token_ids[-1] in backbone.eos_ids for response in group],
+            vectors[of_group],
+            backbone.state_count,
+            None if scores is None or explores else scores[of_group].tolist(),
+        )
+        pairs.append((group[first], group[second]))
+        reasons.append("teaching: different" if scores is None or explores else "teaching: better")
+    return pairs, reasons
 
 
 def _select_pairs(
@@ -199,41 +269,49 @@ def _select_pairs(
 
 
 def _store_pairs(
-    model_cache: ModelCache, project: Project, completion_pairs: list[CompletionPair], reason: str
+    model_cache: ModelCache, project: Project, completion_pairs: list[CompletionPair], reasons: list[str]
 ) -> list[Pair]:
     firsts = add_completions(model_cache.db, [first for first, _ in completion_pairs])
     seconds = add_completions(model_cache.db, [second for _, second in completion_pairs])
-    pairs = add_pairs(model_cache.db, project.id, [(a.id, b.id, reason) for a, b in zip(firsts, seconds, strict=True)])
+    ids = [(a.id, b.id, reason) for a, b, reason in zip(firsts, seconds, reasons, strict=True)]
+    pairs = add_pairs(model_cache.db, project.id, ids)
     score_new_pairs(model_cache, project, pairs)
     return pairs
 
 
 def _sample_at_indices(
     backbone: Backbone, adapters: Adapters, spec: _SamplingSpec, indices: Sequence[int], on_progress: ProgressCallback
-) -> dict[int, CompletionPair]:
-    """index -> two different responses, without the indices at which the responses were equal in all attempts."""
-    pairs_by_index: dict[int, CompletionPair] = {}
+) -> dict[int, Responses]:
+    """index -> responses to a prompt, without the indices at which all of them were equal in all attempts.
+
+    Where complete responses are preferred, they must be enough in the first attempt only.
+    """
+    groups_by_index: dict[int, Responses] = {}
     for attempt in range(MAX_PAIR_ATTEMPTS):
-        remaining = [n for n in indices if n not in pairs_by_index]
+        remaining = [n for n in indices if n not in groups_by_index]
         for start in range(0, len(remaining), PAIR_BATCH_SIZE):
             chunk = remaining[start : start + PAIR_BATCH_SIZE]
             with adapters.using(spec.slot, merged=spec.slot is not None):
-                completions = _sample_both_sides(backbone, spec, chunk, attempt, on_progress)
-            for n, first, second in zip(chunk, completions[: len(chunk)], completions[len(chunk) :], strict=True):
-                if first.token_ids != second.token_ids:
-                    pairs_by_index[n] = (first, second)
-    return pairs_by_index
+                completions = _sample_sides(backbone, spec, chunk, attempt, on_progress)
+            for i, n in enumerate(chunk):
+                group = completions[i :: len(chunk)]
+                needs_complete = spec.prefers_complete and attempt == 0
+                usable = [r.token_ids for r in group if not needs_complete or r.token_ids[-1] in backbone.eos_ids]
+                if len(set(usable)) > 1:
+                    groups_by_index[n] = group
+    return groups_by_index
 
 
-def _sample_both_sides(
+def _sample_sides(
     backbone: Backbone, spec: _SamplingSpec, indices: Sequence[int], attempt: int, on_progress: ProgressCallback
 ) -> list[NewCompletion]:
-    """The first responses of these pairs, then the second ones, sampled in one batch, which encodes each prompt once."""
+    """The first responses at these indices, then the second ones, and so on, in one batch, which encodes each prompt once."""
     project = spec.project
-    chosen_prompts = [spec.prompts[_prompt_index(project.seed, n, attempt, len(spec.prompts))] for n in indices] * 2
+    index_prompts = [spec.prompts[_prompt_index(project.seed, n, attempt, len(spec.prompts))] for n in indices]
+    chosen_prompts = index_prompts * len(spec.sides)
     seeds = [
         derive_seed(project.seed, spec.purpose, spec.checkpoint, n, attempt, side)
-        for side in ("first", "second")
+        for side in spec.sides
         for n in indices
     ]
     prompt_ids = [backbone.encode_prompt(prompt.text) for prompt in chosen_prompts]

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from rlhf_lab.jobs.model_speed import MAX_MEASUREMENTS, ModelSpeed
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.batch import make_batch, map_by_length
 from rlhf_lab.models.features import FeatureSpec, text_features
-from rlhf_lab.store.features import TextFeatures, add_features, texts_without_features
+from rlhf_lab.store.features import Float16, TextFeatures, add_features, texts_without_features
 from rlhf_lab.store.projects import current_project, get_project
 
 log = logging.getLogger("rlhf_lab.engine")
@@ -83,7 +84,6 @@ def add_missing_features(model_cache: ModelCache, project_id: int) -> bool:
     return bool(texts)
 
 
-@torch.no_grad()
 def compute_features(
     adapters: Adapters, texts: Sequence[tuple[Prompt, Completion]], speed: ModelSpeed | None = None
 ) -> dict[int, TextFeatures]:
@@ -104,14 +104,29 @@ def compute_features(
         batch = make_batch(backbone, [rows[i][0] for i in indices], [rows[i][1] for i in indices])
         return text_features(backbone, batch, FEATURES)
 
+    vectors = feature_vectors(adapters, rows, speed if len(texts) == BATCH_SIZE else None)
+    is_finite = [bool(np.isfinite(vector).all()) for vector in vectors]
+    return {
+        completion.id: TextFeatures(backbone.state_count, vector if finite else vector[:0])
+        for (_, completion), vector, finite in zip(texts, vectors, is_finite, strict=True)
+    }
+
+
+@torch.no_grad()
+def feature_vectors(
+    adapters: Adapters, rows: Sequence[tuple[list[int], list[int]]], speed: ModelSpeed | None = None
+) -> Float16:
+    """(N, layers * H) features of texts, given as prompt and response token ids. speed: records the duration of the pass."""
+    backbone = adapters.backbone
+
+    def features_of(indices: list[int]) -> Tensor:
+        batch = make_batch(backbone, [rows[i][0] for i in indices], [rows[i][1] for i in indices])
+        return text_features(backbone, batch, FEATURES)
+
     lengths, start_time = [len(prompt) + len(response) for prompt, response in rows], time.monotonic()
     with adapters.using(None):
         features = map_by_length(features_of, lengths, backbone)
-    vectors = features.half().cpu()
-    if speed is not None and len(texts) == BATCH_SIZE:
+    vectors: Float16 = features.half().cpu().numpy()
+    if speed is not None:
         speed.record_forward(time.monotonic() - start_time, sum(lengths))
-    is_finite = vectors.isfinite().all(dim=1).tolist()
-    return {
-        completion.id: TextFeatures(backbone.state_count, vector if finite else vector[:0])
-        for (_, completion), vector, finite in zip(texts, vectors.numpy(), is_finite, strict=True)
-    }
+    return vectors

@@ -102,7 +102,8 @@ def measured_rows(result: Mapping[str, Any]) -> list[LengthRow]:
 def lacks_measurement(db: Database, project: Project) -> bool | None:
     """Whether a new project should be measured; None if that cannot be said before more pairs are sampled.
 
-    Not if it has a reward model or a run, which belong to its texts, nor if nearly all of its first texts ended.
+    Not if it has a reward model or a run, which belong to its texts, nor if nearly all of its first texts ended. Pairs of
+    "teaching" were chosen among more texts because they ended, so they cannot tell.
     """
     if measurement_job(db, project.id) is not None or count_reward_models(db, project.id) or runs(db, project.id):
         return False
@@ -110,6 +111,8 @@ def lacks_measurement(db: Database, project: Project) -> bool | None:
     texts = [text for pair in pairs for text in (pair.first, pair.second) if text.token_ids]
     if len(texts) < 2 * MIN_FIRST_PAIRS:
         return None
+    if any(pair.reason.startswith("teaching") for pair in pairs):
+        return True
     stop_ids = stop_token_ids(project.model)
     cut_count = sum(cut_length(text.token_ids, stop_ids) is not None for text in texts)
     return cut_count >= MIN_CUT_SHARE * len(texts)
@@ -149,6 +152,12 @@ def length_note(db: Database, project: Project) -> str:
     if view is None or not view.get("is_new"):
         return ""
     proposed = view["proposal"]
+    if any(
+        row["share"] >= TARGET_SHARE
+        and (row["adds_instruction"], row["max_new_tokens"]) == (False, project.max_new_tokens)
+        for row in view["rows"]
+    ):
+        return ""  # it would only be cheaper
     return (
         f"Many texts are cut off. Measured: with at most {proposed['max_new_tokens']} tokens"
         f"{' and a short instruction' if proposed['adds_instruction'] else ''}, {100 * proposed['share']:.0f} % are complete."

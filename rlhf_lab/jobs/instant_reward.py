@@ -173,11 +173,23 @@ class InstantModel:
         decided = Counter(label.pair_id for label in self._labels if label.choice in DECIDED)
         return sum(decided.values()) - max(decided.values(), default=0) >= MIN_DECIDED
 
-    def knows(self, pair_id: int) -> bool:
+    def scores(self, vectors: Float32) -> Float32 | None:
+        """(N,) raw scores of unlabelled texts by their features (N, D).
+
+        None before the head is known to have learned something: while the interval of its accuracy contains 0.5.
+        """
+        if self._fit is None or (self.figures.low or 0.0) <= 0.5 or vectors.shape[1] != self._reference.shape[1]:
+            return None
+        weights = self._weights_without(None)
+        assert weights is not None
+        scores: Float32 = self._scaler(vectors - self._scaler.mean) @ weights
+        return scores
+
+    def knows(self, pair_id: int | None) -> bool:
         """Whether the head has learnt from a label of the pair."""
         return any(label.pair_id == pair_id for label in self._labels)
 
-    def _weights_without(self, pair_id: int) -> Float32 | None:
+    def _weights_without(self, pair_id: int | None) -> Float32 | None:
         """Weights of the head, refitted without the labels of the pair if it has learnt from any."""
         assert self._fit is not None
         if not self.knows(pair_id):

@@ -21,6 +21,7 @@ from rlhf_lab.common.bundled_assets import (
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, NO_CHAT_SETTINGS, ChatSettings, NewCompletion, Project
 from rlhf_lab.common.text import parse_foreign_json, pluralize
+from rlhf_lab.config.labelling import NEW_PROJECT_LABELLING
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
@@ -37,6 +38,7 @@ from rlhf_lab.store.projects import (
     open_project,
     projects,
     prompts,
+    set_labelling_config,
     set_max_new_tokens,
     set_temperature,
 )
@@ -86,6 +88,7 @@ def new_project(  # noqa: PLR0913  one argument for each choice of the form
     project = create_project(db, name, model, digest, prompt_set, seed, splits, chat, opens=opens)
     set_temperature(db, project.id, temperature)
     set_max_new_tokens(db, project.id, max_new_tokens)
+    set_labelling_config(db, project.id, NEW_PROJECT_LABELLING)
     sampling = (temperature, max_new_tokens, chat.system_prompt)
     is_as_shipped = sampling == (SHIPPED_PAIRS_TEMPERATURE, DEFAULT_MAX_NEW_TOKENS, "")
     if model == EMBEDDED_MODEL and not custom_prompts and is_as_shipped:

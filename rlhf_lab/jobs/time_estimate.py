@@ -31,6 +31,7 @@ from statistics import median
 from typing import NamedTuple
 
 from rlhf_lab.common.records import Project
+from rlhf_lab.config.labelling import TEACHING_RESPONSES
 from rlhf_lab.config.policy import HELD_OUT_RESPONSES, UNIT_RESPONSES, PolicyConfig
 from rlhf_lab.config.reward import MAX_SCORED_PAIRS, REFERENCE_SAMPLES, RewardConfig
 from rlhf_lab.jobs import engine_process
@@ -219,8 +220,15 @@ def estimate_pairs(speed: ModelSpeed | None, count: int, sampling: str, max_new_
     """The time to sample this many pairs of texts of this length in one job."""
     if speed is None or not speed.is_measured:
         return None
-    seconds = WorkCount(speed, max_new_tokens).sampling(2 * count, 2 * count)
-    return _corrected(speed, pairs_stage(sampling), Estimate(seconds, seconds), is_counted=sampling == "random")
+    seconds = count_pair_sampling(WorkCount(speed, max_new_tokens), count, sampling)
+    is_counted = sampling in ("random", "teaching")
+    return _corrected(speed, pairs_stage(sampling), Estimate(seconds, seconds), is_counted=is_counted)
+
+
+def count_pair_sampling(work: WorkCount, count: int, sampling: str) -> float:
+    """Seconds of sampling pairs, from the rates; where pairs are selected among more pairs, of two responses each."""
+    responses = (TEACHING_RESPONSES if sampling == "teaching" else 2) * count
+    return work.sampling(responses, responses) + work.passes(responses if sampling == "teaching" else 0)
 
 
 def estimate_completions(

@@ -167,7 +167,7 @@ def test_expired_lease_passes_to_another_and_the_late_vote_is_refused(lab, open_
 
 RULE_CHOICES = {
     "sampling": [
-        "any", "whose answers are expected to teach the most",
+        "any", "two of four texts, whole and alike in length", "whose answers are expected to teach the most",
         "where the reward model is least sure", "least similar to the existing pairs",
     ],
     "texts": ["the base model", "the newest checkpoint of a run"],

@@ -6,11 +6,13 @@ import pytest
 
 from rlhf_lab.cli import commands, demo
 from rlhf_lab.cli.main import main
+from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import EngineError
+from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.model_inspection import inspect_model
 from rlhf_lab.jobs.project_setup import new_project, open_project_on_model
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import current_project, open_project, projects
+from rlhf_lab.store.projects import current_project, open_project, projects, set_labelling_config
 
 ROW = {"prompt": "p", "chosen": "a", "rejected": "b"}
 COMMANDS = {
@@ -66,6 +68,17 @@ def test_open_also_opens_an_existing_project(call, tmp_path):
     assert main(["pairs", "--project", "1", "--open", "--home", str(tmp_path / "home")]) == 0
     with Database.open(tmp_path / "home") as db:
         assert current_project(db).id == ids[0]
+
+
+def test_pairs_are_selected_by_the_rule_of_the_project_or_as_asked(call, tmp_path):
+    with Database.open(tmp_path / "home") as db:
+        project = new_project(db)
+        for rule in ("random", "diversity"):
+            set_labelling_config(db, project.id, LabellingConfig(sampling=rule))
+            for words in ((), ("--sampling", "teaching")):
+                assert main(["pairs", *words, "--home", str(tmp_path / "home")]) == 0
+        payloads = [job.payload["sampling"] for job in queue.jobs(db)]
+    assert sorted(payloads) == ["diversity", "random", "teaching", "teaching"]
 
 
 def test_a_model_opens_its_project_that_was_open_last(tmp_path):

@@ -103,7 +103,7 @@ def test_other_prompts_are_sampled_as_without_the_long_one(tmp_path, model):
 
 
 def test_the_error_of_too_few_pairs_includes_the_skipped_prompts(lab, monkeypatch):
-    monkeypatch.setattr(pair_sampling, "_sample_complete_pairs", lambda *_: ([], True))
+    monkeypatch.setattr(pair_sampling, "_sample_groups", lambda *_: ([], True))
     with pytest.raises(LabelError) as plain:
         sample_pairs(lab.worker.model_cache, lab.project, PairRequest(3))
     too_long(lab)

@@ -160,27 +160,27 @@ def test_pairs_end_when_all_responses_are_equal(fresh, monkeypatch):
 
 def test_pairs_before_a_failed_one_are_stored(fresh, monkeypatch):
     sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(1))
-    both_sides, stuck = pairs_module._sample_both_sides, 3
+    both_sides, stuck = pairs_module._sample_sides, 3
 
     def broken(backbone, spec, indices, attempt, on_progress):
         completions = both_sides(backbone, spec, indices, attempt, on_progress)
         return completions[:1] * 2 if stuck in indices else completions
 
     monkeypatch.setattr(pairs_module, "PAIR_BATCH_SIZE", 1)
-    monkeypatch.setattr(pairs_module, "_sample_both_sides", broken)
+    monkeypatch.setattr(pairs_module, "_sample_sides", broken)
     with pytest.raises(LabelError, match="2 of 5 pairs"):
         sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(5))
     assert count_pairs(fresh.db, fresh.project.id) == 3
 
 
 def test_a_pair_of_equal_texts_is_sampled_again(fresh, monkeypatch):
-    both_sides = pairs_module._sample_both_sides
+    both_sides = pairs_module._sample_sides
 
     def equal_at_first(backbone, spec, indices, attempt, on_progress):
         completions = both_sides(backbone, spec, indices, attempt, on_progress)
         return completions if attempt > 1 else completions[: len(indices)] * 2
 
-    monkeypatch.setattr(pairs_module, "_sample_both_sides", equal_at_first)
+    monkeypatch.setattr(pairs_module, "_sample_sides", equal_at_first)
     assert len(sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(4))) == 4
 
 

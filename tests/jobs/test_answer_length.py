@@ -81,14 +81,14 @@ def test_the_shortest_setting_with_nine_in_ten_complete_is_proposed(rows, expect
     assert (proposed and (proposed.max_new_tokens, proposed.adds_instruction)) == expected
 
 
-def add(db, project, texts):
+def add(db, project, texts, reason="random"):
     """Pairs of texts with these token ids."""
     prompt = prompts(db, project.id, "train")[0].id
     sides = [
         add_completions(db, [NewCompletion(prompt, f"{side} {i}", ids, "base", i) for i, ids in enumerate(texts)])
         for side in ("first", "second")
     ]
-    return add_pairs(db, project.id, [(a.id, b.id, "random") for a, b in zip(*sides, strict=True)])
+    return add_pairs(db, project.id, [(a.id, b.id, reason) for a, b in zip(*sides, strict=True)])
 
 
 CUT, ENDED = (5, 6, 7), (5, STOP)
@@ -107,6 +107,14 @@ def test_a_new_project_is_measured_once_if_some_of_its_first_texts_are_cut(db, p
 def test_a_project_whose_texts_end_is_not_measured(db, project):
     add(db, project, [ENDED] * 8)
     assert lacks_measurement(db, project) is False
+
+
+def test_texts_that_were_chosen_because_they_end_do_not_tell(db, project):
+    add(db, project, [ENDED] * 8, "teaching: different")
+    assert lacks_measurement(db, project) is True
+    measured(db, project, [row(48, 29), row(64, 30), row(48, 30, adds=True)])
+    assert length_view(db, project)["proposal"]["max_new_tokens"] == 48
+    assert length_note(db, project) == ""  # 64 tokens, the setting of the project, suffice
 
 
 def test_a_project_with_a_reward_model_is_not_measured(db, project):

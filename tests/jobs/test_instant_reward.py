@@ -114,6 +114,26 @@ def test_it_learns_what_people_prefer(db, project, texts):
     assert figures.low < figures.right / 30 < figures.high <= 1.0
 
 
+def test_texts_get_scores_once_it_is_known_to_have_learned_something(db, project, texts):
+    texts.pairs(2)
+    pairs = texts.pairs(36)
+    model = InstantModel(db, project.id)
+    vectors = np.random.default_rng(3).normal(size=(50, WIDTH)).astype(np.float32)
+    for pair in pairs[:6]:
+        texts.vote(pair)
+    model.update()
+    assert model.figures.low <= 0.5
+    assert model.scores(vectors) is None
+    for pair in pairs[6:]:
+        texts.vote(pair)
+    model.update()
+    assert model.figures.low > 0.5
+    scores = model.scores(vectors)
+    assert scores.shape == (50,)
+    assert np.corrcoef(scores, vectors[:, 0])[0, 1] > 0.7
+    assert model.scores(vectors[:, :-1]) is None  # features of another model
+
+
 def test_votes_of_a_random_person_are_right_half_of_the_time(db, project, texts):
     """The accuracy is held out: a fit of 12 features to 30 labels would reproduce most of them."""
     model, p = InstantModel(db, project.id), texts.pairs(40)

@@ -16,7 +16,7 @@ from rlhf_lab.jobs.project_setup import (
     open_project_on_model,
     pick_project,
 )
-from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts
+from rlhf_lab.store.projects import count_pairs, get_labelling_config, open_project, projects, prompts
 
 OWN = [f"prompt {i}" for i in range(9)]
 
@@ -28,6 +28,7 @@ def texts(db, project):
 def test_a_project_on_own_prompts_and_a_folder(db, tmp_path):
     folder = model(tmp_path / "m")
     project = new_project(db, model=str(folder), prompt_set="mine.csv", custom_prompts=OWN, seed=3)
+    assert get_labelling_config(db, project.id).sampling == "teaching"
     assert (project.name, project.prompt_set, project.seed) == ("m: mine.csv", "mine.csv", 3)
     assert len(project.model_hash) == 64
     assert texts(db, project) == [OWN[:7], OWN[7:]]

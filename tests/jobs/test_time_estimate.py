@@ -102,6 +102,10 @@ def test_run_of_a_million_steps_is_estimated_at_once():
 def test_pairs_and_completions():
     assert estimate_pairs(SPEED, 2, "random", 64) == pytest.approx((1, 1))
     assert estimate_pairs(SPEED, 2, "random", 5) == pytest.approx((0.5, 0.5))
+    eight_passes = 8 * 20 * 0.001
+    assert estimate_pairs(SPEED, 2, "teaching", 64).low == pytest.approx(
+        WorkCount(SPEED, 64).sampling(8, 8) + eight_passes
+    )
     assert estimate_completions(SPEED, [4, 128], 64, scored=False) == pytest.approx((3, 3))
     assert estimate_completions(SPEED, [4, 128], 64, scored=True) == pytest.approx((3 + 2.64, 3 + 2.64))
     assert estimate_completions(SPEED, [4], 5, scored=True) == pytest.approx((0.5 + 4 * 0.015, 0.5 + 4 * 0.015))

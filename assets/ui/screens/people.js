@@ -27,6 +27,7 @@ const RULE_LABELS = {
 };
 const CHOICE_LABELS = {
   random: 'any',
+  teaching: 'two of four texts, whole and alike in length',
   information: 'whose answers are expected to teach the most',
   uncertainty: 'where the reward model is least sure',
   diversity: 'least similar to the existing pairs',

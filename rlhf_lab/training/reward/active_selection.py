@@ -1,4 +1,5 @@
-"""Active selection of pairs to label: the most informative, the most uncertain or the most diverse of some candidates.
+"""Active selection of pairs to label: the most informative, the most uncertain or the most diverse of some candidates, or the two
+of some responses to a prompt that teach the most.
 
 Informative: the warm start is a Bayesian fit with a Gaussian prior on the head's weights and a Bradley-Terry likelihood. Its
 Laplace approximation gives each pair a probability p of the first text winning and a variance v of the difference of the scores.
@@ -6,15 +7,19 @@ v p (1 - p) is, to first order, the expected information gain of the label (Houl
 model is sure, and small near labelled pairs. Pairs are selected greedily, each as if those before it were labelled.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison
 from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.core.preference_fit import Float32, LayerScaler
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.heads import EnsembleHead
 from rlhf_lab.models.reward_model import RewardModel
@@ -123,6 +128,31 @@ def select_most_uncertain(
 def uncertainty_kind(model: RewardModel) -> str:
     """The measure that `select_most_uncertain` uses with this reward model: "ensemble" or "gap"."""
     return "ensemble" if isinstance(model.head, EnsembleHead) else "gap"
+
+
+def select_teaching_pair(
+    responses: Sequence[Sequence[int]], ended: Sequence[bool], features: Float32, layers: int, scores: Sequence[float] | None
+) -> tuple[int, int]:  # fmt: skip
+    """The indices of two responses to one prompt whose comparison is expected to teach the most.
+
+    Of the pairs of different responses: those of two complete ones, if there are any; of these, the half with the smallest
+    difference of log length, so that length does not decide; of these, the half with the highest sums of scores, because a
+    comparison of two bad responses teaches little; of these, the pair that is farthest apart in features. Halves are rounded up.
+    responses: token ids, at least two of which differ; ended: whether a response ended by itself; features: (N, layers * H), of
+    which each layer contributes equally; scores: None if nothing is known of them yet.
+    """
+    pairs = [(i, j) for i, j in combinations(range(len(responses)), 2) if responses[i] != responses[j]]
+    pairs = [(i, j) for i, j in pairs if ended[i] and ended[j]] or pairs
+    lengths = [math.log(len(response)) for response in responses]
+    pairs = _lower_half(pairs, lambda i, j: abs(lengths[i] - lengths[j]))
+    if scores is not None:
+        pairs = _lower_half(pairs, lambda i, j: -scores[i] - scores[j])
+    scaled = LayerScaler(features, layers)(features)
+    return max(pairs, key=lambda pair: float(np.square(scaled[pair[0]] - scaled[pair[1]]).sum()))
+
+
+def _lower_half(pairs: list[tuple[int, int]], key: Callable[[int, int], float]) -> list[tuple[int, int]]:
+    return sorted(pairs, key=lambda pair: key(*pair))[: (len(pairs) + 1) // 2]
 
 
 def select_most_diverse(
