@@ -149,6 +149,8 @@ def test_an_accepted_proposal_replaces_unlabelled_pairs_and_keeps_the_others(db,
     kept = {pair.id for pair in newest_pairs(db, project.id, 9)}
     assert kept == leased | {labelled.id}
     assert f"{4 - len(kept)} unlabelled pair" in message
+    offered = lease_pairs(db, project.id, "cid", get_labelling_config(db, project.id))
+    assert {lease.pair.id for lease in offered} <= kept
     assert next_pair_index(db, project.id) == 4 > count_pairs(db, project.id)  # no random numbers are used twice
     changed = get_project(db, project.id)
     assert (changed.max_new_tokens, changed.system_prompt) == (96, f"Be kind. {INSTRUCTION}")
