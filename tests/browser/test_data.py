@@ -177,8 +177,10 @@ def test_the_form_stays_after_an_error_and_questions_have_answers(lab, open_page
     page.locator('[data-answer="numbers=thousands"]').click()
     expect(control(page, "data-counts")).to_contain_text("1 first")
     control(page, "data-skip_broken").check()
-    control(page, "data-annotator").fill("ann")  # looks again
+    control(page, "data-counts").evaluate("(node) => node.dataset.drawn = 'before'")
+    control(page, "data-annotator").fill("ann")
     control(page, "data-annotator").blur()
+    expect(page.locator("[data-drawn=before]")).to_have_count(0)  # the preview is drawn again
     expect(control(page, "data-skip_broken")).to_be_checked()
     expect(page.locator('[data-map="uuid"]')).to_have_value("when it was")
     control(page, "data-forget").click()
