@@ -7,9 +7,13 @@ import threading
 import time
 from typing import Any
 
+from rlhf_lab.common.text import cut_middle
+
 #: The same message is logged at most once in this many seconds.
 REPEAT_INTERVAL_S = 60.0
 MAX_REMEMBERED_MESSAGES = 200
+#: Of a line: an error of others may have megabytes.
+MAX_LINE_CHARS = 2000
 
 
 def escape_unprintable(text: str) -> str:
@@ -24,13 +28,13 @@ class OneLineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record = copy.copy(record)
-        record.msg, record.args = escape_unprintable(record.getMessage().rstrip()), ()
+        record.msg, record.args = escape_unprintable(cut_middle(record.getMessage().rstrip(), MAX_LINE_CHARS)), ()
         record.exc_text = None  # may be cached by another formatter
         return super().format(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  the name is logging's
         lines = super().formatException(ei).split("\n")
-        return "\n".join(f"    {escape_unprintable(line)}" for line in lines)
+        return "\n".join(f"    {escape_unprintable(cut_middle(line, MAX_LINE_CHARS))}" for line in lines)
 
 
 class RepeatFilter(logging.Filter):
@@ -42,7 +46,7 @@ class RepeatFilter(logging.Filter):
         self._logged_at: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        key, now = (record.name, record.getMessage()), time.monotonic()
+        key, now = (record.name, cut_middle(record.getMessage(), MAX_LINE_CHARS)), time.monotonic()
         with self._lock:
             if now - self._logged_at.get(key, -REPEAT_INTERVAL_S) < REPEAT_INTERVAL_S:
                 return False

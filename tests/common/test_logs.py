@@ -67,3 +67,16 @@ def test_remembered_messages_are_bounded(log):
     (logged_at,) = (item._logged_at for item in logger.handlers[0].filters)
     assert len(logged_at) == logs.MAX_REMEMBERED_MESSAGES
     assert output.getvalue().count("\n") == 3 * logs.MAX_REMEMBERED_MESSAGES
+
+
+def test_long_messages_are_cut_in_the_log_and_in_memory(log):
+    logger, output = log
+    try:
+        raise ValueError("y" * 1_000_000)
+    except ValueError:
+        logger.exception("failed: %s, see the manual", "\x1b" * 1_000_000)
+    lines = output.getvalue().splitlines()
+    assert max(map(len, lines)) < 10_000
+    assert lines[0].endswith("see the manual")
+    ((_, remembered),) = logger.handlers[0].filters[0]._logged_at
+    assert len(remembered) == logs.MAX_LINE_CHARS
