@@ -36,8 +36,9 @@ PRESET_LABELS = {
 
 #: Measured: docs/LEARNING.md, "Few labels: content or length".
 FEW_LABELS_NOTE = (
-    "Recommended with few labels: ppo. After 60 labels of a simulated judge and at a KL of 2, its texts scored 1.03 standard "
-    "deviations higher with that judge than the base model's; those of rejection 0.74, of grpo 0.70, of dpo 0.39."
+    "Recommended with few labels: ppo. After 60 labels of a simulated judge, its texts scored 1.03 standard deviations higher "
+    "with that judge than those of the base (the embedded model, at a KL of 2); those of rejection 0.74, of grpo 0.70, of "
+    "dpo 0.39."
 )
 #: How the algorithms learn that do not learn from rollouts and their rewards.
 OFFLINE_NOTES = {
