@@ -28,7 +28,7 @@ MUTANTS = [
            "store/test_gold_pairs.py::test_the_rule_compares_the_upper_end_of_the_interval_with_the_bound"),
     Mutant("store/gold_pairs.py", "a note comes right after the wrong answer", ".offset(count % ANSWERS_BETWEEN_LOOKS)", ".offset(0)",
            "store/test_gold_pairs.py::test_the_rule_looks_after_each_tenth_answer_only"),
-    Mutant("store/pair_selection.py", "a gold pair comes to a person again", "*(~one for one in seen)", "~seen[1]",
+    Mutant("store/pair_selection.py", "a gold pair comes to a person again", "votes.cast_by(annotator)]]", "votes.votes_by(annotator)]]",
            "store/test_gold_pairs.py::test_an_undone_answer_does_not_bring_the_gold_pair_to_the_person_again"),
     Mutant("store/label_snapshots.py", "gold pairs teach", "query if rules.gold_training else query.where(t.pairs.c.gold.is_(None))", "query",
            "store/test_gold_pairs.py::test_votes_on_gold_pairs_teach_nothing_unless_the_settings_say_so"),
