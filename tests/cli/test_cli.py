@@ -114,7 +114,7 @@ def test_help_shows_the_defaults_in_use(capsys):
         main(["train-policy", "--help"])
     reply = " ".join(capsys.readouterr().out.split())
     config = PolicyConfig.for_algorithm("ppo")
-    for words in (f"(default {config.minibatches})", f"(default {config.beta})", "(default 1.5)"):
+    for words in (f"(default {config.minibatches})", f"(default {config.beta})", f"(default {config.cliprange})"):
         assert words in reply
     assert "(default 0.13)" not in reply
     assert "none runs all epochs (default none)" in reply
