@@ -35,10 +35,11 @@ set_training_env()
 import algorithm_figures
 import torch
 
-from rlhf_lab.common.enums import OFFLINE_ALGORITHMS, Source
+from rlhf_lab.common.algorithms import ALGORITHMS, spec_of
+from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import Comparison
 from rlhf_lab.config.base import fields_of
-from rlhf_lab.config.policy import ALGORITHMS, PolicyConfig
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.embedded_model.corpus import generate_documents
 from rlhf_lab.engine.job_handlers import RewardRequest, train_reward_model
@@ -145,7 +146,7 @@ def make_config(args: argparse.Namespace, experiment: Experiment, algorithm: str
     """The recommended config of the algorithm with `changes`, then those of the command line."""
     shared: dict[str, Any] = {
         "steps": args.steps, "max_new_tokens": args.length, "temperature": experiment.temperature, "seed": experiment.seed,
-    } | ({} if algorithm in OFFLINE_ALGORITHMS else {"token_rows": 0, "sample_every": 10_000})  # fmt: skip
+    } | ({} if spec_of(algorithm).is_offline else {"token_rows": 0, "sample_every": 10_000})  # fmt: skip
     return PolicyConfig.for_algorithm(algorithm, **(shared | changes | args.changes))
 
 

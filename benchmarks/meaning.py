@@ -43,7 +43,8 @@ import torch
 from algorithms import log, parse_changes
 from torch import Tensor
 
-from rlhf_lab.common.enums import OFFLINE_ALGORITHMS, Source
+from rlhf_lab.common.algorithms import spec_of
+from rlhf_lab.common.enums import Source
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import ChatSettings, Comparison, Project
 from rlhf_lab.common.seeding import derive_seed
@@ -294,7 +295,7 @@ def run_arm(args: argparse.Namespace, experiment: Experiment, name: str, changes
     """One run with its measurements: "steps", a record for each step with responses, and "points", means of five steps."""
     changes = {"algorithm": "ppo"} | changes
     scorer = scorer_of(experiment, changes.pop("reward", "model"))
-    algorithm, is_offline = changes["algorithm"], changes["algorithm"] in OFFLINE_ALGORITHMS
+    algorithm, is_offline = changes["algorithm"], spec_of(changes["algorithm"]).is_offline
     shared: dict[str, Any] = {
         "steps": args.steps, "max_new_tokens": args.length, "temperature": experiment.temperature, "seed": experiment.seed,
         "batch_size": args.batch_size,

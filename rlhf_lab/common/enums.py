@@ -16,31 +16,8 @@ LossReduction = Literal["token_mean", "trajectory_mean", "trajectory_sum"]
 #: Losses of direct preference optimization.
 DirectLoss = Literal["sigmoid", "ipo"]
 
+#: Their properties are in algorithms.py.
 Algorithm = Literal["ppo", "ppo_penalty", "trpo", "a2c", "reinforce", "rloo", "grpo", "dpo", "sft", "rejection"]
-#: Algorithms that learn from rollouts of the current policy and their rewards.
-ONLINE_ALGORITHMS = ("ppo", "ppo_penalty", "trpo", "a2c", "reinforce", "rloo", "grpo")
-#: Algorithms that learn from fixed texts: labels, or the best of several samples.
-OFFLINE_ALGORITHMS = ("dpo", "sft", "rejection")
-#: Offline algorithms whose texts are labels.
-LABEL_ALGORITHMS = ("dpo", "sft")
-#: Algorithms that estimate advantages with a value function. REINFORCE can use one as a baseline.
-ACTOR_CRITIC_ALGORITHMS = ("ppo", "ppo_penalty", "trpo", "a2c")
-VALUE_ALGORITHMS = (*ACTOR_CRITIC_ALGORITHMS, "reinforce")
-#: Algorithms with a probability ratio, which can make several passes over the same rollouts.
-RATIO_ALGORITHMS = ("ppo", "ppo_penalty", "grpo")
-#: Algorithms that use each rollout for one update, since they have no ratio.
-SINGLE_PASS_ALGORITHMS = ("a2c", "reinforce", "rloo")
-#: Algorithms that compare samples of one prompt with each other.
-GROUP_ALGORITHMS = ("rloo", "grpo")
-#: Algorithms that clip the probability ratio.
-CLIPPED_ALGORITHMS = ("ppo", "grpo")
-#: Algorithms that follow the gradient of a loss; trpo takes a natural-gradient step.
-FIRST_ORDER_ALGORITHMS = tuple(name for name in ONLINE_ALGORITHMS if name != "trpo")
-
-
-def unknown_algorithm_message(algorithm: str, part: str) -> str:
-    """Message for an algorithm that is in the lists above, but lacks a part of its implementation."""
-    return f"the algorithm {algorithm} has no {part}. CONTRIBUTING.md lists what to implement; or choose another algorithm."
 
 
 class Choice(StrEnum):

@@ -4,16 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from rlhf_lab.common.algorithms import AlgorithmSpec, algorithms_where, spec_of
 from rlhf_lab.common.enums import (
-    ACTOR_CRITIC_ALGORITHMS,
-    CLIPPED_ALGORITHMS,
-    FIRST_ORDER_ALGORITHMS,
-    GROUP_ALGORITHMS,
-    OFFLINE_ALGORITHMS,
-    ONLINE_ALGORITHMS,
-    RATIO_ALGORITHMS,
-    SINGLE_PASS_ALGORITHMS,
-    VALUE_ALGORITHMS,
     Algorithm,
     AnyKLEstimator,
     Baseline,
@@ -34,26 +26,17 @@ SHARDING_NEEDS_PROCESSES = (
 #: versions resume unchanged. Scores of a reward model are in standard deviations of the base model's samples, so that one clip
 #: suits all; scores of Python reward functions have other units, so the default of score_clip is none.
 RECOMMENDED_FOR_ALL: dict[str, Any] = {"score_clip": 1.5, "kl_budget": 4.0, "missing_eos_penalty": 0.0}
-#: Recommended values per algorithm where they differ from the defaults (measured, docs/DECISIONS.md).
-ALGORITHMS: dict[Algorithm, dict[str, Any]] = {
-    "ppo": {
-        "epochs": 1, "minibatches": 4, "beta": 0.15, "kl_budget_role": "limit", "score_clip": None, "cliprange": 0.05,
-        "lam": 1.0,
-    },
-    "ppo_penalty": {},
-    "trpo": {"value_trunk": "detached"},
-    "a2c": {"lr": 5e-3, "epochs": 1, "minibatches": 1},
-    "reinforce": {"lr": 5e-3, "epochs": 1, "minibatches": 1},
-    "rloo": {"lr": 5e-3, "epochs": 1, "minibatches": 1, "group_size": 4, "whiten_advantages": False},
-    "grpo": {"group_size": 4, "whiten_advantages": False, "loss_mean": "trajectory"},
-    "dpo": {"lr": 2e-3, "beta": 0.3, "sample_every": 2},
-    "sft": {"lr": 3e-3, "sample_every": 2},
-    "rejection": {"lr": 3e-3, "sample_every": 2},
-}  # fmt: skip
-#: Algorithms whose loss or reward contains beta.
-BETA_ALGORITHMS = (*ONLINE_ALGORITHMS, "dpo")
-#: Algorithms that are trained on texts sampled during the run.
-SAMPLING_ALGORITHMS = (*ONLINE_ALGORITHMS, "rejection")
+
+# The algorithms that use a setting.
+ROLLOUTS = algorithms_where(lambda spec: not spec.is_offline)
+SAMPLES = algorithms_where(lambda spec: spec.learns_from != "labels")
+FIXED_TEXTS = algorithms_where(lambda spec: spec.is_offline)
+BETA = algorithms_where(lambda spec: spec.has_beta)
+VALUES = algorithms_where(lambda spec: spec.value_function != "never")
+TEMPORAL_DIFFERENCES = algorithms_where(lambda spec: spec.advantage == "temporal_difference")
+GRADIENTS = algorithms_where(lambda spec: not spec.is_offline and spec.update == "gradient")
+REPEATED_UPDATES = algorithms_where(lambda spec: spec.repeats_updates)
+CLIPS = algorithms_where(lambda spec: spec.clips)
 
 
 @dataclass(frozen=True)
@@ -91,7 +74,7 @@ class PolicyConfig(Config):
         0,
         64,
         group="run",
-        only=ONLINE_ALGORITHMS,
+        only=ROLLOUTS,
     )
     checkpoint_every: int = setting(5, "steps between checkpoints", 1, 10_000, group="run")
 
@@ -99,18 +82,18 @@ class PolicyConfig(Config):
     rollouts: int = setting(
         1, "rollouts collected by one policy before it learns from all of them; a larger number needs no more memory for "
         "sampling", 1, 64,
-        group="rollouts", only=ONLINE_ALGORITHMS,
+        group="rollouts", only=ROLLOUTS,
     )  # fmt: skip
     group_size: int = setting(
         1, "responses per prompt; rloo and grpo compare them with each other, so they need at least 2",
         1, 256, group="rollouts",
-        only=ONLINE_ALGORITHMS,
+        only=ROLLOUTS,
     )  # fmt: skip
     epochs: int = setting(
         2, "passes over the rollouts of a step; for rejection: over the texts kept in a round", 1, 32, group="rollouts",
-        only=SAMPLING_ALGORITHMS,
+        only=SAMPLES,
     )  # fmt: skip
-    minibatches: int = setting(2, "optimizer updates per pass", 1, 64, group="rollouts", only=ONLINE_ALGORITHMS)
+    minibatches: int = setting(2, "optimizer updates per pass", 1, 64, group="rollouts", only=ROLLOUTS)
     micro_batch: int = setting(
         8,
         "rows per forward and backward pass; a smaller number needs less memory and gives the same result",
@@ -131,7 +114,7 @@ class PolicyConfig(Config):
 
     scale_scores: bool = setting(
         False, "divide scores by the standard deviation of all scores of the run so far", group="reward",
-        only=ONLINE_ALGORITHMS,
+        only=ROLLOUTS,
     )  # fmt: skip
     score_clip: float | None = setting(
         None,
@@ -140,7 +123,7 @@ class PolicyConfig(Config):
         0.1,
         1000.0,
         group="reward",
-        only=ONLINE_ALGORITHMS,
+        only=ROLLOUTS,
     )
     missing_eos_penalty: float = setting(
         1.0,
@@ -148,16 +131,16 @@ class PolicyConfig(Config):
         0.0,
         100.0,
         group="reward",
-        only=SAMPLING_ALGORITHMS,
+        only=SAMPLES,
     )
     score_placement: ScorePlacement = setting(
         "last", "which tokens receive the score: the last one, or all of them in equal parts (spread)", group="reward",
-        only=VALUE_ALGORITHMS,
+        only=VALUES,
     )  # fmt: skip
     whiten_rewards: bool = setting(
         False, "scale the per-token rewards of a batch to standard deviation 1 without changing their mean",
         group="reward",
-        only=ONLINE_ALGORITHMS,
+        only=ROLLOUTS,
     )  # fmt: skip
 
     kl_budget: float | None = setting(
@@ -169,17 +152,17 @@ class PolicyConfig(Config):
     )
     kl_budget_role: Literal["target", "limit"] = setting(
         "target", "target: beta starts near 0, so the KL rises to the budget; limit: beta is never below its setting",
-        group="KL", only=ONLINE_ALGORITHMS,
+        group="KL", only=ROLLOUTS,
     )  # fmt: skip
     beta: float = setting(
         0.13, "weight of the per-token KL penalty against the frozen reference",
-        0.0, 10.0, group="KL", only=BETA_ALGORITHMS,
+        0.0, 10.0, group="KL", only=BETA,
     )  # fmt: skip
     kl_controller: Literal["fixed", "adaptive"] = setting(
         "fixed",
         "keep beta constant, or adapt it so that the KL approaches kl_target",
         group="KL",
-        only=ONLINE_ALGORITHMS,
+        only=ROLLOUTS,
     )
     kl_target: float = setting(
         6.0,
@@ -187,26 +170,26 @@ class PolicyConfig(Config):
         0.01,
         1000.0,
         group="KL",
-        only=ONLINE_ALGORITHMS,
+        only=ROLLOUTS,
     )
     kl_horizon: float = setting(
         2000.0, "time constant of the adaptive controller, in responses; a larger one changes beta more slowly",
-        1.0, 1e9, group="KL", only=ONLINE_ALGORITHMS
+        1.0, 1e9, group="KL", only=ROLLOUTS
     )  # fmt: skip
     kl_estimator: AnyKLEstimator = setting(
         "k1", "estimator of the per-token KL (full: exact, over the whole vocabulary); in the rewards, only k1 "
         "reliably limits the KL", group="KL",
-        only=ONLINE_ALGORITHMS,
+        only=ROLLOUTS,
     )  # fmt: skip
     kl_penalty: Literal["reward", "loss"] = setting(
         "reward", "subtract the KL from the rewards, or add its estimate (k2 or k3) to the loss",
-        group="KL", only=FIRST_ORDER_ALGORITHMS,
+        group="KL", only=GRADIENTS,
     )  # fmt: skip
 
-    gamma: float = setting(1.0, "discount factor per token", 0.0, 1.0, group="advantages", only=VALUE_ALGORITHMS)
-    lam: float = setting(0.95, "GAE lambda", 0.0, 1.0, group="advantages", only=VALUE_ALGORITHMS)
+    gamma: float = setting(1.0, "discount factor per token", 0.0, 1.0, group="advantages", only=VALUES)
+    lam: float = setting(0.95, "GAE lambda", 0.0, 1.0, group="advantages", only=VALUES)
     advantage: Literal["gae", "nstep"] = setting(
-        "gae", "compute advantages by GAE or from n-step returns", group="advantages", only=ACTOR_CRITIC_ALGORITHMS
+        "gae", "compute advantages by GAE or from n-step returns", group="advantages", only=TEMPORAL_DIFFERENCES
     )
     nstep: int = setting(
         8,
@@ -214,7 +197,7 @@ class PolicyConfig(Config):
         1,
         4096,
         group="advantages",
-        only=ACTOR_CRITIC_ALGORITHMS,
+        only=TEMPORAL_DIFFERENCES,
     )
     credit: CreditAssignment = setting(
         "to_go", "which rewards each token is credited with: those from this token on, or all rewards of the "
@@ -232,12 +215,12 @@ class PolicyConfig(Config):
         True,
         "shift and scale the advantages of a batch to mean 0 and standard deviation 1",
         group="advantages",
-        only=ONLINE_ALGORITHMS,
+        only=ROLLOUTS,
     )
 
     cliprange: float | None = setting(
         0.2, "PPO clip of the probability ratio; none leaves it unclipped", 0.01, 1.0, group="policy loss",
-        only=CLIPPED_ALGORITHMS,
+        only=CLIPS,
     )  # fmt: skip
     loss_mean: Literal["token", "trajectory", "sum"] = setting(
         "token", "average token losses over all tokens, or over responses, each with the mean (trajectory) or the sum of its "
@@ -245,15 +228,13 @@ class PolicyConfig(Config):
         group="policy loss", only=("ppo", "trpo", "a2c", "reinforce", "rloo", "grpo"),
     )  # fmt: skip
     entropy_coef: float = setting(
-        0.0, "weight of the entropy bonus", 0.0, 1.0, group="policy loss", only=FIRST_ORDER_ALGORITHMS
+        0.0, "weight of the entropy bonus", 0.0, 1.0, group="policy loss", only=GRADIENTS
     )  # fmt: skip
     ptx_coef: float = setting(
         0.0, "weight of the cross-entropy on pretraining texts (PPO-ptx)", 0.0, 100.0, group="policy loss",
-        only=FIRST_ORDER_ALGORITHMS,
+        only=GRADIENTS,
     )  # fmt: skip
-    ptx_batch: int = setting(
-        8, "pretraining texts per update", 1, 1024, group="policy loss", only=FIRST_ORDER_ALGORITHMS
-    )
+    ptx_batch: int = setting(8, "pretraining texts per update", 1, 1024, group="policy loss", only=GRADIENTS)
     penalty_coef: float = setting(
         0.5,
         "initial weight of the KL between old and new policy",
@@ -292,7 +273,7 @@ class PolicyConfig(Config):
     target_kl: float | None = setting(
         None, "end a step's epochs early when an epoch's mean approximate KL exceeds this; none runs all epochs",
         1e-4, 100.0,
-        group="policy loss", only=RATIO_ALGORITHMS,
+        group="policy loss", only=REPEATED_UPDATES,
     )  # fmt: skip
     ratio_threshold: float = setting(
         10.0,
@@ -300,46 +281,46 @@ class PolicyConfig(Config):
         1.0,
         1e6,
         group="policy loss",
-        only=RATIO_ALGORITHMS,
+        only=REPEATED_UPDATES,
     )
 
     value_trunk: Literal["shared", "detached", "critic"] = setting(
         "shared", "adapter below the value head: the policy's, trained by both losses (shared) or not (detached), or its own",
-        group="value", only=VALUE_ALGORITHMS,
+        group="value", only=VALUES,
     )  # fmt: skip
     critic_init: Literal["fresh", "reward"] = setting(
         "fresh", "initial critic: a new adapter, or a copy of the reward model (which needs an adapter and "
         "layers = last)",
-        group="value", only=VALUE_ALGORITHMS,
+        group="value", only=VALUES,
     )  # fmt: skip
     value_warmup: int = setting(
         0, "number of initial steps in which only the value function learns",
-        0, 10_000, group="value", only=VALUE_ALGORITHMS
+        0, 10_000, group="value", only=VALUES
     )  # fmt: skip
-    vf_coef: float = setting(0.1, "weight of the value loss", 0.0, 10.0, group="value", only=VALUE_ALGORITHMS)
+    vf_coef: float = setting(0.1, "weight of the value loss", 0.0, 10.0, group="value", only=VALUES)
     cliprange_value: float | None = setting(
         0.2,
         "clip new values to within this distance of the old value; none leaves them unclipped",
         0.01,
         100.0,
         group="value",
-        only=VALUE_ALGORITHMS,
+        only=VALUES,
     )
     value_target: ValueTarget = setting(
         "gae", "what the value function learns to predict: the lambda-return (gae), or the discounted sum of the "
         "actual rewards",
-        group="value", only=VALUE_ALGORITHMS,
+        group="value", only=VALUES,
     )  # fmt: skip
     bootstrap_cut: bool = setting(
         False, "returns of responses cut off at max_new_tokens continue with the value of the last state (bootstrapping), not "
         "with 0",
-        group="value", only=ACTOR_CRITIC_ALGORITHMS,
+        group="value", only=TEMPORAL_DIFFERENCES,
     )  # fmt: skip
 
     label_batch: int = setting(
         16, "label pairs (dpo) or texts (sft, rejection) per update; a step is one update",
         1, 4096, group="offline methods",
-        only=OFFLINE_ALGORITHMS,
+        only=FIXED_TEXTS,
     )  # fmt: skip
     dpo_loss: DirectLoss = setting(
         "sigmoid", "sigmoid: the margin of a pair, beta times its log-ratio difference, grows without limit; ipo: it "
@@ -385,14 +366,16 @@ class PolicyConfig(Config):
     def recommended(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Recommended values; without a KL budget if beta is 0 or is controlled by kl_target. Raises ConfigError."""
         algorithm = values.get("algorithm", "ppo")
-        if algorithm is not None and algorithm not in ALGORITHMS:
-            raise ConfigError(f"algorithm = {algorithm!r} is unknown; choose one of {', '.join(ALGORITHMS)}")
-        recommended = RECOMMENDED_FOR_ALL | (ALGORITHMS[algorithm] if algorithm else {})
+        recommended = RECOMMENDED_FOR_ALL | (dict(spec_of(algorithm).recommended) if algorithm else {})
         if algorithm:
             used = {item.name for item in fields_of(cls) if item.applies_to(algorithm)}
             recommended = {name: value for name, value in recommended.items() if name in used}
         has_own_beta = values.get("beta") == 0 or values.get("kl_controller") == "adaptive"
         return recommended | ({"kl_budget": None} if has_own_beta else {})
+
+    @property
+    def spec(self) -> AlgorithmSpec:
+        return spec_of(self.algorithm)
 
     @property
     def responses_per_step(self) -> int:
@@ -402,7 +385,7 @@ class PolicyConfig(Config):
     @property
     def is_offline(self) -> bool:
         """Whether the policy learns from fixed texts, not from rollouts."""
-        return self.algorithm in OFFLINE_ALGORITHMS
+        return self.spec.is_offline
 
     @property
     def updates_per_round(self) -> int:
@@ -417,7 +400,9 @@ class PolicyConfig(Config):
     @property
     def uses_value_function(self) -> bool:
         """Whether a value function is trained."""
-        return self.algorithm in ACTOR_CRITIC_ALGORITHMS or (self.algorithm == "reinforce" and self.baseline == "value")
+        return self.spec.value_function == "always" or (
+            self.spec.value_function == "as_baseline" and self.baseline == "value"
+        )
 
 
 def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
@@ -435,16 +420,16 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
             "whole group",
         ),
         (
-            c.algorithm in GROUP_ALGORITHMS and c.group_size < 2,
+            c.spec.is_grouped and c.group_size < 2,
             f"group_size = {c.group_size}: {c.algorithm} compares responses to one prompt, so choose at least 2",
         ),
         (
-            c.algorithm in SINGLE_PASS_ALGORITHMS and (c.epochs > 1 or c.minibatches > 1),
+            c.spec.is_single_pass and (c.epochs > 1 or c.minibatches > 1),
             f"epochs = {c.epochs}, minibatches = {c.minibatches}: {c.algorithm} has no probability ratio that could "
             "account for rollouts of an older policy. Set both to 1",
         ),
         (
-            c.algorithm == "trpo" and c.value_trunk == "shared",
+            c.spec.update == "natural_gradient" and c.value_trunk == "shared",
             "value_trunk = shared lets the value loss move the policy past trpo's limit. Choose detached or critic",
         ),
         (
@@ -457,7 +442,7 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
             f"critic_init = reward needs value_trunk = critic; it is {c.value_trunk}",
         ),
         (
-            c.algorithm == "reinforce" and c.baseline != "value" and has_value_settings,
+            c.spec.value_function == "as_baseline" and c.baseline != "value" and has_value_settings,
             f"baseline = {c.baseline} has no value function, so value_trunk and value_warmup mean nothing. "
             "Choose baseline = value or leave them alone",
         ),
@@ -505,7 +490,7 @@ def _process_conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
             f"processes = {c.processes}: {c.algorithm} trains in one process. Set processes to 1",
         ),
         (
-            c.algorithm == "trpo" and c.processes > 1,
+            c.spec.update == "natural_gradient" and c.processes > 1,
             f"processes = {c.processes}: trpo searches along one line with all rows at once, in one process. Set "
             "processes to 1",
         ),
@@ -541,7 +526,7 @@ def adapted_settings(config: Mapping[str, Any]) -> tuple[str, ...]:
 
     config: the record of a run's config; a missing setting has its default.
     """
-    has_budget, is_offline = config.get("kl_budget") is not None, config.get("algorithm") in OFFLINE_ALGORITHMS
+    has_budget, is_offline = config.get("kl_budget") is not None, spec_of(config.get("algorithm", "ppo")).is_offline
     adapts_beta = not is_offline and (has_budget or config.get("kl_controller") == "adaptive")
     adapts_lr = has_budget or config.get("lr_schedule") != "constant"
     return ("beta",) * adapts_beta + ("lr",) * adapts_lr

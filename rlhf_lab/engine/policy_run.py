@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NoReturn
 
-from rlhf_lab.common.enums import LABEL_ALGORITHMS, EventKind, RunStatus
+from rlhf_lab.common.enums import EventKind, RunStatus
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import LabelSnapshot, Run, RunEvent, StepResult
@@ -131,7 +131,7 @@ class PolicyRun:
             prompts_that_fit(backbone, prompts(db, project.id, split), self.config.max_new_tokens)
             for split in ("train", "eval")
         )
-        labels = self._labels(backbone) if self.config.algorithm in LABEL_ALGORITHMS else PreparedLabels([], 0, "")
+        labels = self._labels(backbone) if self.config.spec.learns_from == "labels" else PreparedLabels([], 0, "")
         task = PolicyTask(
             prompts=[prompt.text for prompt in train_prompts.prompts],
             scorer=self._scorer(backbone, self.run.reward_model_id),

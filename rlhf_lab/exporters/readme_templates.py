@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_lab import __version__
+from rlhf_lab.common.algorithms import spec_of
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
-from rlhf_lab.common.enums import LABEL_ALGORITHMS, Source
+from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, Project, RewardModelRow, Run
 from rlhf_lab.exporters.json_io import portable_name, to_strict_json
 from rlhf_lab.exporters.label_export import LabelExportOptions
@@ -325,7 +326,7 @@ def _scoring_code(head_config: dict[str, Any]) -> str:
 
 def _reward_text(run: Run, row: RewardModelRow | None) -> str:
     """What the policy was trained with: its reward, or the labels if it was trained on labels."""
-    if run.config.get("algorithm") in LABEL_ALGORITHMS:
+    if spec_of(run.config.get("algorithm", "ppo")).learns_from == "labels":
         return "on labels, without a reward model" if row is None else f"on the labels of reward model {row.id}"
     terms = ", ".join(f"{item['weight']:g} · {item['name']}" for item in run.manifest.get("reward_terms") or [])
     if row is None:

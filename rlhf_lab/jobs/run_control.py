@@ -18,7 +18,6 @@ from typing import Any
 from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.common.enums import (
     ACTIVE_RUN_STATUSES,
-    LABEL_ALGORITHMS,
     UNFINISHED_JOB_STATUSES,
     EventKind,
     JobKind,
@@ -125,7 +124,7 @@ def _reward_model_of_new_run(
     """
     if reward_terms and all(term.name != REWARD_MODEL for term in reward_terms):
         return None
-    if config.algorithm in LABEL_ALGORITHMS and not reward_terms:
+    if config.spec.learns_from == "labels" and not reward_terms:
         if reward_model_id is None:
             return latest_reward_model(db, project_id)
         if reward_model_id == NO_REWARD_MODEL:
@@ -142,7 +141,7 @@ def _labels_of_new_run(
     """
     if reward_model is not None:
         return reward_model.snapshot
-    if config.algorithm not in LABEL_ALGORITHMS:
+    if config.spec.learns_from != "labels":
         return None
     labels = current_labels(db, project_id)
     if all(comparison.tie for comparison in load_comparisons(db, labels)):

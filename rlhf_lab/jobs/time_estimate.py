@@ -132,13 +132,16 @@ def count_offline_step(speed: ModelSpeed, config: PolicyConfig) -> float:
 
     One in `sample_every` steps measures the policy; a step of rejection sampling includes its share of the candidates.
     """
-    work, texts = WorkCount(speed, config.max_new_tokens), (2 if config.algorithm == "dpo" else 1) * config.label_batch
+    work, texts = (
+        WorkCount(speed, config.max_new_tokens),
+        (2 if config.spec.loss == "direct_preference" else 1) * config.label_batch,
+    )
     seconds = work.passes(0, 2 * texts)
     measured = work.sampling(config.batch_size, config.batch_size) + work.passes(
         config.batch_size, 2 * config.batch_size
     )
     seconds += measured / config.sample_every
-    if config.algorithm == "rejection":
+    if config.spec.learns_from == "best_samples":
         candidates = config.candidates * config.texts_per_round
         seconds += (work.sampling(candidates, config.batch_size) + work.passes(candidates)) / config.updates_per_round
     return seconds
@@ -151,7 +154,7 @@ def count_policy_step(speed: ModelSpeed, config: PolicyConfig) -> float:
     work, responses = WorkCount(speed, config.max_new_tokens), config.responses_per_step
     has_critic = config.uses_value_function and config.value_trunk == "critic"
     passes = 1 + (1 + 2 * config.epochs) * has_critic
-    with_logprobs = 2 + 2 * config.epochs + (config.kl_budget is not None) + (config.algorithm == "ppo_penalty")
+    with_logprobs = 2 + 2 * config.epochs + (config.kl_budget is not None) + (config.spec.loss == "ratio_and_penalty")
     ptx_texts = config.epochs * config.minibatches * config.ptx_batch if config.ptx_coef > 0 else 0
     seconds = work.sampling(responses, config.batch_size)
     return seconds + work.passes(passes * responses, with_logprobs * responses + 2 * ptx_texts)
@@ -210,7 +213,7 @@ def estimate_policy(speed: ModelSpeed | None, config: PolicyConfig) -> Estimate 
     if speed is None or not speed.is_measured:
         return None
     seconds = count_policy(speed, config)
-    is_counted = config.processes == 1 and config.algorithm != "trpo"
+    is_counted = config.processes == 1 and config.spec.update == "gradient"
     return _corrected(
         speed, policy_stage(config.algorithm, config.processes), Estimate(seconds, seconds), is_counted=is_counted
     )

@@ -8,9 +8,10 @@ import pytest
 import torch
 from support.reference_formulas import kl_from_logits
 
+from rlhf_lab.common.algorithms import ALGORITHMS
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.base import Config, add_arguments, fields_of, from_args
-from rlhf_lab.config.policy import ALGORITHMS, LIVE_SETTINGS, PRESETS, PolicyConfig
+from rlhf_lab.config.policy import LIVE_SETTINGS, PRESETS, PolicyConfig
 from rlhf_lab.config.reward import RewardConfig  # fmt: skip
 from rlhf_lab.core.advantages import reinforce_weights, value_targets
 from rlhf_lab.core.policy_losses import reduce_tokens

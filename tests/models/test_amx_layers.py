@@ -3,9 +3,9 @@
 import pytest
 import torch
 from support import tiny_models
+from support.algorithm_names import ONLINE_ALGORITHMS
 from support.model_families import WHOLE
 
-from rlhf_lab.common.enums import ONLINE_ALGORITHMS
 from rlhf_lab.kernels import amx_layer, c_ops, matmul
 from rlhf_lab.models.batch import forward, make_batch
 from rlhf_lab.models.fused_llama import patch

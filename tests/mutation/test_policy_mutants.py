@@ -46,8 +46,8 @@ MUTANTS = [
     Mutant(ESTIMATES, "sampled KL for the exact one", 'config.kl_estimator == "full"', "False",
            "test_the_exact_kl_is_used_by_the_full_estimator"),
     # --- objectives ---
-    Mutant(OBJECTIVES, "grpo unclipped", "in CLIPPED_ALGORITHMS", 'in ("ppo",)', "test_policy_loss"),
-    Mutant(OBJECTIVES, "the ratio in place of log-probabilities", 'if LOSSES[algorithm] == "log_probability":', "if False:",
+    Mutant(OBJECTIVES, "grpo unclipped", "config.spec.clips", 'config.algorithm == "ppo"', "test_policy_loss"),
+    Mutant(OBJECTIVES, "the ratio in place of log-probabilities", 'if config.spec.loss == "log_probability":', "if False:",
            "test_policy_loss"),
     Mutant(OBJECTIVES, "distance to the reference pays", "terms.loss + coefficients.kl_beta", "terms.loss - coefficients.kl_beta",
            "test_a_kl_in_the_loss_is_that_of_the_new_policy"),
@@ -244,7 +244,7 @@ MUTANTS = [
            'self.current["ratio"].double() *', "test_metrics_by_hand"),
     Mutant(CONFIG, "settings of other algorithms pass", "not item.applies_to(self.algorithm)", "False",
            "config/test_config.py::test_conflicting_settings_are_refused"),
-    Mutant(CONFIG, "trpo in several processes", 'c.algorithm == "trpo" and c.processes > 1', "False",
+    Mutant(CONFIG, "trpo in several processes", 'c.spec.update == "natural_gradient" and c.processes > 1', "False",
            "config/test_config.py::test_conflicting_settings_are_refused"),
     Mutant(CONFIG, "processes without a response in a rollout", "c.batch_size < c.processes or", "",
            "config/test_config.py::test_conflicting_settings_are_refused"),
@@ -255,7 +255,7 @@ MUTANTS = [
     Mutant(METRICS, "reward with KL of a score that is not rewarded", "rollout.shaped_scores.mean()", "rollout.scores.mean()",
            "test_metrics_by_hand"),
     Mutant(CONFIG, "the command line recommends nothing",
-           "recommended = RECOMMENDED_FOR_ALL | (ALGORITHMS[algorithm] if algorithm else {})", "recommended = {\"score_clip\": None}", "config/test_config.py::test_every_algorithm_has_a_recommended_config"),
+           "recommended = RECOMMENDED_FOR_ALL | (dict(spec_of(algorithm).recommended) if algorithm else {})", "recommended = {\"score_clip\": None}", "config/test_config.py::test_every_algorithm_has_a_recommended_config"),
     # --- offline methods ---
     Mutant("core/direct_preference.py", "ipo aims at twice its target", "target = 1.0 / (2.0 * beta)", "target = 1.0 / beta",
            "core/test_direct_preference.py::test_values_worked_by_hand"),

@@ -9,10 +9,10 @@ import hashlib
 import json
 
 import torch
+from support.algorithm_names import GROUP_ALGORITHMS, OFFLINE_ALGORITHMS, SINGLE_PASS_ALGORITHMS
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlhf_lab.common.enums import GROUP_ALGORITHMS, OFFLINE_ALGORITHMS, SINGLE_PASS_ALGORITHMS
 from rlhf_lab.common.records import Comparison
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.kernels import compile

@@ -6,17 +6,16 @@ import math
 import pytest
 import torch
 from support import tiny_models
-from support.reference_formulas import a2c_loss
-
-from rlhf_lab.common.enums import (
-    ACTOR_CRITIC_ALGORITHMS,
+from support.algorithm_names import (
     CLIPPED_ALGORITHMS,
     OFFLINE_ALGORITHMS,
     ONLINE_ALGORITHMS,
     SINGLE_PASS_ALGORITHMS,
     VALUE_ALGORITHMS,
 )
-from rlhf_lab.config.policy import ALGORITHMS
+from support.reference_formulas import a2c_loss
+
+from rlhf_lab.common.algorithms import ALGORITHMS
 from rlhf_lab.errors import ConfigError, NotFiniteError, SelfCheckError, TrainingError
 from rlhf_lab.models.batch import make_batch
 from rlhf_lab.models.sampling.sampler import Sampled
@@ -328,5 +327,5 @@ def test_the_value_head_is_trained_only_where_values_are_used(gpt2_folder):
         trainer = tiny_models.learner(gpt2_folder, algorithm)
         tiny_models.run(trainer, 1)
         moved = bool(trainer.state.policy.value_head.linear.bias.detach().abs().max() > 0)
-        assert moved == (algorithm in (*ACTOR_CRITIC_ALGORITHMS, "reinforce"))
+        assert moved == (algorithm in VALUE_ALGORITHMS)
         assert (len(trainer.state.parameters) - len(trainer.adapters.parameters("policy"))) == (2 if moved else 0)

@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import tiny_models
+from support.algorithm_names import FIRST_ORDER_ALGORITHMS
 
-from rlhf_lab.common.enums import FIRST_ORDER_ALGORITHMS
-from rlhf_lab.config.policy import ALGORITHMS, PolicyConfig
+from rlhf_lab.common.algorithms import ALGORITHMS
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.core.kl import BudgetKL
 from rlhf_lab.errors import ConfigError, TrainingError
 from rlhf_lab.models.adapters import Adapters
@@ -60,7 +61,7 @@ def recorded_rollouts(trainer, monkeypatch):
     return rollouts
 
 
-FIRST_ORDER = {name: values for name, values in ALGORITHMS.items() if name in FIRST_ORDER_ALGORITHMS}
+FIRST_ORDER = {name: dict(ALGORITHMS[name].recommended) for name in FIRST_ORDER_ALGORITHMS}
 
 
 def test_a_target_and_an_update_below_the_rounding_leave_the_learning_rate(llama_folder, monkeypatch):
@@ -273,7 +274,7 @@ def test_warm_up_and_schedule(llama_folder):
 
 
 def test_trpo_takes_no_larger_step_than_the_limit(llama_folder):
-    settings = ALGORITHMS["trpo"] | {"algorithm": "trpo", "max_kl": 10.0, "kl_budget": 1.0}
+    settings = dict(ALGORITHMS["trpo"].recommended) | {"algorithm": "trpo", "max_kl": 10.0, "kl_budget": 1.0}
     trainer = budget_trainer(llama_folder, **settings)
     metrics = trainer.run_step().metrics
     length = metrics["tokens/response_len"]
@@ -391,7 +392,13 @@ def test_the_best_step_is_the_newest_near_the_peak_within_the_budget(llama_folde
 @pytest.mark.parametrize("name", ["ppo", "ppo_penalty", "trpo"])
 def test_resuming_is_exact(llama_folder, tmp_path, name):
     """Five steps = three steps, a checkpoint, a new trainer and two steps: bit for bit, including the controllers."""
-    settings = ALGORITHMS[name] | {"algorithm": name, "lr": 0.02, "steps": 5, "score_clip": 1.5, "minibatches": 2}
+    settings = dict(ALGORITHMS[name].recommended) | {
+        "algorithm": name,
+        "lr": 0.02,
+        "steps": 5,
+        "score_clip": 1.5,
+        "minibatches": 2,
+    }
 
     def curve(results):
         return [tiny_models.numbers(result.metrics) for result in results]

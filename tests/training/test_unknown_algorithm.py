@@ -1,16 +1,18 @@
-"""A member of the enumeration whose parts are not implemented: no place that chooses by algorithm computes another one's."""
+"""An algorithm without a record raises in every place that depends on the algorithm; no place computes another one's."""
 
 import dataclasses
+from typing import get_args
 
 import pytest
 import torch
-from support import tiny_models
+from support import algorithm_names, tiny_models
 
-from rlhf_lab.common.enums import ONLINE_ALGORITHMS
-from rlhf_lab.config.policy import ALGORITHMS, PolicyConfig
+from rlhf_lab.common.algorithms import ALGORITHMS, AlgorithmSpec, algorithms_where, spec_of
+from rlhf_lab.common.enums import Algorithm
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, TrainingError
 from rlhf_lab.models.batch import Batch
-from rlhf_lab.training.policy.objectives import LOSSES, AdaptiveCoefficients, LossDenominators, policy_loss
+from rlhf_lab.training.policy.objectives import AdaptiveCoefficients, LossDenominators, policy_loss
 from rlhf_lab.training.policy.rewards_and_advantages import compute_advantages
 from rlhf_lab.training.policy.rollout import EvaluatedBatch, MicroBatch
 from rlhf_lab.ui.screens.token_view import LOSS_DESCRIPTIONS, equations_for
@@ -18,51 +20,71 @@ from rlhf_lab.ui.screens.token_view import LOSS_DESCRIPTIONS, equations_for
 NUMBERS, MASK = torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool)
 LENGTHS = torch.tensor([[1, 2], [1, 2]])
 BATCH = Batch(torch.zeros(2, 1), torch.ones(2, 1), NUMBERS, MASK, torch.tensor([True, True]), LENGTHS)
+EVALUATED = EvaluatedBatch(BATCH, torch.zeros(2), NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+PART = MicroBatch(BATCH, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+UNKNOWN = r"algorithm = 'drgrpo' is unknown; choose one of ppo, ppo_penalty"
 
 
-def added_to_the_enumeration(like):
-    """The config of an algorithm "drgrpo", which has the settings of another one, as if it were in the same tuples."""
-    config = dataclasses.replace(PolicyConfig.for_algorithm(like, **({"group_size": 2} if like == "grpo" else {})))
+def unknown(algorithm="grpo"):
+    """The config of an algorithm "drgrpo", which has the settings of another one."""
+    config = dataclasses.replace(PolicyConfig.for_algorithm(algorithm))
     object.__setattr__(config, "algorithm", "drgrpo")
     return config
 
 
-@pytest.mark.parametrize("like", ["grpo", "ppo"])
-def test_advantages(like):
-    evaluated = EvaluatedBatch(BATCH, torch.zeros(2), NUMBERS, NUMBERS, NUMBERS, NUMBERS)
-    with pytest.raises(TrainingError, match=r"drgrpo has no advantages\. CONTRIBUTING"):
-        compute_advantages(evaluated, NUMBERS, None, added_to_the_enumeration(like))
+@pytest.mark.parametrize(
+    "depends_on_the_algorithm",
+    [
+        lambda: compute_advantages(EVALUATED, NUMBERS, None, unknown()),
+        lambda: policy_loss(NUMBERS, PART, LossDenominators(4, 2), unknown(), AdaptiveCoefficients(0.0, 0.0)),
+        lambda: equations_for(unknown(), []),
+        lambda: PolicyConfig.for_algorithm("drgrpo"),
+        lambda: spec_of("drgrpo"),
+    ],
+)
+def test_an_algorithm_without_a_record(depends_on_the_algorithm):
+    with pytest.raises(ConfigError, match=UNKNOWN):
+        depends_on_the_algorithm()
 
 
-def test_policy_loss():
-    part = MicroBatch(BATCH, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
-    with pytest.raises(TrainingError, match="drgrpo has no policy loss"):
-        policy_loss(
-            NUMBERS, part, LossDenominators(4, 2), added_to_the_enumeration("grpo"), AdaptiveCoefficients(0.0, 0.0)
-        )
-
-
-def test_equations_of_the_token_view(monkeypatch):
-    with pytest.raises(ConfigError, match="drgrpo has no equations of advantages"):
-        equations_for(added_to_the_enumeration("grpo"), [])
-    monkeypatch.setattr("rlhf_lab.ui.screens.token_view._advantage_equations", lambda config: [])
-    with pytest.raises(ConfigError, match="drgrpo has no equation of the loss"):
-        equations_for(added_to_the_enumeration("grpo"), [])
-
-
-def test_offline_updates(llama_folder):
+def test_an_update_of_an_offline_algorithm_without_a_record(llama_folder):
     trainer = tiny_models.learner(llama_folder, "sft")
     object.__setattr__(trainer.state.config, "algorithm", "drgrpo")
-    with pytest.raises(TrainingError, match="drgrpo has no update"):
+    with pytest.raises(ConfigError, match=UNKNOWN):
         trainer.update_on_texts()
 
 
-def test_recommended_settings(monkeypatch):
-    others = {name: values for name, values in ALGORITHMS.items() if name != "grpo"}
-    monkeypatch.setattr("rlhf_lab.config.policy.ALGORITHMS", others)
-    with pytest.raises(ConfigError, match="algorithm = 'grpo' is unknown; choose one of ppo, ppo_penalty"):
-        PolicyConfig.for_algorithm("grpo")
+def test_fixed_texts_have_no_advantages():
+    with pytest.raises(TrainingError, match="dpo learns from fixed texts"):
+        compute_advantages(EVALUATED, NUMBERS, None, PolicyConfig.for_algorithm("dpo"))
 
 
-def test_tables_have_every_online_algorithm():
-    assert set(LOSSES) == set(LOSS_DESCRIPTIONS) == set(ONLINE_ALGORITHMS)
+def test_records_say_what_the_algorithms_are():
+    """Against lists that were written by hand."""
+    assert tuple(ALGORITHMS) == get_args(Algorithm)
+    properties = {
+        "ONLINE": lambda spec: not spec.is_offline,
+        "OFFLINE": lambda spec: spec.is_offline,
+        "VALUE": lambda spec: spec.value_function != "never",
+        "SINGLE_PASS": lambda spec: spec.is_single_pass,
+        "GROUP": lambda spec: spec.is_grouped,
+        "CLIPPED": lambda spec: spec.clips,
+        "FIRST_ORDER": lambda spec: not spec.is_offline and spec.update == "gradient",
+    }
+    for name, condition in properties.items():
+        assert algorithms_where(condition) == getattr(algorithm_names, f"{name}_ALGORITHMS"), name
+    assert algorithms_where(lambda spec: spec.repeats_updates) == ("ppo", "ppo_penalty", "grpo")
+    assert algorithms_where(lambda spec: spec.learns_from == "labels") == ("dpo", "sft")
+    assert algorithms_where(lambda spec: not spec.has_beta) == ("sft", "rejection")
+
+
+def test_every_loss_of_rollouts_has_a_description():
+    assert {spec.loss for spec in ALGORITHMS.values() if not spec.is_offline} == set(LOSS_DESCRIPTIONS)
+
+
+def test_defaults_of_a_record():
+    """An algorithm that learns from rollouts by gradient, without values, groups or clipping."""
+    spec = AlgorithmSpec(advantage="returns", loss="ratio")
+    assert (spec.is_offline, spec.is_grouped, spec.repeats_updates, spec.is_single_pass, spec.has_beta) == (
+        False, False, True, False, True,
+    )  # fmt: skip

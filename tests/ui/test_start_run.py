@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from fake_runs import reward_model
 
+from rlhf_lab.common.algorithms import ALGORITHMS
 from rlhf_lab.common.enums import JobKind, RunStatus, Source
 from rlhf_lab.common.paths import ptx_texts_file
 from rlhf_lab.common.records import Project
 from rlhf_lab.config.base import fields_of
-from rlhf_lab.config.policy import ALGORITHMS, PRESETS, PolicyConfig
+from rlhf_lab.config.policy import PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError, DataError, LabelError
 from rlhf_lab.jobs import engine_process, queue, run_control
 from rlhf_lab.jobs.judge_labelling import label_with_judge
@@ -179,10 +180,10 @@ def test_the_recommendation_for_few_labels_has_the_figures_of_the_documentation(
     assert sorted(gold) == ["dpo", "grpo", "ppo", "rejection"]
     best = max(gold, key=lambda name: float(gold[name]))
     for name in ALGORITHMS:
-        note = start_run.ALGORITHM_NOTES[name]
+        note = start_run.algorithm_note(name)
         assert f"Recommended with few labels: {best}. " in note
         assert re.findall(r"\d\.\d\d", note) == [gold[name] for name in ("ppo", "rejection", "grpo", "dpo")]
-    assert start_run.ALGORITHM_NOTES["sft"].startswith("It imitates the preferred texts.")
+    assert start_run.algorithm_note("sft").startswith("It imitates the preferred texts.")
 
 
 def test_another_algorithm_keeps_what_a_person_changed(form):

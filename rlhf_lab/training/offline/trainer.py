@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from rlhf_lab.common.enums import LABEL_ALGORITHMS, unknown_algorithm_message
 from rlhf_lab.common.records import StepResult
 from rlhf_lab.errors import ConfigError, LabelError, TrainingError
 from rlhf_lab.models.batch import Batch, make_batch
@@ -53,7 +52,7 @@ class OfflineTrainer(PolicyTrainer):
         pairs, self.indistinguishable = encode_labels(self.backbone, self.task.labels)
         decided = [pair for pair in pairs if not pair.tie]
         self.pairs, self.texts, self.text_weights = list[LabelPair](), list[ChosenText](), list[float]()
-        if config.algorithm in LABEL_ALGORITHMS:
+        if config.spec.learns_from == "labels":
             self._check_labels(decided)
             # Weights relative to their mean: over the labels for dpo, and over the tokens for sft, as its loss.
             weights = relative_weights([pair.weight for pair in pairs])
@@ -97,7 +96,7 @@ class OfflineTrainer(PolicyTrainer):
         if state.steps_done % config.sample_every == 0 or is_last or state.update_fraction < 1.0:
             fresh_metrics, measured = self.measure_policy()
             metrics |= fresh_metrics
-        if config.algorithm == "rejection" and state.steps_done % config.updates_per_round == 0:
+        if config.spec.learns_from == "best_samples" and state.steps_done % config.updates_per_round == 0:
             metrics |= self.start_round()
         update_start = time.monotonic()
         metrics |= {"lr": state.value_in_force("lr"), "time/rollout": update_start - start_time - metrics["time/score"]}
@@ -126,24 +125,25 @@ class OfflineTrainer(PolicyTrainer):
     def update_on_texts(self) -> dict[str, float]:
         """One update on the step's pairs or texts."""
         state, config = self.state, self.state.config
-        if config.algorithm == "rejection":
+        is_pairwise, chooses_samples = (
+            config.spec.loss == "direct_preference",
+            config.spec.learns_from == "best_samples",
+        )
+        if chooses_samples:
             texts, round_, in_round = state.chosen_texts, *divmod(state.steps_done, config.updates_per_round)
             order: tuple[str | int, ...] = ("kept texts", round_)
         else:
             texts, in_round, order = self.texts, state.steps_done, ("labels",)
-        count = len(self.pairs) if config.algorithm == "dpo" else len(texts)
+        count = len(self.pairs) if is_pairwise else len(texts)
         size = min(config.label_batch, count)
         indices = shuffled_indices(range(in_round * size, (in_round + 1) * size), count, config.seed, *order)
-        algorithm = config.algorithm
-        if algorithm == "dpo":
+        if is_pairwise:
             if self._reference is None:
                 self._reference = reference_sums(state, self.pairs)
             metrics = preference_update(state, [self.pairs[i] for i in indices], self._reference[indices])
-        elif algorithm in ("sft", "rejection"):
-            weights = None if algorithm == "rejection" else [self.text_weights[i] for i in indices]
-            metrics = imitation_update(state, [texts[i] for i in indices], weights)
         else:
-            raise TrainingError(unknown_algorithm_message(algorithm, "update"))
+            weights = None if chooses_samples else [self.text_weights[i] for i in indices]
+            metrics = imitation_update(state, [texts[i] for i in indices], weights)
         state.episodes += size
         return metrics | {"epoch": (in_round + 1) * size / count}
 

@@ -1,11 +1,11 @@
 """The policy loss and the value loss of a micro-batch, to be minimised, for the algorithm of the config."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rlhf_lab.common.enums import CLIPPED_ALGORITHMS, LossReduction, unknown_algorithm_message
+from rlhf_lab.common.enums import LossReduction
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.core.kl import kl_estimate
 from rlhf_lab.core.policy_losses import (
@@ -17,14 +17,8 @@ from rlhf_lab.core.policy_losses import (
     reduce_tokens,
     reinforce_loss,
 )
-from rlhf_lab.errors import TrainingError
 from rlhf_lab.training.policy.rollout import MicroBatch, Rollout
 
-#: What the policy loss of each algorithm is made of: the ratio (clipped or not), the ratio and a penalty, or log-probabilities.
-LOSSES: dict[str, Literal["ratio", "penalty", "log_probability"]] = {
-    "ppo": "ratio", "ppo_penalty": "penalty", "trpo": "ratio", "grpo": "ratio",
-    "a2c": "log_probability", "reinforce": "log_probability", "rloo": "log_probability",
-}  # fmt: skip
 REDUCTIONS: dict[str, LossReduction] = {"token": "token_mean", "trajectory": "trajectory_mean", "sum": "trajectory_sum"}
 
 
@@ -52,7 +46,7 @@ def loss_denominators(rollout: Rollout, minibatch: list[Tensor]) -> LossDenomina
 
 def ratio_cliprange(config: PolicyConfig) -> float | None:
     """The clip range of the ratio; None for algorithms without one."""
-    return config.cliprange if config.algorithm in CLIPPED_ALGORITHMS else None
+    return config.cliprange if config.spec.clips else None
 
 
 def policy_loss(
@@ -64,15 +58,12 @@ def policy_loss(
 ) -> PolicyLoss:
     """The policy loss, reduced as `config.loss_mean` says, and statistics, which are always token means.
 
-    logprobs: (B, R), of the policy being trained. Raises TrainingError for an algorithm without a policy loss.
+    logprobs: (B, R), of the policy being trained. Raises ConfigError for an unknown algorithm.
     """
     mask, reduction = micro_batch.batch.mask, REDUCTIONS[config.loss_mean]
     old_logprobs, advantages = micro_batch.old_logprobs, micro_batch.advantages
     denominator, cliprange = denominators.for_reduction(reduction), ratio_cliprange(config)
-    algorithm = config.algorithm
-    if algorithm not in LOSSES:
-        raise TrainingError(unknown_algorithm_message(algorithm, "policy loss"))
-    if LOSSES[algorithm] == "penalty":
+    if config.spec.loss == "ratio_and_penalty":
         penalty_terms = ppo_penalty(
             logprobs, old_logprobs, advantages, mask, coef=coefficients.penalty_coef, denominator=denominators.tokens
         )
@@ -80,7 +71,7 @@ def policy_loss(
         terms = PolicyLoss(penalty_terms.loss, zero, penalty_terms.approx_kl, penalty_terms.ratio_mean)
     else:
         terms = ppo_clip(logprobs, old_logprobs, advantages, mask, cliprange=cliprange, denominator=denominators.tokens)
-        if LOSSES[algorithm] == "log_probability":
+        if config.spec.loss == "log_probability":
             loss = reinforce_loss(logprobs, advantages, mask, reduction=reduction, denominator=denominator)
             terms = terms._replace(loss=loss)
         elif reduction != "token_mean":

@@ -2,7 +2,6 @@
 
 from torch import Tensor
 
-from rlhf_lab.common.enums import unknown_algorithm_message
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.core.advantages import (
     broadcast_to_tokens,
@@ -63,7 +62,7 @@ def compute_advantages(
 ) -> Tensor:
     """(B, R) advantages by the algorithm of the config, before whitening. Raises TrainingError for one without advantages."""
     mask, values = evaluated.batch.mask, evaluated.values
-    match config.algorithm:
+    match config.spec.advantage:
         case "rloo" | "grpo" as name:
             total_rewards = group_by_prompt(evaluated, rewards.sum(1), config.group_size)
             group_advantages = (
@@ -72,16 +71,16 @@ def compute_advantages(
                 else grpo_advantages(total_rewards, scale=config.group_scale)
             )
             return broadcast_to_tokens(group_advantages.flatten(), mask)
-        case "reinforce":
+        case "returns":
             return reinforce_weights(
                 rewards, mask, gamma=config.gamma, credit=config.credit, baseline=config.baseline, values=values
             )  # fmt: skip
-        case "ppo" | "ppo_penalty" | "trpo" | "a2c":
+        case "temporal_difference":
             if config.advantage == "nstep":
                 return nstep(rewards, values, mask, gamma=config.gamma, n=config.nstep, last_values=bootstrap_values)[0]
             return gae(rewards, values, mask, gamma=config.gamma, lam=config.lam, last_values=bootstrap_values)[0]
-        case unknown:
-            raise TrainingError(unknown_algorithm_message(unknown, "advantages"))
+        case None:
+            raise TrainingError(f"{config.algorithm} learns from fixed texts, which have no advantages.")
 
 
 def group_by_prompt(evaluated: EvaluatedBatch, total_rewards: Tensor, group_size: int) -> Tensor:

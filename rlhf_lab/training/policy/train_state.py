@@ -95,7 +95,7 @@ class TrainState:
         self.lr = config.lr
         self.optimizer = make_fused_adam(torch.optim.Adam, self.parameters, lr=config.lr, eps=config.adam_eps)
         self.kl_controller = _make_kl_controller(config)
-        if config.algorithm == "ppo_penalty":
+        if config.spec.loss == "ratio_and_penalty":
             self.penalty_controller = AdaptivePenalty(config.penalty_coef, config.penalty_kl_min, config.penalty_kl_max)
 
     def sampling_progress(self, done: int, rows: int, total: int) -> ProgressCallback:

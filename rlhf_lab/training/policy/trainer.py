@@ -331,7 +331,7 @@ class PolicyTrainer:
     def update(self, rollout: Rollout, lr: float) -> UpdateStats:
         """All updates of one step."""
         set_lr(self.state.optimizer, lr)
-        if self.state.config.algorithm == "trpo":
+        if self.state.config.spec.update == "natural_gradient":
             return trpo_update.trpo_update(self.state, rollout)
         return update.gradient_update(self.state, rollout)
 

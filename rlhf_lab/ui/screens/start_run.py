@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
-from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, LABEL_ALGORITHMS, Choice, JobKind, JobStatus, Source
+from rlhf_lab.common.algorithms import ALGORITHMS, algorithms_where
+from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.records import Project, Run
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.base import fields_of
-from rlhf_lab.config.policy import ALGORITHMS, PRESETS, PolicyConfig
+from rlhf_lab.config.policy import PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue, retraining, run_control
 from rlhf_lab.jobs.judge_labelling import judge_name_of
@@ -40,14 +41,11 @@ FEW_LABELS_NOTE = (
     "with that judge than those of the base (the embedded model, at a KL of 2); those of rejection 0.74, of grpo 0.70, of "
     "dpo 0.39."
 )
-#: How the algorithms learn that do not learn from rollouts and their rewards.
-OFFLINE_NOTES = {
-    "dpo": "A tie counts half for each text. The strength of a preference is ignored.",
-    "sft": "It imitates the preferred texts. Ties and the strength of a preference are ignored.",
-    "rejection": "rejection writes several texts for each prompt, keeps the one with the best score, and imitates it. It does "
-    "not read the labels themselves.",
-}
-ALGORITHM_NOTES = {name: f"{OFFLINE_NOTES.get(name, '')} {FEW_LABELS_NOTE}".strip() for name in ALGORITHMS}
+
+
+def algorithm_note(algorithm: str) -> str:
+    """What to know before choosing an algorithm."""
+    return f"{ALGORITHMS[algorithm].note} {FEW_LABELS_NOTE}".strip()
 
 
 class PresetChoice(Payload):
@@ -76,8 +74,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     data = {
         "presets": [{"name": name, "label": label} for name, label in PRESET_LABELS.items()],
         "algorithms": list(ALGORITHMS),
-        "algorithm_notes": ALGORITHM_NOTES,
-        "label_algorithms": LABEL_ALGORITHMS,
+        "algorithm_notes": {name: algorithm_note(name) for name in ALGORITHMS},
+        "label_algorithms": algorithms_where(lambda spec: spec.learns_from == "labels"),
         "is_demo": ctx.demo is not None,
         "algorithms_by_setting": {item.name: item.only for item in fields_of(PolicyConfig) if item.only is not None},
     }
@@ -267,7 +265,7 @@ def start_run(
         reward_terms,
         ctx.home,
         with_model=payload.reward_model != run_control.NO_REWARD_MODEL,
-        needs_reward=config.algorithm not in LABEL_ALGORITHMS,
+        needs_reward=config.spec.learns_from != "labels",
     )
     ptx_texts = read_text_column(*ptx_source, runner) if ptx_source and config.ptx_coef > 0 else None
     return run_control.start_run(

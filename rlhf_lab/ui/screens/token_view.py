@@ -10,21 +10,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 from rlhf_lab.common.chat_format import turns_of_prompt
-from rlhf_lab.common.enums import CLIPPED_ALGORITHMS, SINGLE_PASS_ALGORITHMS, unknown_algorithm_message
 from rlhf_lab.common.records import TokenRecord
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.errors import ConfigError
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.run_metrics import metric_at, token_records_at
 from rlhf_lab.store.runs import get_run
 
 TokenColumns = dict[str, list[float]]
 EPSILON = 1e-12  # offsets smaller than this have no colour
-#: Description of each algorithm's loss where it is not clipped.
+#: What the loss of a token shows where it is not clipped, by `AlgorithmSpec.loss`.
 LOSS_DESCRIPTIONS = {
-    **dict.fromkeys(("ppo", "trpo", "grpo"), "After this step's updates."),
-    "ppo_penalty": "After this step's updates, without the penalty.",
-    **dict.fromkeys(SINGLE_PASS_ALGORITHMS, "Its gradient makes the token likelier in proportion to A."),
+    "ratio": "After this step's updates.",
+    "ratio_and_penalty": "After this step's updates, without the penalty.",
+    "log_probability": "Its gradient makes the token likelier in proportion to A.",
 }
 
 
@@ -128,7 +126,7 @@ def _loss(config: PolicyConfig, constants: StepConstants, advantage: float, rati
 
 
 def _uses_clipping(config: PolicyConfig) -> bool:
-    return config.algorithm in CLIPPED_ALGORITHMS and config.cliprange is not None
+    return config.spec.clips and config.cliprange is not None
 
 
 # ---- equations
@@ -193,18 +191,18 @@ def _reward_equation(config: PolicyConfig) -> Equation:
 def _advantage_equations(config: PolicyConfig) -> list[Equation]:
     name = "advantage before whitening" if config.whiten_advantages else "advantage"
     raw = "{raw_advantage}"
-    match config.algorithm:
+    match config.spec.advantage:
         case "rloo" | "grpo":
             about = f"One value per text: the sum of its rewards, compared with the {config.group_size} texts of its prompt."
             return [Equation(name, raw, "sum of rewards, compared with the group", about)]
-        case "reinforce":
+        case "returns":
             rewards = "The rewards from this token on" if config.credit == "to_go" else "All rewards of the text"
             baselines = {"none": "", "batch_mean": ", minus the mean of the batch", "value": ", minus the value"}
             return [Equation(name, raw, "return − baseline", f"{rewards}{baselines[config.baseline]}.")]
-        case "ppo" | "ppo_penalty" | "trpo" | "a2c":
+        case "temporal_difference":
             return _estimated_advantage_equations(config, name, raw)
-        case unknown:
-            raise ConfigError(unknown_algorithm_message(unknown, "equations of advantages"))
+        case None:
+            return []
 
 
 def _estimated_advantage_equations(config: PolicyConfig, name: str, raw: str) -> list[Equation]:
@@ -225,25 +223,23 @@ def _estimated_advantage_equations(config: PolicyConfig, name: str, raw: str) ->
 
 
 def _loss_equations(config: PolicyConfig) -> list[Equation]:
-    algorithm = config.algorithm
-    if algorithm not in LOSS_DESCRIPTIONS:
-        raise ConfigError(unknown_algorithm_message(algorithm, "equation of the loss"))
+    loss = config.spec.loss
     if _uses_clipping(config):
         loss_equation = Equation(
             "loss", "{loss} = max(−{advantage} · {ratio}, −{advantage} · clip({ratio}, {low}, {high}))",
             "max(−A · ratio, −A · clip(ratio, 1 − ε, 1 + ε))",
             "After this step's updates. If the clipped term is larger, the token's gradient is zero.",
         )  # fmt: skip
-    elif algorithm in SINGLE_PASS_ALGORITHMS:
-        loss_equation = Equation("loss", "", "−A · log π", LOSS_DESCRIPTIONS[algorithm])
+    elif loss == "log_probability":
+        loss_equation = Equation("loss", "", "−A · log π", LOSS_DESCRIPTIONS[loss])
     else:
         loss_equation = Equation(
-            "loss", "{loss} = −{advantage} · {ratio}", "−A · ratio", LOSS_DESCRIPTIONS[algorithm]
+            "loss", "{loss} = −{advantage} · {ratio}", "−A · ratio", LOSS_DESCRIPTIONS[loss]
         )  # fmt: skip
     if not config.uses_value_function:
         return [loss_equation]
     target, symbols = "{target}", "return from this token on"
-    if config.value_target == "gae" and config.algorithm != "reinforce" and config.advantage == "gae":
+    if config.value_target == "gae" and config.spec.advantage == "temporal_difference" and config.advantage == "gae":
         target, symbols = "{target} = {raw_advantage} + {value}", "A + V"
     return [
         loss_equation,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from rlhf_lab.common.algorithms import spec_of
 from rlhf_lab.common.curves import Point
-from rlhf_lab.common.enums import OFFLINE_ALGORITHMS
 from rlhf_lab.config.policy import KL_BUDGET_TOLERANCE
 
 WINDOW = 5  # steps that count as "now"; the same number before them is "before"
@@ -214,7 +214,7 @@ def diagnose(
     trends.kl_budget = kl_budget
     trends.set_by_hand, trends.reward_parts = set_by_hand, reward_parts(curves, missing_eos_penalty)
     if kl_budget is not None:  # offline methods have no coefficient of the KL
-        trends.steered = ({"lr"} if algorithm in OFFLINE_ALGORITHMS else {"lr", "beta"}) - set(set_by_hand)
+        trends.steered = ({"lr"} if spec_of(algorithm).is_offline else {"lr", "beta"}) - set(set_by_hand)
     trends.recent_changes = [
         change
         for change in changes
@@ -278,9 +278,9 @@ def _replacements(algorithm: str, *, has_reward_model: bool, has_unit: bool) -> 
     """Replacements in the messages of a run's diagnoses. An offline method is measured every few steps and, except for dpo, has
     no beta. A run with reward terms only has nothing to label, and its score is in sd only if their unit was measured."""
     pairs: list[tuple[str, str]] = []
-    if algorithm in OFFLINE_ALGORITHMS:
+    if spec_of(algorithm).is_offline:
         pairs.append((f"in {WINDOW} steps", f"in {WINDOW} measurements"))
-        pairs += () if algorithm == "dpo" else ADVICE_WITHOUT_BETA
+        pairs += () if spec_of(algorithm).has_beta else ADVICE_WITHOUT_BETA
     if not has_reward_model:
         pairs += WORDS_WITHOUT_REWARD_MODEL if has_unit else (*WORDS_WITHOUT_REWARD_MODEL, (" sd", ""))
     return pairs

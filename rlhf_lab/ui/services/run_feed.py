@@ -11,8 +11,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from rlhf_lab.common.algorithms import spec_of
 from rlhf_lab.common.curves import Point, downsample
-from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, OFFLINE_ALGORITHMS, EngineState, JobStatus, RunStatus
+from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, EngineState, JobStatus, RunStatus
 from rlhf_lab.common.records import EngineStatus, Job, Run
 from rlhf_lab.config.policy import PolicyConfig, adapted_settings
 from rlhf_lab.jobs import run_control
@@ -276,7 +277,7 @@ class RunFeed:
             "other_metrics": [name for name in metric_names(db, run.id) if name not in drawn],
             "live_settings": run_summary.live_settings(run),
             "adapted_settings": adapted_settings(run.config),
-            "has_rollouts": run.config.get("algorithm") not in OFFLINE_ALGORITHMS,
+            "has_rollouts": not spec_of(run.config.get("algorithm", "ppo")).is_offline,
             "reward_models": [(row.id, run_summary.reward_model_label(row)) for row in models],
         }
 

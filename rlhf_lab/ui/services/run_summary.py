@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
+from rlhf_lab.common.algorithms import spec_of
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import Point
-from rlhf_lab.common.enums import LABEL_ALGORITHMS, EngineState, EventKind, RunStatus, Source
+from rlhf_lab.common.enums import EngineState, EventKind, RunStatus, Source
 from rlhf_lab.common.records import Job, LabelSnapshot, Run, RunEvent
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import AUTOMATIC, KL_BUDGET_TOLERANCE, LIVE_SETTINGS, PolicyConfig, adapted_settings
@@ -132,7 +133,7 @@ def label_source_text(db: Database, run: Run, reward_model_id: int | None = None
     stay the same."""
     algorithm, judge = str(run.config["algorithm"]), run.manifest.get("judge")
     terms = read_terms(run.manifest.get(TERMS_KEY) or [])
-    learns_from_labels = algorithm in LABEL_ALGORITHMS
+    learns_from_labels = spec_of(algorithm).learns_from == "labels"
     row = reward_model_of(db, run.reward_model_id if learns_from_labels else reward_model_id or run.reward_model_id)
     beginning = f"{algorithm.upper()} learns from"
     if terms and not learns_from_labels:
