@@ -47,7 +47,8 @@ def project(db):
 
 @pytest.fixture
 def runner(db, tmp_path, monkeypatch):
-    """A scheduler that starts no engine but counts how often it would have."""
+    """A scheduler that starts no engine but counts how often it would have. All texts count as complete."""
+    monkeypatch.setattr(scheduler, "lacks_measurement", lambda *_: False)
     monkeypatch.setattr(engine_process, "ensure_engine", lambda *_: calls.append(1))
     calls: list[int] = []
     created = scheduler.Scheduler(tmp_path, db)
