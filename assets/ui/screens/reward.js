@@ -396,8 +396,8 @@ export default function mount({ element, props, server, trigger, watch }) {
           'p',
           { 'data-do': 'predictions' },
           predictions.decided
-            ? `New votes: of ${plural(predictions.decided, 'vote')} on pairs that the current reward model was ` +
-                `not trained on, it ranked ${predictions.right} correctly before they were cast ` +
+            ? `New votes: of ${plural(predictions.decided, 'vote')} on pairs that the reward model of that ` +
+                `time was not trained on, it ranked ${predictions.right} correctly before they were cast ` +
                 `(${formatPercent(predictions.right / predictions.decided)}, 95 % interval ` +
                 `${formatInterval(predictions.low, predictions.high)}).`
             : 'New votes: none yet. This line will say how many of them the reward model ranked correctly ' +

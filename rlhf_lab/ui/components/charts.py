@@ -79,7 +79,7 @@ def metric_descriptions(path: Path = METRICS_DOC) -> dict[str, str]:
             description = meaning[:1].upper() + meaning[1:] + (f" ({unit})." if unit not in ("", "–") else ".")
             description += f" Healthy: {healthy}." if healthy not in ("", "–") else ""
             description += f" Otherwise: {otherwise}." if otherwise not in ("", "–") else ""
-            descriptions[name.strip("`")] = description
+            descriptions[name.strip("`")] = description.replace("`", "")
     return descriptions
 
 

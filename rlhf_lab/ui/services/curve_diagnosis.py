@@ -31,6 +31,7 @@ MAIN_PART = 0.5  # share of a change that a part of the reward must have to be c
 KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
 KL_BUDGET_FAR = 2.0  # times the budget: the policy is far beyond it
 KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
+KL_UNMOVED, KL_UNMOVED_SHARE = 0.05, 0.2  # nats a response, and share of a KL budget: below it the policy has hardly moved
 CLIP_FEW, CLIP_HIGH, CLIP_ALERT = 0.01, 0.25, 0.4  # share of tokens
 VALUE_GROWTH = 2.0  # times the previous loss
 VALUE_STEADY = 0.1  # of the previous loss: a smaller change is called steady
@@ -462,8 +463,11 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
             f"KL {kl.current:.1f}: negative on average, which is noise; use more rollouts per step for a better "
             "estimate.",
         )
-    if kl.num_points >= PATIENCE_STEPS and kl.current < 0.05 and (score is None or score.gain < SCORE_LEARNT):
+    unmoved = max(KL_UNMOVED, KL_UNMOVED_SHARE * (trends.kl_budget or 0.0))
+    if kl.num_points >= PATIENCE_STEPS and kl.current < unmoved and (score is None or score.gain < SCORE_LEARNT):
         text = f"KL {kl.current:.2f}: the policy has hardly moved"
+        if trends.kl_budget is not None:
+            return Finding(Level.WARN, f"{text}; use more steps, or more responses a step.")
         return Finding(Level.WARN, f"{text}; raise lr or lower beta.", if_restrained=f"{text}.")
     if trends.kl_budget is not None and kl.num_points >= WINDOW and kl.current >= 0:
         return Finding(Level.GOOD, f"{text}: below the budget of {trends.kl_budget:g}.")
