@@ -94,7 +94,10 @@ def role_of(name: Any) -> str:
 def join_parts(content: Any) -> Any:
     """The text of a content [{"type": "text", "text": …}, …] whose parts are all text. Other content is returned unchanged."""
     is_text = isinstance(content, list) and all(
-        isinstance(part, dict) and part.get("type", "text") == "text" and isinstance(part.get("text") or "", str)
+        isinstance(part, dict)
+        and part.get("type", "text") == "text"
+        and isinstance(part.get("text") or "", str)
+        and ("type" in part or set(part) == {"text"})  # without a type: a part {"text": …}, not {"toolUse": …}
         for part in content
     )
     return join_texts(part.get("text") or "" for part in content) if is_text and content else content

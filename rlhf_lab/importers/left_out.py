@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 
 from rlhf_lab.importers.cell_parsers import is_blank, name_key
+from rlhf_lab.importers.column_mapping import MEANINGS
 from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
 
 #: What a column "… status" or "review …" says, as `name_key`, if the work does not count. MTurk has AssignmentStatus, Toloka
@@ -18,6 +19,8 @@ APPROVALS = ("approved", "isapproved", "valid", "isvalid")
 #: Prodigy's "answer" beside "accept": the person rejected the task or passed it over.
 PRODIGY_ANSWERS = ("reject", "ignore")
 TABLE_LINE = "a line of a table"
+#: Usual names of the columns of texts and votes.
+USUAL_NAMES = {name for key in ("prompt", "chosen", "rejected", "first", "second", "choice") for name in MEANINGS[key]}
 _TABLE_CELL = re.compile(r"[\s:+|]*[-=_─━═]+[\s:+|─━═=-]*")
 
 
@@ -30,7 +33,7 @@ def is_table_line(cells: Collection[str]) -> bool:
 def leave_out_rows(
     rows: Iterable[SourceRow | RowError], mapped: Collection[str] = ()
 ) -> Iterator[SourceRow | RowError]:
-    """The rows; LeftOut in place of those that do not count. A header with the columns in another order ends the rows.
+    """The rows; LeftOut in place of those that do not count. A header with other columns, or another order, ends the rows.
 
     mapped: columns that the user gave a meaning; they are no status.
     """
@@ -40,7 +43,7 @@ def leave_out_rows(
         elif reason := _reason(row, mapped):
             yield LeftOut(row.row_number, row.location, reason)
         elif _is_other_header(row):
-            message = "another header begins here, with the columns in another order. Import the parts one by one"
+            message = "another header begins here, with other columns or in another order. Import the parts one by one"
             yield RowError(0, row.location, message)
             return
         else:
@@ -70,8 +73,11 @@ def _reason(row: SourceRow, mapped: Collection[str]) -> str:
 
 
 def _is_other_header(row: SourceRow) -> bool:
-    values = [_clean(value) for value in row.cells.values() if isinstance(value, str)]
-    return row.strings_only and len(values) > 1 and sorted(values) == sorted(map(_clean, row.cells))
+    """Whether a table's row is the header of other columns: its cells differ, and most are names of columns."""
+    values = [_clean(value) for value in row.cells.values() if isinstance(value, str) and not is_blank(value)]
+    names = [value for value in values if value in USUAL_NAMES or value in map(_clean, row.cells)]
+    is_header = 2 * len(names) > len(values) and len(names) > 1 and len(set(values)) == len(values)
+    return row.strings_only and is_header
 
 
 def _clean(name: str) -> str:

@@ -44,7 +44,7 @@ from rlhf_lab.importers.parsed_rows import (
 )
 from rlhf_lab.importers.prompt_column import map_prompt
 from rlhf_lab.importers.readers import RowStream, read_rows
-from rlhf_lab.importers.remedies import map_option
+from rlhf_lab.importers.remedies import choices_option, map_option
 from rlhf_lab.importers.row_parser import ParseOptions, parse_votes, votes_in
 from rlhf_lab.importers.text_names import find_name_columns, follow_texts, is_reversed, reject_reversed_sides
 from rlhf_lab.importers.vote_readings import fitting_readings, has_unclear_numbers
@@ -241,19 +241,19 @@ def _reject_unclear_votes(rows: list[SourceRow], available: list[str], options: 
     reject_reversed_sides(options.mapping, locations, available)
     if not has_unclear_numbers(locations):
         return
-    readings = [f'"{reading}"' for reading in fitting_readings(locations)]
+    readings = fitting_readings(locations)
     is_beside = options.mapping.row_format == CHOSEN_REJECTED
     no_votes = f" If they are no votes: {map_option('choice')}." if is_beside else ""
     unclear = f"{name}: {next(iter(locations.values()))} and the rows after it vote with {_join_words(locations)}."
     if readings:
         raise ColumnMappingError(
-            f"{unclear} That can mean {' or '.join(readings)}.",
-            f"Say which: --choices {readings[0]}.{no_votes}",
+            unclear + " That can mean " + " or ".join(f'"{reading}"' for reading in readings) + ".",
+            f"Say which: {choices_option(readings[0])}.{no_votes}",
             available,
         )
     raise ColumnMappingError(
         f"{unclear} The lab does not know what these numbers mean.",
-        f'Say it for each of them: --choices "NUMBER=first,NUMBER=second,NUMBER=tie".{no_votes}',
+        f"Say it for each of them: {choices_option('NUMBER=first,NUMBER=second,NUMBER=tie')}.{no_votes}",
         available,
     )
 

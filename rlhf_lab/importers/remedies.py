@@ -8,7 +8,7 @@ import shlex
 
 _MAP = re.compile(r"""--map ('[^']*'(?:"'"'[^']*')*|[\w@%+:./=-]*[\w=])""")
 _OTHERS = (
-    (re.compile(r'--choices ("[^"]*")'), """enter \\1 under "what the votes' words mean\""""),
+    (re.compile(r'--choices=("[^"]*")'), """enter \\1 under "what the votes' words mean\""""),
     (re.compile(r"--choices"), 'the field "what the votes\' words mean"'),
     (re.compile(r"the split \(--split\)"), 'the fields "split" and "configuration"'),
     (re.compile(r"as in --split (\S+)"), 'as in \\1 in the field "split"'),
@@ -21,6 +21,11 @@ def map_option(meaning: str, column: str = "") -> str:
     assignment = f"{meaning}={column}"
     is_bare = re.fullmatch(r"[\w@%+:./=-]*[\w=]", assignment) is not None
     return f"--map {assignment}" if is_bare else "--map '" + assignment.replace("'", "'\"'\"'") + "'"
+
+
+def choices_option(words: str) -> str:
+    """The option with the meanings of words. With "=", because argparse takes "-1=first" alone for another option."""
+    return f'--choices="{words}"'
 
 
 def for_page(text: str) -> str:

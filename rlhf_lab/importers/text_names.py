@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.importers.cell_parsers import CHOICE_BY_WORD, name_key
 from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, ColumnMapping, ColumnMappingError, is_annotator_name
+from rlhf_lab.importers.remedies import choices_option
 
 #: Parts of names by which two columns are the first and the second of a pair.
 SIDE_PAIRS = (
@@ -110,7 +111,8 @@ def reject_reversed_sides(mapping: ColumnMapping, words: Iterable[str], availabl
             side, opposite = (Choice.FIRST, Choice.SECOND) if choice is Choice.FIRST else (Choice.SECOND, Choice.FIRST)
             raise ColumnMappingError(
                 f'The votes say "{word}", and the {side} text is {own}, the {opposite} one {other}.',
-                f'Say which text "{word}" means: --choices "{word}={opposite}" for {other}, --choices "{word}={side}" for {own}, '
+                f'Say which text "{word}" means: {choices_option(f"{word}={opposite}")} for {other}, '
+                f"{choices_option(f'{word}={side}')} for {own}, "
                 "and the same for the other words.",
                 available,
             )

@@ -306,6 +306,9 @@ def test_parts_of_a_content_are_joined_like_words():
     assert validate_chat([{"role": "assistant", "content": parts}])[0]["content"] == "A wren sings.\nYes."
     with pytest.raises(UnreadableError, match="whose content is a list"):
         validate_chat([{"role": "user", "content": [{"type": "image_url", "text": "x"}]}])
+    for part in ({"toolUse": {"name": "weather"}}, {"image": "x.png"}, {"text": "A wren.", "image": "x.png"}):
+        with pytest.raises(UnreadableError, match="whose content is a list"):
+            validate_chat([{"role": "user", "content": [{"text": "Hi."}, part]}])
 
 
 TALK = "\n\nHuman: Hi.\n\nAssistant: Hello.\n\nHuman: Name a bird. \n\nAssistant:"

@@ -95,7 +95,7 @@ def test_a_third_option_and_several_votes_are_errors(files):
 def test_words_of_votes_that_contradict_the_columns_are_asked_about(files, decided_texts, first, second, word):
     path = files.rows("v.jsonl", [{"prompt": "p", first: "one", second: "two", "vote": word}])
     mapping = {"first": first, "second": second}
-    with pytest.raises(ColumnMappingError, match=f'say "{word}".*--choices "{word}=') as caught:
+    with pytest.raises(ColumnMappingError, match=f'say "{word}".*--choices="{word}=') as caught:
         files.read(path, mapping=mapping)
     assert all(
         f'"{word}={choice}" for {name}' in str(caught.value) for choice, name in (("first", first), ("second", second))
@@ -135,13 +135,31 @@ def test_headers_and_lines_among_the_rows_are_left_out_and_counted(files, decide
     assert (parsed.left_out, parsed.errors, parsed.row_count) == ({reason: 1}, [], 3)
 
 
-def test_a_header_in_another_order_ends_the_file(files):
-    parsed = files.parse(
-        "v.csv", f"prompt,chosen,rejected\n{GOOD}prompt,rejected,chosen\nName a fish.,A brick.,A carp.\n"
-    )
+@pytest.mark.parametrize(
+    ("header", "other"),
+    [
+        ("prompt,chosen,rejected", "prompt,rejected,chosen"),
+        ("prompt,chosen,rejected", "prompt,rejected_response,chosen_response"),
+        ("prompt,chosen,rejected,id", "prompt,rejected,chosen,uid"),
+        ("prompt,chosen,rejected,id", "prompt,chosen,rejected,uid"),
+        ("prompt,response_a,response_b,winner", "question,response_b,response_a,vote"),
+    ],
+)
+def test_a_header_of_other_columns_or_in_another_order_ends_the_file(files, header, other):
+    rest = {"id": ",1", "winner": ",response_a"}.get(header.rpartition(",")[2], "")
+    good = GOOD.strip() + rest
+    parsed = files.parse("v.csv", f"{header}\n{good}\n{other}\nName a fish.,A brick.,A carp.{rest}\n")
     assert len(parsed.votes) == 1
     assert [error.row_number for error in parsed.errors] == [0]
     assert "another header" in parsed.errors[0].message
+
+
+def test_votes_that_name_columns_are_no_header(files):
+    rows = "prompt,first,second,annotator1,annotator2,annotator3\nName a bird.,A wren.,A spoon.,first,second,first\n"
+    assert len(files.parse("v.csv", rows).votes) == 3
+    rows = "response_a,response_b,winner,loser\nA wren.,A spoon.,response_a,response_b\n"
+    parsed = files.parse("v.csv", "prompt," + rows.replace("\nA wren", "\nName a bird.,A wren"))
+    assert (len(parsed.votes), parsed.errors) == (1, [])
 
 
 @pytest.mark.parametrize("column", ["AssignmentStatus", "ASSIGNMENT:status"])
@@ -465,7 +483,7 @@ def test_what_the_user_maps_stays_and_the_numbers_of_a_layout_are_asked_about(fi
     (vote,) = files.parse("v.jsonl", [BIRD | {"score_a": 2, "score_b": 1}], mapping=REVERSED | scores).votes
     assert decided_texts(vote)[1] == "A spoon."
     row = {"history": "Name a bird.", "human_ref_A": "A wren.", "human_ref_B": "A spoon.", "labels": 1}
-    with pytest.raises(ColumnMappingError, match="--choices"):
+    with pytest.raises(ColumnMappingError, match="--choices="):  # with "=", or argparse reads "-1=first" as an option
         files.parse("v.jsonl", [row], mapping={"first": "human_ref_B", "second": "human_ref_A"})
     joined = {"prompt": "p", "responsea": "A wren.", "responseb": "A spoon.", "winner": "a"}
     with pytest.raises(ColumnMappingError, match='The votes say "a"'):
@@ -473,7 +491,7 @@ def test_what_the_user_maps_stays_and_the_numbers_of_a_layout_are_asked_about(fi
 
 
 def test_messages_have_no_backslash_no_two_full_stops_and_no_type_of_python(files):
-    assert "\\" not in for_page('Say which: --choices "1=first", or --choices.')
+    assert "\\" not in for_page('Say which: --choices="1=first", or --choices.')
     with pytest.raises(DataError) as caught:
         files.parse("v.jsonl", "nonsense\n")
     assert not str(caught.value).endswith("..")

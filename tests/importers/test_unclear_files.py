@@ -433,7 +433,7 @@ def test_a_column_that_holds_no_votes_can_be_left_out(files):
 
 @pytest.mark.parametrize("value", [2, 1, "0"])
 def test_a_number_beside_chosen_and_rejected_is_asked_about(files, value):
-    with pytest.raises(ColumnMappingError, match=r"vote with .*--choices .*--map choice=\."):
+    with pytest.raises(ColumnMappingError, match=r"vote with .*--choices=.*--map choice=\."):
         files.parse("v.jsonl", with_late_row(WIN, preference=value))
 
 

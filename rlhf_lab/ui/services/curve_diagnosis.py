@@ -31,7 +31,10 @@ MAIN_PART = 0.5  # share of a change that a part of the reward must have to be c
 KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
 KL_BUDGET_FAR = 2.0  # times the budget: the policy is far beyond it
 KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
-KL_UNMOVED, KL_UNMOVED_SHARE = 0.05, 0.2  # nats a response, and share of a KL budget: below it the policy has hardly moved
+KL_UNMOVED, KL_UNMOVED_SHARE = (
+    0.05,
+    0.2,
+)  # nats a response, and share of a KL budget: below it the policy has hardly moved
 CLIP_FEW, CLIP_HIGH, CLIP_ALERT = 0.01, 0.25, 0.4  # share of tokens
 VALUE_GROWTH = 2.0  # times the previous loss
 VALUE_STEADY = 0.1  # of the previous loss: a smaller change is called steady
