@@ -45,6 +45,8 @@ _TURN_STARTS = [
     *((_turn_start(user), _turn_start(assistant)) for user, assistant in _SPEAKERS),
     tuple(re.compile(rf"(?i:[<\[](?:{names})[>\]])") for names in _SPEAKERS[0]),  # <user>, [ASSISTANT]
 ]
+#: Names that an answer hardly begins with otherwise, unlike "Answer:" or "Model:".
+_SPEAKER_START = re.compile(r"\s*[^\w\n]{0,5}(?:human|user|assistant)[^\w\n:：]{0,4}[:：]", re.IGNORECASE)
 
 Chat = list[dict[str, str]]
 
@@ -205,6 +207,28 @@ def looks_like_transcript(text: str) -> bool:
     lines = re.sub(r"\r\n?", "\n", text)
     has_turns = any(all(start.search(lines) for start in starts) for starts in _TURN_STARTS)
     return has_turns and chat_of_prompt(text) == [{"role": "user", "content": text}]
+
+
+def without_prompt(text: str, prompt: str) -> str:
+    """The text after the turns of a stored prompt, or after a transcript of another form that is the prompt; a text that begins
+    otherwise unchanged."""
+    transcript, chat = normalize_transcript(text, is_prompt=False), chat_of_prompt(prompt)
+    if is_transcript(transcript):
+        ends = (match.end() for match in re.finditer(ASSISTANT_PREFIX, transcript))
+        if end := next((end for end in ends if chat_of_prompt(transcript[:end]) == chat), 0):
+            answer = transcript[end:]
+            return answer if is_transcript(prompt) else answer.removeprefix(" ")
+    beginning = prompt.rstrip()
+    is_repeated = text.startswith(beginning) and looks_like_transcript(prompt)
+    return text[len(beginning) :] if is_repeated else text
+
+
+def begins_with_turn(text: str) -> bool:
+    """Whether an answer begins with the name of a speaker, as a transcript does."""
+    if is_transcript(normalize_transcript(text, is_prompt=False)) or _SPEAKER_START.match(text):
+        return True
+    lines = text.lstrip()
+    return looks_like_transcript(lines) and any(start.match(lines) for starts in _TURN_STARTS for start in starts)
 
 
 def _parse_transcript(text: str) -> Chat | None:

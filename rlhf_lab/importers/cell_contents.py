@@ -12,7 +12,15 @@ import warnings
 from collections import Counter
 from typing import Any
 
-from rlhf_lab.common.chat_format import ROLE_ALIASES, ROLE_KEYS, SPEAKER_BY_ROLE, UnreadableError, is_message, role_of
+from rlhf_lab.common.chat_format import (
+    CONTENT_KEYS,
+    ROLE_ALIASES,
+    ROLE_KEYS,
+    SPEAKER_BY_ROLE,
+    UnreadableError,
+    is_message,
+    role_of,
+)
 
 #: Keys of an object that holds the messages of a conversation.
 CONVERSATION_KEYS = ("messages", "conversations", "conversation")
@@ -20,6 +28,8 @@ SPREADSHEET_CELL_CHARS = 32_767  # spreadsheets cut off longer texts
 MAX_PYTHON_CHARS = 1_000_000  # of a text that is parsed as Python, which takes far more memory than JSON
 _LIST_START = re.compile(r"""\s*(?:[\[{]|array\(|\(\s*[\[({"'“‘„]|["'“‘„]\s*(?:\\["']|[\[{(]))""")
 _PYTHON_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\w.+-]+|[}\])]|\\.""", re.DOTALL)
+#: What can stand before a list: white space, and marks without width such as a byte order mark.
+INVISIBLE = "\ufeff\u200b\u200c\u200d\u2060\u200e\u200f \t\r\n"
 _SPACE = re.compile(r"\s*")
 _NEXT_VALUE = re.compile(r"""\s+['"{\[\w-]""")
 _CURLY_QUOTES = {"“”„": '"', "‘’‚": "'"}
@@ -118,6 +128,7 @@ def _join_chats(texts: list[str]) -> list[Any]:
 
 def _looks_like_chat(text: str, *, is_complete: bool) -> bool:
     """Whether a text without messages looks like one with them. is_complete: it is a whole list or object."""
+    text = text.lstrip(INVISIBLE)
     if not _STRUCTURE_START.match(text):
         return False
     if _ROLE_PAIR_START.match(text):
@@ -185,7 +196,7 @@ def other_message_keys(messages: list[Any]) -> set[str]:
     }  # fmt: skip
 
 
-def _used_key(message: dict[str, Any], keys: tuple[str, ...] = ("content", "value", "text")) -> str:
+def _used_key(message: dict[str, Any], keys: tuple[str, ...] = CONTENT_KEYS) -> str:
     return next((key for key in keys if key in message), "")
 
 
@@ -197,16 +208,32 @@ def _as_message(value: Any) -> Any:
     return lowered if is_message(lowered) and len(lowered) == len(value) else value
 
 
+def _columns_of_messages(value: dict[str, Any]) -> list[Any]:
+    """The messages of an object with a list of roles and a list of contents, as `datasets` writes them; [] for any other."""
+    roles, contents = (value[_used_key(value, keys)] for keys in (ROLE_KEYS, CONTENT_KEYS))
+    is_parallel = isinstance(roles, list) and isinstance(contents, list) and len(roles) == len(contents)
+    if not is_parallel or not any(map(role_of, roles)):
+        return []
+    columns = {key: item for key, item in value.items() if isinstance(item, list) and len(item) == len(roles)}
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def _messages_of_object(value: dict[str, Any], *, is_text: bool) -> list[Any] | None:
+    """As `_find_messages`."""
+    one = _as_message(value)
+    if is_message(one) and (columns := _columns_of_messages(one)):
+        return columns
+    lists = (decode_cell(item) for key, item in value.items() if str(key).lower() in CONVERSATION_KEYS)
+    found = (_find_messages(item, is_text=False) for item in lists if isinstance(item, list | dict))
+    messages = next(filter(None, found), None)
+    is_one = is_message(one) and (not is_text or any(role_of(one.get(key)) for key in ROLE_KEYS))
+    return messages or ([one] if is_one else None)
+
+
 def _find_messages(value: Any, *, is_text: bool) -> list[Any] | None:
     """The messages in a decoded value, or None. is_text: one object must name a known role, because a text can be any JSON."""
     if isinstance(value, dict):
-        lists = (decode_cell(item) for key, item in value.items() if str(key).lower() in CONVERSATION_KEYS)
-        messages = next(
-            filter(None, (_find_messages(item, is_text=False) for item in lists if isinstance(item, list))), None
-        )
-        one = _as_message(value)
-        is_one = is_message(one) and (not is_text or any(role_of(one.get(key)) for key in ROLE_KEYS))
-        return messages or ([one] if is_one else None)
+        return _messages_of_object(value, is_text=is_text)
     if not isinstance(value, list) or not value:
         return None
     items = list(map(_as_message, value))
@@ -223,8 +250,9 @@ def _find_messages(value: Any, *, is_text: bool) -> list[Any] | None:
 
 def _decode(text: str) -> tuple[Any, str]:
     """(the list or object that a text is, or the text itself, error of a name that is in an object twice)."""
+    written, text = text, text.lstrip(INVISIBLE)
     if not _LIST_START.match(text):
-        return text, ""
+        return written, ""
     decoder, error = UniqueNameDecoder(strict=False), ""
     try:
         value = decoder.decode_all(text.strip())
@@ -237,7 +265,7 @@ def _decode(text: str) -> tuple[Any, str]:
         return value, error
     straight = _straighten(text)
     value, error = _decode(straight) if straight != text else (text, "")
-    return (value, error) if isinstance(value, list | dict) else (text, "")
+    return (value, error) if isinstance(value, list | dict) else (written, "")
 
 
 def _straighten(text: str) -> str:

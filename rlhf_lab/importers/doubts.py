@@ -6,10 +6,13 @@ from typing import Any
 
 from rlhf_lab.common.chat_format import (
     UnreadableError,
+    begins_with_turn,
     is_transcript,
     looks_like_transcript,
     normalize_transcript,
+    parse_prompt,
     role_of,
+    without_prompt,
 )
 from rlhf_lab.importers.cell_contents import decode_cell, is_rounds, parse_chat
 from rlhf_lab.importers.cell_parsers import (
@@ -17,6 +20,7 @@ from rlhf_lab.importers.cell_parsers import (
     choice_of_name,
     choice_of_word,
     day_and_month,
+    is_blank,
     normalize_cell,
     read_number,
 )
@@ -72,9 +76,13 @@ def _find_doubt(row: SourceRow, options: ParseOptions, answers: Collection[str])
         value, problem = _try_chat(mapping.value(row.cells, meaning), meaning)
         if problem and "chats=plain" not in answers:
             return "chats", column, problem
-        holds_prompt = meaning == "prompt" or "prompt" not in mapping.by_meaning
-        is_checked = "texts=plain" not in answers and meaning in TEXT_MEANINGS and isinstance(value, str)
-        if is_checked and (reason := _hidden_turns(value, meaning, holds_prompt)):
+        if "texts=plain" in answers or meaning not in TEXT_MEANINGS or not isinstance(value, str):
+            continue
+        if "prompt" in mapping.by_meaning and meaning != "prompt":
+            reason = _hidden_turns_of_answer(without_prompt(value, _prompt_alone(row, options)))
+        else:
+            reason = _hidden_turns(value, meaning)
+        if reason:
             return "texts", column, f"{reason}. As it is, all of it would be one text"
     return "", "", ""
 
@@ -89,15 +97,40 @@ def _try_chat(value: Any, meaning: str) -> tuple[Any, str]:
     return chat, "holds messages, where the lab reads one text" if is_hidden else ""
 
 
-def _hidden_turns(text: str, meaning: str, holds_prompt: bool) -> str:
-    """What says that a text holds turns that the lab does not divide, or ""."""
+def _prompt_alone(row: SourceRow, options: ParseOptions) -> str:
+    """The stored prompt of a row; "" if it cannot be read, or has an input after it."""
+    value, _ = _try_chat(options.mapping.value(row.cells, "prompt"), "prompt")
+    if not is_blank(options.mapping.value(row.cells, "input")):
+        return ""
+    try:
+        return parse_prompt(normalize_transcript(value, is_prompt=True) if isinstance(value, str) else value)
+    except UnreadableError:
+        return ""
+
+
+def _hidden_turns_of_answer(text: str) -> str:
+    """As `_hidden_turns`, for an answer beside a column with the prompt."""
+    if begins_with_turn(text):
+        return "begins with the name of a speaker, but not with the turns of the prompt"
+    return _hidden_token(text, "chosen")
+
+
+def _hidden_token(text: str, meaning: str) -> str:
+    """What says that a text holds a token of a chat template, or ""."""
     # Models often write such a token within or after an answer; an answer that holds turns begins with one.
     find = TEMPLATE_TOKEN.search if meaning == "prompt" else TEMPLATE_TOKEN.match
     if token := find(TEXT_START.sub("", text)):
         return f"holds {token[0]!r}, which a chat template writes between turns"
+    return ""
+
+
+def _hidden_turns(text: str, meaning: str) -> str:
+    """What says that a text holds turns that the lab does not divide, or ""."""
+    if reason := _hidden_token(text, meaning):
+        return reason
     transcript = normalize_transcript(text, is_prompt=meaning == "prompt")
     is_known = meaning != "prompt" and is_transcript(transcript)
-    if holds_prompt and not is_known and looks_like_transcript(transcript):
+    if not is_known and looks_like_transcript(transcript):
         return "looks like a transcript, but not like one that the lab can divide into turns"
     return ""
 

@@ -252,7 +252,9 @@ class _RowParser:
             prompt = self.text("prompt", _parse_prompt)
             if input_text := self.short_text("input"):
                 prompt = f"{prompt}\n\n{input_text}" if prompt.strip() else input_text
-            text_a, text_b = (self.text(name, _parse_response, prompt) for name in (meaning_a, meaning_b))
+            text_a, text_b = (
+                self.text(name, _parse_response, prompt, self.is_own_export) for name in (meaning_a, meaning_b)
+            )
         if not prompt.strip():
             raise UnreadableError(f"{self.column('prompt')} is empty. Write it, or take the row out")
         return self._with_earlier_turns(prompt), text_a, text_b
@@ -276,8 +278,12 @@ def _parse_prompt(value: Any) -> str:
     return chat_format.parse_prompt(_only_text(value))
 
 
-def _parse_response(value: Any, prompt: str) -> str:
-    return chat_format.parse_response(_only_text(value), prompt)
+def _parse_response(value: Any, prompt: str, is_own_export: bool) -> str:
+    """A response in the forms that `parse_prompt` reads, after nothing or after the prompt. An export has it alone."""
+    value = _only_text(value)
+    if isinstance(value, str) and not is_own_export:
+        return chat_format.without_prompt(value, prompt)
+    return chat_format.parse_response(value, prompt)
 
 
 def _only_text(value: Any) -> Any:

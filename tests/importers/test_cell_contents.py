@@ -39,6 +39,11 @@ def numpy_repr(messages):
     return "array([" + ",\n       ".join(map(repr, messages)) + "], dtype=object)"
 
 
+def as_columns(messages):
+    """A list of messages as `datasets` gives a sequence of objects: a list for each key."""
+    return {key: [message[key] for message in messages] for key in messages[0]}
+
+
 FORMS = {
     "JSON": json.dumps,
     "indented JSON": lambda messages: json.dumps(messages, indent=1),
@@ -55,6 +60,13 @@ FORMS = {
     "a tuple of objects": lambda messages: repr(tuple(messages)) if len(messages) > 1 else repr(messages),
     "JSON within JSON": lambda messages: json.dumps(json.dumps(messages)),
     "Python within JSON within JSON": lambda messages: json.dumps(json.dumps(repr(messages))),
+    "an object of lists": lambda messages: json.dumps(as_columns(messages)),
+    "an object of arrays": lambda messages: (
+        "{" + ", ".join(f"{key!r}: {numpy_repr(values)}" for key, values in as_columns(messages).items()) + "}"
+    ),
+    "an object of lists in an object": lambda messages: json.dumps({"messages": as_columns(messages)}),
+    "JSON after a byte order mark": lambda messages: f"\ufeff{json.dumps(messages)}",
+    "JSON after marks without width": lambda messages: f" \u200b\n\u2060{json.dumps(messages)}",
     "JSON within an object": lambda messages: json.dumps({"id": 1, "Messages": json.dumps(messages)}),
     "a list of one JSON text": lambda messages: json.dumps([json.dumps(messages)]),
     "one object a line": lambda messages: (
@@ -349,3 +361,11 @@ def test_the_cell_that_pandas_writes_of_two_messages(files, decided_texts):
     )
     (vote,) = files.parse("v.csv", text).votes
     assert decided_texts(vote) == ("Name a bird.", "A wren.", "A spoon.")
+
+
+@pytest.mark.parametrize("file_name", ["v.jsonl", "v.parquet"])
+def test_an_object_with_a_list_of_roles_and_one_of_contents_is_a_chat(files, decided_texts, file_name):
+    row = {"chosen": as_columns([USER, WREN]), "rejected": as_columns([USER, SPOON])}
+    parsed = files.parse(file_name, [row, row])
+    assert [*map(decided_texts, parsed.votes)] == [("Name a bird.", "A wren.", "A spoon.")] * 2
+    assert parse_chat({"role": "assistant", "content": ["a", "b"]}) == [{"role": "assistant", "content": ["a", "b"]}]

@@ -9,6 +9,7 @@ from rlhf_lab.common.chat_format import chat_of_prompt, prompt_of_chat
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import NewCompletion, Vote
 from rlhf_lab.exporters.label_export import LabelExportOptions, export_labels
+from rlhf_lab.importers.column_mapping import ColumnMappingError
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.summary import build_preview, format_preview
 from rlhf_lab.importers.writer import ImportTarget, save_import
@@ -191,3 +192,42 @@ def test_a_preview_in_the_terminal_shows_turns(tmp_path):
         "row 3: tie: … / assistant: A pear. / user: Another? / assistant: A cherry. / user: And more? | A plum. | A brick.",
         "row 4: tie: user: Human: Hi Assistant: / assistant: x / user: Name a fruit. | A plum. | A brick.",
     ]
+
+
+HH_PROMPT = "\n\nHuman: Name a bird.\n\nAssistant:"
+SPEAKERS = "USER: Name a bird. ASSISTANT:"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "beginning", "space", "answers"),
+    [
+        (HH_PROMPT, HH_PROMPT, " ", ()),
+        ("Name a bird.", HH_PROMPT, "", ()),
+        ("Name a bird.", "Human: Name a bird.\r\n\r\nAssistant:", "", ()),
+        ([{"role": "user", "content": "Name a bird."}], HH_PROMPT, "", ()),
+        (SPEAKERS, SPEAKERS, " ", ("texts=plain",)),
+    ],
+)
+def test_an_answer_that_begins_with_its_prompt_is_what_follows(files, prompt, beginning, space, answers):
+    row = {"prompt": prompt, "chosen": f"{beginning} A wren.", "rejected": f"{beginning} A spoon."}
+    vote = files.parse("v.jsonl", [row], answers=frozenset(answers)).votes[0]
+    assert {vote.first.text, vote.second.text} == {f"{space}A wren.", f"{space}A spoon."}
+
+
+@pytest.mark.parametrize("beginning", [HH_PROMPT, "\n\nSystem: Hi.\n\nHuman: A\n\nAssistant:", SPEAKERS, "Assistant:"])
+def test_an_answer_with_turns_that_are_not_its_prompt_is_a_question(files, beginning):
+    row = {"prompt": "Name a fish.", "response_a": f"{beginning} A wren.", "response_b": "A spoon.", "winner": "a"}
+    with pytest.raises(ColumnMappingError, match="response_a begins with the name of a speaker") as caught:
+        files.parse("v.jsonl", [row])
+    assert list(caught.value.answers) == ["texts=plain", "texts=skip"]
+    plain = files.parse("v.jsonl", [row], answers=frozenset({"texts=plain"}))
+    assert plain.votes[0].first.text == f"{beginning} A wren."
+
+
+@pytest.mark.parametrize(
+    "text", ["Answer: a wren.", "Users: many.", "A: a wren.", "A wren.\n\nHuman: And?\n\nAssistant: A crow."]
+)
+def test_an_answer_that_only_seems_to_begin_with_a_speaker_is_a_text(files, text):
+    row = {"prompt": "Name a bird.", "chosen": text, "rejected": "A spoon."}
+    vote = files.parse("v.jsonl", [row]).votes[0]
+    assert text in (vote.first.text, vote.second.text)
