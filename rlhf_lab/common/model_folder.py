@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_lab.common.model_files import ADAPTER_CONFIG
+from rlhf_lab.common.paths import regular_file
 from rlhf_lab.common.text import parse_foreign_json
 from rlhf_lab.errors import ModelError
 
@@ -75,7 +76,10 @@ def check_model_folder(name: str, folder: Path) -> ModelFolder:
 
     name: used in messages.
     """
-    files = {path.name for path in folder.iterdir() if path.is_file()}
+    try:  # a pipe or a device would be read without end, whichever file it stands for
+        files = {path.name for path in folder.iterdir() if regular_file(path).is_file()}
+    except OSError as error:
+        raise ModelError(f"{name}: {error.filename}: {error.strerror}. Choose a folder of plain files.") from error
     if ADAPTER_CONFIG in files:
         raise ModelError(adapter_message(name, files, folder))
     check_file_names(name, files)

@@ -230,6 +230,15 @@ def _is_json_lines(name: str, text: str, start: int) -> bool:
     return True
 
 
+def _json_problem(error: Exception) -> str:
+    """Why JSON cannot be read, in words."""
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg.lower()
+    if isinstance(error, RecursionError):
+        return "brackets are nested too deeply"
+    return "a number has too many digits" if "digits" in str(error) else "it holds a value that JSON does not have"
+
+
 def _parse_json_objects(name: str, text: str, start: int, answers: Collection[str]) -> RowStream:
     """Rows of a file that is one object, or several that are spread over lines; of any other file its lines.
 
@@ -340,7 +349,7 @@ def _parse_json_object(
             row_number, location, f"not JSON: {error.msg.lower()} at character {error.colno}. {_FIX_ROW_HINT}"
         )
     except (RecursionError, ValueError) as error:
-        return RowError(row_number, location, f"not JSON that can be read ({type(error).__name__}). {_FIX_ROW_HINT}")
+        return RowError(row_number, location, f"not JSON that can be read: {_json_problem(error)}. {_FIX_ROW_HINT}")
     finally:
         error_message = decoder.repetition_error()
     return RowError(row_number, location, error_message) if error_message else _make_row(row_number, location, value)
@@ -382,8 +391,8 @@ def _parse_json_values(text: str, pos: int, is_list: bool = True) -> RowStream:
         try:
             value, pos = decoder.raw_decode(text, pos)
         except (ValueError, RecursionError) as error:
-            reason = error.msg.lower() if isinstance(error, json.JSONDecodeError) else type(error).__name__
-            yield RowError(0, location, f"not JSON: {reason}. The rows after it cannot be told apart. {_FIX_ROW_HINT}")
+            reason = f"not JSON: {_json_problem(error)}. The rows after it cannot be told apart"
+            yield RowError(0, location, f"{reason}. {_FIX_ROW_HINT}")
             return
         error_message = decoder.repetition_error()
         yield RowError(row_number, location, error_message) if error_message else _make_row(row_number, location, value)

@@ -60,8 +60,8 @@ CUT_GZ = gzip.compress(
 BROKEN = {
     "half a line of JSON": ("a.jsonl", GOODS * 2 + b'{"prompt": "p", "cho', "row 3 (line 3)", "Correct the row"),
     "a list instead of an object": ("a.jsonl", GOODS + b'["p", "a", "b"]\n', "row 2", 'Write {"prompt"'),
-    "nested without end": ("a.jsonl", GOODS + b"[" * 100_000, "row 2", "Correct the row"),
-    "a number of 5,000 digits": ("a.jsonl", GOODS + b'{"prompt": ' + b"9" * 5000 + b"}", "row 2", "Correct the row"),
+    "nested without end": ("a.jsonl", GOODS + b"[" * 100_000, "row 2", "nested too deeply. Correct the row"),
+    "a number of 5,000 digits": ("a.jsonl", GOODS + b'{"prompt": ' + b"9" * 5000 + b"}", "row 2", "too many digits. Correct"),
     "an array that breaks off": ("a.json", b"[" + GOODS + b"," + GOODS, "row 3", "Copy or download"),
     "a mistake inside an array": ("a.json", b"[" + GOODS + b",\n{'prompt': 1}]", "row 2 (line 3)", "Correct the row"),
     "not UTF-8": ("a.jsonl", GOODS + '{"prompt": "größe"}'.encode("latin-1"), "row 2", "Save the file as UTF-8"),

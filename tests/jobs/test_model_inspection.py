@@ -1,6 +1,7 @@
 """Inspection of a model before it is loaded: local folders, a fake Hub, and all unusable models."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +23,16 @@ def hub(tmp_path, monkeypatch):
     result = FakeHub(tmp_path / "cache").use(monkeypatch)
     result.models[NAME] = model(tmp_path / "remote")
     return result
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no pipes")
+@pytest.mark.parametrize("file", ["generation_config.json", "tokenizer_config.json", "chat_template.jinja", "notes"])
+def test_a_pipe_in_a_folder_is_not_opened(tmp_path, file):
+    folder = model(tmp_path / "m")
+    (folder / file).unlink(missing_ok=True)
+    os.mkfifo(folder / file)
+    with pytest.raises(ModelError, match=rf"{file}: it is a pipe, not a file"):
+        inspect_model(str(folder))
 
 
 def answer(status):

@@ -390,7 +390,11 @@ BUDGET_CASES = {
     "within its noise": (curve((5.1, 10)), Level.GOOD, "at the budget of 4."),
     "above": (curve((5.3, 10)), Level.WARN, "above the budget of 4; beta rises until the KL is back at the budget."),
     "far beyond": (curve((8.1, 10)), Level.ALERT, "far beyond the budget of 4. Look at the best checkpoint, or stop."),
-    "not moving": (curve((0.7, 20)), Level.WARN, "KL 0.70: the policy has hardly moved; use more steps, or more responses"),
+    "not moving": (
+        curve((0.7, 20)),
+        Level.WARN,
+        "KL 0.70: the policy has hardly moved; use more steps, or more responses",
+    ),
     "early": (curve((1.0, 4)), Level.INFO, "too early"),
 }
 
