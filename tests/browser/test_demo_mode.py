@@ -11,17 +11,18 @@ from test_people_screen import access_keys
 
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.records import VISITOR_RUN
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import reward_models
-from rlhf_lab.store.runs import get_run, runs
+from rlhf_lab.store.runs import create_run, get_run, runs
 from rlhf_lab.store.votes import vote_counts
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A lab in demo mode whose operator has labelled 14 pairs and trained a reward model; the second run makes a reset due."""
-    lab = Lab(tmp_path_factory.mktemp("demo") / "home", options=("--demo-mode", "max_steps=40", "reset_runs=2"))
+    """A lab in demo mode whose operator has labelled 14 pairs and trained a reward model; the fourth run makes a reset due."""
+    lab = Lab(tmp_path_factory.mktemp("demo") / "home", options=("--demo-mode", "max_steps=40", "reset_runs=4"))
     with Database.open(lab.home) as db:
         project = new_project(db)
         add_labels(db, project.id, Source.HUMAN, 14)
@@ -77,6 +78,10 @@ def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page)
 
     control(ann, "demo-stop").click()
     with Database.open(lab.home) as db:
+        for name in ("Cy", "Dee"):  # one address brings at most half of the runs of an early reset
+            run = create_run(db, 1, 1, name, config={}, manifest={VISITOR_RUN: True}, total_steps=1)
+            with db.write() as conn:
+                conn.exec_driver_sql(f"UPDATE runs SET step = 1, status = 'done' WHERE id = {run.id}")
         wait_until(lambda: get_run(db, 2).step >= 1, "a step of the second run, which makes a reset due")
         expect_text(bob, "demo-notice", "The demo is reset when all work in progress has ended.")
         third = post_event(open_page(lab), lab, "start_demo_run", limits | {"steps": 2})

@@ -128,7 +128,7 @@ def vote(db, project, annotator: str, choice: Choice) -> None:
 def choose(page, beginning: str) -> None:
     """Answer that the text with this beginning is better; wait until the lab accepts the next answer."""
     pair = current_pair(page)
-    page.locator(".side", has=page.locator(".lab-text", has_text=beginning)).locator("button").click()
+    page.locator(".side", has=page.locator(".lab-text", has_text=re.compile(f"^{beginning}"))).locator("button").click()
     page.wait_for_function(
         "before => ![undefined, before].includes(document.querySelector('.lab-label').dataset.open)", arg=pair
     )

@@ -391,7 +391,7 @@ def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
     expect(answer.first).to_contain_text(
         f"Run {run.id} was trained on reward model {selected}.", timeout=ENGINE_TIMEOUT_MS
     )
-    expect(answer.first.locator("[data-column-name] .lab-text")).to_have_text([TEMPLATE, HOSTILE, HOSTILE] * 2)
+    expect(answer.first.locator("[data-column-name] .lab-text")).to_contain_text([TEMPLATE, HOSTILE, HOSTILE] * 2)
     assert page.locator(".lab-compare .results").locator("img, script, b").count() == 0
     page.unroute_all(behavior="wait")
     control(page, "model-2").select_option("base")

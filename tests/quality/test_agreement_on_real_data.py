@@ -78,7 +78,9 @@ def test_llmfao_124_workers_with_ties(db, tmp_path):
     joined.write_text(
         "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows), encoding="utf-8"
     )
-    votes = import_votes(db, joined, mapping=parse_map(["pair=pair_id"]))
+    votes = import_votes(
+        db, joined, mapping=parse_map(["pair=pair_id"]), answers=frozenset({"chats=plain", "texts=plain"})
+    )
     assert (len(votes), len(set(votes.annotator)), len(set(votes.pair))) == (
         8931,
         124,

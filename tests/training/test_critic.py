@@ -129,7 +129,14 @@ def test_value_only_updates_equal_a_plain_loop(gpt2_folder, algorithm):
 def test_evaluated_values_are_the_critics(llama_folder):
     """In batches and alone, without padding; the value after the last token too."""
     trainer = tiny_models.midway(
-        llama_folder, "ppo", value_trunk="critic", bootstrap_cut=True, lam=1.0, beta=0.0, whiten_advantages=False
+        llama_folder,
+        "ppo",
+        value_trunk="critic",
+        bootstrap_cut=True,
+        lam=1.0,
+        beta=0.0,
+        whiten_advantages=False,
+        missing_eos_penalty=1.0,
     )
     tiny_models.disturb(trainer.adapters, CRITIC_ADAPTER)
     prompts, responses = tiny_models.ragged(rows=4)
