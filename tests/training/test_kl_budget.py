@@ -410,6 +410,7 @@ def test_resuming_is_exact(llama_folder, tmp_path, name):
     save_checkpoint(tmp_path, half.adapters, "policy", *half.state.state_dict())
     resumed = budget_trainer(llama_folder, **settings)
     resumed.state.load_state_dict(*load_latest(tmp_path))
+    assert resumed.state.best == half.state.best is not None
     actual += [resumed.run_step() for _ in range(2)]
     assert curve(actual) == curve(expected)
     assert tiny_models.same(resumed.state.state_dict()[0], whole.state.state_dict()[0])
