@@ -27,7 +27,7 @@ from rlhf_lab.judges.builtin import builtin_judge
 from rlhf_lab.store.annotators import latest_annotators
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.features import texts_without_features
-from rlhf_lab.store.pair_leases import count_active_annotators, fewest_free_pairs
+from rlhf_lab.store.pair_leases import count_active_annotators, count_pairs_ahead, fewest_free_pairs
 from rlhf_lab.store.projects import count_pairs, get_labelling_config
 from rlhf_lab.store.runs import runs
 from rlhf_lab.store.votes import count_unvoted_pairs
@@ -40,7 +40,7 @@ RETRY_AFTER_S = 30.0  # after a failed job, for example for a model that cannot 
 PAIR_POOL_SIZE = 24  # unlabelled pairs kept ready
 POLICY_PAIR_POOL_SIZE = 8  # the same for pairs of the newest checkpoint, which the next checkpoint makes obsolete
 PAIRS_PER_EXTRA_ANNOTATOR = 8  # additional pairs for each further person who is labelling
-MAX_PAIRS_AHEAD = 256  # however many people are labelling: more than the engine writes while they judge them
+MAX_PAIRS_AHEAD = 256  # pairs without a vote, also leased ones: more than the engine writes while people judge them
 MIN_PAIRS_PER_JOB = 16  # sampled in a few seconds
 CHAT_LIFETIME_S = 3600.0  # time after which the texts of an inactive chat are deleted
 MAX_JUDGE_LABELS = 1000  # largest number of labels in one request to a judge
@@ -160,15 +160,16 @@ class Scheduler:
         available = fewest_free_pairs(self.db, project.id, annotators, config, checkpoint=checkpoint)
         target = POLICY_PAIR_POOL_SIZE if checkpoint else PAIR_POOL_SIZE
         target += PAIRS_PER_EXTRA_ANNOTATOR * max(0, count_active_annotators(self.db, project.id) - 1)
-        target = min(target, MAX_PAIRS_AHEAD)
         with self._lock:
             judge_backlog = max(
                 (n for (pid, _), n in self._pending_judge_labels.items() if pid == project.id), default=0
             )
-        if not judge_backlog and available >= target:
+        room = MAX_PAIRS_AHEAD - count_pairs_ahead(self.db, project.id, checkpoint=checkpoint)
+        if not judge_backlog and (available >= target or room <= 0):
             return
         min_count = POLICY_PAIR_POOL_SIZE if checkpoint else MIN_PAIRS_PER_JOB
-        payload: dict[str, Any] = {"count": max(min_count, min(max(judge_backlog, target - available), 64))}
+        count = max(min_count, min(max(judge_backlog, target - available), 64))
+        payload: dict[str, Any] = {"count": count if judge_backlog else min(count, room)}
         if config.sampling != "random":
             payload["sampling"] = config.sampling
         if checkpoint:

@@ -1,7 +1,9 @@
 """Leases of pairs to people, and their votes on leased pairs.
 
 A pair that is shown to a person, or prefetched by their page, is leased to them for a while, and others get other pairs. The
-leases of a person are a stack: the newest one is on screen. Every function that writes is one transaction.
+leases of a person are a stack: the newest one is on screen. Whatever leases pairs to a person ends their other leases
+(`_save_stack`), so nobody holds more pairs than their page shows and has prefetched. Every function that writes is one
+transaction.
 
     lease_pairs ─▶ vote_on_lease ──▶ undo_last_vote ──▶ redo_last_vote
                         └──────▶ change_vote
@@ -13,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select, update
 
 from rlhf_lab.common.enums import Source
@@ -25,6 +28,7 @@ from rlhf_lab.store.database import AnyRow, Database, in_chunks
 from rlhf_lab.store.pair_selection import (
     draw_gold_pair,
     has_enough_votes,
+    human_vote_counts,
     label_and_lease_counts,
     next_hidden_repeat,
     next_open_pair,
@@ -111,11 +115,7 @@ def lease_pairs(
             if next_pair is None:
                 break
             selected.append(next_pair)
-        top = max([now, *(lease.leased_at for lease in leases)])
-        return [
-            _save_lease(conn, item, annotator, config, now, top - depth * STACK_GAP_S)
-            for depth, item in enumerate(selected)
-        ]
+        return _save_stack(conn, selected, annotator, config, now, max([now, *(lease.leased_at for lease in leases)]))
 
 
 def _purge_expired(conn: Connection, annotator: str, now: float) -> None:
@@ -158,7 +158,7 @@ def start_adjudicating(
         if pair_id is None:
             return None
         leased_at = _top_of_stack(conn, annotator, now) + STACK_GAP_S
-        return _save_lease(conn, _Selected(pair_id, adjudication=True), annotator, config, now, leased_at)
+        return _save_stack(conn, [_Selected(pair_id, adjudication=True)], annotator, config, now, leased_at)[0]
 
 
 def lease_on_top(
@@ -171,9 +171,8 @@ def lease_on_top(
             raise StaleVoteError(
                 "You have already voted on these two answers. Change your vote under Label, in your earlier labels."
             )
-        return _save_lease(
-            conn, _Selected(pair_id), annotator, config, now, _top_of_stack(conn, annotator, now) + STACK_GAP_S
-        )
+        leased_at = _top_of_stack(conn, annotator, now) + STACK_GAP_S
+        return _save_stack(conn, [_Selected(pair_id)], annotator, config, now, leased_at)[0]
 
 
 def count_free_pairs(
@@ -200,23 +199,35 @@ def fewest_free_pairs(
 ) -> int:
     """The minimum of `count_free_pairs` over these people."""
     votes = current_votes(db, project_id)
-    completion = t.completions.c
 
     def count(annotator: str) -> int:
         counts = label_and_lease_counts(votes, leases, annotator)
-        free = np.flatnonzero(votes.unvoted_by(annotator) & (counts < config.overlap))
-        if checkpoint is None:
-            return len(free)
-        first_ids = votes.first_id[free].tolist()
-        queries = (
-            select(func.count()).where(completion.id.in_(ids), completion.checkpoint == checkpoint)
-            for ids in in_chunks(first_ids)
-        )
-        return sum(conn.execute(query).scalar_one() for query in queries)
+        free = votes.unvoted_by(annotator) & (counts < config.overlap)
+        return _count_with_texts_of(conn, votes, free, checkpoint)
 
     with db.read() as conn:
         leases = running_leases(conn, time.time() if now is None else now)
         return min(map(count, annotators))
+
+
+def count_pairs_ahead(db: Database, project_id: int, *, checkpoint: str | None = None) -> int:
+    """How many pairs no person has judged or skipped, whether they are leased or not. checkpoint: only with its texts."""
+    votes = current_votes(db, project_id)
+    with db.read() as conn:
+        return _count_with_texts_of(conn, votes, votes.pair_live & (human_vote_counts(votes) == 0), checkpoint)
+
+
+def _count_with_texts_of(
+    conn: Connection, votes: VoteTable, is_counted: NDArray[np.bool_], checkpoint: str | None
+) -> int:
+    positions, completion = np.flatnonzero(is_counted), t.completions.c
+    if checkpoint is None:
+        return len(positions)
+    queries = (
+        select(func.count()).where(completion.id.in_(ids), completion.checkpoint == checkpoint)
+        for ids in in_chunks(votes.first_id[positions].tolist())
+    )
+    return sum(conn.execute(query).scalar_one() for query in queries)
 
 
 def count_active_annotators(db: Database, project_id: int, now: float | None = None) -> int:
@@ -270,7 +281,7 @@ def undo_last_vote(
             return None
         leased_at = _top_of_stack(conn, annotator, now) + STACK_GAP_S
         selected = _Selected(undone.pair_id, undone.repeat, undone.adjudication)
-        return _save_lease(conn, selected, annotator, config, now, leased_at)
+        return _save_stack(conn, [selected], annotator, config, now, leased_at)[0]
 
 
 def redo_last_vote(db: Database, project_id: int, annotator: str) -> Vote | None:
@@ -362,6 +373,19 @@ def _is_usable(conn: Connection, lease: AnyRow, config: LabellingConfig, now: fl
 def _top_of_stack(conn: Connection, annotator: str, now: float) -> float:
     """The later of now and the start of this person's newest lease, in case the clock was set back."""
     return max([now, *(float(lease.leased_at) for lease in _own_leases(conn, annotator))])
+
+
+def _save_stack(
+    conn: Connection, stack: list[_Selected], annotator: str, config: LabellingConfig, now: float, top: float
+) -> list[Lease]:
+    """Start or renew the leases of these pairs, the first on top, and end this person's other running leases, as `end_leases`
+    does. top: start of the newest lease."""
+    c = t.leases.c
+    is_other = and_(c.annotator == annotator, c.expires_at > now, c.pair_id.not_in([item.pair_id for item in stack]))
+    conn.execute(update(t.leases).where(is_other).values(expires_at=now))
+    return [
+        _save_lease(conn, item, annotator, config, now, top - depth * STACK_GAP_S) for depth, item in enumerate(stack)
+    ]
 
 
 def _save_lease(

@@ -150,6 +150,11 @@ def label_and_lease_counts(votes: VoteTable, leases: Sequence[tuple[int, str]], 
     return answers + np.bincount(votes.positions_of_pairs(leased), minlength=len(answers))
 
 
+def human_vote_counts(votes: VoteTable) -> NDArray[np.int64]:
+    """People's live votes on each pair, skips included."""
+    return votes.count_by_pair("human votes", lambda votes: votes.live & (votes.source == code(Source.HUMAN)))
+
+
 def _is_human_answer(votes: VoteTable) -> NDArray[np.bool_]:
     return votes.answers_of(Source.HUMAN)
 

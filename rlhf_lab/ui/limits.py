@@ -64,19 +64,21 @@ def act_of_path(method: str, path: str) -> str:
 
 class LeaseLimiter:
     """How many pairs the pages and programs of each address hold. Otherwise pages without a cookie, each of which is another
-    visitor, could hold all pairs."""
+    visitor, could hold all pairs. The numbers bound what the table of leases has: whatever leases a pair to a person asks first,
+    and ends their other leases (`pair_leases`)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: dict[str, tuple[str, int, float]] = {}  # name -> (address, pairs, until)
 
     def may_hold(self, name: str, address: str, pairs: int, seconds: float) -> bool:
-        """Whether somebody may hold so many pairs for `seconds`; then these are counted. Who holds some already may."""
+        """Whether somebody may hold so many pairs for `seconds`; then these are counted. Who holds as many already may."""
         now = time.monotonic()
         with self._lock:
             self._held = {who: held for who, held in self._held.items() if held[2] > now}
             others = sum(held[1] for who, held in self._held.items() if held[0] == address and who != name)
-            if others + pairs > MAX_LEASES_OF_ADDRESS and self._held.get(name, ("",))[0] != address:
+            own_address, own_pairs, _ = self._held.get(name, ("", 0, 0.0))
+            if others + pairs > MAX_LEASES_OF_ADDRESS and (own_address != address or own_pairs < pairs):
                 return False
             self._held[name] = address, pairs, now + seconds
             return True

@@ -1,6 +1,7 @@
 """Every act of a visitor has a limit for the visitor and for their address, in one table."""
 
 import asyncio
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,15 +13,17 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from rlhf_lab.common.enums import JobKind
-from rlhf_lab.common.records import REQUESTER_KEY, Role
+from rlhf_lab.common.enums import Choice, JobKind, Source
+from rlhf_lab.common.records import REQUESTER_KEY, Role, Vote
 from rlhf_lab.config.demo import DemoConfig
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabError, NotAllowedError
 from rlhf_lab.jobs import engine_process, queue, scheduler
 from rlhf_lab.jobs.scheduler import Scheduler
+from rlhf_lab.store import pair_leases
 from rlhf_lab.store.annotators import add_person
-from rlhf_lab.store.pair_leases import count_active_annotators, end_leases, lease_pair
+from rlhf_lab.store.pair_leases import count_active_annotators, end_leases, lease_on_top, lease_pair
+from rlhf_lab.store.pair_selection import running_leases
 from rlhf_lab.ui import limits
 from rlhf_lab.ui.auth import api_clients
 from rlhf_lab.ui.auth.api_clients import ApiClients
@@ -221,8 +224,53 @@ def test_an_address_holds_a_limited_number_of_pairs(ctx, monkeypatch):
 def test_the_engine_writes_a_limited_number_of_pairs_ahead(ctx, monkeypatch):
     monkeypatch.setattr(scheduler, "count_active_annotators", lambda *_: 500)
     monkeypatch.setattr(scheduler, "fewest_free_pairs", lambda *_, **__: scheduler.MAX_PAIRS_AHEAD)
+    monkeypatch.setattr(scheduler, "count_pairs_ahead", lambda *_, **__: scheduler.MAX_PAIRS_AHEAD)
     Scheduler(ctx.home, ctx.db)._replenish_pairs(ctx.project, set())
     assert queue.jobs(ctx.db, kinds=[JobKind.SAMPLE_PAIRS]) == []
+
+
+def test_leased_pairs_count_as_written_ahead(ctx, monkeypatch):
+    """Only a vote ends that, also a skip; the engine writes what is left of the limit."""
+    ahead = pair_leases.count_pairs_ahead(ctx.db, ctx.project.id)
+    first, _ = pair_leases.lease_pairs(ctx.db, ctx.project.id, "Ann")
+    assert pair_leases.count_pairs_ahead(ctx.db, ctx.project.id) == ahead
+    skip = Vote("x", first.pair.id, "Ann", Source.HUMAN, Choice.SKIP, True)
+    pair_leases.vote_on_lease(ctx.db, skip)
+    assert pair_leases.count_pairs_ahead(ctx.db, ctx.project.id) == ahead - 1
+    monkeypatch.setattr(scheduler, "MAX_PAIRS_AHEAD", ahead + 2)
+    monkeypatch.setattr(scheduler, "fewest_free_pairs", lambda *_, **__: 0)
+    Scheduler(ctx.home, ctx.db)._replenish_pairs(ctx.project, set())
+    (job,) = queue.jobs(ctx.db, kinds=[JobKind.SAMPLE_PAIRS])
+    assert job.payload["count"] == 3
+    pair_leases.undo_last_vote(ctx.db, ctx.project.id, "Ann")
+    assert pair_leases.count_pairs_ahead(ctx.db, ctx.project.id) == ahead
+
+
+def test_undoing_holds_no_further_pairs(ctx, monkeypatch):
+    """A visitor answers four pairs and undoes all: they hold the two of a page. A pair given back is still theirs to answer."""
+    monkeypatch.setattr(Context, "client_address", lambda _: "1.1.1.1")
+    monkeypatch.setattr(Context, "visitor", lambda *_: Visitor(Role.LABELLER, "Ann"))
+    lab, rules = ctx.as_multi_user(open_to_all=True), LabellingConfig()
+
+    def held():
+        with ctx.db.read() as conn:
+            return sorted(pair_id for pair_id, _ in running_leases(conn, time.time()))
+
+    for i in range(4):
+        leases = voting.lease_pairs(lab, ctx.project.id, "Ann", rules, prefetch=1)
+        pair_leases.vote_on_lease(ctx.db, Vote(f"{i}", leases[0].pair.id, "Ann", Source.HUMAN, Choice.TIE, True), rules)
+    undo = label.voting_handlers(lab)["undo"]
+    for _ in range(4):
+        undo(SimpleNamespace(_data={"annotator": "Ann"}))
+        assert len(held()) <= 2
+    assert len(held()) == 2
+    assert leases[0].pair.id not in held()
+    vote = Vote("again", leases[0].pair.id, "Ann", Source.HUMAN, Choice.TIE, True)
+    assert pair_leases.vote_on_lease(ctx.db, vote, rules).choice is Choice.TIE
+    lease_on_top(ctx.db, leases[1].pair.id, "Ann", rules)
+    assert held() == [leases[1].pair.id]
+    limiter = limits.LeaseLimiter()
+    assert [limiter.may_hold(*ask, 60) for ask in (("a", "x", 1), ("b", "x", 79), ("a", "x", 2))] == [True, True, False]
 
 
 def test_a_closed_page_gives_its_pair_back(ctx):

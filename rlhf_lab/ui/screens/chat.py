@@ -36,6 +36,7 @@ from rlhf_lab.ui.events import (
     visitor_action,
 )
 from rlhf_lab.ui.services.generation_requests import MAX_TOKENS, SamplingPayload, own_job, submit_short_jobs
+from rlhf_lab.ui.services.voting import check_may_hold
 
 MAX_CHAT_CHARS = 40_000
 MIN_LONGEST_ANSWER = 128  # proposed in a project with shorter responses, because nobody labels or trains on a chat
@@ -199,6 +200,8 @@ def label_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> int
     prompt = results[0]["prompt"]
     # The first text of a pair is not always that of the chosen model, but the same if the same texts come again.
     first, second = sorted(texts, key=lambda text: ctx.blind_digest("chat", prompt, text.text))
+    rules = get_labelling_config(ctx.db, ctx.project.id)
+    check_may_hold(ctx, annotator, rules)
     pair = add_chat_pair(ctx.db, ctx.project.id, prompt, first, second)
-    lease_on_top(ctx.db, pair.id, annotator, get_labelling_config(ctx.db, ctx.project.id))
+    lease_on_top(ctx.db, pair.id, annotator, rules)
     return pair.id

@@ -171,7 +171,9 @@ def voting_handlers(ctx: Context) -> dict[str, Handler]:
             return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
         if pause_text(ctx, annotator):
             return state(ctx, annotator)
-        undone = undo_last_vote(ctx.db, project.id, annotator, get_labelling_config(ctx.db, project.id))
+        rules = get_labelling_config(ctx.db, project.id)
+        voting.check_may_hold(ctx, annotator, rules)
+        undone = undo_last_vote(ctx.db, project.id, annotator, rules)
         if undone is not None:
             ctx.instant_reward.forget_votes(annotator, undone.pair.id)
         notice = "There is nothing to undo." if undone is None else "Your last answer was undone."
@@ -213,7 +215,9 @@ def expert_handlers(ctx: Context) -> dict[str, Handler]:
         if payload.stop:
             stop_adjudicating(ctx.db, project.id, annotator)
             return state(ctx, annotator)
-        lease = start_adjudicating(ctx.db, project.id, annotator, get_labelling_config(ctx.db, project.id))
+        rules = get_labelling_config(ctx.db, project.id)
+        voting.check_may_hold(ctx, annotator, rules)
+        lease = start_adjudicating(ctx.db, project.id, annotator, rules)
         return state(ctx, annotator, notice="" if lease else "There is no disputed pair left for you.")
 
     @visitor_action(GoldPayload, toast_errors=True)
@@ -258,7 +262,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
         waiting_text, note = annotator_notice(ctx, project.id, annotator, rules)
     if ctx.is_labeller() and not waiting_text:
         try:
-            leases = voting.lease_pairs(ctx, project.id, annotator, rules, prefetch=1)
+            leases = voting.lease_pairs(ctx, project.id, annotator, rules, prefetch=voting.PAIRS_OF_PAGE - 1)
         except NotAllowedError as error:
             waiting_text = str(error)
     elif not waiting_text:

@@ -24,6 +24,7 @@ from rlhf_lab.ui.services.crowd import is_expert
 
 CHOICES_BY_SIDE = {"left": (Choice.FIRST, Choice.SECOND), "right": (Choice.SECOND, Choice.FIRST)}
 MAX_NOTE = 1000
+PAIRS_OF_PAGE = 2  # the one on screen and the next one
 MAX_UUID = 64
 MAX_VOTE_MS = 3_600_000
 
@@ -80,13 +81,18 @@ class ChangePayload(Answer):
 
 def lease_pairs(ctx: Context, project_id: int, annotator: str, rules: LabellingConfig, *, prefetch: int) -> list[Lease]:
     """`pair_leases.lease_pairs` for a visitor. Raises NotAllowedError if their address holds too many pairs."""
+    check_may_hold(ctx, annotator, rules, 1 + prefetch)
+    return pair_leases.lease_pairs(ctx.db, project_id, annotator, rules, prefetch=prefetch)
+
+
+def check_may_hold(ctx: Context, annotator: str, rules: LabellingConfig, pairs: int = PAIRS_OF_PAGE) -> None:
+    """Count so many pairs for a visitor, before they are leased. Raises NotAllowedError if their address holds too many."""
     address = ctx.client_address() if ctx.access.is_multi_user and not ctx.is_operator() else ""
-    if address and not ctx.lease_limiter.may_hold(annotator, address, 1 + prefetch, rules.hold_s):
+    if address and not ctx.lease_limiter.may_hold(annotator, address, pairs, rules.hold_s):
         raise NotAllowedError(
             f"Pages and programs of your network have {MAX_LEASES_OF_ADDRESS} pairs on screen, more than a class needs. Close "
             f"some, or try again in {pluralize(math.ceil(rules.hold_s / 60), 'minute')}."
         )
-    return pair_leases.lease_pairs(ctx.db, project_id, annotator, rules, prefetch=prefetch)
 
 
 def give_leases_back(ctx: Context, annotator: str) -> None:
