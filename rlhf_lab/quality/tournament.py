@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import fmean
+from itertools import combinations
+from statistics import fmean, median_low
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from rlhf_lab.quality.bradley_terry import BradleyTerryFit, Matrix, are_compared
 
 WIN_SHARE = {Choice.FIRST: 1.0, Choice.SECOND: 0.0, Choice.TIE: 0.5, Choice.BOTH_BAD: 0.5}
 BASE = "base"
+MAX_SKIPS = 10  # of a person, one after the other
 
 
 @dataclass(frozen=True)
@@ -105,14 +107,24 @@ def _scores(count: int, answers: tuple[TournamentAnswer, ...]) -> list[tuple[flo
 
 
 def choose_pair(
-    contestants: Sequence[Contestant], answers: Sequence[TournamentAnswer], annotator: str, leased_since: float
+    contestants: Sequence[Contestant],
+    answers: Sequence[TournamentAnswer],
+    annotator: str,
+    leased_since: float,
+    draw: Callable[[PairKey], bytes] | None = None,
 ) -> PairKey | None:
     """The pair that this person judges next, or None if none is left for them.
 
     Its contestants are those whose answer is expected to be most informative; pairs on other people's screens are treated as
     pending. Its prompt is the one that this person has seen least often, then the one with the fewest answers. answers: including
     pairs on screens, which have no choice yet. leased_since: pairs shown to others after this time are not chosen.
+
+    draw: for people, who must not find out which model wrote a text: a value per pair that only the lab can compute and that
+    differs between people. The pair then is drawn among the more informative half of the contestants' pairs, nobody sees a text
+    twice, and after MAX_SKIPS skips in a row a person waits until these are older than leases. None for a program.
     """
+    if draw is not None and is_skipping(answers, annotator, leased_since):
+        return None
     on_screen = [answer for answer in answers if answer.choice is None and answer.created_at > leased_since]
     excluded = {answer.key for answer in on_screen} | {
         answer.key for answer in answers if answer.annotator == annotator
@@ -120,17 +132,60 @@ def choose_pair(
     shown = Counter(answer.position for answer in answers if answer.annotator == annotator)
     answer_counts = Counter(answer.key for answer in answers)
     information = _fit_with_pending(len(contestants), answers, on_screen).expected_information()
-    pairs = [(i, j) for i in range(len(contestants)) for j in range(i + 1, len(contestants))]
-    for i, j in sorted(pairs, key=lambda pair: (-round(float(information[pair]), 9), pair)):
-        keys = [
-            PairKey(position, i, j)
-            for position, (first, second) in enumerate(zip(contestants[i].texts, contestants[j].texts, strict=True))
-            if first.strip() != second.strip() and (position, i, j) not in excluded
-        ]
-        if keys:
-            order = {key: derive_seed(key.position, "tournament", annotator) for key in keys}
-            return min(keys, key=lambda key: (shown[key.position], answer_counts[key], order[key]))
-    return None
+    keys = [key for key in _keys(contestants, answers, annotator if draw else None) if key not in excluded]
+    worth = {key: round(float(information[key.first, key.second]), 9) for key in keys}
+    if draw is None:
+        order = {key: derive_seed(key.position, "tournament", annotator) for key in keys}
+        return min(
+            keys,
+            key=lambda key: (-worth[key], key[1:], shown[key.position], answer_counts[key], order[key]),
+            default=None,
+        )
+    if keys:
+        least = median_low({key[1:]: worth[key] for key in keys}.values())
+        keys = [key for key in keys if worth[key] >= least]
+    return min(keys, key=lambda key: (shown[key.position], answer_counts[key], draw(key)), default=None)
+
+
+def is_skipping(answers: Sequence[TournamentAnswer], annotator: str, since: float) -> bool:
+    """Whether this person's last MAX_SKIPS answers are skips, the last one after this time."""
+    own = [answer for answer in answers if answer.annotator == annotator and answer.choice is not None][-MAX_SKIPS:]
+    return len(own) == MAX_SKIPS and {answer.choice for answer in own} == {Choice.SKIP} and own[-1].created_at > since
+
+
+def judging_since(
+    contestants: Sequence[Contestant], answers: Sequence[TournamentAnswer], now: float, pause_s: float
+) -> float:
+    """When the present judging began; infinity if nobody judges.
+
+    Somebody judges who has a pair on screen since less than pause_s, or has given an answer since and has pairs left. A pause of
+    everybody that is longer than pause_s ends the judging. answers: in chronological order.
+    """
+    recent = [answer for answer in answers if answer.created_at > now - pause_s]
+    has_screen = any(answer.choice is None for answer in recent)
+    if not has_screen and not any(_keys(contestants, answers, name) for name in {row.annotator for row in recent}):
+        return math.inf
+    begin = now
+    for answer in reversed(answers):
+        if begin - answer.created_at > pause_s:
+            break
+        begin = answer.created_at
+    return begin
+
+
+def _keys(
+    contestants: Sequence[Contestant], answers: Sequence[TournamentAnswer], annotator: str | None
+) -> list[PairKey]:
+    """All pairs of two different texts to a prompt, neither of which this person has seen. annotator: None for nobody."""
+    texts = [[text.strip() for text in contestant.texts] for contestant in contestants]
+    own = [answer for answer in answers if answer.annotator == annotator]
+    seen = {(answer.position, texts[i][answer.position]) for answer in own for i in (answer.first, answer.second)}
+    return [
+        PairKey(position, i, j)
+        for i, j in combinations(range(len(texts)), 2)
+        for position, (first, second) in enumerate(zip(texts[i], texts[j], strict=True))
+        if first != second and (position, first) not in seen and (position, second) not in seen
+    ]
 
 
 def _fit_with_pending(
@@ -145,9 +200,4 @@ def _fit_with_pending(
 
 def pair_count(contestants: Sequence[Contestant]) -> int:
     """How many pairs a person can judge: all combinations of two contestants and a prompt with different texts."""
-    return sum(
-        first.strip() != second.strip()
-        for i, contestant in enumerate(contestants)
-        for other in contestants[i + 1 :]
-        for first, second in zip(contestant.texts, other.texts, strict=True)
-    )
+    return len(_keys(contestants, [], None))

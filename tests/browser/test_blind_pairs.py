@@ -33,7 +33,7 @@ def lab(tmp_path_factory):
         project, jobs = new_project(db), []
         engine = engine_process.record_heartbeat(db, "idle")
         for checkpoint, letter in (("base", "a"), ("run/1/5", "b")):
-            payload = {"checkpoint": checkpoint, "prompts": [one.text for one in prompts(db, project.id, "eval")[:6]]}
+            payload = {"checkpoint": checkpoint, "prompts": [one.text for one in prompts(db, project.id, "eval")[:8]]}
             jobs.append(queue.submit(db, JobKind.COMPLETE, project.id, payload))
             queue.claim(db, [JobKind.COMPLETE], engine)
             queue.finish(db, jobs[-1].id, {"texts": [f"{letter} {i}" for i in range(6)], "scores": [0.0] * 6})
@@ -41,10 +41,10 @@ def lab(tmp_path_factory):
         job = queue.submit(db, JobKind.TOURNAMENT, project.id, {})
         queue.claim(db, [JobKind.TOURNAMENT], engine)
         rows = [
-            {"model": model, "texts": [f"{letter} {i}" for i in range(6)], "scores": [0.5] * 6, "kl": [1.5] * 6}
+            {"model": model, "texts": [f"{letter} {i}" for i in range(8)], "scores": [0.5] * 8, "kl": [1.5] * 8}
             for model, letter in CONTESTANTS.items()
         ]
-        prompt_texts = [one.text for one in prompts(db, project.id, "eval")[:6]]
+        prompt_texts = [one.text for one in prompts(db, project.id, "eval")[:8]]
         queue.finish(db, job.id, {"prompts": prompt_texts, "contestants": rows})
         add_tournament(db, project.id, job.id)
         engine_process.mark_engine_stopped(db, engine)

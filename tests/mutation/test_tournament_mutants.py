@@ -28,7 +28,7 @@ MUTANTS = [
     Mutant(RANKING, "each answer has a prompt of its own", "answers_by_prompt[answer.position]", "answers_by_prompt[id(answer)]",
            "test_answers_to_one_prompt_count_once"),
     Mutant(RANKING, "a tie is a win of the first", "Choice.TIE: 0.5", "Choice.TIE: 1.0", "test_ties_count_half_and_skips_nothing"),
-    Mutant(RANKING, "the best known comparison comes first", "-round(float(information[pair]), 9)", "round(float(information[pair]), 9)",
+    Mutant(RANKING, "the best known comparison comes first", "(-worth[key], key[1:]", "(worth[key], key[1:]",
            "test_the_least_known_comparison_comes_first_on_a_new_prompt"),
     Mutant(SCREEN, "the first text is always on the left", "else texts[::-1]", "else texts", "test_sides_are_chosen_for_each_person"),
     Mutant(SCREEN, "the left text is the first contestant's", "not _is_first_on_left(ctx, tournament.id, key, annotator)", "False",

@@ -1,11 +1,15 @@
 """The choice of the next pair of a tournament, and the ranking."""
 
+import hmac
+import math
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import PairKey, TournamentAnswer
+from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.quality.tournament import Contestant, choose_pair, pair_count, rank_contestants, win_matrix
 
 MODELS = ["base", "base/best/4", "run/1/40"]
@@ -98,6 +102,63 @@ def test_a_person_judges_every_pair_once_and_each_prompt_before_a_second_time():
         assert len(answers) < 4 or max(counts.values()) - min(counts.values()) < 3
         assert len(answers) > 4 or max(counts.values()) == 1
     assert len(answers) == len({one.key for one in answers}) == pair_count(all_contestants) == 11
+
+
+def shown_pairs(all_contestants, key, annotator="ann"):
+    """The pairs that a person gets who skips every one, as often as they like."""
+
+    def draw(pair):
+        return hmac.new(key, repr((annotator, pair)).encode(), "sha256").digest()
+
+    answers, keys = [], []
+    while (pair := choose_pair(all_contestants, answers, annotator, math.inf, draw)) is not None:
+        keys.append(pair)
+        answers.append(answer(pair, Choice.SKIP, annotator))
+    return keys
+
+
+def test_the_order_of_skipped_pairs_says_nothing_about_the_models():
+    """Over 300 keys the first pairs of all prompts have each of the six pairs of models about equally often: 1,200 draws, so
+    200 each with a standard deviation of 13. The next pair after a skip is of another prompt."""
+    four = contestants(4, [*MODELS, "run/1/80"])
+    counts, repeated = Counter(), 0
+    for i in range(300):
+        keys = shown_pairs(four, b"%d" % i)
+        counts.update(key[1:] for key in keys[:4])
+        repeated += sum(a[1:] == b[1:] for a, b in pairwise(keys[:4]))
+        assert sorted(key.position for key in keys[:4]) == [0, 1, 2, 3]
+    assert sorted(counts) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    assert all(140 < count < 260 for count in counts.values())
+    assert 90 < repeated < 220  # of 900, one in six
+
+
+def test_a_person_sees_no_text_twice():
+    four = contestants(3, [*MODELS, "run/1/80"])
+    four[3].texts[0] = f" {four[0].texts[0]}"  # the same text by another model
+    keys = shown_pairs(four, b"key")
+    texts = [four[i].texts[key.position].strip() for key in keys for i in key[1:]]
+    assert len(texts) == len(set(texts)) == 10  # of 11 texts; the third of the first prompt is left over
+    assert shown_pairs(four, b"key", "bob") != keys
+
+
+def test_people_get_one_of_the_more_informative_half():
+    """Base and the first model are compared already, at half of the prompts; the other two pairs remain."""
+    answers = [answer((i, 0, 1), Choice.TIE, "bob") for i in range(4)]
+    drawn = {
+        choose_pair(contestants(8), answers, "ann", 0, lambda key, i=i: derive_seed(i, *key).to_bytes(8))[1:]
+        for i in range(40)
+    }
+    assert drawn == {(0, 2), (1, 2)}
+
+
+@pytest.mark.parametrize(("skips", "since", "waits"), [(10, 99.0, True), (9, 99.0, False), (10, 101.0, False)])
+def test_ten_skips_in_a_row_are_followed_by_a_pause(skips, since, waits):
+    answers = [answer((i, 0, 1), Choice.SKIP) for i in range(skips)]
+    pair = choose_pair(contestants(20), answers, "ann", since, bytes)
+    assert (pair is None) == waits
+    assert choose_pair(contestants(20), answers, "bob", since, bytes) is not None
+    answers[3] = answer((3, 0, 1), Choice.TIE)
+    assert choose_pair(contestants(20), answers, "ann", since, bytes) is not None
 
 
 @pytest.mark.parametrize(

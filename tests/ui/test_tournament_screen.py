@@ -1,11 +1,15 @@
 """Tournaments without a browser: the job of the engine, the pairs of a person, and their answers."""
 
+import time
+
 import pytest
 
 from rlhf_lab.common.enums import Choice, JobKind, Source
 from rlhf_lab.common.records import LabelSnapshot, TournamentAnswer
 from rlhf_lab.errors import LabError, StaleVoteError
 from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.quality import tournament as quality
+from rlhf_lab.quality.tournament import Contestant
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.tournaments import tournament_answers
 from rlhf_lab.ui.events import parse_payload
@@ -85,17 +89,36 @@ def test_a_person_judges_blind_pairs_until_none_is_left(ctx, written, monkeypatc
     assert state["ranking"]["wins"] == [[0.0, 3.0], [0.0, 0.0]]
 
 
-def test_no_single_answer_changes_the_ranking_while_somebody_judges():
-    def answer(created_at, choice=Choice.FIRST):
-        return TournamentAnswer("ann", 0, 0, 1, choice, created_at)
+def test_no_answer_enters_the_ranking_while_somebody_judges():
+    """Nine ties and one decisive answer, by two names: the matrix before and after them is the same until they are done."""
+    models = [Contestant(name, [f"{name} {i}" for i in range(12)], None, [0.0] * 12) for name in "ab"]
+    before = [TournamentAnswer("eve", i, 0, 1, Choice.FIRST, 100.0 + i) for i in range(3)]
+    own = [TournamentAnswer("ann", i, 0, 1, Choice.TIE if i else Choice.FIRST, 1000.0 + 60 * i) for i in range(10)]
+    screen = TournamentAnswer("bob", 11, 0, 1, None, 1541.0)
 
-    given = [answer(float(i)) for i in range(35)]
-    screen = [answer(1000.0, None)]
-    ranked = [len(tournament.ranked_answers(given[:n] + screen, given[:n], 1500.0)) for n in range(36)]
-    assert ranked == [n // 10 * 10 for n in range(36)]
-    assert tournament.ranked_answers(given + screen, given, 1500.0) == given[:30]
-    assert tournament.ranked_answers(given + screen, given, 1601.0) == given  # ten minutes without an answer
-    assert tournament.ranked_answers(given, given, 1500.0) == given  # nobody has a pair left
+    def ranked(answers, now):
+        return tournament.ranked_answers(models, answers, now)
+
+    assert ranked([*before, *own], 1545.0) == before  # between two leases
+    assert ranked([*before, *own, screen], 1545.0) == before
+    assert ranked([*before, *own, screen], 2140.0) == before
+    assert ranked([*before, *own, screen], 2142.0) == [*before, *own]  # nobody has judged for ten minutes
+    rest = [TournamentAnswer("ann", i, 0, 1, Choice.SKIP, 1600.0) for i in (10, 11)]
+    assert ranked([*before, *own, *rest], 1601.0) == [*before, *own]  # no pair is left for the only judge
+    assert ranked([*before, *own, screen, *rest], 1601.0) == before
+
+
+def test_who_only_skips_waits(ctx, written, monkeypatch):
+    monkeypatch.setattr(quality, "MAX_SKIPS", 2)
+    state = judge(ctx, "ann", tournament_id=written.id)
+    for _ in range(2):
+        assert state["pause_note"] == ""
+        state = judge(ctx, "ann", tournament_id=written.id, token=state["pair"]["token"], choice="skip")
+    assert state["pair"] is None
+    assert "Come back in ten minutes" in state["pause_note"]
+    later = time.time() + 601
+    monkeypatch.setattr(tournament.time, "time", lambda: later)
+    assert judge(ctx, "ann", tournament_id=written.id)["pair"] is not None
 
 
 def test_the_ranking_is_the_same_before_and_after_an_answer(ctx, written):

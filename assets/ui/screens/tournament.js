@@ -274,7 +274,7 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
           { type: 'button', 'data-do': 'tournament-next', onclick: next },
           state.own_count ? 'More pairs' : 'Judge pairs',
         ),
-        el('span.muted', {}, state.own_count ? 'No pair is left for you at this moment.' : ''),
+        el('span.muted', {}, state.pause_note || (state.own_count ? 'No pair is left for you at this moment.' : '')),
       ),
     ];
   }
@@ -347,8 +347,9 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
           'make the intervals narrower; more people who judge the same pairs hardly do. "Above" and "below": the ' +
           'model has not lost (or not won) a comparison yet, so its score has no limit on the other side. "Not ' +
           'compared": no answers connect the model to the base model yet, so it has no place. KL, reward and gold ' +
-          'are means over the texts of this tournament. While somebody judges, ten answers at a time are added, ' +
-          'so that the ranking does not say which models the last answer was about.',
+          'are means over the texts of this tournament. While somebody judges, the ranking stays as it was, so that ' +
+          'it does not say which models the answers were about. New answers are added when nobody has judged for ten ' +
+          'minutes, or no pair is left.',
       ),
       el('h3', {}, 'How often the row is preferred to the column'),
       el(

@@ -19,7 +19,16 @@ from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import LabError, StaleVoteError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_control
 from rlhf_lab.judges.builtin import JUDGES
-from rlhf_lab.quality.tournament import Contestant, choose_pair, contestants_of, rank_contestants, win_matrix
+from rlhf_lab.quality.tournament import (
+    MAX_SKIPS,
+    Contestant,
+    choose_pair,
+    contestants_of,
+    is_skipping,
+    judging_since,
+    rank_contestants,
+    win_matrix,
+)
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
@@ -37,9 +46,9 @@ from rlhf_lab.ui.events import FieldError, Payload
 from rlhf_lab.ui.services.generation_requests import MAX_SEED, MAX_TOKENS, check_queue_capacity
 
 MAX_CONTESTANTS = 8
-RANKED_AT_ONCE = 10
 MAX_PROMPTS = 64
 BEST_OF_4 = "base/best/4"
+PAUSE_NOTE = f"You have skipped {MAX_SKIPS} pairs in a row. Come back in ten minutes for the next pair."
 CHOICE_BY_NAME = {
     "left": Choice.FIRST, "right": Choice.SECOND, "tie": Choice.TIE, "both_bad": Choice.BOTH_BAD, "skip": Choice.SKIP,
 }  # fmt: skip
@@ -130,8 +139,12 @@ def judge(ctx: Context, payload: JudgePayload, annotator: str) -> dict[str, Any]
             choice = Choice.SECOND if choice is Choice.FIRST else Choice.FIRST
         answer_tournament_pair(ctx.db, tournament.id, annotator, key, choice)
     lease_tournament_pair(
-        ctx.db, tournament.id, annotator, lambda answers, since: choose_pair(contestants, answers, annotator, since)
-    )
+        ctx.db, tournament.id, annotator,
+        lambda answers, since: choose_pair(
+            contestants, answers, annotator, since,
+            lambda key: ctx.blind_digest("tournament pair", tournament.id, annotator, *key),
+        ),
+    )  # fmt: skip
     return state(ctx, tournament.id, annotator)
 
 
@@ -164,18 +177,18 @@ def state(ctx: Context, tournament_id: int | None, annotator: str) -> dict[str, 
         "pair": None if shown is None else _pair_view(ctx, tournament.id, shown, contestants, job, annotator),
         "own_count": sum(answer.annotator == annotator for answer in given),
         "answers_note": answers_note(given),
-        "ranking": _ranking(ctx, job, contestants, ranked_answers(answers, given)),
+        "pause_note": PAUSE_NOTE if shown is None and is_skipping(answers, annotator, time.time() - LEASE_S) else "",
+        "ranking": _ranking(ctx, job, contestants, ranked_answers(contestants, answers)),
     }
 
 
 def ranked_answers(
-    answers: list[TournamentAnswer], given: list[TournamentAnswer], now: float | None = None
+    contestants: list[Contestant], answers: list[TournamentAnswer], now: float | None = None
 ) -> list[TournamentAnswer]:
-    """The answers that the ranking contains. While somebody has a pair, they come in by RANKED_AT_ONCE: the ranking before and
-    after a single answer would name the models of the pair. given: those of the answers that are neither open nor skips."""
-    since = (time.time() if now is None else now) - LEASE_S
-    is_judged = any(answer.choice is None and answer.created_at > since for answer in answers)
-    return given[: len(given) // RANKED_AT_ONCE * RANKED_AT_ONCE] if is_judged else given
+    """The answers that the ranking contains, for everybody: while somebody judges, those from before. The ranking before and
+    after few answers, under whatever names they were given, would name the models of the pairs."""
+    since = judging_since(contestants, answers, time.time() if now is None else now, LEASE_S)
+    return [answer for answer in answers if answer.choice not in (None, Choice.SKIP) and answer.created_at < since]
 
 
 def answers_note(answers: list[TournamentAnswer]) -> str:
