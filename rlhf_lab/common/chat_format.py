@@ -16,7 +16,8 @@ from typing import Any
 SPEAKER_BY_ROLE = {"user": "Human", "assistant": "Assistant", "system": "System"}
 ROLE_BY_SPEAKER = {name: role for role, name in SPEAKER_BY_ROLE.items()}
 #: Other names of roles, as in ShareGPT ({"from": "human", "value": …}) and OpenAssistant ({"role": "prompter", "text": …}).
-ROLE_ALIASES = {"human": "user", "prompter": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"}
+ROLE_ALIASES = {"human": "user", "prompter": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant",
+                "ai": "assistant"}  # fmt: skip
 ROLE_KEYS, CONTENT_KEYS = ("role", "from"), ("content", "value", "text")
 #: Keys of a message whose answer is not its content.
 CALL_KEYS = ("tool_calls", "function_call")
@@ -46,7 +47,7 @@ _TURN_STARTS = [
     tuple(re.compile(rf"(?i:[<\[](?:{names})[>\]])") for names in _SPEAKERS[0]),  # <user>, [ASSISTANT]
 ]
 #: Names that an answer hardly begins with otherwise, unlike "Answer:" or "Model:".
-_SPEAKER_START = re.compile(r"\s*[^\w\n]{0,5}(?:human|user|assistant)[^\w\n:：]{0,4}[:：]", re.IGNORECASE)
+_SPEAKER_START = re.compile(r"\s*[*#>-]{0,3}\s{0,3}(?:human|user|assistant)[*\s]{0,3}[:：]", re.IGNORECASE)
 
 Chat = list[dict[str, str]]
 
@@ -61,7 +62,7 @@ def require_text(value: Any) -> str:
         return value
     if value is None:
         raise UnreadableError("is missing. Write it, or take the row out")
-    raise UnreadableError(f"is {_type_name(value)}, not a text. Put it in quotes, or take the row out")
+    raise UnreadableError(f"is {type_name(value)}, not a text. Put it in quotes, or take the row out")
 
 
 def validate_chat(value: Sequence[Any]) -> Chat:
@@ -82,7 +83,7 @@ def validate_chat(value: Sequence[Any]) -> Chat:
             )
         content = join_parts(content)
         if not isinstance(content, str):
-            raise UnreadableError(f"has a message {number} whose content is {_type_name(content)}, not a text")
+            raise UnreadableError(f"has a message {number} whose content is {type_name(content)}, not a text")
         chat.append({"role": role, "content": content})
     return chat
 
@@ -224,11 +225,11 @@ def without_prompt(text: str, prompt: str) -> str:
 
 
 def begins_with_turn(text: str) -> bool:
-    """Whether an answer begins with the name of a speaker, as a transcript does."""
+    """Whether an answer begins with the name of a speaker, as a transcript does. Questions and answers are common in answers."""
     if is_transcript(normalize_transcript(text, is_prompt=False)) or _SPEAKER_START.match(text):
         return True
     lines = text.lstrip()
-    return looks_like_transcript(lines) and any(start.match(lines) for starts in _TURN_STARTS for start in starts)
+    return looks_like_transcript(lines) and any(start.match(lines) for start in (*_TURN_STARTS[0], *_TURN_STARTS[2]))
 
 
 def _parse_transcript(text: str) -> Chat | None:
@@ -340,7 +341,7 @@ def common_prefix_length(a: Sequence[Any], b: Sequence[Any]) -> int:
     return next((i for i in range(limit) if a[i] != b[i]), limit)
 
 
-def _type_name(value: Any) -> str:
+def type_name(value: Any) -> str:
     names = {
         bool: "true or false",
         int: "a number",

@@ -19,6 +19,7 @@ from rlhf_lab.common.chat_format import (
     SPEAKER_BY_ROLE,
     UnreadableError,
     is_message,
+    join_parts,
     role_of,
 )
 
@@ -100,7 +101,7 @@ def decode_cell(value: Any) -> Any:
 
 
 def parse_chat(value: Any) -> Any:
-    """The messages in a cell; any other value unchanged.
+    """The messages in a cell; the text of parts as in a content; any other value unchanged.
 
     Raises UnreadableError for a text that looks like messages and cannot be read.
     """
@@ -109,6 +110,8 @@ def parse_chat(value: Any) -> Any:
     decoded, error = _decode(value) if isinstance(value, str) else (value, "")
     messages = _find_messages(decoded, is_text=isinstance(value, str))
     if messages is None:
+        if (text := join_parts(decoded)) is not decoded and all("type" in part for part in decoded):
+            return text
         if isinstance(value, str) and _looks_like_chat(value, is_complete=decoded is not value):
             raise UnreadableError(_unreadable_chat_message(value))
         return value
@@ -145,6 +148,15 @@ def is_chat(value: Any) -> bool:
         value = parse_chat(value)
     except UnreadableError:
         return False
+    return isinstance(value, list) and all(map(is_message, value))
+
+
+def may_be_chat(value: Any) -> bool:
+    """Whether a cell holds the messages of a chat, or looks so and cannot be read."""
+    try:
+        value = parse_chat(value)
+    except UnreadableError:
+        return True
     return isinstance(value, list) and all(map(is_message, value))
 
 
@@ -201,10 +213,16 @@ def _used_key(message: dict[str, Any], keys: tuple[str, ...] = CONTENT_KEYS) -> 
 
 
 def _as_message(value: Any) -> Any:
-    """A message whose keys are written in another case with the usual ones; any other value unchanged."""
+    """A message whose keys are written in another case, or whose type is its role, with the usual ones; any other value
+    unchanged."""
     if not isinstance(value, dict) or is_message(value):
         return value
     lowered = {str(key).strip().lower(): item for key, item in value.items()}
+    if role := role_of(lowered.get("type")):  # of LangChain, whose content can be in "data"
+        data = lowered.get("data")
+        message = {"role": role, **(data if isinstance(data, dict) else lowered)}
+        message.pop("type", None)
+        return message if is_message(message) else value
     return lowered if is_message(lowered) and len(lowered) == len(value) else value
 
 
@@ -230,6 +248,17 @@ def _messages_of_object(value: dict[str, Any], *, is_text: bool) -> list[Any] | 
     return messages or ([one] if is_one else None)
 
 
+def _messages_of_pairs(value: list[Any]) -> list[Any]:
+    """The messages in [[role, content], …], or in [{role: content}, …] if one is the assistant's; [] for any other list."""
+    if all(isinstance(item, list) and len(item) == 2 and role_of(item[0]) for item in value):
+        return [{"role": role_of(name), "content": text} for name, text in value]
+    if not all(isinstance(item, dict) and len(item) == 1 for item in value):
+        return []
+    messages = [{"role": role_of(name), "content": text} for item in value for name, text in item.items()]
+    roles = [message["role"] for message in messages]
+    return messages if all(roles) and "assistant" in roles else []
+
+
 def _find_messages(value: Any, *, is_text: bool) -> list[Any] | None:
     """The messages in a decoded value, or None. is_text: one object must name a known role, because a text can be any JSON."""
     if isinstance(value, dict):
@@ -242,9 +271,8 @@ def _find_messages(value: Any, *, is_text: bool) -> list[Any] | None:
     if all(isinstance(item, str) for item in value):
         joined = _join_chats(value)
         return joined if joined is not value else None
-    is_pairs = all(isinstance(item, list) and len(item) == 2 and role_of(item[0]) for item in value)
-    if is_pairs:
-        return [{"role": role_of(name), "content": text} for name, text in value]
+    if messages := _messages_of_pairs(value):
+        return messages
     return _find_messages(value[0], is_text=False) if len(value) == 1 and isinstance(value[0], list) else None
 
 

@@ -106,7 +106,7 @@ def split_parallel_lists(texts: str, scores: str, cells: Cells) -> Iterator[Cell
 
 def pair_text_lists(chosen: str, rejected: str, is_paired: bool, cells: Cells) -> Iterator[Cells]:
     """Comparisons of the texts in two lists: those at the same place, or each of the one with each of the other."""
-    sides = [list_in(cells, name) for name in (chosen, rejected)]
+    sides = [list_in(cells, name) or _one_text(cells, name) for name in (chosen, rejected)]
     if not all(sides):
         raise UnreadableError(f"{chosen if not sides[0] else rejected} holds no list of texts")
     if is_paired and len(sides[0]) != len(sides[1]):
@@ -115,6 +115,12 @@ def pair_text_lists(chosen: str, rejected: str, is_paired: bool, cells: Cells) -
         raise UnreadableError(f"there are more than {MAX_ANSWERS} texts on one side")
     pairs = zip(*sides, strict=True) if is_paired else itertools.product(*sides)
     yield from (cells | {chosen: text_a, rejected: text_b} for text_a, text_b in pairs)
+
+
+def _one_text(cells: Cells, column: str) -> list[str]:
+    """The text in a cell as a list; an empty list for any other cell."""
+    text = cells.get(column)
+    return [text] if isinstance(text, str) and not is_blank(text) and decode_cell(text) is text else []
 
 
 def list_in(cells: Cells, column: str) -> list[Any]:

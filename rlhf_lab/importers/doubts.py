@@ -5,8 +5,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rlhf_lab.common.chat_format import (
+    CONTENT_KEYS,
     UnreadableError,
     begins_with_turn,
+    is_message,
     is_transcript,
     looks_like_transcript,
     normalize_transcript,
@@ -14,7 +16,7 @@ from rlhf_lab.common.chat_format import (
     role_of,
     without_prompt,
 )
-from rlhf_lab.importers.cell_contents import decode_cell, is_rounds, parse_chat
+from rlhf_lab.importers.cell_contents import decode_cell, is_rounds, is_text_list, parse_chat
 from rlhf_lab.importers.cell_parsers import (
     NOTATIONS,
     choice_of_name,
@@ -33,8 +35,13 @@ from rlhf_lab.importers.text_names import reject_unknown_sides
 FURTHER_TEXTS = ("system", "input")
 SCORES = (("score_chosen", "score_rejected"), ("score_first", "score_second"))
 MAX_NAME_CHARS = 30  # of a speaker
-#: Beginning of the answer's key -> why a row is left out.
-UNDIVIDED = {"texts": "holds turns that are not divided", "chats": "holds messages that cannot be read"}
+#: Kind of doubt -> why a row is left out.
+UNDIVIDED = {
+    "parts": "holds a list or an object",
+    "texts": "holds turns that are not divided",
+    "chats": "holds messages that cannot be read",
+}
+KEEP_TURNS = "To keep the turns, write them as messages or as in docs/FORMATS.md"
 #: What chat templates write around turns.
 TEMPLATE_TOKEN = re.compile(
     r"<\|[A-Za-z_]{2,30}\|>|\[/?INST\]|<</?SYS>>|</?start_of_turn>|<end_of_turn>|<extra_id_\d>|<｜[^｜\n]{2,30}｜>"
@@ -43,6 +50,9 @@ TEMPLATE_TOKEN = re.compile(
 )
 #: What stands before the first turn of a template: the token that begins a text.
 TEXT_START = re.compile(r"\A(?:\s|<s>|<bos>|\[BOS\])+", re.IGNORECASE)
+
+#: A list of texts in quotes without its end.
+CUT_LIST = re.compile(r"""\s*\[\s*(["'])(?!.*\1\s*\])(?!.*\]\s*\Z)""", re.DOTALL)
 
 
 def settle_texts(
@@ -59,31 +69,35 @@ def settle_texts(
             key, column, reason = _find_doubt(row, options, answers)
         if not key:
             settled.append(row)
-        elif f"{key}=skip" in answers:
-            settled.append(LeftOut(row.row_number, row.location, f"{column} {UNDIVIDED[key]}"))
-        else:
-            remedy = "To keep the turns, write them as messages or as in docs/FORMATS.md. " if key == "texts" else ""
+            continue
+        answer = "chats" if key == "chats" else "texts"
+        if f"{answer}=skip" not in answers:
             message = f"{row.location}: {column} {reason}."
-            raise ColumnMappingError(message, remedy, columns, (f"{key}=plain", f"{key}=skip"))
+            raise ColumnMappingError(message, "", columns, (f"{answer}=plain", f"{answer}=skip"))
+        settled.append(LeftOut(row.row_number, row.location, f"{column} {UNDIVIDED[key]}"))
     return settled
 
 
 def _find_doubt(row: SourceRow, options: ParseOptions, answers: Collection[str]) -> tuple[str, str, str]:
-    """(beginning of the answer's key, column, what its text looks like) for the first text in doubt; three times "" for none."""
+    """(key of UNDIVIDED, column, what its text looks like) for the first text in doubt; three times "" for none."""
     mapping = options.mapping
     for meaning in (*TEXT_MEANINGS, *FURTHER_TEXTS):
         column = mapping.by_meaning.get(meaning, "")
         value, problem = _try_chat(mapping.value(row.cells, meaning), meaning)
         if problem and "chats=plain" not in answers:
             return "chats", column, problem
-        if "texts=plain" in answers or meaning not in TEXT_MEANINGS or not isinstance(value, str):
+        if "texts=plain" in answers or meaning not in TEXT_MEANINGS:
+            continue
+        if meaning != "prompt" and not problem and (reason := _hidden_parts(value, meaning, column)):
+            return "parts", column, reason
+        if not isinstance(value, str):
             continue
         if "prompt" in mapping.by_meaning and meaning != "prompt":
             reason = _hidden_turns_of_answer(without_prompt(value, _prompt_alone(row, options)))
         else:
             reason = _hidden_turns(value, meaning)
         if reason:
-            return "texts", column, f"{reason}. As it is, all of it would be one text"
+            return "texts", column, f"{reason}. As it is, all of it would be one text. {KEEP_TURNS}"
     return "", "", ""
 
 
@@ -93,8 +107,23 @@ def _try_chat(value: Any, meaning: str) -> tuple[Any, str]:
         chat = parse_chat(value)
     except UnreadableError as error:
         return value, str(error)
-    is_hidden = chat is not value and isinstance(value, str) and meaning in FURTHER_TEXTS
+    is_hidden = isinstance(chat, list) and isinstance(value, str) and meaning in FURTHER_TEXTS
     return chat, "holds messages, where the lab reads one text" if is_hidden else ""
+
+
+def _hidden_parts(value: Any, meaning: str, column: str) -> str:
+    """What says that a cell is a list of texts, whole or cut off, or an object one part of which is the text; or ""."""
+    parts = decode_cell(value)
+    keys = [key for key in CONTENT_KEYS if isinstance(parts, dict) and isinstance(parts.get(key), str)]
+    if len(keys) == 1 and not is_message(parts):
+        return f'is an object with "{keys[0]}". If that is the text: {map_option(meaning, f"{column}.{keys[0]}")}'
+    if not isinstance(value, str):
+        return ""
+    if is_text_list(parts):
+        return "looks like a list of texts. As it is, all of it would be one text"
+    return (
+        "begins as a list of texts that does not end. As it is, it would be one text" if CUT_LIST.match(value) else ""
+    )
 
 
 def _prompt_alone(row: SourceRow, options: ParseOptions) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rlhf_lab.importers.cell_contents import decode_cell, is_turns
+from rlhf_lab.importers.cell_contents import decode_cell, is_text_list, is_turns, may_be_chat
 from rlhf_lab.importers.cell_parsers import is_blank, name_key
 from rlhf_lab.importers.column_mapping import (
     MEANINGS,
@@ -215,14 +215,15 @@ def _plain_columns(
 
     They are lists if prompt and answers all are, as turns; or if chosen and rejected are and the user says how to compare them.
     """
+    inputs = [name for name in kinds if has_meaning(name, "input") or name == known.get("input")]
     lists = _list_columns(kinds, known)
     sides = {"chosen", "rejected"} <= set(lists) or {"first", "second"} <= set(lists)
     if "texts=plain" not in answers and (
         ("prompt" in lists and sides) or any(answer.startswith("lists=") for answer in answers)
-        or _has_several_texts(lists, rows)
+        or _find_text_lists(kinds, known, rows)
     ):  # fmt: skip
-        return []
-    return _columns_of_strings(lists.values(), rows)
+        return _columns_of_strings(inputs, rows)
+    return _columns_of_strings([*inputs, *lists.values()], rows)
 
 
 def _list_columns(kinds: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
@@ -235,13 +236,26 @@ def _list_columns(kinds: Mapping[str, str], known: Mapping[str, str]) -> dict[st
     return {meaning: name for meaning, name in by_meaning.items() if name}
 
 
-def _has_several_texts(lists: Mapping[str, str], rows: Iterable[SourceRow | RowError]) -> bool:
-    """Whether chosen and rejected are lists of several texts. If the prompt is a list too, they are turns."""
-    if "prompt" in lists or not {"chosen", "rejected"} <= set(lists):
-        return False
-    sides = (lists["chosen"], lists["rejected"])
-    cells = (decode_cell(row.cells.get(name)) for row in rows if isinstance(row, SourceRow) for name in sides)
-    return any(isinstance(texts, list) and len(texts) > 1 for texts in cells)
+def _find_text_lists(
+    kinds: Mapping[str, str], known: Mapping[str, str], rows: Iterable[SourceRow | RowError]
+) -> tuple[str, ...]:
+    """The columns of the chosen and the rejected texts if a cell of them is a list of texts; else none.
+
+    If the prompt is a list too, they are turns. A list of one text, if it is no text that only looks like one, is that text.
+    """
+    if "prompt" in _list_columns(kinds, known):
+        return ()
+    sides = tuple(
+        next((name for name in kinds if name == known.get(meaning) or has_meaning(name, meaning)), "")
+        for meaning in ("chosen", "rejected")
+    )
+    cells = [row.cells.get(name) for row in rows if isinstance(row, SourceRow) for name in sides]
+    return sides if all(sides) and any(map(_is_unclear_list, cells)) else ()
+
+
+def _is_unclear_list(cell: Any) -> bool:
+    texts = decode_cell(cell)
+    return is_text_list(texts) and (len(texts) > 1 or isinstance(cell, str)) and not may_be_chat(cell)
 
 
 def _columns_of_strings(columns: Iterable[str], rows: Iterable[SourceRow | RowError]) -> list[str]:
@@ -255,16 +269,16 @@ def _expansions_of_text_lists(
     overrides: Mapping[str, str],
     answers: Collection[str],
 ) -> list[CellExpansion]:
-    """What is to be done with rows that have several chosen and several rejected texts."""
-    lists = _list_columns(kinds, overrides)
-    if not _has_several_texts(lists, rows):
+    """What is to be done with rows that have lists of chosen or rejected texts."""
+    sides = _find_text_lists(kinds, overrides, rows)
+    if not sides or "texts=plain" in answers:
         return []
-    chosen, rejected = lists["chosen"], lists["rejected"]
+    chosen, rejected = sides
     choices = ("lists=all", "lists=paired")
     answer = next((answer for answer in choices if answer in answers), "")
     if not answer:
         plain = ("texts=plain",) if _columns_of_strings((chosen, rejected), rows) else ()
-        message = f"{chosen} and {rejected} hold several texts in a row."
+        message = f"{chosen} and {rejected} hold lists of one or several texts."
         raise ColumnMappingError(message, "", kinds, (*choices, *plain))
     return [partial(pair_text_lists, chosen, rejected, answer == "lists=paired")]
 

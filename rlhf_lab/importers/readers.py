@@ -288,11 +288,16 @@ def _is_split_table(value: dict[str, Any]) -> bool:
 def _columns_of(name: str, value: dict[str, Any]) -> dict[str, list[Any]]:
     """The columns of an object that holds a list, or an object with numbered keys, for each; {} for an object that is a row.
 
-    Raises DataError for an object that holds several lists of rows.
+    Raises ColumnMappingError for an object that holds several lists of rows.
     """
     if splits := _find_splits(value):
         names = ", ".join(splits)[:200]
-        raise DataError(f"{name} holds several lists of rows: {names}. Save the one to import in its own file.")
+        raise ColumnMappingError(
+            f"{name} holds several lists of rows: {names}. Save the one to import in its own file, unless they are one row.",
+            "",
+            splits,
+            ("file=row",),
+        )
     is_numbered = all(
         isinstance(column, dict) and column and list(column) == [*map(str, range(len(column)))]
         for column in value.values()

@@ -194,8 +194,18 @@ class _RowParser:
 
     def short_text(self, meaning: str) -> str:
         """An optional text, "" if missing. Removes the apostrophe that our CSV export puts before spreadsheet formulas."""
-        value = self.value(meaning)
-        text = "" if value in EMPTY_VALUES else str(value)
+        value = _only_text(self.value(meaning))
+        is_empty_input = meaning == "input" and (is_blank(value) or decode_cell(value) in ([], {}))
+        if is_empty_input or value in (*EMPTY_VALUES, [], {}):
+            return ""
+        if isinstance(value, list | dict | bool):
+            # Without a meaning, "input" could be the prompt.
+            prompt = f"{map_option('prompt', self.column('prompt'))} " if meaning == "input" else ""
+            raise UnreadableError(
+                f"{self.column(meaning)} is {chat_format.type_name(value)}, not a text. Write it as a text, or leave the "
+                f"column out: {prompt}{map_option(meaning)}"
+            )
+        text = str(value)
         if self.row.strings_only and self.is_own_export:
             text = unescape_formula(text)
         return self._check_text(self.column(meaning), text, MAX_LENGTHS.get(meaning))

@@ -369,3 +369,72 @@ def test_an_object_with_a_list_of_roles_and_one_of_contents_is_a_chat(files, dec
     parsed = files.parse(file_name, [row, row])
     assert [*map(decided_texts, parsed.votes)] == [("Name a bird.", "A wren.", "A spoon.")] * 2
     assert parse_chat({"role": "assistant", "content": ["a", "b"]}) == [{"role": "assistant", "content": ["a", "b"]}]
+
+
+WRAPPED = {
+    "parts": lambda text: [{"type": "text", "text": text}],
+    "LangChain": lambda text: [{"type": "human", "content": "Name a bird."}, {"type": "ai", "content": text}],
+    "LangChain with data": lambda text: {"type": "ai", "data": {"content": text, "type": "ai"}},
+    "keys that are roles": lambda text: [{"user": "Name a bird."}, {"assistant": text}],
+}
+OBJECTS = {
+    "content": lambda text: {"content": text},
+    "text": lambda text: {"model": "x", "text": text},
+}
+
+
+def rows_of(wrap, file_name):
+    row = {"prompt": "Name a bird.", "chosen": wrap("A wren."), "rejected": wrap("A spoon.")}
+    if file_name == "v.csv":
+        row |= {name: json.dumps(row[name]) for name in ("chosen", "rejected")}
+    return [row, row]
+
+
+@pytest.mark.parametrize("file_name", ["v.csv", "v.jsonl"])
+@pytest.mark.parametrize("form", WRAPPED)
+def test_a_text_within_parts_or_messages_is_the_same_as_text_and_as_value(files, decided_texts, file_name, form):
+    votes = files.parse(file_name, rows_of(WRAPPED[form], file_name)).votes
+    assert [*map(decided_texts, votes)] == [("Name a bird.", "A wren.", "A spoon.")] * 2
+
+
+@pytest.mark.parametrize("file_name", ["v.csv", "v.jsonl"])
+@pytest.mark.parametrize("key", OBJECTS)
+def test_an_object_with_a_text_is_asked_about_and_its_part_can_be_mapped(files, decided_texts, file_name, key):
+    path = files.rows(file_name, rows_of(OBJECTS[key], file_name))
+    with pytest.raises(ColumnMappingError, match=rf"--map chosen=chosen\.{key}"):
+        files.read(path)
+    votes = files.read(path, mapping={"chosen": f"chosen.{key}", "rejected": f"rejected.{key}"}).votes
+    assert [*map(decided_texts, votes)] == [("Name a bird.", "A wren.", "A spoon.")] * 2
+
+
+@pytest.mark.parametrize(
+    "text", ['{"model": "Tesla"}', '[{"user": "ann"}, {"user": "bob"}]', '{"type": "human", "age": 3}']
+)
+def test_an_answer_in_json_is_a_text(files, text):
+    parsed = files.parse("v.csv", [{"prompt": "p", "chosen": text, "rejected": "no"}])
+    assert text in (parsed.votes[0].first.text, parsed.votes[0].second.text)
+
+
+@pytest.mark.parametrize("empty", [[], {}, "[]", "{}", "", None])
+def test_an_empty_input_is_none_and_another_object_is_an_error_with_a_remedy(files, empty):
+    row = {"instruction": "Add.", "input": empty, "chosen": "A wren.", "rejected": "A spoon."}
+    parsed = files.parse("v.jsonl", [row, *(row | {"input": value} for value in (["a", "b"], {"a": 1}, True, 5))])
+    assert [vote.prompt for vote in parsed.votes] == ["Add.", "Add.\n\n5"]
+    kinds = [error.message.partition(",")[0] for error in parsed.errors]
+    assert kinds == ["input is a list", "input is an object", "input is true or false"]
+    assert all("--map prompt=instruction --map input=" in error.message for error in parsed.errors)
+    assert len(files.read(files.folder / "v.jsonl", mapping={"prompt": "instruction", "input": ""}).votes) == 5
+
+
+def test_an_input_that_is_the_text_of_a_list_stays_as_it_is_written(files):
+    row = {"instruction": "Sort.", "input": '["b", "a"]', "chosen": "A wren.", "rejected": "A spoon."}
+    assert files.parse("v.csv", [row]).votes[0].prompt == 'Sort.\n\n["b", "a"]'
+
+
+def test_one_row_of_lists_of_objects_can_be_taken_as_a_row(files):
+    row = {name: WRAPPED["parts"](text) for name, text in (("prompt", "p"), ("chosen", "a"), ("rejected", "b"))}
+    path = files.rows("v.jsonl", [row])
+    with pytest.raises(ColumnMappingError, match=r"several lists of rows: prompt, chosen, rejected.*--answer file=row"):
+        files.read(path)
+    vote = files.read(path, answers=frozenset({"file=row"})).votes[0]
+    assert (vote.prompt, {vote.first.text, vote.second.text}) == ("p", {"a", "b"})

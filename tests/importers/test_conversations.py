@@ -225,7 +225,14 @@ def test_an_answer_with_turns_that_are_not_its_prompt_is_a_question(files, begin
 
 
 @pytest.mark.parametrize(
-    "text", ["Answer: a wren.", "Users: many.", "A: a wren.", "A wren.\n\nHuman: And?\n\nAssistant: A crow."]
+    "text",
+    [
+        "Answer: a wren.",
+        "Users: many.",
+        "A: a wren.",
+        "Q: A bird?\nA: A wren.",
+        "A wren.\n\nHuman: And?\n\nAssistant: A crow.",
+    ],
 )
 def test_an_answer_that_only_seems_to_begin_with_a_speaker_is_a_text(files, text):
     row = {"prompt": "Name a bird.", "chosen": text, "rejected": "A spoon."}

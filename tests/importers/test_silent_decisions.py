@@ -503,12 +503,45 @@ def test_messages_have_no_backslash_no_two_full_stops_and_no_type_of_python(file
 @pytest.mark.parametrize("file_name", ["v.jsonl", "v.csv", "v.parquet"])
 @pytest.mark.parametrize(
     ("chosen", "rejected", "prompt"),
-    [('["wren"]', '["spoon"]', "A list?"), ("[]", '["a"]', "A list?"), ("['a']", "none", "A list?"),
-     ('["a", "b"]', "none", "A list?"), ("b, a", "a, b", '["b", "a"]'), ("b, a", "a, b", '["b"]')],
+    [("[1]", "[]", "A list?"), ('["a"].pop()', '["b", c]', "A list?"), ("b, a", "a, b", '["b", "a"]'), ("b, a", "a, b", '["b"]')],
 )  # fmt: skip
 def test_a_text_that_looks_like_a_list_stays_a_text(files, decided_texts, file_name, chosen, rejected, prompt):
     row = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
     assert [decided_texts(vote) for vote in files.parse(file_name, [row]).votes] == [(prompt, chosen, rejected)]
+
+
+@pytest.mark.parametrize("file_name", ["v.jsonl", "v.csv"])
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "texts"),
+    [('["wren"]', '["spoon"]', ("wren", "spoon")), ("['a']", "none", ("a", "none")), ("none", '["a"]', ("none", "a"))],
+)  # fmt: skip
+def test_a_list_in_one_cell_is_asked_about_whatever_others_hold(
+    files, decided_texts, file_name, chosen, rejected, texts
+):
+    rows = [{"prompt": "A?", "chosen": chosen, "rejected": rejected}, {"prompt": "B?", "chosen": "x", "rejected": "y"}]
+    path = files.rows(file_name, rows)
+    with pytest.raises(ColumnMappingError, match=r"lists=all .*lists=paired .*texts=plain"):
+        files.read(path)
+    expected = {"texts=plain": (chosen, rejected), "lists=all": texts, "lists=paired": texts}
+    for answer, sides in expected.items():
+        votes = files.read(path, answers=frozenset({answer})).votes
+        assert [decided_texts(vote) for vote in votes] == [("A?", *sides), ("B?", "x", "y")]
+
+
+@pytest.mark.parametrize("cell", ['["a", "b"]', '["a", "b', "['it"])
+def test_a_list_beside_a_vote_or_without_its_end_is_asked_about(files, cell):
+    row = {"prompt": "A?", "response_a": cell, "response_b": "y", "winner": "a"}
+    with pytest.raises(ColumnMappingError, match=r"response_a .*list of texts.*texts=plain .*texts=skip"):
+        files.parse("v.csv", [row])
+    skipped = files.parse("v.csv", [row, row | {"response_a": "x"}], answers=frozenset({"texts=skip"}))
+    assert skipped.left_out == {"response_a holds a list or an object": 1}
+    assert [vote.first.text for vote in skipped.votes] == ["x"]
+
+
+def test_a_list_without_its_end_is_no_text_of_a_list(files):
+    whole = {"prompt": "A?", "chosen": '["a", "b"]', "rejected": '["c", "d"]'}
+    with pytest.raises(ColumnMappingError, match=r"row 2 .*: chosen begins as a list of texts that does not end"):
+        files.parse("v.csv", [whole, whole | {"chosen": '["x", "fo'}], answers=frozenset({"lists=all"}))
 
 
 @pytest.mark.parametrize("file_name", ["v.jsonl", "v.csv"])
