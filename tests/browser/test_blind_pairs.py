@@ -33,7 +33,7 @@ def lab(tmp_path_factory):
         project, jobs = new_project(db), []
         engine = engine_process.record_heartbeat(db, "idle")
         for checkpoint, letter in (("base", "a"), ("run/1/5", "b")):
-            payload = {"checkpoint": checkpoint, "prompts": [one.text for one in prompts(db, project.id, "eval")[:8]]}
+            payload = {"checkpoint": checkpoint, "prompts": [one.text for one in prompts(db, project.id, "eval")[:6]]}
             jobs.append(queue.submit(db, JobKind.COMPLETE, project.id, payload))
             queue.claim(db, [JobKind.COMPLETE], engine)
             queue.finish(db, jobs[-1].id, {"texts": [f"{letter} {i}" for i in range(6)], "scores": [0.0] * 6})
