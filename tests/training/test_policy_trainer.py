@@ -324,11 +324,12 @@ def test_trained_ids_are_the_sampled_ids(llama_folder):
 def test_missing_eos_penalty_in_a_run(tmp_path):
     """Ended with the generation config's own stop token: no penalty; not ended: the penalty, once."""
     tiny_models.set_generation_config(tiny_models.save_llama(tmp_path), eos_token_id=[tiny_models.STOP])
-    trainer = tiny_models.trainer(tmp_path, minibatches=1, batch_size=2, missing_eos_penalty=0.5)
-    result = trainer.train_on_samples([[9], [9]], Sampled([[20, tiny_models.STOP], [20, 21]], [[0.0] * 2] * 2))
+    trainer = tiny_models.trainer(tmp_path, minibatches=1, batch_size=4, token_rows=4, missing_eos_penalty=0.5)
+    tokens = [[20, tiny_models.STOP], [20, 21], [20, 22], [20, 23]]
+    result = trainer.train_on_samples([[9]] * 4, Sampled(tokens, [[0.0] * 2] * 4))
     rewards = [sum(record.reward) for record in result.tokens]
-    assert rewards == pytest.approx([0.0, -0.5], abs=1e-5)
-    assert (result.metrics["val/stop_token_rate"], result.metrics["objective/missing_end_reward"]) == (0.5, -0.25)
+    assert rewards == pytest.approx([0.0, -0.5, -0.5, -0.5], abs=1e-5)
+    assert (result.metrics["val/stop_token_rate"], result.metrics["objective/missing_end_reward"]) == (0.25, -0.375)
     unpenalised = tiny_models.trainer(tmp_path, minibatches=1, batch_size=2, missing_eos_penalty=0.0)
     assert "objective/missing_end_reward" not in unpenalised.run_step().metrics
 

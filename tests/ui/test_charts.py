@@ -10,7 +10,7 @@ DOCUMENT = """
 
 | key | what | unit | healthy | otherwise |
 |---|---|---|---|---|
-| `objective/kl` | distance from the base | nats | below 8 | raise beta |
+| `objective/kl` | distance from the base | nats | below 8 | raise `beta` |
 | `grad_norm` | norm of the gradient | – | – | – |
 | `a` | b |
 | kl | no key, | nats | so | left out |
