@@ -254,14 +254,14 @@ class PageCalls:
         from unittest.mock import patch
 
         from rlhf_lab.ui.context import Context
+        from rlhf_lab.ui.label import api as label
         from rlhf_lab.ui.page import build_page
-        from rlhf_lab.ui.screens import label
-        from rlhf_lab.ui.services.stage_estimates import reward_sentences
+        from rlhf_lab.ui.run_views.stage_estimates import reward_sentences
 
         self.ctx = ctx = Context(home, db)
         with contextlib.ExitStack() as stack:
             for screen in SCREENS_WITH_CACHES:
-                stack.enter_context(patch(f"rlhf_lab.ui.screens.{screen}.ttl_cache", lambda _, function: function))
+                stack.enter_context(patch(f"rlhf_lab.ui.{screen}.api.ttl_cache", lambda _, function: function))
             blocks = build_page(ctx).blocks.values()
         self.functions = {
             (block.elem_id, function.__name__, i): function

@@ -34,7 +34,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run, set_run_status
-from rlhf_lab.ui.services.run_feed import FEED_METRICS
+from rlhf_lab.ui.run_views.run_feed import FEED_METRICS
 
 OTHER_METRICS = tuple(f"val/other_{i}" for i in range(25))  # a run records about 40 metrics
 

@@ -34,8 +34,8 @@ class Step:
 
 
 PATH = (
-    Step("assets/ui/components/run_form.js", ("start",)),
-    Step("rlhf_lab/ui/screens/start_run.py", ("start", "start_run"), "start"),
+    Step("rlhf_lab/ui/train/start_run/view.js", ("start",)),
+    Step("rlhf_lab/ui/train/start_run/api.py", ("start", "start_run"), "start"),
     Step("rlhf_lab/jobs/run_control.py", ("start_run", "submit_run"), "start_run"),
     Step("rlhf_lab/jobs/queue.py", ("submit",), "submit"),
     Step("rlhf_lab/engine/worker.py", ("_claim_next_job", "_run_loop", "run_job", "_dispatch", "_train_policy"), "claim", True),
@@ -48,10 +48,10 @@ PATH = (
     Step("rlhf_lab/core/policy_losses.py", ("total_loss",), "total_loss"),
     Step("rlhf_lab/engine/policy_run.py", ("execute", "_record_with_retry")),
     Step("rlhf_lab/store/run_metrics.py", ("record_step",), "record_step"),
-    Step("rlhf_lab/ui/services/run_feed.py", ("refresh", "_refreshed", "poll"), "metric_series", True),
-    Step("rlhf_lab/ui/screens/train.py", ("build",), "poll", True),
-    Step("assets/ui/screens/train.js", ("update", "applyReply", "drawCurves"), "points", True),
-    Step("assets/ui/components/charts.js", ("makeChart",), "points"),
+    Step("rlhf_lab/ui/run_views/run_feed.py", ("refresh", "_refreshed", "poll"), "metric_series", True),
+    Step("rlhf_lab/ui/train/api.py", ("build",), "poll", True),
+    Step("rlhf_lab/ui/train/view.js", ("update", "applyReply", "drawCurves"), "points", True),
+    Step("rlhf_lab/ui/shared/charts.js", ("makeChart",), "points"),
 )  # fmt: skip
 
 

@@ -30,10 +30,10 @@ from rlhf_lab.jobs.startup_project import VARIABLES, StartupPhase
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import projects
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.header import api as header
 from rlhf_lab.ui.network import is_loopback
 from rlhf_lab.ui.page import launch_options
-from rlhf_lab.ui.screens import header
-from rlhf_lab.ui.screens.people import invitation
+from rlhf_lab.ui.people.api import invitation
 
 ROOT = Path(__file__).resolve().parents[1]
 

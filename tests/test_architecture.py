@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS = sorted((ROOT / "assets" / "ui").rglob("*.js"))
+SCRIPTS = sorted((ROOT / "rlhf_lab" / "ui").rglob("*.js"))
 IMPORT = re.compile(r"^import \{([^}]+)\} from '(\.[^']+)';$", re.MULTILINE)
 EXPORT = re.compile(r"^export (?:async )?(?:function|const|let) (\w+)", re.MULTILINE)
 
@@ -23,7 +23,7 @@ def test_import_contracts():
 def test_a_page_is_built_without_torch(tmp_path):
     script = (
         "import sys, pathlib; from rlhf_lab.ui.page import build_page; from rlhf_lab.ui.context import Context;"
-        "from rlhf_lab.ui.screens.label import state;"
+        "from rlhf_lab.ui.label.api import state;"
         f"ctx = Context.open(pathlib.Path({str(tmp_path)!r})); build_page(ctx); pair = state(ctx, 'ann')['pair'];"
         "print(pair is not None, sorted({name.split('.')[0] for name in sys.modules} & "
         "{'torch', 'transformers', 'peft', 'accelerate'}))"
@@ -48,8 +48,8 @@ def test_at_most_eight_modules_at_the_root_of_the_package():
 #: Modules that split texts which are no data at every kind of line end: outputs of programs and messages, files of the system.
 USERS_OF_SPLITLINES = {
     "cli/doctor.py", "engine/distributed_launch.py", "exporters/run_export.py", "jobs/container_memory.py",
-    "jobs/memory_estimate.py", "kernels/compile.py", "kernels/dtype_speed.py", "models/backbone.py", "ui/components/charts.py",
-    "ui/screens/project.py",
+    "jobs/memory_estimate.py", "kernels/compile.py", "kernels/dtype_speed.py", "models/backbone.py", "ui/shared/charts.py",
+    "ui/project/api.py",
 }  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def spread(steps: Sequence[int], count: int) -> list[int]:
 
 
 def score_text(row: dict[str, Any]) -> str:
-    """ "+1.00 (+0.10 to +1.90)", "above +0.10", "below −0.10"; the page shows the same (assets/ui/screens/tournament.js)."""
+    """ "+1.00 (+0.10 to +1.90)", "above +0.10", "below −0.10"; the page shows the same (ui/compare/tournament/view.js)."""
     score, low, high = row["score"], row["low"], row["high"]
     if score is None:
         return "not compared with the base"

@@ -33,7 +33,7 @@ from rlhf_lab.ui.auth.visitors import JOIN_CODE_ENV_VAR
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
 from rlhf_lab.ui.network import in_container, is_loopback, network_url, parse_proxy_url
 from rlhf_lab.ui.page import build_page, launch_options
-from rlhf_lab.ui.screens.people import needs_address
+from rlhf_lab.ui.people.api import needs_address
 
 #: In characters. Login attempts are not limited, so that no one can lock the operator out; a shorter secret could be guessed.
 MIN_SECRET_LENGTH = 16

@@ -21,15 +21,23 @@ from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth.login_routes import login_routes
 from rlhf_lab.ui.auth.visitors import Access
 from rlhf_lab.ui.body_limits import BodyLimits
-from rlhf_lab.ui.components.widgets import PLOTLY_JS
+from rlhf_lab.ui.chat import api as chat
+from rlhf_lab.ui.compare import api as compare
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import require_role_for_events
+from rlhf_lab.ui.header import api as header
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
+from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.limits import RequestLimiter
 from rlhf_lab.ui.middleware import FrameGuard, RequestGuard, frame_origins
+from rlhf_lab.ui.people import api as people
+from rlhf_lab.ui.project import api as project
 from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks
-from rlhf_lab.ui.screens import chat, compare, header, label, people, project, reward, runs, train
-from rlhf_lab.ui.scripts import UI_ASSETS, gradio_assets_route, module_route, module_tags
+from rlhf_lab.ui.reward import api as reward
+from rlhf_lab.ui.runs import api as runs
+from rlhf_lab.ui.scripts import FIRST_SCRIPT, STYLES, gradio_assets_route, module_route, module_tags
+from rlhf_lab.ui.shared.widgets import PLOTLY_JS
+from rlhf_lab.ui.train import api as train
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 OPERATOR_STORAGE_KEY = "rlhf-lab-operator"
@@ -73,9 +81,8 @@ def initial_body_html() -> str:
 
     Gradio's own `css` option rewrites selectors and loses media queries.
     """
-    styles = "\n".join(path.read_text(encoding="utf-8") for path in sorted(UI_ASSETS.glob("styles/*.css")))
-    script = (UI_ASSETS / "before_gradio.js").read_text(encoding="utf-8")
-    return f"<style>{styles}</style><script>{script}</script>{module_tags()}"
+    styles = "\n".join(path.read_text(encoding="utf-8") for path in STYLES)
+    return f"<style>{styles}</style><script>{FIRST_SCRIPT.read_text(encoding='utf-8')}</script>{module_tags()}"
 
 
 def launch_options(ctx: Context) -> dict[str, Any]:

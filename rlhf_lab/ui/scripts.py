@@ -18,8 +18,6 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from rlhf_lab.common.bundled_assets import ASSETS
-
 
 def version_of(modules: Mapping[str, bytes]) -> str:
     """16 hexadecimal digits of a hash of all names and sources."""
@@ -29,9 +27,15 @@ def version_of(modules: Mapping[str, bytes]) -> str:
     return digest.hexdigest()[:16]
 
 
-UI_ASSETS = ASSETS / "ui"
-#: "lib/dom.js" -> its source.
-MODULES = {path.relative_to(UI_ASSETS).as_posix(): path.read_bytes() for path in sorted(UI_ASSETS.glob("*/*.js"))}
+UI = Path(__file__).parent
+#: The script that is no module: it runs before Gradio's scripts.
+FIRST_SCRIPT = UI / "shared" / "before_gradio.js"
+#: "shared/dom.js" -> its source.
+MODULES = {
+    path.relative_to(UI).as_posix(): path.read_bytes() for path in sorted(UI.rglob("*.js")) if path != FIRST_SCRIPT
+}
+#: The style sheets, those that all screens share first.
+STYLES = sorted(UI.rglob("*.css"), key=lambda path: (path.parent.name != "shared", path))
 VERSION = version_of(MODULES)
 #: Relative to the page, which may lie below a proxy's path.
 MODULE_FOLDER = f"lab-assets/{VERSION}"
@@ -41,15 +45,15 @@ HASHED_SCRIPT = re.compile(r".+-[\w-]{8,}\.(js|css)")
 MISSING_MESSAGE = "This lab has no such script. Reload the page: it may be of another version of the lab.\n"
 
 
-def module_address(name: str) -> str:
-    """Address of the module `NAME.js`, in whichever folder of assets/ui it is."""
-    (path,) = (path for path in MODULES if path.endswith(f"/{name}.js"))
+def module_address(path: str) -> str:
+    """Address of a module, such as "chat/view.js". Raises KeyError if there is none."""
+    assert MODULES[path]
     return f"{MODULE_FOLDER}/{path}"
 
 
 def module_tags() -> str:
-    """Tags that load lib/first_pair.js without waiting for Gradio's scripts, and then all other modules."""
-    first = ("lib/first_pair.js", "lib/dom.js", "lib/session.js")
+    """Tags that load label/first_pair.js without waiting for Gradio's scripts, and then all other modules."""
+    first = ("label/first_pair.js", "shared/dom.js", "shared/session.js")
     others = [path for path in MODULES if path not in first]
     return (
         f'<script type="module" async src="{MODULE_FOLDER}/{first[0]}"></script>'

@@ -26,7 +26,7 @@ def open_tab(page: Page, name: str) -> None:
 
 
 def call_module(page: Page, module: str, function: str, *arguments):
-    """Call a function that a module exports, in a lab's page: call_module(page, "lib/format.js", "plural", 2, "label")."""
+    """Call a function that a module exports, in a lab's page: call_module(page, "shared/format.js", "plural", 2, "label")."""
     script = """async ([address, name, values]) =>
         (await import(new URL(address, document.baseURI)))[name](...values)"""
     return page.evaluate(script, [f"{MODULE_FOLDER}/{module}", function, arguments])

@@ -55,7 +55,7 @@ def test_until_there_are_enough_answers_a_sentence_says_so(lab, fresh_project, o
 
 @pytest.mark.parametrize("size", [(1280, 900), (412, 915)], ids=["wide", "phone"])
 def test_each_vote_is_predicted_and_nothing_moves(labelled, open_page, size):
-    """On a phone the panel is in view where the texts have room beside it (fitTextHeights of lib/dom.js)."""
+    """On a phone the panel is in view where the texts have room beside it (fitTextHeights of shared/dom.js)."""
     page = open_page(labelled, viewport={"width": size[0], "height": size[1]})
     expect(panel(page)).to_contain_text("predicts your next answer")
     height = page.evaluate(HEIGHT)

@@ -33,7 +33,7 @@ def page(chromium):
 
 @pytest.fixture
 def call(page):
-    """call("lib/format.js", "plural", 2, "label") -> "2 labels", with empty storage."""
+    """call("shared/format.js", "plural", 2, "label") -> "2 labels", with empty storage."""
     page.evaluate("localStorage.clear()")
     script = "async ([module, name, values]) => (await import(module))[name](...values)"
     return lambda module, name, *values: page.evaluate(script, [f"/{module}", name, values])
@@ -92,7 +92,7 @@ def call(page):
     ],
 )
 def test_formats(call, name, arguments, expected):
-    assert call("lib/format.js", name, *arguments) == expected
+    assert call("shared/format.js", name, *arguments) == expected
 
 
 @pytest.mark.parametrize(
@@ -107,13 +107,13 @@ def test_formats(call, name, arguments, expected):
     ],
 )
 def test_new_words_of_a_text(call, before, after, new_words):
-    words = call("lib/diff.js", "wordDiff", before, after)
+    words = call("shared/diff.js", "wordDiff", before, after)
     assert " ".join(item["word"] for item in words) == after
     assert " ".join(item["word"] for item in words if item["isNew"]) == new_words
 
 
 def test_very_long_texts_are_not_compared(call):
-    words = call("lib/diff.js", "wordDiff", "a " * 501, "b " * 500)  # 250,500 cells
+    words = call("shared/diff.js", "wordDiff", "a " * 501, "b " * 500)  # 250,500 cells
     assert len(words) == 500
     assert not any(item["isNew"] for item in words)
 
@@ -124,20 +124,20 @@ def test_kept_requests_are_those_of_the_project_until_they_are_forgotten(call):
         for uuid, created in (("a", 1.5), ("b", 1.5), ("c", 2.5))
     )
     for request in (first, second, other):
-        call("lib/session.js", "keepRequest", request)
-    assert sorted(call("lib/session.js", "keptRequests", 1.5), key=lambda item: item["uuid"]) == [first, second]
-    call("lib/session.js", "keepRequest", first | {"choice": "tie"})  # the same uuid: replaces it
-    call("lib/session.js", "forgetRequest", "b")
-    assert call("lib/session.js", "keptRequests", 1.5) == [first | {"choice": "tie"}]
-    assert call("lib/session.js", "keptRequests", 2.5) == [other]
+        call("shared/session.js", "keepRequest", request)
+    assert sorted(call("shared/session.js", "keptRequests", 1.5), key=lambda item: item["uuid"]) == [first, second]
+    call("shared/session.js", "keepRequest", first | {"choice": "tie"})  # the same uuid: replaces it
+    call("shared/session.js", "forgetRequest", "b")
+    assert call("shared/session.js", "keptRequests", 1.5) == [first | {"choice": "tie"}]
+    assert call("shared/session.js", "keptRequests", 2.5) == [other]
 
 
 def test_a_browser_keeps_the_name_that_it_made(call):
-    name = call("lib/session.js", "annotatorName")
+    name = call("shared/session.js", "annotatorName")
     assert name.startswith("visitor-")
     assert len(name) == len("visitor-") + 8
-    assert call("lib/session.js", "annotatorName") == name
-    assert call("lib/session.js", "earlierName") is None
+    assert call("shared/session.js", "annotatorName") == name
+    assert call("shared/session.js", "earlierName") is None
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_the_address_opens_a_tab_by_a_short_name(call, page, address, tab):
             .map((name) => `<button role=tab>${name.replace('&', '&amp;')}</button>`).join(''); }""",
         address,
     )
-    assert call("lib/session.js", "currentTab") == tab
+    assert call("shared/session.js", "currentTab") == tab
 
 
 @pytest.mark.parametrize(
@@ -173,13 +173,13 @@ def test_the_address_opens_a_tab_by_a_short_name(call, page, address, tab):
     ],
 )
 def test_markdown_becomes_elements_and_never_markup(page, text, markup):
-    script = "async (text) => (await import('/components/markdown.js')).renderMarkdown(text).innerHTML"
+    script = "async (text) => (await import('/label/markdown.js')).renderMarkdown(text).innerHTML"
     assert page.evaluate(script, text) == markup
 
 
 @pytest.mark.parametrize(("ends", "distance"), [((0, 8), 1), ((3, 11), 1), ((0, 9), None)])
 def test_short_axes_of_steps_have_a_tick_at_every_integer(call, ends, distance):
-    assert call("components/charts.js", "integerTick", *ends) == distance
+    assert call("shared/charts.js", "integerTick", *ends) == distance
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,8 @@ def test_short_axes_of_steps_have_a_tick_at_every_integer(call, ends, distance):
 )
 def test_score_text_of_a_tournament(call, numbers, expected):
     row = dict(zip(("score", "low", "high"), numbers, strict=True))
-    assert call("screens/tournament.js", "scoreText", row | {"is_reference": False}) == expected
-    assert call("screens/tournament.js", "scoreText", row | {"is_reference": True}) == "0 (reference)"
+    assert call("compare/tournament/view.js", "scoreText", row | {"is_reference": False}) == expected
+    assert call("compare/tournament/view.js", "scoreText", row | {"is_reference": True}) == "0 (reference)"
 
 
 def test_every_module_can_be_imported(page):
@@ -209,9 +209,8 @@ def test_every_module_can_be_imported(page):
 def test_the_module_of_a_widget_exports_mount(page):
     script = "async (name) => typeof (await import(`/${name}`)).default"
     mounted = {name for name in MODULES if page.evaluate(script, name) == "function"}
-    screens = {name for name in MODULES if name.startswith("screens/")}
-    parts = {"screens/blind_test.js", "screens/tournament.js"}
-    assert mounted == screens - parts | {"components/run_form.js", "components/demo_run.js"}
+    views = {name for name in MODULES if name.endswith("/view.js")}
+    assert mounted == views - {"compare/blind_test/view.js", "compare/tournament/view.js"}
 
 
 @pytest.mark.parametrize(
@@ -225,12 +224,12 @@ def test_the_module_of_a_widget_exports_mount(page):
     ],
 )
 def test_share_height(call, heights, expected):
-    assert call("lib/dom.js", "shareHeight", heights, 200) == expected
+    assert call("shared/dom.js", "shareHeight", heights, 200) == expected
 
 
 def test_an_answer_replaces_the_earlier_one_of_the_same_question(call):
     """Both answers "file=row" and "file=columns" would contradict each other."""
     answers = ["file=row", "texts=skip"]
-    module = "screens/import_data.js"
+    module = "runs/import_data/view.js"
     assert call(module, "withAnswer", answers, "file=columns") == ["texts=skip", "file=columns"]
     assert call(module, "withAnswer", answers, "votes=names") == ["file=row", "texts=skip", "votes=names"]

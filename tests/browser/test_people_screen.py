@@ -17,7 +17,7 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project, newest_pairs, open_project, set_labelling_config
 from rlhf_lab.store.votes import cast_vote
-from rlhf_lab.ui.services.presence import PRESENCE_TIMEOUT_S
+from rlhf_lab.ui.shared.presence import PRESENCE_TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_a_viewer_keeps_a_lost_vote_unsent_until_it_is_discarded(lab, open_page)
         "project_created_at": project_created_at(lab),
     }
     vote["by"] = page.evaluate("localStorage.getItem('rlhf-lab-annotator')")
-    call_module(page, "lib/session.js", "keepRequest", vote)
+    call_module(page, "shared/session.js", "keepRequest", vote)
     sent = intercept_votes(page)
     page.reload()
     page.wait_for_selector("text=Join to label")

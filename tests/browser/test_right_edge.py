@@ -37,7 +37,7 @@ from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import add_event, create_run, set_run_status
 from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
-from rlhf_lab.ui.components.charts import CURVES
+from rlhf_lab.ui.shared.charts import CURVES
 
 WIDTHS = (320, 390, 1280)
 LONG = "W" * 120  # longer than any of these screens is wide

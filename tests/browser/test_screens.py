@@ -36,8 +36,8 @@ from rlhf_lab.store.reward_models import add_reward_model, reward_models
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run, events, get_run, pending_events, rename_run, runs, set_run_status
 from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
-from rlhf_lab.ui.services.run_comparison import MAX_RUNS
-from rlhf_lab.ui.services.run_summary import RunView, current_reward_model_id
+from rlhf_lab.ui.run_views.run_comparison import MAX_RUNS
+from rlhf_lab.ui.run_views.run_summary import RunView, current_reward_model_id
 
 HOSTILE = "</script><img src=x onerror=alert(1)> {{ value }} <b>once"
 TEMPLATE = "${alert(1)} {{value}}"

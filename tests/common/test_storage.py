@@ -12,7 +12,8 @@ from rlhf_lab.common import paths, storage
 from rlhf_lab.common.paths import default_home
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.screens import header, project
+from rlhf_lab.ui.header import api as header
+from rlhf_lab.ui.project import api as project
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.run_metrics import samples_at
 from rlhf_lab.store.runs import events, get_run
+from rlhf_lab.ui.compare.blind_test.api import pair_texts, too_long_note
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.screens.blind_test import pair_texts, too_long_note
-from rlhf_lab.ui.services.generation_requests import SamplingPayload, submit_completions
+from rlhf_lab.ui.shared.generation_requests import SamplingPayload, submit_completions
 
 LONG = "the " * 200  # the context is 96
 

@@ -17,7 +17,7 @@ from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.store.database import Database, lab_exists
 from rlhf_lab.store.votes import vote_counts
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.services.import_process import run_in_subprocess
+from rlhf_lab.ui.shared.import_process import run_in_subprocess
 
 
 @pytest.fixture(params=["sqlite", *(["postgresql"] if POSTGRES else [])])

@@ -2,7 +2,7 @@
 
 from mutation_runner import Mutant, mutant_tests
 
-CONTROL, FORM, SETTINGS = "jobs/mirror_control.py", "ui/screens/hub_mirror.py", "backup/mirror_settings.py"
+CONTROL, FORM, SETTINGS = "jobs/mirror_control.py", "ui/runs/hub_mirror/api.py", "backup/mirror_settings.py"
 LOOP, MIRROR, REPOSITORY = "jobs/mirror_loop.py", "backup/hub_mirror.py", "backup/hub_repository.py"
 ARCHIVE, RESTORE, SNAPSHOT = "backup/archive.py", "backup/restore.py", "backup/snapshot.py"
 CONTROL_TESTS, FORM_TESTS = "jobs/test_mirror_control.py::", "ui/test_hub_mirror_screen.py::"

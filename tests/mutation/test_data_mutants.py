@@ -36,7 +36,7 @@ MUTANTS = [
            "store/test_adjudication.py::test_the_decision_is_the_label_and_the_votes_stay"),
     Mutant("store/label_snapshots.py", "the weight is lost", "reduced.get(vote.annotator, 1.0)", "1.0",
            "store/test_gold_pairs.py::test_the_weight_of_a_person_below_the_bound_is_part_of_the_snapshot"),
-    Mutant("ui/screens/label.py", "everybody chooses gold pairs", "        require_expert(ctx, annotator)\n        if voting.is_stale_project(ctx, payload.project_created_at):\n            return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)\n        notice", "        if voting.is_stale_project(ctx, payload.project_created_at):\n            return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)\n        notice",
+    Mutant("ui/label/api.py", "everybody chooses gold pairs", "        require_expert(ctx, annotator)\n        if voting.is_stale_project(ctx, payload.project_created_at):\n            return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)\n        notice", "        if voting.is_stale_project(ctx, payload.project_created_at):\n            return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)\n        notice",
            "ui/test_crowd_quality.py::test_only_experts_and_the_operator_decide_and_choose_gold_pairs"),
     Mutant(FIGURES, "a vote agrees with itself", "counts[votes.pair, votes.value] - 1, votes", "counts[votes.pair, votes.value], votes",
            HERE + "test_alpha_and_agreement_equal_their_definitions"),

@@ -3,7 +3,7 @@
 from mutation_runner import Mutant, mutant_tests
 
 FIT, MODEL = "core/preference_fit.py", "jobs/instant_reward.py"
-TEXTS, VIEW = "engine/text_features.py", "ui/services/instant_view.py"
+TEXTS, VIEW = "engine/text_features.py", "ui/shared/instant_view.py"
 SCREEN = "ui/test_label_screen.py::"
 
 # fmt: off

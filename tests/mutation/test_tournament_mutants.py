@@ -2,8 +2,8 @@
 
 from mutation_runner import Mutant, mutant_tests
 
-FIT, RANKING, SCREEN = "quality/bradley_terry.py", "quality/tournament.py", "ui/screens/tournament.py"
-CHAT, CHAT_PAIRS = "ui/screens/chat.py", "store/chat_pairs.py"
+FIT, RANKING, SCREEN = "quality/bradley_terry.py", "quality/tournament.py", "ui/compare/tournament/api.py"
+CHAT, CHAT_PAIRS = "ui/chat/api.py", "store/chat_pairs.py"
 NOT_A_PAIR = "ui/test_chat_screen.py::test_what_cannot_become_a_pair"
 
 # fmt: off

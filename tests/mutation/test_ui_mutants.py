@@ -2,14 +2,14 @@
 
 from mutation_runner import Mutant, mutant_tests
 
-CHARTS, MICROSCOPE, OVERLAY = "ui/components/charts.py", "ui/screens/token_view.py", "ui/services/run_comparison.py"
-BALLOT, QUALITY, FORMS = "ui/services/voting.py", "ui/screens/quality.py", "ui/components/forms.py"
-BLIND, OUTCOME = "ui/screens/blind_test.py", "ui/services/blind_results.py"
+CHARTS, MICROSCOPE, OVERLAY = "ui/shared/charts.py", "ui/train/token_view.py", "ui/run_views/run_comparison.py"
+BALLOT, QUALITY, FORMS = "ui/shared/voting.py", "ui/runs/quality/api.py", "ui/shared/forms.py"
+BLIND, OUTCOME = "ui/compare/blind_test/api.py", "ui/compare/blind_results.py"
 FIRST, LIVE, PRESENCE, FILES = (
     "ui/initial_html.py",
-    "ui/services/run_feed.py",
-    "ui/services/presence.py",
-    "ui/screens/project.py",
+    "ui/run_views/run_feed.py",
+    "ui/shared/presence.py",
+    "ui/project/api.py",
 )
 DOORWAY, ENTRANCE, GATE, ACCESS = (
     "ui/auth/login_pages.py",
@@ -19,9 +19,9 @@ DOORWAY, ENTRANCE, GATE, ACCESS = (
 )
 NETWORK, LIMITS = "ui/network.py", "ui/body_limits.py"
 DIAGNOSIS, TRENDS, STORY = (
-    "ui/services/curve_diagnosis.py",
-    "ui/services/curve_diagnosis.py",
-    "ui/services/run_summary.py",
+    "ui/run_views/curve_diagnosis.py",
+    "ui/run_views/curve_diagnosis.py",
+    "ui/run_views/run_summary.py",
 )
 SCREEN, RUNS, PROJECT, PEOPLE = (
     f"ui/test_{name}.py::" for name in ("quality_screen", "runs_screen", "project", "visitors")
@@ -187,15 +187,15 @@ MUTANTS = [
            "common/test_person_names.py::test_each_name_has_one_spelling"),
     Mutant("store/annotators.py", "a look-alike gets no number", "while not taken_keys.isdisjoint(lookalike_keys(candidate)):", "while candidate in taken_names:",
            "ui/test_visitor_roles.py::test_a_name_that_looks_like_another_gets_a_number"),
-    Mutant("ui/screens/people.py", "everybody is told the code", "@operator_action(ctx, InvitePayload)",
+    Mutant("ui/people/api.py", "everybody is told the code", "@operator_action(ctx, InvitePayload)",
            "@operator_action(type(ctx)(ctx.home, ctx.db), InvitePayload)",
            "ui/test_invitation.py::test_the_invitation_is_shown_only_with_the_secret"),
-    Mutant("ui/screens/people.py", "everybody lists whom to erase", "@operator_action(ctx, Payload)\n    def list_names",
+    Mutant("ui/people/api.py", "everybody lists whom to erase", "@operator_action(ctx, Payload)\n    def list_names",
            "@operator_action(type(ctx)(ctx.home, ctx.db), Payload)\n    def list_names",
            "ui/test_erasing_people.py::test_the_operators_secret_allows_erasing_without_changing_who_the_visitor_is"),
     Mutant("ui/events.py", "an operator's action is everybody's", "lambda: ctx.require_operator(secret)", "lambda: None",
            PROJECT + "test_only_the_operator_creates_a_project"),
-    Mutant("ui/screens/project.py", "a labeller with the secret loses their name", "if not ctx.is_operator_with_secret(payload.secret):", "if True:",
+    Mutant("ui/project/api.py", "a labeller with the secret loses their name", "if not ctx.is_operator_with_secret(payload.secret):", "if True:",
            PROJECT + "test_the_browser_keeps_a_right_secret_and_a_viewer_is_sent_to_the_operators_link"),
     Mutant(DIAGNOSIS, "a little clipping is much", "if clip.current > CLIP_HIGH", "if clip.current > CLIP_HIGH / 2",
            "test_just_inside_a_threshold"),

@@ -15,7 +15,7 @@ from rlhf_lab.models.batch import Batch
 from rlhf_lab.training.policy.objectives import AdaptiveCoefficients, LossDenominators, policy_loss
 from rlhf_lab.training.policy.rewards_and_advantages import compute_advantages
 from rlhf_lab.training.policy.rollout import EvaluatedBatch, MicroBatch
-from rlhf_lab.ui.screens.token_view import LOSS_DESCRIPTIONS, equations_for
+from rlhf_lab.ui.train.token_view import LOSS_DESCRIPTIONS, equations_for
 
 NUMBERS, MASK = torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool)
 LENGTHS = torch.tensor([[1, 2], [1, 2]])

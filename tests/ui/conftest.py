@@ -10,7 +10,7 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import server_function
-from rlhf_lab.ui.services.presence import PRESENCE
+from rlhf_lab.ui.shared.presence import PRESENCE
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def calls(monkeypatch):
             def __getattr__(self, event):
                 return lambda handler, *_, **__: setattr(screen, event, handler)
 
-        def widget(name, *, server_functions=None, **_):
+        def widget(name, script, *, server_functions=None, **_):
             for function_name, function in (server_functions or {}).items():
                 setattr(screen, function_name, server_function(function, function_name))
                 screen.read = screen.read or getattr(screen, function_name)

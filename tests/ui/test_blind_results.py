@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_lab.common.enums import Choice
-from rlhf_lab.ui.services.blind_results import (
+from rlhf_lab.ui.compare.blind_results import (
     BlindPair,
     ChoiceCounts,
     choice_by_reward,

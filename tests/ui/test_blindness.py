@@ -28,13 +28,15 @@ from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.reward_scores import add_scores
 from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Visitor
+from rlhf_lab.ui.compare.blind_results import BlindPair
+from rlhf_lab.ui.compare.blind_test import api as blind_test
+from rlhf_lab.ui.compare.tournament import api as tournament
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.http_api import endpoints
+from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.page import build_page
-from rlhf_lab.ui.screens import blind_test, label, tournament
-from rlhf_lab.ui.services import voting
-from rlhf_lab.ui.services.blind_results import BlindPair
-from rlhf_lab.ui.services.presence import PRESENCE
+from rlhf_lab.ui.shared import voting
+from rlhf_lab.ui.shared.presence import PRESENCE
 
 PAIRS = [PairKey(position, *models) for position in range(8) for models in itertools.combinations(range(4), 2)]
 CONTESTANTS = [Contestant(f"m{i}", [f"{i}{position}" for position in range(8)], None, [0.0] * 8) for i in range(4)]

@@ -21,7 +21,7 @@ from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Access, Visitor
 from rlhf_lab.ui.body_limits import BodyLimits
 from rlhf_lab.ui.middleware import UPLOAD_PATH, folder_size
 from rlhf_lab.ui.page import launch_options
-from rlhf_lab.ui.services.downloads import CACHE_FOLDER, DownloadService
+from rlhf_lab.ui.shared.downloads import CACHE_FOLDER, DownloadService
 
 ACCESS = Access(default_role=Role.VIEWER, key=b"k" * 32, operator_secret="secret", join_code="ABC234")
 MB = 1_000_000

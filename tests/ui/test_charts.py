@@ -2,8 +2,8 @@
 
 import json
 
-from rlhf_lab.ui.components.charts import PLOTLY_CONFIG, layout, metric_descriptions
 from rlhf_lab.ui.page import build_page, launch_options
+from rlhf_lab.ui.shared.charts import PLOTLY_CONFIG, layout, metric_descriptions
 
 DOCUMENT = """
 # Metrics

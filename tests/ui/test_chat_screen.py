@@ -19,9 +19,10 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
 from rlhf_lab.store.projects import count_pairs, get_pair, prompts
 from rlhf_lab.ui.auth.visitors import Visitor
+from rlhf_lab.ui.chat import api as chat
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import _require_labeller_for
-from rlhf_lab.ui.screens import chat, label
+from rlhf_lab.ui.label import api as label
 
 NOT_YOURS = "belongs to somebody else"
 SETTINGS = {

@@ -18,11 +18,11 @@ from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.events import parse_payload
-from rlhf_lab.ui.screens import reward
-from rlhf_lab.ui.screens.project import ProjectController, ProjectPayload
-from rlhf_lab.ui.screens.quality import QualityController
-from rlhf_lab.ui.screens.token_view import token_view
-from rlhf_lab.ui.services.voting import recent_votes
+from rlhf_lab.ui.project.api import ProjectController, ProjectPayload
+from rlhf_lab.ui.reward import api as reward
+from rlhf_lab.ui.runs.quality.api import QualityController
+from rlhf_lab.ui.shared.voting import recent_votes
+from rlhf_lab.ui.train.token_view import token_view
 
 CHAT = [
     {"role": "user", "content": "Name a fruit."},

@@ -22,8 +22,9 @@ from rlhf_lab.store.projects import newest_pairs, set_labelling_config
 from rlhf_lab.store.votes import cast_vote, vote_history
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.screens import label, people
-from rlhf_lab.ui.services import crowd, voting
+from rlhf_lab.ui.label import api as label
+from rlhf_lab.ui.people import api as people
+from rlhf_lab.ui.shared import crowd, voting
 
 CLICK = itertools.count()
 

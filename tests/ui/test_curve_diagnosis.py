@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rlhf_lab.ui.components.charts import CURVES
-from rlhf_lab.ui.services.curve_diagnosis import RULES, Level, SettingChange, diagnose, noise_sd, trend
+from rlhf_lab.ui.run_views.curve_diagnosis import RULES, Level, SettingChange, diagnose, noise_sd, trend
+from rlhf_lab.ui.shared.charts import CURVES
 
 SCORE, REWARD, KL, GOLD = "objective/scores", "objective/rlhf_reward", "objective/kl", "objective/gold"
 PENALTY = "objective/non_score_reward"

@@ -27,9 +27,10 @@ from rlhf_lab.store.runs import runs
 from rlhf_lab.ui.auth.password_file import PasswordEntry
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.header import api as header
 from rlhf_lab.ui.page import build_page
-from rlhf_lab.ui.screens import demo_run, header
-from rlhf_lab.ui.services.generation_requests import check_queue_capacity
+from rlhf_lab.ui.shared.generation_requests import check_queue_capacity
+from rlhf_lab.ui.train.demo_run import api as demo_run
 
 SETTINGS = {"steps": 4, "responses": 8, "tokens": 16}
 

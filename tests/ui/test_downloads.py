@@ -20,8 +20,8 @@ from rlhf_lab.store.pair_leases import lease_pairs
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.events import parse_payload
-from rlhf_lab.ui.screens import runs
-from rlhf_lab.ui.services.downloads import DownloadService, ExportRequest
+from rlhf_lab.ui.runs import api as runs
+from rlhf_lab.ui.shared.downloads import DownloadService, ExportRequest
 
 ALL_LABELS = {"kind": "labels", "source": "all", "ties": "keep"}
 
@@ -91,7 +91,7 @@ def test_the_page_gets_the_warnings_of_an_export(ctx, downloads, monkeypatch):
         on_note("Rounding changed it.")
         return out_dir / "model"
 
-    monkeypatch.setattr("rlhf_lab.ui.services.downloads.export_model", export)
+    monkeypatch.setattr("rlhf_lab.ui.shared.downloads.export_model", export)
     assert create(downloads, {"kind": "model", "run": a_run(ctx).id})["note"] == "Rounding changed it."
     assert create(downloads, {"kind": "run", "run": a_run(ctx).id})["note"] == ""
 
@@ -155,7 +155,7 @@ def timers(monkeypatch):
             assert self.daemon  # the server does not wait for it at its end
             started.append(self.arguments)
 
-    monkeypatch.setattr("rlhf_lab.ui.services.downloads.threading.Timer", Timer)
+    monkeypatch.setattr("rlhf_lab.ui.shared.downloads.threading.Timer", Timer)
     return started
 
 
@@ -193,7 +193,7 @@ def test_a_starting_page_removes_what_an_earlier_one_left_behind(ctx, downloads)
 
 
 def test_files_of_other_programs_in_gradios_cache_are_left_alone(ctx, tmp_path, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.ui.services.downloads.get_upload_folder", lambda: str(tmp_path))
+    monkeypatch.setattr("rlhf_lab.ui.shared.downloads.get_upload_folder", lambda: str(tmp_path))
     other_file = tmp_path / "hash" / "upload.csv"
     other_file.parent.mkdir()
     other_file.touch()

@@ -11,8 +11,8 @@ from rlhf_lab.store.annotators import OPERATOR_NAME, add_person
 from rlhf_lab.store.erasure import known_names
 from rlhf_lab.ui.auth.password_file import PasswordEntry
 from rlhf_lab.ui.auth.visitors import Visitor
-from rlhf_lab.ui.screens import people
-from rlhf_lab.ui.services.presence import PRESENCE
+from rlhf_lab.ui.people import api as people
+from rlhf_lab.ui.shared.presence import PRESENCE
 
 
 class FakeRequest:

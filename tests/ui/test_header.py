@@ -20,8 +20,9 @@ from rlhf_lab.store.runs import create_run, set_run_status
 from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import ttl_cache
-from rlhf_lab.ui.screens import header, label
-from rlhf_lab.ui.services import voting
+from rlhf_lab.ui.header import api as header
+from rlhf_lab.ui.label import api as label
+from rlhf_lab.ui.shared import voting
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from rlhf_lab.ui import initial_html
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
+from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.page import initial_body_html
-from rlhf_lab.ui.screens import label
-from rlhf_lab.ui.services.presence import Presence
+from rlhf_lab.ui.shared.presence import Presence
 
 ROOT = Path(__file__).resolve().parents[2]
 START = "<style>p { margin: 0 }</style><script>'<body> … é \\\\1'</script>"
@@ -106,7 +106,9 @@ def test_a_lab_whose_page_is_slow_at_first_starts_all_the_same(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     html = done.stdout
     assert not done.returncode, done.stderr[-3000:]
-    assert html.index("<body") < html.index(".lab-first") < html.index("/lib/first_pair.js") < html.index("<gradio-app")
+    assert (
+        html.index("<body") < html.index(".lab-first") < html.index("/label/first_pair.js") < html.index("<gradio-app")
+    )
     assert html.endswith("visits kept: 200 False True\n")
 
 

@@ -10,7 +10,7 @@ from rlhf_lab.common.records import Role
 from rlhf_lab.store.annotators import OPERATOR_NAME
 from rlhf_lab.ui import network
 from rlhf_lab.ui.auth.visitors import Access, Visitor
-from rlhf_lab.ui.screens import people
+from rlhf_lab.ui.people import api as people
 
 
 @pytest.fixture

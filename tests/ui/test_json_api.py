@@ -12,7 +12,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.services import voting
+from rlhf_lab.ui.shared import voting
 
 
 @pytest.fixture

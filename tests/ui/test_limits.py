@@ -28,14 +28,15 @@ from rlhf_lab.ui import limits
 from rlhf_lab.ui.auth import api_clients
 from rlhf_lab.ui.auth.api_clients import ApiClients
 from rlhf_lab.ui.auth.visitors import Visitor
+from rlhf_lab.ui.chat import api as chat
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.initial_html import leave, page_routes
+from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.limits import LIMITS, Limit, RequestLimiter, act_of_path
 from rlhf_lab.ui.page import auth_routes, build_page, count_act, launch_options, wait_text
 from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks, check_call
-from rlhf_lab.ui.screens import chat, label
-from rlhf_lab.ui.services import voting
-from rlhf_lab.ui.services.generation_requests import MAX_JOBS_OF_ADDRESS, MAX_JOBS_OF_VISITOR, submit_short_jobs
+from rlhf_lab.ui.shared import voting
+from rlhf_lab.ui.shared.generation_requests import MAX_JOBS_OF_ADDRESS, MAX_JOBS_OF_VISITOR, submit_short_jobs
 
 #: Events that `operator_action` refuses to everybody but the operator.
 OPERATOR_EVENTS = {

@@ -11,10 +11,10 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.ui.components import widgets
 from rlhf_lab.ui.middleware import UPLOAD_PATH, FrameGuard, RequestGuard, folder_size, frame_origins, hostname
 from rlhf_lab.ui.page import launch_options
-from rlhf_lab.ui.scripts import UI_ASSETS
+from rlhf_lab.ui.scripts import UI
+from rlhf_lab.ui.shared import widgets
 
 
 def reply(request):
@@ -133,7 +133,7 @@ def test_the_size_of_a_folder_is_that_of_its_files(tmp_path):
     assert (folder_size(tmp_path), folder_size(tmp_path / "none")) == (11, 0)
 
 
-@pytest.mark.parametrize("file", [*sorted(UI_ASSETS.rglob("*.js")), Path(widgets.__file__)], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [*sorted(UI.rglob("*.js")), Path(widgets.__file__)], ids=lambda file: file.name)
 def test_a_page_below_a_path_asks_its_own_lab(file):
     """An address that begins with "/" is at the root of a proxy, which may be another site."""
     assert not re.search(r"[\"'`(=]/(gradio_api|join|enter)\b", file.read_text(encoding="utf-8"))

@@ -2,8 +2,8 @@
 
 import time
 
-from rlhf_lab.ui.services import presence
-from rlhf_lab.ui.services.presence import PRESENCE_TIMEOUT_S, Presence
+from rlhf_lab.ui.shared import presence
+from rlhf_lab.ui.shared.presence import PRESENCE_TIMEOUT_S, Presence
 
 
 def test_people_are_here_until_they_are_silent_for_a_while(monkeypatch):

@@ -22,9 +22,10 @@ from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import FieldError, parse_payload
-from rlhf_lab.ui.screens import header, label
-from rlhf_lab.ui.screens import project as screen
-from rlhf_lab.ui.screens.project import (
+from rlhf_lab.ui.header import api as header
+from rlhf_lab.ui.label import api as label
+from rlhf_lab.ui.project import api as screen
+from rlhf_lab.ui.project.api import (
     SUGGESTED_MODELS,
     TAIL_BYTES,
     TAIL_LINES,
@@ -283,7 +284,7 @@ def test_a_check_without_the_hub_says_what_to_do(controller, hub):
 
 
 def test_the_hub_is_asked_once_for_a_check_and_a_creation(controller, hub, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.ui.screens.project.time.monotonic", lambda: 600.0)
+    monkeypatch.setattr("rlhf_lab.ui.project.api.time.monotonic", lambda: 600.0)
     act(controller, {"action": "check", "model": NAME})
     act(controller, new(model=NAME))
     controller.downloads.wait(WAIT)
@@ -375,7 +376,7 @@ def test_the_label_of_a_model_omits_its_folder(tmp_path):
 
 
 def test_a_model_offered_by_name_is_marked_untested_until_a_figure_stands_in_the_decisions():
-    from rlhf_lab.ui.components.charts import METRICS_DOC
+    from rlhf_lab.ui.shared.charts import METRICS_DOC
 
     decisions = METRICS_DOC.with_name("DECISIONS.md").read_text(encoding="utf-8")
     assert not [name for name, _ in SUGGESTED_MODELS if name in decisions]

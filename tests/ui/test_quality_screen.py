@@ -16,8 +16,8 @@ from rlhf_lab.store.projects import load_pairs
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.events import parse_payload
-from rlhf_lab.ui.screens import quality
-from rlhf_lab.ui.screens.quality import QualityController
+from rlhf_lab.ui.runs.quality import api as quality
+from rlhf_lab.ui.runs.quality.api import QualityController
 
 
 def votes(ctx, choices):

@@ -19,8 +19,10 @@ from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.events import parse_payload
-from rlhf_lab.ui.screens import label, reward, start_run
-from rlhf_lab.ui.services import generation_requests
+from rlhf_lab.ui.label import api as label
+from rlhf_lab.ui.reward import api as reward
+from rlhf_lab.ui.shared import generation_requests
+from rlhf_lab.ui.train.start_run import api as start_run
 
 REPORT = {
     "labels": 14, "ties": 1, "folds": 5, "accuracy": 0.8, "accuracy_low": 0.6, "accuracy_high": 0.92, "train_accuracy": 0.95,

@@ -22,9 +22,9 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import insert_row
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
 from rlhf_lab.store.runs import create_run, delete_run, get_run, set_run_status
-from rlhf_lab.ui.components import charts
-from rlhf_lab.ui.screens import label
-from rlhf_lab.ui.services import run_feed
+from rlhf_lab.ui.label import api as label
+from rlhf_lab.ui.run_views import run_feed
+from rlhf_lab.ui.shared import charts
 
 
 def follow(page, reply):

@@ -11,9 +11,9 @@ from rlhf_lab.common.records import Sample
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store.runs import add_event, create_run, events, get_run, mark_event_applied, set_run_status
-from rlhf_lab.ui.services import run_feed, run_summary
-from rlhf_lab.ui.services.run_comparison import changes_text
-from rlhf_lab.ui.services.run_summary import RunView
+from rlhf_lab.ui.run_views import run_feed, run_summary
+from rlhf_lab.ui.run_views.run_comparison import changes_text
+from rlhf_lab.ui.run_views.run_summary import RunView
 
 
 def view_of(ctx, run):

@@ -7,7 +7,6 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from rlhf_lab.ui import scripts
-from rlhf_lab.ui.components.widgets import widget
 from rlhf_lab.ui.scripts import (
     MODULE_FOLDER,
     MODULES,
@@ -16,6 +15,7 @@ from rlhf_lab.ui.scripts import (
     module_route,
     module_tags,
 )
+from rlhf_lab.ui.shared.widgets import widget
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def client():
 
 
 def test_a_module_is_served_as_it_is_and_kept_for_ever(client):
-    reply = client.get(f"/{MODULE_FOLDER}/lib/dom.js")
+    reply = client.get(f"/{MODULE_FOLDER}/shared/dom.js")
     assert reply.status_code == 200
-    assert reply.content == (scripts.UI_ASSETS / "lib" / "dom.js").read_bytes()
+    assert reply.content == (scripts.UI / "shared" / "dom.js").read_bytes()
     assert reply.headers["content-type"] == "text/javascript; charset=utf-8"
     assert reply.headers["cache-control"] == "public, max-age=31536000, immutable"
 
@@ -34,11 +34,11 @@ def test_a_module_is_served_as_it_is_and_kept_for_ever(client):
 @pytest.mark.parametrize(
     "path",
     [
-        "lab-assets/0123456789abcdef/lib/dom.js",  # of another version
+        "lab-assets/0123456789abcdef/shared/dom.js",  # of another version
         f"{MODULE_FOLDER}/lib/boot.js",
         f"{MODULE_FOLDER}/before_gradio.js",
-        f"{MODULE_FOLDER}/lib/../styles/lab.css",
-        f"{MODULE_FOLDER}/lib/%2e%2e/styles/lab.css",
+        f"{MODULE_FOLDER}/shared/../page.css",
+        f"{MODULE_FOLDER}/shared/%2e%2e/page.css",
     ],
 )
 def test_nothing_else_is_served(client, path):
@@ -81,7 +81,7 @@ def test_no_other_file_is_served(gradio_files, path):
 
 def test_the_version_depends_on_every_module():
     assert re.fullmatch(r"lab-assets/[0-9a-f]{16}", MODULE_FOLDER)
-    changed = scripts.version_of(MODULES | {"lib/diff.js": MODULES["lib/diff.js"] + b"\n"})
+    changed = scripts.version_of(MODULES | {"shared/diff.js": MODULES["shared/diff.js"] + b"\n"})
     renamed = scripts.version_of({name.replace("diff", "diffs"): source for name, source in MODULES.items()})
     assert len({scripts.version_of(MODULES), changed, renamed}) == 3
 
@@ -89,19 +89,19 @@ def test_the_version_depends_on_every_module():
 def test_a_page_loads_every_module_once_by_a_relative_address():
     addresses = re.findall(r'(?:src|href)="([^"]+)"', module_tags())
     assert sorted(addresses) == sorted(f"{MODULE_FOLDER}/{name}" for name in MODULES)
-    assert addresses[0] == f"{MODULE_FOLDER}/lib/first_pair.js"
+    assert addresses[0] == f"{MODULE_FOLDER}/label/first_pair.js"
 
 
 def test_a_widget_mounts_its_module_and_has_its_events():
-    component = widget("runs", events=("control", "export"))
-    assert module_address("runs") == f"{MODULE_FOLDER}/screens/runs.js"
-    assert f"new URL('{MODULE_FOLDER}/screens/runs.js', document.baseURI)" in component.js_on_load
+    component = widget("runs", "runs/view.js", events=("control", "export"))
+    assert module_address("runs/view.js") == f"{MODULE_FOLDER}/runs/view.js"
+    assert f"new URL('{MODULE_FOLDER}/runs/view.js', document.baseURI)" in component.js_on_load
     assert callable(component.control)
     assert not hasattr(component, "answer")
 
 
 def test_dates_and_numbers_are_english_in_every_browser():
-    texts = {path.name: path.read_text(encoding="utf-8") for path in scripts.UI_ASSETS.rglob("*.js")}
+    texts = {path: path.read_text(encoding="utf-8") for path in scripts.UI.rglob("*.js")}
     calls = [
         (name, call) for name, text in texts.items() for call in re.findall(r"toLocale\w*\((?:'en(?:-GB)?')?", text)
     ]

@@ -22,11 +22,14 @@ from rlhf_lab.jobs.time_estimate import duration_text
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_scores import unjudged_pairs
-from rlhf_lab.ui.components.forms import _display_value
+from rlhf_lab.ui.compare import api as compare
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import parse_payload
-from rlhf_lab.ui.screens import compare, label, reward, start_run
-from rlhf_lab.ui.services import stage_estimates
+from rlhf_lab.ui.label import api as label
+from rlhf_lab.ui.reward import api as reward
+from rlhf_lab.ui.run_views import stage_estimates
+from rlhf_lab.ui.shared.forms import _display_value
+from rlhf_lab.ui.train.start_run import api as start_run
 
 SPEED = ModelSpeed(
     "cpu", forward=[0.005], sampling={"4": [0.0]}, prompt_tokens=10, response_tokens=[10], load=[7.0]

@@ -22,11 +22,11 @@ from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.reward_model_list import listed_model
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import get_run, runs
-from rlhf_lab.ui.components.forms import Form, help_text
 from rlhf_lab.ui.events import parse_payload
-from rlhf_lab.ui.screens import start_run
-from rlhf_lab.ui.screens.start_run import PtxSource
-from rlhf_lab.ui.services import run_summary
+from rlhf_lab.ui.run_views import run_summary
+from rlhf_lab.ui.shared.forms import Form, help_text
+from rlhf_lab.ui.train.start_run import api as start_run
+from rlhf_lab.ui.train.start_run.api import PtxSource
 
 
 def test_without_a_reward_model_it_says_how_many_labels_are_missing(ctx):

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import re
-from pathlib import Path
 
 import pytest
 from fake_runs import a_run
@@ -15,7 +14,8 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run
-from rlhf_lab.ui.screens.token_view import color_intensity, names_in_equation, token_view
+from rlhf_lab.ui.scripts import UI
+from rlhf_lab.ui.train.token_view import color_intensity, names_in_equation, token_view
 
 SIGNS = {"−": "-", "·": "*", "½": "0.5", "²": "**2"}
 FUNCTIONS = {"exp": math.exp, "max": max, "clip": lambda x, low, high: min(max(x, low), high)}
@@ -207,8 +207,7 @@ def test_values_that_are_not_finite_spoil_neither_colours_nor_json(ctx):
     assert empty["color_scales"][0]["legend"] == [(0.0, 0.0)]
 
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets" / "ui"
-LAB_CSS = (ASSETS / "styles" / "lab.css").read_text()
+LAB_CSS = (UI / "shared" / "page.css").read_text()
 
 
 def palette(rule):
@@ -245,8 +244,8 @@ def test_text_on_the_strongest_colour_is_legible(rule, colour):
     assert contrast(colours["ink"], background) >= 4.5
 
 
-@pytest.mark.parametrize("file", ["components/token_view.js", "styles/reward.css"])
+@pytest.mark.parametrize("file", ["train/token_view.js", "reward/view.css"])
 def test_every_colour_behind_a_token_uses_the_strongest_share_at_most(file):
-    mixed = re.findall(r"color-mix\(in srgb, .*?transparent\)", (ASSETS / file).read_text())
+    mixed = re.findall(r"color-mix\(in srgb, .*?transparent\)", (UI / file).read_text())
     assert mixed
     assert all("var(--lab-strongest)" in one for one in mixed)

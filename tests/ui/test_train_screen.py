@@ -13,11 +13,11 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import LabError, StoreError
 from rlhf_lab.jobs import queue
 from rlhf_lab.store.runs import events, runs, set_run_status
-from rlhf_lab.ui.components import charts
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.page import build_page
-from rlhf_lab.ui.screens import train
+from rlhf_lab.ui.shared import charts
+from rlhf_lab.ui.train import api as train
 
 # ---- controls
 
@@ -128,7 +128,7 @@ def test_the_screen_is_built_without_torch(tmp_path):
     code = (
         "import sys, gradio as gr\n"
         "from pathlib import Path\n"
-        "from rlhf_lab.ui.screens import train\n"
+        "from rlhf_lab.ui.train import api as train\n"
         "from rlhf_lab.ui.context import Context\n"
         "with gr.Blocks(analytics_enabled=False):\n"
         f"    train.build(Context.open(Path({str(tmp_path)!r})), gr.BrowserState(''))\n"

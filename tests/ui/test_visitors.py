@@ -23,9 +23,9 @@ from rlhf_lab.ui.auth.api_clients import ApiClients
 from rlhf_lab.ui.auth.visitors import Visitor, multi_user_access
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
-from rlhf_lab.ui.screens import label
-from rlhf_lab.ui.services import voting
-from rlhf_lab.ui.services.presence import PRESENCE
+from rlhf_lab.ui.label import api as label
+from rlhf_lab.ui.shared import voting
+from rlhf_lab.ui.shared.presence import PRESENCE
 
 PAGE = "<!doctype html><html><head></head><body>lab</body></html>"
 JSON = {"content-type": "application/json"}

@@ -1,0 +1,208 @@
+"""Screen "Chat": a conversation with any checkpoint, the base model's answer beside it on request.
+
+A conversation is stored only in its jobs, which are deleted with the next message, or an hour after the last one. Two answers
+that a person chooses to label become a pair of the project.
+"""
+
+import contextlib
+from collections.abc import Collection
+from typing import Any, Literal
+
+import gradio as gr
+from pydantic import BaseModel, Field
+
+from rlhf_lab.common.checkpoint_index import best_step, checkpoint_steps
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
+from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.records import REQUESTER_KEY, Job
+from rlhf_lab.common.text import cut_length
+from rlhf_lab.errors import LabelError, StoreError
+from rlhf_lab.jobs import queue
+from rlhf_lab.jobs.model_inspection import has_chat_template, stop_token_ids
+from rlhf_lab.store.chat_pairs import ChatText, add_chat_pair
+from rlhf_lab.store.pair_leases import lease_on_top
+from rlhf_lab.store.projects import get_labelling_config
+from rlhf_lab.store.runs import get_run, runs
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import (
+    DecimalNumber,
+    FieldError,
+    Payload,
+    if_changed,
+    parse_payload,
+    show_errors,
+    ttl_cache,
+    visitor_action,
+)
+from rlhf_lab.ui.shared.generation_requests import MAX_TOKENS, SamplingPayload, own_job, submit_short_jobs
+from rlhf_lab.ui.shared.voting import check_may_hold
+from rlhf_lab.ui.shared.widgets import SILENT_EVENT, widget
+
+MAX_CHAT_CHARS = 40_000
+MIN_LONGEST_ANSWER = 128  # proposed in a project with shorter responses, because nobody labels or trains on a chat
+MAX_ANSWERS = 2  # one by the chosen model, one by the base model
+
+
+class Turn(BaseModel):
+    role: Literal["user", "assistant"]
+    content: str
+
+
+class AskPayload(SamplingPayload):
+    """turns: the conversation, whose last turn is by the user. forget: the jobs of the earlier answers, to be deleted."""
+
+    annotator: str | None = None
+    turns: tuple[Turn, ...]
+    top_p: DecimalNumber = Field(title="top-p", ge=0.05, le=1)
+    forget: tuple[int, ...] = ()
+
+
+class AnswersPayload(Payload):
+    """jobs: those of the answers on screen."""
+
+    jobs: tuple[int, ...]
+    annotator: str | None = None
+
+
+class OptionsQuery(Payload):
+    """run: the chosen run."""
+
+    run: int | None = None
+
+
+def build(ctx: Context, operator: gr.BrowserState) -> None:
+    cached_options = ttl_cache(1.0, lambda: chat_options(ctx))
+
+    def options(query: dict[str, Any]) -> dict[str, Any]:
+        return if_changed(cached_options() | run_steps(ctx, parse_payload(OptionsQuery, query).run), query)
+
+    def answers(query: dict[str, Any]) -> dict[str, Any]:
+        payload = parse_payload(AnswersPayload, query)
+        jobs = own_answers(ctx, payload.jobs, ctx.annotator_or_empty(payload.annotator))
+        stop_ids = stop_token_ids(ctx.project.model)
+        return {"answers": [answer_view(job, stop_ids) for job in jobs]}
+
+    component = widget(
+        "chat",
+        "chat/view.js",
+        events=("ask", "make_pair", "stop_answers", "forget"),
+        server_functions={"options": options, "answers": answers},
+        label="Chat with a model",
+    )
+
+    @visitor_action(AskPayload)
+    def ask(payload: AskPayload) -> dict[str, Any]:
+        annotator = ctx.require_annotator(payload.annotator)
+        return {"jobs": [job.id for job in submit_chat(ctx, payload, annotator)]}
+
+    @visitor_action(AnswersPayload)
+    def make_pair(payload: AnswersPayload) -> dict[str, Any]:
+        return {"pair_id": label_answers(ctx, payload.jobs, ctx.require_annotator(payload.annotator))}
+
+    def stop_answers(event: gr.EventData) -> None:
+        for job in event_jobs(ctx, event):
+            queue.cancel(ctx.db, job.id)
+
+    def forget(event: gr.EventData) -> None:
+        queue.remove_chats(ctx.db, [job.id for job in event_jobs(ctx, event)])
+
+    component.ask(ask, None, component, **SILENT_EVENT)
+    component.make_pair(make_pair, None, component, **SILENT_EVENT)
+    component.stop_answers(show_errors(stop_answers), None, None, **SILENT_EVENT)
+    component.forget(show_errors(forget), None, None, **SILENT_EVENT)
+
+
+def event_jobs(ctx: Context, event: gr.EventData) -> list[Job]:
+    payload = parse_payload(AnswersPayload, event._data)
+    return own_answers(ctx, payload.jobs, ctx.annotator_or_empty(payload.annotator))
+
+
+def own_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> list[Job]:
+    """The jobs of answers that this person asked for. Raises LabError if one of them is not."""
+    return [own_job(ctx, job_id, JobKind.CHAT, annotator) for job_id in job_ids[:MAX_ANSWERS]]
+
+
+def chat_options(ctx: Context) -> dict[str, Any]:
+    """The models to chat with: the base, and every run that has done a step; the same for every page."""
+    project = ctx.project
+    started_runs = [run for run in runs(ctx.db, project.id) if run.step > 0]
+    return {
+        "project": project.id,
+        "temperature": project.temperature,
+        "max_new_tokens": min(max(project.max_new_tokens, MIN_LONGEST_ANSWER), MAX_TOKENS),
+        "models": [["base", "base model"], *([f"run/{run.id}", f"run {run.id}: {run.name}"] for run in started_runs)],
+        "system_prompt": project.system_prompt,
+        "has_chat_template": has_chat_template(project.model),
+    }
+
+
+def run_steps(ctx: Context, run_id: int | None) -> dict[str, Any]:
+    """The steps with a checkpoint of the chosen run, and the best of them; none for a deleted run or another project's."""
+    with contextlib.suppress(StoreError):
+        if run_id is not None and get_run(ctx.db, run_id).project_id == ctx.project.id:
+            folder = run_folder(ctx.home, run_id)
+            return {"run": run_id, "steps": checkpoint_steps(folder), "best": best_step(folder)}
+    return {"run": None, "steps": [], "best": None}
+
+
+def submit_chat(ctx: Context, payload: AskPayload, annotator: str) -> list[Job]:
+    """Submit one CHAT job per model, which belongs to the annotator, and delete the jobs of earlier answers. Raises LabError."""
+    turns = [turn.model_dump() for turn in payload.turns]
+    if not turns or turns[-1]["role"] != "user" or not "".join(turn["content"] for turn in turns).strip():
+        raise FieldError("message", "Message: write something first.")
+    if sum(len(turn["content"]) for turn in turns) > MAX_CHAT_CHARS:
+        raise FieldError(
+            "message", f"The conversation has more than {MAX_CHAT_CHARS:,} characters. Start a new conversation."
+        )
+    previous_jobs = own_answers(ctx, payload.forget, annotator)
+    queue.remove_chats(ctx.db, [job.id for job in previous_jobs])
+    common = {
+        "chat": turns, "seed": payload.seed, "temperature": payload.temperature, "top_p": payload.top_p,
+        "max_new_tokens": payload.max_new_tokens, REQUESTER_KEY: annotator,
+    }  # fmt: skip
+    payloads = [common | {"checkpoint": model} for model in payload.models[:MAX_ANSWERS]]
+    return submit_short_jobs(ctx, JobKind.CHAT, annotator, payloads)
+
+
+def answer_view(job: Job, stop_ids: Collection[int] = ()) -> dict[str, Any]:
+    """The text so far, and the status of the answer: queued, running, done, cancelled (stopped) or failed. cut: `cut_length`."""
+    result = job.result or {}
+    error = job.error[:1].upper() + job.error[1:]
+    return {
+        "status": job.status.value,
+        "is_waiting": job.status in UNFINISHED_JOB_STATUSES,
+        "text": result.get("text", ""),
+        "tokens": len(result.get("tokens", ())),
+        "cut": cut_length(result.get("tokens", ()), stop_ids) if job.status is JobStatus.DONE else None,
+        "seconds": result.get("seconds", 0),
+        "turns_left_out": result.get("turns_left_out", 0),
+        "note": result.get("note", ""),
+        "error": error if job.status is JobStatus.FAILED else "",
+    }
+
+
+def label_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> int:
+    """Make a pair of two complete answers, which this person gets as the next pair under Label; returns its id.
+
+    Raises LabelError.
+    """
+    jobs = own_answers(ctx, job_ids, annotator)
+    if len(jobs) != MAX_ANSWERS or any(job.status is not JobStatus.DONE or not job.result for job in jobs):
+        raise LabelError("A pair needs two complete answers. Send the message again, and let both answers finish.")
+    if any(job.project_id != ctx.project.id for job in jobs):
+        raise LabelError("Another project has been opened. Nothing was stored; start a new conversation.")
+    results = [job.result or {} for job in jobs]
+    if results[0]["prompt"] != results[1]["prompt"]:
+        raise LabelError("The two answers belong to different conversations. Send the message again.")
+    texts = [
+        ChatText(result["text"], tuple(result["tokens"]), result["checkpoint"], int(job.payload["seed"]))
+        for job, result in zip(jobs, results, strict=True)
+    ]
+    prompt = results[0]["prompt"]
+    # The first text of a pair is not always that of the chosen model, but the same if the same texts come again.
+    first, second = sorted(texts, key=lambda text: ctx.blind_digest("chat", prompt, text.text))
+    rules = get_labelling_config(ctx.db, ctx.project.id)
+    check_may_hold(ctx, annotator, rules)
+    pair = add_chat_pair(ctx.db, ctx.project.id, prompt, first, second)
+    lease_on_top(ctx.db, pair.id, annotator, rules)
+    return pair.id

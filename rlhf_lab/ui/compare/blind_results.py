@@ -1,0 +1,181 @@
+"""The pairs of a blind test, read from its jobs, and its outcome in sentences: for one person, for all people, and compared with
+the reward model's choices."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from rlhf_lab.common.chat_format import turns_of_prompt
+from rlhf_lab.common.enums import Choice
+from rlhf_lab.common.records import Job
+from rlhf_lab.common.stats import MIN_CLUSTERS, clustered_interval, wilson_interval
+from rlhf_lab.common.text import pluralize, prompts_skipped_message
+from rlhf_lab.ui.shared.generation_requests import column_view
+
+
+class BlindPair(NamedTuple):
+    """Both models' texts for one prompt, and their scores; None without a reward model."""
+
+    prompt: str
+    first: str
+    second: str
+    scores: tuple[float, float] | None
+
+
+class ChoiceCounts(NamedTuple):
+    """How many answers chose the first model's text, the second's, or neither."""
+
+    first: int
+    second: int
+    ties: int
+
+
+def pair_texts(first: Job, second: Job) -> dict[int, BlindPair] | None:
+    """Both models' texts by the position of the prompt in the test; None until both jobs are done."""
+    first_texts, second_texts = texts_by_position(first), texts_by_position(second)
+    if first_texts is None or second_texts is None:
+        return None
+    test_prompts = prompts_of_test(first)
+    pairs = {}
+    for position in sorted(first_texts.keys() & second_texts.keys()):
+        (first_text, first_score), (second_text, second_score) = first_texts[position], second_texts[position]
+        scores = None if first_score is None or second_score is None else (first_score, second_score)
+        pairs[position] = BlindPair(test_prompts[position], first_text, second_text, scores)
+    return pairs
+
+
+def texts_by_position(job: Job) -> dict[int, tuple[str, float | None]] | None:
+    """A job's text and score for each prompt that was not too long, by position in the test; None until the job is done."""
+    view, best_of = column_view(job), int(job.payload.get("best_of", 1))
+    if "texts" not in view:
+        return None
+    skipped = {index // best_of for index in (job.result or {}).get("left_out", [])}
+    positions = [index for index in range(len(prompts_of_test(job))) if index not in skipped]
+    scores = view["scores"] or [None] * len(positions)
+    return {index: (text, score) for index, text, score in zip(positions, view["texts"], scores, strict=True)}
+
+
+def prompts_of_test(job: Job) -> list[str]:
+    """The prompts of a test, each once; a best-of-n job contains each of them n times."""
+    return list(job.payload["prompts"][:: int(job.payload.get("best_of", 1))])
+
+
+def too_long_note(job: Job, pairs: dict[int, BlindPair]) -> str:
+    """How many prompts were too long for the model, as a sentence; "" for none."""
+    return prompts_skipped_message(len(prompts_of_test(job)) - len(pairs), int(job.payload.get("max_new_tokens", 0)))
+
+
+def model_name(payload: dict[str, Any]) -> str:
+    """The model of a job's payload: "base model", "base, best of 4", "run 1, step 40"."""
+    if n := payload.get("best_of"):
+        return f"base, best of {n}"
+    parts = str(payload["checkpoint"]).split("/")
+    return (
+        f"run {parts[1]}, {'latest step' if parts[2] == 'latest' else f'step {parts[2]}'}"
+        if len(parts) == 3
+        else "base model"
+    )
+
+
+def test_outcome(
+    pairs: dict[int, BlindPair],
+    answers: dict[str, dict[int, Choice]],
+    annotator: str,
+    names: list[str],
+    reward_model_id: int | None,
+) -> dict[str, Any]:
+    """The outcome of a test; the reward model's choices are those on the pairs that this person judged."""
+    own_answers = {
+        position: choice for position, choice in answers.get(annotator, {}).items() if choice is not Choice.SKIP
+    }
+    sentences = [f"You {preference_sentence(count_choices(own_answers.values()), names)}"]
+    all_answers = [
+        choices for choices in answers.values() if any(choice is not Choice.SKIP for choice in choices.values())
+    ]
+    if len(all_answers) > 1:
+        counts_per_pair = [
+            count_choices(choices.get(position, Choice.SKIP) for choices in all_answers) for position in pairs
+        ]
+        sentences.append(f"All {len(all_answers)} people together {group_preference_sentence(counts_per_pair, names)}")
+    reward_choices = {
+        position: choice_by_reward(pairs[position]) for position in own_answers if pairs[position].scores is not None
+    }
+    if reward_choices and reward_model_id is not None:
+        sentence = preference_sentence(count_choices(reward_choices.values()), names, third_person=True)
+        sentences.append(f"On the same pairs reward model {reward_model_id} {sentence}")
+        decided = [
+            position
+            for position in reward_choices
+            if Choice.TIE not in (own_answers[position], reward_choices[position])
+        ]
+        agreed_count = sum(own_answers[position] is reward_choices[position] for position in decided)
+        sentences.append(f"Of the pairs that both you and it decided, you agreed on {agreed_count} of {len(decided)}.")
+    rows = [
+        {
+            "turns": turns_of_prompt(pairs[position].prompt),
+            "first": pairs[position].first,
+            "second": pairs[position].second,
+            "choice": own_answers[position].value,
+        }
+        for position in sorted(own_answers)
+    ]
+    return {"sentences": sentences, "rows": rows}
+
+
+def count_choices(choices: Iterable[Choice]) -> ChoiceCounts:
+    """Skipped pairs are not counted."""
+    choice_list = list(choices)
+    return ChoiceCounts(
+        choice_list.count(Choice.FIRST), choice_list.count(Choice.SECOND), choice_list.count(Choice.TIE)
+    )
+
+
+def preference_sentence(counts: ChoiceCounts, names: list[str], *, third_person: bool = False) -> str:
+    """ "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."; with a warning if the
+    interval contains one half."""
+    wins, decided = max(counts.first, counts.second), counts.first + counts.second
+    return outcome_sentence(
+        counts, names, "likes" if third_person else "like", "decided pairs", wilson_interval(wins, decided)
+    )
+
+
+def group_preference_sentence(counts_per_pair: list[ChoiceCounts], names: list[str]) -> str:
+    """The same for several people. The interval is clustered by pair, because answers to the same pair are correlated."""
+    counts = ChoiceCounts(*(sum(numbers) for numbers in zip(*counts_per_pair, strict=True)))
+    decided = [
+        (pair_counts.first, pair_counts.second)
+        for pair_counts in counts_per_pair
+        if pair_counts.first + pair_counts.second
+    ]
+    wins = [pair_counts[counts.second > counts.first] for pair_counts in decided]
+    interval = clustered_interval(zip(wins, map(sum, decided), strict=True))
+    return outcome_sentence(counts, names, "like", f"decided answers to {pluralize(len(decided), 'pair')}", interval)
+
+
+def outcome_sentence(
+    counts: ChoiceCounts, names: list[str], verb: str, unit: str, interval: tuple[float, float] | None
+) -> str:
+    """The outcome as a sentence. interval: of the share of the preferred model; None if there are too few pairs."""
+    decided = counts.first + counts.second
+    ties = f", {pluralize(counts.ties, 'tie')}" if counts.ties else ""
+    if not decided:
+        return f"decided no pair{ties}."
+    if counts.first == counts.second:
+        return f"{verb} both as often: {counts.first} of {decided} {unit} each{ties}."
+    wins = max(counts.first, counts.second)
+    winner = names[0] if wins == counts.first else names[1]
+    article = "the " if winner.startswith("base") else ""
+    share, chance_note = f"{100 * wins / decided:.0f} %", ""
+    if interval is None:
+        share += f"; an interval needs at least {MIN_CLUSTERS} pairs"
+    else:
+        low, high = interval
+        share += f", 95 % interval {100 * low:.0f} to {100 * high:.0f} %"
+        chance_note = " This may be chance: the interval contains 50 %." if low <= 0.5 else ""
+    return f"{verb} {article}{winner} more often: {wins} of {decided} {unit} ({share}){ties}.{chance_note}"
+
+
+def choice_by_reward(pair: BlindPair) -> Choice:
+    """The reward model's choice."""
+    assert pair.scores is not None
+    first, second = pair.scores
+    return Choice.TIE if first == second else Choice.FIRST if first > second else Choice.SECOND

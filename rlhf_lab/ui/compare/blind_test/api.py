@@ -1,0 +1,224 @@
+"""Blind tests on the screen "Compare": people judge which of two texts is better; the models' names are shown at the end.
+
+PPO optimises the reward model's score and may exploit its errors; a blind test by people measures what it really achieved. These
+answers are not labels: nothing is trained on them.
+"""
+
+import random
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rlhf_lab.common.chat_format import turns_of_prompt
+from rlhf_lab.common.enums import Choice
+from rlhf_lab.common.records import BlindTest, Job
+from rlhf_lab.common.text import pluralize
+from rlhf_lab.errors import LabError, StaleVoteError, StoreError
+from rlhf_lab.jobs import queue
+from rlhf_lab.jobs.run_control import check_name
+from rlhf_lab.store.blind_tests import (
+    NAME_KEY,
+    add_answers,
+    add_test,
+    answer_counts,
+    answers,
+    blind_tests,
+    delete_test,
+    job_payloads_by_test,
+    rename_test,
+)
+from rlhf_lab.store.projects import prompts
+from rlhf_lab.ui.compare.blind_results import BlindPair, model_name, pair_texts, test_outcome, too_long_note
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import FieldError, Payload
+from rlhf_lab.ui.shared.generation_requests import (
+    MAX_TEXTS_PER_COLUMN,
+    SamplingPayload,
+    column_view,
+    submit_completions,
+)
+
+CHOICE_BY_SIDE = {"left": Choice.FIRST, "right": Choice.SECOND, "tie": Choice.TIE}
+
+
+class StartPayload(SamplingPayload):
+    """The first two of `models` are compared."""
+
+    annotator: str | None = None
+    pairs: int = Field(title="pairs", ge=1, le=MAX_TEXTS_PER_COLUMN)
+
+
+class AnswerPayload(Payload):
+    """choice: the better text, or "stop" to end the test for this person; token: of the judged pair."""
+
+    annotator: str | None = None
+    test_id: int
+    token: str = ""
+    choice: Literal["left", "right", "tie", "stop"]
+
+
+class EditPayload(Payload):
+    """name: the new one, for rename."""
+
+    annotator: str | None = None
+    test_id: int
+    action: Literal["rename", "delete"]
+    name: str = ""
+
+
+def start_test(ctx: Context, payload: StartPayload) -> BlindTest:
+    """Request texts of both models for prompts of the evaluation split. Raises LabError."""
+    models = payload.models[:2]
+    if len(models) < 2 or models[0] == models[1]:
+        raise LabError("A blind test needs two different models: choose them in the first and the second column.")
+    eval_prompts, count = [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")], payload.pairs
+    if count > len(eval_prompts):
+        raise FieldError(
+            "pairs",
+            f"pairs = {count}: this project has {len(eval_prompts)} held-out prompts. Choose a number up to that.",
+        )
+    chosen_prompts = random.Random(payload.seed).sample(eval_prompts, count)
+    jobs = submit_completions(ctx, payload, models, chosen_prompts, skip_too_long=True)
+    return add_test(ctx.db, ctx.project.id, jobs[0].id, jobs[1].id)
+
+
+def record_answer(ctx: Context, payload: AnswerPayload, annotator: str) -> dict[str, Any]:
+    """Store an answer and return the new `state`. Raises StaleVoteError for a pair that this person cannot judge."""
+    test = find_test(ctx, payload.test_id)
+    pairs = pair_texts(*test_jobs(ctx, test)) if test else None
+    if test is None or pairs is None:
+        raise StaleVoteError("This blind test was deleted, or its texts are not written yet. Nothing was recorded.")
+    remaining = remaining_positions(pairs, answers(ctx.db, test.id).get(annotator, {}))
+    if payload.choice == "stop":
+        add_answers(ctx.db, test.id, annotator, dict.fromkeys(remaining, Choice.SKIP))
+        return state(ctx, test.id, annotator)
+    tokens = {_token(ctx, test.id, position, annotator): position for position in remaining}
+    if (position := tokens.get(payload.token)) is None:
+        raise StaleVoteError("That pair has already been judged; here is the next one.")
+    choice = CHOICE_BY_SIDE[payload.choice]
+    if choice is not Choice.TIE and not is_first_on_left(ctx, test.id, position, annotator):
+        choice = Choice.SECOND if choice is Choice.FIRST else Choice.FIRST
+    add_answers(ctx.db, test.id, annotator, {position: choice})
+    return state(ctx, test.id, annotator)
+
+
+def list_tests(ctx: Context) -> list[list[Any]]:
+    """[id, name] of the project's tests, newest first. A test without a name is named after its models."""
+    return [
+        [test_id, payloads[0].get(NAME_KEY) or " against ".join(map(model_name, payloads))]
+        for test_id, payloads in job_payloads_by_test(ctx.db, ctx.project.id).items()
+    ]
+
+
+def edit_test(ctx: Context, payload: EditPayload, annotator: str) -> dict[str, Any]:
+    """Rename or delete a test; {"test": the state to show then, "message"}.
+
+    Raises LabError for an invalid name, StoreError for a deleted test.
+    """
+    test = find_test(ctx, payload.test_id)
+    if test is None:
+        raise StoreError("This blind test was deleted. Nothing was changed.")
+    if payload.action == "rename":
+        name = check_name(payload.name)
+        rename_test(ctx.db, test.id, name)
+        return {"test": state(ctx, test.id, annotator), "message": f'Test {test.id} is called "{name}" now.'}
+    counts = delete_test(ctx.db, test.id)
+    return {"test": state(ctx, None, annotator), "message": f"Test {test.id} is deleted, {deletion_summary(counts)}."}
+
+
+def deletion_summary(counts: dict[str, int]) -> str:
+    """What is deleted with a test: "with its texts and 14 answers of 2 people". counts: answers by annotator."""
+    if not counts:
+        return "with its texts (nobody had answered)"
+    count, people = sum(counts.values()), len(counts)
+    people_text = f"{people} people" if people > 1 else "one person"
+    return f"with its texts and {pluralize(count, 'answer')} of {people_text}"
+
+
+def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
+    """What the page shows a person of a test: the next pair, without the models' names, or the outcome.
+
+    test_id: None for the newest. annotator: "" for a viewer.
+    """
+    test = find_test(ctx, test_id)
+    if test is None:
+        return {"id": None}
+    jobs = test_jobs(ctx, test)
+    model_names, reward_model_id = [model_name(job.payload) for job in jobs], jobs[0].payload.get("reward_model_id")
+    reply: dict[str, Any] = {
+        "id": test.id,
+        "annotator": annotator,
+        "model_names": model_names,
+        "reward_model_id": reward_model_id,
+        "deletion_note": deletion_summary(answer_counts(ctx.db, test.id)),
+    }
+    error = next((view["error"] for view in map(column_view, jobs) if "error" in view), None)
+    pairs = pair_texts(*jobs)
+    if error or pairs is None:
+        return reply | {"is_waiting": not error, "failure": error}
+    answers_by_annotator = answers(ctx.db, test.id)
+    remaining = remaining_positions(pairs, answers_by_annotator.get(annotator, {}))
+    identical_count = sum(pair.first == pair.second for pair in pairs.values())
+    reply |= {
+        "pair_count": len(pairs) - identical_count,
+        "identical_count": identical_count,
+        "judged_count": len(pairs) - identical_count - len(remaining),
+        "skipped_note": too_long_note(jobs[0], pairs),
+        "others_progress": others_progress(pairs, answers_by_annotator, annotator),
+        "pair": pair_view(ctx, test.id, remaining[0], pairs[remaining[0]], annotator)
+        if annotator and remaining
+        else None,
+    }
+    if not annotator:
+        return reply | {"closed_text": "To judge, log in with the join code. The result is shown to those who judged."}
+    if remaining:
+        return reply
+    return reply | test_outcome(pairs, answers_by_annotator, annotator, model_names, reward_model_id)
+
+
+def pair_view(ctx: Context, test_id: int, position: int, pair: BlindPair, annotator: str) -> dict[str, Any]:
+    """A pair to judge; nothing in it reveals which model wrote which text."""
+    texts = (pair.first, pair.second)
+    left, right = texts if is_first_on_left(ctx, test_id, position, annotator) else texts[::-1]
+    turns = turns_of_prompt(pair.prompt, ctx.project.system_prompt)
+    token = _token(ctx, test_id, position, annotator)
+    return {"position": position, "token": token, "turns": turns, "left": left, "right": right}
+
+
+def _token(ctx: Context, test_id: int, position: int, annotator: str) -> str:
+    """Belongs to the sides on which the texts were shown: another version of the lab, or one with another key, refuses it."""
+    return ctx.blind_token("blind test", test_id, position, annotator)
+
+
+def is_first_on_left(ctx: Context, test_id: int, position: int, annotator: str) -> bool:
+    """Whether the first model's text is on the left: random per person and pair."""
+    return ctx.blind_side("blind test", test_id, position, annotator)
+
+
+def remaining_positions(pairs: dict[int, BlindPair], own_answers: dict[int, Choice]) -> list[int]:
+    """The pairs that a person still has to judge; pairs of identical texts are not judged."""
+    return [position for position, pair in pairs.items() if position not in own_answers and pair.first != pair.second]
+
+
+def others_progress(
+    pairs: dict[int, BlindPair], answers_by_annotator: dict[str, dict[int, Choice]], annotator: str
+) -> dict[str, int]:
+    """How many other people have judged all pairs (finished), and how many a part of them (in_progress)."""
+    has_remaining = [
+        bool(remaining_positions(pairs, choices))
+        for other_annotator, choices in answers_by_annotator.items()
+        if other_annotator != annotator
+    ]
+    return {"finished": has_remaining.count(False), "in_progress": has_remaining.count(True)}
+
+
+def find_test(ctx: Context, test_id: int | None) -> BlindTest | None:
+    """The project's test with this id, None if there is none. test_id: None for the newest."""
+    tests = blind_tests(ctx.db, ctx.project.id)
+    if test_id is None:
+        return tests[0] if tests else None
+    return next((test for test in tests if test.id == test_id), None)
+
+
+def test_jobs(ctx: Context, test: BlindTest) -> tuple[Job, Job]:
+    return queue.get_job(ctx.db, test.first_job), queue.get_job(ctx.db, test.second_job)

@@ -1,0 +1,268 @@
+"""Tournaments on the screen "Compare": people judge blind pairs of up to eight models; the answers rank the models.
+
+The pairs are judged as in a blind test. These answers are not labels: nothing is trained on them.
+"""
+
+import contextlib
+import random
+import time
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rlhf_lab.common.chat_format import turns_of_prompt
+from rlhf_lab.common.checkpoint_index import checkpoint_steps
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus
+from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.records import Job, PairKey, Tournament, TournamentAnswer
+from rlhf_lab.common.text import pluralize
+from rlhf_lab.errors import LabError, StaleVoteError, StoreError
+from rlhf_lab.jobs import engine_process, queue, run_control
+from rlhf_lab.judges.builtin import JUDGES
+from rlhf_lab.quality.tournament import (
+    MAX_SKIPS,
+    Contestant,
+    choose_pair,
+    contestants_of,
+    is_skipping,
+    judging_since,
+    rank_contestants,
+    win_matrix,
+)
+from rlhf_lab.store.projects import prompts
+from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.runs import get_run
+from rlhf_lab.store.tournaments import (
+    LEASE_S,
+    add_tournament,
+    answer_tournament_pair,
+    delete_tournament,
+    lease_tournament_pair,
+    tournament_answers,
+    tournaments,
+)
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import FieldError, Payload
+from rlhf_lab.ui.shared.generation_requests import MAX_SEED, MAX_TOKENS, check_queue_capacity
+
+MAX_CONTESTANTS = 8
+MAX_PROMPTS = 64
+BEST_OF_4 = "base/best/4"
+PAUSE_NOTE = f"You have skipped {MAX_SKIPS} pairs in a row. Come back in ten minutes for the next pair."
+CHOICE_BY_NAME = {
+    "left": Choice.FIRST, "right": Choice.SECOND, "tie": Choice.TIE, "both_bad": Choice.BOTH_BAD, "skip": Choice.SKIP,
+}  # fmt: skip
+
+
+class StartPayload(Payload):
+    """contestants: "base", "base/best/4" and "run/ID/STEP"."""
+
+    annotator: str | None = None
+    contestants: list[str]
+    prompts: int = Field(title="prompts", ge=1, le=MAX_PROMPTS)
+    seed: int = Field(title="seed", ge=0, le=MAX_SEED)
+    max_new_tokens: int = Field(title="max_new_tokens", ge=1, le=MAX_TOKENS)
+    reward_model_id: int | Literal[""] = ""
+
+
+class JudgePayload(Payload):
+    """An answer to the pair on screen, which `token` identifies, and the request for the next pair; without a choice only the
+    request."""
+
+    annotator: str | None = None
+    tournament_id: int
+    token: str = ""
+    choice: Literal["left", "right", "tie", "both_bad", "skip"] | None = None
+
+
+class TournamentPayload(Payload):
+    """tournament_id: None for the newest."""
+
+    annotator: str | None = None
+    tournament_id: int | None = None
+
+
+def start(ctx: Context, payload: StartPayload) -> Tournament:
+    """Let the engine sample the contestants' texts for prompts of the evaluation split. Raises LabError."""
+    contestants = list(dict.fromkeys(payload.contestants))
+    if not 2 <= len(contestants) <= MAX_CONTESTANTS:
+        raise LabError(f"A tournament needs 2 to {MAX_CONTESTANTS} different models; {len(contestants)} are chosen.")
+    for contestant in contestants:
+        _check_contestant(ctx, contestant)
+    reward_model_id = payload.reward_model_id or None
+    if reward_model_id is not None:
+        reward_model_id = get_reward_model(ctx.db, reward_model_id).id
+    elif BEST_OF_4 in contestants:
+        raise LabError('Best of 4 needs a reward model: choose one under "scored by".')
+    eval_prompts = [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")]
+    if payload.prompts > len(eval_prompts):
+        raise FieldError(
+            "prompts", f"prompts = {payload.prompts}: this project has {len(eval_prompts)} held-out prompts."
+        )
+    check_queue_capacity(ctx)
+    job = queue.submit(
+        ctx.db, JobKind.TOURNAMENT, ctx.project.id,
+        {
+            "contestants": sorted(contestants, key=lambda model: model != "base"),  # scores are relative to the first
+            "prompts": random.Random(payload.seed).sample(eval_prompts, payload.prompts),
+            "seed": payload.seed,
+            "max_new_tokens": payload.max_new_tokens,
+            "reward_model_id": reward_model_id,
+        },
+    )  # fmt: skip
+    tournament = add_tournament(ctx.db, ctx.project.id, job.id)
+    engine_process.ensure_engine(ctx.db, ctx.home)
+    return tournament
+
+
+def _check_contestant(ctx: Context, model: str) -> None:
+    """Raises LabError for a model that this project does not have."""
+    parts = model.split("/")
+    if model in ("base", BEST_OF_4):
+        return
+    with contextlib.suppress(StoreError, ValueError):
+        run = get_run(ctx.db, int(parts[1])) if len(parts) == 3 and parts[0] == "run" else None
+        if run and run.project_id == ctx.project.id and int(parts[2]) in checkpoint_steps(run_folder(ctx.home, run.id)):
+            return
+    raise LabError(f'"{model}" does not exist. Reload the page and choose the contestants again.')
+
+
+def judge(ctx: Context, payload: JudgePayload, annotator: str) -> dict[str, Any]:
+    """Store an answer, and lease the next pair to this person. Raises StaleVoteError for a pair that is not on their screen."""
+    tournament, contestants = _ready_tournament(ctx, payload.tournament_id)
+    if payload.choice is not None:
+        answers = tournament_answers(ctx.db, tournament.id)
+        key, choice = _shown_pair(answers, annotator), CHOICE_BY_NAME[payload.choice]
+        if key is None or payload.token != _token(ctx, tournament.id, key, annotator):
+            raise StaleVoteError("That pair has already been judged; here is the next one.")
+        if choice in (Choice.FIRST, Choice.SECOND) and not _is_first_on_left(ctx, tournament.id, key, annotator):
+            choice = Choice.SECOND if choice is Choice.FIRST else Choice.FIRST
+        answer_tournament_pair(ctx.db, tournament.id, annotator, key, choice)
+    lease_tournament_pair(
+        ctx.db, tournament.id, annotator,
+        lambda answers, since: choose_pair(
+            contestants, answers, annotator, since,
+            lambda key: ctx.blind_digest("tournament pair", tournament.id, annotator, *key),
+        ),
+    )  # fmt: skip
+    return state(ctx, tournament.id, annotator)
+
+
+def delete(ctx: Context, payload: TournamentPayload, annotator: str) -> dict[str, Any]:
+    """Delete a tournament; returns the state of the newest one that is left."""
+    tournament = _find(ctx, payload.tournament_id)
+    if tournament is None:
+        raise StoreError("This tournament was deleted. Nothing was changed.")
+    delete_tournament(ctx.db, tournament.id)
+    return state(ctx, None, annotator)
+
+
+def state(ctx: Context, tournament_id: int | None, annotator: str) -> dict[str, Any]:
+    """What the page shows a person: the pair to judge, without names, and the ranking. annotator: "" for a viewer."""
+    all_ids = [tournament.id for tournament in tournaments(ctx.db, ctx.project.id)]
+    tournament = _find(ctx, tournament_id)
+    if tournament is None:
+        return {"id": None, "ids": all_ids}
+    job = queue.get_job(ctx.db, tournament.job_id)
+    reply: dict[str, Any] = {"id": tournament.id, "ids": all_ids, "annotator": annotator}
+    if job.status in UNFINISHED_JOB_STATUSES:
+        return reply | {"is_waiting": True, "progress": job.progress}
+    if job.status is not JobStatus.DONE or not job.result:
+        return reply | {"failure": job.error or "It was cancelled."}
+    contestants, answers = contestants_of(job.result), tournament_answers(ctx.db, tournament.id)
+    given = [answer for answer in answers if answer.choice not in (None, Choice.SKIP)]
+    shown = _shown_pair(answers, annotator)
+    return reply | {
+        "can_judge": bool(annotator),
+        "pair": None if shown is None else _pair_view(ctx, tournament.id, shown, contestants, job, annotator),
+        "own_count": sum(answer.annotator == annotator for answer in given),
+        "answers_note": answers_note(given),
+        "pause_note": PAUSE_NOTE if shown is None and is_skipping(answers, annotator, time.time() - LEASE_S) else "",
+        "ranking": _ranking(ctx, job, contestants, ranked_answers(contestants, answers)),
+    }
+
+
+def ranked_answers(
+    contestants: list[Contestant], answers: list[TournamentAnswer], now: float | None = None
+) -> list[TournamentAnswer]:
+    """The answers that the ranking contains, for everybody: while somebody judges, those from before. The ranking before and
+    after few answers, under whatever names they were given, would name the models of the pairs."""
+    since = judging_since(contestants, answers, time.time() if now is None else now, LEASE_S)
+    return [answer for answer in answers if answer.choice not in (None, Choice.SKIP) and answer.created_at < since]
+
+
+def answers_note(answers: list[TournamentAnswer]) -> str:
+    """ "5 answers from 2 people"; "" for none."""
+    people = len({answer.annotator for answer in answers})
+    return (
+        f"{pluralize(len(answers), 'answer')} from {people} {'person' if people == 1 else 'people'}" if people else ""
+    )
+
+
+def _ranking(ctx: Context, job: Job, contestants: list[Contestant], answers: list[TournamentAnswer]) -> dict[str, Any]:
+    """The standings, best first, and in the same order the matrix of how often the row was preferred to the column."""
+    assert job.result is not None
+    gold: list[list[float]] = []
+    with contextlib.suppress(StoreError):
+        row = get_reward_model(ctx.db, int(job.payload.get("reward_model_id") or 0))
+        if judge_name := run_control.judge_of_labels(ctx.db, row.snapshot):
+            score = JUDGES[judge_name].score
+            gold = [list(map(score, job.result["prompts"], contestant.texts)) for contestant in contestants]
+    standings = rank_contestants(contestants, answers, gold)
+    wins, order = win_matrix(len(contestants), answers), [standing.contestant for standing in standings]
+    return {
+        "answers": len(answers),
+        "rows": [
+            {
+                "name": standing.name,
+                "is_reference": standing.contestant == 0,
+                **{
+                    name: None if (value := getattr(standing, name)) is None else round(value, 3)
+                    for name in ("score", "low", "high", "kl", "reward", "gold")
+                },
+            }
+            for standing in standings
+        ],
+        "wins": [[float(wins[i, j]) for j in order] for i in order],
+    }
+
+
+def _pair_view(
+    ctx: Context, tournament_id: int, key: PairKey, contestants: list[Contestant], job: Job, annotator: str
+) -> dict[str, Any]:
+    """A pair to judge; nothing in it reveals which model wrote which text."""
+    assert job.result is not None
+    texts = [contestants[i].texts[key.position] for i in (key.first, key.second)]
+    left, right = texts if _is_first_on_left(ctx, tournament_id, key, annotator) else texts[::-1]
+    turns = turns_of_prompt(job.result["prompts"][key.position], ctx.project.system_prompt)
+    return {"token": _token(ctx, tournament_id, key, annotator), "turns": turns, "left": left, "right": right}
+
+
+def _shown_pair(answers: list[TournamentAnswer], annotator: str) -> PairKey | None:
+    return next((answer.key for answer in answers if answer.annotator == annotator and answer.choice is None), None)
+
+
+def _token(ctx: Context, tournament_id: int, key: PairKey, annotator: str) -> str:
+    """Identifies the pair on the page. The indices of the contestants would reveal which text is from the base model."""
+    return ctx.blind_token("tournament", tournament_id, *key, annotator)
+
+
+def _is_first_on_left(ctx: Context, tournament_id: int, key: PairKey, annotator: str) -> bool:
+    """Random per person and pair."""
+    return ctx.blind_side("tournament", tournament_id, *key, annotator)
+
+
+def _ready_tournament(ctx: Context, tournament_id: int) -> tuple[Tournament, list[Contestant]]:
+    tournament = _find(ctx, tournament_id)
+    job = None if tournament is None else queue.get_job(ctx.db, tournament.job_id)
+    if tournament is None or job is None or job.status is not JobStatus.DONE or not job.result:
+        raise StaleVoteError("This tournament was deleted, or its texts are not written yet. Nothing was recorded.")
+    return tournament, contestants_of(job.result)
+
+
+def _find(ctx: Context, tournament_id: int | None) -> Tournament | None:
+    """The project's tournament with this id, None if there is none. tournament_id: None for the newest."""
+    found = tournaments(ctx.db, ctx.project.id)
+    if tournament_id is None:
+        return found[0] if found else None
+    return next((tournament for tournament in found if tournament.id == tournament_id), None)

@@ -1,0 +1,176 @@
+"""The strip above every screen: engine, device, memory, labels, reward accuracy, the running job and its remaining time."""
+
+import contextlib
+import time
+from typing import Any
+
+import gradio as gr
+
+from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
+from rlhf_lab.common.enums import EngineState, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.common.records import EngineStatus, Job
+from rlhf_lab.common.storage import is_on_storage
+from rlhf_lab.errors import LabError
+from rlhf_lab.jobs import engine_process, queue, retraining
+from rlhf_lab.jobs.mirror_loop import MIRROR_VARIABLE, mirror_view
+from rlhf_lab.jobs.startup_project import StartupPhase
+from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
+from rlhf_lab.store.projects import get_project
+from rlhf_lab.store.reward_model_list import newest_listed
+from rlhf_lab.store.runs import get_run
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import Payload, allow_viewers, parse_payload, ttl_cache, visitor_action
+from rlhf_lab.ui.shared.instant_view import rounded_bound
+from rlhf_lab.ui.shared.presence import PRESENCE
+from rlhf_lab.ui.shared.widgets import SILENT_EVENT, widget
+
+JOB_LABELS = {
+    JobKind.SAMPLE_PAIRS: "writing pairs",
+    JobKind.TRAIN_REWARD: "training the reward model",
+    JobKind.TRAIN_POLICY: "PPO",
+    JobKind.COMPLETE: "writing",
+    JobKind.EXPLAIN: "reading a text",
+    JobKind.CHAT: "answering",
+    JobKind.TOURNAMENT: "writing for a tournament",
+    JobKind.MEASURE_LENGTH: "measuring how long answers are",
+}
+ENGINE_LABELS = {
+    EngineState.ABSENT: ("engine idle", "", "It starts automatically when there is work to do."),
+    EngineState.STARTING: ("engine starts", "busy", "It is loading the model. This takes seconds, on a busy machine minutes."),
+    EngineState.ALIVE: ("engine ready", "good", "The process that trains and samples. It continues when this page is closed."),
+    EngineState.DEAD: ("engine lost", "bad", "It does not answer. Work continues from the last checkpoint after a restart."),
+}  # fmt: skip
+
+
+class StatusQuery(Payload):
+    annotator: str | None = None
+
+
+def build(ctx: Context, operator: gr.BrowserState) -> None:
+    def refresh() -> dict[str, Any]:
+        engine_process.touch_ui(ctx.db)
+        return state(ctx)
+
+    cached_state = ttl_cache(1.0, refresh)
+
+    def status(query: dict[str, Any]) -> dict[str, Any]:
+        name = ctx.annotator_name(parse_payload(StatusQuery, query).annotator)[:MAX_PERSON_NAME_CHARS]
+        if name and name.isprintable() and ctx.is_labeller():
+            PRESENCE.touch(name)
+        return cached_state() | {"is_operator": ctx.is_operator()}
+
+    @allow_viewers
+    @visitor_action(Payload)
+    def verify_operator(_: Payload, secret: str | None) -> dict[str, Any]:
+        """Whether the secret that a browser keeps is the operator's; then also a token with which it may upload files."""
+        is_operator = ctx.is_operator_with_secret(secret)
+        return {"is_operator": is_operator} | ({"upload_token": ctx.upload_token()} if is_operator else {})
+
+    component = widget(
+        "header",
+        "header/view.js",
+        events=("verify_operator",),
+        server_functions={"status": status},
+        label="State of the lab",
+    )
+    component.verify_operator(verify_operator, operator, component, **SILENT_EVENT)
+
+
+def state(ctx: Context) -> dict[str, Any]:
+    project, counted_at = ctx.project, time.time_ns() // 1000
+    label_counts = retraining.get_label_progress(ctx.db, project.id)
+    row = newest_listed(ctx.db, project.id, Source.HUMAN) or newest_listed(ctx.db, project.id)
+    running = queue.jobs(ctx.db, statuses=[JobStatus.RUNNING])
+    job = min(running, key=lambda job: job.id) if running else None
+    engine = engine_process.engine_state(ctx.db)
+    return {
+        "project": project.name,
+        "model": "embedded model" if project.model == EMBEDDED_MODEL else project.model.rstrip("/").rsplit("/", 1)[-1],
+        "project_created_at": project.created_at,
+        "counted_at": counted_at,  # of two counts of a project the one with the greater `counted_at` is newer
+        "labels": label_counts.human,
+        "simulated": label_counts.simulated,
+        "reward": row and {
+            "id": row.id,
+            "accuracy": rounded_bound(row.report["accuracy"]),
+            "low": rounded_bound(row.report["accuracy_low"]) if row.report["accuracy"] is not None else None,
+            "high": rounded_bound(row.report["accuracy_high"]),
+            "simulated": row.source is Source.SIMULATED,
+        },
+        "engine": _engine_view(engine, job is not None),
+        "job": job and _job_view(ctx, job),
+        "demo": ctx.demo and {"reset_at": ctx.demo.reset_at, "is_reset_due": ctx.demo.is_reset_due()},
+        "startup": _startup_view(ctx),
+        "mirror": _mirror_view(ctx),
+        "warning": engine_process.start_failure(engine, ctx.home) or ctx.settings_problem or _warning(ctx),
+    }  # fmt: skip
+
+
+def _engine_view(status: EngineStatus, has_running_job: bool) -> dict[str, Any]:
+    text, dot_style, description = ENGINE_LABELS[status.state]
+    if status.failed_starts > 1 and status.state is EngineState.DEAD:
+        text = "engine does not start"
+    is_working = has_running_job and status.state is EngineState.ALIVE
+    if is_working:
+        text, dot_style = "engine works", "busy"
+    row = status.row if status.state is EngineState.ALIVE else None
+    return {
+        "label": text, "style": dot_style or "rest", "description": description, "device": row.device if row else "",
+        "memory_mib": row.memory_mib if row else None, "is_working": is_working,
+    }  # fmt: skip
+
+
+def _job_view(ctx: Context, job: Job) -> dict[str, Any]:
+    text, is_run, eta_s = JOB_LABELS[job.kind], job.kind is JobKind.TRAIN_POLICY, job.eta_s
+    run_id = step = None
+    if is_run:
+        run = get_run(ctx.db, int(job.payload["run_id"]))
+        run_id, step = run.id, run.step
+        status_text = "" if run.status is RunStatus.RUNNING else f" {run.status.value}"
+        eta_s = None if run.status is RunStatus.PAUSED else eta_s  # unknown while it is paused
+        text = f"run {run.id}{status_text}, step {run.step} of {run.total_steps}"
+    if job.project_id not in (None, ctx.project.id):
+        with contextlib.suppress(LabError):  # deleted in between
+            text += f" for {get_project(ctx.db, job.project_id).name}"
+    return {
+        "label": text, "run": run_id, "step": step, "progress": job.progress, "show_percent": not is_run, "eta_s": eta_s,
+    }  # fmt: skip
+
+
+def _startup_view(ctx: Context) -> dict[str, Any] | None:
+    """The model that the variables of a Space name, until it has been downloaded; None otherwise."""
+    startup = ctx.startup.state() if ctx.startup is not None else None
+    if startup is None or startup.phase is StartupPhase.READY:
+        return None
+    progress = ctx.downloads.progress() if startup.phase is StartupPhase.DOWNLOADING else None
+    return {
+        "phase": startup.phase, "model": startup.model.rstrip("/").rsplit("/", 1)[-1], "message": startup.message,
+        "downloaded_bytes": progress and progress.downloaded_bytes, "total_bytes": progress and progress.total_bytes,
+        "eta_s": progress and progress.eta_s,
+    }  # fmt: skip
+
+
+def _mirror_view(ctx: Context) -> dict[str, Any] | None:
+    """How current the copy on the Hub is; None if there is none."""
+    if ctx.mirror is None or not ctx.mirror.repository:
+        return None
+    view = mirror_view(ctx.home, ctx.mirror.repository)
+    age_s = None if view.saved_at is None else max(0.0, time.time() - view.saved_at)
+    return {
+        "repository": view.repository, "saved_at": view.saved_at, "age_s": age_s, "problem": view.problem,
+        "is_late": view.is_late,
+    }  # fmt: skip
+
+
+def _warning(ctx: Context) -> str:
+    if (
+        not ctx.on_space
+        or is_on_storage(ctx.home)
+        or (ctx.mirror is not None and ctx.mirror.is_set_by_variable)
+        or ctx.demo is not None
+    ):  # visitors of a demo cannot export
+        return ""
+    return (
+        "This Space keeps labels and models on a disk that is wiped when it restarts. Export what you want to keep "
+        f"under Runs & data, or let the lab save itself to the Hub: set {MIRROR_VARIABLE} (docs/SPACES.md)."
+    )

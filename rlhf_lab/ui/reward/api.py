@@ -1,0 +1,338 @@
+"""Screen "Reward model": train one, see its accuracy and calibration, and the score of each word of a text."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import gradio as gr
+
+from rlhf_lab.common.chat_format import turns_of_prompt
+from rlhf_lab.common.curves import downsample_values
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
+from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardPredictionStats
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.errors import ConfigError, LabError
+from rlhf_lab.jobs import engine_process, queue, retraining
+from rlhf_lab.jobs.demo import visitor_training_goal
+from rlhf_lab.jobs.judge_labelling import judge_name_of
+from rlhf_lab.jobs.model_speed import speed_changed_at
+from rlhf_lab.store.label_snapshots import comparisons_by_vote
+from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models, listed_model
+from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.reward_scores import prediction_accuracy
+from rlhf_lab.store.votes import next_unvoted_pair, vote_counts
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import Payload, operator_action, parse_payload, ttl_cache, visitor_action
+from rlhf_lab.ui.run_views.stage_estimates import reward_sentences
+from rlhf_lab.ui.shared.charts import PLOTLY_CONFIG, layout
+from rlhf_lab.ui.shared.crowd import sees_comparisons
+from rlhf_lab.ui.shared.forms import Form
+from rlhf_lab.ui.shared.generation_requests import own_job, submit_short_jobs
+from rlhf_lab.ui.shared.instant_view import rounded_bound
+from rlhf_lab.ui.shared.widgets import SILENT_EVENT, widget
+
+MAX_TEXT_CHARS = 4000  # of a text to explain, including its prompt
+MAX_POINTS = 300  # of a loss curve
+MAX_LISTED = 50  # reward models
+MIN_DECIDED_LABELS = 2  # needed for a training
+
+
+class ModelQuery(Payload):
+    model: int
+
+
+class JobQuery(Payload):
+    job: int
+    annotator: str | None = None
+
+
+class TrainReward(Payload):
+    """last_training: the id of the newest training that the page shows, 0 for none."""
+
+    source: Source
+    last_training: int | None = None
+
+
+class CancelTraining(Payload):
+    job: int
+
+
+class TrainAsVisitor(Payload):
+    """As TrainReward, in demo mode: from people's labels, with the default settings."""
+
+    last_training: int | None = None
+
+
+class ExplainText(Payload):
+    model: int
+    annotator: str | None = None
+    prompt: str = ""
+    text: str = ""
+
+
+def build(ctx: Context, operator: gr.BrowserState) -> None:
+    cached_state = ttl_cache(1.0, lambda: screen_state(ctx))
+
+    def state(_: dict[str, Any]) -> dict[str, Any]:
+        """As for the operator, but for visitors who may not see comparisons without what depends on the number of labels that a
+        model was trained on."""
+        if sees_comparisons(ctx):
+            return cached_state()
+        none = {source.value: prediction_stats_view(RewardPredictionStats(0, 0, 0.0, 1.0)) for source in Source}
+        job = (job := cached_state()["job"]) and job | {"loss": [], "note": ""}
+        return cached_state() | {"prediction_stats": none, "job": job}
+
+    def report(query: dict[str, Any]) -> dict[str, Any]:
+        return model_detail(ctx, parse_payload(ModelQuery, query).model)
+
+    def explanation(query: dict[str, Any]) -> dict[str, Any]:
+        payload = parse_payload(JobQuery, query)
+        annotator = ctx.annotator_or_empty(payload.annotator)
+        return explanation_view(own_job(ctx, payload.job, JobKind.EXPLAIN, annotator))
+
+    component = widget(
+        "reward",
+        "reward/view.js",
+        events=("visitor_train", "train", "cancel", "estimate", "explain"),
+        server_functions={"state": state, "report": report, "explanation": explanation},
+        charts=True,
+        data={"layout": layout(190), "config": PLOTLY_CONFIG, "is_demo": ctx.demo is not None},
+        label="Reward model",
+    )
+    with gr.Accordion("All settings of the next reward model", open=False, elem_id="reward-settings"):
+        form = Form(RewardConfig(), "reward")
+
+    @operator_action(ctx, TrainReward)
+    def train(payload: TrainReward, *values: Any) -> dict[str, Any]:
+        start_training(ctx, payload.source, RewardConfig.from_dict(form.parse(values)), payload.last_training)
+        return {"running": True}
+
+    @operator_action(ctx, CancelTraining)
+    def cancel(payload: CancelTraining) -> dict[str, Any]:
+        retraining.cancel_training(ctx.db, ctx.project.id, payload.job)
+        return {"cancelled": payload.job}
+
+    def estimate(*values: Any) -> dict[str, Any]:
+        return {"estimates": training_estimates(ctx, form, values)}
+
+    @visitor_action(ExplainText)
+    def explain(payload: ExplainText) -> dict[str, Any]:
+        return {"job": submit_explanation(ctx, payload, ctx.require_annotator(payload.annotator)).id}
+
+    if (demo := ctx.demo) is not None:
+
+        @visitor_action(TrainAsVisitor)
+        def visitor_train(payload: TrainAsVisitor) -> dict[str, Any]:
+            demo.check_training(ctx.project)
+            start_training(ctx, Source.HUMAN, RewardConfig(), payload.last_training)
+            return {"running": True}
+
+        component.visitor_train(visitor_train, None, component, **SILENT_EVENT)
+
+    component.train(train, [operator, *form.components], component, **SILENT_EVENT)
+    component.cancel(cancel, operator, component, **SILENT_EVENT)
+    component.estimate(estimate, form.components, component, **SILENT_EVENT)
+    form.on_change(estimate, component)
+    component.explain(explain, None, component, **SILENT_EVENT)
+
+
+def training_estimates(ctx: Context, form: Form, values: Sequence[Any]) -> dict[str, str]:
+    """How long a training with the values of the form takes, by the source of its labels; empty if the values are invalid."""
+    try:
+        config = RewardConfig.from_dict(form.parse(values))
+    except ConfigError:
+        return {}
+    return reward_sentences(ctx, config)
+
+
+def start_training(ctx: Context, source: Source, config: RewardConfig, last_training: int | None = None) -> Job:
+    """Submit a training job; if the same job was submitted by another person since `last_training`, return that job.
+
+    Raises LabError if another training is unfinished or was just submitted, or if there are too few labels.
+    """
+    counts = vote_counts(ctx.db, ctx.project.id)[source]
+    if counts[Choice.FIRST] + counts[Choice.SECOND] < MIN_DECIDED_LABELS:
+        whose = "people's" if source is Source.HUMAN else "simulated"
+        raise LabError(
+            f"There are fewer than {MIN_DECIDED_LABELS} decided {whose} labels. Label some pairs under Label, or "
+            "choose other labels."
+        )
+    already_training = LabError("A reward model is already being trained; wait for it.")
+    if queue.jobs(ctx.db, project_id=ctx.project.id, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES):
+        raise already_training
+    job = retraining.submit_training(ctx.db, ctx.project.id, source, config, last_training)
+    engine_process.ensure_engine(ctx.db, ctx.home)
+    if (job.payload["source"], job.payload["config"]) != (source.value, config.to_dict()):
+        if job.status in UNFINISHED_JOB_STATUSES:
+            raise already_training  # another training was submitted after the check above
+        raise LabError(
+            "Somebody else has just trained a reward model with other settings. Press Train again if you still want "
+            "another one."
+        )
+    return job
+
+
+def submit_explanation(ctx: Context, request: ExplainText, annotator: str) -> Job:
+    """Have the engine score each word of a text for this annotator. Raises LabError for an empty or very long text."""
+    if not request.text.strip() or len(request.prompt) + len(request.text) > MAX_TEXT_CHARS:
+        raise LabError(f"Enter a text of 1 to {MAX_TEXT_CHARS} characters, including the prompt.")
+    get_reward_model(ctx.db, request.model)
+    items = [{"prompt": request.prompt, "text": request.text}]
+    job_payload = {"reward_model_id": request.model, "items": items, REQUESTER_KEY: annotator}
+    return submit_short_jobs(ctx, JobKind.EXPLAIN, annotator, [job_payload])[0]
+
+
+def explanation_view(job: Job) -> dict[str, Any]:
+    """An EXPLAIN job for the page: waiting, failed, or its one result."""
+    if job.status in UNFINISHED_JOB_STATUSES:
+        return {"is_waiting": True, "running": job.status is JobStatus.RUNNING}
+    if job.status is not JobStatus.DONE or not job.result:
+        return {"is_waiting": False, "failure": job.error or "It was cancelled."}
+    return {"is_waiting": False, **job.result["items"][0]}
+
+
+def screen_state(ctx: Context) -> dict[str, Any]:
+    """What changes while the screen is open: reward models (newest first), training, labels, prediction statistics."""
+    project = ctx.project
+    label_counts = retraining.get_label_progress(ctx.db, project.id)
+    latest = retraining.last_training(ctx.db, project.id)
+    return {
+        "project": project.id,
+        "models": [model_summary(row) for row in list_reward_models(ctx.db, project.id)[:MAX_LISTED]],
+        "job": training_view(ctx, latest) if latest and latest.status in UNFINISHED_JOB_STATUSES else None,
+        "last_training": latest.id if latest else 0,
+        "cancelled": latest is not None and latest.status is JobStatus.CANCELLED,
+        "failed": latest.error if latest and latest.status is JobStatus.FAILED else "",
+        "labels": {
+            "human": label_counts.human,
+            "simulated": label_counts.simulated,
+            "goals": {source.value: retraining.training_goal(ctx.db, project.id, source) for source in Source},
+            "train_every": retraining.LABELS_PER_RETRAINING,
+            **({"visitor_goal": visitor_training_goal(ctx.db, project.id)} if ctx.demo is not None else {}),
+        },
+        "prediction_stats": {source.value: prediction_stats(ctx, source) for source in Source},
+        "instant": instant_accuracy(ctx),
+        "measured_at": speed_changed_at(ctx.home),
+    }
+
+
+def instant_accuracy(ctx: Context) -> dict[str, Any] | None:
+    """Leave-one-out accuracy of the instant reward model; None while it has too few labels."""
+    figures = ctx.instant_reward.figures(ctx.project.id)
+    if figures.right is None:
+        return None
+    return {
+        "source": figures.source.value, "decided": figures.decided, "accuracy": figures.right / figures.decided,
+        "low": rounded_bound(figures.low), "high": rounded_bound(figures.high),
+    }  # fmt: skip
+
+
+def prediction_stats(ctx: Context, source: Source) -> dict[str, Any]:
+    """How often votes were predicted by the reward model that was the newest when they were cast."""
+    return prediction_stats_view(prediction_accuracy(ctx.db, ctx.project.id, source))
+
+
+def prediction_stats_view(stats: RewardPredictionStats) -> dict[str, Any]:
+    return {
+        "right": stats.right, "decided": stats.decided, "low": stats.low, "high": stats.high,
+        "chosen_right": stats.chosen_right, "chosen_decided": stats.chosen_decided,
+    }  # fmt: skip
+
+
+def training_view(ctx: Context, job: Job) -> dict[str, Any]:
+    result = job.result or {}
+    return {
+        "id": job.id, "running": job.status is JobStatus.RUNNING, "progress": job.progress, "eta_s": job.eta_s,
+        "stage": result.get("stage", ""), "loss": thin_and_round(result.get("loss", [])), "note": result.get("note", ""),
+        "status_text": retraining.training_status(ctx.db, ctx.project.id),
+    }  # fmt: skip
+
+
+def thin_and_round(numbers: list[float]) -> list[float]:
+    """At most MAX_POINTS, with four significant digits."""
+    return [float(f"{x:.4g}") for x in downsample_values(numbers, MAX_POINTS)]
+
+
+def model_summary(row: ListedRewardModel) -> dict[str, Any]:
+    accuracy, low, high = (
+        rounded_bound(row.report.get(name)) for name in ("accuracy", "accuracy_low", "accuracy_high")
+    )
+    return {
+        "id": row.id, "labels": row.label_count, "accuracy": accuracy, "low": low, "high": high,
+        "source": row.source.value, "source_text": source_text(row), "created_at": row.created_at,
+    }  # fmt: skip
+
+
+def source_text(row: ListedRewardModel) -> str:
+    """Whose labels the model was trained on."""
+    if row.source is Source.HUMAN:
+        return "people"
+    names = sorted({judge_name_of(name) for name in row.annotators})
+    return f"simulated by {', '.join(names)}" if names else "simulated"
+
+
+def model_detail(ctx: Context, model: int) -> dict[str, Any]:
+    """The constant facts about a reward model, which the page reads once. Raises StoreError if there is no such model."""
+    row = listed_model(ctx.db, ctx.project.id, model)
+    counts_hidden = not sees_comparisons(ctx)
+    if counts_hidden:
+        row = without_counts(row)
+    report, labels = row.report, training_labels(ctx, row)
+    return {
+        "id": row.id, "counts_hidden": counts_hidden,
+        "ties": report.get("ties", 0), "folds": report.get("folds", 0), "train_accuracy": report.get("train_accuracy"),
+        "chosen_scores": row.chosen_scores, "rejected_scores": row.rejected_scores,
+        "length_correlation": report.get("length_correlation"), "loss": thin_and_round(row.loss),
+        "pooling": row.config.get("pooling"), "warm_start": bool(row.config.get("warm_start")),
+        "adapter_rejected": (report.get("adapter") or {}).get("used") is False,
+        "note": report.get("note", ""), "seconds": report.get("seconds"),
+        "example_texts": example_texts(ctx, [labels[vote_id] for vote_id in row.examples if vote_id in labels]),
+        "calibration": report.get("calibration") or [], "calibration_error": report.get("expected_calibration_error"),
+        "disagreements": disagreement_rows(row.disagreements, labels),
+    }  # fmt: skip
+
+
+def without_counts(row: ListedRewardModel) -> ListedRewardModel:
+    """The reward model without all that tells how many labels it was trained on, votes on gold pairs left out."""
+    kept = {name: row.report.get(name) for name in ("adapter", "folds", "train_accuracy", "length_correlation")}
+    rounded = {name: round(value, 2) if isinstance(value, float) else value for name, value in kept.items()}
+    return replace(row, report=rounded, chosen_scores=[], rejected_scores=[], loss=[])
+
+
+def training_labels(ctx: Context, row: ListedRewardModel) -> dict[int, Comparison]:
+    """The labels whose texts are shown, by vote, in their present state, without deleted ones; none for visitors who may not see
+    comparisons."""
+    if not sees_comparisons(ctx):
+        return {}
+    return comparisons_by_vote(ctx.db, [*(vote_id for vote_id, _ in row.disagreements), *row.examples])
+
+
+def disagreement_rows(
+    disagreements: Sequence[tuple[int, float]], labels: Mapping[int, Comparison]
+) -> list[dict[str, Any]]:
+    """Labels that the model would have decided otherwise, with their texts. disagreements: (vote, probability)."""
+    return [
+        {
+            "turns": turns_of_prompt(labels[vote_id].prompt),
+            "chosen": labels[vote_id].chosen.strip(),
+            "rejected": labels[vote_id].rejected.strip(),
+            "probability": probability,
+        }
+        for vote_id, probability in disagreements
+        if vote_id in labels
+    ]
+
+
+def example_texts(ctx: Context, decided: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Texts to explain: a pair without a vote, and decided pairs that the model was trained on."""
+    texts = []
+    # Another pair than this one on a person's screen would be a gold pair.
+    pair = next_unvoted_pair(ctx.db, ctx.project.id, "reward screen") if sees_comparisons(ctx) else None
+    if pair is not None:
+        texts = [(pair.prompt.text, side.text, "waits for a label") for side in (pair.first, pair.second)]
+    for label in decided:
+        texts += [(label.prompt, label.chosen, "preferred"), (label.prompt, label.rejected, "not preferred")]
+    return [
+        {"prompt": prompt, "turns": turns_of_prompt(prompt), "text": text.strip(), "tag": tag}
+        for prompt, text, tag in texts
+    ]

@@ -1,0 +1,228 @@
+"""Stores, changes and lists votes, and decides which text of a pair is on the left."""
+
+import hashlib
+import hmac
+import math
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from rlhf_lab.common.chat_format import turns_of_prompt
+from rlhf_lab.common.enums import Choice, Source, Strength
+from rlhf_lab.common.records import Lease, Pair, Vote
+from rlhf_lab.common.text import cut_length, pluralize
+from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.errors import LabelError, NotAllowedError, NotFoundError, StaleVoteError
+from rlhf_lab.jobs.model_inspection import stop_token_ids
+from rlhf_lab.store import pair_leases
+from rlhf_lab.store.gold_pairs import known_answers
+from rlhf_lab.store.projects import get_labelling_config, get_pair
+from rlhf_lab.store.votes import find_vote, vote_history
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import Payload
+from rlhf_lab.ui.limits import MAX_LEASES_OF_ADDRESS
+from rlhf_lab.ui.shared.crowd import is_expert
+
+CHOICES_BY_SIDE = {"left": (Choice.FIRST, Choice.SECOND), "right": (Choice.SECOND, Choice.FIRST)}
+MAX_NOTE = 1000
+PAIRS_OF_PAGE = 2  # the one on screen and the next one
+MAX_UUID = 64
+MAX_VOTE_MS = 3_600_000
+
+
+def is_first_on_left(annotator: str, pair_id: int, repeat: bool = False) -> bool:
+    """Whether the first completion is on the left where pairs have their own ids: random, the same after a reload, and swapped
+    at a hidden repeat."""
+    return (hashlib.sha256(f"{annotator}/{pair_id}".encode()).digest()[0] % 2 == 0) is not repeat
+
+
+def texts_by_side(pair: Pair, first_on_left: bool) -> tuple[str, str]:
+    """The texts on the left and on the right."""
+    texts = (pair.first.text.strip(), pair.second.text.strip())
+    return texts if first_on_left else texts[::-1]
+
+
+def cuts_by_side(ctx: Context, pair: Pair, first_on_left: bool) -> dict[str, int | None]:
+    """After how many tokens the text on each side was cut off; None for a text that ended, and for one of unknown tokens."""
+    stop_ids = stop_token_ids(ctx.project.model) if pair.first.token_ids or pair.second.token_ids else ()
+    first, second = (cut_length(text.token_ids, stop_ids) for text in (pair.first, pair.second))
+    return {"left": first, "right": second} if first_on_left else {"left": second, "right": first}
+
+
+def choice_name_of(vote: Vote) -> str:
+    """A vote's choice as the screen names it: left, right, tie, both_bad, skip."""
+    if vote.choice not in (Choice.FIRST, Choice.SECOND):
+        return vote.choice.value
+    return "left" if (vote.choice is Choice.FIRST) is vote.first_on_left else "right"
+
+
+class Answer(Payload):
+    """A person's answer to a pair. choice: the better text, or neither. uuid: identifies the vote, so that it counts once even
+    if it is sent again."""
+
+    uuid: str
+    choice: Literal["left", "right", "tie", "both_bad", "skip"]
+    strength: Strength | Literal[""] = ""
+    note: str = ""
+    duration_ms: int = 0
+
+
+class VotePayload(Answer):
+    annotator: str | None = None
+    pair_id: int
+
+
+class ChangePayload(Answer):
+    """project_created_at: identifies the project that the page shows."""
+
+    annotator: str | None = None
+    vote_id: int
+    project_created_at: float | None = None
+
+
+def lease_pairs(ctx: Context, project_id: int, annotator: str, rules: LabellingConfig, *, prefetch: int) -> list[Lease]:
+    """`pair_leases.lease_pairs` for a visitor. Raises NotAllowedError if their address holds too many pairs."""
+    check_may_hold(ctx, annotator, rules, 1 + prefetch)
+    return pair_leases.lease_pairs(ctx.db, project_id, annotator, rules, prefetch=prefetch)
+
+
+def check_may_hold(ctx: Context, annotator: str, rules: LabellingConfig, pairs: int = PAIRS_OF_PAGE) -> None:
+    """Count so many pairs for a visitor, before they are leased. Raises NotAllowedError if their address holds too many."""
+    address = ctx.client_address() if ctx.access.is_multi_user and not ctx.is_operator() else ""
+    if address and not ctx.lease_limiter.may_hold(annotator, address, pairs, rules.hold_s):
+        raise NotAllowedError(
+            f"Pages and programs of your network have {MAX_LEASES_OF_ADDRESS} pairs on screen, more than a class needs. Close "
+            f"some, or try again in {pluralize(math.ceil(rules.hold_s / 60), 'minute')}."
+        )
+
+
+def give_leases_back(ctx: Context, annotator: str) -> None:
+    pair_leases.end_leases(ctx.db, annotator)
+    ctx.lease_limiter.give_back(annotator)
+
+
+def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "page") -> Vote:
+    """Store a vote. Raises LabelError, StaleVoteError for a pair that is not leased to this annotator."""
+    leased = pair_leases.leased_pairs(ctx.db, annotator)
+    try:
+        pair = get_pair(ctx.db, _pair_id_of(ctx, annotator, payload.pair_id, leased))
+    except NotFoundError as error:
+        if (existing := find_vote(ctx.db, payload.uuid)) is not None:
+            return existing  # sent again, because its answer was lost
+        raise StaleVoteError("That pair was deleted; here is the next one. Your vote was not counted.") from error
+    if pair.project_id != ctx.project.id:
+        if (existing := find_vote(ctx.db, payload.uuid)) is not None:
+            return existing  # sent again, because its answer was lost
+        raise StaleVoteError("Another project has been opened; here is its next pair. Your vote was not counted.")
+    sides = sides_by_shown_id(ctx, annotator, pair.id, leased.get(pair.id, False))
+    first_on_left = sides.get(payload.pair_id, False)  # False: not leased, so that the vote is refused
+    vote = _vote_of(payload, pair.id, annotator, first_on_left, via)
+    if ctx.demo is not None:
+        ctx.demo.note_address(annotator, ctx.client_address())
+    return pair_leases.vote_on_lease(ctx.db, vote, get_labelling_config(ctx.db, pair.project_id))
+
+
+def _pair_id_of(ctx: Context, annotator: str, shown_id: int, leased: Iterable[int]) -> int:
+    """The pair that the person's page calls shown_id: one that is leased to them, or that they have judged lately; otherwise
+    shown_id itself."""
+    for pair_id in leased:
+        if shown_id in sides_by_shown_id(ctx, annotator, pair_id):
+            return pair_id
+    judged = (vote.pair_id for vote, _ in vote_history(ctx.db, ctx.project.id, annotator))
+    return next((i for i in judged if shown_id in sides_by_shown_id(ctx, annotator, i)), shown_id)
+
+
+def change_vote(ctx: Context, payload: ChangePayload, annotator: str) -> Vote:
+    """Replace an earlier vote; left and right are as they were shown then. Raises LabelError, StaleVoteError."""
+    if is_stale_project(ctx, payload.project_created_at):
+        raise StaleVoteError("Another project has been opened; your answer was not changed.")
+    votes = (vote for vote, _ in vote_history(ctx.db, ctx.project.id, annotator, 1000))
+    old = next((vote for vote in votes if vote.id == payload.vote_id), None)
+    pair_id, first_on_left = (old.pair_id, old.first_on_left) if old else (0, False)
+    new = _vote_of(payload, pair_id, annotator, first_on_left, "page")
+    return pair_leases.change_vote(ctx.db, ctx.project.id, payload.vote_id, new)
+
+
+def is_stale_project(ctx: Context, created_at: float | None) -> bool:
+    """Whether a page shows a project other than the open one. created_at: that of the page's project, None if unknown."""
+    return created_at is not None and created_at != ctx.project.created_at
+
+
+def recent_votes(ctx: Context, annotator: str) -> list[dict[str, Any]]:
+    """A person's last votes, for the list on the screen; for experts with a key `gold`, whether the pair is a gold pair."""
+    rows = []
+    history = vote_history(ctx.db, ctx.project.id, annotator)
+    gold = known_answers(ctx.db, [vote.pair_id for vote, _ in history]) if is_expert(ctx, annotator) else None
+    for vote, pair in history:
+        left, right = texts_by_side(pair, vote.first_on_left)
+        rows.append({
+            "id": vote.id, "turns": turns_of_prompt(pair.prompt.text), "left": left, "right": right,
+            "cut": cuts_by_side(ctx, pair, vote.first_on_left), "choice": choice_name_of(vote),
+            "strength": vote.strength or "", "note": vote.note,
+            "adjudication": vote.adjudication,
+        } | ({} if gold is None else {"gold": pair.id in gold}))  # fmt: skip
+    return rows
+
+
+def pair_view(
+    pair: Pair,
+    shown_id: int,
+    first_on_left: bool,
+    rules: LabellingConfig,
+    system_prompt: str = "",
+    *,
+    adjudication: bool = False,
+) -> dict[str, Any]:
+    """A pair for the screen and the API; does not reveal whether it is a repeat or a gold pair. turns: the conversation as the
+    model reads it. adjudication: the person decides it as an expert."""
+    left, right = texts_by_side(pair, first_on_left)
+    turns = turns_of_prompt(pair.prompt.text, system_prompt)
+    return {
+        "id": shown_id, "prompt": pair.prompt.text, "turns": turns, "left": left, "right": right,
+        "markdown": rules.markdown, "adjudication": adjudication,
+    }  # fmt: skip
+
+
+def lease_view(ctx: Context, lease: Lease, rules: LabellingConfig, system_prompt: str = "") -> dict[str, Any]:
+    """`pair_view` of a leased pair, in a multi-user lab with an id and a side that only the lab can compute, and which texts were
+    cut off."""
+    shown_id, first_on_left = next(iter(sides_by_shown_id(ctx, lease.annotator, lease.pair.id, lease.repeat).items()))
+    view = pair_view(lease.pair, shown_id, first_on_left, rules, system_prompt, adjudication=lease.adjudication)
+    return view | {"cut": cuts_by_side(ctx, lease.pair, first_on_left)}
+
+
+def sides_by_shown_id(ctx: Context, annotator: str, pair_id: int, repeat: bool = False) -> dict[int, bool]:
+    """Every id under which a page or a program may know the pair -> whether the first text is then on the left.
+
+    In this order: the opaque id, 31 bits, with a side that only the lab can compute; then, for pages and programs that were open
+    when version 0.2.0 was updated, the opaque id of labs with gold pairs and the pair's own id, with a side that is public. On a
+    local lab, whose visitors are all the operator, only the pair's own id.
+    """
+    public_side = is_first_on_left(annotator, pair_id, repeat)
+    if not ctx.access.key:
+        return {pair_id: public_side}
+    earlier = hmac.new(ctx.access.key, f"pair/{annotator}/{pair_id}".encode(), hashlib.sha256).digest()
+    opaque, earlier_opaque = (
+        int.from_bytes(digest[:4], "big") >> 1 for digest in (ctx.blind_digest("pair", annotator, pair_id), earlier)
+    )
+    side = ctx.blind_side("pair", annotator, pair_id) is not repeat
+    return {opaque: side, earlier_opaque: public_side, pair_id: public_side}
+
+
+def _vote_of(answer: Answer, pair_id: int, annotator: str, first_on_left: bool, via: str) -> Vote:
+    if len(answer.uuid) > MAX_UUID:
+        raise LabelError(f"The vote's uuid is too long; at most {MAX_UUID} characters. Reload the page and vote again.")
+    note = answer.note.strip()
+    if len(note) > MAX_NOTE:
+        raise LabelError(
+            f"The note has {len(note):,} characters; {MAX_NOTE:,} are allowed. Your vote was not counted: shorten "
+            "the note."
+        )
+    if answer.choice in CHOICES_BY_SIDE:
+        choice = CHOICES_BY_SIDE[answer.choice][0 if first_on_left else 1]
+        strength = answer.strength or None
+    else:
+        choice, strength = Choice(answer.choice), None
+    ms = min(max(answer.duration_ms, 0), MAX_VOTE_MS)
+    return Vote(
+        answer.uuid, pair_id, annotator, Source.HUMAN, choice, first_on_left, ms, strength=strength, note=note, via=via
+    )
