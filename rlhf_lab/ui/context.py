@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from gradio.context import LocalContext
 from starlette.requests import Request
@@ -42,7 +43,15 @@ from rlhf_lab.ui.limits import LeaseLimiter
 
 #: Header of an upload with a token of `Context.upload_token`, and for how long such a token is valid.
 UPLOAD_HEADER, UPLOAD_TOKEN_S = "x-lab-upload", 86_400
+#: Header of the page's requests with the operator's secret, percent-encoded, from a browser that stores it (screen Project).
+OPERATOR_HEADER = "x-lab-operator"
 OPERATOR_SECRET_ENV_VAR = "RLHF_LAB_OPERATOR_SECRET"
+
+
+def sent_secret(request: Any = None) -> str:
+    """The operator's secret that a request contains, or if None, the current one; "" without one."""
+    request = LocalContext.request.get(None) if request is None else request
+    return unquote(request.headers.get(OPERATOR_HEADER) or "") if request is not None else ""
 
 
 def set_current_request(request: Request) -> None:
@@ -182,16 +191,17 @@ class Context:
         """As `require_annotator`, but "" for a viewer."""
         return self.require_annotator(claimed_name) if self.is_labeller() else ""
 
-    def is_labeller(self) -> bool:
-        return self.visitor().role.at_least(Role.LABELLER)
+    def is_labeller(self, request: Any = None) -> bool:
+        return self.visitor(request).role.at_least(Role.LABELLER)
 
     def is_operator(self, request: Any = None) -> bool:
-        """Whether the visitor is logged in as the operator, or the lab has no operator's secret."""
-        return self.operator_secret is None or (
-            self.access.is_multi_user and self.visitor(request).role is Role.OPERATOR
-        )
+        """Whether the visitor is logged in as the operator or sends the operator's secret, or the lab has none. A viewer with the
+        secret first has to log in with the operator's link."""
+        if self.operator_secret is None or (self.access.is_multi_user and self.visitor(request).role is Role.OPERATOR):
+            return True
+        return self._is_secret(sent_secret(request)) and self.is_labeller(request)
 
-    def require_operator(self, secret: str | None) -> None:
+    def require_operator(self, secret: str | None = None) -> None:
         """Raises NotAllowedError unless the visitor `is_operator` or gives the operator's secret."""
         if not self.is_operator() and not self._is_secret(secret):
             raise NotAllowedError(

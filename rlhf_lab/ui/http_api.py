@@ -32,11 +32,11 @@ from rlhf_lab.store.pair_leases import count_free_pairs
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.auth.api_clients import Client
 from rlhf_lab.ui.context import Context, set_current_request
-from rlhf_lab.ui.events import allow_viewers, show_errors
 from rlhf_lab.ui.network import read_body
 from rlhf_lab.ui.request_checks import BadRequestError, describe_exception, is_json, parse_json
 from rlhf_lab.ui.shared import voting
 from rlhf_lab.ui.shared.crowd import annotator_notice, sees_comparisons
+from rlhf_lab.ui.shared.events import allow_viewers, show_errors
 from rlhf_lab.ui.shared.presence import PRESENCE
 
 log = logging.getLogger("rlhf_lab.ui.requests")

@@ -19,10 +19,10 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.ui.auth.login_pages import cookie_header, is_https
 from rlhf_lab.ui.auth.visitors import COOKIE_MAX_AGE_S, LOCAL_ACCESS, Access
 from rlhf_lab.ui.context import Context, set_current_request
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.network import read_body
 from rlhf_lab.ui.request_checks import BadRequestError, is_json, parse_json
+from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.shared.presence import PRESENCE
 from rlhf_lab.ui.shared.voting import give_leases_back
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 MINUTE = 60.0
+API_FOLDER = "/lab-api"  # of the page's requests
 MAX_COUNTERS = 50_000
 
 
@@ -44,7 +45,7 @@ LIMITS: Mapping[str, Limit] = {
     **dict.fromkeys(("ask", "sample", "explain", "make_pair", "stop_answers", "forget", "cancel"), ENGINE),
     # How many runs an address starts between two resets, and when visitors can train: jobs/demo.py.
     **dict.fromkeys(("start_demo_run", "stop_demo_run", "visitor_train"), ENGINE),
-    **dict.fromkeys(("verify_operator", "operator_secret"), ENTER),
+    **dict.fromkeys(("verify_operator", "operator_secret", "wrong_secret"), ENTER),
     **dict.fromkeys(("POST /join", "POST /enter", "POST /leave", "GET /join", "GET /enter", "GET /leave"), ENTER),
     "GET /": Limit(60, 2_000, MINUTE),
     **dict.fromkeys(("GET /assets", "GET /lab-assets"), Limit(3_000, 100_000, MINUTE)),
@@ -54,10 +55,12 @@ LIMITS: Mapping[str, Limit] = {
 
 
 def act_of_path(method: str, path: str) -> str:
-    """The act of a request that is no event and no server function: "GET /join", or "other" for paths without a row. The
-    functions for programs have one row, however they are called."""
+    """The act of a request that is no event and no server function: "GET /join", "chat/ask" for a request of the page, or "other"
+    for paths without a row. The functions for programs have one row, however they are called."""
     if path.startswith("/api/") and (name := path.removeprefix("/api/")) in LIMITS:
         return name
+    if method == "POST" and path.startswith(f"{API_FOLDER}/"):
+        return path.removeprefix(f"{API_FOLDER}/")
     act = f"{'GET' if method == 'HEAD' else method} /{path[1:].split('/', maxsplit=1)[0]}"
     return act if act in LIMITS else "other"
 

@@ -1,6 +1,5 @@
 """The page: a header strip and one tab per screen. Imports no torch, so that it starts in seconds."""
 
-import functools
 import math
 import os
 from pathlib import Path
@@ -14,7 +13,6 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from rlhf_lab.common.records import Role
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui import http_api
@@ -23,12 +21,11 @@ from rlhf_lab.ui.auth.visitors import Access
 from rlhf_lab.ui.body_limits import BodyLimits
 from rlhf_lab.ui.chat import api as chat
 from rlhf_lab.ui.compare import api as compare
-from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import require_role_for_events
+from rlhf_lab.ui.context import Context, sent_secret
 from rlhf_lab.ui.header import api as header
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
 from rlhf_lab.ui.label import api as label
-from rlhf_lab.ui.limits import RequestLimiter
+from rlhf_lab.ui.limits import LIMITS, RequestLimiter
 from rlhf_lab.ui.middleware import FrameGuard, RequestGuard, frame_origins
 from rlhf_lab.ui.people import api as people
 from rlhf_lab.ui.project import api as project
@@ -36,11 +33,15 @@ from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks
 from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.runs import api as runs
 from rlhf_lab.ui.scripts import FIRST_SCRIPT, STYLES, gradio_assets_route, module_route, module_tags
+from rlhf_lab.ui.shared.api import Requests, act_limits
+from rlhf_lab.ui.shared.events import require_role_for_events
 from rlhf_lab.ui.shared.widgets import PLOTLY_JS
 from rlhf_lab.ui.train import api as train
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 OPERATOR_STORAGE_KEY = "rlhf-lab-operator"
+#: The requests of the page.
+APIS = (chat.api,)
 SCREENS = {
     "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Chat": chat,
     "Runs & data": runs, "People": people, "Project": project,
@@ -87,6 +88,7 @@ def initial_body_html() -> str:
 
 def launch_options(ctx: Context) -> dict[str, Any]:
     """Arguments of Gradio's `launch` besides the address. A multi-user lab also gets the login routes."""
+    requests, limiter = Requests(ctx, APIS), RequestLimiter({**LIMITS, **act_limits(APIS)})
     middleware = [
         Middleware(FrameGuard, origins=frame_origins(os.environ)),
         Middleware(GZipMiddleware, minimum_size=500),  # halves what a page polls
@@ -97,9 +99,9 @@ def launch_options(ctx: Context) -> dict[str, Any]:
             public_url=ctx.access.public_url,
         ),
         Middleware(BodyLimits, may_upload=ctx.may_upload, upload_folder=Path(get_upload_folder())),
-        Middleware(RequestChecks, count=functools.partial(count_act, ctx, RequestLimiter())),
+        Middleware(RequestChecks, count=lambda request, name: count_act(ctx, limiter, request, requests.act(name))),
     ]
-    routes = [module_route(), gradio_assets_route(), *page_routes(ctx), *http_api.routes(ctx)]
+    routes = [requests.route(), module_route(), gradio_assets_route(), *page_routes(ctx), *http_api.routes(ctx)]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
@@ -126,11 +128,9 @@ def launch_options(ctx: Context) -> dict[str, Any]:
 def count_act(ctx: Context, limiter: RequestLimiter, request: Request, act: str) -> None:
     """Count an act of a visitor. Raises BadRequestError if they, or their address, have done it too often. The operator has no
     limit."""
-    if not ctx.access.is_multi_user:
+    if not ctx.access.is_multi_user or ctx.is_operator(request):
         return
-    visitor = ctx.visitor(request)
-    if visitor.role is Role.OPERATOR:
-        return
+    visitor, act = ctx.visitor(request), "wrong_secret" if sent_secret(request) else act
     if wait_s := limiter.wait_s(act, visitor.name, ctx.access.client_address(request)):
         seconds = math.ceil(wait_s)
         raise BadRequestError(

@@ -206,6 +206,43 @@ def test_every_module_can_be_imported(page):
             raise AssertionError(f"{name}: {error.message}") from error
 
 
+HTML_CASES = {
+    "text": ("html`<p>${'<b>&amp;'}</p>`", "<p>&lt;b&gt;&amp;amp;</p>"),
+    "number, list and element": ("html`<p>${1}${['a', [html`<i>b</i>`]]}</p>`", "<p>1a<i>b</i></p>"),
+    "left out": ("html`<p>${null}${false}${undefined}${0}</p>`", "<p>0</p>"),
+    "attributes": (
+        "html`<a class=\"x ${'y\" onclick=\"z'}\" title=${'<'} hidden=${true} lang=${null} dir=${false}></a>`",
+        '<a class="x y&quot; onclick=&quot;z" title="&lt;" hidden=""></a>',
+    ),
+    "lines": ("html`<p>\n  a\n  b <i>c</i>\n  </p>\n`", "<p>a b <i>c</i></p>"),
+    "an element in a table": ("html`<table><tbody>${html`<tr><td>${'x'}</td></tr>`}</tbody></table>`",
+                              "<table><tbody><tr><td>x</td></tr></tbody></table>"),
+    "a drawing": ("html`<svg viewBox=${'0 0 1 1'}><path d=${'M0 0'}></path></svg>`",
+                  '<svg viewBox="0 0 1 1"><path d="M0 0"></path></svg>'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HTML_CASES)
+def test_a_template_becomes_elements(page, case):
+    expression, expected = HTML_CASES[case]
+    code = f"async () => {{ const {{ html }} = await import('/shared/html.js'); return ({expression}).outerHTML; }}"
+    assert page.evaluate(code) == expected
+
+
+def test_a_template_listens_and_is_new_each_time(page):
+    code = """async () => {
+      const { html } = await import('/shared/html.js');
+      const clicked = [];
+      const button = (name) => html`<button type="button" onclick=${() => clicked.push(name)}>${name}</button>`;
+      const [first, second] = ['a', 'b'].map(button);
+      first.click();
+      second.click();
+      const two = html`<i></i><b></b>`;
+      return [clicked.join(''), first.getAttribute('onclick'), two.childNodes.length, first.namespaceURI === second.namespaceURI];
+    }"""
+    assert page.evaluate(code) == ["ab", None, 2, True]
+
+
 def test_the_module_of_a_widget_exports_mount(page):
     script = "async (name) => typeof (await import(`/${name}`)).default"
     mounted = {name for name in MODULES if page.evaluate(script, name) == "function"}

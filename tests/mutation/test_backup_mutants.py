@@ -35,7 +35,7 @@ MUTANTS = [
            CONTROL_TESTS + "test_the_token_is_the_owners_file_and_in_no_copy_of_the_lab"),
     Mutant(SETTINGS, "the error quotes the damaged file", "        ) from None\n", "        ) from ValueError()\n",
            CONTROL_TESTS + "test_a_damaged_file_is_an_error_without_its_text"),
-    Mutant("ui/events.py", "everybody is the operator", "lambda: ctx.require_operator(secret),", "lambda: None,",
+    Mutant("ui/shared/events.py", "everybody is the operator", "lambda: ctx.require_operator(secret),", "lambda: None,",
            FORM_TESTS + "test_only_the_operator_may"),
     Mutant(FORM, "the payload shows the token", 'Field("", max_length=1000, repr=False)', 'Field("", max_length=1000)',
            FORM_TESTS + "test_an_error_repeats_no_token"),

@@ -193,7 +193,7 @@ MUTANTS = [
     Mutant("ui/people/api.py", "everybody lists whom to erase", "@operator_action(ctx, Payload)\n    def list_names",
            "@operator_action(type(ctx)(ctx.home, ctx.db), Payload)\n    def list_names",
            "ui/test_erasing_people.py::test_the_operators_secret_allows_erasing_without_changing_who_the_visitor_is"),
-    Mutant("ui/events.py", "an operator's action is everybody's", "lambda: ctx.require_operator(secret)", "lambda: None",
+    Mutant("ui/shared/events.py", "an operator's action is everybody's", "lambda: ctx.require_operator(secret)", "lambda: None",
            PROJECT + "test_only_the_operator_creates_a_project"),
     Mutant("ui/project/api.py", "a labeller with the secret loses their name", "if not ctx.is_operator_with_secret(payload.secret):", "if True:",
            PROJECT + "test_the_browser_keeps_a_right_secret_and_a_viewer_is_sent_to_the_operators_link"),

@@ -1,6 +1,8 @@
 """A lab without an engine, for the screens."""
 
 import asyncio
+import functools
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +11,8 @@ from rlhf_lab.jobs import engine_process
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import server_function
+from rlhf_lab.ui.shared.api import Requests
+from rlhf_lab.ui.shared.events import server_function
 from rlhf_lab.ui.shared.presence import PRESENCE
 
 
@@ -32,12 +35,26 @@ def in_loop():
     return lambda make: asyncio.run(inside(make))
 
 
+def requests_of(ctx, api):
+    """The requests of a screen by name, as the page sends them: each takes a payload and returns the reply, or the error as
+    {"error", "field"}. `revision`: that of the reply which the page already has."""
+    requests = Requests(ctx, [api])
+
+    def send(endpoint, payload=None, revision=""):
+        answer = json.loads(requests.answer(endpoint, payload or {}, revision))
+        return answer.get("reply", answer)
+
+    return SimpleNamespace(**{name: functools.partial(send, endpoint) for name, endpoint in api.endpoints.items()})
+
+
 @pytest.fixture
 def calls(monkeypatch):
     """calls(module, ctx): build a screen; returns its server functions and event handlers by name, the first server function as
     `read` too."""
 
     def build(module, ctx):
+        if hasattr(module, "api"):
+            return requests_of(ctx, module.api)
         screen = SimpleNamespace(read=None)
 
         class Component:

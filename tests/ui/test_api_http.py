@@ -15,7 +15,7 @@ import gradio as gr
 from gradio_client import Client
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import require_role_for_events
+from rlhf_lab.ui.shared.events import require_role_for_events
 
 ctx = Context.open(Path(sys.argv[1]))
 with gr.Blocks() as page:

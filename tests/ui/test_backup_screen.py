@@ -15,9 +15,9 @@ from rlhf_lab.errors import ConfigError, DataError, StoreError
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import projects
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.runs.backup import api as backup
 from rlhf_lab.ui.runs.backup.api import BackupController
+from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.shared.downloads import DownloadService
 
 

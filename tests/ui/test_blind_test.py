@@ -17,7 +17,7 @@ from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.ui.compare import api as compare
 from rlhf_lab.ui.compare.blind_results import BlindPair
 from rlhf_lab.ui.compare.blind_test import api as blind_test
-from rlhf_lab.ui.events import FieldError, parse_payload
+from rlhf_lab.ui.shared.api import FieldError, parse_payload
 
 REQUEST = {
     "models": ["base", "run/1/40", ""], "pairs": "4", "seed": "7", "temperature": "0.8", "max_new_tokens": "40",

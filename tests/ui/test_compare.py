@@ -16,8 +16,8 @@ from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import add_event, create_run
 from rlhf_lab.ui.chat import api as chat
 from rlhf_lab.ui.compare import api as compare
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.shared import generation_requests
+from rlhf_lab.ui.shared.api import parse_payload
 
 REQUEST = {
     "prompt": "Once upon a time", "models": ["base", "run/1/latest"], "samples": "2", "seed": "7", "temperature": "0.8",

@@ -17,10 +17,10 @@ from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.store.votes import cast_vote
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.project.api import ProjectController, ProjectPayload
 from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.runs.quality.api import QualityController
+from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.shared.voting import recent_votes
 from rlhf_lab.ui.train.token_view import token_view
 

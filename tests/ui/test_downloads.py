@@ -19,8 +19,8 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.pair_leases import lease_pairs
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.store.votes import cast_vote
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.runs import api as runs
+from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.shared.downloads import DownloadService, ExportRequest
 
 ALL_LABELS = {"kind": "labels", "source": "all", "ties": "keep"}

@@ -19,10 +19,10 @@ from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run, set_run_status
 from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import ttl_cache
 from rlhf_lab.ui.header import api as header
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.shared import voting
+from rlhf_lab.ui.shared.events import ttl_cache
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from rlhf_lab.backup.mirror_records import MirrorState
 from rlhf_lab.backup.mirror_settings import MirrorSettings, read_settings, write_settings
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs.mirror_control import MirrorControl
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.runs.hub_mirror import api as hub_mirror
+from rlhf_lab.ui.shared.api import parse_payload
 
 ENTERED = MirrorSettings("someone/lab", "hf_secret")
 

@@ -13,10 +13,10 @@ from rlhf_lab.importers.column_mapping import MEANINGS
 from rlhf_lab.importers.summary import format_undo
 from rlhf_lab.store.import_batches import ImportUndo
 from rlhf_lab.store.votes import vote_counts
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.runs.import_data import api as import_data
 from rlhf_lab.ui.runs.import_data.api import ImportController, list_imports
 from rlhf_lab.ui.shared import import_process
+from rlhf_lab.ui.shared.api import parse_payload
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.compare import api as compare
 from rlhf_lab.ui.compare.blind_test import api as blind_test
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.shared import generation_requests
+from rlhf_lab.ui.shared.api import parse_payload
 
 SAMPLING = {"models": ["base"], "seed": 7, "temperature": 1, "max_new_tokens": 8, "reward_model_id": ""}
 NOT_YOURS = "belongs to somebody else"

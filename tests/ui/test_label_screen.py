@@ -18,9 +18,9 @@ from rlhf_lab.store.features import TextFeatures, add_features, texts_without_fe
 from rlhf_lab.store.projects import open_project, projects
 from rlhf_lab.store.votes import label_count, vote_counts
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.shared import voting
+from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.shared.instant_view import instant_view, prediction_view
 
 

@@ -32,10 +32,11 @@ from rlhf_lab.ui.chat import api as chat
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.initial_html import leave, page_routes
 from rlhf_lab.ui.label import api as label
-from rlhf_lab.ui.limits import LIMITS, Limit, RequestLimiter, act_of_path
-from rlhf_lab.ui.page import auth_routes, build_page, count_act, launch_options, wait_text
+from rlhf_lab.ui.limits import API_FOLDER, LIMITS, Limit, RequestLimiter, act_of_path
+from rlhf_lab.ui.page import APIS, auth_routes, build_page, count_act, launch_options, wait_text
 from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks, check_call
 from rlhf_lab.ui.shared import voting
+from rlhf_lab.ui.shared.api import Requests, act_limits
 from rlhf_lab.ui.shared.generation_requests import MAX_JOBS_OF_ADDRESS, MAX_JOBS_OF_VISITOR, submit_short_jobs
 
 #: Events that `operator_action` refuses to everybody but the operator.
@@ -61,6 +62,10 @@ def test_every_act_that_a_visitor_can_trigger_has_a_row(shared):
     assert events - OPERATOR_EVENTS <= LIMITS.keys()
     routes = launch_options(shared)["app_kwargs"]["routes"]
     assert {type(route) for route in routes} == {Route}
+    requests = Requests(shared, APIS)
+    page_acts = {act_of_path("POST", f"{API_FOLDER}/{path}") for path in requests.endpoints}
+    assert {requests.act(act) for act in page_acts} <= act_limits(APIS).keys()
+    routes = [route for route in routes if not route.path.startswith(API_FOLDER)]
     for route in [*routes, *page_routes(shared), *auth_routes(shared.db, shared.access)]:
         for method in route.methods:
             assert act_of_path(method, route.path) in LIMITS.keys() - {"other"}, (method, route.path)

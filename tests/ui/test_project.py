@@ -21,7 +21,6 @@ from rlhf_lab.store.projects import get_project, projects, prompts
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import FieldError, parse_payload
 from rlhf_lab.ui.header import api as header
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.project import api as screen
@@ -35,6 +34,7 @@ from rlhf_lab.ui.project.api import (
     model_label,
     tail,
 )
+from rlhf_lab.ui.shared.api import FieldError, parse_payload
 
 NAME = "someone/small"
 WAIT = 30.0

@@ -15,9 +15,9 @@ from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.projects import load_pairs
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.votes import cast_vote
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.runs.quality import api as quality
 from rlhf_lab.ui.runs.quality.api import QualityController
+from rlhf_lab.ui.shared.api import parse_payload
 
 
 def votes(ctx, choices):

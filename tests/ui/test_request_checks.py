@@ -18,8 +18,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from rlhf_lab.ui.events import require_role_for_events, server_function
 from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks, check_call
+from rlhf_lab.ui.shared.events import require_role_for_events, server_function
 
 SERVER = "/gradio_api/component_server"
 GOOD = {"data": {}, "component_id": 1, "session_hash": "s", "fn_name": "status"}

@@ -18,10 +18,10 @@ from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.auth.visitors import Access, Visitor
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.shared import generation_requests
+from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.train.start_run import api as start_run
 
 REPORT = {

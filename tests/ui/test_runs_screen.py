@@ -19,9 +19,9 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import open_project
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.run_views.run_comparison import MAX_RUNS, compare_runs, frontier, setting_differences
 from rlhf_lab.ui.runs import api as screen
+from rlhf_lab.ui.shared.api import parse_payload
 
 SCORE, KL, GOLD = "objective/scores", "objective/kl", "objective/gold"
 

@@ -24,10 +24,10 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_scores import unjudged_pairs
 from rlhf_lab.ui.compare import api as compare
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.run_views import stage_estimates
+from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.shared.forms import _display_value
 from rlhf_lab.ui.train.start_run import api as start_run
 

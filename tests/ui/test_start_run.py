@@ -22,8 +22,8 @@ from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.reward_model_list import listed_model
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import get_run, runs
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.run_views import run_summary
+from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.shared.forms import Form, help_text
 from rlhf_lab.ui.train.start_run import api as start_run
 from rlhf_lab.ui.train.start_run.api import PtxSource

@@ -13,7 +13,7 @@ from rlhf_lab.quality.tournament import Contestant
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.tournaments import tournament_answers
 from rlhf_lab.ui.compare.tournament import api as tournament
-from rlhf_lab.ui.events import parse_payload
+from rlhf_lab.ui.shared.api import parse_payload
 
 REQUEST = {
     "contestants": ["base/best/4", "base"], "prompts": "3", "seed": "7", "max_new_tokens": "40", "reward_model_id": "1",

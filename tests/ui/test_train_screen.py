@@ -14,9 +14,9 @@ from rlhf_lab.errors import LabError, StoreError
 from rlhf_lab.jobs import queue
 from rlhf_lab.store.runs import events, runs, set_run_status
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.page import build_page
 from rlhf_lab.ui.shared import charts
+from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.train import api as train
 
 # ---- controls

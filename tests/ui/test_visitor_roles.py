@@ -27,9 +27,9 @@ from rlhf_lab.ui.auth.api_clients import ApiClients
 from rlhf_lab.ui.auth.login_pages import join_form_page
 from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Visitor, is_join_code, multi_user_access, secrets_equal
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
-from rlhf_lab.ui.events import allow_viewers, require_role_for_events
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.page import build_page, launch_options
+from rlhf_lab.ui.shared.events import allow_viewers, require_role_for_events
 
 
 class FakeRequest:

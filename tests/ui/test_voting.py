@@ -22,10 +22,10 @@ from rlhf_lab.store.projects import set_labelling_config
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth import api_clients
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.people import api as people
 from rlhf_lab.ui.shared import voting
+from rlhf_lab.ui.shared.api import parse_payload
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ that a person chooses to label become a pair of the project.
 
 import contextlib
 from collections.abc import Collection
-from typing import Any, Literal
+from typing import Literal
 
 import gradio as gr
 from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.checkpoint_index import best_step, checkpoint_steps
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
@@ -24,20 +25,13 @@ from rlhf_lab.store.pair_leases import lease_on_top
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.store.runs import get_run, runs
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import (
-    DecimalNumber,
-    FieldError,
-    Payload,
-    if_changed,
-    parse_payload,
-    show_errors,
-    ttl_cache,
-    visitor_action,
-)
+from rlhf_lab.ui.limits import ENGINE
+from rlhf_lab.ui.shared.api import Api, DecimalNumber, FieldError, Payload
 from rlhf_lab.ui.shared.generation_requests import MAX_TOKENS, SamplingPayload, own_job, submit_short_jobs
 from rlhf_lab.ui.shared.voting import check_may_hold
-from rlhf_lab.ui.shared.widgets import SILENT_EVENT, widget
+from rlhf_lab.ui.shared.widgets import widget
 
+api = Api("chat")
 MAX_CHAT_CHARS = 40_000
 MIN_LONGEST_ANSWER = 128  # proposed in a project with shorter responses, because nobody labels or trains on a chat
 MAX_ANSWERS = 2  # one by the chosen model, one by the base model
@@ -51,7 +45,6 @@ class Turn(BaseModel):
 class AskPayload(SamplingPayload):
     """turns: the conversation, whose last turn is by the user. forget: the jobs of the earlier answers, to be deleted."""
 
-    annotator: str | None = None
     turns: tuple[Turn, ...]
     top_p: DecimalNumber = Field(title="top-p", ge=0.05, le=1)
     forget: tuple[int, ...] = ()
@@ -61,7 +54,6 @@ class AnswersPayload(Payload):
     """jobs: those of the answers on screen."""
 
     jobs: tuple[int, ...]
-    annotator: str | None = None
 
 
 class OptionsQuery(Payload):
@@ -70,51 +62,97 @@ class OptionsQuery(Payload):
     run: int | None = None
 
 
+class Jobs(TypedDict):
+    jobs: list[int]
+
+
+class NewPair(TypedDict):
+    pair_id: int
+
+
+class RunSteps(TypedDict):
+    """The steps with a checkpoint of the chosen run, and the best of them."""
+
+    run: int | None
+    steps: list[int]
+    best: int | None
+
+
+class ChatOptions(RunSteps):
+    """models: (id, name) of the base and of every run that has done a step. The numbers are proposed settings."""
+
+    project: int
+    temperature: float
+    max_new_tokens: int
+    models: list[tuple[str, str]]
+    system_prompt: str
+    has_chat_template: bool
+
+
+class Answer(TypedDict):
+    """The text so far. status: queued, running, done, cancelled (stopped) or failed. cut: `cut_length`."""
+
+    status: JobStatus
+    is_waiting: bool
+    text: str
+    tokens: int
+    cut: int | None
+    turns_left_out: int
+    note: str
+    error: str
+
+
+class Answers(TypedDict):
+    answers: list[Answer]
+
+
 def build(ctx: Context, operator: gr.BrowserState) -> None:
-    cached_options = ttl_cache(1.0, lambda: chat_options(ctx))
-
-    def options(query: dict[str, Any]) -> dict[str, Any]:
-        return if_changed(cached_options() | run_steps(ctx, parse_payload(OptionsQuery, query).run), query)
-
-    def answers(query: dict[str, Any]) -> dict[str, Any]:
-        payload = parse_payload(AnswersPayload, query)
-        jobs = own_answers(ctx, payload.jobs, ctx.annotator_or_empty(payload.annotator))
-        stop_ids = stop_token_ids(ctx.project.model)
-        return {"answers": [answer_view(job, stop_ids) for job in jobs]}
-
-    component = widget(
-        "chat",
-        "chat/view.js",
-        events=("ask", "make_pair", "stop_answers", "forget"),
-        server_functions={"options": options, "answers": answers},
-        label="Chat with a model",
-    )
-
-    @visitor_action(AskPayload)
-    def ask(payload: AskPayload) -> dict[str, Any]:
-        annotator = ctx.require_annotator(payload.annotator)
-        return {"jobs": [job.id for job in submit_chat(ctx, payload, annotator)]}
-
-    @visitor_action(AnswersPayload)
-    def make_pair(payload: AnswersPayload) -> dict[str, Any]:
-        return {"pair_id": label_answers(ctx, payload.jobs, ctx.require_annotator(payload.annotator))}
-
-    def stop_answers(event: gr.EventData) -> None:
-        for job in event_jobs(ctx, event):
-            queue.cancel(ctx.db, job.id)
-
-    def forget(event: gr.EventData) -> None:
-        queue.remove_chats(ctx.db, [job.id for job in event_jobs(ctx, event)])
-
-    component.ask(ask, None, component, **SILENT_EVENT)
-    component.make_pair(make_pair, None, component, **SILENT_EVENT)
-    component.stop_answers(show_errors(stop_answers), None, None, **SILENT_EVENT)
-    component.forget(show_errors(forget), None, None, **SILENT_EVENT)
+    widget("chat", "chat/view.js", label="Chat with a model")
 
 
-def event_jobs(ctx: Context, event: gr.EventData) -> list[Job]:
-    payload = parse_payload(AnswersPayload, event._data)
-    return own_answers(ctx, payload.jobs, ctx.annotator_or_empty(payload.annotator))
+@api.read(OptionsQuery, cached_s=1.0)
+def options(ctx: Context, query: OptionsQuery) -> ChatOptions:
+    project = ctx.project
+    started_runs = [run for run in runs(ctx.db, project.id) if run.step > 0]
+    return {
+        "project": project.id,
+        "temperature": project.temperature,
+        "max_new_tokens": min(max(project.max_new_tokens, MIN_LONGEST_ANSWER), MAX_TOKENS),
+        "models": [("base", "base model"), *((f"run/{run.id}", f"run {run.id}: {run.name}") for run in started_runs)],
+        "system_prompt": project.system_prompt,
+        "has_chat_template": has_chat_template(project.model),
+        **run_steps(ctx, query.run),
+    }
+
+
+@api.read(AnswersPayload)
+def answers(ctx: Context, query: AnswersPayload) -> Answers:
+    jobs = own_answers(ctx, query.jobs, ctx.annotator_or_empty(query.annotator))
+    stop_ids = stop_token_ids(ctx.project.model)
+    return {"answers": [answer_view(job, stop_ids) for job in jobs]}
+
+
+@api.action(AskPayload, limit=ENGINE)
+def ask(ctx: Context, payload: AskPayload) -> Jobs:
+    annotator = ctx.require_annotator(payload.annotator)
+    return {"jobs": [job.id for job in submit_chat(ctx, payload, annotator)]}
+
+
+@api.action(AnswersPayload, limit=ENGINE)
+def make_pair(ctx: Context, payload: AnswersPayload) -> NewPair:
+    return {"pair_id": label_answers(ctx, payload.jobs, ctx.require_annotator(payload.annotator))}
+
+
+@api.action(AnswersPayload, limit=ENGINE)
+def stop_answers(ctx: Context, payload: AnswersPayload) -> None:
+    for job in own_answers(ctx, payload.jobs, ctx.require_annotator(payload.annotator)):
+        queue.cancel(ctx.db, job.id)
+
+
+@api.action(AnswersPayload, limit=ENGINE)
+def forget(ctx: Context, payload: AnswersPayload) -> None:
+    jobs = own_answers(ctx, payload.jobs, ctx.require_annotator(payload.annotator))
+    queue.remove_chats(ctx.db, [job.id for job in jobs])
 
 
 def own_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> list[Job]:
@@ -122,22 +160,8 @@ def own_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> list[
     return [own_job(ctx, job_id, JobKind.CHAT, annotator) for job_id in job_ids[:MAX_ANSWERS]]
 
 
-def chat_options(ctx: Context) -> dict[str, Any]:
-    """The models to chat with: the base, and every run that has done a step; the same for every page."""
-    project = ctx.project
-    started_runs = [run for run in runs(ctx.db, project.id) if run.step > 0]
-    return {
-        "project": project.id,
-        "temperature": project.temperature,
-        "max_new_tokens": min(max(project.max_new_tokens, MIN_LONGEST_ANSWER), MAX_TOKENS),
-        "models": [["base", "base model"], *([f"run/{run.id}", f"run {run.id}: {run.name}"] for run in started_runs)],
-        "system_prompt": project.system_prompt,
-        "has_chat_template": has_chat_template(project.model),
-    }
-
-
-def run_steps(ctx: Context, run_id: int | None) -> dict[str, Any]:
-    """The steps with a checkpoint of the chosen run, and the best of them; none for a deleted run or another project's."""
+def run_steps(ctx: Context, run_id: int | None) -> RunSteps:
+    """No steps for a deleted run or another project's."""
     with contextlib.suppress(StoreError):
         if run_id is not None and get_run(ctx.db, run_id).project_id == ctx.project.id:
             folder = run_folder(ctx.home, run_id)
@@ -164,17 +188,15 @@ def submit_chat(ctx: Context, payload: AskPayload, annotator: str) -> list[Job]:
     return submit_short_jobs(ctx, JobKind.CHAT, annotator, payloads)
 
 
-def answer_view(job: Job, stop_ids: Collection[int] = ()) -> dict[str, Any]:
-    """The text so far, and the status of the answer: queued, running, done, cancelled (stopped) or failed. cut: `cut_length`."""
+def answer_view(job: Job, stop_ids: Collection[int] = ()) -> Answer:
     result = job.result or {}
     error = job.error[:1].upper() + job.error[1:]
     return {
-        "status": job.status.value,
+        "status": job.status,
         "is_waiting": job.status in UNFINISHED_JOB_STATUSES,
         "text": result.get("text", ""),
         "tokens": len(result.get("tokens", ())),
         "cut": cut_length(result.get("tokens", ()), stop_ids) if job.status is JobStatus.DONE else None,
-        "seconds": result.get("seconds", 0),
         "turns_left_out": result.get("turns_left_out", 0),
         "note": result.get("note", ""),
         "error": error if job.status is JobStatus.FAILED else "",

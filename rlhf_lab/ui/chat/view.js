@@ -1,414 +1,381 @@
+// @ts-check
 // Screen "Chat": a conversation with a model, whose answers appear while they are sampled; the base model answers
 // beside it on request.
-import { conversationView, el, fillProposed, withCut } from '../shared/dom.js';
+import { requests } from '../shared/api.js';
+import { conversationView, fillProposed, withCut } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
-import { poll, unwrap } from '../shared/poll.js';
-import { annotatorName } from '../shared/session.js';
+import { html } from '../shared/html.js';
+import { poll } from '../shared/poll.js';
+
+/** @typedef {import('../api_types').ChatOptions} ChatOptions */
+/** @typedef {import('../api_types').Answer} Answer */
+/** @type {import('../api_types').ChatRequests} */
+const api = requests('chat');
 
 const POLL_MS = 250;
 const OPTIONS_MS = 4000;
 const NUMBERS = ['temperature', 'top_p', 'max_new_tokens', 'seed'];
-const labelled = (label, ...controls) =>
-  el('div.field', {}, el('span.muted', { 'aria-hidden': 'true' }, label), ...controls);
+const CHAT_HINT =
+  'Enter sends the message, Shift+Enter starts a new line. The conversation is deleted an hour after the last ' +
+  'message, unless you label two answers.';
+const CONTINUATION_HINT =
+  'This model was not trained to chat: it continues your text. Press Go on without a text for a longer continuation. ' +
+  'The texts are deleted an hour after the last one, unless you label two of them.';
 
-function setOptions(node, items, fallback) {
-  const previous = node.value;
-  const key = JSON.stringify(items);
-  if (node.lastItems === key) return;
-  node.lastItems = key;
-  node.replaceChildren(...items.map(([id, label]) => el('option', { value: id }, label)));
-  node.value = items.some(([id]) => String(id) === previous) ? previous : String(fallback);
+export default function mount({ element }) {
+  new Chat(element.querySelector('.lab-chat')).start();
 }
 
-export default function mount({ element, props, server, trigger, watch }) {
-  const root = element.querySelector('.lab-chat');
-  const fields = {};
-  let options = null;
-  let revision = '';
-  let optionsRequestedAt = 0;
-  const proposed = { temperature: '', max_new_tokens: '128' };
-  let turns = []; // the conversation before the answers on screen
-  let exchange = null; // the answers on screen: {id, sentAt, models, labels, jobs, answers, firstAt}
-  let pairRequest = 0; // id of the request to make a pair, until its reply
-
-  const isWaiting = () =>
-    Boolean(exchange) && (!exchange.answers.length || exchange.answers.some((answer) => answer.is_waiting));
-  const select = (name, label, onchange) =>
-    (fields[name] = el('select.lab-input', { 'aria-label': label, 'data-do': `chat-${name}`, onchange }));
-  const number = (name, label, value, hint) =>
-    labelled(
-      label,
-      (fields[name] = el('input.lab-input', {
-        type: 'text',
-        inputmode: 'decimal',
-        value,
-        'aria-label': label,
-        title: hint,
-        'data-do': `chat-${name}`,
-      })),
-    );
-  const button = (name, text, action, classes = '') =>
-    (fields[name] = el(
-      `button.lab-button${classes}`,
-      { type: 'button', 'data-do': `chat-${name}`, onclick: action },
-      text,
-    ));
-
-  function buildForm() {
-    fields.stage = el('div.stage', { 'data-do': 'chat-stage' });
-    fields.error = el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'chat-error' });
-    fields.message = el('textarea.lab-input', {
-      rows: 2,
-      dir: 'auto',
-      'aria-label': 'message',
-      'data-do': 'chat-message',
-      oninput: drawButtons,
-      onkeydown: (event) => {
-        if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
-          event.preventDefault();
-          ask();
-        }
-      },
-    });
-    fields.beside = el('input', { type: 'checkbox', 'data-do': 'chat-beside' });
-    root.replaceChildren(
-      el(
-        'div.lab-card.form',
-        {},
-        el(
-          'div.lab-row.who',
-          {},
-          labelled(
-            'Model',
-            el(
-              'div.models',
-              {},
-              select('model', 'model', () => loadOptions()),
-              select('step', 'step of the model'),
-            ),
-          ),
-          (fields.besideLabel = el('label.lab-row.beside', {}, fields.beside, 'also show the base model')),
-          el('span.lab-grow'),
-          button('begin', 'New conversation', begin, '.small'),
-        ),
-        el(
-          'details.sampling',
-          {},
-          el('summary.muted', {}, 'Sampling settings'),
-          el(
-            'div.fields',
-            {},
-            number('temperature', 'temperature', '', '0.05 to 5; low values give the likeliest words'),
-            number(
-              'top_p',
-              'top-p',
-              '1',
-              '0.05 to 1: sample only from the likeliest tokens that together have this probability',
-            ),
-            number('max_new_tokens', 'longest response (tokens)', '128', '1 to 512'),
-            number('seed', 'seed', '0', 'the same seed and settings give the same answer'),
-          ),
-        ),
-      ),
-      el(
-        'div.lab-card.talk',
-        {},
-        fields.stage,
-        fields.error,
-        el(
-          'div.send',
-          {},
-          fields.message,
-          el('div.lab-row', {}, button('send', 'Send', ask, '.lab-main'), button('stop', 'Stop', stop)),
-        ),
-        (fields.hint = el('span.muted')),
-      ),
-    );
-    draw();
+class Chat {
+  constructor(root) {
+    this.root = root;
+    this.fields = /** @type {Record<string, any>} */ ({}); // the controls of the form by name
+    this.options = /** @type {ChatOptions | null} */ (null);
+    this.optionsRequestedAt = 0;
+    this.proposed = { temperature: '', max_new_tokens: '128' };
+    this.turns = /** @type {any[]} */ ([]); // the conversation before the answers on screen
+    // The answers on screen: {sentAt, models, jobs (null until the lab has accepted the message), answers, firstAt}.
+    this.exchange = /** @type {any} */ (null);
+    this.isMakingPair = false;
   }
 
-  const chosenRun = () => (fields.model.value.startsWith('run/') ? Number(fields.model.value.split('/')[1]) : null);
+  start() {
+    this.root.append(html`<div class="lab-card lab-empty" role="status">Loading the models …</div>`);
+    poll(this.root, () => this.update(), POLL_MS);
+  }
 
-  function refillForm() {
-    setOptions(fields.model, options.models, options.models[1]?.[0] ?? 'base');
-    const run = chosenRun();
-    const steps = options.run === run ? options.steps : [];
-    setOptions(
-      fields.step,
-      [
-        ['latest', 'latest step'],
-        ...steps.map((step) => [step, `step ${step}${step === options.best ? ' (best)' : ''}`]),
-      ],
-      'latest',
+  async update() {
+    if (this.options) await this.updateAnswers();
+    const lacksSteps = this.options && this.options.run !== this.chosenRun();
+    if (!this.options || lacksSteps || Date.now() - this.optionsRequestedAt > OPTIONS_MS) await this.loadOptions();
+  }
+
+  // ---- the form
+
+  async loadOptions() {
+    this.optionsRequestedAt = Date.now();
+    const options = await api.options.ifChanged({ run: this.options ? this.chosenRun() : null });
+    if (!options) return;
+    const before = this.options;
+    this.options = options;
+    if (!before) this.buildForm();
+    if (before && before.project !== options.project) this.begin();
+    this.refillForm();
+    this.drawButtons();
+  }
+
+  buildForm() {
+    this.root.replaceChildren(
+      html`<div class="lab-card form">${this.modelChoice()} ${this.samplingSettings()}</div>
+        <div class="lab-card talk">
+          <div class="stage" data-do="chat-stage"></div>
+          <p class="lab-notice bad" role="alert" hidden data-do="chat-error"></p>
+          <div class="send">
+            <textarea
+              class="lab-input" rows="2" dir="auto" aria-label="message" data-do="chat-message"
+              oninput=${() => this.drawButtons()} onkeydown=${(event) => this.sendOnEnter(event)}
+            ></textarea>
+            <div class="lab-row">
+              <button type="button" class="lab-button lab-main" data-do="chat-send" onclick=${() => this.ask()}>
+                Send
+              </button>
+              <button type="button" class="lab-button" data-do="chat-stop" onclick=${() => this.stop()}>Stop</button>
+            </div>
+          </div>
+          <span class="muted" data-do="chat-hint"></span>
+        </div>`,
     );
-    fields.step.hidden = fields.besideLabel.hidden = run === null;
-    fillProposed(fields, proposed, options);
-    fields.hint.textContent = options.has_chat_template
-      ? 'Enter sends the message, Shift+Enter starts a new line. The conversation is deleted an hour ' +
-        'after the last message, unless you label two answers.'
-      : 'This model was not trained to chat: it continues your text. Press Go on without a text for a longer ' +
-        'continuation. The texts are deleted an hour after the last one, unless you label two of them.';
+    for (const control of this.root.querySelectorAll('[data-do]')) {
+      this.fields[control.dataset.do.slice('chat-'.length)] = control;
+    }
+    this.draw();
+  }
+
+  modelChoice() {
+    return html`<div class="lab-row who">
+      <div class="field">
+        <span class="muted" aria-hidden="true">Model</span>
+        <div class="models">
+          <select
+            class="lab-input" aria-label="model" data-do="chat-model" onchange=${() => this.loadOptions()}
+          ></select>
+          <select class="lab-input" aria-label="step of the model" data-do="chat-step"></select>
+        </div>
+      </div>
+      <label class="lab-row beside"><input type="checkbox" data-do="chat-beside" />also show the base model</label>
+      <span class="lab-grow"></span>
+      <button type="button" class="lab-button small" data-do="chat-begin" onclick=${() => this.begin()}>
+        New conversation
+      </button>
+    </div>`;
+  }
+
+  samplingSettings() {
+    const number = (name, label, value, title) =>
+      html`<div class="field">
+        <span class="muted" aria-hidden="true">${label}</span>
+        <input
+          class="lab-input" type="text" inputmode="decimal" value=${value} aria-label=${label} title=${title}
+          data-do="chat-${name}"
+        />
+      </div>`;
+    const topP = '0.05 to 1: sample only from the likeliest tokens that together have this probability';
+    return html`<details class="sampling">
+      <summary class="muted">Sampling settings</summary>
+      <div class="fields">
+        ${number('temperature', 'temperature', '', '0.05 to 5; low values give the likeliest words')}
+        ${number('top_p', 'top-p', '1', topP)}
+        ${number('max_new_tokens', 'longest response (tokens)', '128', '1 to 512')}
+        ${number('seed', 'seed', '0', 'the same seed and settings give the same answer')}
+      </div>
+    </details>`;
+  }
+
+  refillForm() {
+    const { fields, options } = this;
+    setOptions(fields.model, options.models, options.models[1]?.[0] ?? 'base');
+    const run = this.chosenRun();
+    const steps = options.run === run ? options.steps : [];
+    const stepName = (step) => `step ${step}${step === options.best ? ' (best)' : ''}`;
+    setOptions(fields.step, [['latest', 'latest step'], ...steps.map((step) => [step, stepName(step)])], 'latest');
+    fields.step.hidden = fields.beside.parentElement.hidden = run === null;
+    fillProposed(fields, this.proposed, options);
+    fields.hint.textContent = options.has_chat_template ? CHAT_HINT : CONTINUATION_HINT;
     fields.message.placeholder = options.has_chat_template ? 'Write a message' : 'Write the beginning of a text';
   }
 
+  chosenRun() {
+    const { value } = this.fields.model;
+    return value.startsWith('run/') ? Number(value.split('/')[1]) : null;
+  }
+
+  /** @returns {any} the numbers as typed */
+  sampling() {
+    return Object.fromEntries(NUMBERS.map((name) => [name, this.fields[name].value]));
+  }
+
   // [checkpoint, its name] of the models that answer; the first one's answer is part of the conversation.
-  function chosenModels() {
-    const run = chosenRun();
+  chosenModels() {
+    const { fields, options } = this;
+    const run = this.chosenRun();
     const base = ['base', 'Base model'];
     if (run === null) return [base];
-    const step =
-      fields.step.value === 'latest' ? (options.run === run && options.steps.at(-1)) || 'latest' : fields.step.value;
-    return [
-      [`run/${run}/${step}`, `Run ${run}, ${step === 'latest' ? 'latest step' : `step ${step}`}`],
-      ...(fields.beside.checked ? [base] : []),
-    ];
+    const latest = (options.run === run && options.steps.at(-1)) || 'latest';
+    const step = fields.step.value === 'latest' ? latest : fields.step.value;
+    const model = [`run/${run}/${step}`, `Run ${run}, ${step === 'latest' ? 'latest step' : `step ${step}`}`];
+    return fields.beside.checked ? [model, base] : [model];
+  }
+
+  // ---- the conversation
+
+  isWaiting() {
+    const { exchange } = this;
+    return Boolean(exchange) && (!exchange.answers.length || exchange.answers.some((answer) => answer.is_waiting));
   }
 
   // The conversation including the answer on screen, to which the next message is added.
-  function turnsSoFar() {
-    const answer = exchange?.answers[0]?.text;
-    return answer || (exchange && !options.has_chat_template)
-      ? [...turns, { role: 'assistant', content: answer || '' }]
-      : turns;
+  turnsSoFar() {
+    const answer = this.exchange?.answers[0]?.text;
+    const continues = this.exchange && !this.options.has_chat_template;
+    return answer || continues ? [...this.turns, { role: 'assistant', content: answer || '' }] : this.turns;
   }
 
-  function ask() {
-    const text = fields.message.value;
-    const isContinuing = !options.has_chat_template && turnsSoFar().length > 0;
-    if (isWaiting() || (!text.trim() && !isContinuing)) return;
-    const forgotten = exchange?.jobs || [];
-    const models = chosenModels();
-    const before = turns;
-    turns = [...turnsSoFar(), { role: 'user', content: text }];
-    exchange = {
-      id: Date.now(),
-      sentAt: performance.now(),
-      before,
-      text,
-      previous: exchange,
-      labels: models.map((model) => model[1]),
-      jobs: null,
-      answers: [],
-      firstAt: [],
-    };
-    showError('');
-    fields.message.value = '';
-    draw();
-    trigger('ask', {
-      request_id: exchange.id,
-      annotator: annotatorName(),
-      turns,
-      forget: forgotten,
-      models: models.map((model) => model[0]),
-      reward_model_id: '',
-      ...Object.fromEntries(NUMBERS.map((name) => [name, fields[name].value])),
+  // Whether an empty message asks for a longer continuation.
+  canContinue() {
+    return !this.options.has_chat_template && this.turnsSoFar().length > 0;
+  }
+
+  sendOnEnter(event) {
+    if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    this.ask();
+  }
+
+  async ask() {
+    const text = this.fields.message.value;
+    if (this.isWaiting() || (!text.trim() && !this.canContinue())) return;
+    const before = { turns: this.turns, exchange: this.exchange };
+    const models = this.chosenModels();
+    const labels = models.map(([, name]) => name);
+    this.turns = [...this.turnsSoFar(), { role: 'user', content: text }];
+    const exchange = { sentAt: performance.now(), labels, jobs: null, answers: [], firstAt: [] };
+    this.exchange = exchange;
+    this.showError('');
+    this.fields.message.value = '';
+    this.draw();
+    try {
+      const { jobs } = await api.ask({
+        turns: this.turns,
+        forget: before.exchange?.jobs || [],
+        models: models.map(([checkpoint]) => checkpoint),
+        ...this.sampling(),
+      });
+      exchange.jobs = jobs;
+      this.drawButtons();
+      await this.updateAnswers();
+    } catch (error) {
+      if (this.exchange !== exchange || exchange.jobs) return;
+      Object.assign(this, before); // nothing was sent: the conversation is as before
+      this.fields.message.value = text;
+      this.draw();
+      this.showError(error.message, error.field);
+    }
+  }
+
+  stop() {
+    if (this.exchange?.jobs) this.send(api.stop_answers({ jobs: this.exchange.jobs }));
+  }
+
+  begin() {
+    if (this.exchange?.jobs) this.send(api.forget({ jobs: this.exchange.jobs }));
+    this.turns = [];
+    this.exchange = null;
+    this.showError('');
+    this.draw();
+    this.fields.message.focus();
+  }
+
+  async makePair() {
+    this.isMakingPair = true;
+    this.drawAnswers();
+    const isMade = await this.send(api.make_pair({ jobs: this.exchange.jobs }));
+    this.isMakingPair = false;
+    this.drawAnswers();
+    if (!isMade) return;
+    window.dispatchEvent(new CustomEvent('lab-pair'));
+    location.hash = 'label';
+  }
+
+  // Whether a request succeeded; otherwise its error is shown.
+  async send(request) {
+    try {
+      await request;
+      return true;
+    } catch (error) {
+      this.showError(error.message, error.field);
+      return false;
+    }
+  }
+
+  async updateAnswers() {
+    const { exchange } = this;
+    if (!exchange?.jobs || !this.isWaiting()) return;
+    const { answers } = await api.answers({ jobs: exchange.jobs });
+    if (this.exchange !== exchange) return;
+    answers.forEach((answer, i) => {
+      if (answer.tokens && !exchange.firstAt[i]) exchange.firstAt[i] = (performance.now() - exchange.sentAt) / 1000;
     });
-  }
-
-  function stop() {
-    if (exchange?.jobs) trigger('stop_answers', { jobs: exchange.jobs, annotator: annotatorName() });
-  }
-
-  function begin() {
-    if (exchange?.jobs) trigger('forget', { jobs: exchange.jobs, annotator: annotatorName() });
-    turns = [];
-    exchange = null;
-    showError('');
-    draw();
-    fields.message.focus();
-  }
-
-  function makePair() {
-    pairRequest = Date.now();
-    drawAnswers();
-    trigger('make_pair', { request_id: pairRequest, annotator: annotatorName(), jobs: exchange.jobs });
-  }
-
-  function showError(text, field = '') {
-    fields.error.hidden = !text;
-    fields.error.textContent = text || '';
-    for (const name of ['message', ...NUMBERS]) fields[name].toggleAttribute('aria-invalid', name === field);
-    if (NUMBERS.includes(field)) root.querySelector('details.sampling').open = true;
-    if (field) fields[field].focus();
+    const hasChanged = JSON.stringify(answers) !== JSON.stringify(exchange.answers);
+    exchange.answers = answers;
+    if (hasChanged) this.drawAnswers();
   }
 
   // ---- what is on screen
 
-  function draw() {
-    const system = options.system_prompt ? [{ role: 'system', content: options.system_prompt }] : [];
-    fields.stage.replaceChildren(
-      ...(turns.length
-        ? [
-            conversationView(
-              [
-                ...system,
-                ...turns.map(({ role, content }) => ({ role, content: content.trim() })).filter((turn) => turn.content),
-              ],
-              '.history',
-            ),
-          ]
-        : []),
-      el('div.answers', { 'aria-live': 'polite', 'aria-busy': 'false' }),
-    );
-    drawAnswers();
+  showError(text, field = '') {
+    const { error } = this.fields;
+    error.hidden = !text;
+    error.textContent = text;
+    for (const name of ['message', ...NUMBERS]) this.fields[name].toggleAttribute('aria-invalid', name === field);
+    if (NUMBERS.includes(field)) this.root.querySelector('details.sampling').open = true;
+    if (field) this.fields[field].focus();
   }
 
-  function drawAnswers() {
-    const container = fields.stage.querySelector('.answers');
+  draw() {
+    const { system_prompt: systemPrompt } = this.options;
+    const messages = this.turns.map(({ role, content }) => ({ role, content: content.trim() }));
+    const system = systemPrompt ? [{ role: 'system', content: systemPrompt }] : [];
+    const history = [...system, ...messages.filter((turn) => turn.content)];
+    this.fields.stage.replaceChildren(
+      html`${this.turns.length ? conversationView(history, '.history') : null}
+        <div class="answers" aria-live="polite" aria-busy="false"></div>`,
+    );
+    this.drawAnswers();
+  }
+
+  drawAnswers() {
+    const { exchange } = this;
+    const container = this.fields.stage.querySelector('.answers');
     container.style.setProperty('--columns', exchange?.labels.length || 1);
-    container.setAttribute('aria-busy', String(isWaiting()));
-    container.replaceChildren(
-      ...(exchange ? [...exchange.labels.map(answerView), pairControls()].filter(Boolean) : []),
-    );
-    drawButtons();
+    container.setAttribute('aria-busy', String(this.isWaiting()));
+    const views = exchange
+      ? exchange.labels.map((label, i) => answerView(label, exchange.answers[i], exchange.firstAt[i]))
+      : [];
+    container.replaceChildren(...views, ...[this.pairControls()].filter(Boolean));
+    this.drawButtons();
   }
 
-  function answerView(label, i) {
-    const answer = exchange.answers[i];
-    const text = answer?.text || '';
-    return el(
-      'article.reply',
-      { 'data-status': answer?.status || 'queued', 'aria-label': label },
-      el('div.lab-row', {}, el('strong', {}, label), el('span.muted', {}, statusText(answer, i))),
-      answer?.turns_left_out
-        ? el(
-            'p.muted',
-            {},
-            `The conversation is too long for the model: its oldest ${plural(answer.turns_left_out, 'turn')} ` +
-              'are left out.',
-          )
-        : null,
-      answer?.note ? el('p.muted', {}, answer.note) : null,
+  pairControls() {
+    const answers = this.exchange?.answers || [];
+    if (answers.length < 2 || this.isWaiting() || answers.some((answer) => answer.error)) return null;
+    const areComplete = answers.every((answer) => answer.status === 'done');
+    const areEqual = answers[0].text.trim() === answers[1].text.trim();
+    return html`<div class="lab-row pair">
+      <button
+        type="button" class="lab-button" data-do="chat-label"
+        disabled=${!areComplete || areEqual || this.isMakingPair} onclick=${() => this.makePair()}
+      >
+        Label these two answers
+      </button>
+      <span class="muted lab-grow">${pairHint(areComplete, areEqual)}</span>
+    </div>`;
+  }
+
+  drawButtons() {
+    const { fields } = this;
+    const isWaiting = this.isWaiting();
+    const hasText = Boolean(fields.message.value.trim());
+    fields.send.disabled = isWaiting || (!hasText && !this.canContinue());
+    fields.send.textContent = this.canContinue() && !hasText ? 'Go on' : 'Send';
+    fields.stop.hidden = !isWaiting;
+    fields.stop.disabled = !this.exchange?.jobs;
+    fields.begin.disabled = isWaiting || !this.turns.length;
+  }
+}
+
+function setOptions(node, items, fallback) {
+  const key = JSON.stringify(items);
+  if (node.dataset.items === key) return;
+  const previous = node.value;
+  node.dataset.items = key;
+  node.replaceChildren(...items.map(([id, label]) => html`<option value=${id}>${label}</option>`));
+  node.value = items.some(([id]) => String(id) === previous) ? previous : String(fallback);
+}
+
+/** @param {string} label @param {Answer | undefined} answer @param {number | undefined} firstAt seconds */
+function answerView(label, answer, firstAt) {
+  const text =
+    answer?.text.trim() || (answer && !answer.is_waiting ? html`<span class="muted">(it wrote nothing)</span>` : '…');
+  const leftOut = answer?.turns_left_out
+    ? `The conversation is too long for the model: its oldest ${plural(answer.turns_left_out, 'turn')} are left out.`
+    : '';
+  return html`<article class="reply" data-status=${answer?.status || 'queued'} aria-label=${label}>
+    <div class="lab-row"><strong>${label}</strong><span class="muted">${statusText(answer, firstAt)}</span></div>
+    ${[leftOut, answer?.note].filter(Boolean).map((note) => html`<p class="muted">${note}</p>`)}
+    ${
       answer?.error
-        ? el('p.lab-notice.bad', { role: 'alert' }, answer.error)
-        : withCut(
-            el(
-              'p.lab-text',
-              { dir: 'auto' },
-              text.trim() || (answer && !answer.is_waiting ? el('span.muted', {}, '(it wrote nothing)') : '…'),
-            ),
-            answer?.cut,
-          ),
-    );
-  }
-
-  function statusText(answer, i) {
-    if (!answer || answer.status === 'queued') return 'waits for the engine';
-    const first = exchange.firstAt[i] ? `, the first after ${exchange.firstAt[i].toFixed(1)} s` : '';
-    const tokens = `${plural(answer.tokens, 'token')}${first}`;
-    if (answer.status === 'cancelled') return `stopped after ${tokens}`;
-    if (answer.status === 'running') return answer.tokens ? `writing: ${tokens}` : 'reads the conversation';
-    return answer.status === 'done' ? tokens : '';
-  }
-
-  function pairControls() {
-    if (!exchange || exchange.answers.length < 2 || isWaiting() || exchange.answers.some((answer) => answer.error)) {
-      return null;
+        ? html`<p class="lab-notice bad" role="alert">${answer.error}</p>`
+        : withCut(html`<p class="lab-text" dir="auto">${text}</p>`, answer?.cut)
     }
-    const areComplete = exchange.answers.every((answer) => answer.status === 'done');
-    const areEqual = exchange.answers[0].text.trim() === exchange.answers[1].text.trim();
-    const pairText = areEqual
-      ? 'Both answers are the same, so there is nothing to label. Send the message again with another seed.'
-      : 'This stores the conversation and both answers as a pair of the project, where others can see them, ' +
-        'and shows the pair under Label.';
-    return el(
-      'div.lab-row.pair',
-      {},
-      el(
-        'button.lab-button',
-        {
-          type: 'button',
-          'data-do': 'chat-label',
-          disabled: !areComplete || areEqual || Boolean(pairRequest),
-          onclick: makePair,
-        },
-        'Label these two answers',
-      ),
-      el(
-        'span.muted.lab-grow',
-        {},
-        areComplete ? pairText : 'Only answers that were not stopped can be labelled.',
-      ),
-    );
+  </article>`;
+}
+
+/** @param {Answer | undefined} answer @param {number | undefined} firstAt seconds */
+export function statusText(answer, firstAt) {
+  if (!answer || answer.status === 'queued') return 'waits for the engine';
+  const tokens = `${plural(answer.tokens, 'token')}${firstAt ? `, the first after ${firstAt.toFixed(1)} s` : ''}`;
+  if (answer.status === 'cancelled') return `stopped after ${tokens}`;
+  if (answer.status === 'running') return answer.tokens ? `writing: ${tokens}` : 'reads the conversation';
+  return answer.status === 'done' ? tokens : '';
+}
+
+function pairHint(areComplete, areEqual) {
+  if (!areComplete) return 'Only answers that were not stopped can be labelled.';
+  if (areEqual) {
+    return 'Both answers are the same, so there is nothing to label. Send the message again with another seed.';
   }
-
-  function drawButtons() {
-    const waits = isWaiting();
-    const isContinuing = !options.has_chat_template && turnsSoFar().length > 0;
-    fields.send.disabled = waits || (!fields.message.value.trim() && !isContinuing);
-    fields.send.textContent = isContinuing && !fields.message.value.trim() ? 'Go on' : 'Send';
-    fields.stop.hidden = !waits;
-    fields.stop.disabled = !exchange?.jobs;
-    fields.begin.disabled = waits || !turns.length;
-  }
-
-  // ---- replies
-
-  async function pollAnswers() {
-    const current = exchange;
-    if (!current?.jobs || !isWaiting()) return;
-    const { answers } = await unwrap(server.answers({ jobs: current.jobs, annotator: annotatorName() }));
-    if (exchange !== current) return;
-    answers.forEach((answer, i) => {
-      if (answer.tokens && !current.firstAt[i]) current.firstAt[i] = (performance.now() - current.sentAt) / 1000;
-    });
-    const hasChanged = JSON.stringify(answers) !== JSON.stringify(current.answers);
-    current.answers = answers;
-    if (hasChanged) drawAnswers();
-  }
-
-  async function loadOptions() {
-    optionsRequestedAt = Date.now();
-    const run = options ? chosenRun() : null;
-    const reply = await unwrap(server.options({ revision, run }));
-    if (reply.unchanged) return;
-    const projectChanged = options && options.project !== reply.project;
-    const isFirst = !options;
-    options = reply;
-    revision = reply.revision;
-    if (isFirst) buildForm();
-    if (projectChanged) begin();
-    refillForm();
-    drawButtons();
-  }
-
-  watch('value', () => {
-    const reply = props.value;
-    if (reply?.request_id && reply.request_id === pairRequest) {
-      pairRequest = 0;
-      drawAnswers();
-      if (reply.error) {
-        showError(reply.error);
-        return;
-      }
-      window.dispatchEvent(new CustomEvent('lab-pair'));
-      location.hash = 'label';
-      return;
-    }
-    if (!exchange || reply?.request_id !== exchange.id) return;
-    if (reply.error) {
-      // nothing was sent: the conversation is as before
-      fields.message.value = exchange.text;
-      turns = exchange.before;
-      exchange = exchange.previous;
-      draw();
-      showError(reply.error, reply.field);
-      return;
-    }
-    exchange.jobs = reply.jobs;
-    exchange.previous = null;
-    drawButtons();
-    pollAnswers();
-  });
-
-  root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Loading the models …'));
-  poll(
-    root,
-    async () => {
-      if (options) await pollAnswers();
-      const lacksSteps = options && options.run !== chosenRun();
-      if (!options || lacksSteps || Date.now() - optionsRequestedAt > OPTIONS_MS) await loadOptions();
-    },
-    POLL_MS,
+  return (
+    'This stores the conversation and both answers as a pair of the project, where others can see them, and shows ' +
+    'the pair under Label.'
   );
 }

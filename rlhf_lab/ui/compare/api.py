@@ -23,18 +23,10 @@ from rlhf_lab.store.runs import get_run, runs
 from rlhf_lab.ui.compare.blind_test import api as blind_test
 from rlhf_lab.ui.compare.tournament import api as tournament
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import (
-    FieldError,
-    Payload,
-    if_changed,
-    operator_action,
-    parse_payload,
-    show_errors,
-    ttl_cache,
-    visitor_action,
-)
 from rlhf_lab.ui.run_views.run_summary import RunView, current_reward_model_id, reward_model_label
 from rlhf_lab.ui.run_views.stage_estimates import completions_sentence, tournament_sentence
+from rlhf_lab.ui.shared.api import FieldError, Payload, parse_payload
+from rlhf_lab.ui.shared.events import if_changed, operator_action, show_errors, ttl_cache, visitor_action
 from rlhf_lab.ui.shared.generation_requests import (
     BEST_OF_CHOICES,
     MAX_COLUMNS,

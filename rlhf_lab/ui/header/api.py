@@ -19,7 +19,8 @@ from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_model_list import newest_listed
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload, allow_viewers, parse_payload, ttl_cache, visitor_action
+from rlhf_lab.ui.shared.api import Payload, parse_payload
+from rlhf_lab.ui.shared.events import allow_viewers, ttl_cache, visitor_action
 from rlhf_lab.ui.shared.instant_view import rounded_bound
 from rlhf_lab.ui.shared.presence import PRESENCE
 from rlhf_lab.ui.shared.widgets import SILENT_EVENT, widget

@@ -223,10 +223,7 @@ export default function mount({ element, props, server, trigger, watch }) {
     // while a job runs only the job is described, so that the strip stays on one line
     const jobRunning = state.job && state.engine.is_working;
     const accuracy = state.reward
-      ? [
-          `accuracy ${formatAccuracy(state.reward)}${labelSource(state)}`,
-          jobRunning ? '' : accuracyNote(state.reward),
-        ]
+      ? [`accuracy ${formatAccuracy(state.reward)}${labelSource(state)}`, jobRunning ? '' : accuracyNote(state.reward)]
       : ['no reward model yet'];
     const projectText = `${state.project} · ${state.model}`;
     root.replaceChildren(

@@ -18,18 +18,10 @@ from rlhf_lab.store.gold_pairs import mark_gold
 from rlhf_lab.store.pair_leases import redo_last_vote, start_adjudicating, undo_last_vote
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import (
-    Handler,
-    Payload,
-    allow_viewers,
-    operator_action,
-    parse_payload,
-    ttl_cache,
-    visitor_action,
-)
 from rlhf_lab.ui.run_views.run_feed import runs_note
 from rlhf_lab.ui.run_views.stage_estimates import next_pair_sentence
 from rlhf_lab.ui.shared import voting
+from rlhf_lab.ui.shared.api import Payload, parse_payload
 from rlhf_lab.ui.shared.crowd import (
     annotator_notice,
     disputed_view,
@@ -38,6 +30,7 @@ from rlhf_lab.ui.shared.crowd import (
     refuse_if_paused,
     require_expert,
 )
+from rlhf_lab.ui.shared.events import Handler, allow_viewers, operator_action, ttl_cache, visitor_action
 from rlhf_lab.ui.shared.instant_view import instant_view
 from rlhf_lab.ui.shared.presence import PRESENCE
 from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT, widget

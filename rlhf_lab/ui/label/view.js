@@ -12,7 +12,15 @@ import {
   plural,
 } from '../shared/format.js';
 import { poll, unwrap } from '../shared/poll.js';
-import { annotatorName, forgetRequest, getItem, keepRequest, keptRequests, newUuid, setItem } from '../shared/session.js';
+import {
+  annotatorName,
+  forgetRequest,
+  getItem,
+  keepRequest,
+  keptRequests,
+  newUuid,
+  setItem,
+} from '../shared/session.js';
 
 const MIN_READ_MS = 300;
 const REPLY_TIMEOUT_MS = 5000;

@@ -16,9 +16,10 @@ from rlhf_lab.store.erasure import known_names
 from rlhf_lab.store.project_people import end_pause, set_expert
 from rlhf_lab.store.projects import get_labelling_config, set_labelling_config
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload, operator_action, parse_payload, ttl_cache
 from rlhf_lab.ui.network import is_loopback
+from rlhf_lab.ui.shared.api import Payload, parse_payload
 from rlhf_lab.ui.shared.crowd import gold_view, sees_comparisons
+from rlhf_lab.ui.shared.events import operator_action, ttl_cache
 from rlhf_lab.ui.shared.forms import parse_value
 from rlhf_lab.ui.shared.presence import PRESENCE
 from rlhf_lab.ui.shared.widgets import SILENT_EVENT, widget

@@ -41,17 +41,10 @@ from rlhf_lab.store.reward_models import count_reward_models
 from rlhf_lab.store.runs import runs
 from rlhf_lab.store.votes import label_count, vote_counts
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import (
-    FieldError,
-    Payload,
-    allow_viewers,
-    operator_action,
-    parse_payload,
-    show_errors,
-    ttl_cache,
-)
 from rlhf_lab.ui.middleware import folder_size
 from rlhf_lab.ui.run_views.run_feed import runs_note
+from rlhf_lab.ui.shared.api import FieldError, Payload, parse_payload
+from rlhf_lab.ui.shared.events import allow_viewers, operator_action, show_errors, ttl_cache
 from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT, widget
 
 #: Suggested models by name, with their number of parameters. None has been measured yet (no figures in docs/DECISIONS.md).
@@ -138,6 +131,7 @@ class ProjectPayload(Payload):
 
 class SecretPayload(Payload):
     secret: str = ""
+    request_id: int | None = None
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:

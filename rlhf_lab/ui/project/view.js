@@ -113,12 +113,7 @@ function lengthResult(length, accept) {
         el(
           `tr${isSame(row, proposal) ? '.open' : ''}`,
           {},
-          el(
-            'td.limit',
-            {},
-            `${row.max_new_tokens} `,
-            isSame(row, proposal) ? el('strong', {}, 'proposed') : null,
-          ),
+          el('td.limit', {}, `${row.max_new_tokens} `, isSame(row, proposal) ? el('strong', {}, 'proposed') : null),
           el(
             'td.figure',
             {},
@@ -429,12 +424,7 @@ export default function mount({ element, props, server, trigger, watch }) {
               'everybody who uses this lab.',
           ),
         ),
-        el(
-          'table',
-          {},
-          tableHead(head),
-          el('tbody', {}, state.projects.map(row)),
-        ),
+        el('table', {}, tableHead(head), el('tbody', {}, state.projects.map(row))),
       ),
     );
     if (focus) control(focus.do, inProject(focus.project))?.focus();

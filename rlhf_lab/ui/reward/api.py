@@ -22,10 +22,11 @@ from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.reward_scores import prediction_accuracy
 from rlhf_lab.store.votes import next_unvoted_pair, vote_counts
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload, operator_action, parse_payload, ttl_cache, visitor_action
 from rlhf_lab.ui.run_views.stage_estimates import reward_sentences
+from rlhf_lab.ui.shared.api import Payload, parse_payload
 from rlhf_lab.ui.shared.charts import PLOTLY_CONFIG, layout
 from rlhf_lab.ui.shared.crowd import sees_comparisons
+from rlhf_lab.ui.shared.events import operator_action, ttl_cache, visitor_action
 from rlhf_lab.ui.shared.forms import Form
 from rlhf_lab.ui.shared.generation_requests import own_job, submit_short_jobs
 from rlhf_lab.ui.shared.instant_view import rounded_bound

@@ -25,11 +25,12 @@ from rlhf_lab.store.reward_model_list import list_reward_models
 from rlhf_lab.store.run_metrics import metric_names, metric_series, sample_steps
 from rlhf_lab.store.runs import runs
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload, parse_payload, revision_of
 from rlhf_lab.ui.run_views import run_summary
 from rlhf_lab.ui.run_views.curve_diagnosis import Level, diagnose
 from rlhf_lab.ui.run_views.run_summary import ChangeMarker, JsonPoint, RunView, SelfChecks
+from rlhf_lab.ui.shared.api import Payload, parse_payload
 from rlhf_lab.ui.shared.charts import CURVES
+from rlhf_lab.ui.shared.events import revision_of
 
 MAX_POINTS = 1000  # of a curve sent at once
 MAX_CACHED_RUNS = 8

@@ -19,7 +19,6 @@ from rlhf_lab.store.run_metrics import metric_series
 from rlhf_lab.store.runs import events, runs
 from rlhf_lab.store.votes import label_count, vote_counts, voters
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload, if_changed, operator_action, parse_payload, revision_of
 from rlhf_lab.ui.run_views import run_summary
 from rlhf_lab.ui.run_views.curve_diagnosis import WINDOW, trend
 from rlhf_lab.ui.run_views.run_comparison import BUCKETS, GOLD, KL, MAX_RUNS, NO_POINT_LIMIT, SCORE, compare_runs
@@ -27,8 +26,10 @@ from rlhf_lab.ui.runs.backup import api as backup
 from rlhf_lab.ui.runs.hub_mirror import api as hub_mirror
 from rlhf_lab.ui.runs.import_data import api as import_data
 from rlhf_lab.ui.runs.quality import api as quality
+from rlhf_lab.ui.shared.api import Payload, parse_payload
 from rlhf_lab.ui.shared.charts import CURVES, PLOTLY_CONFIG, layout, metric_descriptions
 from rlhf_lab.ui.shared.downloads import DownloadService, ExportRequest
+from rlhf_lab.ui.shared.events import if_changed, operator_action, revision_of
 from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT, widget
 
 MAX_LISTED = 200

@@ -307,12 +307,7 @@ export default function mount({ element, props, server, trigger, watch }) {
       'created',
       '',
     ];
-    const table = el(
-      'table',
-      {},
-      tableHead(head),
-      el('tbody', {}, state.runs.map(row)),
-    );
+    const table = el('table', {}, tableHead(head), el('tbody', {}, state.runs.map(row)));
     list.replaceChildren(
       el(
         'div.lab-card',

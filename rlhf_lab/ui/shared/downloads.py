@@ -34,7 +34,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload
+from rlhf_lab.ui.shared.api import Payload
 
 EXPORT_FOLDER = "exports"
 CACHE_FOLDER = "rlhf-lab"  # our folder in Gradio's cache, which other programs use too
@@ -48,6 +48,7 @@ class ExportRequest(Payload):
     layout that ends with "+chats" writes chat messages, and so does "training" for a model that has a chat template.
     """
 
+    request_id: int | None = None
     kind: Literal["labels", "dataset", "run", "adapter", "model", "reward-model", "backup"]
     run: int | Literal[""] = ""
     reward_model: int | Literal[""] = ""

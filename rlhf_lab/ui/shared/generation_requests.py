@@ -13,7 +13,7 @@ from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import DecimalNumber, Payload
+from rlhf_lab.ui.shared.api import DecimalNumber, Payload
 
 MAX_SAMPLES, MAX_TOKENS, MAX_SEED = 16, 512, 2**31 - 1
 MAX_COLUMNS = 3

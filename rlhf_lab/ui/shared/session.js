@@ -25,6 +25,11 @@ export function earlierName() {
   return name === annotatorName() ? null : name;
 }
 
+// The operator's secret, if this browser stores it (screen Project); '' otherwise.
+const SECRET_KEY = 'rlhf-lab-operator-secret';
+export const operatorSecret = () => localStorage.getItem(SECRET_KEY) || '';
+export const storeOperatorSecret = (secret) => localStorage.setItem(SECRET_KEY, secret);
+
 // Controls for the operator alone are in operatorOnly(…): a fieldset disables them for mouse, keyboard and screen
 // readers. operatorNotice(…) is shown to all others; elements of the class lab-operating are hidden from them.
 const OPERATOR_ONLY = 'Only the operator may do this.';

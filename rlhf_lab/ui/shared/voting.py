@@ -18,8 +18,8 @@ from rlhf_lab.store.gold_pairs import known_answers
 from rlhf_lab.store.projects import get_labelling_config, get_pair
 from rlhf_lab.store.votes import find_vote, vote_history
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload
 from rlhf_lab.ui.limits import MAX_LEASES_OF_ADDRESS
+from rlhf_lab.ui.shared.api import Payload
 from rlhf_lab.ui.shared.crowd import is_expert
 
 CHOICES_BY_SIDE = {"left": (Choice.FIRST, Choice.SECOND), "right": (Choice.SECOND, Choice.FIRST)}

@@ -12,8 +12,8 @@ from typing import Any
 import gradio as gr
 import plotly
 
-from rlhf_lab.ui.events import server_function
 from rlhf_lab.ui.scripts import module_address
+from rlhf_lab.ui.shared.events import server_function
 
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 PLOTLY_TAG = f'<script src="gradio_api/file={PLOTLY_JS}?v={int(PLOTLY_JS.stat().st_mtime)}"></script>'

@@ -8,10 +8,11 @@ from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import run_control
 from rlhf_lab.store.run_metrics import metric_series
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload, operator_action, parse_payload, unusable
 from rlhf_lab.ui.run_views import run_summary
 from rlhf_lab.ui.run_views.run_feed import MAX_POINTS, RunFeed
+from rlhf_lab.ui.shared.api import Payload, parse_payload, unusable
 from rlhf_lab.ui.shared.charts import CURVES, PLOTLY_CONFIG, layout, metric_descriptions
+from rlhf_lab.ui.shared.events import operator_action
 from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.train import token_view
 from rlhf_lab.ui.train.demo_run import api as demo_run

@@ -30,7 +30,7 @@ from rlhf_lab.store.blind_tests import (
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.ui.compare.blind_results import BlindPair, model_name, pair_texts, test_outcome, too_long_note
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import FieldError, Payload
+from rlhf_lab.ui.shared.api import FieldError, Payload
 from rlhf_lab.ui.shared.generation_requests import (
     MAX_TEXTS_PER_COLUMN,
     SamplingPayload,

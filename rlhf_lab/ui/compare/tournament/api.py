@@ -42,7 +42,7 @@ from rlhf_lab.store.tournaments import (
     tournaments,
 )
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import FieldError, Payload
+from rlhf_lab.ui.shared.api import FieldError, Payload
 from rlhf_lab.ui.shared.generation_requests import MAX_SEED, MAX_TOKENS, check_queue_capacity
 
 MAX_CONTESTANTS = 8

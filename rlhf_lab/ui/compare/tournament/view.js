@@ -149,7 +149,7 @@ export function createTournament({ root, fetchState, trigger, getRequest, chosen
   }
   function drawContestants() {
     chips.replaceChildren(
-      ...contestants.map(([model, label], i) =>
+      ...contestants.map(([, label], i) =>
         el(
           'span.lab-badge',
           {},

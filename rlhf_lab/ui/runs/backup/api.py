@@ -19,8 +19,9 @@ from rlhf_lab.backup.restore import TEMPORARY_PREFIX
 from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder
 from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload, operator_action
+from rlhf_lab.ui.shared.api import Payload
 from rlhf_lab.ui.shared.downloads import DownloadService, ExportRequest
+from rlhf_lab.ui.shared.events import operator_action
 from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT, widget
 
 PIECE_BYTES = 4_000_000

@@ -13,7 +13,8 @@ from rlhf_lab.common.storage import is_on_storage
 from rlhf_lab.jobs.mirror_control import MirrorControl
 from rlhf_lab.jobs.mirror_loop import mirror_view
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload, operator_action
+from rlhf_lab.ui.shared.api import Payload
+from rlhf_lab.ui.shared.events import operator_action
 from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT, widget
 
 

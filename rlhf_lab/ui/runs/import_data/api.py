@@ -19,7 +19,8 @@ from rlhf_lab.importers.hub_reader import is_hub_id
 from rlhf_lab.importers.summary import format_undo
 from rlhf_lab.store.import_batches import ImportRecord, preview_undo, project_imports, undo_import
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload, if_changed, operator_action, unusable
+from rlhf_lab.ui.shared.api import Payload, unusable
+from rlhf_lab.ui.shared.events import if_changed, operator_action
 from rlhf_lab.ui.shared.import_process import (
     FILE_SUFFIXES,
     REPOSITORY_ROOT,

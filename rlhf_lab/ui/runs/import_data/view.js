@@ -232,7 +232,12 @@ export default function mount({ element, props, server, trigger, watch }) {
   }
   // The fields for the meaning of each column. isOpen: the data cannot be read without one.
   function mappingForm(columns, current, isOpen) {
-    const fields = (meanings) => el('div.fields', {}, meanings.map((name) => meaningField(name, columns, current)));
+    const fields = (meanings) =>
+      el(
+        'div.fields',
+        {},
+        meanings.map((name) => meaningField(name, columns, current)),
+      );
     const further = props.data.further_meanings;
     return el(
       'details',
@@ -378,8 +383,7 @@ export default function mount({ element, props, server, trigger, watch }) {
               type: 'button',
               'data-do': 'data-import',
               disabled: !preview.votes,
-              onclick: () =>
-sendWithInput('import', ticks),
+              onclick: () => sendWithInput('import', ticks),
             },
             'Import into this project',
           ),
@@ -397,10 +401,7 @@ sendWithInput('import', ticks),
   function importRow(item) {
     const left = item.votes_left || item.pairs_left;
     const name = { 'data-import': item.id };
-    const details = [
-      momentText(item.created_at),
-      item.imported_by && `by ${displayName(item.imported_by)}`,
-    ]
+    const details = [momentText(item.created_at), item.imported_by && `by ${displayName(item.imported_by)}`]
       .filter(Boolean)
       .join(', ');
     const contents =

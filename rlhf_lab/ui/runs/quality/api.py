@@ -23,8 +23,9 @@ from rlhf_lab.quality.queries import columns_of, doubted_labels, request_new_vot
 from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models, newest_listed
 from rlhf_lab.store.vote_table import current_votes
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload, if_changed, operator_action, parse_payload, unusable
+from rlhf_lab.ui.shared.api import Payload, parse_payload, unusable
 from rlhf_lab.ui.shared.crowd import sees_comparisons
+from rlhf_lab.ui.shared.events import if_changed, operator_action
 from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT, widget
 
 MAX_PEOPLE = 200

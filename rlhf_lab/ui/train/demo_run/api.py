@@ -8,8 +8,9 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.jobs.demo import Demo, QueueState
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload, parse_payload, visitor_action
 from rlhf_lab.ui.run_views.stage_estimates import policy_sentence
+from rlhf_lab.ui.shared.api import Payload, parse_payload
+from rlhf_lab.ui.shared.events import visitor_action
 from rlhf_lab.ui.shared.widgets import SILENT_EVENT, widget
 
 

@@ -21,10 +21,11 @@ from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_mode
 from rlhf_lab.store.runs import runs
 from rlhf_lab.store.votes import label_count, vote_counts
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import Payload, operator_action, parse_payload, show_errors
 from rlhf_lab.ui.run_views import run_summary
 from rlhf_lab.ui.run_views.run_feed import MAX_MODELS
 from rlhf_lab.ui.run_views.stage_estimates import policy_sentence
+from rlhf_lab.ui.shared.api import Payload, parse_payload
+from rlhf_lab.ui.shared.events import operator_action, show_errors
 from rlhf_lab.ui.shared.forms import Form
 from rlhf_lab.ui.shared.import_process import FILE_SUFFIXES, ImportRunner, read_text_column, run_in_subprocess
 from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT, widget

@@ -7,17 +7,16 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import gradio as gr
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from rlhf_lab.errors import ConfigError, LabError
+from rlhf_lab.errors import LabError
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.request_checks import describe_exception
+from rlhf_lab.ui.shared.api import UNUSABLE_REQUEST_MESSAGE, FieldError, PayloadT, parse_payload
 
 log = logging.getLogger("rlhf_lab.ui.requests")
-UNUSABLE_REQUEST_MESSAGE = "The lab cannot process this request of the page. Reload the page and try again."
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -130,53 +129,6 @@ def if_changed(reply: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
     """The reply, or {"unchanged": True} to a page that has it already."""
     revision = revision_of(reply)
     return {"unchanged": True} if query.get("revision") == revision else reply | {"revision": revision}
-
-
-class FieldError(LabError):
-    """The value of one form field is invalid; `field` is the field's name."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
-
-
-class Payload(BaseModel):
-    """The data that the page sends with an event or a query; subclasses define the fields. Unknown keys are ignored.
-
-    A number that a person types has a title, the label of its field on the page; errors are then shown at that field.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    request_id: int | None = None  # sent back with the reply, so that the page knows which request it answers
-
-
-PayloadT = TypeVar("PayloadT", bound=Payload)
-#: A number that may be typed with a decimal comma.
-DecimalNumber = Annotated[
-    float, BeforeValidator(lambda value: value.replace(",", ".") if isinstance(value, str) else value)
-]
-
-
-def parse_payload(model: type[PayloadT], data: Any) -> PayloadT:
-    """Raises ConfigError, naming the field, for data that does not fit the model; FieldError for a field with a title."""
-    try:
-        return model.model_validate(data if isinstance(data, dict) else {})
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-    name = str(problem["loc"][0]) if problem["loc"] else "request"
-    field = model.model_fields.get(name)
-    if field is None or field.title is None:
-        raise unusable(name)
-    type_text = "a whole number" if field.annotation is int else "a number"
-    low, high = (next(getattr(item, end) for item in field.metadata if hasattr(item, end)) for end in ("ge", "le"))
-    typed = str(data.get(name, "")).strip()
-    raise FieldError(name, f'{field.title} = "{typed}": give {type_text} from {low:,} to {high:,}.')
-
-
-def unusable(name: str) -> ConfigError:
-    """The error for a field of a payload that is missing or malformed."""
-    return ConfigError(f"The page sent no usable {name.replace('_', ' ')}. Reload it and try again.")
 
 
 Handler = Callable[..., dict[str, Any]]

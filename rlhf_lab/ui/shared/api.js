@@ -1,0 +1,57 @@
+// @ts-check
+// Requests to the lab: the counterpart of api.py.
+import { annotatorName, operatorSecret } from './session.js';
+
+const TIMEOUT_MS = 60_000;
+const NO_ANSWER =
+  'The lab has not answered. It may still be working on this, or the connection was lost. Reload the page and try ' +
+  'again.';
+
+// field: the form field that the message is about; '' for none. isReply: the lab answered.
+export class RequestError extends Error {
+  constructor(message, { field = '', isReply = true } = {}) {
+    super(message);
+    Object.assign(this, { field, isReply });
+  }
+}
+
+// The requests of a screen by name: await requests('chat').ask({turns}). A failed one throws a RequestError.
+// requests('chat').options.ifChanged({run}) is null if the reply is the same as the last time.
+/** @param {string} screen @returns {any} see api_types.d.ts */
+export function requests(screen) {
+  const revisions = {};
+  const functions = {};
+  return new Proxy(functions, {
+    get(_, name) {
+      if (functions[name]) return functions[name];
+      const path = `${screen}/${String(name)}`;
+      functions[name] = async (payload = {}, timeoutMs = TIMEOUT_MS) => (await post(path, payload, timeoutMs)).reply;
+      functions[name].ifChanged = async (payload = {}) => {
+        const answer = await post(path, payload, TIMEOUT_MS, revisions[name]);
+        revisions[name] = answer.revision ?? revisions[name];
+        return answer.unchanged ? null : answer.reply;
+      };
+      return functions[name];
+    },
+  });
+}
+
+async function post(path, payload, timeoutMs, revision = '') {
+  const secret = operatorSecret();
+  const headers = {
+    'Content-Type': 'application/json',
+    ...(revision ? { 'X-Lab-Revision': revision } : {}),
+    ...(secret ? { 'X-Lab-Operator': encodeURIComponent(secret) } : {}),
+  };
+  const body = JSON.stringify({ annotator: annotatorName(), ...payload });
+  let answer;
+  try {
+    const signal = AbortSignal.timeout(timeoutMs);
+    const response = await fetch(`lab-api/${path}`, { method: 'POST', headers, body, signal });
+    answer = await response.json();
+  } catch (error) {
+    throw new RequestError(NO_ANSWER, { isReply: false });
+  }
+  if (answer.error) throw new RequestError(answer.error, { field: answer.field });
+  return answer;
+}
