@@ -17,6 +17,7 @@ from starlette.requests import Request
 
 from rlhf_lab.common.person_names import normalize_name
 from rlhf_lab.common.records import Project, Role
+from rlhf_lab.common.timed_cache import TimedCache
 from rlhf_lab.config.demo import DemoConfig
 from rlhf_lab.errors import LabelError, NotAllowedError
 from rlhf_lab.jobs.demo import Demo
@@ -88,6 +89,7 @@ class Context:
     startup: StartupProject | None = None
     settings_problem: str = ""
     mirror: MirrorControl | None = None
+    cache: TimedCache = field(init=False, default_factory=TimedCache)
 
     @classmethod
     def open(cls, home: Path) -> "Context":

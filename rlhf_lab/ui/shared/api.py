@@ -14,10 +14,8 @@ sentence, "field": the form field that it is about}. Reads also have a "revision
 
 import json
 import logging
-import threading
 import time
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
@@ -38,7 +36,6 @@ log = logging.getLogger("rlhf_lab.ui.requests")
 REVISION_HEADER = "x-lab-revision"
 UNUSABLE_REQUEST_MESSAGE = "The lab cannot process this request of the page. Reload the page and try again."
 SLOW_S = 2.0
-MAX_CACHED_REPLIES = 64
 
 
 class Payload(BaseModel):
@@ -152,8 +149,6 @@ class Requests:
     def __init__(self, ctx: Context, apis: Iterable[Api]) -> None:
         self.ctx = ctx
         self.endpoints = {endpoint.path: endpoint for api in apis for endpoint in api.endpoints.values()}
-        self._locks = {path: threading.Lock() for path, endpoint in self.endpoints.items() if endpoint.cached_s}
-        self._cache = OrderedDict[tuple[str, str], tuple[float, bytes]]()
 
     def act(self, name: str) -> str:
         """What a request counts as: that of an endpoint of this path, any other act itself."""
@@ -207,14 +202,9 @@ class Requests:
         if not endpoint.cached_s:
             return _to_json(endpoint, endpoint.handler(self.ctx, payload))
         key = endpoint.path, payload.model_dump_json(exclude={"annotator"})
-        with self._locks[endpoint.path]:  # so that many polling pages cost no more than one
-            now = time.monotonic()
-            if key not in self._cache or now - self._cache[key][0] > endpoint.cached_s:
-                self._cache[key] = now, _to_json(endpoint, endpoint.handler(self.ctx, payload))
-            self._cache.move_to_end(key)
-            if len(self._cache) > MAX_CACHED_REPLIES:
-                self._cache.popitem(last=False)
-            return self._cache[key][1]
+        return self.ctx.cache.get(
+            key, endpoint.cached_s, lambda: _to_json(endpoint, endpoint.handler(self.ctx, payload))
+        )
 
 
 def _to_json(endpoint: Endpoint[Any, Any], reply: Any) -> bytes:
