@@ -221,7 +221,7 @@ def run(args: argparse.Namespace, experiment: Experiment, seed: int) -> dict[str
     with measured_stage(stages, "policy"):
         for _ in range(args.steps):
             steps.append(trainer.run_step().metrics)
-            if trainer.state.best is not None and trainer.state.best.step == trainer.steps_done:
+            if trainer.state.kl_control.best is not None and trainer.state.kl_control.best.step == trainer.steps_done:
                 best_state = trainer.state.state_dict()
             if args.verbose:
                 log(step_line(trainer.steps_done, steps[-1]))

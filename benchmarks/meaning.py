@@ -70,9 +70,9 @@ from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.training.evaluation import paired_difference, sample_responses, sequence_kl
 from rlhf_lab.training.offline.trainer import OfflineTrainer
 from rlhf_lab.training.policy.batching import prompt_indices
+from rlhf_lab.training.policy.kl_control import ScoreUnit
 from rlhf_lab.training.policy.rewards_and_advantages import build_rollout
 from rlhf_lab.training.policy.rollout import EvaluatedBatch, Rollout, Scorer
-from rlhf_lab.training.policy.train_state import ScoreUnit
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 from rlhf_lab.training.reward.report import length_correlation
 
@@ -306,7 +306,7 @@ def run_arm(args: argparse.Namespace, experiment: Experiment, name: str, changes
     trainer = trainer_class(experiment.backbone, experiment.adapters, task, config)
     base_scores = scores_of(experiment, scorer, experiment.train)
     if config.kl_budget is not None:  # measured once for all arms
-        trainer.state.score_unit = ScoreUnit(float(base_scores.mean()), float(base_scores.std()))
+        trainer.state.kl_control.score_unit = ScoreUnit(float(base_scores.mean()), float(base_scores.std()))
     if isinstance(trainer, MeasuringTrainer):
         trainer.sentence_end = sentence_end_tokens(experiment.backbone)
     steps, seconds = [], 0.0

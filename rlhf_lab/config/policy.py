@@ -16,6 +16,7 @@ from rlhf_lab.common.enums import (
 )
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS
 from rlhf_lab.config.base import Config, fields_of, setting
+from rlhf_lab.config.kl_control import KLControlSpec, kl_control_of
 from rlhf_lab.errors import ConfigError
 
 SHARDING_NEEDS_PROCESSES = (
@@ -378,6 +379,10 @@ class PolicyConfig(Config):
         return spec_of(self.algorithm)
 
     @property
+    def kl_control(self) -> KLControlSpec:
+        return kl_control_of(self.to_dict())
+
+    @property
     def responses_per_step(self) -> int:
         """Responses per step."""
         return self.batch_size * self.rollouts
@@ -508,13 +513,6 @@ def _process_conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
     ]
 
 
-#: The KL of a run fluctuates around its budget. It counts as within the budget up to this multiple of it.
-KL_BUDGET_TOLERANCE = 1.3
-
-#: With a KL budget: number of responses of the reference from which the unit of the scores is measured, and number of responses
-#: of the policy to held-out prompts at checkpoints.
-UNIT_RESPONSES, HELD_OUT_RESPONSES = 128, 32
-
 #: Settings that can be changed during a run. A value that a person sets is in force, exactly, in every later step until the
 #: person sets another one or sets AUTOMATIC, after which the run adapts the setting again (`adapted_settings`).
 LIVE_SETTINGS = ("beta", "lr")
@@ -526,10 +524,8 @@ def adapted_settings(config: Mapping[str, Any]) -> tuple[str, ...]:
 
     config: the record of a run's config; a missing setting has its default.
     """
-    has_budget, is_offline = config.get("kl_budget") is not None, spec_of(config.get("algorithm", "ppo")).is_offline
-    adapts_beta = not is_offline and (has_budget or config.get("kl_controller") == "adaptive")
-    adapts_lr = has_budget or config.get("lr_schedule") != "constant"
-    return ("beta",) * adapts_beta + ("lr",) * adapts_lr
+    by_schedule = ("lr",) if config.get("lr_schedule") != "constant" else ()
+    return tuple(dict.fromkeys(kl_control_of(config).adapts + by_schedule))
 
 
 def check_live_setting(config: PolicyConfig, name: str, value: float | str) -> None:

@@ -1,4 +1,4 @@
-"""KL to the reference policy: per-token estimates, exact KL, shaped rewards, and controllers of the coefficients.
+"""KL to the reference policy: per-token estimates, exact KL, and shaped rewards.
 
 Sign, everywhere: `kl = logprobs - ref_logprobs` (policy minus reference) and it enters the reward as `-kl_coef * kl`.
 """
@@ -12,11 +12,10 @@ from rlhf_lab.common.enums import KLEstimator, ScorePlacement
 from rlhf_lab.core.advantages import check_masked
 from rlhf_lab.core.logprobs import apply_in_row_chunks, check_temperature, finite_exponent
 from rlhf_lab.core.reward_scaling import place_scores
-from rlhf_lab.errors import ConfigError, NotFiniteError
+from rlhf_lab.errors import ConfigError
 from rlhf_lab.kernels.ops import scale_logits
 
 MIN_LR_FACTOR, MAX_LR_FACTOR = 0.5, 1.3  # of one step
-MAX_PROPORTIONAL_ERROR = 0.2  # Ziegler et al. 2019 §2.2
 
 
 def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator = "k1") -> Tensor:
@@ -130,174 +129,3 @@ def shape_rewards(
         raise ConfigError(f"kl_coef is {kl_coef}: below 0 it would pay for leaving the reference. Choose 0 or more.")
     penalty = -kl_coef * kl.masked_fill(~mask, 0.0)
     return penalty + place_scores(scores, mask, placement)
-
-
-class FixedKL:
-    """A constant coefficient; the same interface as AdaptiveKL. State: `value`, a float."""
-
-    def __init__(self, coef: float) -> None:
-        """coef: >= 0. Raises ConfigError otherwise."""
-        if not (coef >= 0 and math.isfinite(coef)):
-            raise ConfigError(f"The KL coefficient is {coef}: choose 0 or more.")
-        self.value = float(coef)
-
-    def check_batch_size(self, n: int) -> None:
-        """Any number of sequences is allowed."""
-
-    def update(self, sequence_kl: float, n: int, *, adapt: bool = True) -> float:  # noqa: ARG002  as AdaptiveKL
-        """Returns the coefficient, unchanged."""
-        return self.value
-
-
-class AdaptiveKL:
-    """Steers the coefficient so that the KL per sequence approaches a target. State: `value`, a float.
-
-    Source: Ziegler et al. 2019 §2.2: e = clip(KL / target - 1, -0.2, 0.2); coef <- coef * (1 + e * n / horizon)
-    (n / horizon as in lm-human-preferences; the paper fixes it at 0.1).
-    """
-
-    def __init__(self, init: float, target: float, horizon: float) -> None:
-        """init: the initial coefficient; target: nats per *sequence* (sum over its tokens); horizon: in sequences.
-
-        Raises:
-            ConfigError: any of them not positive and finite.
-        """
-        for name, setting in {"init": init, "target": target, "horizon": horizon}.items():
-            if not (setting > 0 and math.isfinite(setting)):
-                raise ConfigError(f"{name} is {setting}: the adaptive KL controller needs a positive number.")
-        self.value = float(init)
-        self.target = float(target)
-        self.horizon = float(horizon)
-
-    def check_batch_size(self, n: int) -> None:
-        """Raises ConfigError for more sequences per step than `update` accepts. Call it before training."""
-        if not 0 <= n * MAX_PROPORTIONAL_ERROR < self.horizon:
-            raise ConfigError(f"n is {n}, horizon {self.horizon}: choose a horizon well above the sequences in a step.")
-
-    def update(self, sequence_kl: float, n: int, *, adapt: bool = True) -> float:
-        """Update with the KL of one step; returns the new coefficient.
-
-        Args:
-            sequence_kl: mean over sequences of the KL *summed* over each one's tokens, nats (`objective/kl`).
-            n: number of sequences of the step, below 5 * horizon (beyond it the coefficient could turn negative).
-            adapt: False while another coefficient is in use: the KL then says nothing about this one, which stays.
-
-        Raises:
-            NotFiniteError: sequence_kl is NaN or infinite.
-            ConfigError: n out of range.
-        """
-        if not math.isfinite(sequence_kl):
-            raise NotFiniteError(
-                f"The KL to the reference is {sequence_kl}: the policy broke. Lower the learning rate."
-            )
-        self.check_batch_size(n)
-        if not adapt:
-            return self.value
-        error = min(max(float(sequence_kl) / self.target - 1.0, -MAX_PROPORTIONAL_ERROR), MAX_PROPORTIONAL_ERROR)
-        self.value *= 1.0 + error * n / self.horizon
-        return self.value
-
-
-class BudgetKL:
-    """Keeps the KL per sequence within a budget. State: `base` and `average`; the coefficient is `value`.
-
-    value = floor + base * (average / budget)^3, where average is an exponential average of the measured KL: a few dozen
-    sequences measure it with an error of a tenth. Because of the cube, the second part is small far below the budget and
-    large above it. base is its integral term, which holds the KL at the budget for any scale of the scores. It does not
-    change below half of the budget, or while the KL rises towards the budget, and it never falls below floor.
-
-    With floor 0 the KL rises to the budget and stays there. With a floor it stays where this penalty balances the scores, if
-    that is below the budget.
-    """
-
-    EXPONENT = 3.0
-    NEW_SHARE = 0.5  # of the newest KL in the average
-    GAIN = 0.25  # of log(average / budget), per step
-    MAX_RATIO = 4.0  # of average to budget, beyond which the coefficient grows through base only
-    SETTLED_LENGTH = 0.5  # `update_length` at the budget and above
-
-    def __init__(self, init: float, budget: float, *, floor: float = 0.0) -> None:
-        """init: the initial value of base; budget: nats per sequence; floor: the coefficient at a KL of 0, at least 0.
-
-        Raises:
-            ConfigError: init or budget is not positive and finite, floor is negative or not finite.
-        """
-        if not 0.0 <= floor < math.inf:
-            raise ConfigError(f"floor is {floor}: a KL penalty needs a number that is not negative.")
-        for name, setting in {"init": init, "budget": budget}.items():
-            if not (setting > 0 and math.isfinite(setting)):
-                raise ConfigError(f"{name} is {setting}: holding a KL budget needs a positive number.")
-        self.base, self.budget, self.floor, self.average = float(init), float(budget), float(floor), 0.0
-
-    @property
-    def value(self) -> float:
-        return self.floor + self.base * self._wall()
-
-    @property
-    def update_length(self) -> float:
-        """Factor of the learning rate: 1 up to half of the budget, then falling linearly to SETTLED_LENGTH at the budget.
-
-        With updates of constant length the KL would oscillate around the budget, because the coefficient lags behind it.
-        """
-        closeness = min(1.0, max(0.0, 2.0 * self.average / self.budget - 1.0))
-        return 1.0 + closeness * (self.SETTLED_LENGTH - 1.0)
-
-    def _wall(self) -> float:
-        return float(min(self.average / self.budget, self.MAX_RATIO) ** self.EXPONENT)
-
-    def check_batch_size(self, n: int) -> None:
-        """Any number of sequences is allowed."""
-
-    def update(self, sequence_kl: float, n: int, *, adapt: bool = True) -> float:  # noqa: ARG002  as AdaptiveKL
-        """Update with the KL of one step (`objective/kl`); returns the new coefficient. Raises NotFiniteError.
-
-        adapt: False while another coefficient is in use: the average follows the KL, and base stays.
-        """
-        if not math.isfinite(sequence_kl):
-            raise NotFiniteError(
-                f"The KL to the reference is {sequence_kl}: the policy broke. Start again with a lower lr."
-            )
-        change = self.NEW_SHARE * (max(0.0, sequence_kl) - self.average)
-        self.average += change
-        error = math.log(min(self.average / self.budget, self.MAX_RATIO)) if self.average else 0.0
-        is_on_its_way = error < 0 and change > 0
-        if adapt and self.average > self.budget / 2 and not is_on_its_way:
-            self.base = max(self.floor, self.base * math.exp(self.GAIN * error))
-        return self.value
-
-
-class AdaptivePenalty:
-    """The coefficient of KL(old || new) in `ppo_penalty`, kept between two bounds of that KL. State: `value`, a float.
-
-    Above kl_max it is multiplied by factor, below kl_min divided by it.
-    Source: Schulman et al. 2017 §4, there with factor 2 and the bounds target * 1.5 and target / 1.5.
-    """
-
-    def __init__(self, beta: float, kl_min: float, kl_max: float, factor: float = 2.0) -> None:
-        """beta: the initial coefficient, loss per nat; kl_min, kl_max: nats per token; factor: > 1.
-
-        Raises:
-            ConfigError: beta not positive and finite, bounds not 0 <= kl_min < kl_max, factor not above 1.
-        """
-        if not (beta > 0 and math.isfinite(beta)):
-            raise ConfigError(f"beta is {beta}: a penalty that adapts by a factor needs a positive start.")
-        if not 0 <= kl_min < kl_max < math.inf:
-            raise ConfigError(f"kl_min is {kl_min}, kl_max {kl_max}: choose 0 <= kl_min < kl_max.")
-        if not 1 < factor < math.inf:
-            raise ConfigError(f"factor is {factor}: choose a number above 1 (usual: 2).")
-        self.value = float(beta)
-        self.kl_min, self.kl_max, self.factor = float(kl_min), float(kl_max), float(factor)
-
-    def update(self, kl: float) -> float:
-        """Update with the KL(old || new) at the end of a step (token mean, nats); returns the new coefficient.
-
-        Raises:
-            NotFiniteError: kl is NaN or infinite.
-        """
-        if not math.isfinite(kl):
-            raise NotFiniteError(f"The KL of a step is {kl}: the policy broke. Lower the learning rate.")
-        if kl > self.kl_max:
-            self.value *= self.factor
-        elif kl < self.kl_min:
-            self.value /= self.factor
-        return self.value

@@ -223,7 +223,7 @@ class PolicyRun:
         for event in last_per_setting([event for event in past if setting_key(event) == ("set", "beta")]):
             self._apply_event(event)
         if "beta" in self.trainer.state.set_by_hand:
-            self.trainer.state.restart_kl_controller()
+            self.trainer.state.kl_control.restart()
 
     def _note_repeated_steps(self, last_step: int, step: int) -> None:
         """Note in the run's history which steps are repeated: those after the last checkpoint."""

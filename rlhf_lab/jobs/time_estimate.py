@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from rlhf_lab.common.records import Project
 from rlhf_lab.config.labelling import TEACHING_RESPONSES
-from rlhf_lab.config.policy import HELD_OUT_RESPONSES, UNIT_RESPONSES, PolicyConfig
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import MAX_SCORED_PAIRS, REFERENCE_SAMPLES, RewardConfig
 from rlhf_lab.jobs import engine_process
 from rlhf_lab.jobs.model_speed import ModelSpeed, load_speed
@@ -154,7 +154,7 @@ def count_policy_step(speed: ModelSpeed, config: PolicyConfig) -> float:
     work, responses = WorkCount(speed, config.max_new_tokens), config.responses_per_step
     has_critic = config.uses_value_function and config.value_trunk == "critic"
     passes = 1 + (1 + 2 * config.epochs) * has_critic
-    with_logprobs = 2 + 2 * config.epochs + (config.kl_budget is not None) + (config.spec.loss == "ratio_and_penalty")
+    with_logprobs = 2 + 2 * config.epochs + config.kl_control.update_passes + (config.spec.loss == "ratio_and_penalty")
     ptx_texts = config.epochs * config.minibatches * config.ptx_batch if config.ptx_coef > 0 else 0
     seconds = work.sampling(responses, config.batch_size)
     return seconds + work.passes(passes * responses, with_logprobs * responses + 2 * ptx_texts)
@@ -162,12 +162,8 @@ def count_policy_step(speed: ModelSpeed, config: PolicyConfig) -> float:
 
 def count_held_out(speed: ModelSpeed, config: PolicyConfig) -> float:
     """Seconds of the score and KL on held-out prompts at a checkpoint, from the rates."""
-    if config.kl_budget is None:
-        return 0.0
-    work = WorkCount(speed, config.max_new_tokens)
-    return work.sampling(HELD_OUT_RESPONSES, config.batch_size) + work.passes(
-        HELD_OUT_RESPONSES, 2 * HELD_OUT_RESPONSES
-    )
+    work, responses = WorkCount(speed, config.max_new_tokens), config.kl_control.held_out_responses
+    return work.sampling(responses, config.batch_size) + work.passes(responses, 2 * responses)
 
 
 def count_policy(speed: ModelSpeed, config: PolicyConfig) -> float:
@@ -175,8 +171,8 @@ def count_policy(speed: ModelSpeed, config: PolicyConfig) -> float:
     work = WorkCount(speed, config.max_new_tokens)
     seconds = config.steps * count_policy_step(speed, config)
     seconds += math.ceil(config.steps / config.checkpoint_every) * count_held_out(speed, config)
-    if config.kl_budget is not None:
-        seconds += work.sampling(UNIT_RESPONSES, config.batch_size) + work.passes(UNIT_RESPONSES)
+    unit_responses = config.kl_control.unit_responses
+    seconds += work.sampling(unit_responses, config.batch_size) + work.passes(unit_responses)
     if config.sample_count:
         shown = work.sampling(config.sample_count, config.sample_count) + work.passes(config.sample_count)
         seconds += (1 + math.ceil(config.steps / config.sample_every)) * shown

@@ -43,5 +43,5 @@ def test_an_interrupted_run_goes_on_with_its_unit_and_its_best_checkpoint(lab):
     assert run._applied_events == []
     state = run.trainer.state
     assert state.steps_done == 2
-    assert state.score_unit is not None
-    assert state.best is not None
+    assert state.kl_control.score_unit is not None
+    assert state.kl_control.best is not None

@@ -13,11 +13,11 @@ from support.algorithm_names import FIRST_ORDER_ALGORITHMS
 
 from rlhf_lab.common.algorithms import ALGORITHMS
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.core.kl import BudgetKL
 from rlhf_lab.errors import ConfigError, TrainingError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
-from rlhf_lab.training.policy import kl_budget, run_evaluation
+from rlhf_lab.training.policy import kl_budget, kl_control, run_evaluation
+from rlhf_lab.training.policy.kl_control import BudgetKL
 from rlhf_lab.training.policy.rollout import ScoredResponses
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 from rlhf_lab.training.policy.trpo_update import NaturalGradientStep
@@ -69,7 +69,7 @@ def test_a_target_and_an_update_below_the_rounding_leave_the_learning_rate(llama
     trainer = budget_trainer(llama_folder, dtype=torch.bfloat16, lr=1e-3, steps=50, beta=0.1)
     values = iter([0.30, 0.302])
     monkeypatch.setattr(kl_budget, "update_kl", lambda *_: next(values))
-    monkeypatch.setattr(kl_budget, "TARGET_SHARE", 1e-6)
+    monkeypatch.setattr(kl_control, "TARGET_SHARE", 1e-6)
     trainer.run_step()
     assert trainer.state.lr == 1e-3
 
@@ -267,7 +267,7 @@ def test_warm_up_and_schedule(llama_folder):
         state.steps_done = step
         shares.append(state.lr_multiplier())
     assert shares == pytest.approx([0.25, 0.5 * 0.9**0.5, 0.75 * 0.8**0.5, 0.7**0.5, 0.6**0.5, 0.5**0.5])
-    state.kl_controller.average = 1.5  # three quarters of the budget: halfway from whole updates to half as long ones
+    state.kl_control.average = 1.5  # three quarters of the budget: halfway from whole updates to half as long ones
     assert state.lr_multiplier() == pytest.approx(0.75 * 0.5**0.5)
     without = budget_trainer(llama_folder, steps=10, kl_budget=None).state
     assert without.lr_multiplier() == 1.0
@@ -298,8 +298,8 @@ def test_scores_are_in_sd_of_the_references_own_samples(llama_folder):
     for _ in range(2):
         expected, actual = (tiny_models.numbers(t.run_step().metrics) for t in (plain, shifted))
         assert actual == pytest.approx(expected, rel=1e-4, abs=1e-5)
-    mean, sd = plain.state.score_unit
-    assert shifted.state.score_unit == pytest.approx((100 * mean + 50, 100 * sd))
+    mean, sd = plain.state.kl_control.score_unit
+    assert shifted.state.kl_control.score_unit == pytest.approx((100 * mean + 50, 100 * sd))
 
 
 def test_the_unit_is_measured_on_the_reference_at_the_runs_own_length(llama_folder):
@@ -311,7 +311,7 @@ def test_the_unit_is_measured_on_the_reference_at_the_runs_own_length(llama_fold
     counts = [row.count(CAT) for row in responses]
     assert len(responses) == run_evaluation.UNIT_RESPONSES == 128
     assert max(map(len, responses)) == 3
-    assert trainer.state.score_unit == pytest.approx((statistics.fmean(counts), statistics.stdev(counts)))
+    assert trainer.state.kl_control.score_unit == pytest.approx((statistics.fmean(counts), statistics.stdev(counts)))
     untouched_scorer = tiny_models.CountToken(CAT)
     budget_trainer(llama_folder, untouched_scorer, max_new_tokens=3).measure_score_unit()
     assert untouched_scorer.seen[0] == responses
@@ -323,19 +323,19 @@ def test_scores_of_the_caller_are_not_touched(llama_folder):
     trainer = budget_trainer(llama_folder)
     metrics = trainer.step(["the cat", "moon"], ["sat", "ran"], [40.0, 60.0]).metrics
     assert metrics["objective/scores"] == 50.0
-    assert trainer.state.score_unit is None
+    assert trainer.state.kl_control.score_unit is None
 
 
 def test_another_reward_model_has_another_unit(llama_folder):
     trainer = budget_trainer(llama_folder)
     for _ in range(2):
         trainer.run_step()
-    first = trainer.state.score_unit
-    assert trainer.state.best is not None
+    first = trainer.state.kl_control.score_unit
+    assert trainer.state.kl_control.best is not None
     trainer.set_scorer(tiny_models.CountToken(CAT, scale=3.0))
-    assert trainer.state.best is None
+    assert trainer.state.kl_control.best is None
     trainer.run_step()
-    assert trainer.state.score_unit == pytest.approx((3 * first.mean, 3 * first.sd))
+    assert trainer.state.kl_control.score_unit == pytest.approx((3 * first.mean, 3 * first.sd))
 
 
 # --- held-out prompts and the best checkpoint ---
@@ -348,7 +348,7 @@ def test_score_and_kl_on_held_out_prompts(llama_folder):
     assert "eval/scores" not in trainer.run_step().metrics
     metrics = trainer.run_step().metrics
     responses = next(rows for rows in reversed(scorer.seen) if len(rows) == run_evaluation.HELD_OUT_RESPONSES)
-    mean, sd = trainer.state.score_unit
+    mean, sd = trainer.state.kl_control.score_unit
     expected_score = (statistics.fmean(row.count(CAT) for row in responses) - mean) / sd
     assert metrics["eval/scores"] == pytest.approx(expected_score, rel=1e-5)
     prompts = [trainer.backbone.encode_prompt(EVAL_PROMPTS[i % 3]) for i in range(32)]
@@ -383,7 +383,7 @@ def test_the_best_step_is_the_newest_near_the_peak_within_the_budget(llama_folde
     for i, (score, kl) in enumerate(results):  # noqa: B007  the two functions above read them
         state.steps_done = 2 * (i + 1)
         metrics = run_evaluation.evaluate_held_out(state, trainer.eval_prompt_ids, trainer.scorer)
-    assert metrics.get("eval/best_step") == (state.best and state.best.step) == best_step
+    assert metrics.get("eval/best_step") == (state.kl_control.best and state.kl_control.best.step) == best_step
 
 
 # --- resuming ---
@@ -410,7 +410,7 @@ def test_resuming_is_exact(llama_folder, tmp_path, name):
     save_checkpoint(tmp_path, half.adapters, "policy", *half.state.state_dict())
     resumed = budget_trainer(llama_folder, **settings)
     resumed.state.load_state_dict(*load_latest(tmp_path))
-    assert resumed.state.best == half.state.best is not None
+    assert resumed.state.kl_control.best == half.state.kl_control.best is not None
     actual += [resumed.run_step() for _ in range(2)]
     assert curve(actual) == curve(expected)
     assert tiny_models.same(resumed.state.state_dict()[0], whole.state.state_dict()[0])
@@ -429,8 +429,12 @@ def test_a_checkpoint_from_before_the_budget_loads(llama_folder):
         del numbers[name]
     other = budget_trainer(llama_folder)
     other.state.load_state_dict(tensors, numbers | {"beta": 0.4})
-    assert isinstance(other.state.kl_controller, BudgetKL)
-    assert (other.state.kl_controller.base, other.state.score_unit, other.state.best) == (0.4, None, None)
+    assert isinstance(other.state.kl_control, BudgetKL)
+    assert (other.state.kl_control.base, other.state.kl_control.score_unit, other.state.kl_control.best) == (
+        0.4,
+        None,
+        None,
+    )
     other.run_step()
 
 
@@ -447,7 +451,7 @@ def test_without_a_budget_nothing_is_measured(llama_folder):
     assert not {"policy/update_kl", "policy/update_fraction", "eval/scores", "eval/kl", "eval/best_step"} & (
         metrics[0].keys() | metrics[1].keys()
     )
-    assert trainer.state.score_unit is None
+    assert trainer.state.kl_control.score_unit is None
     assert set(trainer.state.state_dict()[1]) == {"algorithm", "step", "episodes", "beta", "lr", "set_by_hand"}
 
 
@@ -458,14 +462,14 @@ def test_a_beta_set_at_a_tiny_kl_stays_and_is_handed_back(llama_folder):
     """Version 0.2.0 divided the value by (average / budget)³, so that beta grew to 10⁷."""
     trainer = budget_trainer(llama_folder, steps=6, beta=0.1)
     trainer.run_step()
-    trainer.state.kl_controller.average = 0.01
+    trainer.state.kl_control.average = 0.01
     trainer.set_live_setting("beta", 0.5)
     assert [trainer.run_step().metrics["objective/kl_coef"] for _ in range(3)] == [0.5, 0.5, 0.5]
-    trainer.state.adapt_beta(40.0, 6)  # far beyond the budget, where the controller would raise its base
-    assert trainer.state.kl_controller.base == 0.1
-    trainer.state.kl_controller.average = 0.5
+    trainer.state.update_kl_control(40.0, 6)  # far beyond the budget, where the controller would raise its base
+    assert trainer.state.kl_control.base == 0.1
+    trainer.state.kl_control.average = 0.5
     trainer.set_live_setting("beta", "automatic")
-    average = trainer.state.kl_controller.average
+    average = trainer.state.kl_control.average
     assert trainer.run_step().metrics["objective/kl_coef"] == pytest.approx(0.1 * (average / 2.0) ** 3, rel=1e-9)
 
 
@@ -547,7 +551,7 @@ def test_a_value_set_by_hand_is_in_force_until_it_is_handed_back(states, kind, s
         else:
             assert in_force == by_hand
         assert state.coefficients.kl_beta == in_force
-        state.adapt_beta(kl, 32)
+        state.update_kl_control(kl, 32)
         expected.measure(kl, by_hand is not None)
 
 

@@ -250,18 +250,18 @@ def test_at_the_kl_budget_an_offline_method_does_not_update(gpt2_folder, monkeyp
     At three quarters of the budget a quarter of the learning rate remains.
     """
     trainer = tiny_models.learner(gpt2_folder, "sft", kl_budget=4.0, steps=9, sample_every=3, lr=0.01)
-    trainer.state.steps_done, trainer.state.measured_kl = 4, 3.0
+    trainer.state.steps_done, trainer.state.kl_control.measured_kl = 4, 3.0
     assert trainer.state.value_in_force("lr") == pytest.approx(0.01 * math.sqrt(5 / 9) * 0.25)
     resumed = tiny_models.learner(gpt2_folder, "sft", kl_budget=4.0, steps=9, sample_every=3, lr=0.01)
     tensors, numbers = trainer.state.state_dict()
     resumed.state.load_state_dict(tensors, numbers)
-    assert resumed.state.measured_kl == 3.0
+    assert resumed.state.kl_control.measured_kl == 3.0
     del numbers["measured_kl"]
     resumed.state.load_state_dict(tensors, numbers)  # a checkpoint of an earlier version
-    assert resumed.state.measured_kl == 0.0
-    trainer.state.measured_kl = -1.0  # k1 of few responses may be negative, but not the KL
+    assert resumed.state.kl_control.measured_kl == 0.0
+    trainer.state.kl_control.measured_kl = -1.0  # k1 of few responses may be negative, but not the KL
     assert trainer.state.value_in_force("lr") == pytest.approx(0.01 * math.sqrt(5 / 9))
-    trainer.state.measured_kl = 5.0
+    trainer.state.kl_control.measured_kl = 5.0
     before = tiny_models.weights(trainer)
     monkeypatch.setattr(
         "rlhf_lab.training.policy.kl_budget.update_kl", lambda *_: 1e-9
@@ -285,7 +285,7 @@ def test_after_an_update_that_was_scaled_back_the_next_one_is_limited_too(gpt2_f
     assert numbers["update_fraction"] == results[-1]["policy/update_fraction"]
     del numbers["update_fraction"]
     trainer.state.load_state_dict(tensors, numbers)  # a checkpoint of an earlier version
-    assert trainer.state.update_fraction == 1.0
+    assert trainer.state.kl_control.update_fraction == 1.0
     assert "policy/update_fraction" not in trainer.run_step().metrics
 
 

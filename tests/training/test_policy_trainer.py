@@ -59,7 +59,7 @@ class PlainStep:
     def __init__(self, trainer, prompts, responses, scores):
         self.t, self.c = trainer, trainer.state.config
         self.rows = list(zip(prompts, responses, strict=True))
-        self.beta, self.metrics = trainer.state.kl_controller.value, {}
+        self.beta, self.metrics = trainer.state.kl_control.value, {}
         with torch.no_grad():
             old = [self.evaluate(p, r) for p, r in self.rows]
             ref = [
@@ -213,12 +213,12 @@ def test_the_controller_is_fed_the_sequence_sum(llama_folder):
     assert measured["objective/kl"] > 0.05
     on_target = mid_run(llama_folder, kl_target=measured["objective/kl"], **settings)
     on_target.run_step()
-    assert on_target.state.kl_controller.value == 0.2
+    assert on_target.state.kl_control.value == 0.2
     raised = mid_run(llama_folder, kl_target=measured["objective/kl"] / 1.1, **settings)
     metrics = raised.run_step().metrics
-    assert raised.state.kl_controller.value == pytest.approx(0.2 * (1 + 0.1 * 6 / 10))
+    assert raised.state.kl_control.value == pytest.approx(0.2 * (1 + 0.1 * 6 / 10))
     assert metrics["objective/kl_coef"] == 0.2
-    coefficient = raised.state.kl_controller.value
+    coefficient = raised.state.kl_control.value
     assert raised.run_step().metrics["objective/kl_coef"] == coefficient
 
 
@@ -370,7 +370,7 @@ def test_resuming_is_exact(llama_folder, tmp_path):
     (tensors, numbers), (expected_tensors, expected_numbers) = resumed.state.state_dict(), whole.state.state_dict()
     assert tiny_models.same(tensors, expected_tensors)
     assert len([name for name in expected_tensors if name.startswith("optimiser.")]) == 3 * len(whole.state.parameters)
-    beta = whole.state.kl_controller.value
+    beta = whole.state.kl_control.value
     assert (
         numbers
         == expected_numbers

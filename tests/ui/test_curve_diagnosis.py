@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rlhf_lab.config.kl_control import kl_control_of
 from rlhf_lab.ui.run_views.curve_diagnosis import RULES, Level, SettingChange, diagnose, noise_sd, trend
 from rlhf_lab.ui.shared.charts import CURVES
 
@@ -20,6 +21,10 @@ CLIPPED, RATIO, STOPS, EXPLAINED = (
     "val/stop_token_rate",
     "val/explained_variance",
 )
+
+
+def budgeted(budget, algorithm="ppo"):
+    return kl_control_of({"kl_budget": budget, "algorithm": algorithm})
 
 
 def curve(*parts):
@@ -311,11 +316,14 @@ def test_a_flat_score_far_from_the_base_model_does_not_advise_to_raise_lr_or_low
     ],
 )
 def test_terms_alone_have_nothing_to_label_and_a_unit_only_with_a_budget(score, budget, algorithm, message):
-    assert diagnose({SCORE: score}, (), budget, algorithm, has_reward_model=False)[SCORE].message == message
+    assert (
+        diagnose({SCORE: score}, (), budgeted(budget, algorithm), algorithm, has_reward_model=False)[SCORE].message
+        == message
+    )
 
 
 def test_offline_methods_hold_the_budget_by_lr_alone():
-    message = diagnose({KL: curve((5.5, 20))}, (), 4.0, "dpo")[KL].message
+    message = diagnose({KL: curve((5.5, 20))}, (), budgeted(4.0, "dpo"), "dpo")[KL].message
     assert message == "KL 5.5: above the budget of 4; the score cannot rise further there."
 
 
@@ -358,7 +366,7 @@ def flat_or_moving_curve():
     st.one_of(st.none(), st.floats(0.1, 50)),
 )
 def test_no_two_verdicts_give_opposite_advice(curves, changes, kl_budget):
-    messages = [diagnosis.message for diagnosis in diagnose(curves, changes, kl_budget).values()]
+    messages = [diagnosis.message for diagnosis in diagnose(curves, changes, budgeted(kl_budget)).values()]
     more = [message for message in messages if MOVE_MORE.search(message)]
     less = [message for message in messages if MOVE_LESS.search(message)]
     assert not (more and less), (more, less)
@@ -371,12 +379,12 @@ def test_no_two_verdicts_give_opposite_advice(curves, changes, kl_budget):
 def test_within_a_large_budget_a_run_that_exploits_the_reward_model_is_to_stop():
     """KL 9 of 12: beta and lr belong to the budget."""
     curves = {"objective/kl": [(1, 0.0), (2, 9.0)], "objective/gold": [(1, 0.0), (2, 0.0)]}
-    message = diagnose(curves, [], 12.0)["objective/kl"].message
+    message = diagnose(curves, [], budgeted(12.0))["objective/kl"].message
     assert message.endswith("exploits the reward model; stop, or start with a lower kl_budget.")
 
 
 def test_far_from_the_base_within_a_large_budget_the_budget_is_to_be_lowered():
-    message = diagnose({KL: curve((15.0, 10))}, [], 20.0)[KL].message
+    message = diagnose({KL: curve((15.0, 10))}, [], budgeted(20.0))[KL].message
     assert message == (
         "KL 15.0 nats a response, steady since the start: far from the base model; stop, or start with a "
         "lower kl_budget."
@@ -402,19 +410,21 @@ BUDGET_CASES = {
 @pytest.mark.parametrize("case", BUDGET_CASES, ids=str)
 def test_the_kl_is_compared_with_its_budget(case):
     points, level, text = BUDGET_CASES[case]
-    diagnosis = diagnose({KL: points}, kl_budget=4.0)[KL]
+    diagnosis = diagnose({KL: points}, control=budgeted(4.0))[KL]
     assert (diagnosis.level, diagnosis.message.endswith(text) or text in diagnosis.message) == (level, True), diagnosis
 
 
 def test_with_a_budget_advice_to_change_lr_or_beta_is_left_out():
-    large = diagnose({CLIP: curve((0.5, 10)), RATIO: curve((1.2, 10))}, kl_budget=4.0)
+    large = diagnose({CLIP: curve((0.5, 10)), RATIO: curve((1.2, 10))}, control=budgeted(4.0))
     for diagnosis in large.values():
         assert diagnosis.message.endswith("the KL budget lowers lr and raises beta automatically.")
-    assert diagnose({SCORE: curve((0.0, 20))}, kl_budget=4.0)[SCORE].message.endswith("start: label more pairs.")
+    assert diagnose({SCORE: curve((0.0, 20))}, control=budgeted(4.0))[SCORE].message.endswith(
+        "start: label more pairs."
+    )
     curves = {REWARD: curve((1.0, 5), (0.5, 5)), SCORE: curve((1.0, 10)), PENALTY: curve((0.0, 5), (-0.5, 5))}
     text = "Reward 0.50, −0.50 since the start, now falling: mostly the KL penalty (−0.50)"
-    assert diagnose(curves, kl_budget=4.0)[REWARD] == (Level.INFO, f"{text}.")
-    by_hand = diagnose(curves, kl_budget=4.0, set_by_hand=["beta"])[REWARD]
+    assert diagnose(curves, control=budgeted(4.0))[REWARD] == (Level.INFO, f"{text}.")
+    by_hand = diagnose(curves, control=budgeted(4.0), set_by_hand=["beta"])[REWARD]
     assert by_hand == (Level.WARN, f"{text}; lower beta.")
 
 
@@ -436,7 +446,7 @@ def test_with_a_budget_advice_to_change_lr_or_beta_is_left_out():
 )
 def test_what_the_budget_does_leaves_out_what_a_person_has_set(algorithm, by_hand, action, outlook):
     curves = {CLIP: curve((0.5, 10)), KL: curve((5.5, 10))}
-    diagnoses = diagnose(curves, (), 4.0, algorithm, set_by_hand=by_hand)
+    diagnoses = diagnose(curves, (), budgeted(4.0, algorithm), algorithm, set_by_hand=by_hand)
     assert f"{action}." in diagnoses[CLIP].message
     assert outlook in diagnoses[KL].message
 
@@ -444,7 +454,7 @@ def test_what_the_budget_does_leaves_out_what_a_person_has_set(algorithm, by_han
 @pytest.mark.parametrize("by_hand", [("beta",), ("lr", "beta")])
 def test_a_kl_above_the_budget_that_a_person_must_lower_is_not_to_be_raised(by_hand):
     flat = {SCORE: curve((0.1, 30)), REWARD: curve((0.1, 30)), KL: curve((5.4, 30))}
-    diagnoses = diagnose(flat, (), 4.0, "ppo", set_by_hand=by_hand)
+    diagnoses = diagnose(flat, (), budgeted(4.0), "ppo", set_by_hand=by_hand)
     assert "raise it" in diagnoses[KL].message
     assert not any("lower beta" in one.message or "raise lr" in one.message for one in diagnoses.values())
 
@@ -488,7 +498,7 @@ def test_a_reward_names_a_part_only_if_that_explains_at_least_half(parts, kl_bud
     clipped = [min(max(score, -1.5), 1.5) for score in scores]
     rewards = [sum(row) for row in zip(clipped, penalties, missing, strict=True)]
     curves = {SCORE: series(*scores), PENALTY: series(*penalties), STOPS: series(*ends), REWARD: series(*rewards)}
-    message = diagnose(curves, kl_budget=kl_budget, missing_eos_penalty=penalty)[REWARD].message
+    message = diagnose(curves, control=budgeted(kl_budget), missing_eos_penalty=penalty)[REWARD].message
     named = NAMED_PART.search(message)
     assert ("mostly" in message) == (named is not None)
     if named is None:
@@ -533,7 +543,7 @@ def test_every_caption_compares_alike(values, threshold):
 @pytest.mark.parametrize("name", ["beta", "lr"])
 def test_a_falling_score_after_a_change_of_an_adapted_setting_names_no_old_value(name):
     change = SettingChange(7, name, None, 0.5)
-    verdict = diagnose({SCORE: curve((3.0, 7), (1.0, 5))}, [change], kl_budget=4.0)[SCORE]
+    verdict = diagnose({SCORE: curve((3.0, 7), (1.0, 5))}, [change], control=budgeted(4.0))[SCORE]
     assert verdict.level == Level.INFO
     assert verdict.message.endswith(f"since {name} was set to 0.5 after step 7: wait for some steps.")
 

@@ -93,7 +93,7 @@ class OfflineTrainer(PolicyTrainer):
         step, is_last = state.steps_done + 1, state.steps_done + 1 == config.steps
         start_time, metrics = time.monotonic(), {"time/score": 0.0}
         measured: OldPolicy | None = None
-        if state.steps_done % config.sample_every == 0 or is_last or state.update_fraction < 1.0:
+        if state.steps_done % config.sample_every == 0 or is_last or state.kl_control.update_fraction < 1.0:
             fresh_metrics, measured = self.measure_policy()
             metrics |= fresh_metrics
         if config.spec.learns_from == "best_samples" and state.steps_done % config.updates_per_round == 0:
@@ -114,13 +114,8 @@ class OfflineTrainer(PolicyTrainer):
     def limited_update(self, old: OldPolicy) -> dict[str, float]:
         """`update_on_texts`; with a KL budget, the KL of the update is measured on responses of the old policy and limited."""
         state = self.state
-        if state.config.kl_budget is None:
-            return self.update_on_texts()
         start = [parameter.detach().clone() for parameter in self.adapters.parameters(state.policy.adapter)]
-        metrics = self.update_on_texts()
-        size = limit_update(state, old, start, rounding_kl(state, old, start))
-        state.update_fraction = size.fraction
-        return metrics | {"policy/update_kl": size.kl, "policy/update_fraction": size.fraction}
+        return self.update_on_texts() | limit_update(state, old, start, rounding_kl(state, old, start))
 
     def update_on_texts(self) -> dict[str, float]:
         """One update on the step's pairs or texts."""
@@ -176,7 +171,7 @@ class OfflineTrainer(PolicyTrainer):
         if self.task.gold is not None:
             metrics["objective/gold"] = sum(map(self.task.gold, *self.texts_of(batch))) / len(tokens)
         check_metrics(metrics, self.backbone.model.dtype, state.steps_done + 1)
-        state.measured_kl = metrics["objective/kl"]
+        state.update_kl_control(metrics["objective/kl"], len(tokens))
         return metrics | {"time/score": time.monotonic() - start_time}, OldPolicy(batch, logprobs)
 
     def score_metrics(self, prompts: list[list[int]], responses: list[list[int]]) -> dict[str, float]:

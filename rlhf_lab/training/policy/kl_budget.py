@@ -2,8 +2,8 @@
 
 After the updates of a step, KL(old || new) is measured on the step's responses. If it exceeds a limit, the change of the
 parameters is scaled back until the KL is below the limit, as in a trust region, so that no step exceeds the budget by much. The
-learning rate is raised or lowered to bring the measured KL to a target. `core.kl.BudgetKL` adapts beta. Offline methods sample
-no responses in most steps; they do this in the steps that measure the policy.
+learning rate is raised or lowered to bring the measured KL to a target. `kl_control.py` says the limit and the target, and adapts
+beta. Offline methods sample no responses in most steps; they do this in the steps that measure the policy.
 
 In half precision even a tiny change of the parameters rounds every activation differently, which adds as much to the measured KL
 per token as a useful update does. This part is measured with a hundredth of an update and subtracted, so that the learning
@@ -22,8 +22,6 @@ from rlhf_lab.kernels.ops import HALF_DTYPES
 from rlhf_lab.models.batch import Batch
 from rlhf_lab.training.policy.train_state import TrainState
 
-#: As fractions of the budget: the target KL of a step's updates (before the learning-rate schedule), and the limit.
-TARGET_SHARE, LIMIT_SHARE = 1 / 40, 1 / 10
 MAX_ATTEMPTS = 8  # to scale an update back before it is undone
 LR_RANGE = (1e-3, 10.0)  # times the configured learning rate
 ROUNDING_SHARE = 0.01  # of an update: without rounding, its KL would be a ten-thousandth of the update's
@@ -38,25 +36,19 @@ class OldPolicy(NamedTuple):
     logprobs: Tensor
 
 
-class UpdateSize(NamedTuple):
-    """KL(old || new) of a step in nats per response, and the fraction of the parameters' change that was kept."""
-
-    kl: float
-    fraction: float
-
-
-def limit_update(state: TrainState, old: OldPolicy, start: Sequence[Tensor], rounding: float) -> UpdateSize:
+def limit_update(state: TrainState, old: OldPolicy, start: Sequence[Tensor], rounding: float) -> dict[str, float]:
     """Scale the policy's change since `start` back until its KL is within the limit, and adapt the learning rate, unless a
-    person has set it.
+    person has set it. Returns metrics: KL(old || new), and the fraction of the change that is left; none if there is no limit.
 
     start: the policy adapter's parameters before the updates of the step. rounding: `rounding_kl` of these updates.
     """
-    budget = state.config.kl_budget
-    assert budget is not None
+    control, limit = state.kl_control, state.kl_control.max_update_kl
+    if not control.has_budget:
+        return {}
     parameters = state.policy.adapters.parameters(state.policy.adapter)
     end = [parameter.detach().clone() for parameter in parameters]
     kl = first_kl = without_rounding(update_kl(state, old), rounding)
-    limit, fraction = LIMIT_SHARE * budget, 1.0
+    fraction = 1.0
     for attempt in range(MAX_ATTEMPTS + 1):
         if kl <= limit:
             break
@@ -64,7 +56,7 @@ def limit_update(state: TrainState, old: OldPolicy, start: Sequence[Tensor], rou
         fraction = fraction * min(0.9, max(0.1, shrink)) if attempt < MAX_ATTEMPTS else 0.0
         set_between(parameters, start, end, fraction)
         kl = without_rounding(update_kl(state, old), rounding) if fraction else 0.0
-    target, measurable = TARGET_SHARE * budget * state.lr_multiplier() ** 2, ROUNDING_ERROR * rounding
+    target, measurable = control.target_update_kl * state.lr_multiplier() ** 2, ROUNDING_ERROR * rounding
     # If the target is 0, or neither KL can be distinguished from 0, the measurement carries no information.
     factor = (
         1.0 if target == 0.0 or max(first_kl, target) <= measurable else lr_factor(max(first_kl, measurable), target)
@@ -72,7 +64,8 @@ def limit_update(state: TrainState, old: OldPolicy, start: Sequence[Tensor], rou
     if "lr" not in state.set_by_hand:
         low, high = (state.config.lr * factor for factor in LR_RANGE)
         state.lr = min(max(state.lr * factor, low), high)
-    return UpdateSize(kl, fraction)
+    control.update_fraction = fraction
+    return {"policy/update_kl": kl, "policy/update_fraction": fraction}
 
 
 def without_rounding(kl: float, rounding: float) -> float:
@@ -81,12 +74,12 @@ def without_rounding(kl: float, rounding: float) -> float:
 
 
 def rounding_kl(state: TrainState, old: OldPolicy, start: Sequence[Tensor]) -> float:
-    """What rounding alone adds to `update_kl`, nats per response; 0 in full precision. Measured again at steps divisible by
-    ROUNDING_EVERY.
+    """What rounding alone adds to `update_kl`, nats per response; 0 in full precision, or if nothing measures updates. Measured
+    again at steps divisible by ROUNDING_EVERY.
 
     start: the policy adapter's parameters before the updates of the step.
     """
-    if state.policy.backbone.model.dtype not in HALF_DTYPES:
+    if state.policy.backbone.model.dtype not in HALF_DTYPES or not state.measures_updates:
         return 0.0
     tokens = int(old.batch.lengths[:, 1].sum()) / len(old.logprobs)
     if state.rounding is None or state.steps_done % ROUNDING_EVERY == 0:

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from rlhf_lab.common.seeding import derive_seed
-from rlhf_lab.config.policy import HELD_OUT_RESPONSES, KL_BUDGET_TOLERANCE, UNIT_RESPONSES
+from rlhf_lab.config.kl_control import HELD_OUT_RESPONSES, UNIT_RESPONSES
 from rlhf_lab.core.reward_scaling import RunningMoments
 from rlhf_lab.models.sampling.sampler import sample, uniforms
+from rlhf_lab.training.policy.kl_control import BestCheckpoint, ScoreUnit
 from rlhf_lab.training.policy.rollout import Scorer, score_responses, sequence_log_ratios
-from rlhf_lab.training.policy.train_state import BestCheckpoint, ScoreUnit, TrainState
+from rlhf_lab.training.policy.train_state import TrainState
 
 CONSTANT_SD = 1e-6  # scores of a smaller standard deviation differ by rounding alone
 
@@ -34,23 +35,22 @@ def measure_score_unit(state: TrainState, prompt_ids: Sequence[list[int]], score
 
 
 def evaluate_held_out(state: TrainState, prompt_ids: Sequence[list[int]], scorer: Scorer) -> dict[str, float]:
-    """Score and KL of the policy on held-out prompts, with the same random numbers at every step; updates `state.best`."""
+    """Score and KL of the policy on held-out prompts, with the same random numbers at every step; updates the best checkpoint."""
     prompts = [prompt_ids[i % len(prompt_ids)] for i in range(HELD_OUT_RESPONSES)]
     tokens = _sample_responses(state, prompts, state.policy.adapter, "held out")
-    config, on_progress = state.config, state.on_progress
+    config, control, on_progress = state.config, state.kl_control, state.on_progress
     scored = score_responses(state.policy, scorer, prompts, tokens, config, on_progress, state.distributed)
-    unit = state.score_unit or ScoreUnit(0.0, 1.0)
+    unit = control.score_unit or ScoreUnit(0.0, 1.0)
     scores = (scored.scores.double().cpu() - unit.mean) / unit.sd
     score, standard_error = float(scores.mean()), float(scores.std()) / math.sqrt(len(scores))
     log_ratios = sequence_log_ratios(
         state.policy, prompts, tokens, config.temperature, on_progress, scored.ref_logprobs
     )
     kl = float(log_ratios.mean())
-    assert config.kl_budget is not None
-    if kl <= KL_BUDGET_TOLERANCE * config.kl_budget:
-        state.best = updated_best(state.best, state.steps_done, score, standard_error)
+    if control.accepts(kl):
+        control.best = updated_best(control.best, state.steps_done, score, standard_error)
     metrics = {"eval/scores": score, "eval/kl": kl}
-    return metrics if state.best is None else metrics | {"eval/best_step": float(state.best.step)}
+    return metrics if control.best is None else metrics | {"eval/best_step": float(control.best.step)}
 
 
 def updated_best(best: BestCheckpoint | None, step: int, score: float, standard_error: float) -> BestCheckpoint:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from rlhf_lab.common.progress import ProgressCallback, SamplingCallback, ignore_sampling
 from rlhf_lab.config.policy import LIVE_SETTINGS, PolicyConfig
-from rlhf_lab.core.kl import AdaptiveKL, AdaptivePenalty, BudgetKL, FixedKL
 from rlhf_lab.core.reward_scaling import RunningMoments
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.batch import Batch
@@ -18,13 +17,13 @@ from rlhf_lab.models.sampling.sampler import PROGRESS_EVERY
 from rlhf_lab.training.distributed import Distributed
 from rlhf_lab.training.optimizers import make_fused_adam
 from rlhf_lab.training.policy import batching
+from rlhf_lab.training.policy.kl_control import AdaptivePenalty, KLControl, make_kl_control
 from rlhf_lab.training.policy.objectives import AdaptiveCoefficients
 from rlhf_lab.training.policy.ptx import PtxObjective
 from rlhf_lab.training.policy.rollout import CRITIC_ADAPTER, PolicyModel
 
 StateDict = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and plain numbers for JSON
 SET_BY_HAND = "set_by_hand"  # its name in a saved state; states of version 0.2.0 and earlier do not have it
-WARMUP_STEPS = 4  # over which the learning rate rises, with a KL budget: Adam's first updates are its largest
 
 #: The names of the numbers in a saved state, and how many values each has.
 NUMBER_COUNTS = {
@@ -35,13 +34,6 @@ NUMBER_COUNTS = {
 OPTIONAL_NUMBERS = ("episodes", "kl_budget", "score_unit", "best", "rounding", "measured_kl", "update_fraction")
 
 
-class BestCheckpoint(NamedTuple):
-    """The checkpoint to keep, by the score on held-out prompts within the KL budget. peak: the highest score of any so far."""
-
-    step: int
-    peak: float
-
-
 class ChosenText(NamedTuple):
     """A prompt and a response to learn from, as token ids."""
 
@@ -49,23 +41,15 @@ class ChosenText(NamedTuple):
     response: list[int]
 
 
-class ScoreUnit(NamedTuple):
-    """Mean and standard deviation of a scorer's scores on the reference's own responses."""
-
-    mean: float
-    sd: float
-
-
 @dataclass
 class TrainState:
     """The policy, its optimizer and the values that change from step to step.
 
-    parameters: everything that is trained. kl_controller: beta. penalty_controller: the coefficient of ppo_penalty. lr: before
-    its schedule. set_by_hand: the live settings that a person has set, see `value_in_force`. score_moments: running mean and
-    variance of the scores. episodes: responses trained on so far. With a KL budget, score_unit: the unit of the scores, None
-    before it is measured; best: the best checkpoint so far. rounding: what rounding adds to the KL of an update, nats per token,
-    None before it is measured. Offline methods: measured_kl, the last measured KL to the reference; update_fraction, the fraction
-    of the last measured update that the limit kept. chosen_texts: the texts that the last round of rejection sampling chose.
+    parameters: everything that is trained. kl_control: of beta, and what a KL budget measures. penalty_controller: of the
+    coefficient of ppo_penalty. lr: before its schedule. set_by_hand: the live settings that a person has set, see
+    `value_in_force`. score_moments: running mean and variance of the scores. episodes: responses trained on so far. rounding:
+    what rounding adds to the KL of an update, nats per token, None before it is measured. chosen_texts: the texts that the last
+    round of rejection sampling chose.
     """
 
     config: PolicyConfig
@@ -75,16 +59,12 @@ class TrainState:
     distributed: Distributed
     on_progress: ProgressCallback
     optimizer: torch.optim.Adam = field(init=False)
-    kl_controller: FixedKL | AdaptiveKL | BudgetKL = field(init=False)
+    kl_control: KLControl = field(init=False)
     penalty_controller: AdaptivePenalty | None = None
     score_moments: RunningMoments = field(default_factory=RunningMoments)
     lr: float = field(init=False)
     set_by_hand: dict[str, float] = field(default_factory=dict)
-    score_unit: ScoreUnit | None = None
-    best: BestCheckpoint | None = None
     rounding: float | None = None
-    measured_kl: float = 0.0
-    update_fraction: float = 1.0
     chosen_texts: list[ChosenText] = field(default_factory=list)
     steps_done: int = 0
     episodes: int = 0
@@ -94,9 +74,14 @@ class TrainState:
         config = self.config
         self.lr = config.lr
         self.optimizer = make_fused_adam(torch.optim.Adam, self.parameters, lr=config.lr, eps=config.adam_eps)
-        self.kl_controller = _make_kl_controller(config)
+        self.kl_control = make_kl_control(config)
         if config.spec.loss == "ratio_and_penalty":
             self.penalty_controller = AdaptivePenalty(config.penalty_coef, config.penalty_kl_min, config.penalty_kl_max)
+
+    @property
+    def measures_updates(self) -> bool:
+        """Whether the KL of a step's updates matters."""
+        return self.kl_control.has_budget or self.penalty_controller is not None
 
     def sampling_progress(self, done: int, rows: int, total: int) -> ProgressCallback:
         """The callback for sampling `rows` texts at once, when `done` of `total` texts are sampled."""
@@ -129,16 +114,16 @@ class TrainState:
         """
         if name in self.set_by_hand:
             return self.set_by_hand[name]
-        return self.kl_controller.value if name == "beta" else self.lr * self.lr_multiplier()
+        return self.kl_control.value if name == "beta" else self.lr * self.lr_multiplier()
 
-    def adapt_beta(self, sequence_kl: float, n: int) -> None:
-        """Update the controller of beta with the KL of a step of n responses, in nats per response."""
-        self.kl_controller.update(sequence_kl, n, adapt="beta" not in self.set_by_hand)
+    def update_kl_control(self, sequence_kl: float, n: int) -> None:
+        """Update the KL control with the KL of a step of n responses, in nats per response."""
+        self.kl_control.update(sequence_kl, n, adapt="beta" not in self.set_by_hand)
 
     def lr_multiplier(self) -> float:
-        """The factor of the automatic learning rate in the next step: that of the schedule and, with a KL budget, those of the
-        warm-up and of `BudgetKL.update_length`. Offline methods have no KL coefficient; instead their factor falls to 0 at the
-        budget. Past the last step of the config the schedule keeps its final value.
+        """The factor of the automatic learning rate in the next step: that of the schedule, as the KL control changes it.
+
+        Past the last step of the config the schedule keeps its final value.
         """
         fraction_done = min(1.0, self.steps_done / self.config.steps)
         multiplier = 1.0
@@ -146,15 +131,7 @@ class TrainState:
             multiplier = 1 - fraction_done
         elif self.config.lr_schedule == "cosine":
             multiplier = 0.5 * (1 + math.cos(math.pi * fraction_done))
-        if self.config.kl_budget is not None:
-            multiplier = math.sqrt(multiplier)  # the KL of an update follows the schedule, and lr is its square root
-            multiplier *= min(1.0, (self.steps_done + 1) / WARMUP_STEPS)
-            if isinstance(self.kl_controller, BudgetKL):
-                multiplier *= self.kl_controller.update_length
-            else:
-                closeness = max(0.0, self.measured_kl) / self.config.kl_budget  # k1 of a few samples may be negative
-                multiplier *= max(0.0, 1.0 - closeness)
-        return multiplier
+        return self.kl_control.lr_multiplier(multiplier, self.steps_done)
 
     def state_dict(self) -> StateDict:
         """Everything a resume needs: copies of the tensors, on their own device so that nothing waits for a GPU, and numbers."""
@@ -170,20 +147,14 @@ class TrainState:
             tensors |= _pack_texts(self.chosen_texts)
         numbers: dict[str, Any] = {
             "algorithm": self.config.algorithm, "step": self.steps_done, "episodes": self.episodes,
-            "beta": self.kl_controller.value, "lr": self.lr, SET_BY_HAND: dict(self.set_by_hand),
+            "lr": self.lr, SET_BY_HAND: dict(self.set_by_hand), **self.kl_control.numbers(),
         }  # fmt: skip
         if self.penalty_controller is not None:
             numbers["penalty"] = self.penalty_controller.value
         if self.config.scale_scores:
             numbers["scores"] = [self.score_moments.count, self.score_moments.mean, self.score_moments.m2]
-        if self.config.kl_budget is not None:
-            numbers |= {"score_unit": self.score_unit, "best": self.best}
-        if isinstance(self.kl_controller, BudgetKL):
-            numbers["kl_budget"] = [self.kl_controller.base, self.kl_controller.average]
         if self.rounding is not None:
             numbers["rounding"] = self.rounding
-        if self.config.is_offline and self.config.kl_budget is not None:
-            numbers |= {"measured_kl": self.measured_kl, "update_fraction": self.update_fraction}
         return tensors, numbers
 
     def load_state_dict(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -213,32 +184,12 @@ class TrainState:
         self.set_by_hand = {name: float(value) for name, value in numbers.get(SET_BY_HAND, {}).items()}
         rounding = numbers.get("rounding")
         self.rounding = None if rounding is None else float(rounding)
-        self.measured_kl = float(numbers.get("measured_kl", 0.0))
-        self.update_fraction = float(numbers.get("update_fraction", 1.0))
         self.chosen_texts = _unpack_texts(tensors) if "chosen.ids" in tensors else []
-        if self.config.kl_budget is not None:
-            self._load_best(numbers)
-        if isinstance(self.kl_controller, BudgetKL):  # a checkpoint from before there was a budget has only beta
-            base, average = numbers.get("kl_budget", (numbers["beta"], 0.0))
-            self.kl_controller.base, self.kl_controller.average = float(base), float(average)
-        else:
-            self.kl_controller.value = float(numbers["beta"])
+        self.kl_control.load(numbers)
         if self.penalty_controller is not None:
             self.penalty_controller.value = float(numbers["penalty"])
         if self.config.scale_scores:
             self.score_moments.count, self.score_moments.mean, self.score_moments.m2 = numbers["scores"]
-
-    def restart_kl_controller(self) -> None:
-        """Give the controller of beta the state of the run's start, except for its average of the KL."""
-        previous, self.kl_controller = self.kl_controller, _make_kl_controller(self.config)
-        if isinstance(previous, BudgetKL) and isinstance(self.kl_controller, BudgetKL):
-            self.kl_controller.average = previous.average
-
-    def _load_best(self, numbers: dict[str, Any]) -> None:
-        """Restore the unit of the scores and the best checkpoint; a checkpoint from before there was a KL budget has neither."""
-        unit, best = numbers.get("score_unit"), numbers.get("best")
-        self.score_unit = ScoreUnit(*map(float, unit)) if unit else None
-        self.best = BestCheckpoint(int(best[0]), float(best[1])) if best else None
 
     def _check_fits(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Raises TrainingError if a saved state lacks parts of this one, has additional parts, or is damaged.
@@ -292,14 +243,6 @@ class TrainState:
             if not value.isfinite().all():
                 return f"{name} holds a number that is not finite"
         return ""
-
-
-def _make_kl_controller(config: PolicyConfig) -> FixedKL | AdaptiveKL | BudgetKL:
-    if config.is_offline or (config.kl_budget is None and config.kl_controller == "fixed"):
-        return FixedKL(config.beta)
-    if config.kl_budget is not None:
-        return BudgetKL(config.beta, config.kl_budget, floor=config.beta if config.kl_budget_role == "limit" else 0.0)
-    return AdaptiveKL(config.beta, config.kl_target, config.kl_horizon)
 
 
 def _find_bad_number(numbers: dict[str, Any], expected: dict[str, Any]) -> str:

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison, Sample, StepResult
 from rlhf_lab.common.seeding import derive_seed
-from rlhf_lab.config.policy import AUTOMATIC, HELD_OUT_RESPONSES, PolicyConfig, check_live_setting
+from rlhf_lab.config.kl_control import HELD_OUT_RESPONSES
+from rlhf_lab.config.policy import AUTOMATIC, PolicyConfig, check_live_setting
 from rlhf_lab.core.reward_scaling import normalise_scores
 from rlhf_lab.errors import ConfigError, TrainingError
 from rlhf_lab.models.adapters import Adapters
@@ -145,7 +146,7 @@ class PolicyTrainer:
     def set_scorer(self, scorer: Scorer) -> None:
         """Score with another reward model from the next step on. The search for the best checkpoint starts again."""
         self.task = dataclasses.replace(self.task, scorer=scorer)
-        self.state.score_unit = self.state.best = None
+        self.state.kl_control.score_unit = self.state.kl_control.best = None
 
     @property
     def scorer(self) -> Scorer:
@@ -178,12 +179,13 @@ class PolicyTrainer:
 
     def measure_score_unit(self) -> None:
         """With a KL budget: measure the unit of the scores before the first step that uses the scorer. Collective."""
-        if self.state.config.kl_budget is not None and self.state.score_unit is None and self.task.scorer is not None:
-            self.state.score_unit = run_evaluation.measure_score_unit(self.state, self.prompt_ids, self.scorer)
+        control = self.state.kl_control
+        if control.has_budget and control.score_unit is None and self.task.scorer is not None:
+            control.score_unit = run_evaluation.measure_score_unit(self.state, self.prompt_ids, self.scorer)
 
     def scores_in_unit(self, scores: Tensor) -> Tensor:
         """Scores minus the mean of the reference's scores, over their standard deviation; unchanged if it was not measured."""
-        unit = self.state.score_unit
+        unit = self.state.kl_control.score_unit
         return scores if unit is None else normalise_scores(scores, mean=unit.mean, scale=unit.sd)
 
     def sample_responses(
@@ -243,7 +245,7 @@ class PolicyTrainer:
                 f"{len(queries)} queries, {len(responses)} responses, {len(score_tensor)} scores: pass as many of "
                 "each, at least one."
             )
-        self.state.kl_controller.check_batch_size(len(score_tensor))
+        self.state.kl_control.check_batch_size(len(score_tensor))
         check_scores(score_tensor, self.state.steps_done + 1)
         prompts = [to_token_ids(backbone, x, backbone.encode_prompt) for x in queries]
         tokens = [to_token_ids(backbone, x, backbone.encode_response) for x in responses]
@@ -276,7 +278,7 @@ class PolicyTrainer:
         if self.task.gold is not None:
             metrics["objective/gold"] = sum(map(self.task.gold, *self.texts_of(batch))) / response_count
         check_metrics(metrics, self.backbone.model.dtype, state.steps_done + 1)
-        state.adapt_beta(metrics["objective/kl"], response_count)
+        state.update_kl_control(metrics["objective/kl"], response_count)
         state.steps_done, state.episodes = state.steps_done + 1, state.episodes + response_count
         metrics |= self.held_out_metrics()
         end_time = time.monotonic()
@@ -294,9 +296,9 @@ class PolicyTrainer:
         """With a KL budget, at the steps that make a checkpoint: score and KL on held-out prompts, and the best step so far."""
         state, config = self.state, self.state.config
         is_due = state.steps_done % config.checkpoint_every == 0 or state.steps_done == config.steps
-        if config.kl_budget is None or not self.eval_prompt_ids or self.task.scorer is None or not is_due:
-            return {}
-        return run_evaluation.evaluate_held_out(state, self.eval_prompt_ids, self.scorer)
+        if state.kl_control.has_budget and self.eval_prompt_ids and self.task.scorer is not None and is_due:
+            return run_evaluation.evaluate_held_out(state, self.eval_prompt_ids, self.scorer)
+        return {}
 
     def texts_of(self, batch: Batch) -> tuple[list[str], list[str]]:
         """The prompts and responses of a batch as texts; prompts of the task as they were given, without a chat template."""

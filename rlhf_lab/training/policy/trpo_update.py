@@ -16,7 +16,7 @@ from rlhf_lab.core.policy_losses import token_mean
 from rlhf_lab.core.trpo import LineSearchResult, fisher_product, flatten, line_search, natural_step, unflatten
 from rlhf_lab.kernels.ops import HALF_DTYPES
 from rlhf_lab.training.policy.invariants import check_first_ratio
-from rlhf_lab.training.policy.kl_budget import LIMIT_SHARE, ROUNDING_SHARE, without_rounding
+from rlhf_lab.training.policy.kl_budget import ROUNDING_SHARE, without_rounding
 from rlhf_lab.training.policy.metrics import UpdateStats
 from rlhf_lab.training.policy.objectives import loss_denominators, policy_loss
 from rlhf_lab.training.policy.rollout import Rollout, response_logprobs
@@ -47,10 +47,8 @@ class NaturalGradientStep:
         self.denominators = loss_denominators(rollout, self.micro_batches)
         fisher_indices = torch.cat(self.micro_batches).sort().values[: self.config.fisher_rows]
         self.fisher_batches = list(fisher_indices.split(self.config.micro_batch))
-        self.max_kl = self.config.max_kl
-        if self.config.kl_budget is not None:
-            limit = LIMIT_SHARE * self.config.kl_budget * self.denominators.responses
-            self.max_kl = min(self.max_kl, limit / self.denominators.tokens)
+        limit = state.kl_control.max_update_kl * self.denominators.responses / self.denominators.tokens
+        self.max_kl = min(self.config.max_kl, limit)
         self.fisher_tokens = loss_denominators(rollout, self.fisher_batches).tokens
 
     def apply(self, stats: UpdateStats) -> LineSearchResult:

@@ -46,11 +46,8 @@ def gradient_update(state: TrainState, rollout: Rollout) -> UpdateStats:
         if config.target_kl is not None and stats.approx_kl_since(first_update) > config.target_kl:
             break
     old = OldPolicy(rollout.batch, rollout.old_logprobs)
-    is_measured = config.kl_budget is not None or state.penalty_controller is not None
-    rounding = rounding_kl(state, old, start) if is_measured else 0.0
-    if config.kl_budget is not None:
-        size = limit_update(state, old, start, rounding)
-        stats.extra_metrics |= {"policy/update_kl": size.kl, "policy/update_fraction": size.fraction}
+    rounding = rounding_kl(state, old, start)
+    stats.extra_metrics |= limit_update(state, old, start, rounding)
     if state.penalty_controller is not None:
         responses, tokens = len(rollout.scores), int(rollout.batch.lengths[:, 1].sum())
         stats.extra_metrics |= {

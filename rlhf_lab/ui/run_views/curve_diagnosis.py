@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from rlhf_lab.common.algorithms import spec_of
 from rlhf_lab.common.curves import Point
-from rlhf_lab.config.policy import KL_BUDGET_TOLERANCE
+from rlhf_lab.config.kl_control import FIXED_BETA, KL_BUDGET_TOLERANCE, KLControlSpec
 
 WINDOW = 5  # steps that count as "now"; the same number before them is "before"
 NOISE_STEPS = 50  # the last steps, from which the noise of a curve is estimated
@@ -159,12 +159,12 @@ class RewardPart(NamedTuple):
 class CurveTrends(dict[str, Trend]):
     """The trend of every curve; `recent_changes`: the settings changed within the last SETTLING_STEPS.
 
-    kl_budget: nats per response; steered: the settings that the run adapts to keep it. set_by_hand: the adapted settings that a
+    control: of the KL. steered: the settings that the run adapts to keep a KL budget. set_by_hand: the adapted settings that a
     person has set. reward_parts: the summands of the reward, in its own windows; empty if a curve is missing.
     """
 
     recent_changes: Sequence[SettingChange] = ()
-    kl_budget: float | None = None
+    control: KLControlSpec = FIXED_BETA
     steered: Collection[str] = ()
     set_by_hand: Collection[str] = ()
     reward_parts: Sequence[RewardPart] = ()
@@ -172,7 +172,7 @@ class CurveTrends(dict[str, Trend]):
     @property
     def kl_high(self) -> float:
         """The KL above which the policy is far from the base model."""
-        return KL_HIGH if self.kl_budget is None else KL_BUDGET_FAR * self.kl_budget
+        return KL_HIGH if self.control.budget is None else KL_BUDGET_FAR * self.control.budget
 
     def to_move_less(self, advice: str) -> str:
         """The advice, or a statement of what the KL budget does automatically."""
@@ -203,22 +203,20 @@ def noise_sd(values: Sequence[float]) -> float:
 
 
 def diagnose(
-    curves: Curves, changes: Sequence[SettingChange] = (), kl_budget: float | None = None, algorithm: str = "ppo",
+    curves: Curves, changes: Sequence[SettingChange] = (), control: KLControlSpec = FIXED_BETA, algorithm: str = "ppo",
     *, has_reward_model: bool = True, missing_eos_penalty: float = 0.0, set_by_hand: Collection[str] = (),
 ) -> dict[str, Diagnosis]:  # fmt: skip
     """A diagnosis for every metric that has a rule and a curve; an alert if the newest value is not finite.
 
-    has_reward_model: False if the score is a sum of reward terms only. missing_eos_penalty: the run's setting. set_by_hand: the
-    adapted settings that a person has set.
+    control: of the run's KL. has_reward_model: False if the score is a sum of reward terms only. missing_eos_penalty: the run's
+    setting. set_by_hand: the adapted settings that a person has set.
     """
     trends = CurveTrends(
         {name: curve_trend for name, points in curves.items() if (curve_trend := trend(points)) is not None}
     )
     last_step = max((points[-1][0] for points in curves.values() if points), default=0)
-    trends.kl_budget = kl_budget
+    trends.control, trends.steered = control, set(control.keeps_budget_by) - set(set_by_hand)
     trends.set_by_hand, trends.reward_parts = set_by_hand, reward_parts(curves, missing_eos_penalty)
-    if kl_budget is not None:  # offline methods have no coefficient of the KL
-        trends.steered = ({"lr"} if spec_of(algorithm).is_offline else {"lr", "beta"}) - set(set_by_hand)
     trends.recent_changes = [
         change
         for change in changes
@@ -235,7 +233,7 @@ def diagnose(
         else:
             message = f"NaN since step {first_lost_step}: stop, lower lr, and start or resume."
             findings[name] = Finding(Level.ALERT, message, restrains=True)
-    replacements = _replacements(algorithm, has_reward_model=has_reward_model, has_unit=kl_budget is not None)
+    replacements = _replacements(algorithm, has_reward_model=has_reward_model, has_unit=control.unit_responses > 0)
     return {
         name: _reworded(diagnosis, replacements)
         for name, diagnosis in _without_contradictions(findings, trends).items()
@@ -433,22 +431,22 @@ def _reward_finding(text: str, trends: CurveTrends, amount: Callable[[Trend], fl
 
 def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return a rule
     gold, score = trends.get("objective/gold"), trends.get("objective/scores")
-    if trends.kl_budget is not None and kl.current > trends.kl_budget / KL_BUDGET_TOLERANCE:
-        return _kl_at_budget(kl, trends.kl_budget, trends)
+    control, budget = trends.control, trends.control.budget
+    if budget is not None and control.is_at_budget(kl.current):
+        return _kl_at_budget(kl, budget, trends)
     rising = kl.is_rising(KL_SLOW)
     text = f"KL {kl.current:.1f} nats a response, {kl.compared(KL_SLOW, f'{kl.gain:+z.1f}')}"
     if kl.current > KL_HEALTHY and rising and gold is not None and gold.change <= GOLD_FLAT:
         return Finding(
             Level.ALERT,
             f"{text}, while gold does not rise: the policy probably exploits the reward "
-            f"model; {'raise beta or stop' if trends.kl_budget is None else 'stop, or start with a lower kl_budget'}.",
+            f"model; {control.less_kl_or_stop}.",
             restrains=True,
         )
     if kl.current > KL_HIGH:
         return Finding(
             Level.ALERT,
-            f"{text}: far from the base model; "
-            f"{'raise beta or lower lr' if trends.kl_budget is None else 'stop, or start with a lower kl_budget'}.",
+            f"{text}: far from the base model; {control.less_kl_now}.",
             restrains=True,
         )
     if rising and kl.change > KL_FAST:
@@ -466,14 +464,12 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
             f"KL {kl.current:.1f}: negative on average, which is noise; use more rollouts per step for a better "
             "estimate.",
         )
-    unmoved = max(KL_UNMOVED, KL_UNMOVED_SHARE * (trends.kl_budget or 0.0))
+    unmoved = max(KL_UNMOVED, KL_UNMOVED_SHARE * (budget or 0.0))
     if kl.num_points >= PATIENCE_STEPS and kl.current < unmoved and (score is None or score.gain < SCORE_LEARNT):
         text = f"KL {kl.current:.2f}: the policy has hardly moved"
-        if trends.kl_budget is not None:
-            return Finding(Level.WARN, f"{text}; use more steps, or more responses a step.")
-        return Finding(Level.WARN, f"{text}; raise lr or lower beta.", if_restrained=f"{text}.")
-    if trends.kl_budget is not None and kl.num_points >= WINDOW and kl.current >= 0:
-        return Finding(Level.GOOD, f"{text}: below the budget of {trends.kl_budget:g}.")
+        return Finding(Level.WARN, f"{text}; {control.more_kl}.", if_restrained=f"{text}." if budget is None else None)
+    if budget is not None and kl.num_points >= WINDOW and kl.current >= 0:
+        return Finding(Level.GOOD, f"{text}: below the budget of {budget:g}.")
     if kl.current > KL_NEAR:
         return Finding(Level.INFO, f"{text}: no longer near the base; read the samples.")
     if kl.num_points < WINDOW:
@@ -561,7 +557,7 @@ def _entropy(entropy: Trend, trends: CurveTrends) -> Finding:
         return Finding(
             Level.ALERT,
             f"Entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: all texts are nearly the same; "
-            f"{'raise beta' if trends.kl_budget is None else 'start with a lower kl_budget'}.",
+            f"{trends.control.less_kl}.",
             restrains=True,
         )
     if share < ENTROPY_LOW:
@@ -593,7 +589,7 @@ def _gold(gold: Trend, trends: CurveTrends) -> Finding:
         return Finding(
             Level.ALERT,
             f"Gold {gold.current:z.2f}, {gold.best:z.2f} at its highest, while the score rose: over-optimisation; "
-            f"stop or {'raise beta' if trends.kl_budget is None else 'start with a lower kl_budget'}.",
+            f"stop or {trends.control.less_kl}.",
             restrains=True,
         )
     if gold.best - gold.current > GOLD_NOISE_FACTOR * gold.effective_threshold(GOLD_FALL / GOLD_NOISE_FACTOR):

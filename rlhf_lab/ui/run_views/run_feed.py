@@ -15,6 +15,7 @@ from rlhf_lab.common.algorithms import spec_of
 from rlhf_lab.common.curves import Point, downsample
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, EngineState, JobStatus, RunStatus
 from rlhf_lab.common.records import EngineStatus, Job, Run
+from rlhf_lab.config.kl_control import kl_control_of
 from rlhf_lab.config.policy import PolicyConfig, adapted_settings
 from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.engine_process import engine_state
@@ -310,7 +311,7 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
     diagnoses = diagnose(
         curves,
         run_summary.applied_changes(view, {name: cache.curves[metric] for name, metric in VALUES_IN_USE.items()}),
-        view.run.config.get("kl_budget"),
+        kl_control_of(view.run.config),
         view.run.config.get("algorithm", "ppo"),
         has_reward_model=view.run.reward_model_id is not None,
         missing_eos_penalty=view.run.config.get("missing_eos_penalty", PolicyConfig.missing_eos_penalty),

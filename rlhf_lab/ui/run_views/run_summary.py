@@ -11,7 +11,8 @@ from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import EngineState, EventKind, RunStatus, Source
 from rlhf_lab.common.records import Job, LabelSnapshot, Run, RunEvent
 from rlhf_lab.config.base import fields_of
-from rlhf_lab.config.policy import AUTOMATIC, KL_BUDGET_TOLERANCE, LIVE_SETTINGS, PolicyConfig, adapted_settings
+from rlhf_lab.config.kl_control import KL_BUDGET_TOLERANCE, kl_control_of
+from rlhf_lab.config.policy import AUTOMATIC, LIVE_SETTINGS, PolicyConfig, adapted_settings
 from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.time_estimate import duration_text
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
@@ -307,7 +308,7 @@ def best_checkpoint_text(run: Run, curves: Mapping[str, list[Point]]) -> str:
         return ""
     text = (
         f"Best checkpoint: step {step}, with a score of {score:z.2f} sd and a KL of {kl:.1f} on held-out prompts. A KL of "
-        f"up to {KL_BUDGET_TOLERANCE:g} times the budget of {run.config['kl_budget']:g} is accepted."
+        f"up to {KL_BUDGET_TOLERANCE:g} times the budget of {kl_control_of(run.config).budget:g} is accepted."
     )
     return HYPHEN_AS_MINUS.sub("−", text)
 
