@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.text import parse_foreign_json
-from rlhf_lab.importers.cell_contents import decode_cell
+from rlhf_lab.importers.cells import is_blank, read_cell
 
 CHOICE_WORDS = {
     Choice.FIRST: ("first", "1", "a", "left", "x", "model_a", "response_1", "response_a", "model_x", "chosen"),
@@ -23,20 +23,13 @@ EMPTY_VALUES: tuple[Any, ...] = (None, "")
 YEAR_2000, YEAR_2100 = 946_684_800, 4_102_444_800  # seconds since 1970
 
 
-def is_blank(value: Any) -> bool:
-    """Whether a cell holds nothing: None, white space, or the NaN that pandas writes for a missing value."""
-    if isinstance(value, float):
-        return math.isnan(value)
-    return value is None or (isinstance(value, str) and not value.strip())
-
-
 def parse_choice(value: Any, custom_words: Mapping[str, Choice], names: Mapping[str, Choice] = {}) -> Choice:
     """A vote by `names` of the two texts, or by `custom_words` (--choices), or if that is empty by CHOICE_BY_WORD.
 
     A list, also as text, is what a person accepted: one of the texts, or both, which is a tie. "none" is not among the known
     words: it can mean "neither text", and it is how Python writes a missing value.
     """
-    value = decode_cell(value)
+    value = read_cell(value).decoded
     if isinstance(value, list):
         choices = {parse_choice(item, custom_words, names) for item in value}
         if len(choices) > 1 and choices != {Choice.FIRST, Choice.SECOND}:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers.cell_contents import decode_cell
 from rlhf_lab.importers.cell_parsers import name_key
+from rlhf_lab.importers.cells import read_cell
 from rlhf_lab.importers.remedies import map_option
 
 #: meaning -> usual column names, the most specific first, compared by `name_key`. The column names of our own export are the
@@ -199,7 +199,7 @@ def cell_at(row: Mapping[str, Any], path: str) -> Any:
         return row[path]
     value: Any = row
     for name in path.split("."):
-        value = decode_cell(value)
+        value = read_cell(value).decoded
         if isinstance(value, list):
             value = value[int(name)] if name.isdecimal() and int(name) < len(value) else None
         else:

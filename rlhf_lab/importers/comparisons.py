@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from rlhf_lab.common.chat_format import ROLE_KEYS, UnreadableError, role_of
-from rlhf_lab.importers.cell_contents import decode_cell, parse_chat
-from rlhf_lab.importers.cell_parsers import is_blank, parse_bool, parse_int, parse_number
+from rlhf_lab.importers.cell_parsers import parse_bool, parse_int, parse_number
+from rlhf_lab.importers.cells import ANSWER_KEYS, RANK_KEY, SCORE_KEYS, Kind, is_blank, one_result, read_cell
 from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
 
 T = TypeVar("T")
@@ -23,9 +23,6 @@ RowExpansion = Callable[[SourceRows], Iterator[SourceRow | RowError]]
 
 MAX_ANSWERS = 16  # to one prompt; they make 120 comparisons
 MAX_TURNS = 200
-ANSWER_KEYS = ("response", "answer", "completion", "text", "output", "generation")
-SCORE_KEYS = ("overall_score", "fine-grained_score", "score", "rating")
-RANK_KEY = "rank"  # 1, or 0, is the best
 
 
 def limit_rows(rows: SourceRows, max_rows: int, noun: str) -> list[SourceRow | RowError]:
@@ -74,17 +71,6 @@ def pair_answers(shared: Cells, answers: Sequence[Cells]) -> Iterator[Cells]:
         yield shared | named[0] | named[1]
 
 
-def is_answer_list(value: Any) -> bool:
-    """Whether a cell is a list of answers with scores or ranks."""
-    return (
-        isinstance(value, list)
-        and all(
-            isinstance(item, dict) and "role" not in item and any(key in item for key in ANSWER_KEYS) for item in value
-        )
-        and any(key in item for item in value for key in (*SCORE_KEYS, RANK_KEY))
-    )
-
-
 def split_answer_list(column: str, cells: Cells) -> Iterator[Cells]:
     """Comparisons of the answers in one cell."""
     answers = []
@@ -120,12 +106,12 @@ def pair_text_lists(chosen: str, rejected: str, is_paired: bool, cells: Cells) -
 def _one_text(cells: Cells, column: str) -> list[str]:
     """The text in a cell as a list; an empty list for any other cell."""
     text = cells.get(column)
-    return [text] if isinstance(text, str) and not is_blank(text) and decode_cell(text) is text else []
+    return [text] if isinstance(text, str) and not is_blank(text) and read_cell(text).decoded is text else []
 
 
 def list_in(cells: Cells, column: str) -> list[Any]:
     """The list in a cell, or in its text; an empty one for any other cell."""
-    value = decode_cell(cells.get(column))
+    value = read_cell(cells.get(column)).decoded
     return value if isinstance(value, list) else []
 
 
@@ -178,7 +164,7 @@ def pair_rated_rows(prompt: str, text: str, score: str) -> RowExpansion:
 
 def split_tree(cells: Cells) -> Iterator[Cells]:
     """Comparisons of the ranked replies of an OpenAssistant tree; messages without a rank are not compared."""
-    stack: list[tuple[Any, tuple[Any, ...]]] = [(decode_cell(cells["prompt"]), ())]
+    stack: list[tuple[Any, tuple[Any, ...]]] = [(read_cell(cells["prompt"]).decoded, ())]
     while stack:
         message, path = stack.pop()
         if len(path) >= MAX_TURNS:
@@ -250,7 +236,7 @@ def cut_conversations(cells: Cells) -> Iterator[Cells]:
     """Two conversations up to the answer of the turn that the vote is about; the column "turn" counts from 1."""
     turn = _parse("turn", parse_int, cells.get("turn"))
     yield _without(cells, "turn") | {
-        column: _cut(parse_chat(cells.get(column)), turn) for column in ("conversation_a", "conversation_b")
+        column: _cut(read_cell(cells.get(column)).contents, turn) for column in ("conversation_a", "conversation_b")
     }
 
 
@@ -263,7 +249,7 @@ def _cut(chat: Any, turn: int | None) -> Any:
 
 def split_rejected_response(cells: Cells) -> Iterator[Cells]:
     """ms-swift: the messages end with the chosen answer, and the rejected one is beside them."""
-    messages = parse_chat(cells.get("messages"))
+    messages = read_cell(cells.get("messages")).contents
     if not isinstance(messages, list) or len(messages) < 2:
         raise UnreadableError("messages is not a conversation that ends with the chosen answer")
     yield _without(cells, "messages", "rejected_response") | {
@@ -273,13 +259,13 @@ def split_rejected_response(cells: Cells) -> Iterator[Cells]:
 
 def split_candidates(cells: Cells) -> Iterator[Cells]:
     """Amazon Nova: the last message has two candidates, and each has a label."""
-    messages = decode_cell(cells.get("messages"))
+    messages = read_cell(cells.get("messages")).decoded
     *turns, last = messages if isinstance(messages, list) and messages else [{}]
     labels = {item.get("preferenceLabel"): item.get("content") for item in last.get("candidates") or ()}
     if set(labels) != {"preferred", "non-preferred"} or len(last["candidates"]) != 2:
         raise UnreadableError('messages does not end with a "preferred" and a "non-preferred" candidate')
     sides = {"chosen": labels["preferred"], "rejected": labels["non-preferred"]}
-    system = {"system": decode_cell(cells["system"])} if "system" in cells else {}
+    system = {"system": read_cell(cells["system"]).decoded} if "system" in cells else {}
     yield _without(cells, "messages") | system | {"prompt": turns} | {
         name: [{"role": "assistant", "content": content}] for name, content in sides.items()
     }  # fmt: skip
@@ -287,7 +273,7 @@ def split_candidates(cells: Cells) -> Iterator[Cells]:
 
 def split_annotations(cells: Cells) -> Iterator[Cells | str]:
     """A row for each annotation of a Label Studio task. A pair that the annotator left is a skip; a list has no two texts."""
-    annotations, data = list_in(cells, "annotations"), decode_cell(cells["data"])
+    annotations, data = list_in(cells, "annotations"), read_cell(cells["data"]).decoded
     if not annotations:
         raise UnreadableError("annotations is empty")
     for annotation in annotations:
@@ -297,7 +283,7 @@ def split_annotations(cells: Cells) -> Iterator[Cells | str]:
         vote = {"annotator": person, "created_at": annotation.get("created_at")}
         if not annotation.get("was_cancelled"):
             choice = _choice_of_results(annotation.get("result") or [])
-            yield data | vote | {"ranking" if is_ranking(choice) else "choice": choice}
+            yield data | vote | {"ranking" if read_cell(choice).kind is Kind.RANKING else "choice": choice}
         elif any(map(_texts_by_id, data.values())):
             yield "the annotator left the task"
         else:
@@ -307,7 +293,7 @@ def split_annotations(cells: Cells) -> Iterator[Cells | str]:
 def _choice_of_results(results: Sequence[Mapping[str, Any]]) -> Any:
     """The one answer of an annotation; None if there is none."""
     values = [result.get("value") or {} for result in results]
-    answers = [value.get("selected", value) for value in values if "selected" in value or is_ranking(value)] or [
+    answers = [value.get("selected", value) for value in values if "selected" in value or "ranker" in value] or [
         word for value in values for word in value.get("choices", ())
     ]
     if len(answers) > 1:
@@ -315,21 +301,9 @@ def _choice_of_results(results: Sequence[Mapping[str, Any]]) -> Any:
     return answers[0] if answers else None
 
 
-def one_result(value: Any) -> dict[str, Any]:
-    """The value of the one result of a Label Studio annotation, which JSON-MIN and CSV put into a list; {} for other cells."""
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    return value if isinstance(value, dict) else {}
-
-
-def is_ranking(value: Any) -> bool:
-    """Whether a cell holds the ranking of a list in Label Studio."""
-    return isinstance(one_result(value).get("ranker"), dict)
-
-
 def split_ranking(column: str, cells: Cells) -> Iterator[Cells]:
     """Comparisons of the texts of a list whose ids are ranked in the column, the best first."""
-    ranker = one_result(decode_cell(cells.get(column))).get("ranker") or {}
+    ranker = one_result(read_cell(cells.get(column)).decoded).get("ranker") or {}
     groups = list(filter(None, ranker.values()))
     if len(groups) != 1:
         raise UnreadableError(f"{column} sorts texts into {len(groups)} groups, and does not rank them in one")
@@ -344,7 +318,7 @@ def split_ranking(column: str, cells: Cells) -> Iterator[Cells]:
 
 def _texts_by_id(value: Any) -> dict[str, Any]:
     """Id -> text of the items of a Label Studio list: [{"id", "title", "body" or "html"}, …]; {} for any other cell."""
-    items = decode_cell(value)
+    items = read_cell(value).decoded
     if not isinstance(items, list) or not all(isinstance(item, dict) and "id" in item for item in items):
         return {}
     return {
@@ -355,7 +329,7 @@ def _texts_by_id(value: Any) -> dict[str, Any]:
 
 def join_responses(cells: Cells) -> Iterator[Cells]:
     """The cells of an Argilla record, each question with a list of its responses: {"value", "user_id", "status"}."""
-    fields, responses = (decode_cell(cells.get(name)) for name in ("fields", "responses"))
+    fields, responses = (read_cell(cells.get(name)).decoded for name in ("fields", "responses"))
     if isinstance(fields, dict) and isinstance(responses, dict):
         yield fields | responses
         return
@@ -367,13 +341,6 @@ def join_responses(cells: Cells) -> Iterator[Cells]:
             {"value": value, "user_id": user, "status": status} for value, user, status in parts
         ]
     yield joined
-
-
-def is_response_list(value: Any) -> bool:
-    """Whether a cell holds the responses of several people to a question."""
-    return isinstance(value, list) and all(
-        isinstance(item, dict) and {"value", "user_id"} <= set(item) for item in value
-    )
 
 
 def split_responses(column: str, cells: Cells) -> Iterator[Cells | str]:

@@ -16,16 +16,15 @@ from rlhf_lab.common.chat_format import (
     role_of,
     without_prompt,
 )
-from rlhf_lab.importers.cell_contents import decode_cell, is_rounds, is_text_list, parse_chat
 from rlhf_lab.importers.cell_parsers import (
     NOTATIONS,
     choice_of_name,
     choice_of_word,
     day_and_month,
-    is_blank,
     normalize_cell,
     read_number,
 )
+from rlhf_lab.importers.cells import Kind, is_blank, is_rounds, read_cell
 from rlhf_lab.importers.column_mapping import ColumnMappingError, cell_at
 from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
 from rlhf_lab.importers.remedies import map_option
@@ -103,23 +102,24 @@ def _find_doubt(row: SourceRow, options: ParseOptions, answers: Collection[str])
 
 def _try_chat(value: Any, meaning: str) -> tuple[Any, str]:
     """(the messages in a cell or the cell, what says that a text holds messages that would be one text or "")."""
-    try:
-        chat = parse_chat(value)
-    except UnreadableError as error:
-        return value, str(error)
+    cell = read_cell(value)
+    if cell.error:
+        return value, cell.error
+    chat = cell.value
     is_hidden = isinstance(chat, list) and isinstance(value, str) and meaning in FURTHER_TEXTS
     return chat, "holds messages, where the lab reads one text" if is_hidden else ""
 
 
 def _hidden_parts(value: Any, meaning: str, column: str) -> str:
     """What says that a cell is a list of texts, whole or cut off, or an object one part of which is the text; or ""."""
-    parts = decode_cell(value)
+    cell = read_cell(value)
+    parts = cell.decoded
     keys = [key for key in CONTENT_KEYS if isinstance(parts, dict) and isinstance(parts.get(key), str)]
     if len(keys) == 1 and not is_message(parts):
         return f'is an object with "{keys[0]}". If that is the text: {map_option(meaning, f"{column}.{keys[0]}")}'
     if not isinstance(value, str):
         return ""
-    if is_text_list(parts):
+    if cell.kind is Kind.TEXTS:
         return "looks like a list of texts. As it is, all of it would be one text"
     return (
         "begins as a list of texts that does not end. As it is, it would be one text" if CUT_LIST.match(value) else ""
@@ -199,7 +199,7 @@ def reject_speakers(
         return
     names: dict[str, None] = {}
     for row in rows:
-        rounds = decode_cell(options.mapping.value(row.cells, "history"))
+        rounds = read_cell(options.mapping.value(row.cells, "history")).decoded
         starts = [question for question, _ in rounds] if is_rounds(rounds) else []
         names |= (
             {} if any(map(role_of, starts)) else dict.fromkeys(starts)

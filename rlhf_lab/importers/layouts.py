@@ -1,16 +1,16 @@
 """Which published layout a file has, and its rows as rows of two texts.
 
-A layout is recognised by its columns (LAYOUTS), or by the content of all cells of a column (CELL_KINDS). The user's mapping takes
+A layout is recognised by its columns (LAYOUTS), or by what all cells of a column hold. The user's mapping takes
 precedence over a layout.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rlhf_lab.importers.cell_contents import decode_cell, is_text_list, is_turns, may_be_chat
-from rlhf_lab.importers.cell_parsers import is_blank, name_key
+from rlhf_lab.importers.cell_parsers import name_key
+from rlhf_lab.importers.cells import Kind, is_blank, one_result, read_cell
 from rlhf_lab.importers.column_mapping import (
     MEANINGS,
     ColumnMappingError,
@@ -26,13 +26,9 @@ from rlhf_lab.importers.comparisons import (
     RowExpansion,
     cut_conversations,
     expand_each,
-    is_answer_list,
-    is_ranking,
-    is_response_list,
     join_responses,
     limit_rows,
     list_in,
-    one_result,
     pair_ranked_messages,
     pair_rated_rows,
     pair_text_lists,
@@ -133,7 +129,7 @@ def unfold_rows(
     if layout.expand is not None:
         rows = limit_rows(layout.expand(rows), max_rows, "comparisons")
     kinds = _column_kinds(rows)
-    kinds |= dict.fromkeys(_plain_columns(kinds, rows, {**layout.mapping, **overrides}, answers), "")
+    kinds |= dict.fromkeys(_plain_columns(kinds, rows, {**layout.mapping, **overrides}, answers), Kind.OTHER)
     expansions, mapping = _expansions_of_columns(kinds, rows, {**layout.mapping, **overrides})
     expansions += _expansions_of_text_lists(kinds, rows, overrides, answers)
     for expand in expansions:
@@ -154,7 +150,7 @@ def _has_layout(layout: Layout, columns: Sequence[str], rows: Sequence[SourceRow
     for path in layout.columns:
         if ".*." in path:
             name, key = path.split(".*.")
-            lists = (decode_cell(row.cells.get(name)) for row in rows if isinstance(row, SourceRow))
+            lists = (read_cell(row.cells.get(name)).decoded for row in rows if isinstance(row, SourceRow))
             items = (item for value in lists if isinstance(value, list) for item in value)
             if not any(isinstance(item, dict) and item.get(key) for item in items):
                 return False
@@ -169,47 +165,48 @@ def _has_layout(layout: Layout, columns: Sequence[str], rows: Sequence[SourceRow
 
 
 def _expansions_of_columns(
-    kinds: Mapping[str, str], rows: Iterable[SourceRow | RowError], known: Mapping[str, str]
+    kinds: Mapping[str, Kind], rows: Iterable[SourceRow | RowError], known: Mapping[str, str]
 ) -> tuple[list[CellExpansion], dict[str, str]]:
     """(what is to be done with each row, mapping), by what the columns hold. known: the mapping of the user and the layout.
 
     A column with answers of people, or with a selected side, holds the votes if it is called so; else only if nothing else
     says the vote.
     """
-    columns = {kind: [name for name in kinds if kinds[name] == kind] for kind in CELL_KINDS}
+    columns = {kind: [name for name in kinds if kinds[name] is kind] for kind in Kind}
     expansions: list[CellExpansion] = []
-    texts = [name for name in columns["texts"] if name in TEXT_LIST_NAMES]
-    scores = [name for name in columns["numbers"] if name in SCORE_LIST_NAMES]
-    has_scored_list = len(columns["answers"]) == 1 or len(texts) == len(scores) == 1
-    votes = columns["side"] + columns["responses"]
+    texts = [name for name in columns[Kind.TEXTS] if name in TEXT_LIST_NAMES]
+    scores = [name for name in columns[Kind.NUMBERS] if name in SCORE_LIST_NAMES]
+    has_scored_list = len(columns[Kind.ANSWERS]) == 1 or len(texts) == len(scores) == 1
+    votes = columns[Kind.SIDE] + columns[Kind.RESPONSES]
     others = [name for name in list_filled_columns(rows) if name not in votes]
     if has_scored_list or _says_vote(others, known):
         votes = [name for name in votes if has_meaning(name, "choice")]
     vote = _choose_votes([*votes, *(name for name in others if votes and has_meaning(name, "choice"))], known)
-    decoded = columns["texts"] + ([vote] if vote in columns["side"] else [])
+    decoded = columns[Kind.TEXTS] + ([vote] if vote in columns[Kind.SIDE] else [])
     if decoded:
         expansions.append(partial(_decode_columns, decoded))
-    mapping = {"choice": vote} if vote in columns["side"] else {}
-    histories = [name for name in columns["turns"] if name_key(name) == "history" and name not in known.values()]
+    mapping = {"choice": vote} if vote in columns[Kind.SIDE] else {}
+    turns = columns[Kind.CHAT] + columns[Kind.ROUNDS]
+    histories = [name for name in turns if name_key(name) == "history" and name not in known.values()]
     if histories and (any(has_meaning(name, "prompt") for name in kinds) or "prompt" in known):
         mapping["history"] = histories[0]
-    if vote in columns["responses"]:
+    if vote in columns[Kind.RESPONSES]:
         values = [item["value"] for row in rows if isinstance(row, SourceRow) for item in list_in(row.cells, vote)]
         mapping |= {} if any(isinstance(value, list | dict) for value in values) else {"choice": vote}
         expansions.append(partial(split_responses, vote))
     elif has_text_pair(kinds, known):
         pass
-    elif len(columns["answers"]) == 1:
-        expansions.append(partial(split_answer_list, columns["answers"][0]))
-    elif len(columns["ranking"]) == 1:
-        expansions.append(partial(split_ranking, columns["ranking"][0]))
+    elif len(columns[Kind.ANSWERS]) == 1:
+        expansions.append(partial(split_answer_list, columns[Kind.ANSWERS][0]))
+    elif len(columns[Kind.RANKING]) == 1:
+        expansions.append(partial(split_ranking, columns[Kind.RANKING][0]))
     elif len(texts) == len(scores) == 1:
         expansions.append(partial(split_parallel_lists, texts[0], scores[0]))
     return expansions, mapping
 
 
 def _plain_columns(
-    kinds: Mapping[str, str], rows: Iterable[SourceRow | RowError], known: Mapping[str, str], answers: Collection[str]
+    kinds: Mapping[str, Kind], rows: Iterable[SourceRow | RowError], known: Mapping[str, str], answers: Collection[str]
 ) -> list[str]:
     """Columns with texts that look like lists, such as '["a"]', and are taken as the texts that they are.
 
@@ -226,9 +223,9 @@ def _plain_columns(
     return _columns_of_strings([*inputs, *lists.values()], rows)
 
 
-def _list_columns(kinds: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+def _list_columns(kinds: Mapping[str, Kind], known: Mapping[str, str]) -> dict[str, str]:
     """Meaning -> the column with lists of texts that has it."""
-    lists = [name for name, kind in kinds.items() if kind == "texts"]
+    lists = [name for name, kind in kinds.items() if kind is Kind.TEXTS]
     by_meaning = {
         meaning: next((name for name in lists if name == known.get(meaning) or has_meaning(name, meaning)), "")
         for meaning in ("prompt", "chosen", "rejected", "first", "second")
@@ -237,7 +234,7 @@ def _list_columns(kinds: Mapping[str, str], known: Mapping[str, str]) -> dict[st
 
 
 def _find_text_lists(
-    kinds: Mapping[str, str], known: Mapping[str, str], rows: Iterable[SourceRow | RowError]
+    kinds: Mapping[str, Kind], known: Mapping[str, str], rows: Iterable[SourceRow | RowError]
 ) -> tuple[str, ...]:
     """The columns of the chosen and the rejected texts if a cell of them is a list of texts; else none.
 
@@ -254,8 +251,8 @@ def _find_text_lists(
 
 
 def _is_unclear_list(cell: Any) -> bool:
-    texts = decode_cell(cell)
-    return is_text_list(texts) and (len(texts) > 1 or isinstance(cell, str)) and not may_be_chat(cell)
+    texts = read_cell(cell)
+    return texts.kind is Kind.TEXTS and not texts.error and (len(texts.decoded) > 1 or isinstance(cell, str))
 
 
 def _columns_of_strings(columns: Iterable[str], rows: Iterable[SourceRow | RowError]) -> list[str]:
@@ -264,7 +261,7 @@ def _columns_of_strings(columns: Iterable[str], rows: Iterable[SourceRow | RowEr
 
 
 def _expansions_of_text_lists(
-    kinds: Mapping[str, str],
+    kinds: Mapping[str, Kind],
     rows: Iterable[SourceRow | RowError],
     overrides: Mapping[str, str],
     answers: Collection[str],
@@ -309,36 +306,17 @@ def _choose_votes(columns: Sequence[str], known: Mapping[str, str]) -> str:
     return columns[0] if columns else ""
 
 
-def _column_kinds(rows: Iterable[SourceRow | RowError]) -> dict[str, str]:
-    """Column -> the kind of all its cells that hold something; "" for another kind than CELL_KINDS."""
-    possible: dict[str, list[str] | None] = {}  # None: all cells of the column are empty so far
+def _column_kinds(rows: Iterable[SourceRow | RowError]) -> dict[str, Kind]:
+    """Column -> the kind of all its cells that hold something; OTHER if they are of several kinds."""
+    kinds: dict[str, Kind] = {}
     for row in rows:
         for column, value in row.cells.items() if isinstance(row, SourceRow) else ():
-            kinds = possible.setdefault(column, None)
-            if kinds != [] and not is_blank(value) and (decoded := decode_cell(value)) not in ([], {}):
-                possible[column] = [
-                    kind for kind in (CELL_KINDS if kinds is None else kinds) if CELL_KINDS[kind](decoded)
-                ]
-    return {column: kinds[0] if kinds else "" for column, kinds in possible.items()}
+            kind, known = read_cell(value).kind, kinds.get(column, Kind.BLANK)
+            kinds[column] = kind if known is Kind.BLANK else known if kind in (Kind.BLANK, known) else Kind.OTHER
+    return kinds
 
 
 def _decode_columns(columns: Sequence[str], cells: Cells) -> Iterator[Cells]:
     """The cells with lists of texts instead of their JSON, and the selected side instead of {"selected": side}."""
-    decoded = {name: decode_cell(cells[name]) for name in columns if not is_blank(cells.get(name))}
+    decoded = {name: read_cell(cells[name]).decoded for name in columns if not is_blank(cells.get(name))}
     yield cells | {name: one_result(value).get("selected", value) for name, value in decoded.items()}
-
-
-def _is_list_of(*types: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(type(item) in (*types, type(None)) for item in value)
-
-
-#: What the cells of a column can hold, and how it is recognised.
-CELL_KINDS: dict[str, Callable[[Any], bool]] = {
-    "answers": is_answer_list,
-    "responses": is_response_list,
-    "side": lambda value: "selected" in one_result(value),
-    "ranking": is_ranking,
-    "turns": is_turns,
-    "texts": _is_list_of(str),
-    "numbers": _is_list_of(int, float),
-}

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-from rlhf_lab.importers.cell_parsers import is_blank, name_key
+from rlhf_lab.importers.cell_parsers import name_key
+from rlhf_lab.importers.cells import is_blank
 from rlhf_lab.importers.column_mapping import MEANINGS
 from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_lab.common.enums import Choice, Source, Strength
-from rlhf_lab.importers.cell_contents import decode_cell
-from rlhf_lab.importers.cell_parsers import is_blank
+from rlhf_lab.importers.cells import Kind, read_cell
 
 MAX_LISTED_ERRORS = 20  # errors that are listed one by one
 IMPORTED = "imported"  # annotator of rows without one, and checkpoint of imported completions
@@ -24,6 +23,11 @@ class Limits:
     max_bytes: int = 200_000_000
     max_rows: int = 200_000
     max_characters: int = 50_000
+
+    @property
+    def max_memory(self) -> int:
+        """Bytes of memory that reading may take: decoded JSON takes up to 20 times as much as its text."""
+        return 20 * self.max_bytes
 
 
 DEFAULT_LIMITS = Limits()
@@ -68,7 +72,7 @@ def list_filled_columns(rows: Iterable[SourceRow | RowError]) -> list[str]:
     filled: dict[str, None] = {}
     for row in rows:
         for column, value in row.cells.items() if isinstance(row, SourceRow) else ():
-            if column not in filled and not is_blank(value) and decode_cell(value) not in ([], {}):
+            if column not in filled and read_cell(value).kind is not Kind.BLANK:
                 filled[column] = None
     return list(filled)
 

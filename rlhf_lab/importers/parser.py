@@ -9,8 +9,8 @@ from typing import Any
 
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers.cell_contents import decode_cell, is_chat
-from rlhf_lab.importers.cell_parsers import is_blank, normalize_cell, parse_choice_words
+from rlhf_lab.importers.cell_parsers import normalize_cell, parse_choice_words
+from rlhf_lab.importers.cells import is_blank, read_cell
 from rlhf_lab.importers.column_mapping import (
     CHOSEN_REJECTED,
     ColumnMapping,
@@ -31,6 +31,7 @@ from rlhf_lab.importers.doubts import (
 from rlhf_lab.importers.hub_reader import is_hub_id, read_hub_rows
 from rlhf_lab.importers.layouts import unfold_rows
 from rlhf_lab.importers.left_out import leave_out_rows
+from rlhf_lab.importers.memory_limit import limited_memory
 from rlhf_lab.importers.parsed_rows import (
     DEFAULT_LIMITS,
     MAX_LISTED_ERRORS,
@@ -75,6 +76,11 @@ class ImportRequest:
 
 def parse_file(request: ImportRequest) -> ParsedFile:
     """Parse a file. Raises DataError if no row can be read or mapped; other problems are in `errors`, by row."""
+    with limited_memory(request.name or Path(request.path_or_hub_id).name, request.limits):
+        return _parse_file(request)
+
+
+def _parse_file(request: ImportRequest) -> ParsedFile:
     digest, row_stream = _open_rows(request)
     file_rows = limit_rows(
         leave_out_rows(map(_name_columns, row_stream), request.mapping.values()), request.limits.max_rows, "rows"
@@ -130,13 +136,14 @@ def _name_columns(row: SourceRow | RowError) -> SourceRow | RowError:
 def _nested_paths(cells: Mapping[str, Any]) -> list[str]:
     """Paths of the texts, numbers and chats in lists and objects of a row, which --map can name: "options.0.text"."""
     paths: list[str] = []
-    decoded = ((name, decode_cell(value)) for name, value in cells.items())
+    decoded = ((name, read_cell(value).decoded) for name, value in cells.items())
     stack = [(name, value) for name, value in decoded if isinstance(value, dict | list)]
     while stack and len(paths) < MAX_NESTED_PATHS:
         path, value = stack.pop(0)
-        if is_chat(value) and "." in path:
+        is_chat = read_cell(value).is_chat
+        if is_chat and "." in path:
             paths.append(path)
-        elif isinstance(value, dict | list) and not is_chat(value):
+        elif isinstance(value, dict | list) and not is_chat:
             items = value.items() if isinstance(value, dict) else enumerate(value)
             stack.extend((f"{path}.{name}", item) for name, item in itertools.islice(items, MAX_NESTED_PATHS))
         elif not isinstance(value, dict | list):
@@ -161,7 +168,7 @@ def _holds_chats(mapping: ColumnMapping, rows: Iterable[SourceRow]) -> bool:
     """Whether texts can be chats that are written as text: in a CSV export of a lab all of them are, or none."""
     names = ("prompt", "chosen", "rejected")
     return "first_on_left" not in mapping.by_meaning or all(
-        is_chat(mapping.value(row.cells, name)) for row in rows for name in names
+        read_cell(mapping.value(row.cells, name)).is_chat for row in rows for name in names
     )
 
 

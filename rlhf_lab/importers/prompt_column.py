@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rlhf_lab.common.chat_format import UnreadableError, is_transcript, normalize_transcript
-from rlhf_lab.importers.cell_contents import parse_chat
-from rlhf_lab.importers.cell_parsers import is_blank, normalize_cell
+from rlhf_lab.common.chat_format import is_transcript, normalize_transcript
+from rlhf_lab.importers.cell_parsers import normalize_cell
+from rlhf_lab.importers.cells import is_blank, read_cell
 from rlhf_lab.importers.column_mapping import (
     CHOSEN_REJECTED,
     CONVERSATION_NAMES,
@@ -73,13 +73,11 @@ def map_prompt(
 
 def _is_whole_conversation(chosen: Any) -> bool:
     """Whether the chosen text is a chat or a transcript, which contains its prompt. Missing and unreadable ones may be."""
-    try:
-        chosen = parse_chat(chosen)
-    except UnreadableError:
-        return True
-    if isinstance(chosen, list):
+    cell = read_cell(chosen)
+    chosen = cell.value
+    if isinstance(chosen, list) and not cell.error:
         return len(chosen) > 1
-    return chosen is None or is_transcript(normalize_transcript(str(chosen), is_prompt=False))
+    return bool(cell.error) or chosen is None or is_transcript(normalize_transcript(str(chosen), is_prompt=False))
 
 
 def _holds_text(value: Any) -> bool:

@@ -15,20 +15,16 @@ import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_lab.common.chat_format import is_message
 from rlhf_lab.common.paths import regular_file
 from rlhf_lab.common.text import split_lines
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers.cell_contents import CONVERSATION_KEYS, UniqueNameDecoder, is_chat
+from rlhf_lab.importers.cells import CONVERSATION_KEYS, UniqueNameDecoder, read_cell
 from rlhf_lab.importers.column_mapping import ColumnMappingError, has_text_pair
 from rlhf_lab.importers.left_out import TABLE_LINE, is_table_line
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, LeftOut, Limits, RowError, SourceRow
-
-if TYPE_CHECKING:
-    import pyarrow
-    from pyarrow import parquet
 
 RowStream = Iterator[SourceRow | RowError]
 CSV_SUFFIXES = (".csv", ".tsv", ".tab")
@@ -43,14 +39,8 @@ ROW_KEY = re.compile(r"[0-9]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 MAX_COLUMNS = 1_000  # number of different columns in all rows
 MAX_COLUMN_NAME_CHARS = 200
-#: Of one row, before it is decoded: decoded JSON takes up to 25 times as much memory.
-MAX_ROW_CHARS = 10_000_000
-#: Objects and lists of a JSON file that is not JSON Lines; decoded they take 64 bytes or more each.
-MAX_JSON_CONTAINERS = 5_000_000
-MAX_CELLS_OF_LINE = 1_000_000
 MAX_TABLE_LINES = 5  # before the header
 PARQUET_BATCH_ROWS = 5_000
-PARQUET_VALUE_BYTES = 8  # that a value of a list takes at least when it is decoded
 
 
 def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS, answers: Collection[str] = ()) -> tuple[str, RowStream]:
@@ -62,7 +52,7 @@ def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS, answers: Collection[s
     content = _read_bytes(path, limits)
     digest = hashlib.sha256(content).hexdigest()
     if content[:4] == b"PAR1":
-        return digest, _limit_columns(_parse_parquet(path.name, content, limits))
+        return digest, _limit_columns(_parse_parquet(content))
     if content.startswith(b"version https://git-lfs.github.com/spec/"):
         raise DataError(
             f"{path.name} is a pointer of Git LFS, not the data itself. Fetch the file with: git lfs pull, and import that."
@@ -206,22 +196,20 @@ def _parse_text(name: str, text: str, answers: Collection[str]) -> RowStream:
     start = _skip_whitespace(text, 0)
     if name.endswith(CSV_SUFFIXES) or (text[start : start + 1] not in ("{", "[") and not name.endswith(JSON_SUFFIXES)):
         return _parse_csv(text)
-    if _is_json_lines(name, text, start):
+    if _is_json_lines(text, start):
         return _parse_json_lines(text)
     if text[start] == "[":
-        _limit_json(name, text)
         return _parse_json_values(text, start + 1)
     return _parse_json_objects(name, text, start, answers)
 
 
-def _is_json_lines(name: str, text: str, start: int) -> bool:
+def _is_json_lines(text: str, start: int) -> bool:
     """Whether the first line is a JSON value and others follow. start: index of the first character."""
     line_end = text.find("\n", start)
     end = len(text) if line_end < 0 else line_end
-    is_long = end - start > MAX_ROW_CHARS
-    if text[start : start + 1] not in ("{", "[") or (is_long and text[start] == "{" and not name.endswith(".json")):
+    if text[start : start + 1] not in ("{", "["):
         return True
-    if is_long or _skip_whitespace(text, end) == len(text):
+    if _skip_whitespace(text, end) == len(text):
         return False
     try:
         json.loads(text[start:end])
@@ -245,7 +233,6 @@ def _parse_json_objects(name: str, text: str, start: int, answers: Collection[st
     One object is a row, or holds the rows: {"data": [row, …]}, {"0": row, …} or a table of pandas, or all values of each
     column: {"prompt": [text, …], …}.
     """
-    _limit_json(name, text)
     decoder = UniqueNameDecoder()
     try:
         value, end = decoder.raw_decode(text, start)
@@ -307,7 +294,7 @@ def _columns_of(name: str, value: dict[str, Any]) -> dict[str, list[Any]]:
         isinstance(column, list) and len(column) == len(columns[0]) > 0 for column in columns
     ):
         return {}
-    is_conversation = all(map(is_chat, columns)) or any(
+    is_conversation = all(read_cell(column).is_chat for column in columns) or any(
         name in CONVERSATION_KEYS and is_message(column[0]) for name, column in zip(value, columns, strict=True)
     )
     return {} if is_conversation and not is_numbered else dict(zip(value, columns, strict=True))
@@ -324,12 +311,6 @@ def _find_splits(value: dict[str, Any]) -> list[str]:
     return list(lists) if len(lists) > 1 and (is_all or has_pairs) else []
 
 
-def _limit_json(name: str, text: str) -> None:
-    """Raise DataError for JSON whose decoded objects and lists would exhaust the memory."""
-    if text.count("{") + text.count("[") > MAX_JSON_CONTAINERS:
-        raise DataError(f"{name} holds more than {MAX_JSON_CONTAINERS:,} objects and lists. Import it in parts.")
-
-
 def _parse_json_lines(text: str) -> RowStream:
     row_number = 0
     decoder = UniqueNameDecoder()
@@ -338,9 +319,6 @@ def _parse_json_lines(text: str) -> RowStream:
             continue
         row_number += 1
         location = f"row {row_number} (line {line_number})"
-        if len(line_text) > MAX_ROW_CHARS:
-            yield RowError(row_number, location, f"the row has more than {MAX_ROW_CHARS:,} characters. {_FIX_ROW_HINT}")
-            continue
         yield _parse_json_object(row_number, location, line_text, decoder)
 
 
@@ -428,7 +406,7 @@ def _parse_csv(text: str) -> RowStream:
         (line for line in text.split("\n", MAX_TABLE_LINES) if line.strip() and not is_table_line([line])), ""
     )
     delimiter = separator_line[1] if separator_line else max(DELIMITERS, key=header_line.count)
-    lines = _bounded_lines(text, delimiter)
+    lines = io.StringIO(text, newline="")
     skipped_lines = text.count("\n", 0, separator_line.end()) if separator_line else 0
     reader = csv.reader(itertools.islice(lines, skipped_lines, None), delimiter=delimiter, strict=True)
     header: list[str] | None = None
@@ -466,78 +444,27 @@ def _parse_csv(text: str) -> RowStream:
         yield RowError(0, f"row {row_number + 1} (line {line_number + 1})", message)
 
 
-def _bounded_lines(text: str, delimiter: str) -> Iterator[str]:
-    """The lines of a CSV file. Raises csv.Error for one with so many cells that they would exhaust the memory."""
-    for line in io.StringIO(text, newline=""):
-        if line.count(delimiter) > MAX_CELLS_OF_LINE:
-            raise csv.Error(f"a line has more than {MAX_CELLS_OF_LINE:,} cells")
-        yield line
-
-
-def _parse_parquet(name: str, content: bytes, limits: Limits) -> RowStream:
+def _parse_parquet(content: bytes) -> RowStream:
     import pyarrow
     from pyarrow import parquet
 
-    row_number = size = 0
-    too_large = DataError(f"{name} unpacks to more than {limits.max_bytes:,} bytes. Import it in parts.")
+    row_number = 0
     try:
         metadata = parquet.read_metadata(io.BytesIO(content))
-        if header_error := _check_parquet_columns(metadata):
+        # The parts of a column with lists and structures count as columns.
+        is_wide = metadata.num_columns > MAX_COLUMNS
+        names = map(str, range(metadata.num_columns)) if is_wide else metadata.schema.to_arrow_schema().names
+        if header_error := _check_columns(names):
             yield RowError(0, "header", header_error)
             return
-        columns = [metadata.schema.column(index) for index in range(metadata.num_columns)]
-        text_columns = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
-        # Read as dictionaries, repeated texts take no extra memory, and can be counted before they are decoded.
-        file = parquet.ParquetFile(io.BytesIO(content), read_dictionary=text_columns)
-        for group_index in range(metadata.num_row_groups):
-            if _least_group_size(metadata, group_index) > limits.max_bytes:
-                raise too_large
-            for batch in file.iter_batches(PARQUET_BATCH_ROWS, row_groups=[group_index]):
-                size += sum(map(_decoded_size, batch.columns))
-                if size > limits.max_bytes:
-                    raise too_large
-                for cells in batch.to_pylist():
-                    row_number += 1
-                    yield SourceRow(row_number, f"row {row_number}", cells)
+        for batch in parquet.ParquetFile(io.BytesIO(content)).iter_batches(PARQUET_BATCH_ROWS):
+            for cells in batch.to_pylist():
+                row_number += 1
+                yield SourceRow(row_number, f"row {row_number}", cells)
+    except MemoryError:
+        raise
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = str(error).split("\n", 1)[0][:120]
         yield RowError(
             0, f"row {row_number + 1}", f"the Parquet file is damaged here ({reason}). Copy or download it again"
         )
-
-
-def _check_parquet_columns(metadata: "parquet.FileMetaData") -> str:
-    """As `_check_columns`; the parts of a column with lists and structures count as columns."""
-    if metadata.num_columns > MAX_COLUMNS:
-        return _check_columns(map(str, range(metadata.num_columns)))
-    return _check_columns(metadata.schema.to_arrow_schema().names)
-
-
-def _least_group_size(metadata: "parquet.FileMetaData", group_index: int) -> int:
-    """Bytes that a row group takes at least when it is decoded; values of lists and of a fixed length can be counted already."""
-    group, size = metadata.row_group(group_index), 0
-    for index in range(group.num_columns):
-        chunk, column = group.column(index), metadata.schema.column(index)
-        value_size = max(column.length, PARQUET_VALUE_BYTES if column.max_repetition_level else 0)
-        size += max(chunk.total_uncompressed_size, chunk.num_values * value_size)
-    return size
-
-
-def _decoded_size(array: "pyarrow.Array") -> int:
-    """Bytes of an array's values; a value of a dictionary counts each time that it is used."""
-    import pyarrow
-    from pyarrow import compute
-
-    if isinstance(array, pyarrow.ExtensionArray):
-        return _decoded_size(array.storage)
-    if isinstance(array, pyarrow.StructArray):
-        return sum(map(_decoded_size, array.flatten()))
-    if isinstance(array, pyarrow.MapArray):  # has no `flatten`
-        start, *_, end = array.offsets.to_pylist()
-        return sum(_decoded_size(part.slice(start, end - start)) for part in (array.keys, array.items))
-    if isinstance(array, pyarrow.ListArray | pyarrow.LargeListArray | pyarrow.FixedSizeListArray):
-        return _decoded_size(array.flatten())
-    if isinstance(array, pyarrow.DictionaryArray):
-        sizes = compute.binary_length(array.dictionary).take(array.indices)
-        return int(compute.sum(sizes, min_count=0).as_py())
-    return int(array.nbytes)

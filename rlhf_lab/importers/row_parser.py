@@ -11,11 +11,9 @@ from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.csv_safety import unescape_formula
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.person_names import normalize_name
-from rlhf_lab.importers.cell_contents import decode_cell, is_text_list, other_message_keys, parse_chat, parse_turns
 from rlhf_lab.importers.cell_parsers import (
     EMPTY_VALUES,
     choice_of_word,
-    is_blank,
     name_key,
     normalize_cell,
     parse_bool,
@@ -25,6 +23,7 @@ from rlhf_lab.importers.cell_parsers import (
     parse_timestamp,
     parse_token_ids,
 )
+from rlhf_lab.importers.cells import Kind, is_blank, other_message_keys, parse_turns, read_cell
 from rlhf_lab.importers.column_mapping import (
     CHOSEN_REJECTED,
     TWO_TEXTS_AND_SCORES,
@@ -117,13 +116,13 @@ def _names_of(sides: Iterable[tuple[Any, Any]]) -> dict[str, Choice]:
 
 def votes_in(row: SourceRow, mapping: ColumnMapping) -> list[Any]:
     """The votes of a row as they are written."""
-    cells = [decode_cell(cell_at(row.cells, column)) for column in mapping.vote_columns]
+    cells = [read_cell(cell_at(row.cells, column)).decoded for column in mapping.vote_columns]
     return [item for cell in cells for item in (cell if isinstance(cell, list) else [cell]) if not is_blank(item)]
 
 
 def _ids_beside(row: SourceRow, column: str) -> tuple[Any, ...]:
     """The cells of ID_KEYS in the object that holds a text: of "options.0.text" those of "options.0"."""
-    parent = decode_cell(cell_at(row.cells, column.rpartition(".")[0])) if "." in column else None
+    parent = read_cell(cell_at(row.cells, column.rpartition(".")[0])).decoded if "." in column else None
     return tuple(parent.get(key) if isinstance(parent, Mapping) else None for key in ID_KEYS)
 
 
@@ -147,7 +146,7 @@ class _RowParser:
         if self.is_own_export and not (self.row.strings_only and self.options.holds_chats):
             return value
         try:
-            value = parse_chat(value)
+            value = read_cell(value).contents
         except UnreadableError as error:
             if not self.options.is_plain:
                 raise UnreadableError(f"{self.column(meaning)} {error}") from None
@@ -195,7 +194,7 @@ class _RowParser:
     def short_text(self, meaning: str) -> str:
         """An optional text, "" if missing. Removes the apostrophe that our CSV export puts before spreadsheet formulas."""
         value = _only_text(self.value(meaning))
-        is_empty_input = meaning == "input" and (is_blank(value) or decode_cell(value) in ([], {}))
+        is_empty_input = meaning == "input" and read_cell(value).kind is Kind.BLANK
         if is_empty_input or value in (*EMPTY_VALUES, [], {}):
             return ""
         if isinstance(value, list | dict | bool):
@@ -253,7 +252,7 @@ class _RowParser:
     def prompt_and_texts(self, meaning_a: str, meaning_b: str) -> tuple[str, str, str]:
         """(prompt, text a, text b)."""
         by_meaning = self.options.mapping.by_meaning
-        if all(is_text_list(self.value(meaning)) for meaning in ("prompt", meaning_a, meaning_b)):
+        if all(_is_text_list(self.value(meaning)) for meaning in ("prompt", meaning_a, meaning_b)):
             texts = zip((meaning_a, meaning_a, meaning_b), self._join_turns(meaning_a, meaning_b), strict=True)
             prompt, text_a, text_b = (self._check_text(self.column(meaning), text) for meaning, text in texts)
         elif "prompt" not in by_meaning and self._may_begin_with_prompt(meaning_a):
@@ -297,7 +296,12 @@ def _parse_response(value: Any, prompt: str, is_own_export: bool) -> str:
 
 
 def _only_text(value: Any) -> Any:
-    return value[0] if is_text_list(value) and len(value) == 1 else value
+    return value[0] if _is_text_list(value) and len(value) == 1 else value
+
+
+def _is_text_list(value: Any) -> bool:
+    """Whether a value is a list of texts, as of the user's turns of a conversation; missing ones are null."""
+    return isinstance(value, list) and read_cell(value).kind is Kind.TEXTS
 
 
 def _parse_optional_text(value: Any) -> str:
@@ -400,7 +404,7 @@ def _reject_further_options(parser: _RowParser) -> None:
     """Raise for a row whose texts are two items of a longer list: of three options, a vote for the third says nothing."""
     parents = {parser.column(meaning).rpartition(".")[0].rpartition(".")[0] for meaning in ("first", "second")}
     (parent,) = parents if len(parents) == 1 else ("",)
-    options = decode_cell(cell_at(parser.row.cells, parent)) if parent else None
+    options = read_cell(cell_at(parser.row.cells, parent)).decoded if parent else None
     if isinstance(options, list) and len(options) > 2:
         raise UnreadableError(f"{parent} holds {len(options)} texts, where two are compared")
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from rlhf_lab.errors import DataError
 from rlhf_lab.importers.hub_reader import is_hub_id, read_hub_rows
+from rlhf_lab.importers.memory_limit import limited_memory
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, RowError
 from rlhf_lab.importers.readers import RowStream, read_lines, read_rows, uncompressed_name
 
@@ -30,6 +31,11 @@ def load_texts(spec: str, limits: Limits = DEFAULT_LIMITS) -> TextCorpus:
         DataError: names the row and the columns.
     """
     name, column = _split_column(spec)
+    with limited_memory(Path(name).name, limits):
+        return _load_texts(name, column, limits)
+
+
+def _load_texts(name: str, column: str, limits: Limits) -> TextCorpus:
     path = Path(name).expanduser()
     if uncompressed_name(path).endswith(".txt"):
         return TextCorpus(_require_texts([line.strip() for line in read_lines(path, limits)], path.name), path.name)

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rlhf_lab.common.chat_format import UnreadableError, chat_of_prompt, validate_chat
-from rlhf_lab.importers.cell_contents import decode_cell, parse_chat, parse_turns
+from rlhf_lab.importers.cells import parse_turns, read_cell
 from rlhf_lab.importers.column_mapping import ColumnMappingError
 
 USER, WREN, SPOON = (
@@ -86,7 +86,7 @@ def test_a_chat_is_read_in_every_form(form, contents):
     messages = [
         {"role": role, "content": text} for role, text in zip(("user", "assistant") * 9, contents, strict=False)
     ]
-    assert validate_chat(parse_chat(FORMS[form](messages))) == messages
+    assert validate_chat(read_cell(FORMS[form](messages)).contents) == messages
 
 
 @pytest.mark.parametrize(
@@ -95,16 +95,16 @@ def test_a_chat_is_read_in_every_form(form, contents):
      ("[{‘role’: ‘user’, ‘content’: ‘x’}]", "x"), ("[{„role“: „user“, „content“: „x“}]", "x")],
 )  # fmt: skip
 def test_quotes_that_an_editor_made_curly_are_quotes(text, content):
-    assert validate_chat(parse_chat(text)) == [{"role": "user", "content": content}]
-    assert decode_cell('["“a”"]') == ["“a”"]
+    assert validate_chat(read_cell(text).contents) == [{"role": "user", "content": content}]
+    assert read_cell('["“a”"]').decoded == ["“a”"]
 
 
 def test_numpy_itself_writes_these_forms():
     numpy = pytest.importorskip("numpy")
     for messages in ([USER, WREN], [{"role": "user", "content": text} for text in HOSTILE]):
         array = numpy.array(messages, dtype=object)
-        assert parse_chat(str(array)) == messages
-        assert parse_chat(repr(array)) == messages
+        assert read_cell(str(array)).contents == messages
+        assert read_cell(repr(array)).contents == messages
 
 
 ROWS = {
@@ -185,11 +185,11 @@ def test_other_texts_with_brackets_stay_texts(files, decided_texts, file_name, t
 
 
 def test_lists_are_decoded_as_numpy_and_pandas_write_them():
-    assert decode_cell("['A wren.' \"it's\"\n 'a \\' b']") == ["A wren.", "it's", "a ' b"]
-    assert decode_cell("[5. 3.5 nan]") == [5.0, 3.5, None]
-    assert decode_cell("[1, 2]") == [1, 2]
-    assert decode_cell("[1, 2") == "[1, 2"
-    assert decode_cell("{'a', 'b'}") == "{'a', 'b'}"
+    assert read_cell("['A wren.' \"it's\"\n 'a \\' b']").decoded == ["A wren.", "it's", "a ' b"]
+    assert read_cell("[5. 3.5 nan]").decoded == [5.0, 3.5, None]
+    assert read_cell("[1, 2]").decoded == [1, 2]
+    assert read_cell("[1, 2").decoded == "[1, 2"
+    assert read_cell("{'a', 'b'}").decoded == "{'a', 'b'}"
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_lists_are_decoded_as_numpy_and_pandas_write_them():
 )
 def test_hostile_texts_are_no_chats(hostile):
     with pytest.raises(UnreadableError) if hostile.startswith("[{") else pytest.MonkeyPatch.context():
-        assert parse_chat(hostile) == hostile
+        assert read_cell(hostile).contents == hostile
 
 
 HISTORY = [USER, WREN]
@@ -368,7 +368,9 @@ def test_an_object_with_a_list_of_roles_and_one_of_contents_is_a_chat(files, dec
     row = {"chosen": as_columns([USER, WREN]), "rejected": as_columns([USER, SPOON])}
     parsed = files.parse(file_name, [row, row])
     assert [*map(decided_texts, parsed.votes)] == [("Name a bird.", "A wren.", "A spoon.")] * 2
-    assert parse_chat({"role": "assistant", "content": ["a", "b"]}) == [{"role": "assistant", "content": ["a", "b"]}]
+    assert read_cell({"role": "assistant", "content": ["a", "b"]}).contents == [
+        {"role": "assistant", "content": ["a", "b"]}
+    ]
 
 
 WRAPPED = {

@@ -3,90 +3,102 @@
 import gzip
 import io
 import json
+import resource
+import subprocess
+import sys
 import tracemalloc
 
+import numpy
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from rlhf_lab.errors import DataError
 from rlhf_lab.importers import readers
-from rlhf_lab.importers.parsed_rows import Limits, RowError
+from rlhf_lab.importers.parsed_rows import Limits
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 
 TEXT = "x" * 1_000
-TEXTS = pa.DictionaryArray.from_arrays(pa.array([0] * 500, pa.int32()), [TEXT])
-LIMITS = Limits(max_bytes=300_000)
+MEGABYTES = 1_000_000
+LIMITS = Limits(max_bytes=10 * MEGABYTES)  # and 200 MB of memory
 
 
-def messages(count):
-    """Rows of a list with one message each."""
-    structs = pa.StructArray.from_arrays(
-        [TEXTS.take(pa.array([0] * count)), pa.array(["user"] * count)], ["content", "role"]
-    )
-    return pa.ListArray.from_arrays(pa.array(range(count + 1), pa.int32()), structs)
+def repeated(count, value):
+    """A dictionary array: the value is stored once."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([value]))
 
 
-def list_of_texts():
-    return pa.ListArray.from_arrays(pa.array([0, 500], pa.int32()), TEXTS)
+def list_of(column):
+    return pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
 
 
+def structures(count):
+    parts = [repeated(count, "x" * 2_000), pa.array(["user"] * count)]
+    return list_of(pa.StructArray.from_arrays(parts, ["content", "role"]))
+
+
+#: Columns whose values take 600 MB or more, and whose files less than 1 MB.
 BOMBS = {
-    "dictionary column": TEXTS,
-    "repeated text": pa.array([TEXT] * 500),
-    "repeated bytes": pa.array([TEXT.encode()] * 500),
-    "dictionary in a list of structures": messages(500),
-    "dictionary in a list": list_of_texts(),
-    "dictionary in a large list": pa.LargeListArray.from_arrays(pa.array([0, 500], pa.int64()), TEXTS),
-    "dictionary in a map": pa.MapArray.from_arrays(
-        pa.array([0, 500], pa.int32()), pa.array(map(str, range(500))), TEXTS
-    ),
-    "list of numbers": pa.array([[0] * 100_000], pa.list_(pa.int8())),
-    "one text": pa.array(["x" * 400_000]),
-    "fixed length": pa.array([b"x" * 10_000] * 50, pa.binary(10_000)),
-    "decimals": pa.array([[0] * 60_000], pa.list_(pa.decimal128(5))),
+    "texts": lambda: pa.array(["x" * 5_000] * 120_000),
+    "bytes": lambda: pa.array([b"x" * 5_000] * 120_000),
+    "dictionary": lambda: repeated(300_000, "x" * 2_000),
+    "dictionary in a list": lambda: list_of(repeated(300_000, "x" * 2_000)),
+    "dictionary in a list of structures": lambda: structures(300_000),
+    "numbers in a list": lambda: list_of(pa.array(numpy.zeros(40_000_000, "int8"))),
+    "one text": lambda: pa.array(["x" * 400_000_000]),
 }
 
 
 def parquet_bytes(column):
     count = len(column)
     buffer = io.BytesIO()
-    table = pa.table({"prompt": ["p"] * count, "chosen": column, "rejected": ["b"] * count})
+    table = pa.table({"prompt": pa.nulls(count, pa.string()), "chosen": column})
     parquet.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
 
 
+def parse_in_a_process(path, max_bytes):
+    """The reply of an import in a process of its own: the limit of this one would count what other tests left."""
+    request = {"what": str(path), "bytes": max_bytes, "home": str(path.parent / "home"), "project": 1}
+    completed = subprocess.run(
+        [sys.executable, "-m", "rlhf_lab.importers"],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(completed.stdout)
+
+
 @pytest.mark.parametrize("column", BOMBS.values(), ids=BOMBS)
-def test_parquet_counts_decoded_values(files, monkeypatch, column):
-    path = files.raw("v.parquet", parquet_bytes(column))
-    assert path.stat().st_size < 20_000
-    monkeypatch.setattr(readers, "PARQUET_BATCH_ROWS", 100)
-    with pytest.raises(DataError, match=r"v.parquet unpacks to more than 300,000 bytes. Import it in parts"):
-        list(readers.read_rows(path, LIMITS)[1])
-    rows = list(readers.read_rows(path, Limits(max_bytes=2_000_000))[1])
-    assert [row.cells["chosen"] for row in rows] == column.to_pylist()
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
+def test_a_parquet_file_that_unpacks_to_more_than_the_memory_is_refused(files, column):
+    path = files.raw("v.parquet", parquet_bytes(column()))
+    assert path.stat().st_size < MEGABYTES
+    message = f"v.parquet takes more than {20 * LIMITS.max_bytes:,} bytes of memory. Import it in parts."
+    assert parse_in_a_process(path, LIMITS.max_bytes) == {"error": message}
 
 
-def test_parquet_counts_each_value_once(files):
-    """In batches, and in maps, whose parts are those of the whole column."""
-    texts = [f"{index:0100}" for index in range(900)]
-    columns = {
-        "text": texts, "list": [[text] for text in texts], "struct": [{"a": text} for text in texts],
-        "map": pa.array([[(text, text)] for text in texts], pa.map_(pa.string(), pa.string())),
-        "none": pa.nulls(900, pa.string()), "empty": pa.array([[]] * 900, pa.list_(pa.string())),
-    }  # fmt: skip
-    parquet.write_table(pa.table(columns), files.folder / "v.parquet", row_group_size=300)
-    assert len(list(readers.read_rows(files.folder / "v.parquet", Limits(max_bytes=5 * 900 * 100))[1])) == 900
-    with pytest.raises(DataError, match="unpacks to more than 449,999 bytes"):
-        list(readers.read_rows(files.folder / "v.parquet", Limits(max_bytes=5 * 900 * 100 - 1))[1])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("v.jsonl", '{"a": [' + "[]," * 3_000_000 + "[]]}\n{}"),
+        ("v.json.gz", '{"rows": [{"a": [' + "[]," * 3_000_000 + "[]]}]}"),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
+def test_a_text_file_whose_values_take_more_than_the_memory_is_refused(files, name, text):
+    reply = parse_in_a_process(files.raw(name, text), len(text))
+    assert f"takes more than {20 * len(text):,} bytes of memory" in reply["error"]
 
 
-def test_parquet_refuses_a_row_group_before_it_decodes_it(files, monkeypatch):
-    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("decoded"))
-    for name in ("list of numbers", "one text", "fixed length", "decimals"):
-        path = files.raw("v.parquet", parquet_bytes(BOMBS[name]))
-        with pytest.raises(DataError, match="unpacks to more than"):
-            list(readers.read_rows(path, LIMITS)[1])
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
+def test_the_limit_of_memory_ends_with_the_import(files):
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    files.parse("v.jsonl", [{"prompt": "p", "chosen": "a", "rejected": "b"}])
+    with pytest.raises(DataError):
+        files.parse("w.jsonl", "{")
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 def test_parquet_reads_no_more_rows_than_asked_for(files):
@@ -112,25 +124,6 @@ def test_a_file_of_many_small_rows_takes_little_memory(tmp_path, name):
         assert tracemalloc.get_traced_memory()[1] < 25_000_000
     finally:
         tracemalloc.stop()
-
-
-def test_a_row_of_json_has_a_limit(files, monkeypatch):
-    monkeypatch.setattr(readers, "MAX_ROW_CHARS", 100)
-    good = {"prompt": "p", "chosen": "a", "rejected": "b"}
-    path = files.rows("v.jsonl", [good, good | {"chosen": [[]] * 50}, good])
-    first, long_row, last = readers.read_rows(path)[1]
-    assert isinstance(long_row, RowError)
-    assert "row 2 (line 2): the row has more than 100 characters" in str(long_row)
-    assert first.cells == last.cells == good
-
-
-@pytest.mark.parametrize("text", ['[{"a": [[], []]}]', '{"rows": [{"a": [[], []]}]}'])
-def test_a_json_file_has_a_limit_of_objects_and_lists(files, monkeypatch, text):
-    monkeypatch.setattr(readers, "MAX_JSON_CONTAINERS", text.count("[") + text.count("{"))
-    assert next(readers.read_rows(files.raw("v.json", text))[1]).cells == {"a": [[], []]}
-    monkeypatch.setattr(readers, "MAX_JSON_CONTAINERS", 4)
-    with pytest.raises(DataError, match=r"holds more than 4 objects and lists. Import it in parts"):
-        readers.read_rows(files.raw("v.json", text))
 
 
 def wide_rows(name, count):
@@ -183,13 +176,6 @@ def test_names_are_compared_in_linear_time():
     decoder = readers.UniqueNameDecoder()
     decoder.decode("{" + ",".join(f'"{name}":1' for name in [*names, names[-1]]) + "}")
     assert '"c299999" is in an object twice' in decoder.repetition_error()
-
-
-def test_a_line_of_csv_has_a_limit_of_cells(files, monkeypatch):
-    monkeypatch.setattr(readers, "MAX_CELLS_OF_LINE", 5)
-    good, error = readers.read_rows(files.raw("v.csv", "prompt,chosen,rejected\np,a,b\n" + "," * 6))[1]
-    assert good.cells["chosen"] == "a"
-    assert "row 2 (line 3): not CSV (a line has more than 5 cells)" in str(error)
 
 
 ANSWERS = [{"response": f"Answer {number}.", "score": number} for number in range(17)]

@@ -9,8 +9,8 @@ from test_published_formats import CASES
 
 from rlhf_lab.exporters.dataset_folder import export_dataset
 from rlhf_lab.exporters.label_export import FORMATS, LAYOUTS, LabelExportOptions
-from rlhf_lab.importers.cell_contents import decode_cell
 from rlhf_lab.importers.cell_parsers import parse_choice_words
+from rlhf_lab.importers.cells import read_cell
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.writer import ImportTarget, save_import
 
@@ -104,7 +104,7 @@ def preferences_of_every_export(db, project, tmp_path):
         if options.layout == "votes":  # with ties
             assert len(rows) >= len(expected)
         elif options.messages:
-            chats = [map(decode_cell, row[1:]) for row in rows]  # in CSV they are JSON
+            chats = [[read_cell(cell).decoded for cell in row[1:]] for row in rows]  # in CSV they are JSON
             texts = [tuple(chat[-1]["content"] for chat in sides) for sides in chats]
             assert texts == [tuple(sides) for _, *sides in expected], options
         elif options.layout != "implicit":

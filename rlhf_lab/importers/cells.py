@@ -7,9 +7,12 @@ cannot be read is an error, which becomes a question to the user.
 
 import ast
 import json
+import math
 import re
 import warnings
 from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from rlhf_lab.common.chat_format import (
@@ -25,6 +28,9 @@ from rlhf_lab.common.chat_format import (
 
 #: Keys of an object that holds the messages of a conversation.
 CONVERSATION_KEYS = ("messages", "conversations", "conversation")
+ANSWER_KEYS = ("response", "answer", "completion", "text", "output", "generation")
+SCORE_KEYS = ("overall_score", "fine-grained_score", "score", "rating")
+RANK_KEY = "rank"  # 1, or 0, is the best
 SPREADSHEET_CELL_CHARS = 32_767  # spreadsheets cut off longer texts
 MAX_PYTHON_CHARS = 1_000_000  # of a text that is parsed as Python, which takes far more memory than JSON
 _LIST_START = re.compile(r"""\s*(?:[\[{]|array\(|\(\s*[\[({"'“‘„]|["'“‘„]\s*(?:\\["']|[\[{(]))""")
@@ -95,38 +101,106 @@ class UniqueNameDecoder(json.JSONDecoder):
         return f'"{name[:40]}" is in an object twice. Keep one of them, or rename one' if name else ""
 
 
-def decode_cell(value: Any) -> Any:
-    """A text that is a list or an object as that; any other value unchanged."""
-    return _decode(value)[0] if isinstance(value, str) else value
+class Kind(StrEnum):
+    """What a cell can hold."""
+
+    BLANK = "blank"  # nothing, also as an empty list
+    TEXT = "text"
+    CHAT = "chat"
+    ROUNDS = "rounds"  # of a conversation: [[question, answer], …]
+    ANSWERS = "answers"  # with scores or ranks
+    RESPONSES = "responses"  # of several people to a question
+    SIDE = "side"  # that somebody selected in Label Studio
+    RANKING = "ranking"  # of a list in Label Studio
+    TEXTS = "texts"
+    NUMBERS = "numbers"
+    OTHER = "other"
 
 
-def parse_chat(value: Any) -> Any:
-    """The messages in a cell; the text of parts as in a content; any other value unchanged.
+@dataclass(frozen=True)
+class Cell:
+    """What a cell holds.
 
-    Raises UnreadableError for a text that looks like messages and cannot be read.
+    Attributes:
+        value: the messages of a chat, the text of parts as in a content; else the cell itself.
+        decoded: the list or the object in a cell, also in one that is a text; else the cell itself.
+        error: why a text that looks like messages cannot be read as them.
     """
-    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
-        return _join_chats(value)
+
+    kind: Kind
+    value: Any
+    decoded: Any
+    error: str = ""
+
+    @property
+    def contents(self) -> Any:
+        """`value`. Raises UnreadableError for what looks like messages and cannot be read."""
+        if self.error:
+            raise UnreadableError(self.error)
+        return self.value
+
+    @property
+    def is_chat(self) -> bool:
+        return self.kind is Kind.CHAT and not self.error and all(map(is_message, self.value))
+
+
+def read_cell(value: Any) -> Cell:
+    """What a cell holds, in every file format and column."""
     decoded, error = _decode(value) if isinstance(value, str) else (value, "")
-    messages = _find_messages(decoded, is_text=isinstance(value, str))
-    if messages is None:
-        if (text := join_parts(decoded)) is not decoded and all("type" in part for part in decoded):
-            return text
-        if isinstance(value, str) and _looks_like_chat(value, is_complete=decoded is not value):
-            raise UnreadableError(_unreadable_chat_message(value))
-        return value
-    if error:
-        raise UnreadableError(f"is not clear: {error}")
-    return messages
+    if is_blank(value) or decoded in ([], {}):
+        return Cell(Kind.BLANK, value, decoded)
+    try:
+        messages = _find_messages(decoded, is_text=isinstance(value, str))
+    except UnreadableError as unreadable:
+        return Cell(_kind_of(decoded), value, decoded, str(unreadable))
+    if messages is not None:
+        return Cell(Kind.CHAT, messages, decoded, f"is not clear: {error}" if error else "")
+    if (text := join_parts(decoded)) is not decoded and all("type" in part for part in decoded):
+        return Cell(Kind.TEXT, text, decoded)
+    is_unreadable = isinstance(value, str) and _looks_like_chat(value, is_complete=decoded is not value)
+    return Cell(_kind_of(decoded), value, decoded, _unreadable_chat_message(value) if is_unreadable else "")
 
 
-def _join_chats(texts: list[str]) -> list[Any]:
-    """The messages in a list of texts, each of which is an object; a list of one text may hold a chat. Other lists unchanged."""
-    parts = [parse_chat(text) for text in texts]
+def _kind_of(decoded: Any) -> Kind:
+    """The kind of a cell that is no chat."""
+    if not isinstance(decoded, list | dict):
+        return Kind.TEXT if isinstance(decoded, str) else Kind.OTHER
+    result = one_result(decoded)
+    if "selected" in result or isinstance(result.get("ranker"), dict):
+        return Kind.SIDE if "selected" in result else Kind.RANKING
+    items: list[Any] = decoded if isinstance(decoded, list) else [None]
+    if all(isinstance(item, dict) for item in items):
+        is_response = all({"value", "user_id"} <= set(item) for item in items)
+        is_answer = all(not is_message(item) and any(key in item for key in ANSWER_KEYS) for item in items)
+        is_scored = any(key in item for item in items for key in (*SCORE_KEYS, RANK_KEY))
+        return Kind.RESPONSES if is_response else Kind.ANSWERS if is_answer and is_scored else Kind.OTHER
+    if is_rounds(items):
+        return Kind.ROUNDS
+    types = {type(item) for item in items} - {type(None)}
+    return Kind.TEXTS if types == {str} else Kind.NUMBERS if types and types <= {int, float} else Kind.OTHER
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a cell holds nothing: None, white space, or the NaN that pandas writes for a missing value."""
+    if isinstance(value, float):
+        return math.isnan(value)
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def one_result(value: Any) -> dict[str, Any]:
+    """The value of the one result of a Label Studio annotation, which JSON-MIN and CSV put into a list; {} for other cells."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return value if isinstance(value, dict) else {}
+
+
+def _join_chats(texts: list[str]) -> list[Any] | None:
+    """The messages in a list of texts, each of which is an object; a list of one text may hold a chat. None for others."""
+    parts = [read_cell(text).contents for text in texts]
     is_joined = len(texts) == 1 or all(text.lstrip().startswith("{") for text in texts)
     if is_joined and all(isinstance(part, list) for part in parts):
         return [message for part in parts for message in part]
-    return texts
+    return None
 
 
 def _looks_like_chat(text: str, *, is_complete: bool) -> bool:
@@ -142,29 +216,6 @@ def _looks_like_chat(text: str, *, is_complete: bool) -> bool:
     return bool(says_role or _MESSAGE_START.match(text) or (says_content and _OBJECTS_START.match(text)))
 
 
-def is_chat(value: Any) -> bool:
-    """Whether a cell holds the messages of a chat."""
-    try:
-        value = parse_chat(value)
-    except UnreadableError:
-        return False
-    return isinstance(value, list) and all(map(is_message, value))
-
-
-def may_be_chat(value: Any) -> bool:
-    """Whether a cell holds the messages of a chat, or looks so and cannot be read."""
-    try:
-        value = parse_chat(value)
-    except UnreadableError:
-        return True
-    return isinstance(value, list) and all(map(is_message, value))
-
-
-def is_text_list(value: Any) -> bool:
-    """Whether a cell is a list of texts, as of the user's turns of a conversation; missing ones are null."""
-    return isinstance(value, list) and value != [] and all(item is None or isinstance(item, str) for item in value)
-
-
 def is_rounds(value: Any) -> bool:
     """Whether a cell holds rounds of a conversation: [[question, answer], …]."""
     return isinstance(value, list) and all(
@@ -174,10 +225,10 @@ def is_rounds(value: Any) -> bool:
 
 def parse_turns(value: Any) -> list[Any]:
     """The messages of a cell with earlier turns: a chat, or rounds of a question and its answer. Raises UnreadableError."""
-    messages = parse_chat(value)
-    if isinstance(messages, list) and any(map(is_message, messages)):
-        return messages
-    rounds = decode_cell(value)
+    cell = read_cell(value)
+    messages, rounds = cell.contents, cell.decoded
+    if cell.kind is Kind.CHAT:
+        return list(messages)
     if not is_rounds(rounds):
         raise UnreadableError("holds no earlier turns. Write them as messages or as [[question, answer], …]")
     questions = [question for question, _ in rounds]
@@ -191,11 +242,6 @@ def parse_turns(value: Any) -> list[Any]:
         for pair in rounds
         for role, text in zip(("user", "assistant"), pair, strict=True)
     ]
-
-
-def is_turns(value: Any) -> bool:
-    """Whether a cell holds earlier turns of a conversation, in a form that `parse_turns` reads or refuses."""
-    return is_rounds(decode_cell(value)) or is_chat(value)
 
 
 def other_message_keys(messages: list[Any]) -> set[str]:
@@ -241,7 +287,7 @@ def _messages_of_object(value: dict[str, Any], *, is_text: bool) -> list[Any] | 
     one = _as_message(value)
     if is_message(one) and (columns := _columns_of_messages(one)):
         return columns
-    lists = (decode_cell(item) for key, item in value.items() if str(key).lower() in CONVERSATION_KEYS)
+    lists = (read_cell(item).decoded for key, item in value.items() if str(key).lower() in CONVERSATION_KEYS)
     found = (_find_messages(item, is_text=False) for item in lists if isinstance(item, list | dict))
     messages = next(filter(None, found), None)
     is_one = is_message(one) and (not is_text or any(role_of(one.get(key)) for key in ROLE_KEYS))
@@ -269,8 +315,7 @@ def _find_messages(value: Any, *, is_text: bool) -> list[Any] | None:
     if any(map(is_message, items)):
         return items
     if all(isinstance(item, str) for item in value):
-        joined = _join_chats(value)
-        return joined if joined is not value else None
+        return _join_chats(value)
     if messages := _messages_of_pairs(value):
         return messages
     return _find_messages(value[0], is_text=False) if len(value) == 1 and isinstance(value[0], list) else None
