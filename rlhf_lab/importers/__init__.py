@@ -4,7 +4,10 @@
     layouts, comparisons            published layouts (docs/FORMATS.md); rows that are no pairs -> rows of two texts
     left_out                        rows that do not count
     column_mapping, prompt_column   which column has which meaning
-    cell_contents                   whether a cell is a text, a chat or a list
+    cells                           whether a cell is a text, a chat, a vote or a list
+    options                         more than two texts in a row
+    speakers                        transcripts with speakers of their own
+    memory_limit                    of an import
     cell_parsers, row_parser        a row -> votes; every error names its row
     text_names                      what votes call the two texts
     doubts                          what texts and numbers can mean besides what they seem to; the user says which

@@ -19,6 +19,7 @@ CHOICE_WORDS = {
     Choice.SKIP: ("skip", "skipped"),
 }
 CHOICE_BY_WORD = {word: choice for choice, words in CHOICE_WORDS.items() for word in words}
+TRUE_WORDS, FALSE_WORDS = ("true", "1", "yes"), ("false", "0", "no")
 EMPTY_VALUES: tuple[Any, ...] = (None, "")
 YEAR_2000, YEAR_2100 = 946_684_800, 4_102_444_800  # seconds since 1970
 
@@ -29,7 +30,7 @@ def parse_choice(value: Any, custom_words: Mapping[str, Choice], names: Mapping[
     A list, also as text, is what a person accepted: one of the texts, or both, which is a tie. "none" is not among the known
     words: it can mean "neither text", and it is how Python writes a missing value.
     """
-    value = read_cell(value).decoded
+    value = ticked_key(read_cell(value).decoded)
     if isinstance(value, list):
         choices = {parse_choice(item, custom_words, names) for item in value}
         if len(choices) > 1 and choices != {Choice.FIRST, Choice.SECOND}:
@@ -48,6 +49,14 @@ def parse_choice(value: Any, custom_words: Mapping[str, Choice], names: Mapping[
         )
         raise UnreadableError(f"is {word[:40]!r}; it can be {allowed}. Say what other words mean with --choices")
     return choice
+
+
+def ticked_key(value: Any) -> Any:
+    """The key of an object of true and false of which one is true, as a form's buttons write it; any other value unchanged."""
+    is_form = (
+        isinstance(value, dict) and all(isinstance(item, bool) for item in value.values()) and sum(value.values()) == 1
+    )
+    return next(key for key, item in value.items() if item) if is_form else value
 
 
 def choice_of_name(value: Any, names: Mapping[str, Choice]) -> Choice | None:
@@ -151,10 +160,8 @@ def parse_bool(value: Any) -> bool | None:
     if value in EMPTY_VALUES:
         return None
     word = normalize_cell(value).lower()
-    if word in ("true", "1", "yes"):
-        return True
-    if word in ("false", "0", "no"):
-        return False
+    if word in TRUE_WORDS + FALSE_WORDS:
+        return word in TRUE_WORDS
     raise UnreadableError(f"is {str(value)[:40]!r}; it can be true or false")
 
 

@@ -33,6 +33,11 @@ SCORE_KEYS = ("overall_score", "fine-grained_score", "score", "rating")
 RANK_KEY = "rank"  # 1, or 0, is the best
 SPREADSHEET_CELL_CHARS = 32_767  # spreadsheets cut off longer texts
 MAX_PYTHON_CHARS = 1_000_000  # of a text that is parsed as Python, which takes far more memory than JSON
+#: How programs print objects: brackets, with a name or none, and keys before values: `User(name="x")`, `{:a => 1}`, `x[a:1]`.
+_OBJECT_START = re.compile(r"""(?:#?[\w.$%@&!*]{0,40}[\[{<]|#?[\w.$]{1,40}\(|\w{1,40}=["'\[{])""")
+_OBJECT_KEY = re.compile(
+    r"""(?:[\[({<,;]\s*|\A)[:"'%]?[^\W\d][\w.-]{0,40}["']?\s*(?:=>|->|[:=](?!//))|\s[^\W\d]\w{0,40}(?:[:=](?=[^\s/])|\s*[=-]>)"""
+)
 _LIST_START = re.compile(r"""\s*(?:[\[{]|array\(|\(\s*[\[({"'“‘„]|["'“‘„]\s*(?:\\["']|[\[{(]))""")
 _PYTHON_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\w.+-]+|[}\])]|\\.""", re.DOTALL)
 #: What can stand before a list: white space, and marks without width such as a byte order mark.
@@ -54,6 +59,7 @@ def _key(names: str) -> str:
 _SAYS_ROLE = re.compile(rf"{_key('role|from|speaker|author|sender')}\s{{0,20}}{_Q}{{0,2}}(?:{_ROLES})\b", re.IGNORECASE)
 _SAYS_CONTENT = re.compile(rf"{_key(_CONTENT_NAMES)}\s{{0,20}}{_Q}", re.IGNORECASE)
 _STRUCTURE_START = re.compile(rf"\s*{_Q}{{0,2}}(?:\w{{0,30}}[\[({{]|-\s)")
+_BRACKET_START = re.compile(rf"[\s{INVISIBLE}]*(?:{_LIST_START.pattern}|{_STRUCTURE_START.pattern})")
 _OBJECTS_START = re.compile(rf"\s*{_Q}{{0,2}}(?:array\(\s*)?[\[(]\s*(?:array\(\s*)?{_Q}{{0,2}}\{{")
 _ROLE_PAIR_START = re.compile(
     rf"\s*{_Q}{{0,2}}(?:array\(\s*)?[\[(]{{1,3}}\s*{_Q}{{1,2}}(?:{_ROLES}){_Q}{{1,2}}[\s,]", re.IGNORECASE
@@ -146,6 +152,8 @@ class Cell:
 
 def read_cell(value: Any) -> Cell:
     """What a cell holds, in every file format and column."""
+    if isinstance(value, str) and not _BRACKET_START.match(value):  # as nearly all texts
+        return Cell(Kind.TEXT if value.strip() else Kind.BLANK, value, value)
     decoded, error = _decode(value) if isinstance(value, str) else (value, "")
     if is_blank(value) or decoded in ([], {}):
         return Cell(Kind.BLANK, value, decoded)
@@ -178,6 +186,18 @@ def _kind_of(decoded: Any) -> Kind:
         return Kind.ROUNDS
     types = {type(item) for item in items} - {type(None)}
     return Kind.TEXTS if types == {str} else Kind.NUMBERS if types and types <= {int, float} else Kind.OTHER
+
+
+def is_printed_object(text: str) -> bool:
+    """Whether a text looks like a printed object, in a form that `read_cell` does not read, and not like prose."""
+    written, text = text, text.strip()
+    return (
+        text[-1:] in ("]", "}", ")", ">", "'", '"')
+        and "</" not in text
+        and _OBJECT_START.match(text) is not None
+        and len(_OBJECT_KEY.findall(text)) + len(re.findall(r"\A[\[\s]*\w+\(\w+=['\"]", text)) > 1
+        and read_cell(written).decoded is written
+    )
 
 
 def is_blank(value: Any) -> bool:
@@ -217,9 +237,13 @@ def _looks_like_chat(text: str, *, is_complete: bool) -> bool:
 
 
 def is_rounds(value: Any) -> bool:
-    """Whether a cell holds rounds of a conversation: [[question, answer], …]."""
+    """Whether a cell holds rounds of a conversation: [[question, answer], …]; the last may have no answer yet."""
     return isinstance(value, list) and all(
-        isinstance(item, list) and list(map(type, item)) == [str, str] for item in value
+        isinstance(item, list)
+        and len(item) == 2
+        and isinstance(item[0], str)
+        and (isinstance(item[1], str) or (item[1] is None and item is value[-1]))
+        for item in value
     )
 
 
@@ -241,6 +265,7 @@ def parse_turns(value: Any) -> list[Any]:
         {"role": role, "content": text}
         for pair in rounds
         for role, text in zip(("user", "assistant"), pair, strict=True)
+        if text or pair is not rounds[-1] or role == "user"
     ]
 
 

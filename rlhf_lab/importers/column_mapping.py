@@ -1,7 +1,7 @@
 """Maps columns of a file to meanings: by common column names, or by the user's --map."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,9 +82,19 @@ DECIDING_MEANINGS = (
 ANSWERS = {
     "texts=plain": "take the texts as they are",
     "texts=skip": "leave out the rows with such texts",
+    "turns=first_is_user": "divide them into turns: the first of the two is the user",
+    "turns=second_is_user": "divide them into turns: the second of the two is the user",
     "chats=plain": "take such cells as texts",
     "chats=skip": "leave out the rows with such cells",
     "history=rounds": "each pair is a question and its answer",
+    "prompts=cut": "store what follows the prompt",
+    "prompts=keep": "take the answers as they are",
+    "status=skip": "leave out such rows",
+    "status=count": "these rows count too",
+    "options=from_zero": "0 is the first text",
+    "options=from_one": "1 is the first text",
+    "scores=high": "the higher number is better",
+    "scores=low": "the lower number is better, as 1 is the best rank",
     "sides=same": "the columns of a (1, left …) belong to the first text",
     "sides=swapped": "the columns of a (1, left …) belong to the second text",
     "votes=names": "such a vote means the text of that name",
@@ -142,7 +152,7 @@ class ColumnMapping:
     @property
     def used_columns(self) -> set[str]:
         paths = {*self.by_meaning.values(), *self.annotator_columns}
-        return paths | {path.split(".")[0] for path in paths}
+        return paths | {path[: match.start()] for path in paths for match in re.finditer(r"[.]", path)}
 
     @property
     def display_mapping(self) -> dict[str, str]:
@@ -197,14 +207,21 @@ def cell_at(row: Mapping[str, Any], path: str) -> Any:
     """The cell of a column, or a part of it as in "options.0.text", also if it is written as text; None if there is none."""
     if path in row:
         return row[path]
-    value: Any = row
-    for name in path.split("."):
+    column = column_of(path, row)
+    value: Any = row.get(column)
+    for name in path.removeprefix(column).removeprefix(".").split(".") if column != path else ():
         value = read_cell(value).decoded
         if isinstance(value, list):
             value = value[int(name)] if name.isdecimal() and int(name) < len(value) else None
         else:
             value = value.get(name) if isinstance(value, Mapping) else None
     return value
+
+
+def column_of(path: str, columns: Collection[str]) -> str:
+    """The column that a path is a part of; names of columns can hold dots too."""
+    ends = [len(path), *(match.start() for match in re.finditer(r"[.]", path))]
+    return max((path[:end] for end in ends if path[:end] in columns), key=len, default="")
 
 
 def is_own_export(column_names: Iterable[str]) -> bool:
@@ -246,6 +263,7 @@ def reject_rival_columns(
     filled_columns: those with a value in at least one row.
     """
     unused = [column for column in filled_columns if column not in mapping.used_columns]
+    unused = [column for column in unused if name_key(column) != "history" or "history" not in overrides]
     for meaning in DECIDING_MEANINGS:
         column = mapping.by_meaning.get(meaning)
         if column is None or meaning in overrides:
@@ -285,7 +303,7 @@ def _unread_meanings(row_format: str, annotator_columns: tuple[str, ...], column
 
 
 def _require_column(column: str, available: list[str]) -> str:
-    if column not in available and column.split(".", 1)[0] not in available:
+    if not column_of(column, available):
         raise ColumnMappingError(
             f'There is no column "{column}" in row 1. The columns are {_join_names(available)}.',
             "Choose one of them.",

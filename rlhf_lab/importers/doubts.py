@@ -1,6 +1,7 @@
 """Texts, numbers and dates that can mean something else than they seem to: the user is asked, and nothing is decided silently."""
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -24,16 +25,19 @@ from rlhf_lab.importers.cell_parsers import (
     normalize_cell,
     read_number,
 )
-from rlhf_lab.importers.cells import Kind, is_blank, is_rounds, read_cell
-from rlhf_lab.importers.column_mapping import ColumnMappingError, cell_at
+from rlhf_lab.importers.cells import Kind, is_blank, is_printed_object, is_rounds, read_cell
+from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, ColumnMappingError, cell_at
 from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
 from rlhf_lab.importers.remedies import map_option
 from rlhf_lab.importers.row_parser import TEXT_MEANINGS, ParseOptions, votes_in
+from rlhf_lab.importers.speakers import divide_turns
 from rlhf_lab.importers.text_names import reject_unknown_sides
 
 FURTHER_TEXTS = ("system", "input")
 SCORES = (("score_chosen", "score_rejected"), ("score_first", "score_second"))
 MAX_NAME_CHARS = 30  # of a speaker
+NEARLY_ALL = 0.9  # of the rows
+MIN_RANKED_ROWS = 4  # fewer may hold the numbers from 1 on by chance
 #: Kind of doubt -> why a row is left out.
 UNDIVIDED = {
     "parts": "holds a list or an object",
@@ -62,10 +66,12 @@ def settle_texts(
     Raises ColumnMappingError for what only the user can decide.
     """
     settled: list[SourceRow | RowError] = []
+    rows = list(rows)
+    printed = _printed_columns(rows, options)
     for row in rows:
         key, column, reason = ("", "", "")
         if isinstance(row, SourceRow) and "first_on_left" not in options.mapping.by_meaning:  # no export of a lab
-            key, column, reason = _find_doubt(row, options, answers)
+            key, column, reason = _find_doubt(row, options, answers, printed)
         if not key:
             settled.append(row)
             continue
@@ -77,12 +83,30 @@ def settle_texts(
     return settled
 
 
-def _find_doubt(row: SourceRow, options: ParseOptions, answers: Collection[str]) -> tuple[str, str, str]:
+def texts_of(rows: Iterable[SourceRow | RowError], options: ParseOptions, meaning: str) -> list[str]:
+    """The texts in the column of a meaning that are no chats."""
+    cells = (read_cell(options.mapping.value(row.cells, meaning)) for row in rows if isinstance(row, SourceRow))
+    return [cell.value for cell in cells if cell.kind is Kind.TEXT]
+
+
+def _printed_columns(rows: Iterable[SourceRow | RowError], options: ParseOptions) -> set[str]:
+    """The meanings of columns at least half of whose texts look like objects that a program printed."""
+    shares = {meaning: list(map(is_printed_object, texts_of(rows, options, meaning))) for meaning in TEXT_MEANINGS}
+    return {
+        meaning for meaning, are_printed in shares.items() if are_printed and 2 * sum(are_printed) >= len(are_printed)
+    }
+
+
+def _find_doubt(
+    row: SourceRow, options: ParseOptions, answers: Collection[str], printed: Collection[str]
+) -> tuple[str, str, str]:
     """(key of UNDIVIDED, column, what its text looks like) for the first text in doubt; three times "" for none."""
     mapping = options.mapping
     for meaning in (*TEXT_MEANINGS, *FURTHER_TEXTS):
         column = mapping.by_meaning.get(meaning, "")
         value, problem = _try_chat(mapping.value(row.cells, meaning), meaning)
+        if not problem and meaning in printed and isinstance(value, str) and is_printed_object(value):
+            problem = "looks like an object that a program printed, in a form that the lab cannot read"
         if problem and "chats=plain" not in answers:
             return "chats", column, problem
         if "texts=plain" in answers or meaning not in TEXT_MEANINGS:
@@ -91,6 +115,10 @@ def _find_doubt(row: SourceRow, options: ParseOptions, answers: Collection[str])
             return "parts", column, reason
         if not isinstance(value, str):
             continue
+        if _is_transcript_of(options.speakers, value, meaning, options):
+            if all(options.speakers.values()):
+                continue
+            return "texts", column, "is a transcript"
         if "prompt" in mapping.by_meaning and meaning != "prompt":
             reason = _hidden_turns_of_answer(without_prompt(value, _prompt_alone(row, options)))
         else:
@@ -98,6 +126,11 @@ def _find_doubt(row: SourceRow, options: ParseOptions, answers: Collection[str])
         if reason:
             return "texts", column, f"{reason}. As it is, all of it would be one text. {KEEP_TURNS}"
     return "", "", ""
+
+
+def _is_transcript_of(speakers: Iterable[str], text: str, meaning: str, options: ParseOptions) -> bool:
+    is_prompt = meaning == "prompt" or "prompt" not in options.mapping.by_meaning
+    return divide_turns(text, dict.fromkeys(speakers, "user"), is_prompt=is_prompt) is not text
 
 
 def _try_chat(value: Any, meaning: str) -> tuple[Any, str]:
@@ -276,3 +309,64 @@ def find_day_first(
         columns,
         ("dates=day_first", "dates=month_first"),
     )
+
+
+def find_repeated_prompt(
+    rows: Iterable[SourceRow], columns: Collection[str], options: ParseOptions, answers: Collection[str]
+) -> bool:
+    """Whether answers that begin with their plain prompt are what follows it.
+
+    Raises ColumnMappingError if both answers of nearly all rows do, and the user has not said so.
+    """
+    if "prompt" not in options.mapping.by_meaning or "first_on_left" in options.mapping.by_meaning:
+        return False
+    sides = ("chosen", "rejected") if options.mapping.row_format == CHOSEN_REJECTED else ("first", "second")
+    pairs = [
+        (_prompt_alone(row, options).rstrip(), [options.mapping.value(row.cells, side) for side in sides])
+        for row in rows
+    ]
+    plain = [(prompt, texts) for prompt, texts in pairs if all(isinstance(text, str) for text in texts)]
+    repeats = [
+        (prompt, texts)
+        for prompt, texts in plain
+        if prompt and all(text.startswith(prompt) and without_prompt(text, prompt) is text for text in texts)
+    ]
+    if not repeats or len(repeats) < NEARLY_ALL * len(plain):
+        return False
+    if not {"prompts=cut", "prompts=keep"} & set(answers):
+        raise ColumnMappingError(
+            f"Both answers begin with the prompt, in {len(repeats)} of {len(plain)} rows, as {repeats[0][0][:40]!r} does.",
+            "",
+            columns,
+            ("prompts=cut", "prompts=keep"),
+        )
+    return "prompts=cut" in answers
+
+
+def find_ranks(
+    rows: Iterable[SourceRow], columns: Collection[str], options: ParseOptions, answers: Collection[str]
+) -> bool:
+    """Whether the lower of two scores is better.
+
+    Raises ColumnMappingError if the user has not said so and the scores may be ranks: a column is called so, or the texts of each
+    row have the numbers from 1 on, each once.
+    """
+    names = next((pair for pair in SCORES if set(pair) <= set(options.mapping.by_meaning)), ())
+    if not names or {"scores=high", "scores=low"} & set(answers):
+        return "scores=low" in answers
+    column = options.mapping.by_meaning[names[0]]
+    groups: dict[int, list[float | None]] = defaultdict(list)
+    for row in rows:
+        groups[row.row_number] += [read_number(options.mapping.value(row.cells, name), "") for name in names]
+    counted = [
+        set(numbers) == set(range(1, len(set(numbers)) + 1)) and len(set(numbers)) > 1 for numbers in groups.values()
+    ]
+    may_be_ranks = len(counted) >= MIN_RANKED_ROWS and all(counted)
+    if may_be_ranks or re.search(r"(?i)(?<![a-z])rank(?:ing)?(?![a-z])|Rank", column):
+        raise ColumnMappingError(
+            f"The numbers in {column} may be scores, or ranks, of which 1 is the best.",
+            "",
+            columns,
+            ("scores=high", "scores=low"),
+        )
+    return False

@@ -41,6 +41,7 @@ from rlhf_lab.importers.comparisons import (
     split_responses,
     split_tree,
 )
+from rlhf_lab.importers.options import find_options
 from rlhf_lab.importers.parsed_rows import RowError, SourceRow, list_filled_columns
 from rlhf_lab.importers.remedies import map_option
 from rlhf_lab.importers.vote_readings import SIGNED_SCALE
@@ -132,6 +133,12 @@ def unfold_rows(
     kinds |= dict.fromkeys(_plain_columns(kinds, rows, {**layout.mapping, **overrides}, answers), Kind.OTHER)
     expansions, mapping = _expansions_of_columns(kinds, rows, {**layout.mapping, **overrides})
     expansions += _expansions_of_text_lists(kinds, rows, overrides, answers)
+    source_rows = [row for row in rows if isinstance(row, SourceRow)]
+    is_paired = not {Kind.RESPONSES, Kind.RANKING, Kind.ANSWERS}.isdisjoint(kinds.values())
+    known = {**layout.mapping, **overrides}
+    if not is_paired and (options := find_options(list(kinds), known, source_rows, answers)) is not None:
+        expansions.append(options.expand)
+        mapping |= {"choice": options.vote} if options.vote else {}
     for expand in expansions:
         rows = limit_rows(expand_each(expand)(rows), max_rows, "comparisons")
     mapping = {meaning: column for meaning, column in layout.mapping.items() if meaning not in overrides} | mapping

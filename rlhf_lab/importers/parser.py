@@ -2,19 +2,21 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.common.chat_format import is_transcript, normalize_transcript
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers.cell_parsers import normalize_cell, parse_choice_words
+from rlhf_lab.importers.cell_parsers import normalize_cell, parse_choice_words, ticked_key
 from rlhf_lab.importers.cells import is_blank, read_cell
 from rlhf_lab.importers.column_mapping import (
     CHOSEN_REJECTED,
     ColumnMapping,
     ColumnMappingError,
+    column_of,
     is_annotator_name,
     map_columns,
     reject_rival_columns,
@@ -24,13 +26,16 @@ from rlhf_lab.importers.comparisons import limit_rows
 from rlhf_lab.importers.doubts import (
     find_day_first,
     find_notation,
+    find_ranks,
+    find_repeated_prompt,
     reject_contradictions,
     reject_speakers,
     settle_texts,
+    texts_of,
 )
 from rlhf_lab.importers.hub_reader import is_hub_id, read_hub_rows
 from rlhf_lab.importers.layouts import unfold_rows
-from rlhf_lab.importers.left_out import leave_out_rows
+from rlhf_lab.importers.left_out import leave_out_doubtful, leave_out_rows
 from rlhf_lab.importers.memory_limit import limited_memory
 from rlhf_lab.importers.parsed_rows import (
     DEFAULT_LIMITS,
@@ -47,6 +52,7 @@ from rlhf_lab.importers.prompt_column import map_prompt
 from rlhf_lab.importers.readers import RowStream, read_rows
 from rlhf_lab.importers.remedies import choices_option, map_option
 from rlhf_lab.importers.row_parser import ParseOptions, parse_votes, votes_in
+from rlhf_lab.importers.speakers import find_speakers
 from rlhf_lab.importers.text_names import find_name_columns, follow_texts, is_reversed, reject_reversed_sides
 from rlhf_lab.importers.vote_readings import fitting_readings, has_unclear_numbers
 
@@ -101,21 +107,17 @@ def _parse_file(request: ImportRequest) -> ParsedFile:
     reject_rival_columns(mapping, overrides, filled_columns, available)
     _reject_unread_ties(mapping, overrides, readable_rows, filled_columns, available)
     mapping = map_prompt(mapping, overrides, readable_rows, filled_columns, available)
+    unused = [column for column in filled_columns if column not in mapping.used_columns]
+    rows = leave_out_doubtful(unfolded.rows, unused, available, answers)
+    readable_rows = [row for row in rows if isinstance(row, SourceRow)]
     is_swapped = is_reversed(mapping) or "sides=swapped" in answers
     choices = request.choices or parse_choice_words("" if is_swapped else unfolded.choices)
     options = ParseOptions(
         mapping, choices, request.limits, _holds_chats(mapping, readable_rows), "chats=plain" in answers,
         name_columns=find_name_columns(mapping, available, is_swapped), words_first="votes=words" in answers,
     )  # fmt: skip
-    _reject_unclear_votes(readable_rows, available, options, name)
-    reject_contradictions(readable_rows, available, options, answers)
-    reject_speakers(readable_rows, available, options, answers)
-    options = replace(
-        options,
-        notation=find_notation(readable_rows, available, options, answers),
-        day_first=find_day_first(readable_rows, available, options, answers),
-    )
-    votes, errors = _parse_rows(settle_texts(unfolded.rows, available, options, answers), options)
+    options = _settle_questions(readable_rows, available, options, answers, name)
+    votes, errors = _parse_rows(settle_texts(rows, available, options, answers), options)
     left_out = Counter(error.message for error in errors if isinstance(error, LeftOut))
     unused_columns = [column for column in filled_columns if column not in mapping.used_columns]
     return ParsedFile(
@@ -124,6 +126,27 @@ def _parse_file(request: ImportRequest) -> ParsedFile:
         [error for error in errors if not isinstance(error, LeftOut)], tuple(available), dict(left_out),
         {name: sorted(spellings) for name, spellings in options.spellings.items() if len(spellings) > 1},
     )  # fmt: skip
+
+
+def _settle_questions(
+    rows: list[SourceRow], available: list[str], options: ParseOptions, answers: Collection[str], name: str
+) -> ParseOptions:
+    """The options with what the user said about votes, texts, numbers and dates. Raises ColumnMappingError for what is open."""
+    _reject_unclear_votes(rows, available, options, name)
+    reject_contradictions(rows, available, options, answers)
+    reject_speakers(rows, available, options, answers)
+    columns = options.mapping.by_meaning
+    meaning = next(name for name in ("prompt", "chosen", "first") if name in columns)
+    texts = (normalize_transcript(text, is_prompt=True) for text in texts_of(rows, options, meaning))
+    transcripts = [text for text in texts if not is_transcript(text)]
+    return replace(
+        options,
+        speakers=find_speakers(transcripts, columns[meaning], available, answers),
+        cuts_prompt=find_repeated_prompt(rows, available, options, answers),
+        is_rank=find_ranks(rows, available, options, answers),
+        notation=find_notation(rows, available, options, answers),
+        day_first=find_day_first(rows, available, options, answers),
+    )
 
 
 def _name_columns(row: SourceRow | RowError) -> SourceRow | RowError:
@@ -141,9 +164,9 @@ def _nested_paths(cells: Mapping[str, Any]) -> list[str]:
     while stack and len(paths) < MAX_NESTED_PATHS:
         path, value = stack.pop(0)
         is_chat = read_cell(value).is_chat
-        if is_chat and "." in path:
+        if (is_chat and "." in path) or (ticked_key(value) is not value and value):
             paths.append(path)
-        elif isinstance(value, dict | list) and not is_chat:
+        if isinstance(value, dict | list) and not is_chat:
             items = value.items() if isinstance(value, dict) else enumerate(value)
             stack.extend((f"{path}.{name}", item) for name, item in itertools.islice(items, MAX_NESTED_PATHS))
         elif not isinstance(value, dict | list):
@@ -153,7 +176,9 @@ def _nested_paths(cells: Mapping[str, Any]) -> list[str]:
 
 def _unused_parts(mapping: ColumnMapping, rows: Iterable[SourceRow]) -> list[str]:
     """Parts of objects that hold something and are not mapped, where another part of the object is."""
-    used = {tuple(path.split(".")[:2]) for path in mapping.by_meaning.values() if "." in path}
+    columns = {column for row in rows for column in row.cells}
+    parents = [(column_of(path, columns), path) for path in mapping.by_meaning.values()]
+    used = {(parent, path.removeprefix(f"{parent}.").split(".")[0]) for parent, path in parents if parent != path}
     parts: dict[str, None] = {}
     for column in {parent for parent, _ in used}:
         for row in rows:
@@ -241,7 +266,7 @@ def _reject_unclear_votes(rows: list[SourceRow], available: list[str], options: 
     locations: dict[str, str] = {}  # vote -> location of its first occurrence
     for row in rows:
         votes = votes_in(row, options.mapping)
-        names = options.names_in(row) if votes else {}
+        names = {*options.names_in(row), *options.shared_names_in(row)} if votes else set()
         for item in votes:
             if normalize_cell(item) not in names:
                 locations.setdefault(normalize_cell(item, is_vote=True), row.location)

@@ -31,8 +31,8 @@ def map_prompt(
 
     available: columns and parts of columns, of which the user can choose; filled_columns: columns that hold something.
     """
-    if "prompt" in mapping.by_meaning or "prompt" in overrides:
-        return mapping
+    if "prompt" in mapping.by_meaning or "prompt" in overrides or overrides.get("history"):
+        return mapping  # earlier turns that the user maps end with the prompt
     rows = list(rows)
     may_be_shared = mapping.row_format == CHOSEN_REJECTED
     text = "chosen" if may_be_shared else "first"
@@ -45,6 +45,7 @@ def map_prompt(
         name
         for name in filled_columns
         if name not in used
+        and not (name.lower() == "history" and "history" in overrides)
         and (name.lower() in FURTHER_PROMPT_NAMES or any(_holds_text(row.cells.get(name)) for row in rows))
     ]
     conversations = [name for name in candidates if name.lower() in CONVERSATION_NAMES]

@@ -36,6 +36,7 @@ DELIMITERS = ",;\t|"
 SEPARATOR_LINE = re.compile(r'[\r\n]*"?sep=([^\r\n"])"?\r?\n', re.IGNORECASE)
 #: Names of the rows of an object: their numbers, or the ids that Argilla gives them.
 ROW_KEY = re.compile(r"[0-9]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+ROW_COUNT = re.compile(r"\(?\d+ rows?.*")  # after a table of psql
 UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 MAX_COLUMNS = 1_000  # number of different columns in all rows
 MAX_COLUMN_NAME_CHARS = 200
@@ -408,7 +409,13 @@ def _parse_csv(text: str) -> RowStream:
     delimiter = separator_line[1] if separator_line else max(DELIMITERS, key=header_line.count)
     lines = io.StringIO(text, newline="")
     skipped_lines = text.count("\n", 0, separator_line.end()) if separator_line else 0
-    reader = csv.reader(itertools.islice(lines, skipped_lines, None), delimiter=delimiter, strict=True)
+    is_table = delimiter == "|" and (
+        header_line.strip().startswith("|") or any(is_table_line([line]) for line in text.split("\n", MAX_TABLE_LINES))
+    )
+    reader = csv.reader(
+        itertools.islice(lines, skipped_lines, None), delimiter=delimiter, strict=True,
+        quoting=csv.QUOTE_NONE if is_table else csv.QUOTE_MINIMAL,
+    )  # fmt: skip
     header: list[str] | None = None
     row_number, line_number = 0, skipped_lines
     try:
@@ -417,8 +424,9 @@ def _parse_csv(text: str) -> RowStream:
             line_number, start_line = reader.line_num + skipped_lines, line_number + 1
             if not any(cell.strip() for cell in cells):
                 continue
-            if delimiter == "|" and len(cells) > 2 and not cells[0].strip() and not cells[-1].strip():
-                cells = [cell.strip() for cell in cells[1:-1]]  # a line of a Markdown table
+            if is_table:  # of Markdown, psql or MySQL, whose cells are padded
+                is_framed = len(cells) > 2 and not cells[0].strip() and not cells[-1].strip()
+                cells = [cell.strip() for cell in (cells[1:-1] if is_framed else cells)]
             if header is None and is_table_line(cells):
                 continue
             if header is None:
@@ -429,7 +437,7 @@ def _parse_csv(text: str) -> RowStream:
                 continue
             row_number += 1
             location = f"row {row_number} (line {start_line})"
-            if len(cells) != len(header) and is_table_line(cells):
+            if len(cells) != len(header) and (is_table_line(cells) or (is_table and ROW_COUNT.fullmatch(cells[0]))):
                 yield LeftOut(row_number, location, TABLE_LINE)
                 continue
             if len(cells) != len(header):

@@ -33,6 +33,7 @@ from rlhf_lab.importers.column_mapping import (
 )
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, ParsedCompletion, ParsedVote, RowError, SourceRow
 from rlhf_lab.importers.remedies import map_option
+from rlhf_lab.importers.speakers import divide_turns
 from rlhf_lab.importers.text_names import NameColumns
 from rlhf_lab.importers.vote_readings import is_number_or_bool
 
@@ -55,6 +56,9 @@ class ParseOptions:
         day_first: as `parse_timestamp` takes it.
         name_columns: columns with what the row calls the first and the second text, such as model_a and model_b.
         words_first: whether a word with a known meaning is never a name.
+        speakers: of transcripts that the user divides, as `divide_turns` takes them.
+        cuts_prompt: whether answers that begin with a plain prompt are what follows it.
+        is_rank: whether the lower of two scores is better.
         other_keys: is filled with the keys of messages that are not used, as "key (in column)".
         spellings: is filled with the names of annotators, each with the spellings that mean it.
     """
@@ -68,6 +72,9 @@ class ParseOptions:
     day_first: bool | None = None
     name_columns: NameColumns = field(default_factory=NameColumns)
     words_first: bool = False
+    speakers: Mapping[str, str] = field(default_factory=dict)
+    cuts_prompt: bool = False
+    is_rank: bool = False
     other_keys: set[str] = field(default_factory=set)
     spellings: dict[str, set[str]] = field(default_factory=dict)
 
@@ -94,10 +101,17 @@ class ParseOptions:
 
     def sure_names_in(self, row: SourceRow) -> dict[str, Choice]:
         """As `names_in`; those that come before the usual meaning of a word."""
+        return self.text_names | _names_of(self._sure_sides(row))
+
+    def shared_names_in(self, row: SourceRow) -> set[str]:
+        """The names, in lower case, that a row gives both texts."""
+        names = ((normalize_cell(a).casefold(), normalize_cell(b).casefold()) for a, b in self._sure_sides(row))
+        return {a for a, b in names if a == b and a not in ("", "none", "nan")}
+
+    def _sure_sides(self, row: SourceRow) -> list[tuple[Any, Any]]:
         columns = [self.mapping.by_meaning.get(choice.value, "") for choice in (Choice.FIRST, Choice.SECOND)]
         sides = [(cell_at(row.cells, a), cell_at(row.cells, b)) for a, b in self.name_columns.sure]
-        sides += zip(*(_ids_beside(row, column) for column in columns), strict=True)
-        return self.text_names | _names_of(sides)
+        return sides + list(zip(*(_ids_beside(row, column) for column in columns), strict=True))
 
     def _possible_sides(self, row: SourceRow) -> list[tuple[Any, Any]]:
         cells = [(cell_at(row.cells, a), cell_at(row.cells, b)) for a, b in self.name_columns.possible]
@@ -154,7 +168,9 @@ class _RowParser:
             self.options.other_keys.update(f"{key} (in {self.column(meaning)})" for key in other_message_keys(value))
         elif isinstance(value, str) and not self.is_own_export:
             has_prompt = "prompt" in self.options.mapping.by_meaning
-            if meaning == "prompt" or not has_prompt:
+            is_prompt = meaning == "prompt" or not has_prompt
+            value = divide_turns(value, self.options.speakers, is_prompt=is_prompt)
+            if is_prompt and isinstance(value, str):
                 return chat_format.normalize_transcript(value, is_prompt=meaning == "prompt")
         return value
 
@@ -255,6 +271,9 @@ class _RowParser:
         if all(_is_text_list(self.value(meaning)) for meaning in ("prompt", meaning_a, meaning_b)):
             texts = zip((meaning_a, meaning_a, meaning_b), self._join_turns(meaning_a, meaning_b), strict=True)
             prompt, text_a, text_b = (self._check_text(self.column(meaning), text) for meaning, text in texts)
+        elif "prompt" not in by_meaning and "history" in by_meaning:
+            prompt = self.text("history", _parse_open_history)
+            text_a, text_b = (self.text(name, _parse_response, prompt, False, False) for name in (meaning_a, meaning_b))
         elif "prompt" not in by_meaning and self._may_begin_with_prompt(meaning_a):
             prompt, text_a, text_b = self._split_shared_prefix(meaning_a, meaning_b)
         else:
@@ -262,7 +281,8 @@ class _RowParser:
             if input_text := self.short_text("input"):
                 prompt = f"{prompt}\n\n{input_text}" if prompt.strip() else input_text
             text_a, text_b = (
-                self.text(name, _parse_response, prompt, self.is_own_export) for name in (meaning_a, meaning_b)
+                self.text(name, _parse_response, prompt, self.is_own_export, self.options.cuts_prompt)
+                for name in (meaning_a, meaning_b)
             )
         if not prompt.strip():
             raise UnreadableError(f"{self.column('prompt')} is empty. Write it, or take the row out")
@@ -278,7 +298,11 @@ class _RowParser:
         system, turns = self.text("system", _parse_optional_text), self.parse("history", _parse_earlier_turns)
         if not system.strip() and not turns:
             return prompt
-        chat = turns + chat_format.chat_of_prompt(prompt)
+        chat = chat_format.chat_of_prompt(prompt)
+        repeats = max(
+            count for count in range(min(len(chat), len(turns)) + 1) if turns[len(turns) - count :] == chat[:count]
+        )
+        chat = turns + chat[repeats:]
         return self._check_text("prompt", chat_format.prompt_of_chat(chat_format.with_system_prompt(chat, system)))
 
 
@@ -287,11 +311,20 @@ def _parse_prompt(value: Any) -> str:
     return chat_format.parse_prompt(_only_text(value))
 
 
-def _parse_response(value: Any, prompt: str, is_own_export: bool) -> str:
+def _parse_open_history(value: Any) -> str:
+    """The prompt in a cell with turns that end with the question."""
+    turns = _parse_earlier_turns(value)
+    if not turns or turns[-1]["role"] != "user":
+        raise UnreadableError(f"does not end with a question, and no column holds it: {map_option('prompt', 'COLUMN')}")
+    return chat_format.prompt_of_chat(turns)
+
+
+def _parse_response(value: Any, prompt: str, is_own_export: bool, cuts_prompt: bool) -> str:
     """A response in the forms that `parse_prompt` reads, after nothing or after the prompt. An export has it alone."""
     value = _only_text(value)
     if isinstance(value, str) and not is_own_export:
-        return chat_format.without_prompt(value, prompt)
+        answer = chat_format.without_prompt(value, prompt)
+        return answer.removeprefix(prompt.rstrip()) if cuts_prompt and answer is value else answer
     return chat_format.parse_response(value, prompt)
 
 
@@ -392,12 +425,15 @@ def _choice_from_scores(parser: _RowParser, first_meaning: str, second_meaning: 
     first_score, second_score = (
         parser.parse(meaning, parse_number, parser.options.notation) for meaning in (first_meaning, second_meaning)
     )
-    if parser.options.mapping.row_format == CHOSEN_REJECTED and first_score < second_score:
+    difference = (second_score - first_score) if parser.options.is_rank else (first_score - second_score)
+    if parser.options.mapping.row_format == CHOSEN_REJECTED and difference < 0:
         raise UnreadableError(
             f"{parser.column(second_meaning)} is {second_score:g} and {parser.column(first_meaning)} is {first_score:g}: the "
-            "rejected text has the higher score. Swap them or correct the scores"
+            f"rejected text has the {'lower' if parser.options.is_rank else 'higher'} score. Swap them or correct the scores"
         )
-    return Choice.TIE if first_score == second_score else Choice.FIRST if first_score > second_score else Choice.SECOND
+    if first_score == second_score:
+        return Choice.TIE
+    return Choice.FIRST if difference > 0 else Choice.SECOND
 
 
 def _reject_further_options(parser: _RowParser) -> None:
@@ -409,8 +445,17 @@ def _reject_further_options(parser: _RowParser) -> None:
         raise UnreadableError(f"{parent} holds {len(options)} texts, where two are compared")
 
 
+def _reject_shared_names(parser: _RowParser) -> None:
+    """Raise for a vote that is the id of both texts, also if it is a word for one of them."""
+    shared = parser.options.shared_names_in(parser.row)
+    for vote in votes_in(parser.row, parser.options.mapping) if shared else ():
+        if normalize_cell(vote).casefold() in shared:
+            raise UnreadableError(f"{parser.column('choice')} is {str(vote)[:40]!r}, and both texts are called so")
+
+
 def _parse_two_texts(parser: _RowParser) -> list[ParsedVote]:
     _reject_further_options(parser)
+    _reject_shared_names(parser)
     prompt, first, second = parser.prompt_and_texts("first", "second")
     completions = ParsedCompletion(first), ParsedCompletion(second)
     mapping, by_meaning = parser.options.mapping, parser.options.mapping.by_meaning

@@ -182,7 +182,7 @@ TRANSCRIPTS = [
 def test_transcripts_of_other_forms_are_asked_about(files, file_name, prompt):
     good = {"prompt": "Name a bird.", "chosen": WREN, "rejected": SPOON}
     path = files.rows(file_name, [good, good | {"prompt": prompt}])
-    with pytest.raises(ColumnMappingError, match=r"row 2 .*prompt looks like a transcript.*texts=plain .*texts=skip"):
+    with pytest.raises(ColumnMappingError, match=r"prompt looks like a transcript.*texts=plain .*texts=skip"):
         files.read(path)
     assert [vote.prompt for vote in files.read(path, answers=answer("texts=plain")).votes] == ["Name a bird.", prompt]
     parsed = files.read(path, answers=answer("texts=skip"))
