@@ -20,6 +20,7 @@ from rlhf_lab.common.bundled_assets import (
 )
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, NO_CHAT_SETTINGS, ChatSettings, NewCompletion, Project
+from rlhf_lab.common.seeding import secret_seed
 from rlhf_lab.common.text import parse_foreign_json, pluralize
 from rlhf_lab.config.labelling import NEW_PROJECT_LABELLING
 from rlhf_lab.config.policy import PolicyConfig
@@ -171,7 +172,9 @@ def open_project_on_model(
     """
     existing = projects_on_model(db, facts, chat, prompt_set)
     if not existing:
-        return new_project(db, model=facts.name, prompt_set=prompt_set, chat=chat or NO_CHAT_SETTINGS)
+        return new_project(
+            db, model=facts.name, prompt_set=prompt_set, chat=chat or NO_CHAT_SETTINGS, seed=secret_seed()
+        )
     latest = max(existing, key=lambda project: (_opened_at(project), project.id))
     open_project(db, latest.id)
     return get_project(db, latest.id)
@@ -271,7 +274,7 @@ def pick_project(db: Database, project_id: int | None) -> Project:
 def _first_project(db: Database) -> Project:
     """The current project, or a new one, which is created only once even if several threads of a page need it."""
     with _FIRST_PROJECT_LOCK:
-        return current_project(db) or new_project(db)
+        return current_project(db) or new_project(db, seed=secret_seed())
 
 
 def _unused_name(db: Database, name: str) -> str:

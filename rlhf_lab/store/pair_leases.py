@@ -76,10 +76,10 @@ def lease_pair(
     """Lease the next pair to this person. Returns None if there is no pair left.
 
     In this order: their newest lease again; a hidden repeat that is due; a pair on which they have no vote. Instead of the
-    last, a gold pair is drawn at the rate of the settings. Pairs that need votes come before those that have enough; among
-    them, those skipped by fewer people, then those that need the fewest further votes, then the oldest (or the newest if the
-    texts come from the policy; a random one in a project with gold pairs). An expert who has begun to decide disputed pairs
-    (`start_adjudicating`) gets these one after the other.
+    last, a gold pair of the same origin is drawn at the rate of the settings. Pairs that need votes come before those that have
+    enough; among them, those skipped by fewer people, then those that need the fewest further votes, then the oldest (or the
+    newest if the texts come from the policy; a random one in a project with gold pairs). An expert who has begun to decide
+    disputed pairs (`start_adjudicating`) gets these one after the other.
     """
     return next(iter(lease_pairs(db, project_id, annotator, config, prefetch=0, now=now)), None)
 
@@ -145,7 +145,7 @@ def _next_pair(
     open_pair = next_open_pair(conn, votes, annotator, config, selected_ids, now)
     if open_pair is None:
         return None
-    return _Selected(draw_gold_pair(conn, votes, annotator, config, now) or open_pair)
+    return _Selected(draw_gold_pair(conn, votes, annotator, config, open_pair, now) or open_pair)
 
 
 def start_adjudicating(

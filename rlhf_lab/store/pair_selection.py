@@ -1,7 +1,8 @@
 """Selects the next pair for a person: a hidden repeat, one that still needs votes, or a gold pair. Queries for `pair_leases`.
 
 In a lab with gold pairs a person cannot tell these from ordinary ones, also not with two names: all pairs come in a random order,
-and a gold pair that was drawn for somebody is then open to others as an ordinary pair would be (`GoldRounds`).
+a gold pair takes the place of an ordinary one of the same origin (`draw_gold_pair`), and one that was drawn for somebody is then
+open to others as an ordinary pair would be (`GoldRounds`).
 """
 
 import secrets
@@ -16,7 +17,7 @@ from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.database import AnyRow
+from rlhf_lab.store.database import AnyRow, in_chunks
 from rlhf_lab.store.vote_table import VoteTable, code
 from rlhf_lab.store.votes import NOT_A_REPEAT, count_live_votes
 
@@ -165,14 +166,17 @@ def _is_human_skip(votes: VoteTable) -> NDArray[np.bool_]:
 
 
 def draw_gold_pair(
-    conn: Connection, votes: VoteTable, annotator: str, config: LabellingConfig, now: float
+    conn: Connection, votes: VoteTable, annotator: str, config: LabellingConfig, open_pair: int, now: float
 ) -> int | None:
     """A gold pair to show instead of an ordinary one, at the rate of the labelling settings; None otherwise.
 
     Drawn at random without a seed, so that no one can predict which pairs are gold. Never one that this person has seen, nor one
     that others have or whose round is not over: it comes to `overlap` people as an ordinary pair does, so it is drawn less often.
+    Never one of another origin than open_pair: a shipped or imported text, which many know, would be a gold pair for certain when
+    the ordinary ones beside it have their labels.
     """
-    if config.gold_rate <= 0:
+    is_drawn = secrets.randbelow(10_000) < round(10_000 * config.gold_rate / config.overlap)
+    if config.gold_rate <= 0 or not is_drawn:
         return None
     rounds = gold_rounds(votes)
     own = select(t.leases.c.pair_id).where(t.leases.c.annotator == annotator)
@@ -181,9 +185,22 @@ def draw_gold_pair(
     is_free[rounds.position[rounds.answers % config.overlap == 0]] = True
     is_free[votes.positions_of_pairs(taken)] = False
     is_free[votes.pair[votes.cast_by(annotator)]] = False
-    free = np.flatnonzero(is_free)
-    is_drawn = secrets.randbelow(10_000) < round(10_000 * config.gold_rate / config.overlap)
-    return int(votes.pair_id[secrets.choice(free)]) if is_drawn and len(free) else None
+    free: list[int] = votes.pair_id[np.flatnonzero(is_free)].tolist()
+    origins = _origins(conn, [open_pair, *free])
+    alike = [pair_id for pair_id in free if origins[pair_id] == origins[open_pair]]
+    return secrets.choice(alike) if alike else None
+
+
+def _origins(conn: Connection, pair_ids: Sequence[int]) -> dict[int, tuple[int | None, str, str]]:
+    """pair id -> what people can see or know of where it comes from: its import, the checkpoint that wrote its texts, and how it
+    was selected among others."""
+    p, completion = t.pairs.c, t.completions.c
+    query = select(p.id, p.import_id, completion.checkpoint, p.reason).join(t.completions, completion.id == p.first_id)
+    return {
+        row.id: (row.import_id, row.checkpoint, row.reason.partition(":")[0])
+        for ids in in_chunks(pair_ids)
+        for row in conn.execute(query.where(p.id.in_(ids)))
+    }
 
 
 def votes_and_leases(annotator: str, now: float) -> ColumnElement[int]:

@@ -17,6 +17,7 @@ from starlette.requests import Request
 
 from rlhf_lab.common.person_names import normalize_name
 from rlhf_lab.common.records import Project, Role
+from rlhf_lab.common.seeding import secret_seed
 from rlhf_lab.common.timed_cache import TimedCache
 from rlhf_lab.config.demo import DemoConfig
 from rlhf_lab.errors import LabelError, NotAllowedError
@@ -142,6 +143,10 @@ class Context:
     def blind_token(self, *parts: str | int) -> str:
         """Names what is on a person's screen."""
         return self.blind_digest("token", *parts)[:16].hex()
+
+    def blind_seed(self, chosen: int) -> int:
+        """The seed of texts that are judged blind: the chosen one on a local lab, one that nobody knows in other labs."""
+        return secret_seed() if self.access.is_multi_user else chosen
 
     def upload_token(self) -> str:
         """Lets the operator's browser upload files for a day, if it keeps the operator's secret and no cookie."""

@@ -143,7 +143,7 @@ def test_the_project_opened_last_is_picked(db):
 def test_concurrent_first_visits_create_one_project(db, monkeypatch):
     barrier = threading.Barrier(2, timeout=0.5)
 
-    def make(db):
+    def make(db, **options):
         with suppress(threading.BrokenBarrierError):
             barrier.wait()  # the other is making one as well
         return new_project(db)
@@ -171,3 +171,12 @@ def test_a_model_opens_its_latest_project_or_a_new_one(db, tmp_path):
     assert open_project_on_model(db, other).id == created.id
     assert open_project_on_model(db, embedded).id == second.id
     assert len(projects(db)) == 3
+
+
+def test_the_texts_of_the_first_project_cannot_be_computed(db, tmp_path):
+    """It may be labelled by several people later; whoever knows the seed knows all texts and their age."""
+    first = pick_project(db, None)
+    other = open_project_on_model(db, inspect_model(str(model(tmp_path / "m"))))
+    assert len({0, first.seed, other.seed}) == 3
+    assert max(first.seed, other.seed) > 2**40
+    assert max(first.seed, other.seed) < 2**53

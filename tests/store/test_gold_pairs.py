@@ -1,6 +1,7 @@
 """Gold pairs: who gets them and when, the accuracy of people on them, and the consequences."""
 
 import itertools
+import random
 import time
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from rlhf_lab.common.enums import Choice, Source
-from rlhf_lab.common.records import LabelSnapshot, Pair, Project, Vote
+from rlhf_lab.common.records import LabelSnapshot, NewCompletion, Pair, Project, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, StaleVoteError
 from rlhf_lab.jobs import retraining
@@ -190,6 +191,66 @@ def test_gold_pairs_are_among_those_that_have_enough_votes(db, project, make_pai
     for name, position, numbers in (("bob", 0, [0, 1, 2, 3]), ("cid", -1, [3, 2])):  # none where nothing else is left
         monkeypatch.setattr(pair_selection.secrets, "choice", lambda pairs, position=position: pairs[position])
         assert answer_pairs(db, project, name, 9, HALF_GOLD) == [pairs[n].id for n in numbers]
+
+
+def add_pairs_of(db: Database, project: Project, checkpoint: str, reason: str, count: int) -> list[Pair]:
+    """Pairs of texts of a checkpoint; their ids are the larger, the later they are added."""
+    prompt = projects.prompts(db, project.id, "train")[0]
+    texts = [f"{checkpoint} {reason} {n}" for n in range(2 * count)]
+    new = [NewCompletion(prompt.id, text, (n, 1), checkpoint, n) for n, text in enumerate(texts)]
+    added = [completion.id for completion in projects.add_completions(db, new)]
+    return projects.add_pairs(db, project.id, [(*ids, reason) for ids in zip(added[::2], added[1::2], strict=True)])
+
+
+def simulate_labellers(db: Database, project: Project, rules: LabellingConfig, people: int) -> list[list[int]]:
+    """Let people label in turn until the ordinary pairs have their votes; returns the ids that each was shown, in order."""
+    seen: list[list[int]] = [[] for _ in range(people)]
+    while True:
+        for n in range(people):
+            if not pair_leases.count_free_pairs(db, project.id, "nobody", rules):
+                return seen
+            seen[n] += answer_pairs(db, project, f"p{n}", 1, rules)
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+@pytest.mark.parametrize("secret", [0, 1, 2, 3])
+def test_one_of_twenty_labellers_who_knows_where_each_text_comes_from_cannot_tell_a_gold_pair(
+    db, project, monkeypatch, secret, overlap
+):
+    """Whichever origin has the gold pairs: after the last ordinary pair of an origin, nothing of that origin comes."""
+    rules = LabellingConfig(gold_rate=0.5, overlap=overlap)
+    sizes = (
+        ("shipped", "shipped", 8),
+        ("base", "random", 30),
+        ("base", "teaching: better", 20),
+        ("run/1/40", "random", 25),
+    )
+    pairs = [add_pairs_of(db, project, *size) for size in sizes]
+    origin = {pair.id: n for n, group in enumerate(pairs) for pair in group}
+    gold = [pair.id for pair in pairs[secret][:3]]
+    make_gold(db, project, pairs[secret][:3])
+    draw = random.Random(secret)
+    monkeypatch.setattr(pair_selection.secrets, "randbelow", draw.randrange)
+    monkeypatch.setattr(pair_selection.secrets, "choice", lambda pairs: draw.choice(list(pairs)))
+    views = simulate_labellers(db, project, rules, 20)
+    order = [pair_id for turn in itertools.zip_longest(*views) for pair_id in turn if pair_id is not None]
+    last_ordinary = max(i for i, pair_id in enumerate(order) if origin[pair_id] == secret and pair_id not in gold)
+    shown_gold = [i for i, pair_id in enumerate(order) if pair_id in gold]
+    assert shown_gold
+    assert (
+        shown_gold[-1] < last_ordinary + 20 * (overlap - 1) + 1
+    )  # the round of one that was drawn before is completed
+
+
+def test_a_gold_pair_takes_the_place_of_one_of_the_same_origin_only(db, project, monkeypatch):
+    shipped = add_pairs_of(db, project, "shipped", "shipped", 2)
+    add_pairs_of(db, project, "base", "random", 9)
+    make_gold(db, project, shipped[:1])
+    draws(monkeypatch, 0)
+    cast(db, shipped[1], "bob")  # the last ordinary one
+    assert shipped[0].id not in answer_pairs(db, project, "ann", 9, HALF_GOLD)
+    add_pairs_of(db, project, "shipped", "shipped", 3)  # not equal to a stored pair: new texts of the same origin
+    assert shipped[0].id in answer_pairs(db, project, "ann", 9, HALF_GOLD)
 
 
 def test_an_undone_answer_does_not_bring_the_gold_pair_to_the_person_again(db, project, make_pairs, monkeypatch):

@@ -131,6 +131,17 @@ def test_a_project_gets_another_name(ctx, controller):
     assert ctx.project.name == "<b>Fox</b> tales"
 
 
+def test_a_project_of_several_people_has_a_seed_that_nobody_knows(ctx):
+    shared = ProjectController(ctx.as_multi_user(open_to_all=True))
+    seeds = []
+    for seed in ("0", "0", "7"):
+        act(shared, new(seed=seed))
+        seeds.append(ctx.project.seed)
+    assert min(seeds[:2]) > 2**31
+    assert seeds[0] != seeds[1]
+    assert seeds[2] == 7
+
+
 def test_a_project_is_created_and_open(ctx, controller):
     reply = act(controller, new(prompt_set="support", seed="7", name="My <b>own</b>"))
     assert reply == {

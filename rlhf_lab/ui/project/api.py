@@ -17,6 +17,7 @@ from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, PROMPT_SETS, train_ev
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import EngineState, Source
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, ChatSettings, Project
+from rlhf_lab.common.seeding import secret_seed
 from rlhf_lab.common.storage import storage_note
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabError
@@ -305,9 +306,10 @@ class ProjectController:
 
         def create_project(_: Path | None = None) -> str:
             with self._lock:
+                seed = payload.seed or (secret_seed() if self.ctx.access.is_multi_user else 0)
                 project = new_project(
                     self.ctx.db, model=facts.name, prompt_set=prompt_set, custom_prompts=custom_prompts,
-                    temperature=payload.temperature, max_new_tokens=payload.max_new_tokens, seed=payload.seed,
+                    temperature=payload.temperature, max_new_tokens=payload.max_new_tokens, seed=seed,
                     name=payload.name, chat=chat,
                 )  # fmt: skip
             self._dismiss_startup()

@@ -649,7 +649,13 @@ export default function mount({ element, props, server, trigger, watch }) {
         labelledField(
           'Seed',
           '',
-          el('input.lab-input', { type: 'text', inputmode: 'numeric', value: '0', 'data-do': 'new-seed' }),
+          el('input.lab-input', {
+            type: 'text',
+            inputmode: 'numeric',
+            value: '0',
+            title: 'In a lab of several people 0 is a random seed, so that nobody can compute the texts.',
+            'data-do': 'new-seed',
+          }),
         ),
       ),
       own,
