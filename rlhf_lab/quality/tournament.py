@@ -112,6 +112,7 @@ def choose_pair(
     annotator: str,
     leased_since: float,
     draw: Callable[[PairKey], bytes] | None = None,
+    revealed: Sequence[TournamentAnswer] = (),
 ) -> PairKey | None:
     """The pair that this person judges next, or None if none is left for them.
 
@@ -122,6 +123,8 @@ def choose_pair(
     draw: for people, who must not find out which model wrote a text: a value per pair that only the lab can compute and that
     differs between people. The pair then is drawn among the more informative half of the contestants' pairs, nobody sees a text
     twice, and after MAX_SKIPS skips in a row a person waits until these are older than leases. None for a program.
+    revealed: the answers that the ranking shows. Who gave them may know the models of their texts, and may be this person under
+    another name, so these texts are not shown again.
     """
     if draw is not None and is_skipping(answers, annotator, leased_since):
         return None
@@ -132,7 +135,8 @@ def choose_pair(
     shown = Counter(answer.position for answer in answers if answer.annotator == annotator)
     answer_counts = Counter(answer.key for answer in answers)
     information = _fit_with_pending(len(contestants), answers, on_screen).expected_information()
-    keys = [key for key in _keys(contestants, answers, annotator if draw else None) if key not in excluded]
+    seen = [*revealed, *(answer for answer in answers if draw and answer.annotator == annotator)]
+    keys = [key for key in unseen_pairs(contestants, seen) if key not in excluded]
     worth = {key: round(float(information[key.first, key.second]), 9) for key in keys}
     if draw is None:
         order = {key: derive_seed(key.position, "tournament", annotator) for key in keys}
@@ -154,16 +158,29 @@ def is_skipping(answers: Sequence[TournamentAnswer], annotator: str, since: floa
 
 
 def judging_since(
-    contestants: Sequence[Contestant], answers: Sequence[TournamentAnswer], now: float, pause_s: float
+    contestants: Sequence[Contestant],
+    answers: Sequence[TournamentAnswer],
+    now: float,
+    pause_s: float,
+    *,
+    waits_for_others: bool = False,
 ) -> float:
     """When the present judging began; infinity if nobody judges.
 
     Somebody judges who has a pair on screen since less than pause_s, or has given an answer since and has pairs left. A pause of
-    everybody that is longer than pause_s ends the judging. answers: in chronological order.
+    everybody that is longer than pause_s ends the judging. answers: in chronological order. waits_for_others: somebody judges who
+    has given an answer since, also without pairs left, because others may come.
     """
     recent = [answer for answer in answers if answer.created_at > now - pause_s]
     has_screen = any(answer.choice is None for answer in recent)
-    if not has_screen and not any(_keys(contestants, answers, name) for name in {row.annotator for row in recent}):
+    answers_of_recent = (
+        [answer for answer in answers if answer.annotator == name] for name in {answer.annotator for answer in recent}
+    )
+    if (
+        not has_screen
+        and not (waits_for_others and recent)
+        and not any(unseen_pairs(contestants, own) for own in answers_of_recent)
+    ):
         return math.inf
     begin = now
     for answer in reversed(answers):
@@ -173,13 +190,10 @@ def judging_since(
     return begin
 
 
-def _keys(
-    contestants: Sequence[Contestant], answers: Sequence[TournamentAnswer], annotator: str | None
-) -> list[PairKey]:
-    """All pairs of two different texts to a prompt, neither of which this person has seen. annotator: None for nobody."""
+def unseen_pairs(contestants: Sequence[Contestant], seen_answers: Sequence[TournamentAnswer]) -> list[PairKey]:
+    """All pairs of two different texts to a prompt, neither of which is in these answers."""
     texts = [[text.strip() for text in contestant.texts] for contestant in contestants]
-    own = [answer for answer in answers if answer.annotator == annotator]
-    seen = {(answer.position, texts[i][answer.position]) for answer in own for i in (answer.first, answer.second)}
+    seen = {(row.position, texts[i][row.position]) for row in seen_answers for i in (row.first, row.second)}
     return [
         PairKey(position, i, j)
         for i, j in combinations(range(len(texts)), 2)
@@ -200,4 +214,4 @@ def _fit_with_pending(
 
 def pair_count(contestants: Sequence[Contestant]) -> int:
     """How many pairs a person can judge: all combinations of two contestants and a prompt with different texts."""
-    return len(_keys(contestants, [], None))
+    return len(unseen_pairs(contestants, []))

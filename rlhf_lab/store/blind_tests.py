@@ -12,8 +12,8 @@ from rlhf_lab.errors import StoreError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 
-#: Key of a test's name in the payload of its first job.
-NAME_KEY = "name"
+#: Keys of a test's name, and of whether it has ended, in the payload of its first job.
+NAME_KEY, ENDED_KEY = "name", "ended"
 
 
 def add_test(db: Database, project_id: int, first_job: int, second_job: int) -> BlindTest:
@@ -51,13 +51,22 @@ def job_payloads_by_test(db: Database, project_id: int) -> dict[int, tuple[dict[
 
 def rename_test(db: Database, test_id: int, name: str) -> None:
     """Rename a test. Raises StoreError if there is no such test."""
+    _change_payload(db, test_id, {NAME_KEY: name})
+
+
+def end_test(db: Database, test_id: int) -> None:
+    """Accept no more answers to a test. Raises StoreError if there is no such test."""
+    _change_payload(db, test_id, {ENDED_KEY: True})
+
+
+def _change_payload(db: Database, test_id: int, changes: Mapping[str, Any]) -> None:
     j, b = t.jobs.c, t.blind_tests.c
     query = select(j.id, j.payload).join(t.blind_tests, b.first_job == j.id).where(b.id == test_id)
     with db.write() as conn:
         job = conn.execute(query).one_or_none()
         if job is None:
             raise no_such_test(test_id)
-        conn.execute(update(t.jobs).where(j.id == job.id).values(payload={**job.payload, NAME_KEY: name}))
+        conn.execute(update(t.jobs).where(j.id == job.id).values(payload={**job.payload, **changes}))
 
 
 def delete_test(db: Database, test_id: int) -> dict[str, int]:

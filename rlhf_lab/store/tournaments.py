@@ -91,6 +91,16 @@ def answer_tournament_pair(db: Database, tournament_id: int, annotator: str, key
             )
 
 
+def withdraw_tournament_pair(db: Database, tournament_id: int, annotator: str, key: PairKey) -> None:
+    """Take a pair without an answer from this person's screen."""
+    with db.write() as conn:
+        conn.execute(
+            delete(t.tournament_answers).where(
+                _is_row(tournament_id, annotator, key), t.tournament_answers.c.choice.is_(None)
+            )
+        )
+
+
 def _is_row(tournament_id: int, annotator: str, key: PairKey) -> ColumnElement[bool]:
     c = t.tournament_answers.c
     is_persons = and_(c.tournament_id == tournament_id, c.annotator == annotator)

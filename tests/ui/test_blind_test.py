@@ -8,10 +8,10 @@ import pytest
 
 from rlhf_lab.common.enums import Choice, JobKind, Source
 from rlhf_lab.common.records import LabelSnapshot
-from rlhf_lab.errors import LabError, StaleVoteError
+from rlhf_lab.errors import LabError, StaleVoteError, StoreError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.project_setup import copy_project
-from rlhf_lab.store.blind_tests import answers, blind_tests
+from rlhf_lab.store.blind_tests import answers, blind_tests, end_test
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.ui.compare import api as compare
@@ -170,6 +170,45 @@ def test_several_people_and_one_who_stops(ctx, started_test, monkeypatch):
     without_answers = answer(ctx, "zoe", test_id=started_test.id, choice="stop")
     assert without_answers["sentences"][0] == "You decided no pair."
     assert without_answers["sentences"][1].startswith("All 3 people")  # a person without answers does not count
+
+
+def test_nobody_judges_a_pair_after_anybody_has_seen_a_result(ctx, started_test):
+    """In a lab of several people: also somebody who finishes or stops, and comes back under another name."""
+    shared = ctx.as_multi_user(open_to_all=True)
+    finish_jobs(shared, started_test)
+    _, done = judge(shared, started_test, "ann", {0: "A", 1: "B", 3: "D"})
+    stopped = answer(shared, "eve", test_id=started_test.id, choice="stop")
+    for seen in (done, stopped, blind_test.state(shared, started_test.id, "")):
+        assert {"sentences", "rows"}.isdisjoint(seen)
+        assert seen["result_waits"]
+        assert seen["pair"] is None
+    assert "operator ends the test" in done["closed_text"]
+    pair = blind_test.state(shared, started_test.id, "zoe")["pair"]
+    reply = edit(shared, "ann", test_id=started_test.id, action="end")
+    assert reply["message"] == f"Test {started_test.id} has ended. Its result is shown now."
+    assert [row["first"] for row in reply["test"]["rows"]] == ["a", "b", "d"]
+    for choice in ("left", "stop"):
+        with pytest.raises(StaleVoteError, match="has ended this blind test"):
+            answer(shared, "zoe", test_id=started_test.id, position=pair["position"], choice=choice)
+    late = blind_test.state(shared, started_test.id, "zoe")
+    assert (late["pair"], late["rows"], late["result_waits"]) == (None, [], False)
+    assert late["sentences"][0] == "You decided no pair."
+    assert late["sentences"][1].startswith("Those who judged like run 1, step 40 more often: 3 of 3")
+    assert set(answers(shared.db, started_test.id)) == {"ann", "eve"}
+    with pytest.raises(StoreError, match="no blind test 99"):
+        end_test(shared.db, 99)
+
+
+def test_nobody_can_compute_the_texts_of_a_blind_comparison(ctx, started_test):
+    """Their seed is drawn, although a visitor may sample from the same models with the seed of the form."""
+    shared = ctx.as_multi_user(open_to_all=True)
+    jobs = [blind_test.test_jobs(shared, start(shared)) for _ in range(3)]
+    seeds = {job.payload["seed"] for job, _ in jobs}
+    assert all(first.payload["prompts"] == second.payload["prompts"] for first, second in jobs)
+    assert [first.payload["seed"] for first, _ in jobs] == [second.payload["seed"] for _, second in jobs]
+    assert len(seeds) == 3
+    assert max(seeds) > 2**40
+    assert {blind_test.test_jobs(ctx, start(ctx))[0].payload["seed"] for _ in range(2)} == {7}
 
 
 def test_a_test_is_renamed_and_deleted_with_its_answers(ctx, started_test):
@@ -337,7 +376,7 @@ def test_the_progress_of_others_is_shown_without_their_answers(ctx, started_test
     state = blind_test.state(ctx, started_test.id, "ann")
     assert set(state) == {
         "id", "annotator", "model_names", "reward_model_id", "deletion_note", "pair_count", "identical_count", "judged_count",
-        "pair", "skipped_note", "others_progress",
+        "pair", "skipped_note", "others_progress", "result_waits",
     }  # fmt: skip
     assert state["skipped_note"] == ""
     answer(ctx, "eve", test_id=started_test.id, choice="stop")  # one judged, the others not

@@ -10,6 +10,7 @@ from rlhf_lab.errors import LabError, StaleVoteError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.quality import tournament as quality
 from rlhf_lab.quality.tournament import Contestant
+from rlhf_lab.store import tournaments as stored_tournaments
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.tournaments import tournament_answers
 from rlhf_lab.ui.compare.tournament import api as tournament
@@ -119,6 +120,38 @@ def test_who_only_skips_waits(ctx, written, monkeypatch):
     later = time.time() + 601
     monkeypatch.setattr(tournament.time, "time", lambda: later)
     assert judge(ctx, "ann", tournament_id=written.id)["pair"] is not None
+
+
+def test_a_text_in_the_ranking_is_shown_to_nobody_again(ctx, written, monkeypatch):
+    """Whoever saw the ranking may be the next judge under another name; also one who got the pair before and
+    waited, and whoever comes within ten minutes after the last answer still gets all pairs."""
+    shared, now = ctx.as_multi_user(open_to_all=True), time.time()
+
+    def at(seconds):
+        for module in (tournament.time, stored_tournaments.time):
+            monkeypatch.setattr(module, "time", lambda: now + seconds)
+
+    at(0)
+    held = judge(shared, "bob", tournament_id=written.id)["pair"]
+    texts = {held["left"], held["right"]}
+    at(601)
+    state = judge(shared, "ann", tournament_id=written.id)
+    while {(pair := state["pair"])["left"], pair["right"]} != texts:
+        state = judge(shared, "ann", tournament_id=written.id, token=pair["token"], choice="skip")
+    judge(shared, "ann", tournament_id=written.id, token=pair["token"], choice="left")
+    at(1100)
+    assert tournament.state(shared, written.id, "ann")["ranking"]["answers"] == 0
+    at(1300)
+    assert tournament.state(shared, written.id, "ann")["ranking"]["answers"] == 1
+    with pytest.raises(StaleVoteError, match="already been judged"):
+        judge(shared, "bob", tournament_id=written.id, token=held["token"], choice="left")
+    for name in ("bob", "ann under another name"):
+        shown, state = [], judge(shared, name, tournament_id=written.id)
+        while pair := state["pair"]:
+            shown.append({pair["left"], pair["right"]})
+            state = judge(shared, name, tournament_id=written.id, token=pair["token"], choice="skip")
+        assert len(shown) == 2
+        assert texts not in shown
 
 
 def test_the_ranking_is_the_same_before_and_after_an_answer(ctx, written):

@@ -91,11 +91,12 @@ def test_outcome(
     all_answers = [
         choices for choices in answers.values() if any(choice is not Choice.SKIP for choice in choices.values())
     ]
-    if len(all_answers) > 1:
+    if len(all_answers) > 1 or (all_answers and not own_answers):
         counts_per_pair = [
             count_choices(choices.get(position, Choice.SKIP) for choices in all_answers) for position in pairs
         ]
-        sentences.append(f"All {len(all_answers)} people together {group_preference_sentence(counts_per_pair, names)}")
+        people = f"All {len(all_answers)} people together" if len(all_answers) > 1 else "Those who judged"
+        sentences.append(f"{people} {group_preference_sentence(counts_per_pair, names)}")
     reward_choices = {
         position: choice_by_reward(pairs[position]) for position in own_answers if pairs[position].scores is not None
     }

@@ -85,7 +85,7 @@ export function nameField(value, label, action, attributes, save, close) {
 }
 
 // A question before something is deleted, which replaces the buttons of a row.
-export function deleteConfirmation(question, action, attributes, confirm, close) {
+export function deleteConfirmation(question, action, attributes, confirm, close, label = 'Delete') {
   return el(
     'div.lab-row',
     {},
@@ -101,7 +101,7 @@ export function deleteConfirmation(question, action, attributes, confirm, close)
           close();
         },
       },
-      'Delete',
+      label,
     ),
     el('button.lab-button.small', { type: 'button', 'data-do': `${action}-leave`, onclick: close }, 'Keep'),
   );

@@ -2,6 +2,9 @@
 
 PPO optimises the reward model's score and may exploit its errors; a blind test by people measures what it really achieved. These
 answers are not labels: nothing is trained on them.
+
+Nobody judges a pair whose models somebody may have seen. In a lab of several people, where anybody can come back under another
+name, the result is therefore shown when the operator has ended the test, and nobody can judge an ended test.
 """
 
 import random
@@ -17,6 +20,7 @@ from rlhf_lab.errors import LabError, StaleVoteError, StoreError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.run_control import check_name
 from rlhf_lab.store.blind_tests import (
+    ENDED_KEY,
     NAME_KEY,
     add_answers,
     add_test,
@@ -24,6 +28,7 @@ from rlhf_lab.store.blind_tests import (
     answers,
     blind_tests,
     delete_test,
+    end_test,
     job_payloads_by_test,
     rename_test,
 )
@@ -38,6 +43,11 @@ from rlhf_lab.ui.shared.generation_requests import (
     submit_completions,
 )
 
+VIEWER_TEXT = "To judge, log in with the join code. The result is shown to those who judged, when the test has ended."
+WAITING_TEXT = (
+    "Your answers are stored. Others may still judge the same pairs, so the result is shown when the operator ends "
+    "the test."
+)
 CHOICE_BY_SIDE = {"left": Choice.FIRST, "right": Choice.SECOND, "tie": Choice.TIE}
 
 
@@ -62,7 +72,7 @@ class EditPayload(Payload):
 
     annotator: str | None = None
     test_id: int
-    action: Literal["rename", "delete"]
+    action: Literal["rename", "end", "delete"]
     name: str = ""
 
 
@@ -77,6 +87,7 @@ def start_test(ctx: Context, payload: StartPayload) -> BlindTest:
             "pairs",
             f"pairs = {count}: this project has {len(eval_prompts)} held-out prompts. Choose a number up to that.",
         )
+    payload = payload.model_copy(update={"seed": ctx.blind_seed(payload.seed)})
     chosen_prompts = random.Random(payload.seed).sample(eval_prompts, count)
     jobs = submit_completions(ctx, payload, models, chosen_prompts, skip_too_long=True)
     return add_test(ctx.db, ctx.project.id, jobs[0].id, jobs[1].id)
@@ -85,9 +96,14 @@ def start_test(ctx: Context, payload: StartPayload) -> BlindTest:
 def record_answer(ctx: Context, payload: AnswerPayload, annotator: str) -> dict[str, Any]:
     """Store an answer and return the new `state`. Raises StaleVoteError for a pair that this person cannot judge."""
     test = find_test(ctx, payload.test_id)
-    pairs = pair_texts(*test_jobs(ctx, test)) if test else None
-    if test is None or pairs is None:
+    jobs = test_jobs(ctx, test) if test else None
+    pairs = pair_texts(*jobs) if jobs else None
+    if test is None or jobs is None or pairs is None:
         raise StaleVoteError("This blind test was deleted, or its texts are not written yet. Nothing was recorded.")
+    if jobs[0].payload.get(ENDED_KEY):
+        raise StaleVoteError(
+            "The operator has ended this blind test. Nothing was recorded; reload the page to see its result."
+        )
     remaining = remaining_positions(pairs, answers(ctx.db, test.id).get(annotator, {}))
     if payload.choice == "stop":
         add_answers(ctx.db, test.id, annotator, dict.fromkeys(remaining, Choice.SKIP))
@@ -111,7 +127,7 @@ def list_tests(ctx: Context) -> list[list[Any]]:
 
 
 def edit_test(ctx: Context, payload: EditPayload, annotator: str) -> dict[str, Any]:
-    """Rename or delete a test; {"test": the state to show then, "message"}.
+    """Rename, end or delete a test; {"test": the state to show then, "message"}.
 
     Raises LabError for an invalid name, StoreError for a deleted test.
     """
@@ -122,6 +138,12 @@ def edit_test(ctx: Context, payload: EditPayload, annotator: str) -> dict[str, A
         name = check_name(payload.name)
         rename_test(ctx.db, test.id, name)
         return {"test": state(ctx, test.id, annotator), "message": f'Test {test.id} is called "{name}" now.'}
+    if payload.action == "end":
+        end_test(ctx.db, test.id)
+        return {
+            "test": state(ctx, test.id, annotator),
+            "message": f"Test {test.id} has ended. Its result is shown now.",
+        }
     counts = delete_test(ctx.db, test.id)
     return {"test": state(ctx, None, annotator), "message": f"Test {test.id} is deleted, {deletion_summary(counts)}."}
 
@@ -157,22 +179,26 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
     if error or pairs is None:
         return reply | {"is_waiting": not error, "failure": error}
     answers_by_annotator = answers(ctx.db, test.id)
-    remaining = remaining_positions(pairs, answers_by_annotator.get(annotator, {}))
+    has_ended = bool(jobs[0].payload.get(ENDED_KEY))
+    remaining = [] if has_ended else remaining_positions(pairs, answers_by_annotator.get(annotator, {}))
     identical_count = sum(pair.first == pair.second for pair in pairs.values())
     reply |= {
         "pair_count": len(pairs) - identical_count,
         "identical_count": identical_count,
         "judged_count": len(pairs) - identical_count - len(remaining),
         "skipped_note": too_long_note(jobs[0], pairs),
+        "result_waits": ctx.access.is_multi_user and not has_ended,
         "others_progress": others_progress(pairs, answers_by_annotator, annotator),
         "pair": pair_view(ctx, test.id, remaining[0], pairs[remaining[0]], annotator)
         if annotator and remaining
         else None,
     }
     if not annotator:
-        return reply | {"closed_text": "To judge, log in with the join code. The result is shown to those who judged."}
+        return reply | {"closed_text": VIEWER_TEXT}
     if remaining:
         return reply
+    if reply["result_waits"]:
+        return reply | {"closed_text": WAITING_TEXT}
     return reply | test_outcome(pairs, answers_by_annotator, annotator, model_names, reward_model_id)
 
 

@@ -1,4 +1,5 @@
-// The blind test on the screen "Compare": which of two texts is better. The models are named when all pairs are judged.
+// The blind test on the screen "Compare": which of two texts is better. The models are named when all pairs are judged,
+// in a lab of several people when the operator ends the test.
 // fetchState({test_id, annotator}) -> the test's state (ui/compare/blind_test/api.py); trigger: sends an event;
 // getRequest(): the form's models and settings.
 import { createBlindPairs } from '../blind_pairs.js';
@@ -50,7 +51,8 @@ export function createBlindTest({ root, fetchState, trigger, getRequest }) {
       'p.muted.about',
       {},
       'The models of the first two columns answer held-out prompts. You choose the better text without ' +
-        'knowing which model wrote it; the result is shown when all pairs are judged. PPO may exploit errors ' +
+        'knowing which model wrote it; the result is shown when all pairs are judged, in a lab of several people ' +
+        'when the operator ends the test. PPO may exploit errors ' +
         'of the reward model, so a human judgement is the better test. Nothing is trained on these answers.',
     ),
     operatorNotice('Only the operator can start and change blind tests; you can judge their pairs.'),
@@ -164,7 +166,8 @@ export function createBlindTest({ root, fetchState, trigger, getRequest }) {
       send('edit_test', { test_id: id, action, ...fields }, () =>
         showNoReply(
           `The lab does not reply, so test ${id} may not be ` +
-            `${action === 'rename' ? `called "${fields.name}"` : 'deleted'} yet. Check it, and ${action} it ` +
+            `${{ rename: `called "${fields.name}"`, end: 'ended', delete: 'deleted' }[action]} yet. Check it, and ` +
+            `${action} it ` +
             'again if necessary.',
         ),
       );
@@ -181,11 +184,14 @@ export function createBlindTest({ root, fetchState, trigger, getRequest }) {
             stopEditing,
           )
         : deleteConfirmation(
-            `Delete test ${id} permanently, ${deletionNote}?`,
-            'blind-delete',
+            action === 'end'
+              ? `End test ${id} for everybody? Then its result is shown, and nobody can judge its pairs.`
+              : `Delete test ${id} permanently, ${deletionNote}?`,
+            `blind-${action}`,
             {},
             () => sendEdit({}),
             stopEditing,
+            action === 'end' ? 'End it' : 'Delete',
           ),
     );
     controls.querySelector('input, button').focus();
@@ -224,6 +230,15 @@ export function createBlindTest({ root, fetchState, trigger, getRequest }) {
       {},
       state.skipped_note ? el('span.muted', { 'data-do': 'blind-left-out' }, state.skipped_note) : null,
       others,
+      state.result_waits
+        ? operatorOnly(
+            el(
+              'button.lab-button.small',
+              { type: 'button', 'data-do': 'blind-end', title: 'asks first', onclick: () => startEditing('end') },
+              'End the test for everybody',
+            ),
+          )
+        : null,
     );
   function judgingView(state) {
     return pairs.view(
@@ -244,10 +259,12 @@ export function createBlindTest({ root, fetchState, trigger, getRequest }) {
           {
             type: 'button',
             'data-do': 'blind-stop',
-            title: 'leave out the remaining pairs and show which model wrote each text',
+            title: state.result_waits
+              ? 'leave out the remaining pairs'
+              : 'leave out the remaining pairs and show which model wrote each text',
             onclick: () => pairs.answer('stop'),
           },
-          'Stop and show the result',
+          state.result_waits ? 'Leave out the others' : 'Stop and show the result',
         ),
       ],
     );

@@ -6,6 +6,7 @@ The pairs are judged as in a blind test. These answers are not labels: nothing i
 import contextlib
 import random
 import time
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -27,6 +28,7 @@ from rlhf_lab.quality.tournament import (
     is_skipping,
     judging_since,
     rank_contestants,
+    unseen_pairs,
     win_matrix,
 )
 from rlhf_lab.store.projects import prompts
@@ -40,6 +42,7 @@ from rlhf_lab.store.tournaments import (
     lease_tournament_pair,
     tournament_answers,
     tournaments,
+    withdraw_tournament_pair,
 )
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared.api import FieldError, Payload
@@ -100,12 +103,13 @@ def start(ctx: Context, payload: StartPayload) -> Tournament:
             "prompts", f"prompts = {payload.prompts}: this project has {len(eval_prompts)} held-out prompts."
         )
     check_queue_capacity(ctx)
+    seed = ctx.blind_seed(payload.seed)
     job = queue.submit(
         ctx.db, JobKind.TOURNAMENT, ctx.project.id,
         {
             "contestants": sorted(contestants, key=lambda model: model != "base"),  # scores are relative to the first
-            "prompts": random.Random(payload.seed).sample(eval_prompts, payload.prompts),
-            "seed": payload.seed,
+            "prompts": random.Random(seed).sample(eval_prompts, payload.prompts),
+            "seed": seed,
             "max_new_tokens": payload.max_new_tokens,
             "reward_model_id": reward_model_id,
         },
@@ -130,6 +134,10 @@ def _check_contestant(ctx: Context, model: str) -> None:
 def judge(ctx: Context, payload: JudgePayload, annotator: str) -> dict[str, Any]:
     """Store an answer, and lease the next pair to this person. Raises StaleVoteError for a pair that is not on their screen."""
     tournament, contestants = _ready_tournament(ctx, payload.tournament_id)
+    answers = tournament_answers(ctx.db, tournament.id)
+    shown = _shown_pair(answers, annotator)
+    if shown and shown not in unseen_pairs(contestants, _revealed(ctx, contestants, answers)):
+        withdraw_tournament_pair(ctx.db, tournament.id, annotator, shown)
     if payload.choice is not None:
         answers = tournament_answers(ctx.db, tournament.id)
         key, choice = _shown_pair(answers, annotator), CHOICE_BY_NAME[payload.choice]
@@ -143,6 +151,7 @@ def judge(ctx: Context, payload: JudgePayload, annotator: str) -> dict[str, Any]
         lambda answers, since: choose_pair(
             contestants, answers, annotator, since,
             lambda key: ctx.blind_digest("tournament pair", tournament.id, annotator, *key),
+            _revealed(ctx, contestants, answers),
         ),
     )  # fmt: skip
     return state(ctx, tournament.id, annotator)
@@ -178,17 +187,33 @@ def state(ctx: Context, tournament_id: int | None, annotator: str) -> dict[str, 
         "own_count": sum(answer.annotator == annotator for answer in given),
         "answers_note": answers_note(given),
         "pause_note": PAUSE_NOTE if shown is None and is_skipping(answers, annotator, time.time() - LEASE_S) else "",
-        "ranking": _ranking(ctx, job, contestants, ranked_answers(contestants, answers)),
+        "ranking": _ranking(
+            ctx, job, contestants, ranked_answers(contestants, answers, is_shared=ctx.access.is_multi_user)
+        ),
     }
 
 
 def ranked_answers(
-    contestants: list[Contestant], answers: list[TournamentAnswer], now: float | None = None
+    contestants: Sequence[Contestant],
+    answers: Sequence[TournamentAnswer],
+    now: float | None = None,
+    *,
+    is_shared: bool = False,
 ) -> list[TournamentAnswer]:
     """The answers that the ranking contains, for everybody: while somebody judges, those from before. The ranking before and
-    after few answers, under whatever names they were given, would name the models of the pairs."""
-    since = judging_since(contestants, answers, time.time() if now is None else now, LEASE_S)
+    after few answers, under whatever names they were given, would name the models of the pairs. is_shared: several people use
+    the lab."""
+    now = time.time() if now is None else now
+    since = judging_since(contestants, answers, now, LEASE_S, waits_for_others=is_shared)
     return [answer for answer in answers if answer.choice not in (None, Choice.SKIP) and answer.created_at < since]
+
+
+def _revealed(
+    ctx: Context, contestants: Sequence[Contestant], answers: Sequence[TournamentAnswer]
+) -> list[TournamentAnswer]:
+    """The answers whose texts nobody judges any more, because somebody may know their models from the ranking. In a lab of
+    several people anybody can come back under another name."""
+    return ranked_answers(contestants, answers, is_shared=True) if ctx.access.is_multi_user else []
 
 
 def answers_note(answers: list[TournamentAnswer]) -> str:
