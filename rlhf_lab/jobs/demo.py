@@ -11,7 +11,8 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,8 @@ log = logging.getLogger("rlhf_lab.demo")
 VISITOR_TRAINING_LABELS = 10
 #: Of the labels and of the runs that bring a reset earlier, so that one address alone cannot remove the labels of others.
 MAX_SHARE_OF_ADDRESS = 0.5
-MAX_KNOWN_VISITORS = 50_000
+#: Visitors who labelled since the last reset, of an address and of all; further ones cannot label before the next.
+MAX_LABELLERS_OF_ADDRESS, MAX_LABELLERS = 1_000, 50_000
 RESET_DUE_MESSAGE = "The demo is about to be reset, and nothing new can start before that. Try again in a moment."
 
 
@@ -59,7 +61,9 @@ class Demo:
         self.home, self.db, self.config, self.operators = home, db, config, operators
         self._lock = threading.Lock()
         self._began_at, self._last_reset_at = self._load_state()
-        self._address_of: dict[str, str] = {}  # of visitors since the last reset, while the page's process lasts
+        self._address_of: dict[
+            str, str
+        ] = {}  # of those who labelled since the last reset, while the page's process lasts
         self._runs_of: Counter[str] = Counter()  # by address; the same
 
     def _load_state(self) -> tuple[float, float]:
@@ -94,10 +98,25 @@ class Demo:
         )
         return labels >= self.config.reset_labels or runs >= self.config.reset_runs
 
-    def note_address(self, visitor: str, address: str) -> None:
-        """Remember from which address somebody labels."""
-        if address and (visitor in self._address_of or len(self._address_of) < MAX_KNOWN_VISITORS):
-            self._address_of[visitor] = address
+    @contextmanager
+    def labelling_from(self, visitor: str, address: str) -> Iterator[None]:
+        """Store a visitor's label in this block; their address is remembered if no error is raised there.
+
+        Nobody's label is stored without their address, so that one address never brings more than its share of a reset. Raises
+        LabelError for a visitor who cannot be remembered. address: "" if unknown.
+        """
+        with self._lock:
+            if address and visitor not in self._address_of:
+                of_address = sum(other == address for other in self._address_of.values())
+                if of_address >= MAX_LABELLERS_OF_ADDRESS or len(self._address_of) >= MAX_LABELLERS:
+                    wait = duration_text(max(60.0, self.reset_at - time.time()))
+                    raise LabelError(
+                        "Too many people labelled since the demo was last reset, so your answer was not counted. The next "
+                        f"reset is in at most {wait}."
+                    )
+            yield
+            if address:
+                self._address_of.setdefault(visitor, address)
 
     def check_open(self) -> None:
         """Raises LabelError while a reset is due."""

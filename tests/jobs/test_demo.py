@@ -13,7 +13,7 @@ from rlhf_lab.common.paths import DEMO_FILE, run_folder
 from rlhf_lab.common.records import REQUESTER_KEY, NewCompletion, StepResult, Vote
 from rlhf_lab.config.demo import DemoConfig, demo_config
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.errors import ConfigError, LabelError, StoreError
+from rlhf_lab.errors import ConfigError, LabelError, StaleVoteError, StoreError
 from rlhf_lab.jobs import demo as demo_module
 from rlhf_lab.jobs import engine_process, queue, run_control, scheduler
 from rlhf_lab.jobs.demo import VISITOR_TRAINING_LABELS, Demo, end_demo
@@ -66,6 +66,11 @@ def label(db, project, name, count=1, source=Source.HUMAN, choice=Choice.FIRST):
         cast_vote(db, Vote(f"vote {next(_numbers)}", sampled_pair(db, project).id, name, source, choice, True))
         for _ in range(count)
     ]
+
+
+def label_from(demo, db, project, name, address, count=1):
+    with demo.labelling_from(name, address):
+        label(db, project, name, count)
 
 
 def train(db, home, project, source=Source.HUMAN):
@@ -487,8 +492,7 @@ def test_one_address_brings_half_of_a_reset_at_most(make_demo, db, project, tmp_
     with pytest.raises(LabelError, match=r"3 runs came from your network .* in at most 6 hours"):
         demo.start_run(project, config, "visitor-9", "1.1.1.1")
     for n in range(20):
-        demo.note_address(f"visitor-{n}", "1.1.1.1")
-        label(db, project, f"visitor-{n}", 2)
+        label_from(demo, db, project, f"visitor-{n}", "1.1.1.1", 2)
     assert not demo.is_reset_due()  # 3 runs and 4 of 40 labels count
     label(db, project, "visitor-50", 4)
     assert not demo.is_reset_due()
@@ -496,3 +500,30 @@ def test_one_address_brings_half_of_a_reset_at_most(make_demo, db, project, tmp_
     assert demo.is_reset_due()
     assert demo.reset_if_due()
     assert demo.start_run(project, config, "visitor-9", "1.1.1.1").id
+
+
+def test_names_without_a_label_take_no_place_and_nobody_labels_unremembered(make_demo, db, project, monkeypatch):
+    """One address brings half of a reset, however many names it sent before; at the limit a label is refused, not counted for a
+    name of its own."""
+    monkeypatch.setattr(demo_module, "MAX_LABELLERS_OF_ADDRESS", 5)
+    monkeypatch.setattr(demo_module, "MAX_LABELLERS", 7)
+    demo = make_demo(reset_labels=6)
+    for n in range(50):
+        with pytest.raises(StaleVoteError), demo.labelling_from(f"junk-{n}", "6.6.6.6"):
+            raise StaleVoteError("That pair was not given to you.")
+    for n in range(5):
+        label_from(demo, db, project, f"visitor-{n}", "6.6.6.6", 3)
+    with pytest.raises(LabelError, match=r"Too many people labelled .* in at most 6 hours"):
+        label_from(demo, db, project, "visitor-5", "6.6.6.6")
+    label_from(demo, db, project, "visitor-4", "6.6.6.6")
+    label_from(demo, db, project, "visitor-4", "7.7.7.7", 5)  # labels are those of the address that began
+    assert not demo.is_reset_due()  # 3 of 21 labels count
+    assert count(db, t.votes) == 21
+    label_from(demo, db, project, "ann", "1.1.1.1")
+    label_from(demo, db, project, "bob", "2.2.2.2")
+    with pytest.raises(LabelError, match="Too many people"):
+        label_from(demo, db, project, "cid", "3.3.3.3")
+    assert not demo.is_reset_due()
+    label_from(demo, db, project, "bob", "2.2.2.2")
+    assert demo.reset_if_due()
+    label_from(demo, db, project, "visitor-5", "6.6.6.6")

@@ -1,5 +1,6 @@
 """Stores, changes and lists votes, and decides which text of a pair is on the left."""
 
+import contextlib
 import hashlib
 import hmac
 import math
@@ -116,9 +117,9 @@ def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "pa
     sides = sides_by_shown_id(ctx, annotator, pair.id, leased.get(pair.id, False))
     first_on_left = sides.get(payload.pair_id, False)  # False: not leased, so that the vote is refused
     vote = _vote_of(payload, pair.id, annotator, first_on_left, via)
-    if ctx.demo is not None:
-        ctx.demo.note_address(annotator, ctx.client_address())
-    return pair_leases.vote_on_lease(ctx.db, vote, get_labelling_config(ctx.db, pair.project_id))
+    remembered = ctx.demo.labelling_from(annotator, ctx.client_address()) if ctx.demo else contextlib.nullcontext()
+    with remembered:
+        return pair_leases.vote_on_lease(ctx.db, vote, get_labelling_config(ctx.db, pair.project_id))
 
 
 def _pair_id_of(ctx: Context, annotator: str, shown_id: int, leased: Iterable[int]) -> int:
