@@ -61,7 +61,11 @@ class BusyStoreError(StoreError):
 
 
 class CorruptStoreError(StoreError):
-    pass
+    """reason: what SQLite reports, without the path of the file."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class LostStoreError(StoreError):

@@ -27,7 +27,7 @@ from rlhf_lab.common.atomic import atomic_file, temporary_folder
 from rlhf_lab.common.paths import regular_file
 from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder
 from rlhf_lab.common.progress import FractionCallback, ignore_fraction
-from rlhf_lab.errors import DataError, LabError, StoreError
+from rlhf_lab.errors import DataError, StoreError
 from rlhf_lab.store import home_lock
 from rlhf_lab.store.database import lab_exists
 
@@ -307,10 +307,7 @@ def _extract(archive: zipfile.ZipFile, manifest: Manifest, folder: Path, on_prog
                 output.write(chunk)
                 done += len(chunk)
                 on_progress(done / total)
-    try:
-        restore.check_content(folder)
-    except LabError as error:
-        raise DataError(f"The database of the backup cannot be used. Nothing was changed. ({error})") from error
+    restore.check_content(folder)
 
 
 def _chunks(source: IO[bytes], record: FileRecord) -> Iterator[bytes]:

@@ -116,7 +116,9 @@ class HubMirror:
         try:
             self.state.write(self.home)
         except OSError as error:
-            raise MirrorError(f"{self.home} cannot be written ({error}). Free some disk space.") from error
+            raise MirrorError(
+                f"{self.home} cannot be written ({error.strerror or error}). Free some disk space."
+            ) from error
 
     def _lab_id(self) -> str:
         self.state.lab = self.state.lab or uuid.uuid4().hex

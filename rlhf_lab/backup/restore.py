@@ -20,7 +20,7 @@ from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, RunStatus
 from rlhf_lab.common.hashing import file_sha256
 from rlhf_lab.common.paths import REWARD_MODELS_FOLDER, RUNS_FOLDER, database_url_override
 from rlhf_lab.common.private_files import make_private_folder
-from rlhf_lab.errors import DataError, StoreError
+from rlhf_lab.errors import CorruptStoreError, DataError, LabError, StoreError
 from rlhf_lab.rewards.terms import REWARDS_FOLDER
 from rlhf_lab.store import home_lock, home_replacement
 from rlhf_lab.store import tables as t
@@ -78,12 +78,20 @@ def check_file_list(paths: Collection[str]) -> None:
 def check_content(folder: Path) -> None:
     """Open the database of a restored folder, which migrates it, and mark its engines as stopped.
 
-    Raises StoreError for a database that this version cannot open, DataError for an empty file, which would become an empty lab.
+    Raises DataError for a database that this version cannot open, and for an empty file, which would become an empty lab. The
+    message does not name the folder, which nobody knows and which is deleted afterwards.
     """
-    if not (folder / FILE_NAME).stat().st_size:
+    file = folder / FILE_NAME
+    if not file.stat().st_size:
         raise DataError(NO_DATABASE_MESSAGE)
-    with Database.open(folder) as db:
-        _end_processes(db)
+    try:
+        with Database.open(folder) as db:
+            _end_processes(db)
+    except LabError as error:
+        reason = str(error).replace(str(file), FILE_NAME).replace(str(folder), "the backup")
+        if isinstance(error, CorruptStoreError):
+            reason = f"{FILE_NAME} is damaged: {error.reason}. Choose another backup or save."
+        raise DataError(f"The database of the backup or save cannot be used. Nothing was changed. {reason}") from error
     for path in [*folder.glob(f"{FILE_NAME}.*"), *folder.glob(f"{FILE_NAME}-*")]:
         path.unlink()  # locks, and the write-ahead log, which was checkpointed when the database was closed
 

@@ -310,7 +310,7 @@ def _save_reward_model(home: Path, model: RewardModel, config: RewardConfig, rep
             (temp_folder / "config.json").write_text(json.dumps(config.to_dict(), indent=1), encoding="utf-8")
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
         raise TrainingError(
-            f"the reward model could not be written to {folder.parent} ({error}). Free some disk space and train it "
-            "again: the labels are untouched."
+            f"the reward model could not be written to {folder.parent} ({getattr(error, 'strerror', error) or error}). "
+            "Free some disk space and train it again: the labels are untouched."
         ) from error
     return folder

@@ -23,6 +23,7 @@ def erase_person_data(db: Database, home: Path, name: str, *, votes: bool) -> in
                 write_file_atomically(file, json.dumps(report, indent=1))
         except OSError as error:
             raise StoreError(
-                f"{name} was removed from the lab, but is still named in {file} ({error}). Edit the file by hand."
+                f"{name} was removed from the lab, but is still named in {file} ({error.strerror or error}). Edit the file "
+                "by hand."
             ) from error
     return erased.votes

@@ -166,7 +166,8 @@ def quarantine_if_corrupt(path: Path, busy_timeout_s: float) -> None:
     raise CorruptStoreError(
         f"The database {path} is damaged ({corruption}). Nothing was deleted: it was moved to {target}. Start again "
         "to create a new database; to recover rows from the old one, copy it and run "
-        f"`sqlite3 {target.name} .recover`."
+        f"`sqlite3 {target.name} .recover`.",
+        corruption,
     )
 
 
@@ -228,5 +229,6 @@ def to_store_error(exc: BaseException | None, path: str) -> StoreError:
 def _corrupt_while_open(path: str, reason: str) -> CorruptStoreError:
     return CorruptStoreError(
         f"The database {path} is damaged ({reason}), so nothing is stored any more. Stop the lab and copy the file; "
-        "the next start examines it and sets it aside."
+        "the next start examines it and sets it aside.",
+        reason,
     )

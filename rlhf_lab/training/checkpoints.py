@@ -48,8 +48,9 @@ def save_checkpoint(
             state = json.dumps({"numbers": numbers, "sha256": digests}, indent=1)
             (folder / STATE_FILE).write_text(state, encoding="utf-8")
     except (OSError, SafetensorError) as error:  # safetensors has its own exception for a full disk
+        reason = getattr(error, "strerror", None) or error  # without the path of the temporary folder
         raise TrainingError(
-            f"the checkpoint of step {numbers['step']} could not be written to {run_path} ({error}). Free some disk space and "
+            f"the checkpoint of step {numbers['step']} could not be written to {run_path} ({reason}). Free some disk space and "
             "resume the run: the last complete checkpoint is kept."
         ) from error
     for step in set(checkpoint_steps(run_path)[:-RESUMABLE_CHECKPOINTS]) - {best_step(run_path)}:

@@ -553,3 +553,50 @@ def test_a_killed_backup_leaves_no_file(home, tmp_path, monkeypatch):
         write_backup(home, tmp_path / "lab.zip", interrupt)
     assert not list(tmp_path.glob("*.zip"))
     assert not list(home.glob(".backup-*"))
+
+
+def damage(data):
+    """Overwrite the middle of a database."""
+    return data[: len(data) // 2] + bytes(4096) + data[len(data) // 2 + 4096 :]
+
+
+def without_header(data):
+    return b"no database" + data[11:]
+
+
+def of_another_program(data):
+    with sqlite3.connect(":memory:") as connection:
+        connection.execute("CREATE TABLE recipes (name TEXT)")
+        return connection.serialize()
+
+
+def of_a_newer_lab(data):
+    with sqlite3.connect(":memory:") as connection:
+        connection.deserialize(data)
+        connection.execute("UPDATE alembic_version SET version_num = '0999'")
+        connection.commit()
+        return connection.serialize()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (damage, "lab.db is damaged: "), (without_header, "lab.db is damaged: file is not a database"),
+        (of_another_program, "lab.db belongs to another program: its tables are recipes"),
+        (of_a_newer_lab, "lab.db was created by a newer version"),
+    ],
+)  # fmt: skip
+def test_an_error_of_a_restore_names_only_what_the_person_has(home, tmp_path, change, reason):
+    """Whatever is wrong with the database: not the folder in which it was opened, which is gone then."""
+    copy = tmp_path / "copy"
+    files = {file.path: file for file in take_snapshot(home, copy).files}
+    data = change((copy / "lab.db").read_bytes())
+    (copy / "lab.db").write_bytes(data)
+    changed = files["lab.db"]._replace(size=len(data), sha256=hashlib.sha256(data).hexdigest())
+    with pytest.raises(DataError) as raised:
+        restore_files([*(files | {"lab.db": changed}).values()], tmp_path / "new")
+    assert reason in str(raised.value)
+    assert "Nothing was changed" in str(raised.value)
+    assert str(tmp_path) not in str(raised.value)
+    assert ".restore-" not in str(raised.value)
+    assert "moved to" not in str(raised.value)
