@@ -37,15 +37,25 @@ class Json(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
-class Message(TypeDecorator[str]):
-    """A text for people, such as an error; a long one is cut. Errors of others (own functions, libraries) may have megabytes, and
-    every look at a screen would send them."""
+class PlainText(TypeDecorator[str]):
+    """A text. Texts of models and messages of libraries may hold a NUL character, which PostgreSQL does not store: it is replaced
+    in both kinds of database."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        return None if value is None else cut_middle(value, MAX_MESSAGE_CHARS)
+        return None if value is None else value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+class Message(PlainText):
+    """A text for people, such as an error; a long one is cut. Errors of others (own functions, libraries) may have megabytes, and
+    every look at a screen would send them."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return super().process_bind_param(value and cut_middle(value, MAX_MESSAGE_CHARS), dialect)
 
 
 class PackedJson(TypeDecorator[Any]):

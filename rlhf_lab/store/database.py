@@ -17,7 +17,20 @@ from pathlib import Path
 from typing import Any, Self
 
 from filelock import FileLock, Timeout
-from sqlalchemy import URL, Connection, Engine, Row, Table, create_engine, insert, inspect, make_url, select, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    Integer,
+    Row,
+    Table,
+    create_engine,
+    insert,
+    inspect,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from rlhf_lab.common.paths import database_url_override
@@ -32,6 +45,14 @@ from rlhf_lab.store.tables import SCHEMA_VERSION, alembic_version, create_tables
 log = logging.getLogger("rlhf_lab.store")
 
 AnyRow = Row[*tuple[Any, ...]]
+
+
+class _UncastInteger(Integer):
+    """For PostgreSQL: a parameter is not cast to the 31 bits of a column, so comparing with a larger number that somebody sends
+    is no error: no row has it, as on SQLite."""
+
+    render_bind_cast = False
+
 
 FILE_NAME = "lab.db"
 _LOCK_WRITERS = text("SELECT pg_advisory_xact_lock(7264833)")  # an arbitrary number, the same for every lab
@@ -128,6 +149,7 @@ class Database:
             engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_TIMEOUT_S})
         except (ModuleNotFoundError, NoSuchModuleError) as exc:
             raise StoreError(f"The database driver is missing ({exc}): pip install 'psycopg[binary]'.") from exc
+        engine.dialect.colspecs = {**engine.dialect.colspecs, Integer: _UncastInteger}
         db = cls(engine, url.render_as_string(hide_password=True), busy_timeout_s)
         with db._closed_on_error():
             db._upgrade_schema()

@@ -33,7 +33,6 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     String,
     Table,
-    Text,
     UniqueConstraint,
     false,
     insert,
@@ -48,6 +47,7 @@ from rlhf_lab.store.column_types import (
     Json,
     Message,
     PackedJson,
+    PlainText,
     enum_type,
     foreign_key,
     id_column,
@@ -71,15 +71,15 @@ projects = table_without_id_reuse(
     "projects",
     metadata,
     id_column(),
-    required("name", Text),
-    required("model", Text),
-    required("model_hash", Text),
-    required("prompt_set", Text),
+    required("name", PlainText),
+    required("model", PlainText),
+    required("model_hash", PlainText),
+    required("prompt_set", PlainText),
     required("seed", LONG),
     required("created_at", Float),
     Column("opened_at", Float),  # the page shows the most recently opened project; NULL: when it was created; 0: never
     required("temperature", Float, server_default=text("1")),  # for sampling its texts
-    required("system_prompt", Text, server_default=text("''")),
+    required("system_prompt", PlainText, server_default=text("''")),
     required("template_arguments", Json, server_default=text("'{}'")),  # variables of the chat template
     required("max_new_tokens", Integer, server_default=text("64")),  # the longest response
 )
@@ -90,8 +90,8 @@ imports = table_without_id_reuse(
     metadata,
     id_column(),
     foreign_key("project_id", "projects", nullable=False, index=True),
-    required("name", Text),
-    required("who", Text),
+    required("name", PlainText),
+    required("who", PlainText),
     required("use_prompts", Boolean),
     required("created_at", Float),
     Column("taken_back_at", Float),  # when its undo began
@@ -102,7 +102,7 @@ prompts = table_without_id_reuse(
     metadata,
     id_column(),
     foreign_key("project_id", "projects", nullable=False),
-    required("text", Text),
+    required("text", PlainText),
     required("split", String(8)),
     required("labels_only", Boolean, server_default=false()),  # from imported labels: no texts are sampled for it
     CheckConstraint("split IN ('train', 'eval')", name="split"),
@@ -115,9 +115,9 @@ completions = table_without_id_reuse(
     metadata,
     id_column(),
     foreign_key("prompt_id", "prompts", nullable=False, index=True),
-    required("text", Text),
+    required("text", PlainText),
     required("token_ids", Json),
-    required("checkpoint", Text),  # "base", "shipped" or "run/<id>/<step>"
+    required("checkpoint", PlainText),  # "base", "shipped" or "run/<id>/<step>"
     required("seed", LONG),
     required("created_at", Float),
 )
@@ -139,7 +139,7 @@ pairs = table_without_id_reuse(
     foreign_key("project_id", "projects", nullable=False, index=True),
     foreign_key("first_id", "completions", nullable=False),
     foreign_key("second_id", "completions", nullable=False, index=True),
-    required("reason", Text),
+    required("reason", PlainText),
     required("created_at", Float),
     UniqueConstraint("first_id", "second_id"),
     CheckConstraint("first_id <> second_id", name="distinct"),
@@ -160,7 +160,7 @@ votes = table_without_id_reuse(
     id_column(),
     required("uuid", String(64), unique=True),  # created by the client, so that a repeated request adds no second vote
     foreign_key("pair_id", "pairs", nullable=False, index=True),
-    required("annotator", Text),
+    required("annotator", PlainText),
     required("source", enum_type(enums.Source)),
     required("choice", enum_type(enums.Choice)),
     required("first_on_left", Boolean),
@@ -168,7 +168,7 @@ votes = table_without_id_reuse(
     required("created_at", Float),
     Column("undone_at", Float),
     Column("strength", enum_type(enums.Strength)),
-    required("note", Text, server_default=text("''")),
+    required("note", PlainText, server_default=text("''")),
     required("repeat", Boolean, server_default=false()),
     required("via", String(20), server_default=text("'page'")),
     Column("import_id", Integer, index=True),
@@ -231,7 +231,7 @@ reward_models = table_without_id_reuse(
     metadata,
     id_column(),
     foreign_key("project_id", "projects", nullable=False, index=True),
-    required("path", Text),
+    required("path", PlainText),
     required("config", Json),
     required("report", Json),
     required("vote_ids", Json),
@@ -257,7 +257,7 @@ runs = table_without_id_reuse(
     id_column(),  # also in its folder's name and in its completions' checkpoint, "run/<id>/<step>"
     foreign_key("project_id", "projects", nullable=False, index=True),
     foreign_key("reward_model_id", "reward_models"),  # NULL if the reward consists of other terms
-    required("name", Text),
+    required("name", PlainText),
     required("status", enum_type(enums.RunStatus)),
     required("config", Json),
     required("manifest", Json),
@@ -289,9 +289,9 @@ samples = Table(
     foreign_key("run_id", "runs", primary_key=True, ondelete="CASCADE"),
     Column("step", Integer, primary_key=True, autoincrement=False),
     Column("position", Integer, primary_key=True, autoincrement=False),
-    required("prompt", Text),
+    required("prompt", PlainText),
     required("seed", LONG),
-    required("text", Text),
+    required("text", PlainText),
     Column("score", Float),  # NULL is NaN
     Column("gold", Float),
 )
@@ -320,14 +320,14 @@ engines = Table(
     "engines",
     metadata,
     id_column(),
-    required("host", Text),
+    required("host", PlainText),
     required("pid", Integer),
     required("process_started", Float),
     required("started_at", Float),
     Column("beat_at", Float),
     Column("stopped_at", Float),
-    required("state", Text),
-    required("device", Text),
+    required("state", PlainText),
+    required("device", PlainText),
     Column("memory_mb", Float),  # in MiB; the name is kept for compatibility with older databases
     Index(None, "host", "pid"),
 )

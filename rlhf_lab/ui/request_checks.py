@@ -187,10 +187,12 @@ def _refuse_constant(name: str) -> None:
 
 
 def check_value(value: Any, depth: int = 0) -> None:
-    """Raises BadRequestError for deep nesting, lone surrogates, and numbers beyond 64 bits."""
+    """Raises BadRequestError for deep nesting, lone surrogates, NUL characters, and numbers beyond 64 bits."""
     if depth > MAX_JSON_DEPTH:
         raise BadRequestError("The JSON is nested too deeply.")
     if isinstance(value, str):
+        if "\0" in value:
+            raise BadRequestError("A text contains a NUL character.")
         try:
             value.encode()
         except UnicodeEncodeError as error:

@@ -97,6 +97,8 @@ def test_a_guarded_lab_asks_for_the_join_code(ctx, monkeypatch):
         ("next_pair", {"name": "tool", "session": 1}, "`session` must be a text"),
         ("next_pair", {"name": "tool", "session": "x" * 101}, "`session` must be a text"),
         ("next_pair", {"name": "\ud800"}, "lone surrogate"),
+        ("next_pair", {"name": "\0"}, "NUL character"),
+        ("submit_vote", {"name": "tool", "pair_id": 1, "choice": "tie", "uuid": "u", "note": "x\0"}, "NUL character"),
         ("submit_vote", {"name": "tool", "pair_id": 1}, "Missing: choice, uuid."),
         ("submit_vote", {"name": "tool", "pair_id": 1, "choice": "best", "uuid": "u"},
          "`choice` cannot be used: Input should be 'left', 'right', 'tie', 'both_bad' or 'skip'."),
