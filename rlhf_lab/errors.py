@@ -3,6 +3,7 @@
 LabError
 ├── ConfigError               a setting out of its range, an unknown name
 ├── ModelError                a model folder or Hub id that cannot be used
+│   └── TemplateLimitError    its chat template needs too much time or memory
 ├── LabelError                too few labels, all ties, a malformed vote
 │   └── StaleVoteError        a vote for a pair that is not (or no longer) open to this annotator
 ├── DataError                 a file or data set that cannot be imported or exported
@@ -33,6 +34,10 @@ class ConfigError(LabError):
 
 
 class ModelError(LabError):
+    pass
+
+
+class TemplateLimitError(ModelError):
     pass
 
 

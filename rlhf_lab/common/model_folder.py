@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
 TOKENIZER_CONFIG_FILE, GENERATION_CONFIG_FILE = "tokenizer_config.json", "generation_config.json"
-SPECIAL_TOKENS_FILE = "special_tokens_map.json"
+SPECIAL_TOKENS_FILE, CHAT_TEMPLATE_FILE = "special_tokens_map.json", "chat_template.jinja"
 TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer.model", "vocab.json", "vocab.txt")
 #: Files of a tokenizer and its chat template, as patterns.
 TOKENIZER_PATTERNS = (

@@ -40,6 +40,11 @@ STANDALONE_ENV = {"GOMP_SPINCOUNT": "10000"}
 
 #: Parts of the names of variables that only the page's process needs. The engine downloads models with HF_TOKEN.
 PAGE_SECRETS = ("SECRET", "JOIN_CODE")
+#: Of the lab's environment for processes that run programs of others.
+PASSED_VARIABLES = (
+    "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
+    "OMP_NUM_THREADS",
+)  # fmt: skip
 _PR_SET_DUMPABLE = 4
 
 
@@ -50,8 +55,17 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
 
 def module_environment() -> dict[str, str]:
     """The environment of a process that runs a module of this package, without the secrets of the page."""
-    path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
-    return {**TRAINING_ENV, **without_secrets(os.environ), "PYTHONPATH": path}
+    return {**TRAINING_ENV, **without_secrets(os.environ), "PYTHONPATH": _python_path()}
+
+
+def minimal_environment() -> dict[str, str]:
+    """The environment of a process that runs programs of others with a module of this package: no tokens or passwords."""
+    passed = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
+    return {**passed, "PYTHONPATH": _python_path()}
+
+
+def _python_path() -> str:
+    return os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def hide_environment() -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+
 from rlhf_lab.common.bundled_assets import (
     EMBEDDED_MODEL,
     EMBEDDED_PROMPT_SETS,
@@ -21,6 +23,7 @@ from rlhf_lab.common.bundled_assets import (
     embedded_model_folder,
 )
 from rlhf_lab.common.model_folder import (
+    CHAT_TEMPLATE_FILE,
     CONFIG_FILE,
     GENERATION_CONFIG_FILE,
     TESTED_MODEL_TYPES,
@@ -34,7 +37,8 @@ from rlhf_lab.common.model_folder import (
     read_json,
 )
 from rlhf_lab.common.process_env import module_environment
-from rlhf_lab.errors import ModelError
+from rlhf_lab.errors import ModelError, TemplateLimitError
+from rlhf_lab.models.chat_templates import TemplateRenderer
 
 log = logging.getLogger("rlhf_lab.jobs")
 
@@ -43,11 +47,10 @@ HUB_MODEL_ID_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 MODEL_FILE_SUFFIXES = ("json", "safetensors", "model", "txt", "jinja")  # files of a Hub model that are downloaded
 MODEL_FILE_PATTERN = re.compile(rf"[^/]+\.({'|'.join(MODEL_FILE_SUFFIXES)})")
 MODEL_FILE_GLOBS = [f"*.{suffix}" for suffix in MODEL_FILE_SUFFIXES]
-CHAT_TEMPLATE_FILE = "chat_template.jinja"
 CHAT_TEMPERATURE = 0.7  # proposed for a model that has a chat template but states no temperature
 SENSIBLE_TEMPERATURES = (0.3, 1.5)  # a model's own temperature is proposed only within this range; 0 means no sampling
+TRIAL_CHAT = ({"role": "user", "content": "Hi"},)
 TRIAL_MODULE, TRIAL_TIMEOUT_S = "rlhf_lab.training.model_trial", 180.0
-TEMPLATE_MODULE, TEMPLATE_TIMEOUT_S = "rlhf_lab.models.template_limits", 60.0
 OFFLINE_MESSAGE = "The Hub cannot be reached ({}). Give a local folder, or use the embedded model."
 
 
@@ -88,14 +91,11 @@ def inspect_model(name: str) -> ModelFacts:
     """`read_model_facts`, for a model whose family works in the lab. Raises ModelError for another one.
 
     Families that the lab's tests do not cover are tried in a process with torch (training/model_trial.py), once for each
-    configuration, and chat templates in a process with little memory (models/template_limits.py).
+    configuration, and chat templates as the engine renders them (models/chat_templates.py).
     """
     facts = read_model_facts(name)
-    if problem := _template_problem(facts.chat_template):
-        raise ModelError(
-            f"{facts.name}: its chat template cannot be used: {problem}. Correct it ({CHAT_TEMPLATE_FILE}, or "
-            f"{TOKENIZER_CONFIG_FILE}), or choose another model."
-        )
+    if message := _template_message(facts.name, facts.chat_template):
+        raise ModelError(message)
     if facts.config.get("model_type") not in TESTED_MODEL_TYPES:
         message = _trial_message(facts.name, json.dumps(facts.config))
         if message:
@@ -104,21 +104,20 @@ def inspect_model(name: str) -> ModelFacts:
 
 
 @functools.lru_cache(maxsize=64)
-def _template_problem(template: str) -> str:
+def _template_message(name: str, template: str) -> str:
     """Why a chat template cannot be used; "" if it can, and if the trial itself fails: the engine has the same limits."""
     if not template:
         return ""
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", TEMPLATE_MODULE], input=template, capture_output=True, text=True, check=True,
-            timeout=TEMPLATE_TIMEOUT_S, env=module_environment(),
-        )  # fmt: skip
-        return str(json.loads(done.stdout))
-    except subprocess.TimeoutExpired:
-        return f"it takes longer than {TEMPLATE_TIMEOUT_S:g} s for one message"
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        log.warning("A chat template could not be tried: %s", error)
-        return ""
+        with TemplateRenderer() as renderer:
+            renderer.render(name, template, TRIAL_CHAT, {"bos_token": "", "eos_token": ""})
+    except TemplateLimitError as error:
+        return str(error)
+    except ModelError as error:
+        log.warning("The chat template of %s could not be tried: %s", name, error)
+    except TemplateError:  # such as a rule that the first message must be of the system
+        pass
+    return ""
 
 
 @functools.lru_cache(maxsize=64)
@@ -220,10 +219,14 @@ def _sampling_facts(folder: Path) -> tuple[bool, float]:
 
 
 def _chat_template(folder: Path) -> str:
-    """The source of the chat template, or of all of them if there are several; "" if there is none."""
+    """The source of the chat template, of the default one if there are several; "" if there is none."""
     if (folder / CHAT_TEMPLATE_FILE).is_file():
         return (folder / CHAT_TEMPLATE_FILE).read_text(encoding="utf-8", errors="replace")
-    return str(read_json(folder / TOKENIZER_CONFIG_FILE).get("chat_template", "") or "")
+    stated = read_json(folder / TOKENIZER_CONFIG_FILE).get("chat_template")
+    if isinstance(stated, list):
+        named = {item.get("name"): item.get("template") for item in stated if isinstance(item, dict)}
+        stated = named.get("default")
+    return str(stated or "")
 
 
 def _inspect_hub_model(name: str) -> ModelFacts:

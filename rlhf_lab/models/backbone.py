@@ -120,7 +120,7 @@ class Backbone:
 
     @cached_property
     def text_tokenizer(self) -> TextTokenizer:
-        return TextTokenizer(self.tokenizer, self.eos_ids)
+        return TextTokenizer(self.tokenizer, self.eos_ids, self.name)
 
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a stored prompt for the policy: its turns in the chat template, or plain text with the tokenizer's BOS."""

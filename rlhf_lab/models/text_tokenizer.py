@@ -12,38 +12,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from jinja2 import TemplateError
 from tokenizers import Tokenizer
 
-from rlhf_lab.common.time_limit import interrupt_after
 from rlhf_lab.errors import ModelError
-from rlhf_lab.models.template_limits import BoundedEnvironment, limit_templates
+from rlhf_lab.models.chat_templates import RENDERER
 
 #: Characters of the private use area, which no tokenizer changes.
 _NAME_START, _NAME_END = "\ue000", "\ue001"
 
 
-#: For one conversation, which takes a millisecond. A template may loop for ever, and would hold the engine.
-RENDER_TIME_LIMIT_S = 5.0
-
-
-MAX_ERROR_CHARS = 300
-limit_templates()
-
-
-class EndlessTemplateError(TemplateError):
-    def __init__(self) -> None:
-        super().__init__(f"it takes longer than {RENDER_TIME_LIMIT_S:g} s for one conversation")
-
-
 class TextTokenizer:
-    """Encodes texts with a transformers tokenizer. eos_ids: the tokens that end a response.
+    """Encodes texts with a transformers tokenizer. eos_ids: the tokens that end a response. model: its name, for messages.
 
     Raises ModelError if a text contains a control token and the tokenizer is written in Python, which cannot be copied.
     """
 
-    def __init__(self, tokenizer: Any, eos_ids: Sequence[int]) -> None:
-        self.tokenizer, self.eos_ids = tokenizer, eos_ids
+    def __init__(self, tokenizer: Any, eos_ids: Sequence[int], model: str = "The model") -> None:
+        self.tokenizer, self.eos_ids, self.model = tokenizer, eos_ids, model
         self._nonce = secrets.token_hex(8)  # makes secret names that nobody can guess
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -65,21 +50,10 @@ class TextTokenizer:
         return list(self._renamed_tokenizer.encode(text, add_special_tokens=False).ids)
 
     def render_chat(self, messages: Sequence[Mapping[str, str]], **template_arguments: Any) -> str:
-        """Messages rendered by the chat template. Raises jinja2.TemplateError if the template rejects them, does not end,
-        computes too much, or has an error."""
-        chat = [dict(message) for message in messages]
-        BoundedEnvironment.total = 0
-        try:
-            with interrupt_after(RENDER_TIME_LIMIT_S, EndlessTemplateError):
-                return str(
-                    self.tokenizer.apply_chat_template(
-                        chat, add_generation_prompt=True, tokenize=False, **template_arguments
-                    )
-                )
-        except TemplateError:
-            raise
-        except Exception as error:  # a program of others may raise anything, such as a RecursionError
-            raise TemplateError(f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]) from error
+        """Messages rendered by the chat template (see `TemplateRenderer.render`)."""
+        template = self.tokenizer.get_chat_template(tools=template_arguments.get("tools"))
+        arguments = self.tokenizer.special_tokens_map | template_arguments
+        return RENDERER.render(self.model, template, messages, arguments)
 
     @cached_property
     def _special_words(self) -> frozenset[str]:

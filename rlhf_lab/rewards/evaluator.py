@@ -1,7 +1,7 @@
 """Evaluates function terms in a separate process, which is killed at the end of the run or when a batch takes too long.
 
 If the parent process was killed before that, the process ends itself, OWN_END_S after the time limit. It gets only a few of the
-lab's environment variables (PASSED_VARIABLES), so that it sees no tokens or passwords there. It is not a sandbox: an own
+lab's environment variables (`minimal_environment`), so that it sees no tokens or passwords there. It is not a sandbox: an own
 function may read files and use the network.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import rlhf_lab
+from rlhf_lab.common.process_env import minimal_environment
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.errors import RewardTermError
 from rlhf_lab.rewards.terms import OWN, RewardTerm, own_file
@@ -26,10 +27,6 @@ REPOSITORY_ROOT = Path(rlhf_lab.__file__).parents[1]
 TIME_LIMIT_S = 60.0  # for a batch, including the start of the process
 OWN_END_S = 5.0
 POLL_S = 0.05
-PASSED_VARIABLES = (
-    "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
-    "OMP_NUM_THREADS",
-)  # fmt: skip
 WHAT_TO_DO = "The run stopped, and nothing was lost. Correct the function, then resume the run."
 
 
@@ -83,11 +80,10 @@ class FunctionTerms:
                     pipe.close()
 
     def _start(self) -> subprocess.Popen[str]:
-        environment = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
         own_limit = str(self.time_limit_s + OWN_END_S)
         self._process = process = subprocess.Popen(
             [sys.executable, "-m", "rlhf_lab.rewards", own_limit], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, encoding="utf-8", env=environment, cwd=REPOSITORY_ROOT, start_new_session=True,
+            stderr=subprocess.DEVNULL, encoding="utf-8", env=minimal_environment(), cwd=REPOSITORY_ROOT, start_new_session=True,
         )  # fmt: skip
         assert process.stdin is not None
         process.stdin.write(json.dumps(self._terms) + "\n")

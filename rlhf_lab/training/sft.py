@@ -19,7 +19,7 @@ from rlhf_lab.common.text import first_items, pluralize
 from rlhf_lab.config.base import Config, setting
 from rlhf_lab.core.logprobs import token_logprobs
 from rlhf_lab.core.policy_losses import token_mean
-from rlhf_lab.errors import ModelError, NotFiniteError, TrainingError
+from rlhf_lab.errors import ModelError, NotFiniteError, TemplateLimitError, TrainingError
 from rlhf_lab.kernels.ops import HALF_DTYPES
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
@@ -74,6 +74,8 @@ def encode_examples(backbone: Backbone, rows: Sequence[SFTRow]) -> list[SFTExamp
         try:
             example = SFTExample(backbone.encode_prompt(row.prompt), backbone.encode_response(row.response))
             problem = _find_problem(backbone, example)
+        except TemplateLimitError:
+            raise  # of the model, not of this row
         except ModelError as error:
             problem = str(error).rstrip(".")
         if problem:

@@ -244,15 +244,30 @@ def test_a_config_of_many_brackets_is_unreadable(tmp_path, hub, is_on_hub):
 @pytest.mark.parametrize(
     ("template", "cause"),
     [
-        ("{{ (10**10000000) | string }}", "it computes a number, a text or a list that is too large"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "a macro of it calls itself without an end"),
+        ("{{ [1] * 10**10 }}", "it needs more than 1,024 MB of memory"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "its calls or values are nested without an end"),
     ],
 )
-def test_a_template_that_computes_too_much_is_refused_at_the_inspection(tmp_path, template, cause):
+def test_a_template_that_exceeds_a_limit_is_refused_at_the_inspection(tmp_path, template, cause):
     folder = model(tmp_path / "m")
     (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(ModelError, match=f"{folder}: its chat template cannot be used: {cause}"):
+        inspect_model(str(folder))
+    (folder / "chat_template.jinja").unlink()
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": [{"name": "tool_use", "template": ""}, {"name": "default", "template": template}]})
+    )
     with pytest.raises(ModelError, match=f"its chat template cannot be used: {cause}"):
         inspect_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception('The system speaks first.') }}", "{% for m in", "{{ 1 // 0 }}"]
+)
+def test_a_template_that_refuses_the_conversation_of_the_trial_is_accepted(tmp_path, template):
+    folder = model(tmp_path / "m")
+    (folder / "chat_template.jinja").write_text(template)
+    assert inspect_model(str(folder)).has_chat_template
 
 
 def test_the_hubs_client_brings_no_torch():

@@ -1,18 +1,13 @@
 """Prompts in a chat template: turn by turn, with a system prompt or its replacement."""
 
 import dataclasses
-import threading
-from types import SimpleNamespace
 
 import pytest
 from support import tiny_models
 from support.chat_tokenizer import CHATML, byte_tokenizer, in_bytes
 
-from rlhf_lab.common import time_limit
 from rlhf_lab.common.records import ChatSettings
-from rlhf_lab.common.time_limit import interrupt_after
 from rlhf_lab.errors import ModelError
-from rlhf_lab.models import text_tokenizer
 from rlhf_lab.models.chat_prompts import encode_chat_prompt
 from rlhf_lab.models.text_tokenizer import TextTokenizer
 
@@ -104,54 +99,6 @@ def test_a_backbone_with_a_template(llama_folder):
     assert tokenizer.decode(backbone.encode_prompt(TURNS)) == expected
 
 
-ENDLESS = (
-    "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}"
-)
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        ENDLESS + CHATML,
-        CHATML.replace("<|im_start|>", "{% if 'joke' in m['content'] %}" + ENDLESS + "{% endif %}<|im_start|>", 1),
-        "{% macro f(n) %}{% for i in range(9) %}{{ f(n + 1) if n < 40 }}{% endfor %}{% endmacro %}{{ f(0) }}" + CHATML,
-    ],
-    ids=["always", "for some prompts", "recursion"],
-)
-def test_a_template_that_does_not_end_is_refused_with_the_reason(monkeypatch, template):
-    monkeypatch.setattr(text_tokenizer, "RENDER_TIME_LIMIT_S", 0.2)
-    with pytest.raises(ModelError, match=r"refuses a prompt \(it takes longer than 0.2 s"):
-        encode(TURNS, template, system_prompt="Be kind.")
-
-
-DOUBLED = (
-    "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = DOUBLE %}{% endfor %}{{ ns.x | length }}"
-)
-
-
-@pytest.mark.parametrize(
-    "operation",
-    [
-        "{{ (10**10000000) | string }}", "{{ 9**(9**9) }}", "{{ 'a' * 10**10 }}", "{{ [1] * 10**10 }}", "{{ 10**10 * 'a' }}",
-        DOUBLED.replace("DOUBLE", "ns.x + ns.x"), DOUBLED.replace("DOUBLE", "ns.x ~ ns.x"),
-        DOUBLED.replace("DOUBLE", "[ns.x, ns.x] | join(ns.x)"), DOUBLED.replace("DOUBLE", "ns.x | replace('a', ns.x)"),
-        DOUBLED.replace("DOUBLE", "ns.x.replace('b', ns.x)"), DOUBLED.replace("DOUBLE", "ns.x.join([ns.x, ns.x, ns.x])"),
-        "{{ 'a' | center(10**9) }}", "{{ 'a\nb' | indent(10**9) }}", "{{ 'a'.ljust(10**10) }}", "{{ '%1000000000d' % 1 }}",
-        "{{ '%*d' % (10**9, 1) }}", "{{ '{:>1000000000}'.format(1) }}", "{{ '{:>{}}'.format(1, 10**9) }}",
-        "{{ '%1000000000d' | format(1) }}", "{{ [1] | tojson(indent=10**9) }}", "{{ [[1] * 9999] * 99999 | sum(start=[]) }}",
-        "{{ (1).to_bytes(10**10) }}", "{{ '\t'.expandtabs(10**9) }}", "{{ [1] | batch(10**10, 0) | list }}",
-        "{% macro big() %}{% for i in range(9999) %}{{ 'a' * 99999 }}{% endfor %}{% endmacro %}{{ big() | length }}",
-        "{% for i in range(9999) %}{{ 'a' * 99999 }}{% endfor %}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-        "{{ 1 // 0 }}", "{{ '' | int(none) + none }}",
-    ],
-)  # fmt: skip
-def test_a_template_that_computes_too_much_is_refused_with_the_reason(operation):
-    for condition in ("true", "'joke' in messages[-1].content"):
-        template = "{% if " + condition + " %}" + operation + "{% endif %}" + CHATML
-        with pytest.raises(ModelError, match=r"refuses a prompt \((it computes|.*Error: )"):
-            encode(TURNS, template)
-
-
 def test_usual_operations_of_templates_are_not_limited():
     text = "Question: 7 % of 20? " * 2000
     template = (
@@ -164,32 +111,3 @@ def test_usual_operations_of_templates_are_not_limited():
         f"user: {text.strip().replace('?', '!')}\n" + '{\n    "a": [\n        1,\n        2\n    ]\n}3072a-  1B, C'
     )
     assert encode(f"\n\nHuman: {text}\n\nAssistant:", template) == expected
-
-
-def test_nothing_is_interrupted_after_the_block(monkeypatch):
-    fire = []
-    timer = SimpleNamespace(start=lambda: None, cancel=lambda: None)
-    monkeypatch.setattr(time_limit.threading, "Timer", lambda _, interrupt: fire.append(interrupt) or timer)
-    with interrupt_after(0.01, KeyError):
-        pass
-    fire[0]()  # its timer has just run out
-    sum(range(100_000))
-
-
-def spin():
-    while True:
-        pass
-
-
-def test_other_threads_are_not_interrupted():
-    results = []
-
-    def work():
-        results.extend(sum(range(100_000)) for _ in range(50))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    with pytest.raises(KeyError), interrupt_after(0.01, KeyError):
-        spin()
-    thread.join()
-    assert len(results) == 50
