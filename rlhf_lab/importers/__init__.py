@@ -3,7 +3,7 @@
     readers, hub_reader             JSON Lines, JSON, CSV, Parquet (also gzip), OWNER/NAME on the Hub -> rows
     layouts, comparisons            published layouts (docs/FORMATS.md); rows that are no pairs -> rows of two texts
     left_out                        rows that do not count
-    column_mapping, prompt_column   which column has which meaning
+    column_mapping                  which column has which meaning
     cells                           whether a cell is a text, a chat, a vote or a list
     options                         more than two texts in a row
     speakers                        transcripts with speakers of their own
@@ -12,7 +12,6 @@
     text_names                      what votes call the two texts
     doubts                          what texts and numbers can mean besides what they seem to; the user says which
     remedies                        advice, for the command line and for the page
-    vote_readings                   what votes written as numbers can mean; the user says which
     parser                          a whole file -> ParsedFile (mapping, votes, errors); writes nothing
     parsed_rows                     the records that the parser returns
     project_index, deduplication    what the project has already, and to which pair a vote belongs

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from rlhf_lab.common.enums import Choice, Source, Strength
-from rlhf_lab.importers.parsed_rows import ParsedCompletion, ParsedVote
+from rlhf_lab.importers.parsed_rows import ParsedVote
 
 Voter = tuple[str, bool, bool]  # annotator, whether the vote is a hidden repeat, whether it is an expert's decision
 
@@ -77,18 +77,6 @@ class PairSlot:
 
     def has_same_order(self, vote: ParsedVote) -> bool:
         return self.first_text == vote.first.text and self.second_text == vote.second.text
-
-    def completions(self) -> tuple[ParsedCompletion, ParsedCompletion]:
-        assert self.vote is not None
-        return self.vote.first, self.vote.second
-
-    @property
-    def reason(self) -> str:
-        return self.vote.reason if self.vote else ""
-
-    @property
-    def model_hash(self) -> str:
-        return self.vote.model_hash if self.vote else ""
 
 
 class SlotQueue:

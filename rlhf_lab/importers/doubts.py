@@ -2,7 +2,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rlhf_lab.common.chat_format import (
@@ -22,14 +23,22 @@ from rlhf_lab.importers.cell_parsers import (
     choice_of_name,
     choice_of_word,
     day_and_month,
+    is_number_or_bool,
     normalize_cell,
     read_number,
 )
 from rlhf_lab.importers.cells import Kind, is_blank, is_printed_object, is_rounds, read_cell
-from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, ColumnMappingError, cell_at
+from rlhf_lab.importers.column_mapping import (
+    CHOSEN_REJECTED,
+    CONVERSATION_NAMES,
+    FURTHER_PROMPT_NAMES,
+    ColumnMapping,
+    ColumnMappingError,
+    cell_at,
+)
 from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
 from rlhf_lab.importers.remedies import map_option
-from rlhf_lab.importers.row_parser import TEXT_MEANINGS, ParseOptions, votes_in
+from rlhf_lab.importers.row_parser import TEXT_MEANINGS, ParseOptions, cut_prompt, votes_in
 from rlhf_lab.importers.speakers import divide_turns
 from rlhf_lab.importers.text_names import reject_unknown_sides
 
@@ -329,7 +338,7 @@ def find_repeated_prompt(
     repeats = [
         (prompt, texts)
         for prompt, texts in plain
-        if prompt and all(text.startswith(prompt) and without_prompt(text, prompt) is text for text in texts)
+        if all(cut_prompt(text, prompt) != text and without_prompt(text, prompt) is text for text in texts)
     ]
     if not repeats or len(repeats) < NEARLY_ALL * len(plain):
         return False
@@ -370,3 +379,73 @@ def find_ranks(
             ("scores=high", "scores=low"),
         )
     return False
+
+
+def map_prompt(
+    mapping: ColumnMapping,
+    overrides: Mapping[str, str],
+    rows: Iterable[SourceRow],
+    filled_columns: list[str],
+    available: Iterable[str],
+) -> ColumnMapping:
+    """The mapping with the prompt's column. Raises ColumnMappingError if only the user knows it.
+
+    available: columns and parts of columns, of which the user can choose; filled_columns: columns that hold something.
+    """
+    if "prompt" in mapping.by_meaning or "prompt" in overrides or overrides.get("history"):
+        return mapping  # earlier turns that the user maps end with the prompt
+    rows = list(rows)
+    may_be_shared = mapping.row_format == CHOSEN_REJECTED
+    text = "chosen" if may_be_shared else "first"
+    if all(_is_whole_conversation(mapping.value(row.cells, text)) for row in rows):
+        return mapping
+    used = mapping.used_columns
+    if "annotator" not in overrides:  # "user" can be the annotator as well as what the user of a chat wrote
+        used -= {name for name in used if name.lower() == "user"}
+    candidates = [
+        name
+        for name in filled_columns
+        if name not in used
+        and not (name.lower() == "history" and "history" in overrides)
+        and (name.lower() in FURTHER_PROMPT_NAMES or any(_holds_text(row.cells.get(name)) for row in rows))
+    ]
+    conversations = [name for name in candidates if name.lower() in CONVERSATION_NAMES]
+    if len(conversations) == 1:
+        return replace(mapping, by_meaning=mapping.by_meaning | {"prompt": conversations[0]})
+    if not candidates and not may_be_shared:
+        return mapping
+    if not candidates:
+        sides = f"{mapping.by_meaning['chosen']} and {mapping.by_meaning['rejected']}"
+        raise ColumnMappingError(
+            f"No column holds the prompt. It may be the shared beginning of {sides}, if their texts begin with it.",
+            f"If it is: {map_option('prompt')}.",
+            available,
+        )
+    if len(candidates) == 1 and candidates[0].lower() in FURTHER_PROMPT_NAMES:
+        return replace(mapping, by_meaning=mapping.by_meaning | {"prompt": candidates[0]})
+    names = " or ".join(f'"{name}"' for name in candidates[:6])
+    shared = ", or be the shared beginning of the two texts" if may_be_shared else ""
+    raise ColumnMappingError(
+        f"No column is called prompt. The prompt may be in {names}{shared}.",
+        f"Say which: {map_option('prompt', candidates[0])}"
+        + (f", or {map_option('prompt')} for the shared beginning." if shared else "."),
+        available,
+    )
+
+
+def _is_whole_conversation(chosen: Any) -> bool:
+    """Whether the chosen text is a chat or a transcript, which contains its prompt. Missing and unreadable ones may be."""
+    cell = read_cell(chosen)
+    chosen = cell.value
+    if isinstance(chosen, list) and not cell.error:
+        return len(chosen) > 1
+    return bool(cell.error) or chosen is None or is_transcript(normalize_transcript(str(chosen), is_prompt=False))
+
+
+def _holds_text(value: Any) -> bool:
+    """Whether a cell can hold a prompt: a text that is no number, or a list or an object with one."""
+    if isinstance(value, str):
+        return not is_blank(value) and not is_number_or_bool(normalize_cell(value))
+    if isinstance(value, dict):
+        value = list(value.values())
+    return isinstance(value, list) and any(map(_holds_text, value))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rlhf_lab.importers.cell_parsers import name_key
+from rlhf_lab.importers.cell_parsers import SIGNED_SCALE, name_key
 from rlhf_lab.importers.cells import Kind, is_blank, one_result, read_cell
 from rlhf_lab.importers.column_mapping import (
     MEANINGS,
@@ -44,7 +44,6 @@ from rlhf_lab.importers.comparisons import (
 from rlhf_lab.importers.options import find_options
 from rlhf_lab.importers.parsed_rows import RowError, SourceRow, list_filled_columns
 from rlhf_lab.importers.remedies import map_option
-from rlhf_lab.importers.vote_readings import SIGNED_SCALE
 
 SUMMARIES = {
     "first": "summaries.0.text",

@@ -10,7 +10,13 @@ from typing import Any
 from rlhf_lab.common.chat_format import is_transcript, normalize_transcript
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers.cell_parsers import normalize_cell, parse_choice_words, ticked_key
+from rlhf_lab.importers.cell_parsers import (
+    fitting_readings,
+    has_unclear_numbers,
+    normalize_cell,
+    parse_choice_words,
+    ticked_key,
+)
 from rlhf_lab.importers.cells import is_blank, read_cell
 from rlhf_lab.importers.column_mapping import (
     CHOSEN_REJECTED,
@@ -28,6 +34,7 @@ from rlhf_lab.importers.doubts import (
     find_notation,
     find_ranks,
     find_repeated_prompt,
+    map_prompt,
     reject_contradictions,
     reject_speakers,
     settle_texts,
@@ -48,13 +55,11 @@ from rlhf_lab.importers.parsed_rows import (
     SourceRow,
     list_filled_columns,
 )
-from rlhf_lab.importers.prompt_column import map_prompt
 from rlhf_lab.importers.readers import RowStream, read_rows
 from rlhf_lab.importers.remedies import choices_option, map_option
 from rlhf_lab.importers.row_parser import ParseOptions, parse_votes, votes_in
 from rlhf_lab.importers.speakers import find_speakers
 from rlhf_lab.importers.text_names import find_name_columns, follow_texts, is_reversed, reject_reversed_sides
-from rlhf_lab.importers.vote_readings import fitting_readings, has_unclear_numbers
 
 UNNAMED_COLUMN = "unnamed_column"
 MAX_NESTED_PATHS = 40

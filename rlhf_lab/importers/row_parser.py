@@ -1,6 +1,7 @@
 """Parses one row: one vote, or one vote per annotator column."""
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from rlhf_lab.common.person_names import normalize_name
 from rlhf_lab.importers.cell_parsers import (
     EMPTY_VALUES,
     choice_of_word,
+    is_number_or_bool,
     name_key,
     normalize_cell,
     parse_bool,
@@ -35,7 +37,6 @@ from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, ParsedComplet
 from rlhf_lab.importers.remedies import map_option
 from rlhf_lab.importers.speakers import divide_turns
 from rlhf_lab.importers.text_names import NameColumns
-from rlhf_lab.importers.vote_readings import is_number_or_bool
 
 ID_KEYS = ("id", "key", "name", "label", "model")  # of an object with one of the texts
 TEXT_MEANINGS = ("prompt", "chosen", "rejected", "first", "second")
@@ -311,6 +312,13 @@ def _parse_prompt(value: Any) -> str:
     return chat_format.parse_prompt(_only_text(value))
 
 
+def cut_prompt(text: str, prompt: str) -> str:
+    """The text after a plain prompt; a text that does not begin with it, or goes on with the same word, unchanged."""
+    beginning = prompt.rstrip()
+    is_within_word = re.match(r"\w\w", text[len(beginning) - 1 : len(beginning) + 1]) is not None
+    return text if not beginning or is_within_word else text.removeprefix(beginning)
+
+
 def _parse_open_history(value: Any) -> str:
     """The prompt in a cell with turns that end with the question."""
     turns = _parse_earlier_turns(value)
@@ -324,7 +332,7 @@ def _parse_response(value: Any, prompt: str, is_own_export: bool, cuts_prompt: b
     value = _only_text(value)
     if isinstance(value, str) and not is_own_export:
         answer = chat_format.without_prompt(value, prompt)
-        return answer.removeprefix(prompt.rstrip()) if cuts_prompt and answer is value else answer
+        return cut_prompt(value, prompt) if cuts_prompt and answer is value else answer
     return chat_format.parse_response(value, prompt)
 
 

@@ -219,17 +219,22 @@ class _ImportWriter:
     def _insert_pairs(self, conn: Connection, assigned: list[AssignedVote]) -> None:
         """Insert the new pairs and their completions."""
         slots = list(dict.fromkeys(entry.slot for entry in assigned if entry.slot.pair_id is None))
+        votes = [slot.vote for slot in slots if slot.vote is not None]  # as each new pair has
         completion_ids = _insert_returning_ids(
             conn,
             t.completions,
-            [self._completion_values(slot, completion) for slot in slots for completion in slot.completions()],
+            [
+                self._completion_values(slot, vote, completion)
+                for slot, vote in zip(slots, votes, strict=True)
+                for completion in (vote.first, vote.second)
+            ],
         )
         values = [
             {
                 "project_id": self.project_index.project.id,
                 "first_id": completion_ids[2 * i],
                 "second_id": completion_ids[2 * i + 1],
-                "reason": slot.reason or f"import of {self.parsed_file.name[:80]}",
+                "reason": votes[i].reason or f"import of {self.parsed_file.name[:80]}",
                 "created_at": slot.created_at,
                 "import_id": self.import_id,
             }
@@ -239,9 +244,9 @@ class _ImportWriter:
             self.project_index.pair_index.set_pair_id(slot, pair_id)
         self.pair_count += len(values)
 
-    def _completion_values(self, slot: PairSlot, completion: ParsedCompletion) -> dict[str, Any]:
+    def _completion_values(self, slot: PairSlot, vote: ParsedVote, completion: ParsedCompletion) -> dict[str, Any]:
         """Token ids are kept only if the same weights sampled them. A prefix marks checkpoints of other labs."""
-        same_model = bool(slot.model_hash) and slot.model_hash == self.project_index.project.model_hash
+        same_model = bool(vote.model_hash) and vote.model_hash == self.project_index.project.model_hash
         checkpoint = completion.checkpoint or IMPORTED
         if not checkpoint.startswith(IMPORTED):
             checkpoint = f"{IMPORTED}/{checkpoint}"

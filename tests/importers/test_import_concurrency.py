@@ -23,8 +23,8 @@ from rlhf_lab.store.votes import cast_vote
 def row(prompt, winner="first", annotator="ann", **more):
     return {
         "prompt": prompt,
-        "first": f"{prompt} a",
-        "second": f"{prompt} b",
+        "first": f"a {prompt}",
+        "second": f"b {prompt}",
         "winner": winner,
         "annotator": annotator,
     } | more

@@ -25,7 +25,7 @@ from rlhf_lab.store.votes import vote_history
 
 
 def row(prompt, winner="first", annotator="ann", **more):
-    texts = {"first": f"{prompt} a", "second": f"{prompt} b"}
+    texts = {"first": f"a {prompt}", "second": f"b {prompt}"}
     return {"prompt": prompt, **texts, "winner": winner, "annotator": annotator} | more
 
 
@@ -147,13 +147,13 @@ def test_features_of_undone_pairs_are_deleted(db, project, import_rows):
     add_features(db, {text.id: TextFeatures(1, np.ones(1, np.float16)) for text in texts})
     undo_import(db, project.id, 1)
     left = load_features(db, [text.id for text in texts])
-    assert sorted(text.text for text in texts if text.id in left) == ["p0 a", "p0 b"]
+    assert sorted(text.text for text in texts if text.id in left) == ["a p0", "b p0"]
 
 
 def test_existing_pairs_stay_without_votes_after_undo(db, project, import_rows):
     """Texts of the project's own model, and an earlier import whose votes a person has undone."""
     prompt = projects.prompts(db, project.id, "train")[0]
-    texts = [NewCompletion(prompt.id, f"{prompt.text} {side}", (1,), "base", 1) for side in "ab"]
+    texts = [NewCompletion(prompt.id, f"{side} {prompt.text}", (1,), "base", 1) for side in "ab"]
     one, two = projects.add_completions(db, texts)
     projects.add_pairs(db, project.id, [(one.id, two.id, "r")])
     import_rows([row("p0")])

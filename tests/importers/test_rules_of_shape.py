@@ -329,6 +329,7 @@ def test_a_plain_prompt_at_the_beginning_of_both_answers_is_asked_about(files, d
     assert decided_texts(votes[-1]) == ("Name a fish.", CARP, BRICK)
     assert decided_texts(files.read(path, **answered("prompts=keep")).votes[0])[1] == rows[0]["chosen"]
     assert len(files.parse("w.jsonl", [rows[0], other]).votes) == 2
+    assert len(files.parse("w.jsonl", [{"prompt": "Sun", "chosen": "Sunday", "rejected": "Sunken"}]).votes) == 1
 
 
 # Names of both texts, and ranks

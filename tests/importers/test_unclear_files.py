@@ -3,10 +3,9 @@
 import pytest
 
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers.cell_parsers import parse_choice_words
+from rlhf_lab.importers.cell_parsers import fitting_readings, parse_choice_words
 from rlhf_lab.importers.column_mapping import ColumnMappingError
 from rlhf_lab.importers.parser import ImportRequest, parse_file
-from rlhf_lab.importers.vote_readings import fitting_readings
 
 BIRD = {"prompt": "Name a bird.", "response_a": "A wren.", "response_b": "A spoon.", "winner": "model_a"}
 

@@ -3,7 +3,7 @@
 from mutation_runner import Mutant, mutant_tests
 
 FIGURES, CHATS, PLACE = "quality/agreement.py", "common/chat_format.py", "importers/deduplication.py"
-READINGS, PROMPT_COLUMN = "importers/vote_readings.py", "importers/prompt_column.py"
+READINGS, PROMPT_COLUMN = "importers/cell_parsers.py", "importers/doubts.py"
 MAPPING, ROWS = "importers/column_mapping.py", "importers/row_parser.py"
 COMPARISONS, LAYOUTS = "importers/comparisons.py", "importers/layouts.py"
 PUBLISHED = "importers/test_published_formats.py::test_votes_of_a_published_format"
