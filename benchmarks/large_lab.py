@@ -77,7 +77,7 @@ WORDS = [
     "stones",
 ]
 PREFIX = "big-"  # of the uuids
-SCREENS_WITH_CACHES = ("header", "label", "people", "project", "reward")  # that keep a reply for seconds
+SCREENS_WITH_CACHES = ("label", "people", "project", "reward")  # that keep a reply for seconds
 
 
 def main() -> int:
@@ -253,12 +253,15 @@ class PageCalls:
     def __init__(self, home: Path, db: Database) -> None:
         from unittest.mock import patch
 
+        from rlhf_lab.ui.chat import api as chat
         from rlhf_lab.ui.context import Context
+        from rlhf_lab.ui.header import api as header
         from rlhf_lab.ui.label import api as label
         from rlhf_lab.ui.page import build_page
         from rlhf_lab.ui.run_views.stage_estimates import reward_sentences
 
         self.ctx = ctx = Context(home, db)
+        ctx.cache.get = lambda key, seconds, compute: compute()  # type: ignore[method-assign]  # noqa: ARG005
         with contextlib.ExitStack() as stack:
             for screen in SCREENS_WITH_CACHES:
                 stack.enter_context(patch(f"rlhf_lab.ui.{screen}.api.ttl_cache", lambda _, function: function))
@@ -276,7 +279,7 @@ class PageCalls:
         me = {"annotator": "person 0"}
         self.calls: dict[str, Callable[[], Any]] = {
             "background: scheduler, one round": ctx.scheduler.run_once,  # as in a page process, before a visitor comes
-            "Header": lambda: self.widget("lab-header", me, 0),
+            "Header": lambda: self.request(header.api, "status", me),
             "Label: first pair": lambda: label.state(ctx, "person 0"),
             "Label: earlier votes, people, instant": lambda: [self.widget("lab-label", me, i) for i in range(3)],
             "Reward model": lambda: self.widget("lab-reward", {}, 0),
@@ -284,7 +287,7 @@ class PageCalls:
             "Reward model: time estimate": lambda: reward_sentences(ctx, RewardConfig()),
             "Train": lambda: [self.widget("lab-train", {}, 0), self.widget("lab-run-form", {}, 0)],
             "Compare": lambda: [self.widget("lab-compare", me, i) for i in (0, 2, 3)],
-            "Chat": lambda: self.widget("lab-chat", me, 0),
+            "Chat": lambda: self.request(chat.api, "options", me),
             "Runs & data": lambda: self.widget("lab-runs", {}, 0),
             "Runs & data: quality": lambda: self.widget("lab-quality", {}, 0),
             "Runs & data: imports": lambda: self.widget("lab-import-data", {}, 0),
@@ -293,6 +296,11 @@ class PageCalls:
             "background: instant reward, one round": ctx.instant_reward.run_once,
         }
         engine_process.ensure_engine = lambda *_: None  # type: ignore[assignment]  # no engine beside the measurement
+
+    def request(self, api: Any, name: str, query: dict[str, Any]) -> Any:
+        """The reply to a request of the page, without the cache of replies."""
+        endpoint = api.endpoints[name]
+        return endpoint.handler(self.ctx, endpoint.payload.model_validate(query))
 
     def widget(self, widget_id: str, query: dict[str, Any], index: int) -> Any:
         reply = self.by_widget[widget_id][index](query)

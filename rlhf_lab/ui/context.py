@@ -5,7 +5,6 @@ import hashlib
 import hmac
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,8 +42,6 @@ from rlhf_lab.ui.auth.visitors import (
 )
 from rlhf_lab.ui.limits import LeaseLimiter
 
-#: Header of an upload with a token of `Context.upload_token`, and for how long such a token is valid.
-UPLOAD_HEADER, UPLOAD_TOKEN_S = "x-lab-upload", 86_400
 #: Header of the page's requests with the operator's secret, percent-encoded, from a browser that stores it (screen Project).
 OPERATOR_HEADER = "x-lab-operator"
 OPERATOR_SECRET_ENV_VAR = "RLHF_LAB_OPERATOR_SECRET"
@@ -147,19 +144,6 @@ class Context:
     def blind_seed(self, chosen: int) -> int:
         """The seed of texts that are judged blind: the chosen one on a local lab, one that nobody knows in other labs."""
         return secret_seed() if self.access.is_multi_user else chosen
-
-    def upload_token(self) -> str:
-        """Lets the operator's browser upload files for a day, if it keeps the operator's secret and no cookie."""
-        expires_at = int(time.time()) + UPLOAD_TOKEN_S
-        return f"{expires_at}.{self.blind_digest('upload', expires_at, self.operator_secret or '').hex()}"
-
-    def may_upload(self, request: Any) -> bool:
-        """Whether the request comes from the operator: nobody else may import, so nobody else may upload."""
-        expires_at, _, digest = (request.headers.get(UPLOAD_HEADER) or "").partition(".")
-        if self.is_operator(request) or not expires_at.isascii() or not expires_at.isdecimal() or len(expires_at) > 12:
-            return self.is_operator(request)
-        expected = self.blind_digest("upload", int(expires_at), self.operator_secret or "").hex()
-        return int(expires_at) > time.time() and secrets_equal(digest, expected)
 
     @property
     def project(self) -> Project:

@@ -41,7 +41,7 @@ from rlhf_lab.ui.train import api as train
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 OPERATOR_STORAGE_KEY = "rlhf-lab-operator"
 #: The requests of the page.
-APIS = (chat.api,)
+APIS = (header.api, chat.api)
 SCREENS = {
     "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Chat": chat,
     "Runs & data": runs, "People": people, "Project": project,
@@ -98,7 +98,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
             local_only=not ctx.access.is_multi_user,
             public_url=ctx.access.public_url,
         ),
-        Middleware(BodyLimits, may_upload=ctx.may_upload, upload_folder=Path(get_upload_folder())),
+        Middleware(BodyLimits, may_upload=ctx.is_operator, upload_folder=Path(get_upload_folder())),
         Middleware(RequestChecks, count=lambda request, name: count_act(ctx, limiter, request, requests.act(name))),
     ]
     routes = [requests.route(), module_route(), gradio_assets_route(), *page_routes(ctx), *http_api.routes(ctx)]

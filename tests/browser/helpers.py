@@ -32,6 +32,16 @@ def call_module(page: Page, module: str, function: str, *arguments):
     return page.evaluate(script, [f"{MODULE_FOLDER}/{module}", function, arguments])
 
 
+def change_replies(page: Page, path: str, change: Callable[[dict], dict]) -> None:
+    """Replace the replies to a request of the page, such as "header/status", by what `change` makes of them."""
+
+    def changed(route):
+        answer = route.fetch().json()
+        route.fulfill(json=answer | {"reply": change(answer["reply"])})
+
+    page.route(f"**/lab-api/{path}", changed)
+
+
 def open_screen(lab, open_page, name: str, **options) -> Page:
     page = open_page(lab, **options)
     open_tab(page, name)

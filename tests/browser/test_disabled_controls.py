@@ -26,6 +26,8 @@ from rlhf_lab.store.runs import add_event, create_run, mark_event_applied, set_r
 #: JavaScript: opacity and pointer-events of the visible buttons.
 BUTTON_STYLES = """names => [...new Set([...document.querySelectorAll(names)].filter((one) => one.checkVisibility())
     .map((one) => getComputedStyle(one)).map((style) => `${style.opacity} ${style.pointerEvents}`))]"""
+#: Addresses of what a page polls.
+REQUESTS = re.compile("component_server|lab-api/")
 HEADER_BUTTONS, SCREEN_BUTTONS = ".lab-header button", ".lab:not(.lab-header) button"
 #: JavaScript: title, unit, label for screen readers and hover title of every chart.
 CHART_TEXTS = """figures => figures.filter((one) => one.offsetParent).map((one) => [one.querySelector('h3').textContent,
@@ -63,13 +65,13 @@ def test_offline_page_disables_its_buttons_until_it_reconnects(lab, open_page):
     page = open_page(lab)
     current_pair(page)
     assert page.evaluate(BUTTON_STYLES, SCREEN_BUTTONS) == ["1 auto"]
-    page.route("**/component_server**", lambda route: route.abort())
+    page.route(REQUESTS, lambda route: route.abort())
     page.wait_for_selector("body.lab-offline")
     assert page.evaluate(BUTTON_STYLES, SCREEN_BUTTONS) == ["0.45 none"]
     assert page.evaluate(BUTTON_STYLES, HEADER_BUTTONS) == ["1 auto"]
     message = page.evaluate("getComputedStyle(document.querySelector('.lab-header'), '::after').content")
     assert message == '"The page cannot reach the lab. Is it still running?"'
-    page.unroute("**/component_server**")
+    page.unroute(REQUESTS)
     page.wait_for_selector("body:not(.lab-offline)")
     assert page.evaluate(BUTTON_STYLES, SCREEN_BUTTONS) == ["1 auto"]
     open_page.console_messages[:] = [words for words in open_page.console_messages if "ERR_FAILED" not in words]
@@ -79,12 +81,12 @@ def test_a_lab_that_cannot_work_says_why(lab, open_page):
     page = open_page(lab)
     current_pair(page)
     reason = "The database lab.db is damaged. Stop the lab and copy the file."
-    page.route("**/component_server**", lambda route: route.fulfill(json={"error": reason}))
+    page.route(REQUESTS, lambda route: route.fulfill(json={"error": reason}))
     page.wait_for_selector("body.lab-offline")
     overlay = "getComputedStyle(document.querySelector('.lab-header'), '::after').content"
     page.wait_for_function(f"() => {overlay} === 'attr(data-reason)' || {overlay} === '\"{reason}\"'")
     assert page.get_attribute(".lab-header", "data-reason") == reason
-    page.unroute("**/component_server**")
+    page.unroute(REQUESTS)
     page.wait_for_selector("body:not(.lab-offline)")
 
 

@@ -3,7 +3,7 @@
 import re
 
 from browser_lab import current_pair, press_key
-from helpers import PAGE_TIMEOUT_MS, open_tab, wait_until
+from helpers import PAGE_TIMEOUT_MS, change_replies, open_tab, wait_until
 from playwright.sync_api import TimeoutError, expect
 
 from rlhf_lab.common.enums import EventKind, RunStatus, Source
@@ -139,11 +139,7 @@ def test_engine_status_is_never_empty_while_a_new_engine_goes_on(lab, open_page)
         "label": "engine works", "style": "busy", "description": "It goes on.", "device": "", "memory_mib": None,
         "is_working": True,
     }  # fmt: skip
-
-    def resuming(route):
-        route.fulfill(json=route.fetch().json() | {"job": job, "engine": engine})
-
-    page.route(lambda url: "component_server" in url, resuming)
+    change_replies(page, "header/status", lambda reply: reply | {"job": job, "engine": engine})
     expect(page.locator(".lab-header .job .what")).to_contain_text("run 1, step 3 of 40")
     expect(page.locator(".lab-header .machine")).to_have_text("engine works")
     engine |= {"device": "cpu", "memory_mib": 512.0}
@@ -155,15 +151,12 @@ def test_label_count_in_the_header_follows_the_screen_at_once(lab, open_page):
     current_pair(page)
     page.locator(".lab-header .machine").wait_for()
 
-    def outdated(route):
-        """The header's server replies with a count from before the vote."""
-        reply = route.fetch().json()
-        if "engine" in reply:
-            old.append(reply)
-            reply = old[0]
-        route.fulfill(json=reply)
+    def outdated(reply):
+        """A count from before the vote."""
+        old.append(reply)
+        return old[0]
 
-    page.route(lambda url: "component_server" in url, outdated)
+    change_replies(page, "header/status", outdated)
     wait_until(lambda: old, "a poll of the header", page)
     press_key(page, "1")
     press_key(page, "2")
@@ -178,11 +171,7 @@ def test_label_count_in_the_header_follows_the_screen_at_once(lab, open_page):
 def test_step_in_the_header_follows_the_screen_train(lab, open_page):
     page = open_page(lab)
     job = {"label": "run 7, step 3 of 40", "run": 7, "step": 3, "progress": 0.1, "show_percent": False, "eta_s": None}
-
-    def working(route):
-        route.fulfill(json=route.fetch().json() | {"job": job})
-
-    page.route(lambda url: "component_server" in url, working)
+    change_replies(page, "header/status", lambda reply: reply | {"job": job})
     what = page.locator(".lab-header .job .what")
     expect(what).to_have_text("run 7, step 3 of 40")
     page.evaluate("window.dispatchEvent(new CustomEvent('lab-step', { detail: { run: 7, step: 5 } }))")
@@ -220,11 +209,7 @@ def test_job_without_remaining_time_is_finishing(lab, open_page):
         open_page(lab),
         {"label": "training the reward model", "progress": 0.99, "show_percent": True, "eta_s": 3.0},
     )
-
-    def working(route):
-        route.fulfill(json=route.fetch().json() | {"job": job})
-
-    page.route(lambda url: "component_server" in url, working)
+    change_replies(page, "header/status", lambda reply: reply | {"job": job})
     what = page.locator(".lab-header .job .what")
     expect(what).to_have_text("training the reward model 99 % · 3 s left")
     job["eta_s"] = 0.3
@@ -242,20 +227,6 @@ def test_job_without_remaining_time_is_finishing(lab, open_page):
     edges = what.evaluate("what => [what.querySelector('.left'), what].map((one) => one.getBoundingClientRect().right)")
     assert edges[0] <= edges[1] + 0.5
     assert left.evaluate("e => e.scrollWidth <= e.clientWidth")
-    page.unroute_all(behavior="wait")
-
-
-def test_accuracy_in_the_header_says_whose_labels_where_there_are_both(lab, open_page):
-    page = open_page(lab)
-    reward = {"id": 3, "accuracy": 0.8, "low": 0.75, "high": 0.85, "simulated": False}
-    reply = {"reward": reward, "simulated": 40}
-    page.route(lambda url: "component_server" in url, lambda route: route.fulfill(json=route.fetch().json() | reply))
-    header = page.locator(".lab-header")
-    expect(header).to_contain_text("accuracy 80 %, people (75–85 %)")
-    reward["simulated"] = True
-    expect(header).to_contain_text("accuracy 80 %, simulated (75–85 %)")
-    reward["simulated"], reply["simulated"] = False, 0
-    expect(header).to_contain_text("accuracy 80 % (75–85 %)")
     page.unroute_all(behavior="wait")
 
 

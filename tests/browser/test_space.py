@@ -88,7 +88,8 @@ def test_training_on_a_space_needs_the_operator_secret(space, open_page):
     page.wait_for_selector(".lab-reward .headline, .lab-reward [data-do=empty]")
     page.wait_for_timeout(4000)
     expect(control(page, "train")).to_be_enabled()
-    page.evaluate("localStorage.setItem('rlhf-lab-operator', 'of another lab')")  # a wrong stored secret
+    wrong = "['rlhf-lab-operator', 'rlhf-lab-operator-secret'].forEach((key) => localStorage.setItem(key, 'of another lab'))"
+    page.evaluate(wrong)
     page.reload()
     expect(control(page, "train")).to_be_disabled()
     page.evaluate(ENABLED_AGAIN)

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-import time
 from dataclasses import replace
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
 from gradio.route_utils import upload_fn
@@ -151,28 +151,15 @@ class Sent:
 
 
 @pytest.mark.parametrize("kind", ["local", "local with a secret", "multi-user"])
-def test_a_browser_that_keeps_the_operators_secret_uploads_with_a_token(ctx, monkeypatch, kind):
-    lab = replace(ctx, operator_secret="sesame" if kind == "local with a secret" else None)
+def test_a_browser_that_stores_the_operators_secret_sends_it_with_an_upload(ctx, kind):
+    lab = replace(ctx, operator_secret="sesame €" if kind == "local with a secret" else None)
     if kind == "multi-user":
         lab = lab.as_multi_user(open_to_all=True)
-    now = time.time()
-    token = lab.upload_token()
-    assert lab.may_upload(Sent(x_lab_upload=token))
-    for forged in (
-        "",
-        "x",
-        token[:-1],
-        "9" + token,
-        "²." + "0" * 64,
-        "9" * 5000 + "." + "0" * 64,
-        f"{int(now) + 99}.",
-        ".",
-    ):
-        assert lab.may_upload(Sent(x_lab_upload=forged)) is (kind == "local"), forged
-    if kind != "local":
-        assert not replace(lab, operator_secret="new").may_upload(Sent(x_lab_upload=token))
-        monkeypatch.setattr(time, "time", lambda: now + 86_401)
-        assert not lab.may_upload(Sent(x_lab_upload=token))
+    routes = {middleware.cls: middleware.kwargs for middleware in launch_options(lab)["app_kwargs"]["middleware"]}
+    may_upload = routes[BodyLimits]["may_upload"]
+    assert may_upload(Sent(x_lab_operator=quote(lab.operator_secret or "")))
+    for wrong in ("", "x", "sesame", quote((lab.operator_secret or "")[:-1]), quote(lab.access.join_code)):
+        assert may_upload(Sent(x_lab_operator=wrong)) is (kind == "local"), wrong
 
 
 @pytest.mark.parametrize("size", [1, 7, 50, 10_000])

@@ -3,8 +3,10 @@
 import dataclasses
 import time
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
+from gradio.context import LocalContext
 
 from rlhf_lab.backup.mirror_records import MirrorState
 from rlhf_lab.backup.mirror_settings import MirrorSettings, write_settings
@@ -18,11 +20,11 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run, set_run_status
 from rlhf_lab.ui.auth.visitors import Access, Visitor
-from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.context import OPERATOR_HEADER, Context
 from rlhf_lab.ui.header import api as header
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.shared import voting
-from rlhf_lab.ui.shared.events import ttl_cache
+from rlhf_lab.ui.shared.presence import PRESENCE
 
 
 @pytest.fixture
@@ -143,13 +145,6 @@ def test_every_kind_of_work_has_words():
     assert set(header.JOB_LABELS) == set(JobKind)
 
 
-def test_a_reply_is_cached_for_many_pages():
-    calls = []
-    answer = ttl_cache(60.0, lambda: calls.append(1) or len(calls))
-    assert [answer() for _ in range(5)] == [1] * 5
-    assert ttl_cache(0.0, lambda: calls.append(1) or len(calls))() == 2
-
-
 def test_a_new_engine_is_starting(ctx):
     engine_process.record_heartbeat(ctx.db, "starting")
     assert header.state(ctx)["engine"]["label"] == "engine starts"
@@ -158,42 +153,54 @@ def test_a_new_engine_is_starting(ctx):
     assert header.state(ctx)["engine"]["label"] == "engine ready"
 
 
-@pytest.fixture
-def operator_checks(calls):
-    """operator_checks(ctx): whether the header treats its visitor as the operator, and its reply to a secret."""
-
-    def build(ctx):
-        screen = calls(header, ctx)
-        event = SimpleNamespace(_data={"request_id": 7})
-        return lambda: screen.read({})["is_operator"], lambda secret: screen.verify_operator(event, secret)
-
-    return build
-
-
-def test_a_local_visitor_is_the_operator_unless_a_secret_is_set(ctx, operator_checks):
-    is_operator, verify = operator_checks(ctx)
-    assert is_operator() is True
-    is_operator, verify = operator_checks(dataclasses.replace(ctx, operator_secret="sesame"))
-    assert is_operator() is False
-    assert [verify(secret) for secret in ("", None, "Sesame")] == [{"request_id": 7, "is_operator": False}] * 3
-    reply = verify("sesame")
-    assert (reply.pop("upload_token") != "", reply) == (True, {"request_id": 7, "is_operator": True})
-    assert operator_checks(dataclasses.replace(ctx, operator_secret=""))[1]("")["is_operator"] is False
+def status(ctx, calls, **headers):
+    """The header's reply to a visitor whose request has these headers."""
+    token = LocalContext.request.set(SimpleNamespace(cookies={}, headers=headers))
+    try:
+        return calls(header, ctx).status({"annotator": "ann"})
+    finally:
+        LocalContext.request.reset(token)
 
 
 @pytest.mark.parametrize(
-    ("role", "entered", "by_secret"),
+    ("secret", "sent", "is_operator"),
+    [
+        (None, "", True),
+        ("sesame", "", False),
+        ("sesame", "Sesame", False),
+        ("sesame", "sesame", True),
+        ("ключ €", quote("ключ €"), True),
+        ("", "", False),
+    ],
+)
+def test_a_local_visitor_is_the_operator_unless_a_secret_is_set(ctx, calls, secret, sent, is_operator):
+    lab = dataclasses.replace(ctx, operator_secret=secret)
+    assert status(lab, calls, **{OPERATOR_HEADER: sent})["is_operator"] is is_operator
+
+
+@pytest.mark.parametrize(
+    ("role", "logged_in", "by_secret"),
     [(Role.VIEWER, False, False), (Role.LABELLER, False, True), (Role.OPERATOR, True, True)],
 )
 def test_in_a_lab_with_roles_each_visitor_is_told_whether_they_operate_it(
-    ctx, operator_checks, monkeypatch, role, entered, by_secret
+    ctx, calls, monkeypatch, role, logged_in, by_secret
 ):
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role, "ann"))
-    is_operator, verify = operator_checks(
-        dataclasses.replace(ctx, operator_secret="sesame").as_multi_user(open_to_all=False)
-    )
-    assert (is_operator(), verify("wrong")["is_operator"], verify("sesame")["is_operator"]) == (
-        entered,
-        entered,
-        by_secret,
-    )
+    lab = dataclasses.replace(ctx, operator_secret="sesame").as_multi_user(open_to_all=False)
+    told = [status(lab, calls, **{OPERATOR_HEADER: secret})["is_operator"] for secret in ("", "wrong", "sesame")]
+    assert told == [logged_in, logged_in, by_secret]  # though all of it came from one state of the lab
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_page_with_the_header_counts_its_labeller_as_present(ctx, calls, monkeypatch, role):
+    PRESENCE._last_seen.clear()
+    monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role, "ann"))
+    status(ctx.as_multi_user(open_to_all=False), calls)
+    assert PRESENCE.names() == ([] if role is Role.VIEWER else ["ann"])
+
+
+def test_many_pages_cost_one_query_of_the_store(ctx, calls, monkeypatch):
+    states, shown = [], header.state(ctx)
+    monkeypatch.setattr(header, "state", lambda ctx: states.append(1) or {**shown, "labels": len(states)})
+    screen = calls(header, ctx)
+    assert [screen.status({"annotator": name})["labels"] for name in ("ann", "bob", "")] == [1, 1, 1]

@@ -2,9 +2,9 @@
 
 import contextlib
 import time
-from typing import Any
 
 import gradio as gr
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus, RunStatus, Source
@@ -19,12 +19,14 @@ from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_model_list import newest_listed
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.shared.api import Payload, parse_payload
-from rlhf_lab.ui.shared.events import allow_viewers, ttl_cache, visitor_action
+from rlhf_lab.ui.shared.api import Api, Payload
+from rlhf_lab.ui.shared.events import allow_viewers, visitor_action
 from rlhf_lab.ui.shared.instant_view import rounded_bound
 from rlhf_lab.ui.shared.presence import PRESENCE
 from rlhf_lab.ui.shared.widgets import SILENT_EVENT, widget
 
+api = Api("header")
+CACHED_S = 1.0
 JOB_LABELS = {
     JobKind.SAMPLE_PAIRS: "writing pairs",
     JobKind.TRAIN_REWARD: "training the reward model",
@@ -43,41 +45,112 @@ ENGINE_LABELS = {
 }  # fmt: skip
 
 
-class StatusQuery(Payload):
-    annotator: str | None = None
+class HeaderReward(TypedDict):
+    """The reward model whose accuracy is shown. low, high: bounds of its 95 % interval."""
+
+    id: int
+    accuracy: float | None
+    low: float | None
+    high: float | None
+    simulated: bool
+
+
+class HeaderEngine(TypedDict):
+    """style: of the dot before the label."""
+
+    label: str
+    style: str
+    description: str
+    device: str
+    memory_mib: float | None
+    is_working: bool
+
+
+class HeaderJob(TypedDict):
+    """The running job. run, step: of a run of PPO. progress: from 0 to 1."""
+
+    label: str
+    run: int | None
+    step: int | None
+    progress: float
+    show_percent: bool
+    eta_s: float | None
+
+
+class HeaderDemo(TypedDict):
+    reset_at: float
+    is_reset_due: bool
+
+
+class HeaderStartup(TypedDict):
+    """The model that the variables of a Space name, until it has been downloaded."""
+
+    phase: StartupPhase
+    model: str
+    message: str
+    downloaded_bytes: int | None
+    total_bytes: int | None
+    eta_s: float | None
+
+
+class HeaderMirror(TypedDict):
+    """How current the copy on the Hub is."""
+
+    repository: str
+    saved_at: float | None
+    age_s: float | None
+    problem: str
+    is_late: bool
+
+
+class HeaderState(TypedDict):
+    """What all visitors see. Of two counts of a project the one with the greater `counted_at` is newer."""
+
+    project: str
+    model: str
+    project_created_at: float
+    counted_at: int
+    labels: int
+    simulated: int
+    reward: HeaderReward | None
+    engine: HeaderEngine
+    job: HeaderJob | None
+    demo: HeaderDemo | None
+    startup: HeaderStartup | None
+    mirror: HeaderMirror | None
+    warning: str
+
+
+class HeaderStatus(HeaderState):
+    is_operator: bool
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
-    def refresh() -> dict[str, Any]:
-        engine_process.touch_ui(ctx.db)
-        return state(ctx)
-
-    cached_state = ttl_cache(1.0, refresh)
-
-    def status(query: dict[str, Any]) -> dict[str, Any]:
-        name = ctx.annotator_name(parse_payload(StatusQuery, query).annotator)[:MAX_PERSON_NAME_CHARS]
-        if name and name.isprintable() and ctx.is_labeller():
-            PRESENCE.touch(name)
-        return cached_state() | {"is_operator": ctx.is_operator()}
-
     @allow_viewers
     @visitor_action(Payload)
-    def verify_operator(_: Payload, secret: str | None) -> dict[str, Any]:
-        """Whether the secret that a browser keeps is the operator's; then also a token with which it may upload files."""
-        is_operator = ctx.is_operator_with_secret(secret)
-        return {"is_operator": is_operator} | ({"upload_token": ctx.upload_token()} if is_operator else {})
+    def verify_operator(_: Payload, secret: str | None) -> dict[str, str]:
+        """The secret that the screen Project stores by Gradio, if it is the operator's: the page then sends it in a header."""
+        return {"secret": secret or "" if ctx.is_operator_with_secret(secret) else ""}
 
-    component = widget(
-        "header",
-        "header/view.js",
-        events=("verify_operator",),
-        server_functions={"status": status},
-        label="State of the lab",
-    )
+    component = widget("header", "header/view.js", events=("verify_operator",), label="State of the lab")
     component.verify_operator(verify_operator, operator, component, **SILENT_EVENT)
 
 
-def state(ctx: Context) -> dict[str, Any]:
+@api.read(Payload)
+def status(ctx: Context, query: Payload) -> HeaderStatus:
+    name = ctx.annotator_name(query.annotator)[:MAX_PERSON_NAME_CHARS]
+    if name and name.isprintable() and ctx.is_labeller():
+        PRESENCE.touch(name)
+    return {**ctx.cache.get("header", CACHED_S, lambda: refresh(ctx)), "is_operator": ctx.is_operator()}
+
+
+def refresh(ctx: Context) -> HeaderState:
+    """The state, and a note for the engine that a page is open."""
+    engine_process.touch_ui(ctx.db)
+    return state(ctx)
+
+
+def state(ctx: Context) -> HeaderState:
     project, counted_at = ctx.project, time.time_ns() // 1000
     label_counts = retraining.get_label_progress(ctx.db, project.id)
     row = newest_listed(ctx.db, project.id, Source.HUMAN) or newest_listed(ctx.db, project.id)
@@ -88,26 +161,26 @@ def state(ctx: Context) -> dict[str, Any]:
         "project": project.name,
         "model": "embedded model" if project.model == EMBEDDED_MODEL else project.model.rstrip("/").rsplit("/", 1)[-1],
         "project_created_at": project.created_at,
-        "counted_at": counted_at,  # of two counts of a project the one with the greater `counted_at` is newer
+        "counted_at": counted_at,
         "labels": label_counts.human,
         "simulated": label_counts.simulated,
-        "reward": row and {
+        "reward": {
             "id": row.id,
             "accuracy": rounded_bound(row.report["accuracy"]),
             "low": rounded_bound(row.report["accuracy_low"]) if row.report["accuracy"] is not None else None,
             "high": rounded_bound(row.report["accuracy_high"]),
             "simulated": row.source is Source.SIMULATED,
-        },
+        } if row else None,
         "engine": _engine_view(engine, job is not None),
-        "job": job and _job_view(ctx, job),
-        "demo": ctx.demo and {"reset_at": ctx.demo.reset_at, "is_reset_due": ctx.demo.is_reset_due()},
+        "job": _job_view(ctx, job) if job else None,
+        "demo": {"reset_at": ctx.demo.reset_at, "is_reset_due": ctx.demo.is_reset_due()} if ctx.demo else None,
         "startup": _startup_view(ctx),
         "mirror": _mirror_view(ctx),
         "warning": engine_process.start_failure(engine, ctx.home) or ctx.settings_problem or _warning(ctx),
     }  # fmt: skip
 
 
-def _engine_view(status: EngineStatus, has_running_job: bool) -> dict[str, Any]:
+def _engine_view(status: EngineStatus, has_running_job: bool) -> HeaderEngine:
     text, dot_style, description = ENGINE_LABELS[status.state]
     if status.failed_starts > 1 and status.state is EngineState.DEAD:
         text = "engine does not start"
@@ -121,7 +194,7 @@ def _engine_view(status: EngineStatus, has_running_job: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _job_view(ctx: Context, job: Job) -> dict[str, Any]:
+def _job_view(ctx: Context, job: Job) -> HeaderJob:
     text, is_run, eta_s = JOB_LABELS[job.kind], job.kind is JobKind.TRAIN_POLICY, job.eta_s
     run_id = step = None
     if is_run:
@@ -138,21 +211,19 @@ def _job_view(ctx: Context, job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _startup_view(ctx: Context) -> dict[str, Any] | None:
-    """The model that the variables of a Space name, until it has been downloaded; None otherwise."""
+def _startup_view(ctx: Context) -> HeaderStartup | None:
     startup = ctx.startup.state() if ctx.startup is not None else None
     if startup is None or startup.phase is StartupPhase.READY:
         return None
     progress = ctx.downloads.progress() if startup.phase is StartupPhase.DOWNLOADING else None
     return {
         "phase": startup.phase, "model": startup.model.rstrip("/").rsplit("/", 1)[-1], "message": startup.message,
-        "downloaded_bytes": progress and progress.downloaded_bytes, "total_bytes": progress and progress.total_bytes,
-        "eta_s": progress and progress.eta_s,
+        "downloaded_bytes": progress.downloaded_bytes if progress else None,
+        "total_bytes": progress.total_bytes if progress else None, "eta_s": progress.eta_s if progress else None,
     }  # fmt: skip
 
 
-def _mirror_view(ctx: Context) -> dict[str, Any] | None:
-    """How current the copy on the Hub is; None if there is none."""
+def _mirror_view(ctx: Context) -> HeaderMirror | None:
     if ctx.mirror is None or not ctx.mirror.repository:
         return None
     view = mirror_view(ctx.home, ctx.mirror.repository)

@@ -1,56 +1,52 @@
+// @ts-check
 // The strip above every screen: project, engine and running job.
-import { el } from '../shared/dom.js';
-import {
-  formatAccuracy,
-  formatBytes,
-  formatDuration,
-  formatInterval,
-  formatPercent,
-  isWideInterval,
-  momentText,
-  plural,
-  resetText,
-  timeLeftText,
-} from '../shared/format.js';
-import { poll, unwrap } from '../shared/poll.js';
+import { accuracyHelp, accuracyText, downloadText, intervalText, machineText } from './figures.js';
+import { isUnsaved, savedText, unsavedText, withScreenFigures } from './figures.js';
+import { requests } from '../shared/api.js';
+import { formatPercent, isWideInterval, plural, resetText, timeLeftText } from '../shared/format.js';
+import { html } from '../shared/html.js';
+import { poll } from '../shared/poll.js';
 import {
   annotatorName,
   currentTab,
   getItem,
   isOperator,
+  operatorSecret,
+  refuseOperatorSecret,
   setItem,
   setOperator,
-  setUploadToken,
+  storeOperatorSecret,
   tabSlug,
 } from '../shared/session.js';
 
-function machineText({ engine: { device, memory_mib: memoryMib } }) {
-  return [device, memoryMib ? formatBytes(2 ** 20 * memoryMib) : ''].filter(Boolean).join(' · ');
+/** @typedef {import('../api_types').HeaderStatus} HeaderStatus */
+/** @type {import('../api_types').HeaderRequests} */
+const api = requests('header');
+const POLL_MS = 1500;
+
+export default function mount({ element, props, trigger, watch }) {
+  for (const name of ['projector', 'dark']) if (getItem(name)) setDisplayMode(name, getItem(name) === 'on');
+  openTabFromAddress(300);
+  window.addEventListener('hashchange', () => openTabFromAddress(50));
+  window.addEventListener('pagehide', () => {
+    const payload = JSON.stringify({ annotator: annotatorName() });
+    navigator.sendBeacon('closed', new Blob([payload], { type: 'application/json' }));
+  });
+  watch('value', () => props.value?.secret && storeOperatorSecret(props.value.secret));
+  new Header(element.querySelector('.lab-header'), { trigger }).start();
 }
 
-function jobStatus(state) {
-  if (!state.job) return null;
-  const share = Math.round(100 * state.job.progress);
-  const percentText = state.job.show_percent ? ` ${formatPercent(state.job.progress)}` : '';
-  const timeLeft = timeLeftText(state.job.eta_s, state.job.progress);
-  const bar = el('i');
-  bar.style.width = `${share}%`;
-  return el(
-    'div.job',
-    { title: `${state.job.label}${percentText}${timeLeft}` },
-    el('div.what', {}, el('span', {}, `${state.job.label}${percentText}`), el('span.left', {}, timeLeft)),
-    el(
-      'div.lab-bar',
-      {
-        role: 'progressbar',
-        'aria-label': state.job.label,
-        'aria-valuemin': 0,
-        'aria-valuemax': 100,
-        'aria-valuenow': share,
-      },
-      bar,
-    ),
+// Clicks are lost until Gradio listens to them, so this is tried again until the tab is open.
+function openTabFromAddress(tries) {
+  const tab = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('[role=tab]')]).find(
+    (one) => tabSlug(one) === currentTab(),
   );
+  if (tab?.getAttribute('aria-selected') === 'true') {
+    tab.scrollIntoView({ block: 'nearest', inline: 'center' });
+    return;
+  }
+  tab?.click();
+  if (tries) setTimeout(() => openTabFromAddress(tries - 1), 100);
 }
 
 // Projector mode (larger type) and dark mode, stored by this browser tab.
@@ -60,271 +56,176 @@ function setDisplayMode(name, on) {
   window.dispatchEvent(new Event('resize'));
 }
 
-const screens = () => [...document.querySelectorAll('[role=tab]')];
-
-// Clicks are lost until Gradio listens to them, so this is tried again until the tab is open.
-function openTabFromAddress(tries) {
-  const tab = screens().find((one) => tabSlug(one) === currentTab());
-  if (tab?.getAttribute('aria-selected') === 'true') {
-    tab.scrollIntoView({ block: 'nearest', inline: 'center' });
-    return;
+class Header {
+  constructor(root, gradio) {
+    this.root = root;
+    this.gradio = gradio;
+    this.storedSecret = null;
+    this.attempts = 0;
+    this.status = /** @type {HeaderStatus | null} */ (null);
+    this.counts = null; // as published by the screen Label
+    this.step = null; // as published by the screen Train
   }
-  tab?.click();
-  if (tries) setTimeout(() => openTabFromAddress(tries - 1), 100);
-}
 
-// Figures that the open screen publishes, because they are newer than the header's, which the server caches: Label
-// publishes {project_created_at, counted_at, labels, simulated}, Train {run, step}.
-const SCREEN_STEP_MS = 4000; // how long a published step is used
+  start() {
+    const use = (published) => {
+      Object.assign(this, published);
+      this.draw();
+    };
+    window.addEventListener('lab-counts', (/** @type {any} */ { detail }) => use({ counts: detail }));
+    window.addEventListener('lab-step', (/** @type {any} */ { detail }) =>
+      use({ step: { ...detail, at: Date.now() } }),
+    );
+    poll(this.root, () => this.update(), POLL_MS);
+  }
 
-function applyOperator(now) {
-  if (now !== null && now !== isOperator()) setOperator(now);
-}
+  async update() {
+    const secret = operatorSecret();
+    this.status = await api.status();
+    const { is_operator: isNowOperator } = this.status;
+    if (secret && !isNowOperator) refuseOperatorSecret(secret);
+    if (!isNowOperator) this.adoptStoredSecret();
+    if (isNowOperator !== isOperator()) setOperator(isNowOperator);
+    this.draw();
+  }
 
-// The note after an accuracy: its interval, or why an interval is shown; hidden on a phone.
-function accuracyNote(reward) {
-  if (isWideInterval(reward)) return el('span.why', {}, ' (few labels)');
-  return reward.low === null ? '' : ` (${formatInterval(reward.low, reward.high)})`;
-}
+  // The screen Project stores the secret by Gradio, which encrypts it and may not have read it yet: try four times.
+  adoptStoredSecret() {
+    const stored = localStorage.getItem('rlhf-lab-operator');
+    if (stored !== this.storedSecret) Object.assign(this, { storedSecret: stored, attempts: 0 });
+    if (stored && this.attempts++ < 4) this.gradio.trigger('verify_operator', { request_id: Date.now() });
+  }
 
-// Whose labels the accuracy is about, where it is not obvious.
-const labelSource = ({ reward, simulated }) => (reward.simulated ? ', simulated' : simulated ? ', people' : '');
-
-// On a Space: the model that the settings name, until it has been downloaded.
-function startupNotice({ startup, model: currentModel }) {
-  const meanwhile = `Until then you can label texts of the ${currentModel}`;
-  if (startup.phase === 'failed') {
-    return el(
-      'p.lab-notice.bad.startup',
-      { role: 'alert', 'data-do': 'startup-notice' },
-      `${startup.model || 'The project of the settings'} is not available. ${startup.message} You can label ` +
-        `texts of the ${currentModel}; the operator can retry under Project.`,
+  draw() {
+    if (!this.status) return;
+    const status = withScreenFigures(this.status, this.counts, this.step, Date.now());
+    this.root.replaceChildren(
+      html`<div class="strip">
+          ${projectAndFigures(status)}
+          <span class="lab-grow"></span>
+          <span class="buttons">${this.projectorButton()} ${this.themeButton()}</span>
+        </div>
+        ${notices(status)}`,
     );
   }
-  const share = startup.total_bytes ? startup.downloaded_bytes / startup.total_bytes : 0;
-  if (startup.phase === 'checking') {
-    return el(
-      'p.lab-notice.startup',
-      { role: 'status', 'data-do': 'startup-notice' },
-      `${startup.model || 'The project of the settings'} is being checked. ${meanwhile}.`,
-    );
+
+  toggle(mode) {
+    setDisplayMode(mode, !document.body.classList.contains(mode));
+    this.draw();
   }
-  const bar = el('i');
-  bar.style.width = `${100 * share}%`;
-  const sizes = startup.total_bytes
-    ? `${formatBytes(startup.downloaded_bytes)} of ` +
-      `${formatBytes(startup.total_bytes)}${timeLeftText(startup.eta_s, share)}`
-    : '';
-  return el(
-    'div.lab-notice.startup',
-    { role: 'status', 'data-do': 'startup-notice' },
-    el('div.lab-row', {}, el('strong', {}, `Downloading ${startup.model}`), el('span.muted', {}, sizes)),
-    el(
-      'div.lab-bar',
-      {
-        role: 'progressbar',
-        'aria-label': `download of ${startup.model}`,
-        'aria-valuemin': 0,
-        'aria-valuemax': 100,
-        'aria-valuenow': Math.round(100 * share),
-      },
-      bar,
-    ),
-    el(
-      'span.muted',
-      {},
-      `${meanwhile}. Then the project of ${startup.model} opens for everybody; earlier labels are kept in ` +
-        'their own project.',
-    ),
-  );
+
+  projectorButton() {
+    return html`<button
+      type="button" class="lab-button small projector" title="larger text, for a projector"
+      aria-pressed=${String(document.body.classList.contains('projector'))} onclick=${() => this.toggle('projector')}
+    >
+      Projector
+    </button>`;
+  }
+
+  themeButton() {
+    return html`<button
+      type="button" class="lab-button small" title="switch between light and dark" onclick=${() => this.toggle('dark')}
+    >
+      ${document.body.classList.contains('dark') ? 'Light' : 'Dark'}
+    </button>`;
+  }
 }
 
-// The age of the copy on the Hub, or since when nothing could be saved.
-const isUnsaved = ({ problem, is_late: isLate }) => Boolean(problem) || isLate;
+/** @param {HeaderStatus} status */
+function projectAndFigures(status) {
+  const { engine, reward } = status;
+  const project = `${status.project} · ${status.model}`;
+  const machine = machineText(status);
+  const isWorking = status.job && engine.is_working; // then only the job is described: the strip stays on one line
+  const simulated = status.simulated ? ` + ${status.simulated} simulated` : '';
+  return html`<span class="name">RLHF Lab</span>
+    <span class="what" title=${project}>${project}</span>
+    <span class="lab-badge machine" title="${engine.label}. ${engine.description}">
+      <i class="dot ${engine.style}"></i>
+      ${(isWorking && machine) || `${engine.label}${machine && ` · ${machine}`}`}
+    </span>
+    <span class="lab-badge">${plural(status.labels, 'label')}${simulated}</span>
+    <span class="lab-badge" title=${accuracyHelp(reward)}>
+      ${accuracyText(status)}${reward && !isWorking ? accuracyNote(reward) : null}
+    </span>
+    ${status.mirror && mirrorBadge(status.mirror)} ${status.job && jobView(status.job)}`;
+}
+
+// Why an interval is shown is hidden on a phone.
+const accuracyNote = (reward) =>
+  isWideInterval(reward) ? html`<span class="why"> (few labels)</span>` : intervalText(reward);
 
 function mirrorBadge(mirror) {
-  const since = mirror.saved_at === null ? 'yet' : `since ${momentText(mirror.saved_at)}`;
-  if (isUnsaved(mirror)) return el('span.lab-badge.bad', { 'data-do': 'mirror' }, `Not saved ${since}`);
-  const title =
-    `The lab is saved to ${mirror.repository} on the Hub about every minute while anything changes. A ` +
-    'restarted lab continues from there.';
-  return el(
-    'span.lab-badge',
-    { 'data-do': 'mirror', title },
-    mirror.saved_at === null ? 'Saving …' : `Saved ${formatDuration(mirror.age_s)} ago`,
-  );
+  const isBad = isUnsaved(mirror);
+  const title = isBad
+    ? null
+    : `The lab is saved to ${mirror.repository} on the Hub about every minute while anything changes. A restarted ` +
+      'lab continues from there.';
+  return html`<span class="lab-badge${isBad ? ' bad' : ''}" data-do="mirror" title=${title}>
+    ${savedText(mirror)}
+  </span>`;
 }
 
-function mirrorNotice(mirror) {
-  const since = mirror.saved_at === null ? 'yet' : `since ${momentText(mirror.saved_at)}`;
-  const reason = mirror.problem || 'The Hub takes long to answer. It is retried automatically.';
-  return el(
-    'p.lab-notice.bad',
-    { role: 'alert', 'data-do': 'mirror-notice' },
-    `Not saved to the Hub ${since}. ${reason} Newer labels are on this machine only.`,
-  );
+function jobView(job) {
+  const label = `${job.label}${job.show_percent ? ` ${formatPercent(job.progress)}` : ''}`;
+  const timeLeft = timeLeftText(job.eta_s, job.progress);
+  return html`<div class="job" title="${label}${timeLeft}">
+    <div class="what"><span>${label}</span><span class="left">${timeLeft}</span></div>
+    ${progressBar(job.label, job.progress)}
+  </div>`;
 }
 
-export default function mount({ element, props, server, trigger, watch }) {
-  const root = element.querySelector('.lab-header');
+// share: from 0 to 1
+function progressBar(label, share) {
+  const percent = Math.round(100 * share);
+  return html`<div
+    class="lab-bar" role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax="100"
+    aria-valuenow=${percent}
+  >
+    <i style="width: ${percent}%"></i>
+  </div>`;
+}
 
-  let polled = null;
-  let screenCounts = null;
-  let screenStep = null;
-  window.addEventListener('lab-counts', ({ detail }) => {
-    screenCounts = detail;
-    if (polled) draw(withScreenFigures(polled));
-  });
-  window.addEventListener('lab-step', ({ detail }) => {
-    screenStep = { ...detail, at: Date.now() };
-    if (polled) draw(withScreenFigures(polled));
-  });
-  function withScreenFigures(state) {
-    const isNewer =
-      screenCounts &&
-      screenCounts.project_created_at === state.project_created_at &&
-      screenCounts.counted_at > state.counted_at;
-    const shown = isNewer ? { ...state, labels: screenCounts.labels, simulated: screenCounts.simulated } : state;
-    const { job } = shown;
-    if (
-      !job ||
-      !screenStep ||
-      job.run !== screenStep.run ||
-      job.step >= screenStep.step ||
-      Date.now() - screenStep.at > SCREEN_STEP_MS
-    ) {
-      return shown;
-    }
-    return { ...shown, job: { ...job, label: job.label.replace(`step ${job.step} of`, `step ${screenStep.step} of`) } };
+/** @param {HeaderStatus} status */
+function notices({ demo, startup, mirror, warning, model }) {
+  const unsaved = mirror && isUnsaved(mirror) ? unsavedText(mirror) : '';
+  const demoText =
+    'Demo: label, start a short run under Train, and watch. Labels, models and runs of visitors are removed ' +
+    'from time to time.';
+  return [
+    demo && html`<p class="lab-notice demo" data-do="demo-notice">${demoText} ${resetText(demo)}</p>`,
+    startup && startupNotice(startup, model),
+    unsaved && html`<p class="lab-notice bad" role="alert" data-do="mirror-notice">${unsaved}</p>`,
+    warning && html`<p class="lab-notice bad" role="alert">${warning}</p>`,
+  ].filter(Boolean);
+}
+
+// On a Space: the model that the settings name, until it has been downloaded.
+/** @param {import('../api_types').HeaderStartup} startup @param {string} currentModel */
+function startupNotice(startup, currentModel) {
+  const name = startup.model || 'The project of the settings';
+  if (startup.phase === 'failed') {
+    return html`<p class="lab-notice bad startup" role="alert" data-do="startup-notice">
+      ${name} is not available. ${startup.message} You can label texts of the ${currentModel}; the operator can retry
+      under Project.
+    </p>`;
   }
-
-  // Whether this visitor is the operator. A secret stored in this browser (screen Project) has to be sent to the server
-  // first.
-  let storedSecret = null;
-  let verified = null;
-  let lastRequestId = 0;
-  let attempts = 0;
-  function updateOperator(serverSaysOperator) {
-    const secret = localStorage.getItem('rlhf-lab-operator');
-    if (secret !== storedSecret) {
-      storedSecret = secret;
-      verified = null;
-      attempts = 0;
-    }
-    if (!serverSaysOperator && storedSecret && !verified && attempts < 4) {
-      attempts += 1;
-      lastRequestId = Date.now();
-      trigger('verify_operator', { request_id: lastRequestId });
-    } // Gradio may not have read the secret yet
-    applyOperator(serverSaysOperator || (storedSecret ? verified : false));
+  const meanwhile = `Until then you can label texts of the ${currentModel}`;
+  if (startup.phase === 'checking') {
+    return html`<p class="lab-notice startup" role="status" data-do="startup-notice">
+      ${name} is being checked. ${meanwhile}.
+    </p>`;
   }
-
-  function draw(state) {
-    // while a job runs only the job is described, so that the strip stays on one line
-    const jobRunning = state.job && state.engine.is_working;
-    const accuracy = state.reward
-      ? [`accuracy ${formatAccuracy(state.reward)}${labelSource(state)}`, jobRunning ? '' : accuracyNote(state.reward)]
-      : ['no reward model yet'];
-    const projectText = `${state.project} · ${state.model}`;
-    root.replaceChildren(
-      el('div.strip', {}, [
-        el('span.name', {}, 'RLHF Lab'),
-        el('span.what', { title: projectText }, projectText),
-        el(
-          'span.lab-badge.machine',
-          { title: `${state.engine.label}. ${state.engine.description}` },
-          el(`i.dot.${state.engine.style}`),
-          (jobRunning && machineText(state)) ||
-            `${state.engine.label}${machineText(state) && ` · ${machineText(state)}`}`,
-        ),
-        el(
-          'span.lab-badge',
-          {},
-          `${plural(state.labels, 'label')}${state.simulated ? ` + ${state.simulated} simulated` : ''}`,
-        ),
-        el(
-          'span.lab-badge',
-          {
-            title:
-              state.reward &&
-              `cross-validated accuracy of reward model ${state.reward.id}, the newest that ` +
-                (state.reward.simulated
-                  ? 'was trained on simulated labels; none was trained on labels of people'
-                  : 'was trained on labels of people') +
-                ', with its 95 % interval',
-          },
-          ...accuracy,
-        ),
-        state.mirror && mirrorBadge(state.mirror),
-        jobStatus(state),
-        el('span.lab-grow'),
-        el(
-          'span.buttons',
-          {},
-          el(
-            'button.lab-button.small.projector',
-            {
-              type: 'button',
-              title: 'larger text, for a projector',
-              'aria-pressed': document.body.classList.contains('projector') ? 'true' : 'false',
-              onclick: () => {
-                setDisplayMode('projector', !document.body.classList.contains('projector'));
-                draw(state);
-              },
-            },
-            'Projector',
-          ),
-          el(
-            'button.lab-button.small',
-            {
-              type: 'button',
-              title: 'switch between light and dark',
-              onclick: () => {
-                setDisplayMode('dark', !document.body.classList.contains('dark'));
-                draw(state);
-              },
-            },
-            document.body.classList.contains('dark') ? 'Light' : 'Dark',
-          ),
-        ),
-      ]),
-    );
-    if (state.demo) {
-      root.append(
-        el(
-          'p.lab-notice.demo',
-          { 'data-do': 'demo-notice' },
-          'Demo: label, start a short run under Train, and watch. Labels, models and runs of visitors are ' +
-            `removed from time to time. ${resetText(state.demo)}`,
-        ),
-      );
-    }
-    if (state.startup) root.append(startupNotice(state));
-    if (state.mirror && isUnsaved(state.mirror)) root.append(mirrorNotice(state.mirror));
-    if (state.warning) root.append(el('p.lab-notice.bad', { role: 'alert' }, state.warning));
-  }
-
-  for (const name of ['projector', 'dark']) if (getItem(name)) setDisplayMode(name, getItem(name) === 'on');
-  openTabFromAddress(300);
-  window.addEventListener('hashchange', () => openTabFromAddress(50));
-  watch('value', () => {
-    if (!props.value || props.value.request_id !== lastRequestId) return;
-    verified = props.value.is_operator;
-    setUploadToken(props.value.upload_token || '');
-    applyOperator(verified);
-  });
-  poll(
-    root,
-    async () => {
-      const state = await unwrap(server.status({ annotator: annotatorName() }));
-      updateOperator(state.is_operator);
-      polled = state;
-      draw(withScreenFigures(state));
-    },
-    1500,
-  );
-  window.addEventListener('pagehide', () => {
-    const payload = JSON.stringify({ annotator: annotatorName() });
-    navigator.sendBeacon('closed', new Blob([payload], { type: 'application/json' }));
-  });
+  const share = startup.total_bytes ? startup.downloaded_bytes / startup.total_bytes : 0;
+  return html`<div class="lab-notice startup" role="status" data-do="startup-notice">
+    <div class="lab-row">
+      <strong>Downloading ${startup.model}</strong><span class="muted">${downloadText(startup)}</span>
+    </div>
+    ${progressBar(`download of ${startup.model}`, share)}
+    <span class="muted">
+      ${meanwhile}. Then the project of ${startup.model} opens for everybody; earlier labels are kept in their own
+      project.
+    </span>
+  </div>`;
 }

@@ -1,6 +1,6 @@
 // @ts-check
 // Requests to the lab: the counterpart of api.py.
-import { annotatorName, operatorSecret } from './session.js';
+import { annotatorName, operatorHeader } from './session.js';
 
 const TIMEOUT_MS = 60_000;
 const NO_ANSWER =
@@ -37,11 +37,10 @@ export function requests(screen) {
 }
 
 async function post(path, payload, timeoutMs, revision = '') {
-  const secret = operatorSecret();
   const headers = {
     'Content-Type': 'application/json',
     ...(revision ? { 'X-Lab-Revision': revision } : {}),
-    ...(secret ? { 'X-Lab-Operator': encodeURIComponent(secret) } : {}),
+    ...operatorHeader(),
   };
   const body = JSON.stringify({ annotator: annotatorName(), ...payload });
   let answer;

@@ -25,10 +25,24 @@ export function earlierName() {
   return name === annotatorName() ? null : name;
 }
 
-// The operator's secret, if this browser stores it (screen Project); '' otherwise.
+// The operator's secret, if this browser stores it (screen Project) and the lab has not refused it since the page was
+// opened; '' otherwise.
 const SECRET_KEY = 'rlhf-lab-operator-secret';
-export const operatorSecret = () => localStorage.getItem(SECRET_KEY) || '';
+let refusedSecret = '';
+export function operatorSecret() {
+  const secret = localStorage.getItem(SECRET_KEY) || '';
+  return secret === refusedSecret ? '' : secret;
+}
 export const storeOperatorSecret = (secret) => localStorage.setItem(SECRET_KEY, secret);
+// The lab answers only a few requests with a secret that makes nobody the operator.
+export function refuseOperatorSecret(secret) {
+  refusedSecret = secret;
+}
+// The header of requests by which the lab recognises the operator.
+export function operatorHeader() {
+  const secret = operatorSecret();
+  return secret ? { 'X-Lab-Operator': encodeURIComponent(secret) } : {};
+}
 
 // Controls for the operator alone are in operatorOnly(…): a fieldset disables them for mouse, keyboard and screen
 // readers. operatorNotice(…) is shown to all others; elements of the class lab-operating are hidden from them.
@@ -58,16 +72,11 @@ export function openTab(name) {
   [...document.querySelectorAll('button[role=tab]')].find((tab) => tab.textContent.trim() === name)?.click();
 }
 
-// Sends a file of the operator. The token is for a browser that keeps the operator's secret.
-let uploadToken = '';
-export function setUploadToken(token) {
-  uploadToken = token;
-}
+// Sends a file of the operator.
 export function uploadFile(file, name) {
   const body = new FormData();
   body.append('files', file, name);
-  const headers = uploadToken ? { 'X-Lab-Upload': uploadToken } : {};
-  return fetch('gradio_api/upload', { method: 'POST', body, headers });
+  return fetch('gradio_api/upload', { method: 'POST', body, headers: operatorHeader() });
 }
 
 // Values that this browser tab stores across reloads; null if unset.

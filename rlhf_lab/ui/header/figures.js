@@ -1,0 +1,76 @@
+// @ts-check
+// What the header says about its figures, as text.
+import { formatAccuracy, formatBytes, formatDuration, formatInterval, isWideInterval } from '../shared/format.js';
+import { momentText, timeLeftText } from '../shared/format.js';
+
+/** @typedef {import('../api_types').HeaderStatus} HeaderStatus */
+/** @typedef {import('../api_types').HeaderMirror} HeaderMirror */
+/** @typedef {import('../api_types').HeaderReward} HeaderReward */
+/** @typedef {import('../api_types').HeaderStartup} HeaderStartup */
+
+const SCREEN_STEP_MS = 4000; // how long a step that the screen Train published is used
+
+// The status with the figures that the open screen published, where they are newer: Label publishes counts
+// {project_created_at, counted_at, labels, simulated}, Train a step {run, step, at}. now, at: ms.
+/** @param {HeaderStatus} status @returns {HeaderStatus} */
+export function withScreenFigures(status, counts, step, now) {
+  const areCountsNewer =
+    counts && counts.project_created_at === status.project_created_at && counts.counted_at > status.counted_at;
+  const { labels, simulated } = areCountsNewer ? counts : status;
+  const { job } = status;
+  const isStepNewer = job && step && job.run === step.run && job.step < step.step && now - step.at <= SCREEN_STEP_MS;
+  const label = isStepNewer && job.label.replace(`step ${job.step} of`, `step ${step.step} of`);
+  return { ...status, labels, simulated, job: isStepNewer ? { ...job, label } : job };
+}
+
+/** @param {HeaderStatus} status */
+export function machineText({ engine: { device, memory_mib: memoryMib } }) {
+  return [device, memoryMib ? formatBytes(2 ** 20 * memoryMib) : ''].filter(Boolean).join(' · ');
+}
+
+// The accuracy of the reward model, and whose labels it is about where that is not obvious.
+/** @param {HeaderStatus} status */
+export function accuracyText({ reward, simulated }) {
+  if (!reward) return 'no reward model yet';
+  const source = reward.simulated ? ', simulated' : simulated ? ', people' : '';
+  return `accuracy ${formatAccuracy(reward)}${source}`;
+}
+
+// The note after an accuracy: its interval, or '' where the interval is shown instead of it.
+/** @param {HeaderReward} reward */
+export function intervalText(reward) {
+  return isWideInterval(reward) || reward.low === null ? '' : ` (${formatInterval(reward.low, reward.high)})`;
+}
+
+/** @param {HeaderReward | null} reward */
+export function accuracyHelp(reward) {
+  if (!reward) return null;
+  const source = reward.simulated
+    ? 'was trained on simulated labels; none was trained on labels of people'
+    : 'was trained on labels of people';
+  return `cross-validated accuracy of reward model ${reward.id}, the newest that ${source}, with its 95 % interval`;
+}
+
+/** @param {HeaderMirror} mirror */
+export const isUnsaved = ({ problem, is_late: isLate }) => Boolean(problem) || isLate;
+
+// Since when nothing could be saved to the Hub, or the age of the copy there.
+/** @param {HeaderMirror} mirror */
+export function savedText(mirror) {
+  if (isUnsaved(mirror)) return `Not saved ${sinceText(mirror)}`;
+  return mirror.saved_at === null ? 'Saving …' : `Saved ${formatDuration(mirror.age_s)} ago`;
+}
+
+/** @param {HeaderMirror} mirror */
+export function unsavedText(mirror) {
+  const reason = mirror.problem || 'The Hub takes long to answer. It is retried automatically.';
+  return `Not saved to the Hub ${sinceText(mirror)}. ${reason} Newer labels are on this machine only.`;
+}
+
+const sinceText = ({ saved_at: savedAt }) => (savedAt === null ? 'yet' : `since ${momentText(savedAt)}`);
+
+/** @param {HeaderStartup} startup */
+export function downloadText({ downloaded_bytes: bytes, total_bytes: total, eta_s: seconds }) {
+  if (!total) return '';
+  return `${formatBytes(bytes)} of ${formatBytes(total)}${timeLeftText(seconds, bytes / total)}`;
+}

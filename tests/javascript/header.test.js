@@ -1,0 +1,74 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+
+import {
+  accuracyHelp,
+  accuracyText,
+  downloadText,
+  intervalText,
+  machineText,
+  savedText,
+  unsavedText,
+  withScreenFigures,
+} from '../../rlhf_lab/ui/header/figures.js';
+
+const STATUS = {
+  project_created_at: 5,
+  counted_at: 10,
+  labels: 3,
+  simulated: 0,
+  job: { label: 'run 4, step 2 of 30', run: 4, step: 2 },
+};
+const counts = (values) => ({ project_created_at: 5, counted_at: 11, labels: 7, simulated: 40, ...values });
+const shown = (publishedCounts, step, now = 1000) => withScreenFigures(STATUS, publishedCounts, step, now);
+
+test('newer counts of the open screen are shown, but not older ones or those of another project', () => {
+  assert.deepEqual(shown(null, null), STATUS);
+  assert.deepEqual([shown(counts(), null).labels, shown(counts(), null).simulated], [7, 40]);
+  assert.equal(shown(counts({ counted_at: 10 }), null).labels, 3);
+  assert.equal(shown(counts({ project_created_at: 6 }), null).labels, 3);
+});
+
+test('a newer step of the open screen is shown for four seconds', () => {
+  const label = (step, now) => shown(null, step, now).job.label;
+  assert.equal(label({ run: 4, step: 3, at: 1000 }), 'run 4, step 3 of 30');
+  assert.equal(label({ run: 4, step: 1, at: 1000 }), 'run 4, step 2 of 30');
+  assert.equal(label({ run: 5, step: 3, at: 1000 }), 'run 4, step 2 of 30');
+  assert.equal(label({ run: 4, step: 3, at: 1000 }, 5000), 'run 4, step 3 of 30');
+  assert.equal(label({ run: 4, step: 3, at: 1000 }, 5001), 'run 4, step 2 of 30');
+  assert.equal(withScreenFigures({ ...STATUS, job: null }, null, { run: 4, step: 3, at: 0 }, 0).job, null);
+});
+
+test('the accuracy names its labels where there are both kinds', () => {
+  const reward = { id: 2, accuracy: 0.8, low: 0.75, high: 0.85, simulated: false };
+  assert.equal(accuracyText({ reward: null, simulated: 0 }), 'no reward model yet');
+  assert.equal(accuracyText({ reward, simulated: 0 }), 'accuracy 80 %');
+  assert.equal(accuracyText({ reward, simulated: 9 }), 'accuracy 80 %, people');
+  assert.equal(accuracyText({ reward: { ...reward, simulated: true }, simulated: 9 }), 'accuracy 80 %, simulated');
+  assert.equal(intervalText(reward), ' (75–85 %)');
+  assert.equal(intervalText({ ...reward, low: 0.5 }), '');
+  assert.equal(intervalText({ ...reward, low: null }), '');
+  assert.equal(accuracyHelp(null), null);
+  assert.match(accuracyHelp(reward), /reward model 2, the newest that was trained on labels of people/);
+});
+
+test('device and memory', () => {
+  assert.equal(machineText({ engine: { device: 'cpu', memory_mib: 512 } }), 'cpu · 537 MB');
+  assert.equal(machineText({ engine: { device: '', memory_mib: null } }), '');
+});
+
+test('the copy on the Hub', () => {
+  const mirror = { repository: 'a/b', saved_at: null, age_s: null, problem: '', is_late: false };
+  assert.equal(savedText(mirror), 'Saving …');
+  assert.equal(savedText({ ...mirror, saved_at: 1, age_s: 61 }), 'Saved 1 min 1 s ago');
+  assert.equal(savedText({ ...mirror, is_late: true }), 'Not saved yet');
+  assert.match(savedText({ ...mirror, saved_at: 1, problem: 'No.' }), /^Not saved since /);
+  assert.match(unsavedText({ ...mirror, problem: 'No.' }), /^Not saved to the Hub yet\. No\. /);
+  assert.match(unsavedText({ ...mirror, is_late: true }), /The Hub takes long to answer/);
+});
+
+test('the download of a model', () => {
+  assert.equal(downloadText({ total_bytes: null }), '');
+  const half = { downloaded_bytes: 2e6, total_bytes: 4e6, eta_s: 30 };
+  assert.equal(downloadText(half), '2 MB of 4 MB · 30 s left');
+});
