@@ -173,7 +173,7 @@ def test_concurrent_votes_and_pairs_are_found(db, project, files, gaps):
 
     def vote(prompt, choice):
         texts = projects.add_completions(
-            db, [NewCompletion(prompt.id, f"{prompt.text} {side}", (1,), "base", 1) for side in "ab"]
+            db, [NewCompletion(prompt.id, f"{side} {prompt.text}", (1,), "base", 1) for side in "ab"]
         )
         (pair,) = projects.add_pairs(db, project.id, [(texts[0].id, texts[1].id, "r")])
         cast_vote(db, Vote(prompt.text, pair.id, "ann", Source.HUMAN, choice, True))
