@@ -42,9 +42,9 @@ LIMITS: Mapping[str, Limit] = {
         ("opened", "vote", "undo", "redo", "amend", "adjudicate", "gold", "next_pair", "submit_vote"), ANSWER
     ),
     **dict.fromkeys(("answer", "judge_pair", "POST /first", "POST /closed"), ANSWER),
-    **dict.fromkeys(("ask", "sample", "explain", "make_pair", "stop_answers", "forget", "cancel"), ENGINE),
+    **dict.fromkeys(("sample", "cancel"), ENGINE),
     # How many runs an address starts between two resets, and when visitors can train: jobs/demo.py.
-    **dict.fromkeys(("start_demo_run", "stop_demo_run", "visitor_train"), ENGINE),
+    **dict.fromkeys(("start_demo_run", "stop_demo_run"), ENGINE),
     **dict.fromkeys(("verify_operator", "operator_secret", "wrong_secret"), ENTER),
     **dict.fromkeys(("POST /join", "POST /enter", "POST /leave", "GET /join", "GET /enter", "GET /leave"), ENTER),
     "GET /": Limit(60, 2_000, MINUTE),

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
+from conftest import requests_of
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import LabelSnapshot, PairKey, Role, Vote
@@ -34,7 +35,7 @@ from rlhf_lab.ui.compare.tournament import api as tournament
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.http_api import endpoints
 from rlhf_lab.ui.label import api as label
-from rlhf_lab.ui.page import build_page
+from rlhf_lab.ui.page import APIS, build_page
 from rlhf_lab.ui.shared import voting
 from rlhf_lab.ui.shared.presence import PRESENCE
 
@@ -134,7 +135,7 @@ def without_texts(value):
 
 
 def server_functions(ctx):
-    """{name of the widget and of the function: server function} of the whole page."""
+    """{name of the widget and of the function: read} of the whole page."""
 
     async def build():
         return build_page(ctx)
@@ -146,6 +147,11 @@ def server_functions(ctx):
         if isinstance(block, gr.HTML)
         for name, function in vars(block).items()
         if getattr(function, "_is_server_fn", False)
+    } | {
+        f"lab-{api.screen}.{name}": getattr(requests_of(ctx, api), name)
+        for api in APIS
+        for name, endpoint in api.endpoints.items()
+        if endpoint.is_read
     }
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
+from conftest import requests_of
 from fake_runs import reward_model
 from gradio.context import LocalContext
 
@@ -28,7 +29,8 @@ from rlhf_lab.ui.auth.password_file import PasswordEntry
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.header import api as header
-from rlhf_lab.ui.page import build_page
+from rlhf_lab.ui.page import APIS, build_page
+from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.shared.generation_requests import check_queue_capacity
 from rlhf_lab.ui.train.demo_run import api as demo_run
 
@@ -54,9 +56,11 @@ def events_of_all_screens(ctx, in_loop):
 
 
 @pytest.fixture
-def events(events_of_all_screens):
+def events(ctx, events_of_all_screens):
     """The event handlers by name; of equal names the last."""
-    return {handler.__name__: handler for handler in events_of_all_screens}
+    training = requests_of(ctx, reward.api).visitor_train
+    handlers = {handler.__name__: handler for handler in events_of_all_screens}
+    return handlers | {"visitor_train": lambda event: training(event._data)}
 
 
 @pytest.fixture
@@ -185,7 +189,7 @@ def test_the_form_states_limits_and_rules(ctx):
     assert data["rules"].endswith("are removed every 6 hours, or earlier after 50 runs or 1,000 labels.")
 
 
-def test_nothing_of_the_operators_is_open_to_visitors(events_of_all_screens, act_as):
+def test_nothing_of_the_operators_is_open_to_visitors(ctx, events_of_all_screens, act_as):
     act_as("visitor-1")
     names = []
     for handler in events_of_all_screens:
@@ -197,7 +201,12 @@ def test_nothing_of_the_operators_is_open_to_visitors(events_of_all_screens, act
             reply = {"error": str(error)}
         assert "Only the operator may do this" in reply["error"], handler.__name__
         names.append(handler.__name__)
-    assert {"control", "export", "start", "train", "judge", "reset", "start_test", "edit_test"} <= set(names)
+    assert {"control", "export", "start", "judge", "reset", "start_test", "edit_test"} <= set(names)
+    for api in APIS:
+        screen = requests_of(ctx, api)
+        for name, endpoint in api.endpoints.items():
+            if endpoint.role is Role.OPERATOR:
+                assert "Only the operator may do this" in getattr(screen, name)()["error"], name
 
 
 def test_the_operator_uses_the_form_of_all_settings_and_is_not_limited(ctx, events, act_as):
@@ -215,7 +224,7 @@ def test_visitors_train_a_reward_model_when_there_are_enough_labels(ctx, events,
     assert "after 10 more labels by people" in events["visitor_train"](event(last_training=0))["error"]
     with ctx.db.write() as conn:
         conn.exec_driver_sql("UPDATE votes SET source = 'human', annotator = 'visitor-1'")
-    assert events["visitor_train"](event(last_training=0))["running"] is True
+    assert "job" in events["visitor_train"](event(last_training=0))
     (job,) = queue.jobs(ctx.db, kinds=[JobKind.TRAIN_REWARD])
     assert (job.payload["source"], job.payload["config"]["processes"]) == ("human", 1)
     assert "already being trained" in events["visitor_train"](event(last_training=job.id))["error"]
@@ -236,7 +245,8 @@ def test_without_demo_mode_there_is_no_event_for_it(ctx, in_loop):
     lab = Context(ctx.home, ctx.db)
     page = in_loop(lambda: build_page(lab))
     names = {function.fn.__name__ for function in page.fns.values() if function.fn is not None}
-    assert not names & {"start_demo_run", "stop_demo_run", "visitor_train"}
+    assert not names & {"start_demo_run", "stop_demo_run"}
+    assert "only in demo mode" in requests_of(lab, reward.api).visitor_train()["error"]
     assert header.state(lab)["demo"] is None
 
 

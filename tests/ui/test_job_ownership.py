@@ -1,6 +1,5 @@
 """Texts and explanations belong to the person who requested them; texts of a blind test are hidden before they are judged."""
 
-import contextlib
 from types import SimpleNamespace
 
 import gradio as gr
@@ -138,12 +137,10 @@ def test_jobs_without_a_requester_are_nobodys(ctx, screen, act_as):
         assert NOT_YOURS in screen.completions({"jobs": [job.id]})["error"]
 
 
-def test_an_explanation_is_read_by_its_requester_alone(ctx, calls, monkeypatch, act_as):
-    monkeypatch.setattr(reward, "Form", lambda *_: SimpleNamespace(components=[], on_change=lambda *_: None))
-    monkeypatch.setattr(reward.gr, "Accordion", lambda *_, **__: contextlib.nullcontext())
+def test_an_explanation_is_read_by_its_requester_alone(ctx, calls, act_as):
     screen = calls(reward, ctx)
     act_as("Ann")
-    job_id = screen.explain(event(model=1, prompt="p", text="Ann's secret", request_id=1))["job"]
+    job_id = screen.explain({"model": 1, "prompt": "p", "text": "Ann's secret"})["job"]
     assert screen.explanation({"job": job_id}) == {"is_waiting": True, "running": False}
     for name in ("Bob", "operator", ""):
         act_as(name)

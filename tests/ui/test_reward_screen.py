@@ -1,8 +1,5 @@
 """Screen "Reward model" without a browser: state, details of a model, training and explanations."""
 
-import contextlib
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -198,7 +195,7 @@ def test_too_few_labels_submit_no_training(ctx):
         reward.start_training(ctx, Source.HUMAN, RewardConfig())
     assert queue.jobs(ctx.db, kinds=[JobKind.TRAIN_REWARD]) == []
     with pytest.raises(LabError, match="no usable source"):
-        parse_payload(reward.TrainReward, {"source": "aliens"})
+        parse_payload(reward.TrainReward, {"source": "aliens", "settings": {}})
 
 
 def test_an_explanation_is_a_job_of_the_engine(ctx):
@@ -268,14 +265,6 @@ def test_reports_of_older_models_have_no_calibration(ctx):
     assert (detail["calibration"], detail["calibration_error"], detail["disagreements"]) == ([], None, [])
 
 
-def build_screen(calls, ctx, monkeypatch):
-    """The handlers of the screen, without the form of its settings."""
-    form = SimpleNamespace(components=[], on_change=lambda *_: None)
-    monkeypatch.setattr(reward, "Form", lambda *_: form)
-    monkeypatch.setattr(reward.gr, "Accordion", lambda *_, **__: contextlib.nullcontext())
-    return calls(reward, ctx)
-
-
 @pytest.mark.parametrize("is_running", [False, True])
 def test_a_training_is_cancelled_and_begins_again_only_with_a_new_label(ctx, calls, is_running, monkeypatch):
     monkeypatch.setattr(engine_process, "ensure_engine", lambda *_: None)
@@ -285,20 +274,15 @@ def test_a_training_is_cancelled_and_begins_again_only_with_a_new_label(ctx, cal
     job = reward.start_training(ctx, Source.SIMULATED, RewardConfig())
     if is_running:
         queue.claim(db, [JobKind.TRAIN_REWARD], engine_process.record_heartbeat(db, "train reward"))
-    screen = build_screen(calls, ctx, monkeypatch)
-    assert (
-        "nothing to cancel" in screen.cancel("", SimpleNamespace(_data={"request_id": 1, "job": job.id + 1}))["error"]
-    )
-    assert screen.cancel("", SimpleNamespace(_data={"request_id": 2, "job": job.id})) == {
-        "request_id": 2,
-        "cancelled": job.id,
-    }
+    screen = calls(reward, ctx)
+    assert "nothing to cancel" in screen.cancel({"job": job.id + 1})["error"]
+    assert screen.cancel({"job": job.id}) is None
     assert queue.get_job(db, job.id).status is JobStatus.CANCELLED
     state = reward.screen_state(ctx)
     assert (state["job"], state["cancelled"], state["failed"], state["labels"]["simulated"]) == (None, True, "", 14)
     assert "was cancelled" in label.training_text(ctx)
     assert not retraining.is_retraining_due(db, project_id, Source.SIMULATED)  # it would start again at once
-    assert "nothing to cancel" in screen.cancel("", SimpleNamespace(_data={"request_id": 3, "job": job.id}))["error"]
+    assert "nothing to cancel" in screen.cancel({"job": job.id})["error"]
     label_with_judge(db, project_id, load_judge("gloomy"), 3)
     assert retraining.is_retraining_due(db, project_id, Source.SIMULATED)
     reward.start_training(ctx, Source.SIMULATED, RewardConfig())
@@ -308,6 +292,6 @@ def test_a_training_is_cancelled_and_begins_again_only_with_a_new_label(ctx, cal
 def test_only_the_operator_cancels_a_training(ctx, calls, monkeypatch):
     job = queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {"source": "human"})
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(Role.LABELLER, "Ann"))
-    screen = build_screen(calls, ctx.as_multi_user(open_to_all=False), monkeypatch)
-    assert "Only the operator" in screen.cancel("", SimpleNamespace(_data={"request_id": 1, "job": job.id}))["error"]
+    screen = calls(reward, ctx.as_multi_user(open_to_all=False))
+    assert "Only the operator" in screen.cancel({"job": job.id})["error"]
     assert queue.get_job(ctx.db, job.id).status is JobStatus.QUEUED

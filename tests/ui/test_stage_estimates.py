@@ -60,17 +60,15 @@ def test_nothing_is_promised_before_anything_was_measured(ctx):
     }
 
 
-def test_a_training_of_the_labels_of_each_source(ctx):
+def test_a_training_of_the_labels_of_each_source(ctx, calls):
     """14 labels: features of 28 texts and 128 samples, and two texts of each pair that nobody has judged."""
     measured(ctx)
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
     seconds = 0.1 * (28 + 128 + 2 * len(unjudged_pairs(ctx.db, ctx.project.id, 400)))
-    handlers, values = form_values(reward, ctx, RewardConfig(), epochs=0)
-    expected = {"estimates": {"human": "", "simulated": f"About {duration_text(seconds)} on this machine."}}
-    assert handlers["lab-reward", "estimate"](*values) == expected
-    assert handlers["reward-epochs", "change"](*values) == expected
-    values[0] = values[-1] = "x"
-    assert handlers["reward-epochs", "change"](*values) == {"estimates": {}}
+    expected = {"human": "", "simulated": f"About {duration_text(seconds)} on this machine."}
+    screen = calls(reward, ctx)
+    assert screen.estimates({"settings": {"epochs": "0"}}) == expected
+    assert screen.estimates({"settings": {"epochs": "x"}}) == {}
 
 
 def test_a_run_with_the_settings_of_the_form(ctx):

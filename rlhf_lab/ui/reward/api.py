@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import NotRequired, Required
 
 import gradio as gr
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
-from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardPredictionStats
+from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardPredictionStats, Role
 from rlhf_lab.config.reward import RewardConfig
-from rlhf_lab.errors import ConfigError, LabError
+from rlhf_lab.errors import ConfigError, LabError, NotAllowedError
 from rlhf_lab.jobs import engine_process, queue, retraining
 from rlhf_lab.jobs.demo import visitor_training_goal
 from rlhf_lab.jobs.judge_labelling import judge_name_of
@@ -22,16 +23,17 @@ from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.reward_scores import prediction_accuracy
 from rlhf_lab.store.votes import next_unvoted_pair, vote_counts
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.limits import ENGINE
 from rlhf_lab.ui.run_views.stage_estimates import reward_sentences
-from rlhf_lab.ui.shared.api import Payload, parse_payload
+from rlhf_lab.ui.shared.api import Api, Payload
 from rlhf_lab.ui.shared.charts import PLOTLY_CONFIG, layout
 from rlhf_lab.ui.shared.crowd import sees_comparisons
-from rlhf_lab.ui.shared.events import operator_action, ttl_cache, visitor_action
-from rlhf_lab.ui.shared.forms import Form
+from rlhf_lab.ui.shared.forms import SEND_VALUES, Form, FormValue, parse_settings
 from rlhf_lab.ui.shared.generation_requests import own_job, submit_short_jobs
 from rlhf_lab.ui.shared.instant_view import rounded_bound
-from rlhf_lab.ui.shared.widgets import SILENT_EVENT, widget
+from rlhf_lab.ui.shared.widgets import widget
 
+api = Api("reward")
 MAX_TEXT_CHARS = 4000  # of a text to explain, including its prompt
 MAX_POINTS = 300  # of a loss curve
 MAX_LISTED = 50  # reward models
@@ -44,10 +46,15 @@ class ModelQuery(Payload):
 
 class JobQuery(Payload):
     job: int
-    annotator: str | None = None
 
 
-class TrainReward(Payload):
+class SettingsQuery(Payload):
+    """settings: the values of the form, by name."""
+
+    settings: dict[str, FormValue]
+
+
+class TrainReward(SettingsQuery):
     """last_training: the id of the newest training that the page shows, 0 for none."""
 
     source: Source
@@ -66,84 +73,203 @@ class TrainAsVisitor(Payload):
 
 class ExplainText(Payload):
     model: int
-    annotator: str | None = None
     prompt: str = ""
     text: str = ""
 
 
+class JobId(TypedDict):
+    job: int
+
+
+class ModelSummary(TypedDict):
+    """A row of the list of reward models. low, high: of the 95 % interval of the accuracy."""
+
+    id: int
+    labels: int
+    accuracy: float | None
+    low: float | None
+    high: float | None
+    source: Source
+    source_text: str
+    created_at: float
+
+
+class Training(TypedDict):
+    """An unfinished training. loss: per update of the present fit."""
+
+    id: int
+    running: bool
+    progress: float
+    eta_s: float | None
+    stage: str
+    loss: list[float]
+    note: str
+    status_text: str
+
+
+class LabelCounts(TypedDict):
+    """goals: how many labels of each source the next training needs. visitor_goal: how many one by visitors of a demo needs."""
+
+    human: int
+    simulated: int
+    goals: dict[Source, int]
+    train_every: int
+    visitor_goal: NotRequired[int]
+
+
+class PredictionStats(TypedDict):
+    """How often votes were predicted; chosen: on pairs that were chosen because they are informative."""
+
+    right: float
+    decided: int
+    low: float
+    high: float
+    chosen_right: float
+    chosen_decided: int
+
+
+class InstantAccuracy(TypedDict):
+    source: Source
+    decided: int
+    accuracy: float
+    low: float | None
+    high: float | None
+
+
+class RewardState(TypedDict):
+    """What changes while the screen is open; models: the newest first."""
+
+    project: int
+    models: list[ModelSummary]
+    job: Training | None
+    last_training: int
+    cancelled: bool
+    failed: str
+    labels: LabelCounts
+    prediction_stats: dict[Source, PredictionStats]
+    instant: InstantAccuracy | None
+    measured_at: float
+
+
+class ExampleText(TypedDict):
+    """A text to explain. tag: what is known about it."""
+
+    prompt: str
+    turns: list[dict[str, str]]
+    text: str
+    tag: str
+
+
+class Disagreement(TypedDict):
+    """A label that the model would have decided otherwise. probability: that it gave this label."""
+
+    turns: list[dict[str, str]]
+    chosen: str
+    rejected: str
+    probability: float
+
+
+class RewardReport(TypedDict):
+    """The constant facts about a reward model. calibration: (confidence, accuracy, pairs) of each bin; scores: (score, texts)."""
+
+    id: int
+    counts_hidden: bool
+    ties: int
+    folds: int
+    train_accuracy: float | None
+    chosen_scores: list[tuple[float, int]]
+    rejected_scores: list[tuple[float, int]]
+    length_correlation: float | None
+    loss: list[float]
+    pooling: str | None
+    warm_start: bool
+    adapter_rejected: bool
+    note: str
+    seconds: float | None
+    example_texts: list[ExampleText]
+    calibration: list[tuple[float, float, int]]
+    calibration_error: float | None
+    disagreements: list[Disagreement]
+
+
+class Explanation(TypedDict, total=False):
+    """Waiting (with `running`), failed (with `failure`), or the score of a text and of its tokens, if single ones have one."""
+
+    is_waiting: Required[bool]
+    running: bool
+    failure: str
+    score: float
+    tokens: list[str]
+    token_scores: list[float] | None
+
+
 def build(ctx: Context, operator: gr.BrowserState) -> None:
-    cached_state = ttl_cache(1.0, lambda: screen_state(ctx))
-
-    def state(_: dict[str, Any]) -> dict[str, Any]:
-        """As for the operator, but for visitors who may not see comparisons without what depends on the number of labels that a
-        model was trained on."""
-        if sees_comparisons(ctx):
-            return cached_state()
-        none = {source.value: prediction_stats_view(RewardPredictionStats(0, 0, 0.0, 1.0)) for source in Source}
-        job = (job := cached_state()["job"]) and job | {"loss": [], "note": ""}
-        return cached_state() | {"prediction_stats": none, "job": job}
-
-    def report(query: dict[str, Any]) -> dict[str, Any]:
-        return model_detail(ctx, parse_payload(ModelQuery, query).model)
-
-    def explanation(query: dict[str, Any]) -> dict[str, Any]:
-        payload = parse_payload(JobQuery, query)
-        annotator = ctx.annotator_or_empty(payload.annotator)
-        return explanation_view(own_job(ctx, payload.job, JobKind.EXPLAIN, annotator))
-
     component = widget(
         "reward",
         "reward/view.js",
-        events=("visitor_train", "train", "cancel", "estimate", "explain"),
-        server_functions={"state": state, "report": report, "explanation": explanation},
+        events=(SEND_VALUES,),
         charts=True,
         data={"layout": layout(190), "config": PLOTLY_CONFIG, "is_demo": ctx.demo is not None},
         label="Reward model",
     )
     with gr.Accordion("All settings of the next reward model", open=False, elem_id="reward-settings"):
-        form = Form(RewardConfig(), "reward")
-
-    @operator_action(ctx, TrainReward)
-    def train(payload: TrainReward, *values: Any) -> dict[str, Any]:
-        start_training(ctx, payload.source, RewardConfig.from_dict(form.parse(values)), payload.last_training)
-        return {"running": True}
-
-    @operator_action(ctx, CancelTraining)
-    def cancel(payload: CancelTraining) -> dict[str, Any]:
-        retraining.cancel_training(ctx.db, ctx.project.id, payload.job)
-        return {"cancelled": payload.job}
-
-    def estimate(*values: Any) -> dict[str, Any]:
-        return {"estimates": training_estimates(ctx, form, values)}
-
-    @visitor_action(ExplainText)
-    def explain(payload: ExplainText) -> dict[str, Any]:
-        return {"job": submit_explanation(ctx, payload, ctx.require_annotator(payload.annotator)).id}
-
-    if (demo := ctx.demo) is not None:
-
-        @visitor_action(TrainAsVisitor)
-        def visitor_train(payload: TrainAsVisitor) -> dict[str, Any]:
-            demo.check_training(ctx.project)
-            start_training(ctx, Source.HUMAN, RewardConfig(), payload.last_training)
-            return {"running": True}
-
-        component.visitor_train(visitor_train, None, component, **SILENT_EVENT)
-
-    component.train(train, [operator, *form.components], component, **SILENT_EVENT)
-    component.cancel(cancel, operator, component, **SILENT_EVENT)
-    component.estimate(estimate, form.components, component, **SILENT_EVENT)
-    form.on_change(estimate, component)
-    component.explain(explain, None, component, **SILENT_EVENT)
+        Form(RewardConfig(), "reward").send_values_to(component)
 
 
-def training_estimates(ctx: Context, form: Form, values: Sequence[Any]) -> dict[str, str]:
-    """How long a training with the values of the form takes, by the source of its labels; empty if the values are invalid."""
+@api.read(Payload)
+def state(ctx: Context, query: Payload) -> RewardState:
+    """As for the operator, but for visitors who may not see comparisons without what depends on the number of labels that a model
+    was trained on."""
+    cached = ctx.cache.get("reward/state", 1.0, lambda: screen_state(ctx))
+    if sees_comparisons(ctx):
+        return cached
+    none = {source: prediction_stats_view(RewardPredictionStats(0, 0, 0.0, 1.0)) for source in Source}
+    training: Training | None = {**cached["job"], "loss": [], "note": ""} if cached["job"] else None
+    return {**cached, "prediction_stats": none, "job": training}
+
+
+@api.read(ModelQuery)
+def report(ctx: Context, query: ModelQuery) -> RewardReport:
+    return model_detail(ctx, query.model)
+
+
+@api.read(SettingsQuery)
+def estimates(ctx: Context, query: SettingsQuery) -> dict[str, str]:
+    """How long a training with these settings takes, by the source of its labels; empty if they are invalid."""
     try:
-        config = RewardConfig.from_dict(form.parse(values))
+        config = RewardConfig.from_dict(parse_settings(RewardConfig, query.settings))
     except ConfigError:
         return {}
     return reward_sentences(ctx, config)
+
+
+@api.read(JobQuery)
+def explanation(ctx: Context, query: JobQuery) -> Explanation:
+    return explanation_view(own_job(ctx, query.job, JobKind.EXPLAIN, ctx.annotator_or_empty(query.annotator)))
+
+
+@api.action(TrainReward, role=Role.OPERATOR)
+def train(ctx: Context, payload: TrainReward) -> JobId:
+    config = RewardConfig.from_dict(parse_settings(RewardConfig, payload.settings))
+    return {"job": start_training(ctx, payload.source, config, payload.last_training).id}
+
+
+@api.action(TrainAsVisitor, limit=ENGINE)
+def visitor_train(ctx: Context, payload: TrainAsVisitor) -> JobId:
+    if ctx.demo is None:
+        raise NotAllowedError("Visitors can train a reward model only in demo mode.")
+    ctx.demo.check_training(ctx.project)
+    return {"job": start_training(ctx, Source.HUMAN, RewardConfig(), payload.last_training).id}
+
+
+@api.action(CancelTraining, role=Role.OPERATOR)
+def cancel(ctx: Context, payload: CancelTraining) -> None:
+    retraining.cancel_training(ctx.db, ctx.project.id, payload.job)
+
+
+@api.action(ExplainText, limit=ENGINE)
+def explain(ctx: Context, payload: ExplainText) -> JobId:
+    return {"job": submit_explanation(ctx, payload, ctx.require_annotator(payload.annotator)).id}
 
 
 def start_training(ctx: Context, source: Source, config: RewardConfig, last_training: int | None = None) -> Job:
@@ -183,20 +309,30 @@ def submit_explanation(ctx: Context, request: ExplainText, annotator: str) -> Jo
     return submit_short_jobs(ctx, JobKind.EXPLAIN, annotator, [job_payload])[0]
 
 
-def explanation_view(job: Job) -> dict[str, Any]:
+def explanation_view(job: Job) -> Explanation:
     """An EXPLAIN job for the page: waiting, failed, or its one result."""
     if job.status in UNFINISHED_JOB_STATUSES:
         return {"is_waiting": True, "running": job.status is JobStatus.RUNNING}
     if job.status is not JobStatus.DONE or not job.result:
         return {"is_waiting": False, "failure": job.error or "It was cancelled."}
-    return {"is_waiting": False, **job.result["items"][0]}
+    item = job.result["items"][0]
+    return {
+        "is_waiting": False, "score": item["score"], "tokens": item["tokens"], "token_scores": item["token_scores"],
+    }  # fmt: skip
 
 
-def screen_state(ctx: Context) -> dict[str, Any]:
-    """What changes while the screen is open: reward models (newest first), training, labels, prediction statistics."""
+def screen_state(ctx: Context) -> RewardState:
     project = ctx.project
     label_counts = retraining.get_label_progress(ctx.db, project.id)
     latest = retraining.last_training(ctx.db, project.id)
+    labels: LabelCounts = {
+        "human": label_counts.human,
+        "simulated": label_counts.simulated,
+        "goals": {source: retraining.training_goal(ctx.db, project.id, source) for source in Source},
+        "train_every": retraining.LABELS_PER_RETRAINING,
+    }
+    if ctx.demo is not None:
+        labels["visitor_goal"] = visitor_training_goal(ctx.db, project.id)
     return {
         "project": project.id,
         "models": [model_summary(row) for row in list_reward_models(ctx.db, project.id)[:MAX_LISTED]],
@@ -204,43 +340,37 @@ def screen_state(ctx: Context) -> dict[str, Any]:
         "last_training": latest.id if latest else 0,
         "cancelled": latest is not None and latest.status is JobStatus.CANCELLED,
         "failed": latest.error if latest and latest.status is JobStatus.FAILED else "",
-        "labels": {
-            "human": label_counts.human,
-            "simulated": label_counts.simulated,
-            "goals": {source.value: retraining.training_goal(ctx.db, project.id, source) for source in Source},
-            "train_every": retraining.LABELS_PER_RETRAINING,
-            **({"visitor_goal": visitor_training_goal(ctx.db, project.id)} if ctx.demo is not None else {}),
-        },
-        "prediction_stats": {source.value: prediction_stats(ctx, source) for source in Source},
+        "labels": labels,
+        "prediction_stats": {source: prediction_stats(ctx, source) for source in Source},
         "instant": instant_accuracy(ctx),
         "measured_at": speed_changed_at(ctx.home),
     }
 
 
-def instant_accuracy(ctx: Context) -> dict[str, Any] | None:
+def instant_accuracy(ctx: Context) -> InstantAccuracy | None:
     """Leave-one-out accuracy of the instant reward model; None while it has too few labels."""
     figures = ctx.instant_reward.figures(ctx.project.id)
     if figures.right is None:
         return None
     return {
-        "source": figures.source.value, "decided": figures.decided, "accuracy": figures.right / figures.decided,
+        "source": figures.source, "decided": figures.decided, "accuracy": figures.right / figures.decided,
         "low": rounded_bound(figures.low), "high": rounded_bound(figures.high),
     }  # fmt: skip
 
 
-def prediction_stats(ctx: Context, source: Source) -> dict[str, Any]:
+def prediction_stats(ctx: Context, source: Source) -> PredictionStats:
     """How often votes were predicted by the reward model that was the newest when they were cast."""
     return prediction_stats_view(prediction_accuracy(ctx.db, ctx.project.id, source))
 
 
-def prediction_stats_view(stats: RewardPredictionStats) -> dict[str, Any]:
+def prediction_stats_view(stats: RewardPredictionStats) -> PredictionStats:
     return {
         "right": stats.right, "decided": stats.decided, "low": stats.low, "high": stats.high,
         "chosen_right": stats.chosen_right, "chosen_decided": stats.chosen_decided,
     }  # fmt: skip
 
 
-def training_view(ctx: Context, job: Job) -> dict[str, Any]:
+def training_view(ctx: Context, job: Job) -> Training:
     result = job.result or {}
     return {
         "id": job.id, "running": job.status is JobStatus.RUNNING, "progress": job.progress, "eta_s": job.eta_s,
@@ -254,13 +384,13 @@ def thin_and_round(numbers: list[float]) -> list[float]:
     return [float(f"{x:.4g}") for x in downsample_values(numbers, MAX_POINTS)]
 
 
-def model_summary(row: ListedRewardModel) -> dict[str, Any]:
+def model_summary(row: ListedRewardModel) -> ModelSummary:
     accuracy, low, high = (
         rounded_bound(row.report.get(name)) for name in ("accuracy", "accuracy_low", "accuracy_high")
     )
     return {
         "id": row.id, "labels": row.label_count, "accuracy": accuracy, "low": low, "high": high,
-        "source": row.source.value, "source_text": source_text(row), "created_at": row.created_at,
+        "source": row.source, "source_text": source_text(row), "created_at": row.created_at,
     }  # fmt: skip
 
 
@@ -272,8 +402,8 @@ def source_text(row: ListedRewardModel) -> str:
     return f"simulated by {', '.join(names)}" if names else "simulated"
 
 
-def model_detail(ctx: Context, model: int) -> dict[str, Any]:
-    """The constant facts about a reward model, which the page reads once. Raises StoreError if there is no such model."""
+def model_detail(ctx: Context, model: int) -> RewardReport:
+    """Raises StoreError if there is no such model."""
     row = listed_model(ctx.db, ctx.project.id, model)
     counts_hidden = not sees_comparisons(ctx)
     if counts_hidden:
@@ -310,8 +440,8 @@ def training_labels(ctx: Context, row: ListedRewardModel) -> dict[int, Compariso
 
 def disagreement_rows(
     disagreements: Sequence[tuple[int, float]], labels: Mapping[int, Comparison]
-) -> list[dict[str, Any]]:
-    """Labels that the model would have decided otherwise, with their texts. disagreements: (vote, probability)."""
+) -> list[Disagreement]:
+    """disagreements: (vote, probability)."""
     return [
         {
             "turns": turns_of_prompt(labels[vote_id].prompt),
@@ -324,7 +454,7 @@ def disagreement_rows(
     ]
 
 
-def example_texts(ctx: Context, decided: Sequence[Comparison]) -> list[dict[str, Any]]:
+def example_texts(ctx: Context, decided: Sequence[Comparison]) -> list[ExampleText]:
     """Texts to explain: a pair without a vote, and decided pairs that the model was trained on."""
     texts = []
     # Another pair than this one on a person's screen would be a gold pair.

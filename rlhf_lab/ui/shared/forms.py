@@ -1,6 +1,7 @@
 """A form generated from a config class: one Gradio component per setting, with its help text and range."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 import gradio as gr
@@ -8,7 +9,17 @@ import gradio as gr
 from rlhf_lab.common.enums import Algorithm
 from rlhf_lab.config.base import Config, Setting, fields_of
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.ui.shared.widgets import SILENT_EVENT
+from rlhf_lab.ui.shared.widgets import SILENT_EVENT, SILENT_MULTIPLE_EVENT
+
+#: The event by which a widget asks for the values of a form.
+SEND_VALUES = "send_values"
+#: The value of a Gradio field.
+FormValue = str | float | bool | None
+
+
+def parse_settings(config: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a config that a form contains, by name. Raises ConfigError for a value that is not a number."""
+    return {item.name: parse_value(item, values[item.name]) for item in fields_of(config) if item.name in values}
 
 
 class Form:
@@ -42,6 +53,18 @@ class Form:
             [component.change for component in self.components], handler, self.components, output,
             **SILENT_EVENT | {"trigger_mode": "always_last"},
         )  # fmt: skip
+
+    def send_values_to(self, component: Any) -> None:
+        """Send all values to a widget, in the browser alone: when one of them changes, and when the widget triggers SEND_VALUES.
+
+        The widget gets {"settings": values by name, "sent_at"}; native_form.js reads them.
+        """
+        names = json.dumps([item.name for item in self.settings])
+        settings = f"Object.fromEntries({names}.map((name, i) => [name, values[i]]))"
+        script = f"(...values) => ({{ settings: {settings}, sent_at: Date.now() }})"
+        options = {"js": script, **SILENT_MULTIPLE_EVENT}
+        getattr(component, SEND_VALUES)(None, self.components, component, **options)
+        gr.on([field.change for field in self.components], None, self.components, component, **options)
 
     def parse(self, values: Sequence[Any]) -> dict[str, Any]:
         """The settings by name. Raises ConfigError for a value that is not a number."""

@@ -1,0 +1,71 @@
+// @ts-check
+// The charts of a screen, by name. figure(palette) -> {traces, layout}; drawing one again keeps its zoom.
+import { chartConfig, chartTheme, onThemeChange, widthObserver } from '../shared/charts.js';
+import { palette } from '../shared/dom.js';
+import { html } from '../shared/html.js';
+
+export class ChartSet {
+  constructor({ layout, config }) {
+    this.base = { layout, config };
+    this.charts = new Map(); // name -> {node, figure}
+    onThemeChange(() => {
+      for (const [name, { node }] of this.charts) if (node.isConnected) this.draw(name);
+    });
+  }
+
+  // The element of a new chart, which is drawn once it is on the page.
+  create(name, label, figure) {
+    const node = html`<div class="plot" role="img" aria-label=${label}></div>`;
+    this.charts.set(name, { node, figure });
+    widthObserver.observe(node);
+    requestAnimationFrame(() => {
+      if (node.isConnected) this.draw(name);
+    });
+    return node;
+  }
+
+  draw(name) {
+    const { node, figure } = this.charts.get(name);
+    const { traces, layout: own } = figure(palette());
+    const { font, axis, hoverlabel } = chartTheme();
+    const base = structuredClone(this.base.layout);
+    const title = (text) => ({ text: text || '', standoff: 6 });
+    const layout = {
+      ...base,
+      height: own.height || 200,
+      barmode: 'overlay',
+      hovermode: 'closest',
+      uirevision: 'keep',
+      margin: { t: 8, r: 10, b: 40, l: 60 },
+      font,
+      hoverlabel,
+      xaxis: { ...base.xaxis, ...axis, rangemode: 'normal', title: title(own.xTitle), ...own.xaxis },
+      yaxis: { ...base.yaxis, ...axis, title: title(own.yTitle), ...own.y },
+    };
+    node.style.height = `${layout.height}px`; // otherwise plotly's height would not grow again after a resize
+    window['Plotly'].react(node, traces, layout, chartConfig(this.base.config));
+  }
+
+  removeUnused() {
+    for (const [name, { node }] of this.charts) {
+      if (node.isConnected) continue;
+      window['Plotly'].purge(node);
+      widthObserver.unobserve(node);
+      this.charts.delete(name);
+    }
+  }
+}
+
+// A loss by update, as a figure.
+export const lossFigure = (losses, xTitle, height, dtick) => (colors) => ({
+  traces: [
+    {
+      x: losses().map((_, i) => i + 1),
+      y: losses(),
+      mode: 'lines',
+      line: { color: colors.accent, width: 2 },
+      hovertemplate: '%{y:.3f}<extra></extra>',
+    },
+  ],
+  layout: { xTitle, yTitle: 'loss', height, xaxis: { dtick: dtick(1, losses().length) }, y: { rangemode: 'tozero' } },
+});

@@ -1,0 +1,187 @@
+// @ts-check
+// Cards that show the report of one reward model, which never changes.
+import { integerTick } from '../shared/charts.js';
+import { promptView } from '../shared/dom.js';
+import { formatDuration, formatNumber, formatPercent, plural } from '../shared/format.js';
+import { html } from '../shared/html.js';
+import { lossFigure } from './chart_set.js';
+
+/** @typedef {import('../api_types').RewardReport} RewardReport */
+
+export const MIN_CALIBRATION_PAIRS = 30; // unseen pairs for a calibration curve
+const DISAGREEMENTS_HINT =
+  ' Each was predicted by a model that was not trained on it. They are either mistakes of the annotator or errors of ' +
+  'the model. To see the annotators and ask again: Runs & data, Quality of the labels.';
+
+/** @param {RewardReport} report */
+export function scoreHistogram(report, charts) {
+  return html`<div class="lab-card">
+    <div class="lab-row">
+      <h3>Scores of the labelled texts</h3>
+      <span class="lab-badge"><i class="swatch up"></i>preferred</span>
+      <span class="lab-badge"><i class="swatch down"></i>not preferred</span>
+    </div>
+    ${charts.create('histogram', 'histogram of the scores of preferred and of other texts', (colors) =>
+      histogramFigure(report, colors),
+    )}
+  </div>`;
+}
+
+function histogramFigure({ chosen_scores: chosen, rejected_scores: rejected }, colors) {
+  const scores = [...chosen, ...rejected].map(([score]) => score);
+  const size = Math.max(0.1, Math.round((Math.max(...scores) - Math.min(...scores)) / 1.6) / 10);
+  const trace = (counts, color, name) => ({
+    type: 'histogram',
+    x: counts.map(([score]) => score),
+    y: counts.map(([, texts]) => texts),
+    histfunc: 'sum',
+    marker: { color },
+    opacity: 0.6,
+    xbins: { start: -50, end: 50, size },
+    autobinx: false,
+    hovertemplate: `${name}: %{y} between %{x}<extra></extra>`,
+  });
+  const texts = chosen.reduce((sum, [, count]) => sum + count, 0);
+  return {
+    traces: [trace(chosen, colors.left, 'preferred'), trace(rejected, colors.right, 'not preferred')],
+    layout: { xTitle: 'score (sd)', yTitle: 'texts', y: { dtick: texts <= 12 ? 1 : null } },
+  };
+}
+
+/** @param {RewardReport} report */
+export function lossesCard(report, charts) {
+  const hasLosses = report.loss.length > 1;
+  const time = report.seconds && `total time ${formatDuration(report.seconds)}`;
+  const caption = [hasLosses && 'loss of the last fit', time].filter(Boolean).join('; ');
+  return html`<div class="lab-card">
+    <div class="lab-row"><h3>Training</h3><span class="muted">${caption}</span></div>
+    ${hasLosses ? lossCurve(report, charts) : html`<p class="muted" data-do="no-losses">${directFitText(report)}</p>`}
+  </div>`;
+}
+
+function lossCurve(report, charts) {
+  const start = report.warm_start
+    ? ' It starts lower, because these updates refine a head that was fitted before.'
+    : '';
+  const figure = lossFigure(() => report.loss, 'update', 170, integerTick);
+  return html`<p class="muted">0.69 (ln 2) is guessing.${start}</p>
+    ${charts.create('losses', 'loss of the last fit over its updates', figure)}`;
+}
+
+const directFitText = (report) =>
+  'Its head was fitted directly, without gradient updates.' +
+  (report.adapter_rejected ? ' An adapter was also trained, but it was not clearly better on held-out labels.' : '');
+
+/** What a correlation of score and length means. @param {number | null} correlation */
+export function lengthText(correlation) {
+  if (correlation === null) return 'Not measured: all texts are of the same length, or there are too few.';
+  const strength = Math.abs(correlation);
+  const [liked, other] = correlation > 0 ? ['longer', 'shorter'] : ['shorter', 'longer'];
+  if (strength < 0.2) return 'Length hardly matters to it.';
+  if (strength < 0.5) {
+    return `It likes ${liked} texts slightly, and PPO will follow. That is fine if you prefer them too.`;
+  }
+  return (
+    `It mostly rewards ${liked} texts, and PPO will write them. If that is not what you want, label pairs where the ` +
+    `${other} one is better.`
+  );
+}
+
+/** @param {RewardReport} report */
+export function lengthCard({ length_correlation: correlation }) {
+  const isMeasured = correlation !== null;
+  return html`<div class="lab-card length">
+    <div class="lab-row">
+      <h3>Influence of length</h3>
+      <span class="muted">correlation of score and length over base samples</span>
+    </div>
+    ${
+      isMeasured
+        ? html`<div class="interval" aria-hidden="true">
+          <div class="track">
+            <i class="chance" style="left: 50%"></i><i class="point" style="left: ${50 + 50 * correlation}%"></i>
+          </div>
+          <div class="ends"><span>−1: short</span><span>0</span><span>long: +1</span></div>
+        </div>`
+        : null
+    }
+    <p data-do="length">
+      ${isMeasured ? html`<strong>${formatNumber(correlation, 2)}. </strong>` : null}${lengthText(correlation)}
+    </p>
+  </div>`;
+}
+
+/** @param {RewardReport} report */
+export const unseenPairs = (report) => report.calibration.reduce((sum, [, , pairs]) => sum + pairs, 0);
+/** @param {RewardReport} report */
+export const hasCalibration = (report) => unseenPairs(report) >= MIN_CALIBRATION_PAIRS;
+
+/** @param {RewardReport} report */
+export function calibrationText(report) {
+  const { calibration, calibration_error: error } = report;
+  if (error === null) return '';
+  const weighted = calibration.reduce((sum, [predicted, observed, pairs]) => sum + pairs * (predicted - observed), 0);
+  const bias = weighted / unseenPairs(report);
+  const points = `Off by ${plural(Math.round(100 * error), 'point')} on average`;
+  if (error < 0.05) return `${points}: its probabilities are well calibrated.`;
+  if (bias > 0.02) return `${points}: it is overconfident.`;
+  return bias < -0.02 ? `${points}: it is underconfident.` : `${points}.`;
+}
+
+/** @param {RewardReport} report */
+export function calibrationCard(report, charts) {
+  const label = "share of held-out pairs ranked correctly, by the reward model's confidence";
+  return html`<div class="lab-card">
+    <div class="lab-row">
+      <h3>Calibration</h3>
+      <span class="muted">on held-out pairs; perfect calibration lies on the line</span>
+    </div>
+    ${charts.create('calibration', label, (colors) => calibrationFigure(report.calibration, colors))}
+    <p class="muted" data-do="calibration">${calibrationText(report)}</p>
+  </div>`;
+}
+
+function calibrationFigure(bins, colors) {
+  const text = ([predicted, observed, pairs]) =>
+    `confidence ${formatPercent(predicted)}, accuracy ${formatPercent(observed)}, ${plural(pairs, 'label')}`;
+  const diagonal = { mode: 'lines', line: { color: colors.muted, width: 1, dash: 'dash' }, hoverinfo: 'skip' };
+  return {
+    traces: [
+      { x: [0.5, 1], y: [0.5, 1], ...diagonal },
+      {
+        x: bins.map(([predicted]) => predicted),
+        y: bins.map(([, observed]) => observed),
+        mode: 'lines+markers',
+        line: { color: colors.accent, width: 2 },
+        marker: { size: 8 },
+        text: bins.map(text),
+        hovertemplate: '%{text}<extra></extra>',
+      },
+    ],
+    layout: {
+      xTitle: 'confidence',
+      yTitle: 'ranked right',
+      xaxis: { range: [0.48, 1.02], tickformat: '.0%' },
+      y: { range: [-0.03, 1.05], tickformat: '.0%' },
+    },
+  };
+}
+
+/** @param {RewardReport} report */
+export function disagreementsCard({ disagreements }) {
+  const side = (label, text) =>
+    html`<div><span class="muted">${label}</span><p class="lab-text" dir="auto">${text}</p></div>`;
+  const listItem = ({ turns, chosen, rejected, probability }) =>
+    html`<li>
+      ${promptView(turns, '.muted.brief')}
+      <div class="sides">${side('the label prefers', chosen)}${side('it would have preferred', rejected)}</div>
+      <p><span class="lab-badge warn">gave this label ${formatPercent(probability)}</span></p>
+    </li>`;
+  return html`<details class="lab-card disagreements" data-do="disagreements">
+    <summary>
+      <strong>Labels that the model disagrees with most (${disagreements.length})</strong>
+      <span class="muted">${DISAGREEMENTS_HINT}</span>
+    </summary>
+    <ol class="lab-scroll">${disagreements.map(listItem)}</ol>
+  </details>`;
+}

@@ -1,0 +1,117 @@
+// @ts-check
+// The training of reward models: the bar that starts it, and the card of one in progress.
+import { integerTick } from '../shared/charts.js';
+import { plural, timeLeftText } from '../shared/format.js';
+import { html } from '../shared/html.js';
+import { operatorNotice, operatorOnly } from '../shared/session.js';
+import { lossFigure } from './chart_set.js';
+
+/** @typedef {import('../api_types').RewardState} RewardState */
+
+const VIEWER_NOTICE = 'Only the operator can train reward models; you can view them and score texts of your own.';
+const LOSS_HINT =
+  'Loss per update; 0.69 is guessing. The validation fit leaves out some prompts and is tested on them. If the ' +
+  'adapter helps, a final fit uses all labels.';
+
+/** The source that a training learns from unless another one was chosen. @param {RewardState} state */
+export const proposedSource = ({ labels }) => (labels.simulated > labels.human ? 'simulated' : 'human');
+
+/** When the next reward model is trained from these labels. @param {RewardState} state @param {'human' | 'simulated'} source */
+export function nextTrainingText(state, source) {
+  if (state.job) return state.job.status_text;
+  const { [source]: count, goals, train_every: trainEvery } = state.labels;
+  const cancelled = state.cancelled ? 'The last training was cancelled; its labels are kept. ' : '';
+  if (count >= goals[source]) {
+    return cancelled ? `${cancelled}The next one starts after a new label.` : 'It is due and starts automatically.';
+  }
+  const next = `next at ${goals[source]}, ${plural(goals[source] - count, 'label')} to go.`;
+  return `${cancelled}A new one is also trained after every ${trainEvery} labels: ${next}`;
+}
+
+const buttonText = ({ job }) => (job ? (job.running ? 'Training …' : 'Waiting …') : 'Train now');
+
+/**
+ * @param {RewardState} state
+ * @param {{ source: 'human' | 'simulated', error: string, estimate: string, isDemo: boolean }} view
+ * @param {{ train: () => void, trainAsVisitor: () => void, cancel: () => void, chooseSource: (source: string) => void }} act
+ */
+export function trainingBar(state, view, act) {
+  const { human, simulated } = state.labels;
+  const nextText = nextTrainingText(state, view.source);
+  const error = view.error || (state.failed && `The last training failed. ${state.failed}`);
+  const sources = [
+    ['human', `people's labels (${human})`],
+    ['simulated', `simulated labels (${simulated})`],
+  ];
+  return html`<div class="lab-card">
+    ${view.isDemo ? visitorBar(state, nextText, act.trainAsVisitor) : null}
+    <div class="lab-row ${view.isDemo ? 'lab-operating' : ''}">
+      ${operatorOnly(
+        html`<button
+            type="button" class="lab-button lab-main" data-do="train" disabled=${state.job !== null} onclick=${act.train}
+          >${buttonText(state)}</button>
+          <span class="muted">from</span>
+          <select
+            class="lab-input" aria-label="labels to learn from" data-do="source"
+            onchange=${(event) => act.chooseSource(event.target.value)}
+          >
+            ${sources.map(
+              ([value, name]) => html`<option value=${value} selected=${value === view.source}>${name}</option>`,
+            )}
+          </select>
+          <span class="muted lab-grow" data-do="next">${nextText}</span>
+          ${
+            state.job
+              ? html`<button type="button" class="lab-button" data-do="cancel" onclick=${act.cancel}>Cancel</button>`
+              : null
+          }`,
+      )}
+      ${!state.job && view.estimate ? html`<p class="muted" data-do="estimate">${view.estimate}</p>` : null}
+    </div>
+    ${view.isDemo ? null : operatorNotice(VIEWER_NOTICE)}
+    ${error ? html`<p class="lab-notice bad" role="alert" data-do="train-error">${error}</p>` : null}
+  </div>`;
+}
+
+// Demo mode: visitors can train on people's labels with the default settings, before the automatic training.
+function visitorBar(state, nextText, trainAsVisitor) {
+  const missing = state.labels.visitor_goal - state.labels.human;
+  const isEarly = missing > 0 && !state.job;
+  return html`<div class="lab-row lab-visitor">
+    <button
+      type="button" class="lab-button lab-main" data-do="visitor-train"
+      disabled=${state.job !== null || missing > 0} onclick=${trainAsVisitor}
+    >${buttonText(state)}</button>
+    <span class="muted lab-grow">
+      ${isEarly ? `You can train it after ${plural(missing, 'more label')}. ${nextText}` : nextText}
+    </span>
+  </div>`;
+}
+
+/** The card of a training in progress, which `updateTraining` fills. losses(): its losses so far. */
+export function trainingCard(charts, losses) {
+  const label = 'loss of the training in progress, by update';
+  return html`<div class="lab-card training" data-do="training">
+    <div class="lab-row"><h2></h2><span class="muted lab-grow" role="status"></span></div>
+    <div
+      class="lab-bar" role="progressbar" aria-label="training of the reward model" aria-valuemin="0" aria-valuemax="100"
+    ><i></i></div>
+    <p class="muted note"></p>
+    <p class="muted">${LOSS_HINT}</p>
+    ${charts.create('training', label, lossFigure(losses, 'update of this fit', 160, integerTick))}
+  </div>`;
+}
+
+/** @param {any} card @param {import('../api_types').Training} job */
+export function updateTraining(card, job, charts) {
+  const share = Math.round(100 * job.progress);
+  const left = timeLeftText(job.eta_s, job.progress, 'about ');
+  const stage = job.stage === 'final' ? 'last fit, on all labels' : job.stage || 'reading the texts';
+  card.querySelector('[role=status]').textContent = job.running ? `${stage} · ${share} %${left}` : job.status_text;
+  card.querySelector('h2').textContent = job.running ? 'Training on the labels' : 'Waiting for training to start';
+  card.querySelector('.lab-bar').setAttribute('aria-valuenow', share);
+  card.querySelector('.lab-bar > i').style.width = `${share}%`;
+  card.querySelector('.note').textContent = job.note;
+  card.querySelector('.plot').hidden = job.loss.length < 2;
+  if (job.loss.length > 1) charts.draw('training');
+}
