@@ -98,7 +98,10 @@ def test_a_class_behind_one_address_has_room():
     for act, limit in LIMITS.items():
         assert 0 < limit.visitor < limit.address, act
         assert limit.address >= 10 * limit.visitor, act
-    assert min({**LIMITS, **act_limits(APIS)}[act].address for act in ("POST /join", "vote", "chat/ask")) >= 10 * CLASS_SIZE
+    assert (
+        min({**LIMITS, **act_limits(APIS)}[act].address for act in ("POST /join", "vote", "chat/ask"))
+        >= 10 * CLASS_SIZE
+    )
 
 
 @pytest.mark.parametrize("path", ["/x", "/gradio_api/run/vote", "/api/none", "/JOIN", "/joined", "/api/next_pair/x"])

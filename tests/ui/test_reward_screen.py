@@ -253,7 +253,7 @@ def test_calibration_and_disagreements_of_a_model(ctx):
         ctx, REPORT | figures | {"disagreements": [{"index": 2, "probability": 0.1}, {"index": 99, "probability": 0.2}]}
     )
     detail, label = reward.model_detail(ctx, row.id), load_comparisons(ctx.db, row.snapshot)[2]
-    assert (detail["calibration"], detail["calibration_error"]) == ([[0.6, 0.5, 4], [0.9, 1.0, 3]], 0.1)
+    assert (detail["calibration"], detail["calibration_error"]) == ([(0.6, 0.5, 4), (0.9, 1.0, 3)], 0.1)
     turns = [{"role": "user", "content": label.prompt}]
     assert detail["disagreements"] == [
         {"turns": turns, "chosen": label.chosen.strip(), "rejected": label.rejected.strip(), "probability": 0.1}
@@ -295,3 +295,13 @@ def test_only_the_operator_cancels_a_training(ctx, calls, monkeypatch):
     screen = calls(reward, ctx.as_multi_user(open_to_all=False))
     assert "Only the operator" in screen.cancel({"job": job.id})["error"]
     assert queue.get_job(ctx.db, job.id).status is JobStatus.QUEUED
+
+
+def test_a_training_uses_the_settings_of_the_form(ctx, calls):
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
+    screen = calls(reward, ctx)
+    reply = screen.train({"source": "simulated", "settings": {"epochs": "many"}})
+    assert reply["error"].startswith('epochs = "many" is not a whole number')
+    assert queue.jobs(ctx.db, kinds=[JobKind.TRAIN_REWARD]) == []
+    job = queue.get_job(ctx.db, screen.train({"source": "simulated", "settings": {"epochs": "3"}})["job"])
+    assert job.payload["config"] == RewardConfig(epochs=3).to_dict()

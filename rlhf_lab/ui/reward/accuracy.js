@@ -40,7 +40,8 @@ export function accuracyCard(model, report, state) {
       ${
         isWide
           ? html`<p class="warn">
-            Too few labels for a single figure: ${formatPercent(model.accuracy)} were ranked correctly, which may be chance.
+            Too few labels for a single figure: ${formatPercent(model.accuracy)} were ranked correctly, which may be
+            chance.
           </p>`
           : null
       }
@@ -73,8 +74,8 @@ function measurementText(model, report) {
   if (!report) return '';
   const ties = report.ties ? `, ${plural(report.ties, 'tie')} (or both bad) not counted` : '';
   return (
-    `95 % interval ${formatInterval(model.low, model.high)}; cross-validated on ${plural(model.labels, 'label')}${ties}, ` +
-    `${report.folds} folds that never split a prompt.`
+    `95 % interval ${formatInterval(model.low, model.high)}; cross-validated on ` +
+    `${plural(model.labels, 'label')}${ties}, ${report.folds} folds that never split a prompt.`
   );
 }
 
@@ -109,7 +110,8 @@ export function predictionsText({
     ? `New votes: of ${plural(decided, 'vote')} on pairs that the reward model of that time was not trained on, it ` +
       `ranked ${right} correctly before they were cast (${formatPercent(right / decided)}, 95 % interval ` +
       `${formatInterval(low, high)}).`
-    : 'New votes: none yet. This line will say how many of them the reward model ranked correctly before they were cast.';
+    : 'New votes: none yet. This line will say how many of them the reward model ranked correctly before they were ' +
+      'cast.';
   if (!chosenDecided) return text;
   return (
     `${text} In addition, on pairs chosen because they are informative (harder than most): ` +
@@ -185,15 +187,19 @@ function curveTrace(models, color) {
   };
 }
 
-/** @param {ModelSummary[]} models @param {number} shownId @param {(id: number | null) => void} choose null: the newest */
+/**
+ * @param {ModelSummary[]} models @param {number} shownId
+ * @param {(id: number | null) => void} choose null: the newest
+ */
 export function modelTable(models, shownId, choose) {
   const isNewest = shownId === models[0].id;
   const row = (model) =>
     html`<tr class=${model.id === shownId ? 'open' : null}>
       <td>
         <button
-          type="button" class="lab-button small" data-do="look-${model.id}" aria-label="look at reward model ${model.id}"
-          aria-pressed=${String(model.id === shownId)} onclick=${() => choose(model.id)}
+          type="button" class="lab-button small" data-do="look-${model.id}"
+          aria-label="look at reward model ${model.id}" aria-pressed=${String(model.id === shownId)}
+          onclick=${() => choose(model.id)}
         >${model.id}</button>
       </td>
       <td>${formatPercent(model.accuracy)}</td>
@@ -217,7 +223,10 @@ export function modelTable(models, shownId, choose) {
       }
     </div>
     <div class="scroll lab-scroll" tabindex="0" role="group" aria-label="list of reward models">
-      <table>${tableHead(['', 'accuracy', '95 % interval', 'labels', 'from', 'trained'])}<tbody>${models.map(row)}</tbody></table>
+      <table>
+        ${tableHead(['', 'accuracy', '95 % interval', 'labels', 'from', 'trained'])}
+        <tbody>${models.map(row)}</tbody>
+      </table>
     </div>
   </div>`;
 }

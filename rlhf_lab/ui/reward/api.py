@@ -418,7 +418,8 @@ def model_detail(ctx: Context, model: int) -> RewardReport:
         "adapter_rejected": (report.get("adapter") or {}).get("used") is False,
         "note": report.get("note", ""), "seconds": report.get("seconds"),
         "example_texts": example_texts(ctx, [labels[vote_id] for vote_id in row.examples if vote_id in labels]),
-        "calibration": report.get("calibration") or [], "calibration_error": report.get("expected_calibration_error"),
+        "calibration": [(predicted, right, pairs) for predicted, right, pairs in report.get("calibration") or ()],
+        "calibration_error": report.get("expected_calibration_error"),
         "disagreements": disagreement_rows(row.disagreements, labels),
     }  # fmt: skip
 

@@ -16,7 +16,10 @@ const LOSS_HINT =
 /** The source that a training learns from unless another one was chosen. @param {RewardState} state */
 export const proposedSource = ({ labels }) => (labels.simulated > labels.human ? 'simulated' : 'human');
 
-/** When the next reward model is trained from these labels. @param {RewardState} state @param {'human' | 'simulated'} source */
+/**
+ * When the next reward model is trained from these labels.
+ * @param {RewardState} state @param {'human' | 'simulated'} source
+ */
 export function nextTrainingText(state, source) {
   if (state.job) return state.job.status_text;
   const { [source]: count, goals, train_every: trainEvery } = state.labels;
@@ -33,7 +36,7 @@ const buttonText = ({ job }) => (job ? (job.running ? 'Training …' : 'Waiting 
 /**
  * @param {RewardState} state
  * @param {{ source: 'human' | 'simulated', error: string, estimate: string, isDemo: boolean }} view
- * @param {{ train: () => void, trainAsVisitor: () => void, cancel: () => void, chooseSource: (source: string) => void }} act
+ * @param {Record<'train' | 'trainAsVisitor' | 'cancel', () => void> & { chooseSource: (source: string) => void }} act
  */
 export function trainingBar(state, view, act) {
   const { human, simulated } = state.labels;
@@ -48,7 +51,8 @@ export function trainingBar(state, view, act) {
     <div class="lab-row ${view.isDemo ? 'lab-operating' : ''}">
       ${operatorOnly(
         html`<button
-            type="button" class="lab-button lab-main" data-do="train" disabled=${state.job !== null} onclick=${act.train}
+            type="button" class="lab-button lab-main" data-do="train"
+            disabled=${state.job !== null} onclick=${act.train}
           >${buttonText(state)}</button>
           <span class="muted">from</span>
           <select

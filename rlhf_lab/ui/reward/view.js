@@ -192,8 +192,8 @@ function introCard({ labels }) {
   const missing = Math.max(0, labels.goals.human - labels.human);
   return html`<div class="lab-card lab-empty" data-do="empty">
     <p>
-      A reward model reads a text and gives it a score. It is trained on pairs so that the preferred text gets the higher
-      score.
+      A reward model reads a text and gives it a score. It is trained on pairs so that the preferred text gets the
+      higher score.
     </p>
     <p>
       ${

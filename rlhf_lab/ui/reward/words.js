@@ -6,8 +6,8 @@ import { html } from '../shared/html.js';
 
 const HINT = 'Hover over a word, or move to it with Tab, to see its value.';
 const LAST_TOKEN_ONLY =
-  '. This reward model reads only the last token, so single words have no score. Train one with pooling "mean" to see ' +
-  'them.';
+  '. This reward model reads only the last token, so single words have no score. Train one with pooling "mean" to ' +
+  'see them.';
 const ENGINE_HINT =
   'Waiting for the engine (it answers between the steps of a run; if it was stopped, it loads the model first)';
 

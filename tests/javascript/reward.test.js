@@ -1,0 +1,55 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+
+globalThis.document = /** @type {any} */ ({
+  querySelector: () => null,
+  addEventListener: () => {},
+  body: { classList: { toggle: () => {} } },
+});
+globalThis.matchMedia = /** @type {any} */ (() => ({ matches: false }));
+globalThis.ResizeObserver = /** @type {any} */ (class {});
+
+const { calibrationText, lengthText } = await import('../../rlhf_lab/ui/reward/report_cards.js');
+const { predictionsText } = await import('../../rlhf_lab/ui/reward/accuracy.js');
+const { nextTrainingText } = await import('../../rlhf_lab/ui/reward/training.js');
+
+const labels = { human: 12, simulated: 40, goals: { human: 20, simulated: 40 }, train_every: 20 };
+
+test('when the next reward model is trained', () => {
+  const state = { job: null, cancelled: false, labels };
+  assert.equal(
+    nextTrainingText(state, 'human'),
+    'A new one is also trained after every 20 labels: next at 20, 8 labels to go.',
+  );
+  assert.equal(nextTrainingText(state, 'simulated'), 'It is due and starts automatically.');
+  assert.match(
+    nextTrainingText({ ...state, cancelled: true }, 'simulated'),
+    /cancelled.*The next one starts after a new label\.$/,
+  );
+  assert.equal(nextTrainingText({ ...state, job: { status_text: 'It waits.' } }, 'human'), 'It waits.');
+});
+
+test('what a correlation with the length means', () => {
+  assert.match(lengthText(null), /^Not measured/);
+  assert.equal(lengthText(-0.19), 'Length hardly matters to it.');
+  assert.match(lengthText(-0.3), /^It likes shorter texts slightly/);
+  assert.match(lengthText(0.5), /^It mostly rewards longer texts.*the shorter one is better\.$/);
+});
+
+test('calibration', () => {
+  const report = (bins, error) => ({ calibration: bins, calibration_error: error });
+  assert.equal(calibrationText(report([], null)), '');
+  assert.equal(calibrationText(report([[0.9, 0.5, 10]], 0.4)), 'Off by 40 points on average: it is overconfident.');
+  assert.equal(calibrationText(report([[0.6, 0.9, 10]], 0.3)), 'Off by 30 points on average: it is underconfident.');
+  assert.match(calibrationText(report([[0.6, 0.6, 10]], 0.01)), /well calibrated/);
+});
+
+test('predicted votes', () => {
+  const none = { right: 0, decided: 0, low: 0, high: 1, chosen_right: 0, chosen_decided: 0 };
+  assert.match(predictionsText(none), /^New votes: none yet\./);
+  assert.match(predictionsText({ ...none, chosen_right: 2, chosen_decided: 3 }), /harder than most\): 2 of 3\.$/);
+  assert.match(
+    predictionsText({ ...none, right: 3, decided: 4, low: 0.3, high: 0.95 }),
+    /ranked 3 correctly .*\(75 %, 95 % interval 30–95 %\)/,
+  );
+});
