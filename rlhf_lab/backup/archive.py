@@ -279,6 +279,11 @@ def _check_version(manifest: bytes) -> None:
         raise DataError(
             "This zip is no backup of a lab: its manifest.json has another format. Nothing was changed."
         ) from error
+    if migrations.is_of_development(versions.schema_revision):
+        raise DataError(
+            f"This backup was made by a development version of the lab (schema {versions.schema_revision}), and only version "
+            "0.2.0 can migrate it. Restore it with version 0.2.0, then open that home with this one. Nothing was changed."
+        )
     if versions.format_version > FORMAT_VERSION or versions.schema_revision not in migrations.revisions():
         raise DataError(
             f"This backup was made by a newer version of the lab ({versions.lab_version}, schema {versions.schema_revision}; "

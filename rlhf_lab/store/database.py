@@ -244,6 +244,12 @@ class Database:
             return
         from rlhf_lab.store import migrations  # late, because importing Alembic takes 0.3 s
 
+        if migrations.is_of_development(version):
+            raise StoreError(
+                f"The database {self.location} was created by a development version of the lab (schema {version}), and only "
+                f"version 0.2.0 can migrate it. Run `{lab_command()} runs` of version 0.2.0 on this home once, then use this "
+                "version, or choose another home with --home. Nothing was changed."
+            )
         if version not in migrations.revisions():
             raise StoreError(
                 f"The database {self.location} was created by a newer version of the lab (schema {version}; this "

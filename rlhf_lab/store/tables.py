@@ -17,7 +17,8 @@
 Ids that are known outside the database (an open page, an export, a folder) are never reused after a deletion: PostgreSQL never
 reuses ids, and SQLite does not for a `table_without_id_reuse`.
 
-A change here needs a new file in migrations/versions and a new SCHEMA_VERSION (a test compares the two).
+A change here needs a new file in migrations/versions and a new SCHEMA_VERSION (a test compares the two). At a release, the
+files since the last one become one file, whose revision is that of the release.
 """
 
 from sqlalchemy import (

@@ -246,6 +246,7 @@ def with_huge_size(manifest, entries):
         (with_value("format", "other"), "has another format"),
         (with_value("format_version", 2), "newer version"),
         (with_value("schema_revision", "0999"), "Update this lab"),
+        (with_value("schema_revision", "0016"), "Restore it with version 0.2.0"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")

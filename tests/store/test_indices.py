@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sqlalchemy import event
-from support.databases import undo_vote
+from support.databases import create_old_database, undo_vote
 
 from rlhf_lab.common.enums import Choice, EventKind, JobKind, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, PairKey, Project, Sample, StepResult, Vote
@@ -18,11 +18,9 @@ from rlhf_lab.store import (
     adjudication,
     annotators,
     blind_tests,
-    database,
     features,
     gold_pairs,
     label_snapshots,
-    migrations,
     pair_leases,
     project_people,
     projects,
@@ -62,10 +60,11 @@ DELETING = {"ix_pairs_second_id", "ix_scores_completion_id"}
 
 
 @pytest.fixture(params=["new", "migrated"])
-def db(request: pytest.FixtureRequest, store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+def db(request: pytest.FixtureRequest, store: Path) -> Iterator[Database]:
     """A database whose tables were created directly, or by the migrations: in another order, which plans may depend on."""
     if request.param == "migrated":
-        monkeypatch.setattr(database, "create_tables", migrations.upgrade)
+        store.mkdir()
+        create_old_database(f"sqlite:///{store / 'lab.db'}", "0009", rows=False)
     with Database.open(store) as opened:
         yield opened
 

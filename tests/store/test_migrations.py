@@ -4,16 +4,18 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
+from support.databases import create_old_database
 from test_project_deletion import fill, finish
 
 from rlhf_lab.errors import StoreError
-from rlhf_lab.store import migrations, projects, sqlite
+from rlhf_lab.store import migrations, projects
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import delete_project
 from rlhf_lab.store.tables import SCHEMA_VERSION, metadata
@@ -28,7 +30,7 @@ def test_the_newest_migration_is_the_version_the_code_expects() -> None:
 @pytest.mark.parametrize("migrated", [False, True])
 def test_a_new_database_has_the_tables_of_the_code(fresh: str, migrated: bool) -> None:
     if migrated:
-        _migrate(fresh)
+        create_old_database(fresh, "0009")
     with Database.open(fresh) as db, db.read() as conn:
         assert compare_metadata(MigrationContext.configure(conn, opts={"compare_type": True}), metadata) == []
         assert MigrationContext.configure(conn).get_current_revision() == SCHEMA_VERSION
@@ -40,7 +42,7 @@ def test_only_an_old_database_is_migrated(fresh: str, monkeypatch: pytest.Monkey
     Database.open(fresh).close()
     Database.open(fresh).close()
     assert not migrated
-    _do(fresh, "UPDATE alembic_version SET version_num = '0016'")
+    _do(fresh, "UPDATE alembic_version SET version_num = '0017'")
     Database.open(fresh).close()
     assert len(migrated) == 1
 
@@ -65,19 +67,13 @@ def _ddl(path: Path) -> dict[str, list[str]]:
 
 @pytest.mark.sqlite
 def test_the_migrations_write_the_very_same_sql(db: Database, home: Path, tmp_path: Path) -> None:
-    _migrate(f"sqlite:///{tmp_path / 'migrated.db'}")
-    migrated, direct = _ddl(tmp_path / "migrated.db"), _ddl(home / "lab.db")
+    old = f"sqlite:///{tmp_path / 'lab.db'}"
+    create_old_database(old, "0009")
+    Database.open(old).close()
+    migrated, direct = _ddl(tmp_path / "lab.db"), _ddl(home / "lab.db")
     assert "uq_votes_live" in direct
     assert any("WHERE undone_at IS NULL" in line for line in direct["uq_votes_live"])
     assert migrated == direct
-
-
-def _migrate(url: str) -> None:
-    """Run all migrations on an empty database."""
-    engine = create_engine(url)
-    with engine.begin() as conn:
-        migrations.upgrade(conn)
-    engine.dispose()
 
 
 def _columns(url: str) -> dict[str, list[str]]:
@@ -124,6 +120,16 @@ def test_a_newer_schema_is_refused_and_left_alone(fresh: str, home: Path) -> Non
     assert _columns(fresh) == before
 
 
+@pytest.mark.parametrize("revision", ["0001", "0008", "0010", "0016"])
+def test_a_schema_of_a_development_version_is_refused_and_left_alone(fresh: str, home: Path, revision: str) -> None:
+    create_old_database(fresh, "0009")
+    _do(fresh, f"UPDATE alembic_version SET version_num = '{revision}'")
+    before = _columns(fresh)
+    with pytest.raises(StoreError, match=rf"schema {revision}.*runs` of version 0\.2\.0.*Nothing was changed"):
+        Database.open(home)
+    assert _columns(fresh) == before
+
+
 def test_a_database_of_something_else_is_refused_and_left_alone(fresh: str, home: Path) -> None:
     _do(fresh, "CREATE TABLE cats (name TEXT)")
     with pytest.raises(StoreError, match=r"another program.*cats.*--home"):
@@ -152,18 +158,16 @@ Database.open(Path(sys.argv[1])).close()
 """
 
 
-# A lab of schema 0008, the last one that reused ids.
+# A lab of version 0.1.0.
 
 
 @cache
 def _old_columns() -> dict[str, str]:
-    """Every table of schema 0008 and its columns, separated by commas."""
-    engine = create_engine("sqlite://")
-    with engine.begin() as conn:
-        migrations.upgrade(conn, "0008")
-        names = set(inspect(conn).get_table_names()) - {"alembic_version"}
-        columns = {name: [column["name"] for column in inspect(conn).get_columns(name)] for name in names}
-    engine.dispose()
+    """Every table of schema 0009 and its columns, separated by commas."""
+    with TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/lab.db"
+        create_old_database(url, "0009")
+        columns = _columns(url)
     return {name: ", ".join(columns[name]) for name in metadata.tables if name in columns}
 
 
@@ -176,10 +180,7 @@ def old(home: Path, tmp_path: Path) -> Path:
         finish(db)
         projects.open_project(db, 1)
     home.mkdir()
-    engine = sqlite.create_sqlite_engine(home / "lab.db", 5.0)
-    with engine.begin() as conn:
-        migrations.upgrade(conn, "0008")
-    engine.dispose()
+    create_old_database(f"sqlite:///{home / 'lab.db'}", "0009", rows=False)
     with closing(sqlite3.connect(home / "lab.db")) as connection:
         connection.execute("ATTACH ? AS current", (str(tmp_path / "current" / "lab.db"),))
         with connection:
@@ -189,7 +190,7 @@ def old(home: Path, tmp_path: Path) -> Path:
 
 
 def _contents(home: Path) -> tuple[dict[str, list], list]:
-    """The rows of every table of schema 0008, and the result of the integrity check of SQLite."""
+    """The rows of every table of schema 0009, and the result of the integrity check of SQLite."""
     with closing(sqlite3.connect(home / "lab.db")) as connection:
         rows = {
             name: connection.execute(f"SELECT {columns} FROM {name} ORDER BY 1, 2").fetchall()
@@ -212,35 +213,6 @@ def test_a_lab_of_the_version_before_keeps_every_row(old: Path, tmp_path: Path) 
     assert _contents(old) == (before, integrity) == (before, [("ok",)])
     Database.open(tmp_path / "new").close()
     assert _ddl(old / "lab.db") == _ddl(tmp_path / "new" / "lab.db")
-
-
-@pytest.mark.sqlite
-def test_texts_of_an_old_project_are_still_sampled_at_temperature_1_with_at_most_64_tokens(old: Path) -> None:
-    with Database.open(old) as db:
-        sampling = [(project.temperature, project.max_new_tokens) for project in projects.projects(db)]
-    assert sampling == [(1.0, 64), (1.0, 64)]
-
-
-@pytest.mark.sqlite
-def test_an_old_project_has_no_system_prompt_and_features_of_conversations_are_computed_again(old: Path) -> None:
-    engine = sqlite.create_sqlite_engine(old / "lab.db", 5.0, foreign_keys=False)
-    with engine.begin() as conn:
-        migrations.upgrade(conn, "0011")
-    engine.dispose()
-    texts = ("Once", "\n\nHuman: Hi\n\nAssistant:", "Say <|im_end|>", "Again")
-    with closing(sqlite3.connect(old / "lab.db")) as connection, connection:
-        connection.execute("DELETE FROM features")
-        for i, text_ in enumerate(texts, 100):
-            answer = "a </s> b" if text_ == "Again" else "a"
-            connection.execute(
-                "INSERT INTO prompts (id, project_id, text, split) VALUES (?, 1, ?, 'train')", (i, text_)
-            )
-            connection.execute("INSERT INTO completions VALUES (?, ?, ?, '[]', 'base', 0, 0)", (i, i, answer))
-            connection.execute("INSERT INTO features VALUES (?, 1, 1, x'00')", (i,))
-    with Database.open(old) as db:
-        assert [(p.system_prompt, p.template_arguments) for p in projects.projects(db)] == [("", {}), ("", {})]
-    with closing(sqlite3.connect(old / "lab.db")) as connection:
-        assert connection.execute("SELECT completion_id FROM features").fetchall() == [(100,)]
 
 
 @pytest.mark.sqlite
@@ -276,7 +248,7 @@ def test_an_interrupted_migration_leaves_the_lab_unchanged(old: Path, script: Ca
     before = _contents(old)
     process = script(CUT_OFF)
     assert (process.communicate(timeout=60)[1], process.returncode) == ("", 9)
-    assert (_version(old), _contents(old)) == ("0008", before)
+    assert (_version(old), _contents(old)) == ("0009", before)
     Database.open(old).close()
     assert (_version(old), _contents(old)) == (SCHEMA_VERSION, before)
 
@@ -290,8 +262,8 @@ from rlhf_lab.store.projects import delete_project
 calls = []
 def dangling(connection):
     calls.append(connection)
-    if len(calls) == 2:  # every table has been rebuilt
-        assert "AUTOINCREMENT" in connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = 'jobs'").scalar()
+    if len(calls) == 2:  # all migrations have run
+        assert "max_new_tokens" in connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = 'projects'").scalar()
         os._exit(9)
     return set()
 migrations._dangling_rows = dangling
@@ -310,7 +282,7 @@ def test_a_migration_that_would_leave_dangling_rows_is_rolled_back(old: Path, mo
     monkeypatch.setattr(migrations.command, "upgrade", careless)
     with pytest.raises(StoreError, match=r"4 rows would lose the rows.*Nothing was changed"):
         Database.open(old)
-    assert (_version(old), _contents(old)) == ("0008", before)
+    assert (_version(old), _contents(old)) == ("0009", before)
 
 
 @pytest.mark.sqlite

@@ -6,13 +6,15 @@ RLHF_LAB_REQUIRE_POSTGRES=1 a missing server is a failure.
 """
 
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
 from rlhf_lab.common.paths import STORE_VARIABLE
 from rlhf_lab.common.records import Vote
@@ -22,6 +24,8 @@ from rlhf_lab.store.votes import mark_last_vote_undone
 
 __all__ = ["db", "fresh", "home", "pytest_generate_tests", "script", "server", "store"]
 ROOT = Path(__file__).parents[2]
+#: Databases of earlier versions, as the SQL that creates them.
+SCHEMAS = ROOT / "tests" / "compatibility" / "schemas"
 POSTGRES = os.environ.get("RLHF_LAB_POSTGRES")
 REQUIRED = os.environ.get("RLHF_LAB_REQUIRE_POSTGRES") == "1"
 
@@ -88,6 +92,22 @@ def empty_database(name: str) -> str:
         conn.execute(text(f"CREATE DATABASE {name}"))
     engine.dispose()
     return engine.url.set(database=name).render_as_string(hide_password=False)
+
+
+def create_old_database(url: str, revision: str, *, rows: bool = True) -> None:
+    """Create the tables of an earlier version in an empty database, with the rows of its file."""
+    if make_url(url).get_backend_name() == "postgresql":
+        engine = create_engine(url)
+        with engine.begin() as conn:
+            conn.exec_driver_sql((SCHEMAS / f"{revision}.postgresql.sql").read_text(encoding="utf-8"))
+        engine.dispose()
+        return
+    script = (SCHEMAS / f"{revision}.sql").read_text(encoding="utf-8")
+    if not rows:
+        lines = script.splitlines(keepends=True)
+        script = "".join(line for line in lines if not line.startswith("INSERT") or "alembic_version" in line)
+    with closing(sqlite3.connect(str(make_url(url).database))) as connection:
+        connection.executescript(script)
 
 
 @pytest.fixture

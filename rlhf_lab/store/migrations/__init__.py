@@ -1,4 +1,7 @@
-"""Migrations of the tables, one file per change in versions/. Imported only if a migration is due."""
+"""Migrations of the tables, one file per change in versions/. Imported only if a migration is due.
+
+The changes between two released versions are one file: databases of the development versions in between are refused.
+"""
 
 from pathlib import Path
 
@@ -18,8 +21,13 @@ def _config() -> Config:
 
 
 def revisions() -> list[str]:
-    """All revisions known to this version of the lab, newest first."""
+    """All revisions that this version of the lab can read, newest first."""
     return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
+
+
+def is_of_development(revision: str) -> bool:
+    """Whether a development version before 0.2.0 had this revision; only version 0.2.0 can migrate it."""
+    return revision not in (known := revisions()) and revision < known[0]
 
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
