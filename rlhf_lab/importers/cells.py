@@ -34,7 +34,7 @@ RANK_KEY = "rank"  # 1, or 0, is the best
 SPREADSHEET_CELL_CHARS = 32_767  # spreadsheets cut off longer texts
 MAX_PYTHON_CHARS = 1_000_000  # of a text that is parsed as Python, which takes far more memory than JSON
 #: How programs print objects: brackets, with a name or none, and keys before values: `User(name="x")`, `{:a => 1}`, `x[a:1]`.
-_OBJECT_START = re.compile(r"""(?:#?[\w.$%@&!*]{0,40}[\[{<]|#?[\w.$]{1,40}\(|\w{1,40}=["'\[{])""")
+_OBJECT_START = re.compile(r"""(?:#<|#?[\w.$%@&!*]{0,40}[\[{]|#?[\w.$]{1,40}\(|\w{1,40}=["'\[{])""")
 _OBJECT_KEY = re.compile(
     r"""(?:[\[({<,;]\s*|\A)[:"'%]?[^\W\d][\w.-]{0,40}["']?\s*(?:=>|->|[:=](?!//))|\s[^\W\d]\w{0,40}(?:[:=](?=[^\s/])|\s*[=-]>)"""
 )

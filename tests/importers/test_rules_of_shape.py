@@ -193,7 +193,8 @@ def test_texts_that_look_like_printed_objects_are_asked_about(files, case, colum
 @pytest.mark.parametrize(
     "text",
     ["(Note: it is late; also: cold.)", "Use f(x) and g(y) here.", "It was [sic] so: a wren (a bird).", '{"legs": 2, "wings": 2}',
-     "<p class='a' id='b'>Hi</p>", "Dear Ann: I am fine.", "[link](https://a.b/c?x=1)", "f(x) = {1, 2}"],
+     "<p class='a' id='b'>Hi</p>", "<img src=x onerror=alert(1)>",
+     "Dear Ann: I am fine.", "[link](https://a.b/c?x=1)", "f(x) = {1, 2}"],
 )  # fmt: skip
 def test_prose_and_lists_are_no_printed_objects(files, text):
     row = {"prompt": "Write.", "chosen": text, "rejected": SPOON}
