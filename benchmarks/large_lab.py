@@ -77,7 +77,7 @@ WORDS = [
     "stones",
 ]
 PREFIX = "big-"  # of the uuids
-SCREENS_WITH_CACHES = ("label", "people", "project", "reward")  # that keep a reply for seconds
+SCREENS_WITH_CACHES = ("people", "project")  # that keep a reply for seconds
 
 
 def main() -> int:
@@ -258,6 +258,7 @@ class PageCalls:
         from rlhf_lab.ui.header import api as header
         from rlhf_lab.ui.label import api as label
         from rlhf_lab.ui.page import build_page
+        from rlhf_lab.ui.reward import api as reward
         from rlhf_lab.ui.run_views.stage_estimates import reward_sentences
 
         self.ctx = ctx = Context(home, db)
@@ -281,9 +282,11 @@ class PageCalls:
             "background: scheduler, one round": ctx.scheduler.run_once,  # as in a page process, before a visitor comes
             "Header": lambda: self.request(header.api, "status", me),
             "Label: first pair": lambda: label.state(ctx, "person 0"),
-            "Label: earlier votes, people, instant": lambda: [self.widget("lab-label", me, i) for i in range(3)],
-            "Reward model": lambda: self.widget("lab-reward", {}, 0),
-            "Reward model: details of the newest": lambda: self.widget("lab-reward", {"model": newest}, 1),
+            "Label: earlier votes, people, instant": lambda: [
+                self.request(label.api, name, me) for name in ("recent_votes", "presence", "instant")
+            ],
+            "Reward model": lambda: self.request(reward.api, "state", {}),
+            "Reward model: details of the newest": lambda: self.request(reward.api, "report", {"model": newest}),
             "Reward model: time estimate": lambda: reward_sentences(ctx, RewardConfig()),
             "Train": lambda: [self.widget("lab-train", {}, 0), self.widget("lab-run-form", {}, 0)],
             "Compare": lambda: [self.widget("lab-compare", me, i) for i in (0, 2, 3)],

@@ -12,6 +12,22 @@ export interface HeaderRequests {
   status: Read<Payload, HeaderStatus>;
 }
 
+export interface LabelRequests {
+  recent_votes: Read<Payload, EarlierVotes>;
+  presence: Read<Payload, PeopleHere>;
+  instant: Read<InstantQuery, InstantFigures>;
+  disputed: Read<Payload, Disputes>;
+  judge: Action<JudgePayload, LabelState>;
+  reset: Action<ResetPayload, LabelState>;
+  opened: Action<Payload, LabelState>;
+  vote: Action<VotePayload, LabelState>;
+  undo: Action<LabelPayload, LabelState>;
+  redo: Action<LabelPayload, LabelState>;
+  amend: Action<ChangePayload, LabelState>;
+  adjudicate: Action<AdjudicationPayload, LabelState>;
+  gold: Action<GoldPayload, LabelState>;
+}
+
 export interface ChatRequests {
   options: Read<OptionsQuery, ChatOptions>;
   answers: Read<AnswersPayload, Answers>;
@@ -32,16 +48,25 @@ export interface RewardRequests {
   explain: Action<ExplainText, JobId>;
 }
 
+export type ActiveRun = { id: number; name: string; status: RunStatus };
+export type AdjudicationPayload = { annotator?: string | null; project_created_at?: number | string | null; stop?: boolean };
 export type Answer = { status: JobStatus; is_waiting: boolean; text: string; tokens: number; cut: number | null; turns_left_out: number; note: string; error: string };
 export type Answers = { answers: Array<Answer> };
 export type AnswersPayload = { annotator?: string | null; jobs: Array<number | string> };
 export type AskPayload = { annotator?: string | null; models: Array<string>; seed: number | string; temperature: number | string; max_new_tokens: number | string; reward_model_id?: number | string | ''; turns: Array<Turn>; top_p: number | string; forget?: Array<number | string> };
 export type CancelTraining = { annotator?: string | null; job: number | string };
+export type ChangePayload = { annotator?: string | null; uuid: string; choice: 'left' | 'right' | 'tie' | 'both_bad' | 'skip'; strength?: Strength | ''; note?: string; duration_ms?: number | string; vote_id: number | string; project_created_at?: number | string | null };
 export type ChatOptions = { run: number | null; steps: Array<number>; best: number | null; project: number; temperature: number; max_new_tokens: number; models: Array<[string, string]>; system_prompt: string; has_chat_template: boolean };
+export type Cuts = { left: number | null; right: number | null };
 export type Disagreement = { turns: Array<Record<string, string>>; chosen: string; rejected: string; probability: number };
+export type DisputedPair = { id: number; turns: Array<Record<string, string>> };
+export type Disputes = { count: number; pairs: Array<DisputedPair> };
+export type EarlierVote = { id: number; turns: Array<Record<string, string>>; left: string; right: string; cut: Cuts; choice: string; strength: Strength | ''; note: string; adjudication: boolean; gold?: boolean };
+export type EarlierVotes = { votes: Array<EarlierVote> };
 export type ExampleText = { prompt: string; turns: Array<Record<string, string>>; text: string; tag: string };
 export type ExplainText = { annotator?: string | null; model: number | string; prompt?: string; text?: string };
 export type Explanation = { is_waiting: boolean; running?: boolean; failure?: string; score?: number; tokens?: Array<string>; token_scores?: Array<number> | null };
+export type GoldPayload = { annotator?: string | null; project_created_at?: number | string | null; vote_id: number | string; is_gold: boolean };
 export type HeaderDemo = { reset_at: number; is_reset_due: boolean };
 export type HeaderEngine = { label: string; style: string; description: string; device: string; memory_mib: number | null; is_working: boolean };
 export type HeaderJob = { label: string; run: number | null; step: number | null; progress: number; show_percent: boolean; eta_s: number | null };
@@ -50,23 +75,38 @@ export type HeaderReward = { id: number; accuracy: number | null; low: number | 
 export type HeaderStartup = { phase: StartupPhase; model: string; message: string; downloaded_bytes: number | null; total_bytes: number | null; eta_s: number | null };
 export type HeaderStatus = { project: string; model: string; project_created_at: number; counted_at: number; labels: number; simulated: number; reward: HeaderReward | null; engine: HeaderEngine; job: HeaderJob | null; demo: HeaderDemo | null; startup: HeaderStartup | null; mirror: HeaderMirror | null; warning: string; is_operator: boolean };
 export type InstantAccuracy = { source: Source; decided: number; accuracy: number; low: number | null; high: number | null };
+export type InstantFigures = { project_created_at: number; needed: number; labels: number; decided: number; waiting: number; simulated: boolean; right: number | null; low: number | null; high: number | null; pending: boolean; prediction: ShownPrediction | null };
+export type InstantQuery = { annotator?: string | null; vote_uuid?: string };
 export type JobId = { job: number };
 export type JobQuery = { annotator?: string | null; job: number | string };
 export type JobStatus = 'queued' | 'running' | 'done' | 'failed' | 'cancelled';
 export type Jobs = { jobs: Array<number> };
+export type JudgePayload = { annotator?: string | null; judge: string; count: number | string };
 export type LabelCounts = { human: number; simulated: number; goals: Record<string, number>; train_every: number; visitor_goal?: number };
+export type LabelPayload = { annotator?: string | null; project_created_at?: number | string | null };
+export type LabelProject = { project_created_at: number; name: string; prompt_set: string };
+export type LabelState = { counted_at: number; labels: number; simulated: number; active_run: ActiveRun | null; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; project: LabelProject; pair: ShownPair | null; next_pair: ShownPair | null; waiting_text: string; you: LabelVisitor; guideline: string; quality_note: string; length_note: string; people_here: number; notice: string };
+export type LabelVisitor = { name: string; role: Role };
 export type ModelQuery = { annotator?: string | null; model: number | string };
 export type ModelSummary = { id: number; labels: number; accuracy: number | null; low: number | null; high: number | null; source: Source; source_text: string; created_at: number };
 export type NewPair = { pair_id: number };
 export type OptionsQuery = { annotator?: string | null; run?: number | string | null };
 export type Payload = { annotator?: string | null };
+export type PeopleHere = { counted_at: number; labels: number; simulated: number; active_run: ActiveRun | null; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; project_created_at: number; people_here: number; you: LabelVisitor };
 export type PredictionStats = { right: number; decided: number; low: number; high: number; chosen_right: number; chosen_decided: number };
+export type ResetPayload = { annotator?: string | null; project_created_at?: number | string | null; stop_run?: number | string | null };
 export type RewardReport = { id: number; counts_hidden: boolean; ties: number; folds: number; train_accuracy: number | null; chosen_scores: Array<[number, number]>; rejected_scores: Array<[number, number]>; length_correlation: number | null; loss: Array<number>; pooling: string | null; warm_start: boolean; adapter_rejected: boolean; note: string; seconds: number | null; example_texts: Array<ExampleText>; calibration: Array<[number, number, number]>; calibration_error: number | null; disagreements: Array<Disagreement> };
 export type RewardState = { project: number; models: Array<ModelSummary>; job: Training | null; last_training: number; cancelled: boolean; failed: string; labels: LabelCounts; prediction_stats: Record<string, PredictionStats>; instant: InstantAccuracy | null; measured_at: number };
+export type Role = 'viewer' | 'labeller' | 'operator';
+export type RunStatus = 'queued' | 'running' | 'paused' | 'interrupted' | 'done' | 'stopped' | 'failed';
 export type SettingsQuery = { annotator?: string | null; settings: Record<string, string | number | string | boolean | null> };
+export type ShownPair = { id: number; prompt: string; turns: Array<Record<string, string>>; left: string; right: string; markdown: boolean; adjudication: boolean; cut: Cuts };
+export type ShownPrediction = { decided: boolean; scores: [number, number]; expected: boolean | null };
 export type Source = 'human' | 'simulated';
 export type StartupPhase = 'checking' | 'downloading' | 'ready' | 'failed';
+export type Strength = 'slightly' | 'clearly' | 'much';
 export type TrainAsVisitor = { annotator?: string | null; last_training?: number | string | null };
 export type TrainReward = { annotator?: string | null; settings: Record<string, string | number | string | boolean | null>; source: Source; last_training?: number | string | null };
 export type Training = { id: number; running: boolean; progress: number; eta_s: number | null; stage: string; loss: Array<number>; note: string; status_text: string };
 export type Turn = { role: 'user' | 'assistant'; content: string };
+export type VotePayload = { annotator?: string | null; uuid: string; choice: 'left' | 'right' | 'tie' | 'both_bad' | 'skip'; strength?: Strength | ''; note?: string; duration_ms?: number | string; pair_id: number | string };

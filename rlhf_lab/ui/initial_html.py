@@ -22,7 +22,7 @@ from rlhf_lab.ui.context import Context, set_current_request
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.network import read_body
 from rlhf_lab.ui.request_checks import BadRequestError, is_json, parse_json
-from rlhf_lab.ui.shared.api import parse_payload
+from rlhf_lab.ui.shared.api import Payload, parse_payload
 from rlhf_lab.ui.shared.presence import PRESENCE
 from rlhf_lab.ui.shared.voting import give_leases_back
 
@@ -122,7 +122,7 @@ def _json_route(ctx: Context, path: str, handle: Callable[[Context, Any], dict[s
 def first_pair(ctx: Context, payload: Any) -> dict[str, Any] | None:
     """The pair to show, or None. Errors are not reported here: the screen itself shows them a moment later."""
     try:
-        annotator = parse_payload(label.LabelPayload, payload).annotator
+        annotator = parse_payload(Payload, payload).annotator
         state = label.state(ctx, ctx.require_annotator(annotator))
     except LabError:
         return None
@@ -133,6 +133,6 @@ def first_pair(ctx: Context, payload: Any) -> dict[str, Any] | None:
 def leave(ctx: Context, payload: Any) -> None:
     """No longer count the visitor among the people who have the page open, and give the pair on their screen back."""
     with contextlib.suppress(LabError):
-        if annotator := ctx.annotator_or_empty(parse_payload(label.LabelPayload, payload).annotator):
+        if annotator := ctx.annotator_or_empty(parse_payload(Payload, payload).annotator):
             PRESENCE.remove(annotator)
             give_leases_back(ctx, annotator)

@@ -39,9 +39,8 @@ MAX_LEASES_OF_ADDRESS = 80
 LIMITS: Mapping[str, Limit] = {
     **dict.fromkeys(("read", "estimate", "status", "toggle", "fill", "recommend", "choose"), READ),
     **dict.fromkeys(
-        ("opened", "vote", "undo", "redo", "amend", "adjudicate", "gold", "next_pair", "submit_vote"), ANSWER
+        ("gold", "next_pair", "submit_vote", "answer", "judge_pair", "POST /first", "POST /closed"), ANSWER
     ),
-    **dict.fromkeys(("answer", "judge_pair", "POST /first", "POST /closed"), ANSWER),
     **dict.fromkeys(("sample", "cancel"), ENGINE),
     # How many runs an address starts between two resets, and when visitors can train: jobs/demo.py.
     **dict.fromkeys(("start_demo_run", "stop_demo_run"), ENGINE),

@@ -53,7 +53,7 @@ def module_address(path: str) -> str:
 
 def module_tags() -> str:
     """Tags that load label/first_pair.js without waiting for Gradio's scripts, and then all other modules."""
-    first = ("label/first_pair.js", "shared/dom.js", "shared/session.js")
+    first = ("label/first_pair.js", "shared/dom.js", "shared/html.js", "shared/session.js")
     others = [path for path in MODULES if path not in first]
     return (
         f'<script type="module" async src="{MODULE_FOLDER}/{first[0]}"></script>'

@@ -119,7 +119,7 @@ def press_key(page, key: str) -> str:
 def intercept_votes(page, *handlers, marker='"pair_id"'):
     """Give the first vote requests to the handlers. Returns the list of the payloads of all votes sent from now on.
 
-    marker: text in the body of the requests to intercept; pass another one to intercept other events.
+    marker: text in the body of the requests to intercept; pass another one to intercept other requests.
     """
     sent, other_urls = [], []
 
@@ -127,14 +127,17 @@ def intercept_votes(page, *handlers, marker='"pair_id"'):
         if marker not in (route.request.post_data or ""):
             other_urls.append(route.request.url)
             return route.continue_()
-        sent.append(route.request.post_data_json["event_data"])
+        sent.append(route.request.post_data_json)
         return handlers[len(sent) - 1](route) if len(sent) <= len(handlers) else route.continue_()
 
-    page.route("**/gradio_api/**", intercept)
+    page.route("**/lab-api/label/**", intercept)
 
     def is_active():
-        page.evaluate("fetch('gradio_api/app_id').then((reply) => reply.text())")
-        return any(url.endswith("app_id") for url in other_urls)
+        headers = "{'Content-Type': 'application/json'}"
+        page.evaluate(
+            f"fetch('lab-api/label/presence', {{ method: 'POST', headers: {headers}, body: '{{}}' }}).then(() => 1)"
+        )
+        return bool(other_urls)
 
     wait_until(is_active, "the interception", page)  # route() returns before requests are intercepted
     return sent

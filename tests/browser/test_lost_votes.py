@@ -45,7 +45,7 @@ def keep_lost_vote(page, pair: str, by: str, created_at: float) -> None:
         "by": by,
         "project_created_at": created_at,
     }
-    call_module(page, "shared/session.js", "keepRequest", vote)
+    call_module(page, "label/kept_requests.js", "keepRequest", vote)
 
 
 def open_impatient_page(lab, open_page):

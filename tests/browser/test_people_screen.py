@@ -176,10 +176,7 @@ RULE_CHOICES = {
 
 def test_only_the_operator_changes_rules_and_they_apply_to_everybody(lab, open_page):
     page = join_as(lab, open_page, "Fay")
-    judge = page.evaluate("window.gradio_config.dependencies.find(d => d.api_name === 'judge').id")
-    request = {"data": [""], "fn_index": judge, "session_hash": "x1", "event_data": {"judge": "cheerful", "count": 5}}
-    refused = page.request.post(f"{lab.url}gradio_api/run/predict", data=request)
-    assert refused.status == 400
+    refused = page.request.post(f"{lab.url}lab-api/label/judge", data={"judge": "cheerful", "count": 5})
     assert "Only the operator may do this" in refused.text()
     assert query_rows(lab, "SELECT count(*) FROM votes WHERE source = 'simulated'") == [(0,)]
     operator = open_page(lab)

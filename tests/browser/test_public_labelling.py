@@ -71,17 +71,13 @@ def test_visitor_keeps_their_name_after_a_reload_and_nobody_can_take_it(lab, ope
     assert current_pair(attacker) != current_pair(page)
     attacker.click("role=tab[name='People']")
     attacker.wait_for_selector(f".lab-people tr[data-name={name}]")  # the name is public
-    undo = attacker.evaluate("window.gradio_config.dependencies.find(d => d.api_name === 'undo').id")
     before = active_votes(lab)
     for annotator in (name, "", None):
-        request = {"data": [], "fn_index": undo, "session_hash": "t", "event_data": {"annotator": annotator}}
-        answer = attacker.request.post(f"{lab.url}gradio_api/run/predict", data=request)
+        answer = attacker.request.post(f"{lab.url}lab-api/label/undo", data={"annotator": annotator})
         assert "There is nothing to undo." in answer.text()
     attacker.context.clear_cookies()
-    answer = attacker.request.post(
-        f"{lab.url}gradio_api/run/predict", data=request | {"event_data": {"annotator": name}}
-    )
-    assert (answer.status, "no usable name" in answer.text()) == (400, True)
+    answer = attacker.request.post(f"{lab.url}lab-api/label/undo", data={"annotator": name})
+    assert "no usable name" in answer.json()["error"]
     assert active_votes(lab) == before
     page.keyboard.press("u")
     expect(page.locator(".lab-notice")).to_contain_text("Your last answer was undone.")

@@ -50,7 +50,7 @@ MUTANTS = [
     # --- engine and page ---
     Mutant(TEXTS, "features are computed without a pause during training", "rest_factor * (now - start_time) if were_missing", "0.0 if were_missing",
            "test_beside_a_training_it_rests_thirty_times_as_long"),
-    Mutant(VIEW, "scores are shown in stored order, not in the order on screen", "[:: 1 if vote.first_on_left else -1]", "[::1]",
+    Mutant(VIEW, "scores are shown in stored order, not in the order on screen", "in_order(prediction, vote.first_on_left)", "in_order(prediction, True)",
            f"{SCREEN}test_a_vote_without_a_winner_shows_the_scores_of_both_sides"),
 ]
 # fmt: on

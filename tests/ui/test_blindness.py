@@ -135,7 +135,7 @@ def without_texts(value):
 
 
 def server_functions(ctx):
-    """{name of the widget and of the function: read} of the whole page."""
+    """{name of the screen and of the function: what reads something} of the whole page."""
 
     async def build():
         return build_page(ctx)
@@ -196,7 +196,7 @@ def figures_after_answer(lab, pair):
     shown_id = label.state(lab, "Ann")["pair"]["id"]
     answer = {"uuid": "new", "pair_id": shown_id, "choice": "left"}
     figures = {
-        "vote": label.voting_handlers(lab)["vote"](SimpleNamespace(_data=answer)),
+        "vote": requests_of(lab, label.api).vote(answer),
         "status": endpoints(lab)[2](),
         **{
             name: read({"annotator": "Ann", "vote_uuid": "new", "model": 1})

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from conftest import requests_of
 from gradio.context import LocalContext
 from sqlalchemy import select
 
@@ -188,11 +189,11 @@ def test_two_answers_become_the_next_pair_and_their_label_is_trained_on(ctx, scr
     sides = [(side.text, side.token_ids, side.checkpoint, side.seed) for side in (pair.first, pair.second)]
     assert sorted(sides) == [("Once a bird sang.", (17, 1), "run/1/4", 7), ("Once a cat ran.", (15, 1), "base", 7)]
     assert len(prompts(ctx.db, ctx.project.id, "train")) == before  # nothing is sampled for it
-    handlers = label.voting_handlers(ctx)
-    shown = handlers["opened"](SimpleNamespace(_data={}))["pair"]
+    page = requests_of(ctx, label.api)
+    shown = page.opened()["pair"]
     assert shown["turns"] == TURNS
     side = "left" if shown["left"] == "Once a cat ran." else "right"
-    handlers["vote"](SimpleNamespace(_data={"uuid": "u", "pair_id": shown["id"], "choice": side}))
+    page.vote({"uuid": "u", "pair_id": shown["id"], "choice": side})
     (comparison,) = load_comparisons(ctx.db, snapshot_labels(ctx.db, ctx.project.id, "human"))
     assert (comparison.prompt, comparison.chosen) == (CONVERSATION, "Once a cat ran.")
     again = screen.make_pair({"jobs": answered(ctx, screen)})

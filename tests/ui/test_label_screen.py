@@ -1,11 +1,8 @@
 """Screen "Label" without a browser: votes that are stored, and votes that are refused."""
 
-from types import SimpleNamespace
-
-import gradio as gr
 import numpy as np
 import pytest
-from page_events import event_handlers
+from conftest import requests_of
 
 from rlhf_lab.common.enums import Choice, JobKind, Source
 from rlhf_lab.common.records import Vote
@@ -125,31 +122,29 @@ def test_a_page_that_still_shows_a_deleted_project_cannot_vote_in_the_next(ctx, 
 
 
 def test_a_page_of_another_project_undoes_nothing_in_this_one(ctx):
-    handlers, old = label.voting_handlers(ctx), label.state(ctx, "ann")["project"]["project_created_at"]
+    old = label.state(ctx, "ann")["project"]["project_created_at"]
     new_project(ctx.db, prompt_set="reviews")
     vote(ctx, "left")
 
-    def press(name, created_at):
-        reply = handlers[name](gr.EventData(None, {"annotator": "ann", "project_created_at": created_at}))
+    def press_on_page_of(name, created_at):
+        reply = press(ctx, name, project_created_at=created_at)
         return reply["labels"], reply["notice"].split(";")[0]
 
     now = label.state(ctx, "ann")["project"]["project_created_at"]
-    assert press("undo", old) == (1, "Another project has been opened")
-    assert press("undo", now) == (0, "Your last answer was undone.")
-    assert press("redo", old) == (0, "Another project has been opened")
-    assert press("redo", now) == (1, "The undone vote counts again.")
+    assert press_on_page_of("undo", old) == (1, "Another project has been opened")
+    assert press_on_page_of("undo", now) == (0, "Your last answer was undone.")
+    assert press_on_page_of("redo", old) == (0, "Another project has been opened")
+    assert press_on_page_of("redo", now) == (1, "The undone vote counts again.")
 
 
-def test_the_reply_to_a_vote_has_its_uuid_also_when_its_pair_is_gone(ctx):
-    handler = label.voting_handlers(ctx)["vote"]
+def test_the_reply_to_a_vote_that_does_not_count_says_why_and_has_the_next_pair(ctx):
     pair = label.state(ctx, "ann")["pair"]["id"]
     for pair_id, words in ((pair, ""), (9999, "was deleted"), (pair, "already voted")):
-        payload = {"annotator": "ann", "pair_id": pair_id, "choice": "left", "uuid": f"{pair_id}{words}"}
-        reply = handler(gr.EventData(None, payload))
-        assert reply["vote_uuid"] == payload["uuid"]
+        reply = press(ctx, "vote", pair_id=pair_id, choice="left", uuid=f"{pair_id}{words}", note="warm")
         assert words in reply["notice"]
+        assert (' Your note was: "warm"' in reply["notice"]) is bool(words)
+        assert reply["pair"]["id"] != pair
     assert reply["labels"] == 1
-    assert label.state(ctx, "ann")["vote_uuid"] is None
 
 
 def test_the_counter_names_the_next_reward_model(ctx):
@@ -227,26 +222,58 @@ def test_a_space_without_a_secret_refuses_everybody_and_a_laptop_nobody(tmp_path
 
 @pytest.mark.parametrize("name", [None, "", " ", "judge:vivid", "api:tool", "x" * 61, "bell\x07", "\ud800"], ids=repr)
 def test_judge_and_reset_do_nothing_for_a_caller_without_a_usable_name(ctx, name):
-    handlers, before = event_handlers(label, ctx), ctx.project
-    payload = {"request_id": 1, "annotator": name, "judge": "cheerful", "count": 3}
+    before = ctx.project
     for action in ("judge", "reset"):
-        with pytest.raises(gr.Error, match="no usable name"):
-            handlers["lab-label", action](None, SimpleNamespace(_data=payload))
+        assert "no usable" in press(ctx, action, annotator=name, judge="cheerful", count=3)["error"]
     assert vote_counts(ctx.db, before.id)[Source.SIMULATED] == dict.fromkeys(Choice, 0)
     assert projects(ctx.db) == [before]
 
 
 def test_judge_and_reset_act_for_a_caller_with_a_name(ctx):
-    handlers, before = event_handlers(label, ctx), ctx.project
-    payload = SimpleNamespace(_data={"request_id": 1, "annotator": "ann", "judge": "cheerful", "count": 3})
-    handlers["lab-label", "judge"](None, payload)
+    before = ctx.project
+    press(ctx, "judge", judge="cheerful", count=3)
     assert label_count(vote_counts(ctx.db, before.id)[Source.SIMULATED]) == 3
-    handlers["lab-label", "reset"](None, payload)
+    press(ctx, "reset")
     assert ctx.project.id != before.id
 
 
+def test_only_the_operator_lets_a_judge_label_and_starts_a_new_project(ctx):
+    lab, before = ctx.as_multi_user(open_to_all=True), ctx.project
+    for action in ("judge", "reset"):
+        assert "Only the operator" in press(lab, action, judge="cheerful", count=3)["error"]
+    assert vote_counts(ctx.db, before.id)[Source.SIMULATED] == dict.fromkeys(Choice, 0)
+    assert projects(ctx.db) == [before]
+
+
+def test_the_figures_that_a_page_polls(ctx):
+    screen = requests_of(ctx, label.api)
+    here = screen.presence({"annotator": "ann"})
+    assert (here["people_here"], here["you"]) == (1, {"name": "", "role": "operator"})
+    assert screen.presence({"annotator": "bob"})["people_here"] == 2  # not part of the cache
+    assert here["project_created_at"] == ctx.project.created_at
+    assert (here["labels"], here["next_training_at"], here["active_run"]) == (0, 10, None)
+    assert screen.disputed({"annotator": "ann"}) == {"count": 0, "pairs": []}
+    new_project(ctx.db)
+    assert (
+        screen.presence({"annotator": "ann"})["project_created_at"]
+        == ctx.project.created_at
+        > here["project_created_at"]
+    )
+
+
+def test_disputes_are_shown_to_experts_only(ctx, monkeypatch):
+    lab = ctx.as_multi_user(open_to_all=True)
+    shown = {"count": 1, "pairs": [{"id": 1, "turns": []}]}
+    monkeypatch.setattr(label, "disputed_view", lambda *_: shown)
+    monkeypatch.setattr(Context, "annotator_or_empty", lambda _, name: name)
+    monkeypatch.setattr(label, "is_expert", lambda _, name: name == "Eve")
+    screen = requests_of(lab, label.api)
+    assert [screen.disputed({"annotator": name})["count"] for name in ("Eve", "Ann", "")] == [1, 0, 0]
+
+
 def press(ctx, name, **payload):
-    return label.voting_handlers(ctx)[name](gr.EventData(None, {"annotator": "ann"} | payload))
+    """The reply to a request of the page, or its error."""
+    return getattr(requests_of(ctx, label.api), name)({"annotator": "ann"} | payload)
 
 
 def give_features(ctx):
@@ -262,7 +289,7 @@ def answer(ctx, annotator="ann", choice=None):
     pair = label.state(ctx, annotator)["pair"]
     choice = choice or ("left" if len(pair["left"]) < len(pair["right"]) else "right")
     payload = {"annotator": annotator, "pair_id": pair["id"], "choice": choice, "uuid": f"{annotator} {pair['id']}"}
-    assert press(ctx, "vote", **payload)["vote_uuid"] == payload["uuid"]
+    assert press(ctx, "vote", **payload)["notice"] == ""
     return payload["uuid"]
 
 
@@ -330,7 +357,7 @@ def test_a_vote_without_a_winner_shows_the_scores_of_both_sides():
     prediction = Prediction(1.5, -0.5)
     for choice in (Choice.TIE, Choice.BOTH_BAD):
         vote = Vote("u", 1, "ann", Source.HUMAN, choice, first_on_left=False)
-        assert prediction_view(vote, prediction) == {"decided": False, "scores": [-0.5, 1.5], "expected": None}
+        assert prediction_view(vote, prediction) == {"decided": False, "scores": (-0.5, 1.5), "expected": None}
     second = Vote("u", 1, "ann", Source.HUMAN, Choice.SECOND, first_on_left=True)
-    assert prediction_view(second, prediction) == {"decided": True, "scores": [-0.5, 1.5], "expected": False}
+    assert prediction_view(second, prediction) == {"decided": True, "scores": (-0.5, 1.5), "expected": False}
     assert prediction_view(second, Prediction(2.0, 2.0))["expected"] is False

@@ -41,7 +41,7 @@ from rlhf_lab.ui.shared.generation_requests import MAX_JOBS_OF_ADDRESS, MAX_JOBS
 
 #: Events that `operator_action` refuses to everybody but the operator.
 OPERATOR_EVENTS = {
-    "judge", "reset", "start", "control", "start_tournament", "delete_tournament", "start_test", "edit_test", "export",
+    "start", "control", "start_tournament", "delete_tournament", "start_test", "edit_test", "export",
     "action", "rules", "invite", "list_names", "erase", "person",
 }  # fmt: skip
 CLASS_SIZE = 30
@@ -99,7 +99,7 @@ def test_a_class_behind_one_address_has_room():
         assert 0 < limit.visitor < limit.address, act
         assert limit.address >= 10 * limit.visitor, act
     assert (
-        min({**LIMITS, **act_limits(APIS)}[act].address for act in ("POST /join", "vote", "chat/ask"))
+        min({**LIMITS, **act_limits(APIS)}[act].address for act in ("POST /join", "label/vote", "chat/ask"))
         >= 10 * CLASS_SIZE
     )
 
@@ -268,9 +268,8 @@ def test_undoing_holds_no_further_pairs(ctx, monkeypatch):
     for i in range(4):
         leases = voting.lease_pairs(lab, ctx.project.id, "Ann", rules, prefetch=1)
         pair_leases.vote_on_lease(ctx.db, Vote(f"{i}", leases[0].pair.id, "Ann", Source.HUMAN, Choice.TIE, True), rules)
-    undo = label.voting_handlers(lab)["undo"]
     for _ in range(4):
-        undo(SimpleNamespace(_data={"annotator": "Ann"}))
+        label.undo(lab, label.LabelPayload(annotator="Ann"))
         assert len(held()) <= 2
     assert len(held()) == 2
     assert leases[0].pair.id not in held()

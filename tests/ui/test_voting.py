@@ -10,7 +10,7 @@ from gradio.context import LocalContext
 
 from rlhf_lab.common.bundled_assets import shipped_pairs
 from rlhf_lab.common.enums import Choice, Source, Strength
-from rlhf_lab.common.records import Completion, Pair, Prompt, Vote
+from rlhf_lab.common.records import Completion, Lease, Pair, Prompt, Vote
 from rlhf_lab.common.text import cut_length
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError, LabError, StaleVoteError
@@ -101,10 +101,10 @@ def test_a_hidden_repeat_swaps_the_sides_and_looks_like_any_pair(ctx):
 def test_a_conversation_is_shown_turn_by_turn_after_the_system_prompt(ctx):
     prompt = Prompt(1, 1, "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: A joke?\n\nAssistant:", "train")
     sides = [Completion(1, text, (), "base", 0, id=i) for i, text in enumerate(("Knock.", "No."))]
-    pair = Pair(7, 1, prompt, *sides, reason="random")
+    lease = Lease(Pair(7, 1, prompt, *sides, reason="random"), "cid", False, 0.0)
     turns = [("user", "Hi"), ("assistant", "Hello."), ("user", "A joke?")]
     for system_prompt, expected in (("", turns), ("Be kind.", [("system", "Be kind."), *turns])):
-        view = voting.pair_view(pair, pair.id, True, LabellingConfig(), system_prompt)
+        view = voting.lease_view(ctx, lease, LabellingConfig(), system_prompt)
         assert [(turn["role"], turn["content"]) for turn in view["turns"]] == expected
         assert (view["prompt"], {view["left"], view["right"]}) == (prompt.text, {"Knock.", "No."})
     shown = label.state(ctx, "cid")["pair"]
@@ -240,11 +240,11 @@ def test_a_choice_is_named_by_the_side_it_stood_on(choice, first_on_left, word):
 def test_a_vote_is_not_acknowledged_when_the_home_is_deleted(ctx, endpoints):
     """Neither on the page nor by the API; no reply says that another pair follows."""
     shown = label.state(ctx, "ann")["pair"]
-    vote = {"uuid": "u1", "pair_id": shown["id"], "choice": "left", "annotator": "ann", "request_id": 1}
+    vote = voting.VotePayload(uuid="u1", pair_id=shown["id"], choice="left", annotator="ann")
     pair = endpoints["next_pair"](name="tool")
     shutil.rmtree(ctx.home)
-    with pytest.raises(Error, match="deleted, moved or replaced"):
-        label.voting_handlers(ctx)["vote"](SimpleNamespace(_data=vote))
+    with pytest.raises(LabError, match="deleted, moved or replaced"):
+        label.vote(ctx, vote)
     with pytest.raises(Error, match="deleted, moved or replaced"):
         endpoints["submit_vote"](name="tool", pair_id=pair["id"], choice="left", uuid="u2")
     assert not ctx.home.exists()

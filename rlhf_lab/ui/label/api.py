@@ -2,12 +2,12 @@
 
 import threading
 import time
-from typing import Any
 
 import gradio as gr
+from typing_extensions import TypedDict
 
-from rlhf_lab.common.enums import Choice
-from rlhf_lab.common.records import Lease
+from rlhf_lab.common.enums import Choice, RunStatus
+from rlhf_lab.common.records import Lease, Role
 from rlhf_lab.errors import LabelError, LabError, NotAllowedError, StaleVoteError
 from rlhf_lab.jobs import retraining, run_control, scheduler
 from rlhf_lab.jobs.answer_length import length_note
@@ -18,11 +18,13 @@ from rlhf_lab.store.gold_pairs import mark_gold
 from rlhf_lab.store.pair_leases import redo_last_vote, start_adjudicating, undo_last_vote
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.limits import ANSWER
 from rlhf_lab.ui.run_views.run_feed import runs_note
 from rlhf_lab.ui.run_views.stage_estimates import next_pair_sentence
 from rlhf_lab.ui.shared import voting
-from rlhf_lab.ui.shared.api import Payload, parse_payload
+from rlhf_lab.ui.shared.api import Api, Payload
 from rlhf_lab.ui.shared.crowd import (
+    Disputes,
     annotator_notice,
     disputed_view,
     is_expert,
@@ -30,20 +32,19 @@ from rlhf_lab.ui.shared.crowd import (
     refuse_if_paused,
     require_expert,
 )
-from rlhf_lab.ui.shared.events import Handler, allow_viewers, operator_action, ttl_cache, visitor_action
-from rlhf_lab.ui.shared.instant_view import instant_view
+from rlhf_lab.ui.shared.instant_view import InstantFigures, instant_view
 from rlhf_lab.ui.shared.presence import PRESENCE
-from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT, widget
+from rlhf_lab.ui.shared.widgets import widget
 
+api = Api("label")
 OTHER_PROJECT_NOTICE = "Another project has been opened; here is its next pair. Nothing was undone or redone."
-DISPUTES_CACHED_S = 10.0
+PROGRESS_CACHED_S, DISPUTES_CACHED_S = 1.0, 10.0
 _count_lock = threading.Lock()
 
 
 class LabelPayload(Payload):
-    """annotator: the name that the page sends. project_created_at: identifies the project that the page shows."""
+    """project_created_at: identifies the project that the page shows."""
 
-    annotator: str | None = None
     project_created_at: float | None = None
 
 
@@ -53,7 +54,7 @@ class ResetPayload(LabelPayload):
     stop_run: int | None = None
 
 
-class InstantQuery(LabelPayload):
+class InstantQuery(Payload):
     """vote_uuid: the page's last vote, whose prediction it waits for or shows; "" for none."""
 
     vote_uuid: str = ""
@@ -72,164 +73,218 @@ class GoldPayload(LabelPayload):
     is_gold: bool
 
 
-class JudgePayload(LabelPayload):
+class JudgePayload(Payload):
     """Let a simulated judge label `count` pairs."""
 
     judge: str
     count: int
 
 
+class ActiveRun(TypedDict):
+    id: int
+    name: str
+    status: RunStatus
+
+
+class LabelProgress(TypedDict):
+    """How many labels there are, and when the next reward model is trained. The page uses `counted_at` to ignore older
+    replies."""
+
+    counted_at: int
+    labels: int
+    simulated: int
+    active_run: ActiveRun | None
+    next_training_at: int
+    labels_to_next: int
+    has_model: bool
+    training_text: str
+
+
+class LabelVisitor(TypedDict):
+    """name: "" for one without a registered name."""
+
+    name: str
+    role: Role
+
+
+class PeopleHere(LabelProgress):
+    project_created_at: float
+    people_here: int
+    you: LabelVisitor
+
+
+class LabelProject(TypedDict):
+    project_created_at: float
+    name: str
+    prompt_set: str
+
+
+class LabelState(LabelProgress):
+    """Everything the screen shows. `pair` is None while the engine samples new ones; `waiting_text` says so.
+
+    `next_pair` is leased to this person too: the page draws it as soon as they answer. notice: the outcome of what they did.
+    """
+
+    project: LabelProject
+    pair: voting.ShownPair | None
+    next_pair: voting.ShownPair | None
+    waiting_text: str
+    you: LabelVisitor
+    guideline: str
+    quality_note: str
+    length_note: str
+    people_here: int
+    notice: str
+
+
+class EarlierVotes(TypedDict):
+    votes: list[voting.EarlierVote]
+
+
 def build(ctx: Context, operator: gr.BrowserState) -> None:
-    """The screen's widget and its events."""
-    cached_progress = ttl_cache(1.0, lambda: {"project_created_at": ctx.project.created_at} | label_progress(ctx))
-    cached_disputes = ttl_cache(DISPUTES_CACHED_S, lambda: (ctx.project.id, disputed_view(ctx, ctx.project.id)))
-
-    def recent_votes(query: dict[str, Any]) -> dict[str, Any]:
-        annotator = ctx.require_annotator(parse_payload(LabelPayload, query).annotator)
-        return {"votes": voting.recent_votes(ctx, annotator)}
-
-    def presence(query: dict[str, Any]) -> dict[str, Any]:
-        people_here = touch_presence(ctx, ctx.annotator_or_empty(parse_payload(LabelPayload, query).annotator))
-        return {"people_here": people_here, "you": visitor_info(ctx)} | cached_progress()
-
-    def instant(query: dict[str, Any]) -> dict[str, Any]:
-        payload = parse_payload(InstantQuery, query)
-        return instant_view(ctx, ctx.annotator_or_empty(payload.annotator), payload.vote_uuid)
-
-    def disputed(query: dict[str, Any]) -> dict[str, Any]:
-        annotator = ctx.annotator_or_empty(parse_payload(LabelPayload, query).annotator)
-        if not annotator or not is_expert(ctx, annotator):
-            return {"count": 0, "pairs": []}
-        project_id, view = cached_disputes()
-        return view if project_id == ctx.project.id else {"count": 0, "pairs": []}
-
     judges = [
         {"name": judge.name, "description": judge.description, "prompt_set": judge.prompt_set}
         for judge in JUDGES.values()
     ]
-    handlers = voting_handlers(ctx)
-    component = widget(
-        "label",
-        "label/view.js",
-        events=("judge", "reset", *handlers),
-        server_functions={"recent_votes": recent_votes, "presence": presence, "instant": instant, "disputed": disputed},
-        data={"judges": judges},
-        label="Label pairs of texts",
-    )
+    widget("label", "label/view.js", data={"judges": judges}, label="Label pairs of texts")
 
-    @operator_action(ctx, JudgePayload, toast_errors=True)
-    def judge(payload: JudgePayload) -> dict[str, Any]:
-        annotator = ctx.require_annotator(payload.annotator)
-        notice = ctx.scheduler.request_judge_labels(ctx.project.id, payload.judge, payload.count)
+
+@api.read(Payload)
+def recent_votes(ctx: Context, query: Payload) -> EarlierVotes:
+    return {"votes": voting.recent_votes(ctx, ctx.require_annotator(query.annotator))}
+
+
+@api.read(Payload)
+def presence(ctx: Context, query: Payload) -> PeopleHere:
+    people_here = touch_presence(ctx, ctx.annotator_or_empty(query.annotator))
+    project = ctx.project
+    progress = ctx.cache.get(("label progress", project.id), PROGRESS_CACHED_S, lambda: label_progress(ctx))
+    return {
+        **progress,
+        "project_created_at": project.created_at,
+        "people_here": people_here,
+        "you": visitor_info(ctx),
+    }
+
+
+@api.read(InstantQuery)
+def instant(ctx: Context, query: InstantQuery) -> InstantFigures:
+    return instant_view(ctx, ctx.annotator_or_empty(query.annotator), query.vote_uuid)
+
+
+@api.read(Payload)
+def disputed(ctx: Context, query: Payload) -> Disputes:
+    """Empty for all who are no experts."""
+    annotator, project_id = ctx.annotator_or_empty(query.annotator), ctx.project.id
+    if not annotator or not is_expert(ctx, annotator):
+        return {"count": 0, "pairs": []}
+    return ctx.cache.get(("disputes", project_id), DISPUTES_CACHED_S, lambda: disputed_view(ctx, project_id))
+
+
+@api.action(JudgePayload, role=Role.OPERATOR)
+def judge(ctx: Context, payload: JudgePayload) -> LabelState:
+    annotator = ctx.require_annotator(payload.annotator)
+    notice = ctx.scheduler.request_judge_labels(ctx.project.id, payload.judge, payload.count)
+    ctx.instant_reward.labels_changed()
+    return state(ctx, annotator, notice=notice)
+
+
+@api.action(ResetPayload, role=Role.OPERATOR)
+def reset(ctx: Context, payload: ResetPayload) -> LabelState:
+    annotator = ctx.require_annotator(payload.annotator)
+    if payload.stop_run is not None:
+        run_control.stop(ctx.db, payload.stop_run)
+    project = copy_project(ctx.db, ctx.project)
+    notice = f'A new project was created: "{project.name}". The old one is kept under Project.{runs_note(ctx)}'
+    return state(ctx, annotator, notice=notice)
+
+
+@api.action(Payload, role=Role.VIEWER, limit=ANSWER)
+def opened(ctx: Context, payload: Payload) -> LabelState:
+    """An action, because it leases pairs."""
+    return state(ctx, ctx.annotator_or_empty(payload.annotator))
+
+
+@api.action(voting.VotePayload, limit=ANSWER)
+def vote(ctx: Context, payload: voting.VotePayload) -> LabelState:
+    annotator, notice = ctx.require_annotator(payload.annotator), ""
+    try:
+        stored = voting.cast_vote(ctx, payload, annotator)
+        if stored.choice is not Choice.SKIP:
+            ctx.instant_reward.predict_vote(stored)
+    except LabelError as error:  # the page already shows the next pair; this reply makes it show the right one
+        notice = refusal(error, payload)
+    return state(ctx, annotator, notice=notice)
+
+
+@api.action(LabelPayload, limit=ANSWER)
+def undo(ctx: Context, payload: LabelPayload) -> LabelState:
+    annotator, project = ctx.require_annotator(payload.annotator), ctx.project
+    if voting.is_stale_project(ctx, payload.project_created_at):
+        return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
+    if pause_text(ctx, annotator):
+        return state(ctx, annotator)
+    rules = get_labelling_config(ctx.db, project.id)
+    voting.check_may_hold(ctx, annotator, rules)
+    undone = undo_last_vote(ctx.db, project.id, annotator, rules)
+    if undone is not None:
+        ctx.instant_reward.forget_votes(annotator, undone.pair.id)
+    notice = "There is nothing to undo." if undone is None else "Your last answer was undone."
+    return state(ctx, annotator, notice=notice)
+
+
+@api.action(LabelPayload, limit=ANSWER)
+def redo(ctx: Context, payload: LabelPayload) -> LabelState:
+    annotator = ctx.require_annotator(payload.annotator)
+    if voting.is_stale_project(ctx, payload.project_created_at):
+        return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
+    redone = redo_last_vote(ctx.db, ctx.project.id, annotator)
+    ctx.instant_reward.labels_changed()
+    notice = "There is nothing to redo." if redone is None else "The undone vote counts again."
+    return state(ctx, annotator, notice=notice)
+
+
+@api.action(voting.ChangePayload, limit=ANSWER)
+def amend(ctx: Context, payload: voting.ChangePayload) -> LabelState:
+    annotator, notice = ctx.require_annotator(payload.annotator), "Your earlier answer was changed."
+    try:
+        refuse_if_paused(ctx, annotator)
+        voting.change_vote(ctx, payload, annotator)
         ctx.instant_reward.labels_changed()
-        return state(ctx, annotator, notice=notice)
-
-    @operator_action(ctx, ResetPayload, toast_errors=True)
-    def reset(payload: ResetPayload) -> dict[str, Any]:
-        annotator = ctx.require_annotator(payload.annotator)
-        if payload.stop_run is not None:
-            run_control.stop(ctx.db, payload.stop_run)
-        project = copy_project(ctx.db, ctx.project)
-        notice = f'A new project was created: "{project.name}". The old one is kept under Project.{runs_note(ctx)}'
-        return state(ctx, annotator, notice=notice)
-
-    for name, handler in handlers.items():
-        getattr(component, name)(handler, None, component, **SILENT_MULTIPLE_EVENT)
-    component.judge(judge, operator, component, **SILENT_MULTIPLE_EVENT)
-    component.reset(reset, operator, component, **SILENT_MULTIPLE_EVENT)
+    except (StaleVoteError, NotAllowedError) as error:
+        notice = refusal(error, payload)
+    return state(ctx, annotator, notice=notice)
 
 
-def voting_handlers(ctx: Context) -> dict[str, Handler]:
-    """The handlers of a labeller's events, by the event's name."""
-
-    @allow_viewers
-    @visitor_action(LabelPayload, toast_errors=True)
-    def opened(payload: LabelPayload) -> dict[str, Any]:
-        return state(ctx, ctx.annotator_or_empty(payload.annotator))
-
-    @visitor_action(voting.VotePayload, toast_errors=True)
-    def vote(payload: voting.VotePayload) -> dict[str, Any]:
-        annotator, notice = ctx.require_annotator(payload.annotator), ""
-        try:
-            stored = voting.cast_vote(ctx, payload, annotator)
-            if stored.choice is not Choice.SKIP:
-                ctx.instant_reward.predict_vote(stored)
-        except LabelError as error:  # the page already shows the next pair; this reply makes it show the right one
-            notice = refusal(error, payload)
-        return state(ctx, annotator, notice=notice) | {"vote_uuid": payload.uuid}
-
-    @visitor_action(LabelPayload, toast_errors=True)
-    def undo(payload: LabelPayload) -> dict[str, Any]:
-        annotator, project = ctx.require_annotator(payload.annotator), ctx.project
-        if voting.is_stale_project(ctx, payload.project_created_at):
-            return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
-        if pause_text(ctx, annotator):
-            return state(ctx, annotator)
-        rules = get_labelling_config(ctx.db, project.id)
-        voting.check_may_hold(ctx, annotator, rules)
-        undone = undo_last_vote(ctx.db, project.id, annotator, rules)
-        if undone is not None:
-            ctx.instant_reward.forget_votes(annotator, undone.pair.id)
-        notice = "There is nothing to undo." if undone is None else "Your last answer was undone."
-        return state(ctx, annotator, notice=notice)
-
-    @visitor_action(LabelPayload, toast_errors=True)
-    def redo(payload: LabelPayload) -> dict[str, Any]:
-        annotator = ctx.require_annotator(payload.annotator)
-        if voting.is_stale_project(ctx, payload.project_created_at):
-            return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
-        redone = redo_last_vote(ctx.db, ctx.project.id, annotator)
-        ctx.instant_reward.labels_changed()
-        notice = "There is nothing to redo." if redone is None else "The undone vote counts again."
-        return state(ctx, annotator, notice=notice)
-
-    @visitor_action(voting.ChangePayload, toast_errors=True)
-    def amend(payload: voting.ChangePayload) -> dict[str, Any]:
-        annotator, notice = ctx.require_annotator(payload.annotator), "Your earlier answer was changed."
-        try:
-            refuse_if_paused(ctx, annotator)
-            voting.change_vote(ctx, payload, annotator)
-            ctx.instant_reward.labels_changed()
-        except (StaleVoteError, NotAllowedError) as error:
-            notice = refusal(error, payload)
-        return state(ctx, annotator, notice=notice) | {"vote_uuid": payload.uuid}
-
-    return {"opened": opened, "vote": vote, "undo": undo, "redo": redo, "amend": amend} | expert_handlers(ctx)
+@api.action(AdjudicationPayload, limit=ANSWER)
+def adjudicate(ctx: Context, payload: AdjudicationPayload) -> LabelState:
+    annotator, project = ctx.require_annotator(payload.annotator), ctx.project
+    require_expert(ctx, annotator)
+    if voting.is_stale_project(ctx, payload.project_created_at):
+        return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
+    if payload.stop:
+        stop_adjudicating(ctx.db, project.id, annotator)
+        return state(ctx, annotator)
+    rules = get_labelling_config(ctx.db, project.id)
+    voting.check_may_hold(ctx, annotator, rules)
+    lease = start_adjudicating(ctx.db, project.id, annotator, rules)
+    return state(ctx, annotator, notice="" if lease else "There is no disputed pair left for you.")
 
 
-def expert_handlers(ctx: Context) -> dict[str, Handler]:
-    """The handlers of events that only experts and the operator may trigger, by the event's name."""
-
-    @visitor_action(AdjudicationPayload, toast_errors=True)
-    def adjudicate(payload: AdjudicationPayload) -> dict[str, Any]:
-        annotator, project = ctx.require_annotator(payload.annotator), ctx.project
-        require_expert(ctx, annotator)
-        if voting.is_stale_project(ctx, payload.project_created_at):
-            return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
-        if payload.stop:
-            stop_adjudicating(ctx.db, project.id, annotator)
-            return state(ctx, annotator)
-        rules = get_labelling_config(ctx.db, project.id)
-        voting.check_may_hold(ctx, annotator, rules)
-        lease = start_adjudicating(ctx.db, project.id, annotator, rules)
-        return state(ctx, annotator, notice="" if lease else "There is no disputed pair left for you.")
-
-    @visitor_action(GoldPayload, toast_errors=True)
-    def gold(payload: GoldPayload) -> dict[str, Any]:
-        annotator = ctx.require_annotator(payload.annotator)
-        require_expert(ctx, annotator)
-        if voting.is_stale_project(ctx, payload.project_created_at):
-            return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
-        notice = "It is no longer a gold pair."
-        if payload.is_gold:
-            notice = "It is now a gold pair; your answer is the known one."
-        try:
-            mark_gold(ctx.db, ctx.project.id, annotator, payload.vote_id, payload.is_gold)
-        except LabelError as error:
-            notice = str(error)
-        return state(ctx, annotator, notice=notice)
-
-    return {"adjudicate": adjudicate, "gold": gold}
+@api.action(GoldPayload, limit=ANSWER)
+def gold(ctx: Context, payload: GoldPayload) -> LabelState:
+    annotator = ctx.require_annotator(payload.annotator)
+    require_expert(ctx, annotator)
+    if voting.is_stale_project(ctx, payload.project_created_at):
+        return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
+    notice = "It is no longer a gold pair."
+    if payload.is_gold:
+        notice = "It is now a gold pair; your answer is the known one."
+    try:
+        mark_gold(ctx.db, ctx.project.id, annotator, payload.vote_id, payload.is_gold)
+    except LabelError as error:
+        notice = str(error)
+    return state(ctx, annotator, notice=notice)
 
 
 def refusal(error: LabError, answer: voting.Answer) -> str:
@@ -244,11 +299,7 @@ def touch_presence(ctx: Context, name: str) -> int:
     return PRESENCE.count()
 
 
-def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
-    """Everything the widget shows. `pair` is None while the engine samples new ones; `waiting_text` says so.
-
-    `next_pair` is leased to this person too: the page draws it as soon as they answer.
-    """
+def state(ctx: Context, annotator: str, *, notice: str = "") -> LabelState:
     project = ctx.project
     rules = get_labelling_config(ctx.db, project.id)
     waiting_text, leases, note = "", list[Lease](), ""
@@ -264,7 +315,6 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
     pairs = [voting.lease_view(ctx, lease, rules, project.system_prompt) for lease in leases]
     pair, next_pair, *_ = [*pairs, None, None]
     return {
-        "request_id": time.time_ns(),  # Gradio does not pass a value to the script that equals the previous one
         "project": {
             "project_created_at": project.created_at, "name": project.name, "prompt_set": project.prompt_set,
         },
@@ -277,8 +327,8 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
         "length_note": length_note(ctx.db, project) if ctx.is_operator() else "",
         "people_here": touch_presence(ctx, annotator),
         "notice": notice,
-        "vote_uuid": None,  # of the vote or change that this replies to
-    } | label_progress(ctx)  # fmt: skip
+        **label_progress(ctx),
+    }  # fmt: skip
 
 
 def no_pair_text(ctx: Context) -> str:
@@ -286,10 +336,9 @@ def no_pair_text(ctx: Context) -> str:
     return f"{scheduler.no_pair_message(ctx.db, ctx.project.id)} {next_pair_sentence(ctx)}".strip()
 
 
-def visitor_info(ctx: Context) -> dict[str, str]:
-    """The visitor's name and role."""
+def visitor_info(ctx: Context) -> LabelVisitor:
     visitor = ctx.visitor()
-    return {"name": visitor.registered_name, "role": visitor.role.value}
+    return {"name": visitor.registered_name, "role": visitor.role}
 
 
 def training_text(ctx: Context) -> str:
@@ -300,18 +349,15 @@ def training_text(ctx: Context) -> str:
     return status or (cancelled_text if retraining.was_cancelled(db, project_id) else "")
 
 
-def label_progress(ctx: Context) -> dict[str, Any]:
-    """How many labels there are, and when the next reward model is trained. The page uses `counted_at` to ignore older
-    replies."""
+def label_progress(ctx: Context) -> LabelProgress:
     with _count_lock:
         counted_at, progress = time.time_ns() // 1000, retraining.get_label_progress(ctx.db, ctx.project.id)
+    runs = run_control.active_runs(ctx.db)
     return {
         "counted_at": counted_at,
         "labels": progress.human,
         "simulated": progress.simulated,
-        "active_run": next(
-            ({"id": run.id, "name": run.name, "status": run.status} for run in run_control.active_runs(ctx.db)), None
-        ),
+        "active_run": {"id": runs[0].id, "name": runs[0].name, "status": runs[0].status} if runs else None,
         "next_training_at": progress.goal,
         "labels_to_next": progress.remaining,
         "has_model": bool(progress.newest_model_id),

@@ -1,33 +1,24 @@
+// @ts-check
 // Shows the pair to label until Gradio has rendered the page, so that reading can begin. Its buttons are disabled.
-import { el, fitTextHeights, promptSection, withCut } from '../shared/dom.js';
+import { fitTextHeights, promptSection, withCut } from '../shared/dom.js';
+import { html } from '../shared/html.js';
 import { annotatorName, currentTab, getItem } from '../shared/session.js';
 
 // wide, narrow: names of the text when both are side by side, and when they are stacked on a phone.
 function side(name, text, cut, wide, narrow) {
-  const label = el('span', {}, el('span.beside', {}, wide), el('span.above', {}, narrow), ' is better');
-  return el(
-    `article.lab-card.side.${name}`,
-    { 'aria-label': `${wide} text` },
-    withCut(el('p.lab-text.lab-scroll', { dir: 'auto' }, text), cut[name]),
-    el('button.lab-button', { type: 'button', disabled: true }, label),
-  );
-}
-
-function newOverlay() {
-  const overlay = el('div.lab.lab-first', { 'aria-busy': 'true' });
-  const dark = getItem('dark');
-  overlay.classList.toggle('dark', dark ? dark === 'on' : matchMedia('(prefers-color-scheme: dark)').matches);
-  overlay.classList.toggle('projector', getItem('projector') === 'on');
-  return overlay;
+  return html`<article class="lab-card side ${name}" aria-label="${wide} text">
+    ${withCut(html`<p class="lab-text lab-scroll" dir="auto">${text}</p>`, cut[name])}
+    <button type="button" class="lab-button" disabled>
+      <span><span class="beside">${wide}</span><span class="above">${narrow}</span>${' is better'}</span>
+    </button>
+  </article>`;
 }
 
 const isRendered = () => document.querySelector('.lab-label[data-pair]');
 
 // Removed once the screen Label has rendered, at the latest after 30 s.
 function removeWhenRendered(overlay) {
-  const observer = new MutationObserver(() => {
-    if (isRendered()) remove();
-  });
+  const observer = new MutationObserver(() => isRendered() && remove());
   function remove() {
     observer.disconnect();
     overlay.remove();
@@ -38,25 +29,24 @@ function removeWhenRendered(overlay) {
 
 function show({ turns, left, right, cut, guideline }) {
   if (isRendered()) return;
-  const overlay = newOverlay();
-  overlay.replaceChildren(
-    el('div.top', {}, el('span.name', {}, 'RLHF Lab'), el('span.muted', {}, 'getting ready …')),
-    el(
-      'div.screen',
-      {},
-      guideline ? el('p.guideline.lab-scroll.lab-text', { dir: 'auto' }, guideline) : null,
-      promptSection(turns),
-      el('h2', {}, 'Which text is better?'),
-      el('div.sides', {}, side('left', left, cut, 'Left', 'First'), side('right', right, cut, 'Right', 'Second')),
-      el(
-        'div.others',
-        {},
-        ['Equally good', 'Both bad', 'Skip', 'Undo', 'Redo'].map((label) =>
-          el('button.lab-button', { type: 'button', disabled: true }, label),
-        ),
-      ),
-    ),
-  );
+  const dark = getItem('dark');
+  const buttons = ['Equally good', 'Both bad', 'Skip', 'Undo', 'Redo'];
+  const overlay = html`<div class="lab lab-first" aria-busy="true">
+    <div class="top"><span class="name">RLHF Lab</span><span class="muted">getting ready …</span></div>
+    <div class="screen">
+      ${guideline ? html`<p class="guideline lab-scroll lab-text" dir="auto">${guideline}</p>` : null}
+      ${promptSection(turns)}
+      <h2>Which text is better?</h2>
+      <div class="sides">
+        ${side('left', left, cut, 'Left', 'First')}${side('right', right, cut, 'Right', 'Second')}
+      </div>
+      <div class="others">
+        ${buttons.map((label) => html`<button type="button" class="lab-button" disabled>${label}</button>`)}
+      </div>
+    </div>
+  </div>`;
+  overlay.classList.toggle('dark', dark ? dark === 'on' : matchMedia('(prefers-color-scheme: dark)').matches);
+  overlay.classList.toggle('projector', getItem('projector') === 'on');
   document.body.append(overlay);
   removeWhenRendered(overlay);
   fitTextHeights(overlay, overlay.querySelector('.others'));

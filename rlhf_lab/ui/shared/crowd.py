@@ -2,7 +2,9 @@
 
 from typing import Any, NamedTuple
 
-from rlhf_lab.common.chat_format import turns_of_prompt
+from typing_extensions import TypedDict
+
+from rlhf_lab.common.chat_format import Chat, turns_of_prompt
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import NotAllowedError
 from rlhf_lab.store.adjudication import disputed_pairs
@@ -26,6 +28,18 @@ class Standing(NamedTuple):
 
     pause: str = ""
     note: str = ""
+
+
+class DisputedPair(TypedDict):
+    id: int
+    turns: Chat
+
+
+class Disputes(TypedDict):
+    """The number of pairs about which people disagree, and the prompts of the first ones, without the votes."""
+
+    count: int
+    pairs: list[DisputedPair]
 
 
 def annotator_notice(ctx: Context, project_id: int, annotator: str, rules: LabellingConfig) -> Standing:
@@ -57,8 +71,7 @@ def require_expert(ctx: Context, annotator: str) -> None:
         raise NotAllowedError("Only an expert may do this. The operator chooses the experts under People.")
 
 
-def disputed_view(ctx: Context, project_id: int) -> dict[str, Any]:
-    """The number of pairs about which people disagree, and the prompts of the first ones, without the votes."""
+def disputed_view(ctx: Context, project_id: int) -> Disputes:
     count, pairs = disputed_pairs(ctx.db, project_id, "")
     return {"count": count, "pairs": [{"id": pair.id, "turns": turns_of_prompt(pair.prompt.text)} for pair in pairs]}
 

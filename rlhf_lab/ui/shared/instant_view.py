@@ -4,7 +4,7 @@ Everybody may see the accuracy. The scores of a pair are shown only to the perso
 others may still have to vote on it.
 """
 
-from typing import Any
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Vote
@@ -12,7 +12,33 @@ from rlhf_lab.jobs.instant_reward import DECIDED, MIN_DECIDED, Prediction
 from rlhf_lab.ui.context import Context
 
 
-def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> dict[str, Any]:
+class ShownPrediction(TypedDict):
+    """scores: of the preferred and the other text; for a vote without a preferred text, of the left and the right one.
+    expected: whether the preferred text scored higher."""
+
+    decided: bool
+    scores: tuple[float, float]
+    expected: bool | None
+
+
+class InstantFigures(TypedDict):
+    """needed: votes that prefer one text, before the model is fitted. waiting: votes whose texts have no features yet. right: how
+    many of the `decided` votes are predicted. low, high: the interval of the accuracy. pending: the page's vote is not learnt."""
+
+    project_created_at: float
+    needed: int
+    labels: int
+    decided: int
+    waiting: int
+    simulated: bool
+    right: float | None
+    low: float | None
+    high: float | None
+    pending: bool
+    prediction: ShownPrediction | None
+
+
+def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> InstantFigures:
     """The newest figures; `pending` until the model has learnt from the vote, then `prediction`, if there is one."""
     project, service = ctx.project, ctx.instant_reward
     pending = bool(vote_uuid) and service.is_pending(
@@ -42,14 +68,13 @@ def rounded_bound(bound: float | None) -> float | None:
     return None if bound is None else round(bound, 2)
 
 
-def prediction_view(vote: Vote, prediction: Prediction) -> dict[str, Any]:
-    """The scores of the preferred and the other text; for a vote without a preferred text, of the left and the right one.
-
-    expected: whether the preferred text scored higher.
-    """
+def prediction_view(vote: Vote, prediction: Prediction) -> ShownPrediction:
     if vote.choice in DECIDED:
-        scores = (prediction.first, prediction.second)
-        chosen, other = scores if vote.choice is Choice.FIRST else scores[::-1]
-        return {"decided": True, "scores": [chosen, other], "expected": prediction.choice is vote.choice}
-    left, right = (prediction.first, prediction.second)[:: 1 if vote.first_on_left else -1]
-    return {"decided": False, "scores": [left, right], "expected": None}
+        scores = in_order(prediction, vote.choice is Choice.FIRST)
+        return {"decided": True, "scores": scores, "expected": prediction.choice is vote.choice}
+    return {"decided": False, "scores": in_order(prediction, vote.first_on_left), "expected": None}
+
+
+def in_order(prediction: Prediction, is_first_first: bool) -> tuple[float, float]:
+    scores = prediction.first, prediction.second
+    return scores if is_first_first else scores[::-1]

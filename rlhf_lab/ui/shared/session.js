@@ -87,24 +87,6 @@ export function getItem(name) {
   return sessionStorage.getItem(`rlhf-lab-${name}`);
 }
 
-// Requests that the lab has not confirmed: {uuid, by, project_created_at, …}. This browser stores them, even after the
-// tab was closed. The creation time identifies a project, also among those of another lab at this address.
-const KEPT_PREFIX = 'rlhf-lab-unconfirmed-';
-export function keepRequest(request) {
-  localStorage.setItem(KEPT_PREFIX + request.uuid, JSON.stringify(request));
-}
-export function forgetRequest(uuid) {
-  localStorage.removeItem(KEPT_PREFIX + uuid);
-}
-export function keptRequests(projectCreatedAt) {
-  const names = Array.from({ length: localStorage.length }, (_, i) => localStorage.key(i)).filter((name) =>
-    name.startsWith(KEPT_PREFIX),
-  );
-  return names
-    .map((name) => JSON.parse(localStorage.getItem(name)))
-    .filter((request) => request.project_created_at === projectCreatedAt);
-}
-
 // The address contains the open tab, so that Back, a reload and a link lead to it; the header opens it.
 export const tabSlug = (tab) => tab.textContent.trim().toLowerCase().replace(/\W+/g, '-');
 // The open tab. A short form in the address is enough (#runs, #data, #reward); an unknown one opens Label. Before

@@ -5,9 +5,11 @@ import hashlib
 import hmac
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal, NotRequired
 
-from rlhf_lab.common.chat_format import turns_of_prompt
+from typing_extensions import TypedDict
+
+from rlhf_lab.common.chat_format import Chat, turns_of_prompt
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Lease, Pair, Vote
 from rlhf_lab.common.text import cut_length, pluralize
@@ -30,6 +32,42 @@ MAX_UUID = 64
 MAX_VOTE_MS = 3_600_000
 
 
+class Cuts(TypedDict):
+    """After how many tokens the text on each side was cut off; None for a text that ended, and for one of unknown tokens."""
+
+    left: int | None
+    right: int | None
+
+
+class ShownPair(TypedDict):
+    """A pair as a person sees it; does not reveal whether it is a repeat or a gold pair. turns: the conversation as the model
+    reads it. adjudication: the person decides it as an expert."""
+
+    id: int
+    prompt: str
+    turns: Chat
+    left: str
+    right: str
+    markdown: bool
+    adjudication: bool
+    cut: Cuts
+
+
+class EarlierVote(TypedDict):
+    """A person's vote. gold: for experts, whether the pair is a gold pair."""
+
+    id: int
+    turns: Chat
+    left: str
+    right: str
+    cut: Cuts
+    choice: str
+    strength: Strength | Literal[""]
+    note: str
+    adjudication: bool
+    gold: NotRequired[bool]
+
+
 def is_first_on_left(annotator: str, pair_id: int, repeat: bool = False) -> bool:
     """Whether the first completion is on the left where pairs have their own ids: random, the same after a reload, and swapped
     at a hidden repeat."""
@@ -42,8 +80,7 @@ def texts_by_side(pair: Pair, first_on_left: bool) -> tuple[str, str]:
     return texts if first_on_left else texts[::-1]
 
 
-def cuts_by_side(ctx: Context, pair: Pair, first_on_left: bool) -> dict[str, int | None]:
-    """After how many tokens the text on each side was cut off; None for a text that ended, and for one of unknown tokens."""
+def cuts_by_side(ctx: Context, pair: Pair, first_on_left: bool) -> Cuts:
     stop_ids = stop_token_ids(ctx.project.model) if pair.first.token_ids or pair.second.token_ids else ()
     first, second = (cut_length(text.token_ids, stop_ids) for text in (pair.first, pair.second))
     return {"left": first, "right": second} if first_on_left else {"left": second, "right": first}
@@ -68,14 +105,12 @@ class Answer(Payload):
 
 
 class VotePayload(Answer):
-    annotator: str | None = None
     pair_id: int
 
 
 class ChangePayload(Answer):
     """project_created_at: identifies the project that the page shows."""
 
-    annotator: str | None = None
     vote_id: int
     project_created_at: float | None = None
 
@@ -148,9 +183,9 @@ def is_stale_project(ctx: Context, created_at: float | None) -> bool:
     return created_at is not None and created_at != ctx.project.created_at
 
 
-def recent_votes(ctx: Context, annotator: str) -> list[dict[str, Any]]:
-    """A person's last votes, for the list on the screen; for experts with a key `gold`, whether the pair is a gold pair."""
-    rows = []
+def recent_votes(ctx: Context, annotator: str) -> list[EarlierVote]:
+    """A person's last votes, for the list on the screen."""
+    rows = list[EarlierVote]()
     history = vote_history(ctx.db, ctx.project.id, annotator)
     gold = known_answers(ctx.db, [vote.pair_id for vote, _ in history]) if is_expert(ctx, annotator) else None
     for vote, pair in history:
@@ -160,35 +195,22 @@ def recent_votes(ctx: Context, annotator: str) -> list[dict[str, Any]]:
             "cut": cuts_by_side(ctx, pair, vote.first_on_left), "choice": choice_name_of(vote),
             "strength": vote.strength or "", "note": vote.note,
             "adjudication": vote.adjudication,
-        } | ({} if gold is None else {"gold": pair.id in gold}))  # fmt: skip
+        })  # fmt: skip
+        if gold is not None:
+            rows[-1]["gold"] = pair.id in gold
     return rows
 
 
-def pair_view(
-    pair: Pair,
-    shown_id: int,
-    first_on_left: bool,
-    rules: LabellingConfig,
-    system_prompt: str = "",
-    *,
-    adjudication: bool = False,
-) -> dict[str, Any]:
-    """A pair for the screen and the API; does not reveal whether it is a repeat or a gold pair. turns: the conversation as the
-    model reads it. adjudication: the person decides it as an expert."""
+def lease_view(ctx: Context, lease: Lease, rules: LabellingConfig, system_prompt: str = "") -> ShownPair:
+    """A leased pair, for the screen and the API; in a multi-user lab with an id and a side that only the lab can compute."""
+    pair = lease.pair
+    shown_id, first_on_left = next(iter(sides_by_shown_id(ctx, lease.annotator, pair.id, lease.repeat).items()))
     left, right = texts_by_side(pair, first_on_left)
-    turns = turns_of_prompt(pair.prompt.text, system_prompt)
     return {
-        "id": shown_id, "prompt": pair.prompt.text, "turns": turns, "left": left, "right": right,
-        "markdown": rules.markdown, "adjudication": adjudication,
+        "id": shown_id, "prompt": pair.prompt.text, "turns": turns_of_prompt(pair.prompt.text, system_prompt),
+        "left": left, "right": right, "markdown": rules.markdown, "adjudication": lease.adjudication,
+        "cut": cuts_by_side(ctx, pair, first_on_left),
     }  # fmt: skip
-
-
-def lease_view(ctx: Context, lease: Lease, rules: LabellingConfig, system_prompt: str = "") -> dict[str, Any]:
-    """`pair_view` of a leased pair, in a multi-user lab with an id and a side that only the lab can compute, and which texts were
-    cut off."""
-    shown_id, first_on_left = next(iter(sides_by_shown_id(ctx, lease.annotator, lease.pair.id, lease.repeat).items()))
-    view = pair_view(lease.pair, shown_id, first_on_left, rules, system_prompt, adjudication=lease.adjudication)
-    return view | {"cut": cuts_by_side(ctx, lease.pair, first_on_left)}
 
 
 def sides_by_shown_id(ctx: Context, annotator: str, pair_id: int, repeat: bool = False) -> dict[int, bool]:

@@ -1,0 +1,95 @@
+// @ts-check
+// What the screen Label says, as text.
+import { displayName, plural } from '../shared/format.js';
+
+/** @typedef {import('../api_types').LabelState} LabelState */
+/** @typedef {import('../api_types').InstantFigures} InstantFigures */
+
+export const STRENGTHS = ['slightly', 'clearly', 'much'];
+export const CHOICE_LABELS = {
+  left: 'left is better',
+  right: 'right is better',
+  tie: 'equally good',
+  both_bad: 'both bad',
+  skip: 'skipped',
+};
+
+// Actions that must not be sent twice: the button's label, and the part of the page's state that the action changes.
+export const SENT_ONCE = {
+  undo: ['Undo', (state) => state.pair?.id],
+  redo: ['Redo', (state) => state.pair?.id],
+  judge: ['Judge labels 40 more', (state) => state.simulated],
+  reset: ['Start a new project', (state) => state.project.project_created_at],
+};
+
+// Whether an action without a reply was done. before: the part of the state that it changes, as it was then; by: who
+// did it.
+export function outcomeOfOnce({ name, before, by }, state, person) {
+  const [label, value] = SENT_ONCE[name];
+  if (by !== person) return '';
+  if (value(state) === before) return `"${label}" is not done. Press it again if you still want it.`;
+  return `The lab did not reply to "${label}", but something has changed since: check before you press it again.`;
+}
+
+export const unansweredText = ({ name }) =>
+  `The lab does not reply to "${SENT_ONCE[name][0]}". It is not sent again automatically. When the lab replies, the ` +
+  'page says whether it was done.';
+
+// Why a vote or change is not stored yet. refusal: the lab's error; '' if it does not reply.
+export function unstoredText({ name }, refusal) {
+  const what = name === 'vote' ? 'Your last answer' : 'Your change of an earlier answer';
+  const kept = `The page keeps your ${name === 'vote' ? 'answer' : 'change'}, also if you close it`;
+  const reason = refusal || 'The lab does not reply.';
+  return `${what} is not stored yet. ${reason} ${kept}, and sends it again until it is stored.`;
+}
+
+// Why a request of an earlier visit by another person is not sent. isViewer: whether the visitor may not label.
+export function foreignText({ name: action, by }, isViewer) {
+  const name = displayName(by);
+  if (!isViewer) {
+    const then = `It is kept, and sent when ${name} labels here again.`;
+    return `An answer of ${name} in this browser is not stored yet. ${then}`;
+  }
+  const what = action === 'vote' ? 'Your last answer' : 'Your change of an earlier answer';
+  return (
+    `${what} is not stored yet. It is the answer of ${name}, and you are logged out. Log in with the password, ` +
+    `account or operator's link of ${name} to send it. With the join code you get a new name, and the answer ` +
+    'is not sent.'
+  );
+}
+
+/** @param {LabelState} state */
+export function goalText(state) {
+  if (state.labels_to_next <= 0) return state.training_text;
+  const next = state.has_model ? 'the reward model is trained again' : 'a reward model is trained';
+  return `${state.labels_to_next} more by people and ${next}`;
+}
+
+// Replies may arrive in another order; the newest counts stay on screen.
+const COUNT_KEYS = [
+  ...['counted_at', 'labels', 'simulated', 'next_training_at', 'labels_to_next', 'has_model', 'training_text'],
+  'active_run',
+];
+export const counts = (reply) => Object.fromEntries(COUNT_KEYS.map((key) => [key, reply[key]]));
+
+// What the instant reward model waits for; '' if there is a prediction to show. uuid: the vote that it is about.
+/** @param {InstantFigures} figures @param {string} uuid */
+export function waitingText({ needed, decided, waiting, right, pending, prediction }, uuid) {
+  const answers = decided + waiting;
+  if (right === null && answers < needed) {
+    return `is trained on every answer, and starts after ${needed} answers that prefer one text: ${answers} so far.`;
+  }
+  if (right === null && waiting) return 'waits until the engine has processed the texts of your answers.';
+  if (uuid && pending) return 'is being trained on your answer …';
+  return uuid && prediction ? '' : 'predicts your next answer.';
+}
+
+// The verdict on a prediction, on a wide screen and on a phone.
+export function verdict({ decided, expected }) {
+  if (!decided) return ['Your last answer had no winner. Its scores:', 'No winner. The scores:'];
+  return expected
+    ? ['✓ The instant reward model expected your last answer', '✓ The instant model expected it']
+    : ['✗ The instant reward model did not expect your last answer', '✗ The instant model did not expect it'];
+}
+
+export const disputesText = ({ count }) => `People disagree about ${plural(count, 'pair')}`;
