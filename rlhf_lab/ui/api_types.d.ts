@@ -48,24 +48,78 @@ export interface RewardRequests {
   explain: Action<ExplainText, JobId>;
 }
 
+export interface RunsRequests {
+  overview: Read<Payload, RunsOverview>;
+  compare: Read<ComparisonQuery, Comparison | null>;
+  export_progress: Read<ExportProgressQuery, number | null>;
+  export: Action<ExportRequest, Download>;
+  rename: Action<NewRunName, string>;
+  resume: Action<RunPayload, string>;
+  delete: Action<RunPayload, string>;
+}
+
+export interface BackupRequests {
+  state: Read<Payload, BackupState>;
+  create: Action<Payload, Download>;
+  append: Action<BackupPiece, number>;
+  check: Action<Payload, string>;
+  confirm: Action<Payload, null>;
+  discard: Action<Payload, null>;
+}
+
+export interface HubMirrorRequests {
+  state: Read<Payload, MirrorStatus>;
+  set_up: Action<MirrorSetUp, string>;
+  take_over: Action<Payload, string>;
+  turn_off: Action<Payload, string>;
+}
+
+export interface ImportDataRequests {
+  imports: Read<Payload, ImportList>;
+  preview: Action<DataPayload, DataReply>;
+  save: Action<ImportPayload, DataReply>;
+  summarize_undo: Action<ImportId, string>;
+  undo: Action<ImportId, string>;
+}
+
+export interface QualityRequests {
+  state: Read<QualityQuery, QualityView>;
+  ask_again: Action<VoteToRepeat, string>;
+  train: Action<WeightedAnnotators, string>;
+}
+
 export type ActiveRun = { id: number; name: string; status: RunStatus };
 export type AdjudicationPayload = { annotator?: string | null; project_created_at?: number | string | null; stop?: boolean };
+export type AnnotatorRow = { name: string; votes: number; with_others: ShareRow; with_self: ShareRow; left: ShareRow; ties: ShareRow; seconds: number | null; alpha_without: number | null; time_buckets: Array<TimeBucketRow> };
 export type Answer = { status: JobStatus; is_waiting: boolean; text: string; tokens: number; cut: number | null; turns_left_out: number; note: string; error: string };
 export type Answers = { answers: Array<Answer> };
 export type AnswersPayload = { annotator?: string | null; jobs: Array<number | string> };
 export type AskPayload = { annotator?: string | null; models: Array<string>; seed: number | string; temperature: number | string; max_new_tokens: number | string; reward_model_id?: number | string | ''; turns: Array<Turn>; top_p: number | string; forget?: Array<number | string> };
+export type BackupPiece = { annotator?: string | null; path: string; offset: number | string };
+export type BackupState = { is_confirmed: boolean };
 export type CancelTraining = { annotator?: string | null; job: number | string };
 export type ChangePayload = { annotator?: string | null; uuid: string; choice: 'left' | 'right' | 'tie' | 'both_bad' | 'skip'; strength?: Strength | ''; note?: string; duration_ms?: number | string; vote_id: number | string; project_created_at?: number | string | null };
 export type ChatOptions = { run: number | null; steps: Array<number>; best: number | null; project: number; temperature: number; max_new_tokens: number; models: Array<[string, string]>; system_prompt: string; has_chat_template: boolean };
+export type Choice = 'first' | 'second' | 'tie' | 'both_bad' | 'skip';
+export type ComparedRun = { id: number; name: string; points: Array<Array<number | null>>; score_frontier: Array<Array<number>>; gold_frontier: Array<Array<number>> };
+export type Comparison = { runs: Array<ComparedRun>; metrics: Array<string>; setting_differences: Array<SettingDifference>; revision: string; metric: string };
+export type ComparisonQuery = { annotator?: string | null; runs?: Array<number | string>; metric?: string; revision?: string };
 export type Cuts = { left: number | null; right: number | null };
+export type DataPayload = { annotator?: string | null; path?: string; name?: string; dataset?: string; split?: string; config?: string; column_mapping?: Record<string, string>; choices?: string; answers?: Array<string>; source: Source; default_annotator?: string };
+export type DataReply = { question: ImportQuestion | null; preview: Preview | null; message: string };
 export type Disagreement = { turns: Array<Record<string, string>>; chosen: string; rejected: string; probability: number };
 export type DisputedPair = { id: number; turns: Array<Record<string, string>> };
 export type Disputes = { count: number; pairs: Array<DisputedPair> };
+export type DoubtfulLabel = { vote_id: number; annotator: string; choice: Choice; probability: number; turns: Array<Record<string, string>>; first: string; second: string; is_set_aside: boolean };
+export type DoubtfulLabels = { reward_model_id: number; labels: Array<DoubtfulLabel> };
+export type Download = { address: string; name: string; bytes: number; note: string };
 export type EarlierVote = { id: number; turns: Array<Record<string, string>>; left: string; right: string; cut: Cuts; choice: string; strength: Strength | ''; note: string; adjudication: boolean; gold?: boolean };
 export type EarlierVotes = { votes: Array<EarlierVote> };
 export type ExampleText = { prompt: string; turns: Array<Record<string, string>>; text: string; tag: string };
 export type ExplainText = { annotator?: string | null; model: number | string; prompt?: string; text?: string };
 export type Explanation = { is_waiting: boolean; running?: boolean; failure?: string; score?: number; tokens?: Array<string>; token_scores?: Array<number> | null };
+export type ExportProgressQuery = { annotator?: string | null; export: number | string };
+export type ExportRequest = { annotator?: string | null; export?: number | string | null; kind: 'labels' | 'dataset' | 'run' | 'adapter' | 'model' | 'reward-model' | 'backup'; run?: number | string | ''; reward_model?: number | string | ''; source?: 'human' | 'simulated' | 'all' | null; annotators?: Array<string>; ties?: string; layout?: string; agreement?: number | string; format?: string; names?: boolean };
 export type GoldPayload = { annotator?: string | null; project_created_at?: number | string | null; vote_id: number | string; is_gold: boolean };
 export type HeaderDemo = { reset_at: number; is_reset_due: boolean };
 export type HeaderEngine = { label: string; style: string; description: string; device: string; memory_mib: number | null; is_working: boolean };
@@ -74,6 +128,11 @@ export type HeaderMirror = { repository: string; saved_at: number | null; age_s:
 export type HeaderReward = { id: number; accuracy: number | null; low: number | null; high: number | null; simulated: boolean };
 export type HeaderStartup = { phase: StartupPhase; model: string; message: string; downloaded_bytes: number | null; total_bytes: number | null; eta_s: number | null };
 export type HeaderStatus = { project: string; model: string; project_created_at: number; counted_at: number; labels: number; simulated: number; reward: HeaderReward | null; engine: HeaderEngine; job: HeaderJob | null; demo: HeaderDemo | null; startup: HeaderStartup | null; mirror: HeaderMirror | null; warning: string; is_operator: boolean };
+export type ImportId = { annotator?: string | null; project: number | string; import_id: number | string };
+export type ImportList = { project: number; imports: Array<ImportRecord> };
+export type ImportPayload = { annotator?: string | null; path?: string; name?: string; dataset?: string; split?: string; config?: string; column_mapping?: Record<string, string>; choices?: string; answers?: Array<string>; source: Source; default_annotator?: string; use_prompts?: boolean; drop_duplicates?: boolean; skip_broken?: boolean };
+export type ImportQuestion = { text: string; columns: Array<string>; answers: Record<string, string> };
+export type ImportRecord = { id: number; project_id: number; name: string; who: string; created_at: number; taken_back_at: number | null; votes: number; votes_left: number; pairs: number; pairs_left: number };
 export type InstantAccuracy = { source: Source; decided: number; accuracy: number; low: number | null; high: number | null };
 export type InstantFigures = { project_created_at: number; needed: number; labels: number; decided: number; waiting: number; simulated: boolean; right: number | null; low: number | null; high: number | null; pending: boolean; prediction: ShownPrediction | null };
 export type InstantQuery = { annotator?: string | null; vote_uuid?: string };
@@ -87,26 +146,43 @@ export type LabelPayload = { annotator?: string | null; project_created_at?: num
 export type LabelProject = { project_created_at: number; name: string; prompt_set: string };
 export type LabelState = { counted_at: number; labels: number; simulated: number; active_run: ActiveRun | null; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; project: LabelProject; pair: ShownPair | null; next_pair: ShownPair | null; waiting_text: string; you: LabelVisitor; guideline: string; quality_note: string; length_note: string; people_here: number; notice: string };
 export type LabelVisitor = { name: string; role: Role };
+export type MirrorSetUp = { annotator?: string | null; repository?: string; token?: string };
+export type MirrorStatus = { repository: string; age_s: number | null; problem: string; has_conflict: boolean; is_set_by_variable: boolean; has_token_variable: boolean; has_token: boolean };
 export type ModelQuery = { annotator?: string | null; model: number | string };
 export type ModelSummary = { id: number; labels: number; accuracy: number | null; low: number | null; high: number | null; source: Source; source_text: string; created_at: number };
 export type NewPair = { pair_id: number };
+export type NewRunName = { annotator?: string | null; run: number | string; name?: string };
 export type OptionsQuery = { annotator?: string | null; run?: number | string | null };
 export type Payload = { annotator?: string | null };
 export type PeopleHere = { counted_at: number; labels: number; simulated: number; active_run: ActiveRun | null; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; project_created_at: number; people_here: number; you: LabelVisitor };
 export type PredictionStats = { right: number; decided: number; low: number; high: number; chosen_right: number; chosen_decided: number };
+export type Preview = { name: string; layout: string; mapping: Record<string, string>; columns: Array<string>; unused: Array<string>; rows: number; votes: number; prompts: number; people: number; choices: Record<string, number>; warnings: string; left_out: string; errors: Array<string>; error_count: number; first_rows: Array<PreviewRow> };
+export type PreviewRow = { row: number; prompt: string; turns: Array<Record<string, string>>; first: string; second: string; choice: string; annotator: string };
+export type QualityFigures = { votes: number; alpha: number | null; agreement: ShareRow; people: Array<AnnotatorRow>; unlisted_count: number; time_buckets: Array<TimeBucketRow>; source: Source; reward_models: Array<TrainedOn>; doubtful_labels: DoubtfulLabels | null; is_training: boolean; project: number };
+export type QualityQuery = { annotator?: string | null; source?: Source | null };
+export type QualityView = { closed_text: string; figures: QualityFigures | null };
 export type ResetPayload = { annotator?: string | null; project_created_at?: number | string | null; stop_run?: number | string | null };
 export type RewardReport = { id: number; counts_hidden: boolean; ties: number; folds: number; train_accuracy: number | null; chosen_scores: Array<[number, number]>; rejected_scores: Array<[number, number]>; length_correlation: number | null; loss: Array<number>; pooling: string | null; warm_start: boolean; adapter_rejected: boolean; note: string; seconds: number | null; example_texts: Array<ExampleText>; calibration: Array<[number, number, number]>; calibration_error: number | null; disagreements: Array<Disagreement> };
 export type RewardState = { project: number; models: Array<ModelSummary>; job: Training | null; last_training: number; cancelled: boolean; failed: string; labels: LabelCounts; prediction_stats: Record<string, PredictionStats>; instant: InstantAccuracy | null; measured_at: number };
 export type Role = 'viewer' | 'labeller' | 'operator';
+export type RunPayload = { annotator?: string | null; run: number | string };
+export type RunRow = { id: number; name: string; algorithm: string; status: RunStatus; step: number; total_steps: number; message: string; created_at: number; score: number | null; kl: number | null; gold: number | null; sparkline: Array<number | null>; is_resumable: boolean; is_active: boolean };
 export type RunStatus = 'queued' | 'running' | 'paused' | 'interrupted' | 'done' | 'stopped' | 'failed';
+export type RunsOverview = { project: number; name: string; runs: Array<RunRow>; lab_command: string; unlisted_count: number; reward_models: Array<[number, string]>; labels: Record<string, number>; annotators: Record<string, Array<string>> };
+export type SettingDifference = { name: string; about: string; values: Array<string> };
 export type SettingsQuery = { annotator?: string | null; settings: Record<string, string | number | string | boolean | null> };
+export type ShareRow = { share: number | null; low: number; high: number; count: number };
 export type ShownPair = { id: number; prompt: string; turns: Array<Record<string, string>>; left: string; right: string; markdown: boolean; adjudication: boolean; cut: Cuts };
 export type ShownPrediction = { decided: boolean; scores: [number, number]; expected: boolean | null };
 export type Source = 'human' | 'simulated';
 export type StartupPhase = 'checking' | 'downloading' | 'ready' | 'failed';
 export type Strength = 'slightly' | 'clearly' | 'much';
+export type TimeBucketRow = { start: number; end: number; votes: number; with_others: number | null; with_self: number | null; alpha: number | null; left: number | null; ties: number | null; seconds: number | null };
 export type TrainAsVisitor = { annotator?: string | null; last_training?: number | string | null };
 export type TrainReward = { annotator?: string | null; settings: Record<string, string | number | string | boolean | null>; source: Source; last_training?: number | string | null };
+export type TrainedOn = { id: number; labels: number; source: Source; people: Array<[string, number]>; annotator_count: number; has_selection: boolean; accuracy: number | null; low: number | null; high: number | null };
 export type Training = { id: number; running: boolean; progress: number; eta_s: number | null; stage: string; loss: Array<number>; note: string; status_text: string };
 export type Turn = { role: 'user' | 'assistant'; content: string };
 export type VotePayload = { annotator?: string | null; uuid: string; choice: 'left' | 'right' | 'tie' | 'both_bad' | 'skip'; strength?: Strength | ''; note?: string; duration_ms?: number | string; pair_id: number | string };
+export type VoteToRepeat = { annotator?: string | null; vote_id: number | string };
+export type WeightedAnnotators = { annotator?: string | null; source: Source; weights: Record<string, number | string> };

@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlhf_lab.ui.middleware import UPLOAD_PATH, folder_size
-from rlhf_lab.ui.shared.downloads import CACHE_FOLDER
+from rlhf_lab.ui.runs.downloads import CACHE_FOLDER
 
 #: Uploaded files that the lab keeps at a time (for an hour, see `page.UPLOAD_CACHE_SECONDS`).
 MAX_UPLOADED_BYTES = 1_000_000_000

@@ -248,15 +248,14 @@ def test_progress_of_labels_is_shown_beside_the_button_while_the_page_goes_on(la
     held_requests, fractions = [], [0.45]
 
     def hold_export(route):
-        body = route.request.post_data or ""
-        if '"kind"' in body and not held_requests:
+        if route.request.url.endswith("/export") and not held_requests:
             held_requests.append(route)
-        elif '"export_progress"' in body and fractions:
-            route.fulfill(json={"fraction": fractions[-1]})
+        elif route.request.url.endswith("/export_progress") and fractions:
+            route.fulfill(json={"reply": fractions[-1]})
         else:
             route.continue_()
 
-    page.route(re.compile("gradio_api"), hold_export)
+    page.route(re.compile("lab-api/runs/export"), hold_export)
     progress = control(page, "export-progress")
     expect(progress).to_be_hidden()
     control(page, "export-labels").click()

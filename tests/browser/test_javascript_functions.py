@@ -262,11 +262,3 @@ def test_the_module_of_a_widget_exports_mount(page):
 )
 def test_share_height(call, heights, expected):
     assert call("shared/dom.js", "shareHeight", heights, 200) == expected
-
-
-def test_an_answer_replaces_the_earlier_one_of_the_same_question(call):
-    """Both answers "file=row" and "file=columns" would contradict each other."""
-    answers = ["file=row", "texts=skip"]
-    module = "runs/import_data/view.js"
-    assert call(module, "withAnswer", answers, "file=columns") == ["texts=skip", "file=columns"]
-    assert call(module, "withAnswer", answers, "votes=names") == ["file=row", "texts=skip", "votes=names"]

@@ -4,6 +4,7 @@ Both labs of the file have an active and a stopped run, a blind test, an import 
 """
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from rlhf_lab.store.projects import current_project, open_project
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run, set_run_status
+from rlhf_lab.ui.page import APIS
 
 #: Controls that only the operator may use, by screen (values of data-do).
 OPERATOR_CONTROLS = {
@@ -61,6 +63,15 @@ NOTICES = {
     "Project": "Only the operator can open, create and change projects; you can view them.",
 }
 SCREENS = ["Label", *NOTICES]
+#: Addresses of events and of requests that change something.
+ACTIONS = re.compile(
+    "|".join(
+        [
+            "/run/predict",
+            *(f"/lab-api/{one.path}$" for api in APIS for one in api.endpoints.values() if not one.is_read),
+        ]
+    )
+)
 REPORT = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9, "train_accuracy": 0.9, "folds": 3}
 
 
@@ -170,7 +181,7 @@ def expect_full_access(page) -> None:
 def test_labeller_sees_operator_controls_disabled_with_a_notice(multi_user_lab, open_page):
     page = join_as(multi_user_lab, open_page, "Ann")
     sent = []
-    page.on("request", lambda request: sent.append(request.url) if "/run/predict" in request.url else None)
+    page.on("request", lambda request: sent.append(request.url) if ACTIONS.search(request.url) else None)
     for name in SCREENS:
         go_to(page, name)
         if name in NOTICES:

@@ -5,37 +5,41 @@ import json
 import stat
 import zipfile
 from pathlib import Path
+from urllib.parse import unquote
 
-import gradio as gr
 import pytest
 
 from rlhf_lab.backup.archive import is_confirmed, read_manifest
 from rlhf_lab.backup.restore import apply_confirmed
-from rlhf_lab.errors import ConfigError, DataError, StoreError
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import projects
 from rlhf_lab.ui.runs.backup import api as backup
-from rlhf_lab.ui.runs.backup.api import BackupController
-from rlhf_lab.ui.shared.api import parse_payload
-from rlhf_lab.ui.shared.downloads import DownloadService
+from rlhf_lab.ui.runs.downloads import cache_folder
 
 
 @pytest.fixture
-def controller(ctx, tmp_path):
+def uploads(tmp_path, monkeypatch):
+    """The folder of uploaded files, and of the cache of downloads."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
     (tmp_path / "uploads").mkdir()
-    return BackupController(ctx, tmp_path / "uploads", DownloadService(ctx, tmp_path / "cache"))
+    return tmp_path / "uploads"
 
 
-def act(controller, action, **fields):
-    return controller.handle_action(parse_payload(backup.BackupAction, {"action": action} | fields))
+@pytest.fixture
+def screen(ctx, calls, uploads):
+    return calls(backup, ctx)
 
 
-def send(controller, data, size=1000):
+def file_of(download):
+    return Path(unquote(download["address"].removeprefix("gradio_api/file=")))
+
+
+def send(screen, uploads, data, size=1000):
     for offset in range(0, len(data), size):
-        piece = controller.uploads / "piece"
+        piece = uploads / "piece"
         piece.write_bytes(data[offset : offset + size])
-        assert act(controller, "append", path=str(piece), offset=offset) == {"received": min(len(data), offset + size)}
+        assert screen.append({"path": str(piece), "offset": offset}) == min(len(data), offset + size)
         assert not piece.exists()
 
 
@@ -43,20 +47,22 @@ def work_files(home):
     return [path.name for path in home.iterdir() if path.name.startswith(".")]
 
 
-def test_a_downloaded_backup_is_restored_at_the_next_start(controller, ctx):
-    download = act(controller, "create")["download"]
-    file = Path(download["path"])
-    assert file.is_relative_to(controller.downloads.cache)
+def test_a_downloaded_backup_is_restored_at_the_next_start(screen, ctx, uploads):
+    download = screen.create()
+    file = file_of(download)
+    assert file.is_relative_to(cache_folder())
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert download["bytes"] == file.stat().st_size
+    assert (download["name"], download["bytes"]) == (file.name, file.stat().st_size)
     assert "lab.db" in [record.path for record in read_manifest(file).files]
     new_project(ctx.db, name="Later")
-    send(controller, file.read_bytes())
-    assert act(controller, "check")["summary"].startswith("Backup of 20")
+    send(screen, uploads, file.read_bytes())
+    assert screen.check().startswith("Backup of 20")
     assert not is_confirmed(ctx.home)
-    assert act(controller, "confirm")["message"] == "The backup is checked. Restart the lab to use it."
+    assert screen.state() == {"is_confirmed": False}
+    assert screen.confirm() is None
     assert len(projects(ctx.db)) == 2  # until then the lab is unchanged
     assert is_confirmed(ctx.home)
+    assert screen.state() == {"is_confirmed": True}
     ctx.db.close()
     old = apply_confirmed(ctx.home)
     for folder, count in ((ctx.home, 1), (old, 2)):
@@ -64,49 +70,44 @@ def test_a_downloaded_backup_is_restored_at_the_next_start(controller, ctx):
             assert len(projects(db)) == count
 
 
-def test_a_confirmed_backup_can_be_discarded(controller, ctx):
-    send(controller, Path(act(controller, "create")["download"]["path"]).read_bytes(), size=10**6)
-    act(controller, "check")
-    act(controller, "confirm")
-    act(controller, "discard")
+def test_a_confirmed_backup_can_be_discarded(screen, ctx, uploads):
+    send(screen, uploads, file_of(screen.create()).read_bytes(), size=10**6)
+    screen.check()
+    screen.confirm()
+    assert screen.discard() is None
     assert apply_confirmed(ctx.home) is None
     assert work_files(ctx.home) == []
-    with pytest.raises(StoreError, match="Upload it again"):
-        act(controller, "confirm")
+    assert "Upload it again" in screen.confirm()["error"]
 
 
-def test_a_damaged_or_newer_backup_is_refused(controller, ctx):
-    data = Path(act(controller, "create")["download"]["path"]).read_bytes()
+def test_a_damaged_or_newer_backup_is_refused(screen, ctx, uploads):
+    data = file_of(screen.create()).read_bytes()
     for damaged in (data[:-100], b"no zip"):
-        send(controller, damaged)
-        with pytest.raises(DataError):
-            act(controller, "check")
-    newer = controller.uploads / "newer.zip"
+        send(screen, uploads, damaged)
+        assert "no intact backup" in screen.check()["error"]
+    newer = uploads / "newer.zip"
     with zipfile.ZipFile(newer, "w") as target:
         manifest = {"format": "rlhf-lab-backup", "format_version": 2, "lab_version": "9", "schema_revision": "0999"}
         target.writestr("manifest.json", json.dumps(manifest))
-    send(controller, newer.read_bytes())
-    with pytest.raises(DataError, match="Update this lab"):
-        act(controller, "check")
+    send(screen, uploads, newer.read_bytes())
+    assert "Update this lab" in screen.check()["error"]
+    assert "Choose it again" in screen.check()["error"]  # its file is gone
     assert work_files(ctx.home) == []
 
 
-def test_pieces_out_of_order_and_foreign_files_are_refused(controller, ctx, tmp_path):
-    send(controller, b"a" * 1500)
-    piece = controller.uploads / "piece"
+def test_pieces_out_of_order_and_foreign_files_are_refused(screen, ctx, uploads):
+    send(screen, uploads, b"a" * 1500)
+    piece = uploads / "piece"
     piece.write_bytes(b"x")
-    with pytest.raises(ConfigError, match="sent twice"):
-        act(controller, "append", path=str(piece), offset=1000)
-    for path in (ctx.home / "lab.db", controller.uploads / ".." / "lab.db", controller.uploads / "missing"):
-        with pytest.raises(ConfigError, match="missing"):
-            act(controller, "append", path=str(path), offset=0)
-    with pytest.raises(ConfigError, match="no usable action"):
-        act(controller, "delete")
+    assert "sent twice" in screen.append({"path": str(piece), "offset": 1000})["error"]
+    for path in (ctx.home / "lab.db", uploads / ".." / "lab.db", uploads / "missing", uploads):
+        assert "missing" in screen.append({"path": str(path), "offset": 0})["error"]
+    for offset in (-1, "x", None):
+        assert "no usable offset" in screen.append({"path": str(piece), "offset": offset})["error"]
 
 
 def test_only_the_operator_may(ctx, calls):
     screen = calls(backup, dataclasses.replace(ctx, operator_secret="secret"))
-    for action in ("create", "append", "check", "confirm", "discard"):
-        event = gr.EventData(None, {"action": action, "request_id": 1})
-        assert "Only the operator" in screen.action("guess", event)["error"]
-    assert screen.read({}) == {"is_confirmed": False}
+    for action in (screen.create, screen.append, screen.check, screen.confirm, screen.discard):
+        assert "Only the operator" in action()["error"]
+    assert screen.state() == {"is_confirmed": False}

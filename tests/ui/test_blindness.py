@@ -249,7 +249,7 @@ def test_no_figure_tells_a_gold_pair_from_an_ordinary_one(two_labs, monkeypatch)
         "status",
         "lab-label.recent_votes",
         "lab-people.get_state",
-        "lab-quality.get_state",
+        "lab-quality.state",
         "lab-reward.state",
     }
     assert shown <= {name for name, figures in gold.items() if "error" not in figures}

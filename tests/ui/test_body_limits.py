@@ -3,7 +3,6 @@
 import asyncio
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
@@ -21,7 +20,7 @@ from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Access, Visitor
 from rlhf_lab.ui.body_limits import BodyLimits
 from rlhf_lab.ui.middleware import UPLOAD_PATH, folder_size
 from rlhf_lab.ui.page import launch_options
-from rlhf_lab.ui.shared.downloads import CACHE_FOLDER, DownloadService
+from rlhf_lab.ui.runs.downloads import cache_folder
 
 ACCESS = Access(default_role=Role.VIEWER, key=b"k" * 32, operator_secret="secret", join_code="ABC234")
 MB = 1_000_000
@@ -179,7 +178,8 @@ def test_parts_are_counted_before_they_are_parsed(tmp_path, boundary, size):
 
 def test_downloads_on_offer_take_no_room_from_uploads(tmp_path, monkeypatch):
     monkeypatch.setattr(body_limits, "MAX_UPLOADED_BYTES", 1000)
-    cache = DownloadService(SimpleNamespace(home=tmp_path / "home"), tmp_path / CACHE_FOLDER).cache
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    cache = cache_folder()
     (cache / "ab12").mkdir(parents=True)
     (cache / "ab12" / "backup.zip").write_bytes(b"x" * 5000)
     (tmp_path / "upload").write_bytes(b"x" * 400)

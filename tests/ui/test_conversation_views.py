@@ -19,7 +19,7 @@ from rlhf_lab.store.runs import create_run
 from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.project.api import ProjectController, ProjectPayload
 from rlhf_lab.ui.reward import api as reward
-from rlhf_lab.ui.runs.quality.api import QualityController
+from rlhf_lab.ui.runs.quality import api as quality
 from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.shared.voting import recent_votes
 from rlhf_lab.ui.train.token_view import token_view
@@ -57,7 +57,7 @@ def test_examples_of_a_reward_model(ctx, reward_model):
 
 
 def test_labels_to_look_at_again(ctx, reward_model):
-    doubtful = QualityController(ctx).get_state({})["doubtful_labels"]
+    doubtful = quality.state(ctx, quality.QualityQuery())["figures"]["doubtful_labels"]
     assert [row["turns"] for row in doubtful["labels"]] == [CHAT]
 
 

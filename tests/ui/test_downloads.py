@@ -6,7 +6,7 @@ import stat
 import time
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
+from urllib.parse import unquote
 
 import pytest
 from fake_runs import SCORE, a_run, step
@@ -20,86 +20,96 @@ from rlhf_lab.store.pair_leases import lease_pairs
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.runs import api as runs
+from rlhf_lab.ui.runs.downloads import ExportRequest, cache_folder, create_download, remove_old_files
 from rlhf_lab.ui.shared.api import parse_payload
-from rlhf_lab.ui.shared.downloads import DownloadService, ExportRequest
 
 ALL_LABELS = {"kind": "labels", "source": "all", "ties": "keep"}
 
 
+@pytest.fixture(autouse=True)
+def gradio_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "a cache #1"))
+    return tmp_path / "a cache #1"
+
+
 @pytest.fixture
-def downloads(ctx, tmp_path):
-    return DownloadService(ctx, tmp_path / "cache")
+def create(ctx):
+    """create(payload, **more): the download of an export."""
+    return lambda payload, **more: create_download(ctx, parse_payload(ExportRequest, payload | more))
 
 
-def create(downloads, payload, **more):
-    return downloads.create(parse_payload(ExportRequest, payload | more))
+@pytest.fixture
+def create_file(create):
+    return lambda payload, **more: file_of(create(payload, **more))
 
 
-def create_file(downloads, payload, **more):
-    return Path(create(downloads, payload, **more)["path"])
+def file_of(download):
+    address = download["address"].removeprefix("gradio_api/file=")
+    assert "#" not in address
+    return Path(unquote(address))
 
 
-def test_labels_are_served_from_the_cache_and_nothing_stays_in_the_home(ctx, downloads):
+def test_labels_are_served_from_the_cache_and_nothing_stays_in_the_home(ctx, create):
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
-    download = create(downloads, ALL_LABELS)
-    file = Path(download["path"])
+    download = create(ALL_LABELS)
+    file = file_of(download)
     lines = file.read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["source"] for line in lines] == ["simulated"] * 5
     assert (download["name"], download["bytes"]) == ("labels-project-1.jsonl", file.stat().st_size)
-    assert file.is_relative_to(downloads.cache)
+    assert file.is_relative_to(cache_folder())
     with pytest.raises(LabelError, match="no human labels"):
-        create(downloads, ALL_LABELS, source="human")
+        create(ALL_LABELS, source="human")
     assert list((ctx.home / "exports").iterdir()) == []
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permission bits")
 @pytest.mark.parametrize("kind", ["labels", "dataset"])
-def test_other_users_of_the_computer_cannot_read_a_download(ctx, downloads, kind):
+def test_other_users_of_the_computer_cannot_read_a_download(ctx, create_file, kind):
     before = os.umask(0o022)
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
-    file = create_file(downloads, ALL_LABELS, kind=kind)
+    file = create_file(ALL_LABELS, kind=kind)
     os.umask(before)
-    assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(downloads.cache.stat().st_mode)) == (0o600, 0o700)
+    assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(cache_folder().stat().st_mode)) == (0o600, 0o700)
 
 
-def test_labels_of_chosen_annotators_are_exported(ctx, downloads):
+def test_labels_of_chosen_annotators_are_exported(ctx, create_file, create):
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
     ctx.scheduler.request_judge_labels(ctx.project.id, "gloomy", 3)
     request = ALL_LABELS | {"source": "simulated"}
     for names, count in (([], 8), (["judge:gloomy"], 3), (["judge:gloomy", "judge:cheerful"], 8)):
-        lines = create_file(downloads, request, annotators=names).read_text(encoding="utf-8").splitlines()
+        lines = create_file(request, annotators=names).read_text(encoding="utf-8").splitlines()
         assert len(lines) == count
         assert {json.loads(line)["annotator"] for line in lines} <= set(names or ["judge:gloomy", "judge:cheerful"])
     with pytest.raises(LabelError, match="no simulated labels"):
-        create(downloads, request, annotators=["nobody"])
+        create(request, annotators=["nobody"])
     for names in ("judge:gloomy", [3], None):
         with pytest.raises(ConfigError, match="no usable annotators"):
-            create(downloads, request, annotators=names)
+            create(request, annotators=names)
 
 
-def test_labels_can_be_exported_without_names(ctx, downloads):
+def test_labels_can_be_exported_without_names(ctx, create_file):
     pair = lease_pairs(ctx.db, ctx.project.id, "Ann", get_labelling_config(ctx.db, ctx.project.id))[0].pair
     cast_vote(ctx.db, Vote("u1", pair.id, "Ann", Source.HUMAN, Choice.FIRST, True))
-    assert '"Ann"' in create_file(downloads, ALL_LABELS, names=True).read_text(encoding="utf-8")
-    assert '"Ann"' not in create_file(downloads, ALL_LABELS, names=False).read_text(encoding="utf-8")
+    assert '"Ann"' in create_file(ALL_LABELS, names=True).read_text(encoding="utf-8")
+    assert '"Ann"' not in create_file(ALL_LABELS, names=False).read_text(encoding="utf-8")
 
 
-def test_the_page_gets_the_warnings_of_an_export(ctx, downloads, monkeypatch):
+def test_the_page_gets_the_warnings_of_an_export(ctx, create, monkeypatch):
     def export(db, home, run_id, out_dir, *, on_note):
         (out_dir / "model").mkdir(parents=True)
         (out_dir / "model" / "README.md").write_text("card")
         on_note("Rounding changed it.")
         return out_dir / "model"
 
-    monkeypatch.setattr("rlhf_lab.ui.shared.downloads.export_model", export)
-    assert create(downloads, {"kind": "model", "run": a_run(ctx).id})["note"] == "Rounding changed it."
-    assert create(downloads, {"kind": "run", "run": a_run(ctx).id})["note"] == ""
+    monkeypatch.setattr("rlhf_lab.ui.runs.downloads.export_model", export)
+    assert create({"kind": "model", "run": a_run(ctx).id})["note"] == "Rounding changed it."
+    assert create({"kind": "run", "run": a_run(ctx).id})["note"] == ""
 
 
-def test_a_run_is_exported_as_a_zip_of_all_its_files(ctx, downloads):
+def test_a_run_is_exported_as_a_zip_of_all_its_files(ctx, create_file):
     run = a_run(ctx)
     step(ctx, run, 1, score=0.5)
-    with zipfile.ZipFile(create_file(downloads, {"kind": "run", "run": str(run.id)})) as bundle:
+    with zipfile.ZipFile(create_file({"kind": "run", "run": str(run.id)})) as bundle:
         names = bundle.namelist()
         header, values = bundle.read(f"run-{run.id}-metrics.csv").decode().split()
     assert dict(zip(header.split(","), values.split(","), strict=True))[SCORE] == "0.5"
@@ -125,19 +135,19 @@ def test_a_run_is_exported_as_a_zip_of_all_its_files(ctx, downloads):
     ],
     ids=str,
 )
-def test_an_impossible_export_is_refused_and_leaves_no_file(ctx, downloads, payload):
+def test_an_impossible_export_is_refused_and_leaves_no_file(ctx, create, payload):
     a_run(ctx)
     with pytest.raises((ConfigError, StoreError, LabelError)):
-        create(downloads, payload)
+        create(payload)
     assert not list((ctx.home / "exports").glob("*"))
 
 
-def test_runs_and_reward_models_of_another_project_are_not_exported(ctx, downloads):
+def test_runs_and_reward_models_of_another_project_are_not_exported(ctx, create):
     run = a_run(ctx)
     new_project(ctx.db)
     for payload in ({"kind": "run", "run": run.id}, {"kind": "reward-model", "reward_model": run.reward_model_id}):
         with pytest.raises(ConfigError, match="Another project"):
-            create(downloads, payload)
+            create(payload)
 
 
 @pytest.fixture
@@ -155,7 +165,7 @@ def timers(monkeypatch):
             assert self.daemon  # the server does not wait for it at its end
             started.append(self.arguments)
 
-    monkeypatch.setattr("rlhf_lab.ui.shared.downloads.threading.Timer", Timer)
+    monkeypatch.setattr("rlhf_lab.ui.runs.downloads.threading.Timer", Timer)
     return started
 
 
@@ -164,50 +174,48 @@ def set_age(path, seconds):
     os.utime(path, (modified_at, modified_at))
 
 
-def test_downloads_are_removed_after_an_hour(ctx, downloads, timers):
+def test_downloads_are_removed_after_an_hour(ctx, create_file, timers):
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
-    file = create_file(downloads, ALL_LABELS)
+    file = create_file(ALL_LABELS)
     ((seconds, cleanup),) = timers
     assert seconds == 3601
     set_age(file, 3590)
     cleanup()
     assert file.exists()
-    assert create_file(downloads, ALL_LABELS) == file  # the same content: its hour starts again
+    assert create_file(ALL_LABELS) == file  # the same content: its hour starts again
     assert time.time() - file.stat().st_mtime < 60
     set_age(file, 3601)
     cleanup()
-    assert list(downloads.cache.iterdir()) == []
+    assert list(cache_folder().iterdir()) == []
 
 
-def test_a_starting_page_removes_what_an_earlier_one_left_behind(ctx, downloads):
+def test_a_starting_page_removes_what_an_earlier_one_left_behind(ctx, create_file):
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
-    old, new = create_file(downloads, ALL_LABELS), create_file(downloads, ALL_LABELS, format="csv")
+    old, new = create_file(ALL_LABELS), create_file(ALL_LABELS, format="csv")
     interrupted, in_progress = ctx.home / "exports" / "interrupted", ctx.home / "exports" / "in progress"
     for folder in (interrupted, in_progress):
         folder.mkdir()
         (folder / "half").touch()
     set_age(interrupted, 3601)
     set_age(old, 3601)
-    DownloadService(ctx, downloads.cache)
+    remove_old_files(ctx.home)
     assert [path.exists() for path in (old, new, interrupted, in_progress)] == [False, True, False, True]
 
 
-def test_files_of_other_programs_in_gradios_cache_are_left_alone(ctx, tmp_path, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.ui.shared.downloads.get_upload_folder", lambda: str(tmp_path))
-    other_file = tmp_path / "hash" / "upload.csv"
-    other_file.parent.mkdir()
+def test_files_of_other_programs_in_gradios_cache_are_left_alone(ctx, create_file, gradio_cache):
+    other_file = gradio_cache / "hash" / "upload.csv"
+    other_file.parent.mkdir(parents=True)
     other_file.touch()
     set_age(other_file, 7200)
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
-    file = create_file(DownloadService(ctx), ALL_LABELS)
+    file = create_file(ALL_LABELS)
+    remove_old_files(ctx.home)
     assert other_file.exists()
-    assert file.is_relative_to(tmp_path / "rlhf-lab")
+    assert file.is_relative_to(gradio_cache / "rlhf-lab")
 
 
 def test_the_page_reads_how_much_of_the_labels_is_written(ctx, calls, monkeypatch):
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
-    for section in (runs.backup, runs.import_data, runs.quality):
-        monkeypatch.setattr(section, "build", lambda *_: None)
     screen = calls(runs, ctx)
     monkeypatch.setattr(label_export, "BATCH_ROWS", 2)
     progress, label_row = [], label_export._label_row
@@ -218,11 +226,10 @@ def test_the_page_reads_how_much_of_the_labels_is_written(ctx, calls, monkeypatc
 
     monkeypatch.setattr(label_export, "_label_row", row_while_the_page_looks)
     for kind in ("labels", "dataset"):
-        event = SimpleNamespace(_data=ALL_LABELS | {"kind": kind, "request_id": 7})
-        assert screen.export(None, event)["download"]["bytes"] > 0
-        assert progress == [[{"fraction": done}, {"fraction": None}] for done in (0.0, 0.0, 0.4, 0.4, 0.8)]
-        assert screen.export_progress({"export": 7}) == {"fraction": None}
+        assert screen.export(ALL_LABELS | {"kind": kind, "export": 7})["bytes"] > 0
+        assert progress == [[done, None] for done in (0.0, 0.0, 0.4, 0.4, 0.8)]
+        assert screen.export_progress({"export": 7}) is None
         progress.clear()
-    screen.export(None, SimpleNamespace(_data=ALL_LABELS | {"source": "human", "request_id": 7}))  # there are none
-    assert screen.export_progress({"export": 7}) == {"fraction": None}
+    assert "no human labels" in screen.export(ALL_LABELS | {"source": "human", "export": 7})["error"]
+    assert screen.export_progress({"export": 7}) is None
     assert "no usable export" in screen.export_progress({})["error"]

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import gradio as gr
 import pytest
 
 from rlhf_lab.backup.mirror_records import MirrorState
@@ -17,22 +16,23 @@ ENTERED = MirrorSettings("someone/lab", "hf_secret")
 
 
 @pytest.fixture
-def screen(ctx, calls, monkeypatch):
-    """The screen for a visitor who is not the operator."""
+def screen(ctx, calls):
+    """The requests of the operator."""
     write_settings(ctx.home, ENTERED)
-    control = MirrorControl(ctx.home, {})
-    build = hub_mirror.build
-    monkeypatch.setattr(hub_mirror, "build", lambda context, operator: build(context, control, operator))
-    return calls(hub_mirror, dataclasses.replace(ctx, operator_secret="secret"))
+    return calls(hub_mirror, dataclasses.replace(ctx, mirror=MirrorControl(ctx.home, {})))
 
 
-def act(screen, secret, action, **fields):
-    return screen.action(secret, gr.EventData(None, {"request_id": 1, "action": action} | fields))
+@pytest.fixture
+def visitor_screen(ctx, calls):
+    """The requests of a visitor who is not the operator."""
+    write_settings(ctx.home, ENTERED)
+    lab = dataclasses.replace(ctx, mirror=MirrorControl(ctx.home, {}), operator_secret="secret")
+    return calls(hub_mirror, lab)
 
 
-def test_a_page_never_gets_the_token(screen, ctx):
+def test_a_page_never_gets_the_token(visitor_screen, ctx):
     MirrorState("someone/lab", saved_at=1.0, problem="The Hub …").write(ctx.home)
-    state = screen.read({})
+    state = visitor_screen.state()
     assert state.pop("age_s") > 1e9
     assert state == {
         "repository": "someone/lab", "problem": "The Hub …", "has_conflict": False, "is_set_by_variable": False,
@@ -42,26 +42,28 @@ def test_a_page_never_gets_the_token(screen, ctx):
 
 
 @pytest.mark.parametrize("action", ["set_up", "take_over", "turn_off"])
-def test_only_the_operator_may(screen, ctx, action):
-    reply = act(screen, "guess", action, repository="a/b", token="hf_theirs")
+def test_only_the_operator_may(visitor_screen, ctx, action):
+    reply = getattr(visitor_screen, action)({"repository": "a/b", "token": "hf_theirs"})
     assert "Only the operator" in reply["error"]
     assert read_settings(ctx.home) == ENTERED
 
 
 def test_the_operator_stops_saving(screen, ctx):
-    reply = act(screen, "secret", "turn_off")
-    assert reply == {
-        "request_id": 1,
-        "message": "The lab is not saved any more, and the token is forgotten. What is in someone/lab stays there.",
-    }
+    assert screen.turn_off() == (
+        "The lab is not saved any more, and the token is forgotten. What is in someone/lab stays there."
+    )
     assert read_settings(ctx.home) is None
-    assert screen.read({})["repository"] == ""
+    assert screen.state()["repository"] == ""
 
 
 def test_an_error_repeats_no_token(screen):
-    reply = act(screen, "secret", "set_up", repository="lab", token="hf_theirs")
+    reply = screen.set_up({"repository": "lab", "token": "hf_theirs"})
     assert reply["error"] == '"lab" is no name of a repository on the Hub. Write OWNER/NAME.'
     with pytest.raises(ConfigError) as error:
-        parse_payload(hub_mirror.MirrorAction, {"action": "set_up", "token": "hf_theirs" * 200})
+        parse_payload(hub_mirror.MirrorSetUp, {"token": "hf_theirs" * 200})
     assert "hf_theirs" not in str(error.value)
-    assert "hf_theirs" not in repr(parse_payload(hub_mirror.MirrorAction, {"action": "set_up", "token": "hf_theirs"}))
+    assert "hf_theirs" not in repr(parse_payload(hub_mirror.MirrorSetUp, {"token": "hf_theirs"}))
+
+
+def test_a_lab_that_is_never_saved_has_no_state(ctx, calls):
+    assert "not saved to the Hub" in calls(hub_mirror, ctx).state()["error"]

@@ -3,14 +3,11 @@
 import json
 import math
 
-import gradio as gr
 import pytest
-from page_events import event_handlers
 
 from rlhf_lab.common.enums import EventKind, JobKind, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, Sample, StepResult
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import reward_models
@@ -20,8 +17,7 @@ from rlhf_lab.store.projects import open_project
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views.run_comparison import MAX_RUNS, compare_runs, frontier, setting_differences
-from rlhf_lab.ui.runs import api as screen
-from rlhf_lab.ui.shared.api import parse_payload
+from rlhf_lab.ui.runs import api as runs_api
 
 SCORE, KL, GOLD = "objective/scores", "objective/kl", "objective/gold"
 
@@ -60,86 +56,82 @@ def make(ctx):
     return run
 
 
-def overview(ctx):
-    return screen.runs_overview(ctx, screen.RunRowCache())
+@pytest.fixture
+def screen(ctx, calls):
+    return calls(runs_api, ctx)
 
 
-def test_an_empty_project_lists_no_runs_and_counts_its_labels(ctx):
-    assert overview(ctx)["runs"] == []
-    assert overview(ctx)["labels"] == {"human": 0, "simulated": 0}
+def test_an_empty_project_lists_no_runs_and_counts_its_labels(ctx, screen):
+    assert screen.overview()["runs"] == []
+    assert screen.overview()["labels"] == {"human": 0, "simulated": 0}
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
-    assert overview(ctx)["labels"] == {"human": 0, "simulated": 5}
-    assert overview(ctx)["annotators"] == {"human": [], "simulated": ["judge:cheerful"]}
+    assert screen.overview()["labels"] == {"human": 0, "simulated": 5}
+    assert screen.overview()["annotators"] == {"human": [], "simulated": ["judge:cheerful"]}
 
 
-def test_a_row_of_the_list_has_the_latest_numbers(ctx, make):
+def test_a_row_of_the_list_has_the_latest_numbers(screen, make):
     make("first", {1: {SCORE: 0.25, KL: 0.5, GOLD: 3.0}, 2: {SCORE: math.nan, KL: 1.23456, GOLD: 4.0}})
     make("second", status=RunStatus.RUNNING)
-    second, first = overview(ctx)["runs"]
+    second, first = screen.overview()["runs"]
     assert (first["name"], first["step"], first["total_steps"], first["status"]) == ("first", 2, 10, "done")
     assert (first["score"], first["kl"], first["gold"]) == (None, 1.235, 4.0)
     assert first["sparkline"] == [0.25, None]
     assert (second["score"], second["sparkline"], second["is_active"]) == (None, [], True)
-    json.dumps(overview(ctx), allow_nan=False)
+    json.dumps(screen.overview(), allow_nan=False)
 
 
-def test_the_numbers_of_a_row_are_means_of_the_last_window(ctx, make):
+def test_the_numbers_of_a_row_are_means_of_the_last_window(ctx, screen, make):
     run = make("long", {at: {SCORE: float(at), KL: 0.0, GOLD: 0.0} for at in range(1, 13)})
-    (row,) = overview(ctx)["runs"]
+    (row,) = screen.overview()["runs"]
     assert (row["score"], row["algorithm"]) == (10.0, "ppo")
     other = store.add_event(ctx.db, run, EventKind.SWITCH_REWARD, {"reward_model_id": 1})
     store.mark_event_applied(ctx.db, other.id, 11)
-    assert overview(ctx)["runs"][0]["score"] == 12.0  # scores of another reward model are on another scale
+    row = runs_api.run_row(ctx.db, store.get_run(ctx.db, run))
+    assert row["score"] == 12.0  # scores of another reward model are on another scale
 
 
-def test_a_row_is_computed_again_only_where_its_run_changed(ctx, make, monkeypatch):
+def test_a_row_is_computed_again_only_where_its_run_changed(ctx, screen, make, monkeypatch):
     one, two = make("one"), make("two")
-    row_cache, computed = screen.RunRowCache(), []
-    run_row = screen.run_row
-    monkeypatch.setattr(screen, "run_row", lambda db, run: computed.append(run.id) or run_row(db, run))
-    screen.runs_overview(ctx, row_cache)
-    screen.runs_overview(ctx, row_cache)
+    computed, run_row = [], runs_api.run_row
+    monkeypatch.setattr(runs_api, "run_row", lambda db, run: computed.append(run.id) or run_row(db, run))
+    screen.overview()
+    screen.overview()
     assert sorted(computed) == [one, two]
     record_step(ctx.db, one, StepResult(1, {SCORE: 1.0}))
-    assert [run["step"] for run in screen.runs_overview(ctx, row_cache)["runs"]] == [0, 1]
+    assert [run["step"] for run in screen.overview()["runs"]] == [0, 1]
     assert sorted(computed) == [one, one, two]
 
 
-def test_an_unchanged_overview_is_not_sent_again(ctx, make):
-    make("one")
-    row_cache = screen.RunRowCache()
-    first = screen.if_changed(screen.runs_overview(ctx, row_cache), {})
-    assert screen.if_changed(screen.runs_overview(ctx, row_cache), {"revision": first["revision"]}) == {
-        "unchanged": True
-    }
-    make("two")
-    assert len(screen.if_changed(screen.runs_overview(ctx, row_cache), {"revision": first["revision"]})["runs"]) == 2
-
-
-def compare(ctx, **query):
-    return screen.comparison(ctx, parse_payload(screen.ComparisonQuery, query))
-
-
-def test_runs_of_the_open_project_are_compared(ctx, make):
+def test_runs_of_the_open_project_are_compared(ctx, screen, make):
     one = make("one", {1: {SCORE: 0.0, KL: 0.0}, 2: {SCORE: 1.0, KL: 4.0}})
     two = make("two", {1: {SCORE: 0.5, KL: 0.25, GOLD: 2.0}})
-    reply = compare(ctx, runs=[two, one, two, 999], metric=KL)
+    reply = screen.compare({"runs": [two, one, two, 999], "metric": KL})
     assert [run["id"] for run in reply["runs"]] == [two, one]
     assert reply["runs"][1]["points"] == [[1, 0.0], [2, 4.0]]
     assert reply["runs"][1]["score_frontier"] == [[0.0, 0.0, 1, 1], [2.0, 1.0, 2, 2]]
     assert reply["runs"][0]["gold_frontier"] == [[0.5, 2.0, 1, 1]]
-    assert reply["metrics"] == [GOLD, KL, SCORE]
-    assert compare(ctx, runs=[two, one], metric=KL, revision=reply["revision"]) == {"unchanged": True}
-    assert "runs" in compare(ctx, runs=[two, one], metric=SCORE, revision=reply["revision"])
+    assert (reply["metrics"], reply["metric"]) == ([GOLD, KL, SCORE], KL)
     new_project(ctx.db)
-    assert compare(ctx, runs=[one])["runs"] == []
+    assert screen.compare({"runs": [one]})["runs"] == []
 
 
-def test_at_most_max_runs_are_compared_and_only_a_list_is_accepted(ctx, make):
+def test_a_comparison_is_not_computed_again_for_a_page_that_has_it(ctx, screen, make, monkeypatch):
+    one, two = make("one", {1: {SCORE: 0.0}}), make("two")
+    query = {"runs": [two, one], "metric": KL}
+    query["revision"] = screen.compare(query)["revision"]
+    computed = []
+    monkeypatch.setattr(runs_api, "compare_runs", lambda *_: computed.append(1) or compare_runs(*_))
+    assert (screen.compare(query), computed) == (None, [])
+    for other in ({"metric": SCORE}, {"runs": [one, two]}, {"revision": "0"}):
+        assert screen.compare(query | other)["runs"]
+    record_step(ctx.db, one, StepResult(2, {SCORE: 1.0}))
+    assert screen.compare(query)["runs"][1]["id"] == one
+
+
+def test_at_most_max_runs_are_compared_and_only_a_list_is_accepted(screen, make):
     ids = [make(f"run {i}") for i in range(MAX_RUNS + 1)]
-    assert len(compare(ctx, runs=ids)["runs"]) == MAX_RUNS
-    with pytest.raises(ConfigError, match="Reload"):
-        compare(ctx, runs="all")
+    assert len(screen.compare({"runs": ids})["runs"]) == MAX_RUNS
+    assert "Reload" in screen.compare({"runs": "all"})["error"]
 
 
 def test_frontier_uses_the_root_of_the_kl_and_clamps_negative_ones():
@@ -209,57 +201,44 @@ def test_a_setting_missing_from_an_old_config_has_its_default(ctx, make):
     assert compare_runs(ctx.db, [old, new], "no/such")["runs"][0]["points"] == []
 
 
-def act(ctx, **payload):
-    return screen.handle_action(ctx, parse_payload(screen.RunAction, payload))
-
-
-def test_rename_resume_and_delete(ctx, make, monkeypatch):
+def test_rename_resume_and_delete(ctx, screen, make, monkeypatch):
     monkeypatch.setattr("rlhf_lab.jobs.engine_process.ensure_engine", lambda *_: None)
     run_id = make("one", status=RunStatus.STOPPED)
     folder = ctx.home / "runs" / str(run_id)
     folder.mkdir(parents=True)
-    message = act(ctx, action="rename", run=run_id, name=" <b>two</b> ")
+    message = screen.rename({"run": run_id, "name": " <b>two</b> "})
     assert message == f'Run {run_id} is called "<b>two</b>" now.'
     assert store.get_run(ctx.db, run_id).name == "<b>two</b>"
-    with pytest.raises(ConfigError, match="1 to 80"):
-        act(ctx, action="rename", run=run_id, name="  ")
-    assert "continues" in act(ctx, action="resume", run=run_id)
+    assert "1 to 80" in screen.rename({"run": run_id, "name": "  "})["error"]
+    assert "continues" in screen.resume({"run": run_id})
     (job,) = queue.jobs(ctx.db, kinds=[JobKind.TRAIN_POLICY])
     assert job.payload == {"run_id": run_id}
-    with pytest.raises(StoreError, match="stop it"):
-        act(ctx, action="delete", run=run_id)
+    assert "stop it" in screen.delete({"run": run_id})["error"]
     queue.cancel(ctx.db, job.id)
     store.set_run_status(ctx.db, run_id, RunStatus.STOPPED)
-    assert "deleted" in act(ctx, action="delete", run=run_id)
+    assert screen.delete({"run": run_id}) == f"Run {run_id} was deleted, with its metrics and checkpoints."
     assert not folder.exists()
-    assert overview(ctx)["runs"] == []
+    assert screen.overview()["runs"] == []
+    assert "not in the open project" in screen.delete({"run": run_id})["error"]
 
 
-@pytest.mark.parametrize(
-    "payload", [{}, {"action": "rename"}, {"action": "rename", "run": "x"}, {"action": "rename", "run": 9}], ids=str
-)
-def test_a_malformed_action_is_refused(ctx, make, payload):
-    with pytest.raises(ConfigError):
-        act(ctx, **payload)
-
-
-def test_an_unknown_action_and_a_run_of_another_project_are_refused(ctx, make):
-    run_id = make("one")
-    with pytest.raises(ConfigError, match='"launch"'):
-        act(ctx, action="launch", run=run_id)
+@pytest.mark.parametrize("action", ["rename", "resume", "delete"])
+def test_only_runs_of_the_open_project_are_changed(ctx, screen, make, action):
+    run_id = make("one", status=RunStatus.STOPPED)
+    for run in (None, "x", 9):
+        assert getattr(screen, action)({"run": run, "name": "two"})["error"]
     new_project(ctx.db)
-    with pytest.raises(ConfigError, match="another project has been opened"):
-        act(ctx, action="delete", run=run_id)
+    reply = getattr(screen, action)({"run": run_id, "name": "two"})
+    assert "another project has been opened" in reply["error"]
     open_project(ctx.db, 1)
-    assert len(overview(ctx)["runs"]) == 1
+    assert [(run["name"], run["status"]) for run in screen.overview()["runs"]] == [("one", "stopped")]
+    assert queue.jobs(ctx.db, kinds=[JobKind.TRAIN_POLICY]) == []
 
 
-def test_an_action_needs_the_operator_where_a_secret_is_set(ctx, make):
-    make("one")
-    control = event_handlers(screen, Context(ctx.home, ctx.db, "sesame"))["lab-runs", "control"]
-    event = gr.EventData(None, {"request_id": 5, "action": "delete", "run": 1})
-    assert "Only the operator" in control("wrong", event)["error"]
-    assert len(overview(ctx)["runs"]) == 1
-    message = "Run 1 was deleted, with its metrics and checkpoints."
-    assert control("sesame", event) == {"request_id": 5, "message": message}
-    assert "not in the open project" in control("sesame", event)["error"]
+def test_changes_and_exports_need_the_operator_where_a_secret_is_set(ctx, make, calls):
+    run_id = make("one", status=RunStatus.STOPPED)
+    screen = calls(runs_api, Context(ctx.home, ctx.db, "sesame"))
+    for request in (screen.rename, screen.resume, screen.delete, screen.export):
+        assert "Only the operator" in request({"run": run_id, "name": "two", "kind": "run"})["error"]
+    assert [(run["name"], run["status"]) for run in screen.overview()["runs"]] == [("one", "stopped")]
+    assert not (ctx.home / "exports").exists()

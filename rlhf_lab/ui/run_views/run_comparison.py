@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any
+
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import Source

@@ -1,182 +1,222 @@
+// @ts-check
 // The card "Export" of the screen "Runs & data": labels, runs and reward models as files.
-import { el } from '../shared/dom.js';
+import { showNotice } from '../shared/dom.js';
 import { displayName } from '../shared/format.js';
+import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
+import { button, offerDownload, options } from './elements.js';
 
-const controlsOf = (card) => (name) => card.querySelector(`[data-do="${name}"]`);
+/** @typedef {import('../api_types').RunsOverview} RunsOverview */
 
-function select(name, label, items) {
-  return el(
-    'label.field',
-    {},
-    el('span.muted', {}, label),
-    el(
-      'select.lab-input',
-      { 'data-do': name },
-      items.map(([value, text]) => el('option', { value }, text)),
-    ),
-  );
-}
+const EXPORT_MS = 60 * 60_000; // time limit of an export
+const PROGRESS_MS = 500;
+const MAX_UNKNOWN_REPLIES = 20;
+// The options of labels: name, label, choices by value.
+const LABEL_OPTIONS = [
+  ['source', 'whose labels', { human: 'by people', simulated: 'simulated', all: 'all, each marked' }],
+  ['annotator', 'labelled by', {}],
+  ['names', 'names', { with: 'with names', without: 'without names' }],
+  ['ties', 'ties', { keep: 'keep ties', drop: 'drop ties' }],
+  [
+    'layout',
+    'rows',
+    {
+      training: 'for training, without ties',
+      votes: 'every vote with all columns',
+      explicit: 'TRL, explicit prompt',
+      implicit: 'TRL, implicit prompt',
+      'explicit+chats': 'TRL, explicit, chats',
+      'implicit+chats': 'TRL, implicit, chats',
+    },
+  ],
+  [
+    'agreement',
+    'agreement',
+    { '0.0': 'any agreement', 0.5: 'half of the votes agree', 0.66: 'two thirds agree', '1.0': 'all agree' },
+  ],
+  [
+    'format',
+    'file format',
+    { jsonl: 'JSON Lines', 'jsonl.gz': 'JSON Lines, gzip', json: 'JSON', csv: 'CSV', parquet: 'Parquet' },
+  ],
+];
 
-function exportRow(onExport, buttons, title, description, fields, getOptions, isEnabled, progress = null) {
-  return el(
-    'div.line',
-    {},
-    el('div', {}, el('h3', {}, title), el('p.muted', {}, description)),
-    el(
-      'div.lab-row',
-      {},
-      operatorOnly(
-        ...fields,
-        ...buttons.map(([name, label]) =>
-          el(
-            'button.lab-button.small',
-            {
-              type: 'button',
-              'data-do': `export-${name}`,
-              disabled: !isEnabled,
-              onclick: () => onExport(name, getOptions()),
-            },
-            label,
-          ),
-        ),
-      ),
-      progress,
-    ),
-  );
-}
-
-// Offer all annotators and each annotator with labels of the chosen source.
-function fillAnnotators(card, state, selected) {
-  const control = controlsOf(card);
-  const source = control('export-source').value;
-  const names = Object.entries(state.annotators)
-    .filter(([sourceName]) => source === 'all' || sourceName === source)
-    .flatMap(([, sourceNames]) => sourceNames);
-  control('export-annotator').replaceChildren(
-    ...[['', 'everybody'], ...names.map((name) => [name, displayName(name)])].map(([value, label]) =>
-      el('option', { value, selected: value === selected }, label),
-    ),
-  );
-}
-
-// Returns whether the card was redrawn. onExport(kind, options): called when a button was pressed. progress: an element
-// beside the buttons of labels.
-export function updateExportCard(card, state, onExport, progress) {
-  const control = controlsOf(card);
-  const key = JSON.stringify([
-    state.project,
-    state.labels,
-    state.annotators,
-    state.reward_models,
-    state.runs.map((run) => [run.id, run.name, run.step > 0]),
-  ]);
-  if (key === card.dataset.drawn) return false;
-  card.dataset.drawn = key;
-  const selected = Object.fromEntries([...card.querySelectorAll('select')].map((box) => [box.dataset.do, box.value]));
-  const { human, simulated } = state.labels;
-  card.hidden = false;
-  card.replaceChildren(
-    el('h2', {}, 'Export'),
-    exportRow(
-      onExport,
-      [
-        ['labels', 'Labels'],
-        ['dataset', 'Data set (zip)'],
-      ],
-      'Labels',
-      `${human} by people, ${simulated} simulated. Prompt, chosen, rejected: the format that TRL reads. The ` +
-        'data set has a card and a record of its provenance; load_dataset opens it.',
-      [
-        select('export-source', 'whose labels', [
-          ['human', 'by people'],
-          ['simulated', 'simulated'],
-          ['all', 'all, each marked'],
-        ]),
-        select('export-annotator', 'labelled by', []),
-        select('export-names', 'names', [
-          ['with', 'with names'],
-          ['without', 'without names'],
-        ]),
-        select('export-ties', 'ties', [
-          ['keep', 'keep ties'],
-          ['drop', 'drop ties'],
-        ]),
-        select('export-layout', 'rows', [
-          ['training', 'for training, without ties'],
-          ['votes', 'every vote with all columns'],
-          ['explicit', 'TRL, explicit prompt'],
-          ['implicit', 'TRL, implicit prompt'],
-          ['explicit+chats', 'TRL, explicit, chats'],
-          ['implicit+chats', 'TRL, implicit, chats'],
-        ]),
-        select('export-agreement', 'agreement', [
-          ['0', 'any agreement'],
-          ['0.5', 'half of the votes agree'],
-          ['0.66', 'two thirds agree'],
-          ['1', 'all agree'],
-        ]),
-        select('export-format', 'file format', [
-          ['jsonl', 'JSON Lines'],
-          ['jsonl.gz', 'JSON Lines, gzip'],
-          ['json', 'JSON'],
-          ['csv', 'CSV'],
-          ['parquet', 'Parquet'],
-        ]),
-      ],
-      () => ({
-        source: control('export-source').value,
-        annotators: [control('export-annotator').value].filter(Boolean),
-        names: control('export-names').value === 'with',
-        ties: control('export-ties').value,
-        layout: control('export-layout').value,
-        agreement: Number(control('export-agreement').value),
-        format: control('export-format').value,
-      }),
-      human + simulated > 0,
-      progress,
-    ),
-    exportRow(
-      onExport,
-      [
-        ['run', 'Run (zip)'],
-        ['adapter', 'Adapter (zip)'],
-        ['model', 'Whole model (zip)'],
-      ],
-      'Run',
-      'Metrics as CSV and TensorBoard, samples, manifest; or its latest checkpoint, as a LoRA adapter for ' +
-        'PEFT or as a whole model that transformers, vLLM and llama.cpp load.',
-      [
-        select(
-          'export-which-run',
-          'run',
-          state.runs.length ? state.runs.map((run) => [run.id, `${run.id} ${run.name}`]) : [['', 'no run yet']],
-        ),
-      ],
-      () => ({ run: control('export-which-run').value }),
-      state.runs.length > 0,
-    ),
-    exportRow(
-      onExport,
-      [['reward-model', 'Reward model (zip)']],
-      'Reward model',
-      'Adapter, head and report.',
-      [
-        select(
-          'export-which-model',
-          'reward model',
-          state.reward_models.length ? state.reward_models : [['', 'none yet']],
-        ),
-      ],
-      () => ({ reward_model: control('export-which-model').value }),
-      state.reward_models.length > 0,
-    ),
-  );
-  for (const [name, value] of Object.entries(selected)) {
-    if (value && [...control(name).options].some((option) => option.value === value)) control(name).value = value;
+export class ExportCard {
+  // notice: moves below the card when it is used
+  /** @param {import('../api_types').RunsRequests} api @param {HTMLElement} notice */
+  constructor(api, notice) {
+    this.api = api;
+    this.notice = notice;
+    this.drawn = ''; // what the card shows, as JSON
+    this.running = new Set(); // kinds of the exports that are being written
+    this.card = html`<section
+      class="lab-card take" aria-label="export" hidden onchange=${() => this.withdrawOffer()}
+    ></section>`;
+    this.progress = html`<span
+      class="muted" role="progressbar" aria-label="labels written" aria-valuemin="0" aria-valuemax="100" hidden
+      data-do="export-progress"
+    ></span>`;
   }
-  if (!human && simulated && !selected['export-source']) control('export-source').value = 'simulated';
-  fillAnnotators(card, state, selected['export-annotator']);
-  control('export-source').onchange = () => fillAnnotators(card, state, '');
-  return true;
+
+  // Draws the card if what it offers has changed; choices are kept.
+  /** @param {RunsOverview} overview */
+  update(overview) {
+    const { project, labels, annotators, reward_models: models, runs } = overview;
+    const shown = JSON.stringify([
+      project,
+      labels,
+      annotators,
+      models,
+      runs.map((run) => [run.id, run.name, run.step > 0]),
+    ]);
+    if (shown === this.drawn) return;
+    this.drawn = shown;
+    const chosen = [...this.card.querySelectorAll('select')].map((select) => [select.dataset.do, select.value]);
+    this.card.hidden = false;
+    this.card.replaceChildren(
+      html`<h2>Export</h2>${this.labelRow(labels)} ${this.runRow(runs)} ${this.rewardModelRow(models)}`,
+    );
+    const source = this.control('source');
+    if (!chosen.length && !labels.human && labels.simulated) source.value = 'simulated';
+    for (const [name, value] of chosen) setIfOffered(this.card.querySelector(`[data-do="${name}"]`), value);
+    this.fillAnnotators(annotators, chosen.find(([name]) => name === 'export-annotator')?.[1]);
+    source.onchange = () => this.fillAnnotators(annotators);
+    this.withdrawOffer();
+  }
+
+  control(name) {
+    return this.card.querySelector(`[data-do="export-${name}"]`);
+  }
+
+  // A file that is on offer no longer matches this card.
+  withdrawOffer() {
+    if (this.notice.querySelector('[data-do=export-link]')) showNotice(this.notice, '');
+  }
+
+  /** @param {Record<string, number>} labels */
+  labelRow(labels) {
+    const { human, simulated } = labels;
+    const description =
+      `${human} by people, ${simulated} simulated. Prompt, chosen, rejected: the format that TRL reads. The data set ` +
+      'has a card and a record of its provenance; load_dataset opens it.';
+    const fields = LABEL_OPTIONS.map(([name, label, choices]) => select(name, label, Object.entries(choices)));
+    const kinds = { labels: 'Labels', dataset: 'Data set (zip)' };
+    const row = { title: 'Labels', description, fields, kinds, isEnabled: human + simulated > 0 };
+    return this.row({ ...row, progress: this.progress, read: () => this.labelOptions() });
+  }
+
+  labelOptions() {
+    const value = (name) => this.control(name).value;
+    return {
+      source: value('source'),
+      annotators: [value('annotator')].filter(Boolean),
+      names: value('names') === 'with',
+      ties: value('ties'),
+      layout: value('layout'),
+      agreement: value('agreement'),
+      format: value('format'),
+    };
+  }
+
+  runRow(runs) {
+    const description =
+      'Metrics as CSV and TensorBoard, samples, manifest; or its latest checkpoint, as a LoRA adapter for PEFT or as ' +
+      'a whole model that transformers, vLLM and llama.cpp load.';
+    const items = runs.length ? runs.map((run) => [run.id, `${run.id} ${run.name}`]) : [['', 'no run yet']];
+    const kinds = { run: 'Run (zip)', adapter: 'Adapter (zip)', model: 'Whole model (zip)' };
+    const fields = [select('which-run', 'run', items)];
+    const read = () => ({ run: this.control('which-run').value });
+    return this.row({ title: 'Run', description, fields, kinds, isEnabled: runs.length > 0, read });
+  }
+
+  rewardModelRow(models) {
+    const fields = [select('which-model', 'reward model', models.length ? models : [['', 'none yet']])];
+    const kinds = { 'reward-model': 'Reward model (zip)' };
+    const read = () => ({ reward_model: this.control('which-model').value });
+    const description = 'Adapter, head and report.';
+    return this.row({ title: 'Reward model', description, fields, kinds, isEnabled: models.length > 0, read });
+  }
+
+  // kinds: labels of the buttons by what they export. read: the options of a request.
+  row({ title, description, fields, kinds, isEnabled, read, progress = null }) {
+    const buttons = Object.entries(kinds).map(([kind, label]) => {
+      const one = button(`export-${kind}`, label, () => this.write(kind, read()));
+      one.disabled = !isEnabled;
+      return one;
+    });
+    return html`<div class="line">
+      <div><h3>${title}</h3><p class="muted">${description}</p></div>
+      <div class="lab-row">${operatorOnly(...fields, ...buttons)} ${progress}</div>
+    </div>`;
+  }
+
+  // All annotators and each one with labels of the chosen source.
+  fillAnnotators(annotators, chosen = '') {
+    const source = this.control('source').value;
+    const names = source === 'all' ? Object.values(annotators).flat() : annotators[source];
+    const items = [['', 'everybody'], ...names.map((name) => [name, displayName(name)])];
+    this.control('annotator').replaceChildren(...options(items, chosen));
+  }
+
+  // ---- a file
+
+  async write(kind, choices) {
+    if (this.running.has(kind)) return;
+    this.running.add(kind);
+    this.card.after(this.notice);
+    const id = Math.floor(Math.random() * Number.MAX_SAFE_INTEGER);
+    const isOfLabels = kind === 'labels' || kind === 'dataset';
+    showNotice(this.notice, isOfLabels ? '' : 'Writing the file …');
+    const request = this.api.export({ export: id, kind, ...choices }, EXPORT_MS);
+    if (isOfLabels) this.follow(kind, id);
+    try {
+      const download = await request;
+      this.finish(kind);
+      offerDownload(this.notice, download, 'export-link');
+    } catch (error) {
+      this.finish(kind);
+      showNotice(this.notice, error.message, true);
+    }
+  }
+
+  finish(kind) {
+    this.running.delete(kind);
+    this.progress.hidden = !this.running.size;
+    this.card.after(this.notice);
+  }
+
+  // Shows how much of an export of labels is written, until its reply has arrived or the lab no longer knows it.
+  async follow(kind, id) {
+    this.showFraction(0);
+    for (let unknown = 0; unknown < MAX_UNKNOWN_REPLIES; unknown += 1) {
+      await new Promise((resolve) => {
+        setTimeout(resolve, PROGRESS_MS);
+      });
+      const fraction = await this.api.export_progress({ export: id }).catch(() => null);
+      if (!this.running.has(kind)) return;
+      if (fraction === null) continue;
+      this.showFraction(fraction);
+      unknown = 0;
+    }
+    this.finish(kind);
+    const message = 'The labels were not written, because the lab was stopped or restarted. Export them once more.';
+    showNotice(this.notice, message, true);
+  }
+
+  showFraction(fraction) {
+    const percent = Math.floor(100 * fraction);
+    this.progress.hidden = false;
+    this.progress.textContent = `Writing the labels: ${percent} %`;
+    this.progress.setAttribute('aria-valuenow', percent);
+  }
+}
+
+const select = (name, label, items) =>
+  html`<label class="field">
+    <span class="muted">${label}</span>
+    <select class="lab-input" data-do="export-${name}">${options(items)}</select>
+  </label>`;
+
+function setIfOffered(node, value) {
+  if ([...node.options].some((option) => option.value === value)) node.value = value;
 }

@@ -1,161 +1,129 @@
+// @ts-check
 // Section "Backup": download the whole lab as one file; upload a backup, which replaces the lab at its next start.
-import { el, showNotice } from '../../shared/dom.js';
-import { formatBytes } from '../../shared/format.js';
-import { requests, unwrap } from '../../shared/poll.js';
-import { operatorNotice, operatorOnly, uploadFile } from '../../shared/session.js';
+import { requests } from '../../shared/api.js';
+import { showNotice } from '../../shared/dom.js';
+import { html } from '../../shared/html.js';
+import { operatorOnly, uploadFile } from '../../shared/session.js';
+import { button, offerDownload, operatorHint } from '../elements.js';
 
-const WHOLE_LAB_MS = 15 * 60_000; // time limit of actions that read or write the whole lab
+/** @type {import('../../api_types').BackupRequests} */
+const api = requests('backup');
+const WHOLE_LAB_MS = 15 * 60_000; // time limit of requests that read or write the whole lab
 
-async function upload(piece) {
-  const reply = await uploadFile(piece, 'piece').catch((error) => ({
-    ok: false,
-    status: error.message,
-  }));
-  if (!reply.ok) throw new Error(`The backup could not be sent (${reply.status}). Try again.`);
-  return (await reply.json())[0];
+export default function mount({ element, props }) {
+  new Backup(element.querySelector('.lab-backup'), props.data.piece_bytes).start();
 }
 
-export default function mount({ element, props, server, trigger, watch }) {
-  const root = element.querySelector('.lab-backup');
-  const { send, receive } = requests((payload) => trigger('action', payload));
+class Backup {
+  constructor(root, pieceBytes) {
+    this.root = root;
+    this.pieceBytes = pieceBytes;
+    this.notice = html`<p class="lab-notice lab-text" role="status" hidden data-do="backup-notice"></p>`;
+    this.question = html`<div class="sure" hidden data-do="backup-question"></div>`;
+    this.fileInput = html`<input
+      type="file" hidden accept=".zip" data-do="backup-file" onchange=${() => this.restore(this.fileInput.files[0])}
+    />`;
+  }
 
-  const notice = el('p.lab-notice.lab-text', { role: 'status', hidden: true, 'data-do': 'backup-notice' });
-  const fileInput = el('input', {
-    type: 'file',
-    hidden: true,
-    accept: '.zip',
-    'data-do': 'backup-file',
-    onchange: (event) => restore(event.target.files[0]),
-  });
-  const createButton = el(
-    'button.lab-button.small',
-    { type: 'button', 'data-do': 'backup-create', onclick: create },
-    'Download a backup',
-  );
-  const chooseButton = el(
-    'button.lab-button.small',
-    { type: 'button', 'data-do': 'backup-choose', onclick: () => fileInput.click() },
-    'Restore a backup',
-  );
-  const question = el('div.sure', { hidden: true, 'data-do': 'backup-question' });
-  const card = el(
-    'section.lab-card',
-    { 'aria-label': 'backup of the whole lab' },
-    el(
-      'p.muted',
-      {},
-      'All projects with their labels, reward models, runs and checkpoints in one file, for another computer ' +
-        'or a newer version of the lab. It contains names, notes and the keys of the lab: keep it private.',
-    ),
-    el('div.lab-row', {}, createButton, chooseButton, fileInput),
-    question,
-  );
-  root.append(
-    operatorNotice(
-      "Only the operator makes and restores backups. Open the operator's link, or enter the operator's " +
-        'secret under Project.',
-    ),
-    operatorOnly(card),
-    notice,
-  );
-  const showMessage = (text, isError = false) => showNotice(notice, text, isError);
+  start() {
+    this.root.append(
+      operatorHint('Only the operator makes and restores backups.'),
+      operatorOnly(
+        html`<section class="lab-card" aria-label="backup of the whole lab">
+          <p class="muted">
+            All projects with their labels, reward models, runs and checkpoints in one file, for another computer
+            or a newer version of the lab. It contains names, notes and the keys of the lab: keep it private.
+          </p>
+          <div class="lab-row">
+            ${button('backup-create', 'Download a backup', () => this.create())}
+            ${button('backup-choose', 'Restore a backup', () => this.fileInput.click())}
+            ${this.fileInput}
+          </div>
+          ${this.question}
+        </section>`,
+      ),
+      this.notice,
+    );
+    this.showState().catch(() => {});
+  }
 
   // Run `work` with disabled buttons, and show its error.
-  async function busy(work) {
-    createButton.disabled = chooseButton.disabled = true;
+  async busy(work) {
+    const setDisabled = (isDisabled) => {
+      for (const node of this.root.querySelectorAll('button')) node.disabled = isDisabled;
+    };
+    setDisabled(true);
     try {
       await work();
     } catch (error) {
-      showMessage(error.message, true);
+      showNotice(this.notice, error.message, true);
     } finally {
-      createButton.disabled = chooseButton.disabled = false;
-      fileInput.value = '';
+      setDisabled(false);
+      this.fileInput.value = '';
     }
   }
 
-  function create() {
-    return busy(async () => {
-      showMessage('Writing the backup …');
-      const { download } = await send('create', {}, WHOLE_LAB_MS);
-      const link = el(
-        'a.lab-button.small',
-        { href: `gradio_api/file=${encodeURI(download.path)}`, download: download.name, 'data-do': 'backup-link' },
-        'Save it',
-      );
-      notice.replaceChildren(`${download.name}, ${formatBytes(download.bytes)}. `, link);
-      link.click();
+  create() {
+    return this.busy(async () => {
+      showNotice(this.notice, 'Writing the backup …');
+      offerDownload(this.notice, await api.create({}, WHOLE_LAB_MS), 'backup-link');
     });
   }
 
-  function restore(file) {
+  restore(file) {
     if (!file) return undefined;
-    question.hidden = true;
-    return busy(async () => {
-      for (let offset = 0; offset < file.size; offset += props.data.piece_bytes) {
-        showMessage(`Sending the backup: ${Math.floor((100 * offset) / file.size)} %`);
-        await send('append', { path: await upload(file.slice(offset, offset + props.data.piece_bytes)), offset });
+    this.question.hidden = true;
+    return this.busy(async () => {
+      for (let offset = 0; offset < file.size; offset += this.pieceBytes) {
+        showNotice(this.notice, `Sending the backup: ${Math.floor((100 * offset) / file.size)} %`);
+        await api.append({ path: await upload(file.slice(offset, offset + this.pieceBytes)), offset });
       }
-      showMessage('Checking the backup …');
-      const { summary } = await send('check', {}, WHOLE_LAB_MS);
-      showMessage('');
-      ask(summary);
+      showNotice(this.notice, 'Checking the backup …');
+      const summary = await api.check({}, WHOLE_LAB_MS);
+      showNotice(this.notice, '');
+      const confirm = () => this.decide(api.confirm, '');
+      this.showQuestion(
+        html`<p>
+          ${summary} At the next start of the lab it replaces everything that is here now. The replaced lab is kept in a
+          folder of the home.
+        </p>`,
+        button('backup-confirm', 'Restore it at the next start', confirm, 'danger'),
+      );
+      this.question.querySelector('button').focus();
     });
   }
 
-  function ask(summary) {
-    question.hidden = false;
-    question.replaceChildren(
-      el(
-        'p',
-        {},
-        `${summary} At the next start of the lab it replaces everything that is here now. The replaced lab is kept ` +
-          'in a folder of the home.',
-      ),
-      el(
-        'div.lab-row',
-        {},
-        el(
-          'button.lab-button.small.danger',
-          { type: 'button', 'data-do': 'backup-confirm', onclick: () => decide('confirm') },
-          'Restore it at the next start',
-        ),
-        el(
-          'button.lab-button.small',
-          { type: 'button', 'data-do': 'backup-discard', onclick: () => decide('discard') },
-          'Do not restore it',
-        ),
-      ),
+  showQuestion(text, confirmButton = null) {
+    const discard = () => this.decide(api.discard, 'Nothing will be restored.');
+    this.question.hidden = false;
+    this.question.replaceChildren(
+      text,
+      html`<div class="lab-row">${confirmButton} ${button('backup-discard', 'Do not restore it', discard)}</div>`,
     );
-    question.querySelector('button').focus();
   }
 
-  const decide = (action) =>
-    busy(async () => {
-      const { message } = await send(action);
-      question.hidden = true;
-      showMessage(action === 'confirm' ? '' : message);
-      await showState();
+  decide(request, message) {
+    return this.busy(async () => {
+      await request();
+      this.question.hidden = true;
+      showNotice(this.notice, message);
+      await this.showState();
     });
+  }
 
   // Show whether a confirmed backup waits for the next start; any operator may have confirmed it.
-  async function showState() {
-    const state = await unwrap(server.get_state({}));
-    if (!state.is_confirmed) return;
-    question.hidden = false;
-    question.replaceChildren(
-      el('p', { 'data-do': 'backup-waits' }, 'The backup is checked. Restart the lab to use it.'),
-      el(
-        'div.lab-row',
-        {},
-        el(
-          'button.lab-button.small',
-          { type: 'button', 'data-do': 'backup-discard', onclick: () => decide('discard') },
-          'Do not restore it',
-        ),
-      ),
-    );
+  async showState() {
+    const { is_confirmed: isConfirmed } = await api.state();
+    if (!isConfirmed) return;
+    this.showQuestion(html`<p data-do="backup-waits">The backup is checked. Restart the lab to use it.</p>`);
   }
-  showState().catch(() => {});
+}
 
-  watch('value', () => receive(props.value));
+async function upload(piece) {
+  const failure = (reason) => new Error(`The backup could not be sent (${reason}). Try again.`);
+  const reply = await uploadFile(piece, 'piece').catch((error) => {
+    throw failure(error.message);
+  });
+  if (!reply.ok) throw failure(reply.status);
+  return (await reply.json())[0];
 }

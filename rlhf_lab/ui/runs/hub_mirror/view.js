@@ -1,183 +1,162 @@
+// @ts-check
 // Section "Copy on the Hub": set the repository and token with which the lab saves itself, take over from another lab,
 // or stop saving.
-import { el, showNotice } from '../../shared/dom.js';
-import { formatDuration } from '../../shared/format.js';
-import { poll, requests, unwrap } from '../../shared/poll.js';
-import { operatorNotice, operatorOnly } from '../../shared/session.js';
+import { requests } from '../../shared/api.js';
+import { showNotice } from '../../shared/dom.js';
+import { html } from '../../shared/html.js';
+import { poll } from '../../shared/poll.js';
+import { operatorOnly } from '../../shared/session.js';
+import { button, operatorHint } from '../elements.js';
+import { statusText, variableText } from './status.js';
 
+/** @typedef {import('../../api_types').MirrorStatus} MirrorStatus */
+/** @type {import('../../api_types').HubMirrorRequests} */
+const api = requests('hub_mirror');
+const POLL_MS = 3000;
 const CHECK_MS = 5 * 60_000; // for requests to the Hub, which may be slow
-const field = (name, label, attributes) => {
-  const input = el('input.lab-input', {
-    type: 'text',
-    id: `lab-mirror-${name}`,
-    spellcheck: 'false',
-    'data-do': `mirror-${name}`,
-    ...attributes,
-  });
-  return { input, row: el('label.field', { for: input.id }, el('span', {}, label), input) };
+// What the page asks before an action; REPOSITORY stands for its name.
+const QUESTIONS = {
+  turn_off: { text: 'Stop saving to REPOSITORY? The copy there stays as it is.', label: 'Stop saving' },
+  take_over: {
+    text: 'The next save replaces what the other lab has saved to REPOSITORY. Stop the other lab first.',
+    label: 'Take it over',
+  },
 };
-const button = (name, label, style, onclick) =>
-  el(`button.lab-button.small${style}`, { type: 'button', 'data-do': `mirror-${name}`, onclick }, label);
 
-export default function mount({ element, props, server, trigger, watch }) {
-  const root = element.querySelector('.lab-hub-mirror');
-  const { send, receive } = requests((payload) => trigger('action', payload));
-  let state = null;
+export default function mount({ element, props }) {
+  new HubMirror(element.querySelector('.lab-hub-mirror')).start(props.data.is_disk_wiped);
+}
 
-  const notice = el('p.lab-notice.lab-text', { role: 'status', hidden: true, 'data-do': 'mirror-message' });
-  const status = el('p', { 'data-do': 'mirror-state' }, 'Loading …');
-  const variableNote = el('p.muted', { hidden: true, 'data-do': 'mirror-variable' });
-  const repository = field('repository', 'Repository', { placeholder: 'OWNER/NAME', autocomplete: 'off' });
-  const token = field('token', 'Token', { type: 'password', autocomplete: 'new-password' });
-  const saveButton = el(
-    'button.lab-button.small',
-    { type: 'submit', 'data-do': 'mirror-set-up' },
-    'Save to this repository',
-  );
-  const offButton = button('turn-off', 'Stop saving', '', () =>
-    ask(`Stop saving to ${state.repository}? The copy there stays as it is.`, 'Stop saving', () => act('turn_off')),
-  );
-  const takeOverButton = button('take-over', 'Take over this repository', '.danger', () =>
-    ask(
-      `The next save replaces what the other lab has saved to ${state.repository}. Stop the other lab first.`,
-      'Take it over',
-      () => act('take_over'),
-    ),
-  );
-  const form = el(
-    'form.fields',
-    {
-      onsubmit: (event) => {
-        event.preventDefault();
-        setUp();
-      },
-    },
-    repository.row,
-    token.row,
-    el('div.lab-row', {}, saveButton, offButton),
-  );
-  const question = el('div.sure', { hidden: true, role: 'group', 'data-do': 'mirror-question' });
-  const diskNote = props.data.is_disk_wiped
-    ? el(
-        'p.muted',
-        {},
-        'A restart wipes the disk of this Space, and with it what is entered here. Set RLHF_LAB_MIRROR and ' +
-          'HF_TOKEN in the settings of the Space instead (docs/SPACES.md).',
-      )
-    : '';
-  const card = el(
-    'section.lab-card',
-    { 'aria-label': 'copy on the Hub' },
-    el('h2', {}, 'Copy on the Hub'),
-    el(
-      'p.muted',
-      {},
-      'The lab can save itself about every minute to a private dataset on huggingface.co. A lab that is ' +
-        'started elsewhere with the same repository and an empty home continues from there. Make a token with ' +
-        'write access on huggingface.co under Settings → Access Tokens.',
-    ),
-    status,
-    variableNote,
-    diskNote,
-    form,
-    el('div.lab-row', {}, takeOverButton),
-    question,
-  );
-  root.append(
-    operatorNotice(
-      "Only the operator changes the copy on the Hub. Open the operator's link, or enter the operator's " +
-        'secret under Project.',
-    ),
-    operatorOnly(card),
-    notice,
-  );
-  const showMessage = (text, isError = false) => showNotice(notice, text, isError);
-
-  function statusText() {
-    if (!state.repository) return 'The lab is not saved to the Hub.';
-    if (state.problem) return `Not saved to ${state.repository}. ${state.problem}`;
-    return state.age_s === null
-      ? `Saving to ${state.repository} for the first time …`
-      : `Saved to ${state.repository} ${formatDuration(state.age_s)} ago.`;
+class HubMirror {
+  constructor(root) {
+    this.root = root;
+    this.state = /** @type {MirrorStatus | null} */ (null);
+    this.fields = /** @type {Record<string, any>} */ ({}); // the elements by name
   }
 
-  function variableText() {
-    if (state.is_set_by_variable) {
-      return (
-        `The environment variable RLHF_LAB_MIRROR names ${state.repository}. The form has no effect while it ` +
-        'is set.'
-      );
+  start(isDiskWiped) {
+    this.root.append(
+      operatorHint('Only the operator changes the copy on the Hub.'),
+      operatorOnly(this.card(isDiskWiped)),
+      html`<p class="lab-notice lab-text" role="status" hidden data-do="mirror-message"></p>`,
+    );
+    for (const node of this.root.querySelectorAll('[data-do]')) {
+      this.fields[node.dataset.do.slice('mirror-'.length)] = node;
     }
-    return state.has_token_variable
-      ? 'The environment variable HF_TOKEN contains a token. It is used instead of one that is entered here.'
-      : '';
+    poll(this.root, () => this.load(), POLL_MS);
   }
 
-  function draw() {
-    status.textContent = statusText();
-    status.classList.toggle('bad', Boolean(state.problem));
-    variableNote.textContent = variableText();
-    variableNote.hidden = !variableNote.textContent;
-    form.hidden = state.is_set_by_variable;
-    token.row.hidden = state.has_token_variable;
-    token.input.placeholder = state.has_token ? 'stored; enter another one to replace it' : 'hf_…';
-    offButton.hidden = !state.repository;
-    takeOverButton.hidden = !state.has_conflict;
+  card(isDiskWiped) {
+    return html`<section class="lab-card" aria-label="copy on the Hub">
+      <h2>Copy on the Hub</h2>
+      <p class="muted">
+        The lab can save itself about every minute to a private dataset on huggingface.co. A lab that is started
+        elsewhere with the same repository and an empty home continues from there. Make a token with write access on
+        huggingface.co under Settings → Access Tokens.
+      </p>
+      <p data-do="mirror-state">Loading …</p>
+      <p class="muted" hidden data-do="mirror-variable"></p>
+      ${isDiskWiped && diskNote()}
+      <form class="fields" data-do="mirror-form" onsubmit=${(event) => this.setUp(event)}>
+        <label class="field" for="lab-mirror-repository">
+          <span>Repository</span>
+          <input
+            class="lab-input" type="text" id="lab-mirror-repository" spellcheck="false" placeholder="OWNER/NAME"
+            autocomplete="off" data-do="mirror-repository"
+          />
+        </label>
+        <label class="field" for="lab-mirror-token">
+          <span>Token</span>
+          <input
+            class="lab-input" type="password" id="lab-mirror-token" spellcheck="false" autocomplete="new-password"
+            data-do="mirror-token"
+          />
+        </label>
+        <div class="lab-row">
+          <button type="submit" class="lab-button small" data-do="mirror-set-up">Save to this repository</button>
+          ${button('mirror-turn-off', 'Stop saving', () => this.ask('turn_off'))}
+        </div>
+      </form>
+      <div class="lab-row">
+        ${button('mirror-take-over', 'Take over this repository', () => this.ask('take_over'), 'danger')}
+      </div>
+      <div class="sure" hidden role="group" data-do="mirror-question"></div>
+    </section>`;
   }
 
-  function ask(text, label, confirm) {
+  /** @param {'turn_off' | 'take_over'} action */
+  ask(action) {
+    const { question } = this.fields;
+    const { text, label } = QUESTIONS[action];
     const close = () => {
       question.hidden = true;
     };
+    const confirm = () => {
+      close();
+      this.act(api[action]());
+    };
     question.replaceChildren(
-      el('p', {}, text),
-      el(
-        'div.lab-row',
-        {},
-        button('sure', label, '.danger', () => {
-          close();
-          confirm();
-        }),
-        button('leave', 'Cancel', '', close),
-      ),
+      html`<p>${text.replace('REPOSITORY', () => this.state.repository)}</p>
+        <div class="lab-row">
+          ${button('mirror-sure', label, confirm, 'danger')} ${button('mirror-leave', 'Cancel', close)}
+        </div>`,
     );
     question.hidden = false;
     question.querySelector('button').focus();
   }
 
-  // Send an action, with disabled buttons until the reply has arrived. Returns whether it succeeded.
-  async function act(action, fields = {}, limit = undefined) {
-    const buttons = [saveButton, offButton, takeOverButton];
+  async setUp(event) {
+    event.preventDefault();
+    const { message, repository, token } = this.fields;
+    showNotice(message, 'Asking the Hub …');
+    if (await this.act(api.set_up({ repository: repository.value, token: token.value }, CHECK_MS))) token.value = '';
+  }
+
+  // Show the reply to an action, with disabled buttons until it has arrived. Returns whether it succeeded.
+  async act(request) {
+    const { message } = this.fields;
+    const buttons = ['set-up', 'turn-off', 'take-over'].map((name) => this.fields[name]);
     for (const one of buttons) one.disabled = true;
     try {
-      showMessage((await send(action, fields, limit)).message);
+      showNotice(message, await request);
       return true;
     } catch (error) {
-      showMessage(error.message, true);
+      showNotice(message, error.message, true);
       return false;
     } finally {
       for (const one of buttons) one.disabled = false;
-      await load().catch(() => {});
+      await this.load().catch(() => {});
     }
   }
 
-  async function setUp() {
-    showMessage('Asking the Hub …');
-    if (await act('set_up', { repository: repository.input.value, token: token.input.value }, CHECK_MS)) {
-      token.input.value = '';
-    }
-  }
-
-  async function load() {
-    const isFirst = state === null;
-    const hadProblem = Boolean(state?.problem);
-    state = await unwrap(server.get_state({}));
+  async load() {
+    const before = this.state;
+    const state = await api.state();
+    this.state = state;
+    const { message, repository } = this.fields;
     // A message such as "The Hub accepts …" does not stay beside a later problem.
-    if (state.problem && !hadProblem && !notice.classList.contains('bad')) showMessage('');
-    if (isFirst) repository.input.value = state.is_set_by_variable ? '' : state.repository;
-    draw();
+    if (state.problem && !before?.problem && !message.classList.contains('bad')) showNotice(message, '');
+    if (!before) repository.value = state.is_set_by_variable ? '' : state.repository;
+    this.draw(state);
   }
 
-  watch('value', () => receive(props.value));
-  poll(root, load, 3000);
+  /** @param {MirrorStatus} state */
+  draw(state) {
+    const { fields } = this;
+    fields.state.textContent = statusText(state);
+    fields.state.classList.toggle('bad', Boolean(state.problem));
+    fields.variable.textContent = variableText(state);
+    fields.variable.hidden = !fields.variable.textContent;
+    fields.form.hidden = state.is_set_by_variable;
+    fields.token.parentElement.hidden = state.has_token_variable;
+    fields.token.placeholder = state.has_token ? 'stored; enter another one to replace it' : 'hf_…';
+    fields['turn-off'].hidden = !state.repository;
+    fields['take-over'].hidden = !state.has_conflict;
+  }
 }
+
+const diskNote = () =>
+  html`<p class="muted">
+    A restart wipes the disk of this Space, and with it what is entered here. Set RLHF_LAB_MIRROR and HF_TOKEN in the
+    settings of the Space instead (docs/SPACES.md).
+  </p>`;

@@ -1,55 +1,51 @@
 """Part "Import preferences": preview a file or a Hub data set, map its columns, import it; list and undo earlier imports.
 
 Votes that the project already has are not changed. If a row is invalid, nothing is imported, unless such rows are skipped. Files
-are read in a separate process (`services/import_process.py`).
+are read in a separate process (`ui/shared/import_process.py`).
 """
 
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from gradio.utils import get_upload_folder
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.program_names import lab_command
+from rlhf_lab.common.records import Role
 from rlhf_lab.errors import ConfigError, DataError
 from rlhf_lab.importers.column_mapping import ANSWERS, MEANINGS
 from rlhf_lab.importers.hub_reader import is_hub_id
 from rlhf_lab.importers.summary import format_undo
 from rlhf_lab.store.import_batches import ImportRecord, preview_undo, project_imports, undo_import
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.shared.api import Payload, unusable
-from rlhf_lab.ui.shared.events import if_changed, operator_action
+from rlhf_lab.ui.runs.uploads import uploaded_file
+from rlhf_lab.ui.shared.api import Api, Payload
 from rlhf_lab.ui.shared.import_process import (
     FILE_SUFFIXES,
     REPOSITORY_ROOT,
     ImportProcessRequest,
-    ImportRunner,
     run_in_subprocess,
 )
-from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT, widget
+from rlhf_lab.ui.shared.widgets import widget
 
+api = Api("import_data")
 MAX_UPLOAD_BYTES = 5_000_000  # the command line has no such limit
 #: Meanings that the form shows at once; the others of the command line are under "Further columns".
 MAIN_MEANINGS = (
     "prompt", "input", "system", "history", "chosen", "rejected", "first", "second", "choice", "tie", "both_bad", "annotator",
     "annotators", "score_first", "score_second", "score_chosen", "score_rejected", "pair", "created_at", "split",
 )  # fmt: skip
-#: Keys of the importers' preview that the page knows by another name.
-PREVIEW_KEYS = {
-    "doubts": "warnings", "broken": "error_count", "problems": "errors", "first": "first_rows", "shape": "layout",
-}  # fmt: skip
 
 
-class ImportAction(Payload):
-    """action: "preview" or "import" data; "ask" what undoing an import would delete; take it "back", that is undo it.
+class DataPayload(Payload):
+    """path, name: of an uploaded file; otherwise dataset, split, config: on the Hub.
 
-    path, name: of an uploaded file; otherwise dataset, split, config: on the Hub. choices: meaning of the words of votes, such as
-    "0=first,1=second"; answers: keys of ANSWERS.
+    choices: meaning of the words of votes, such as "0=first,1=second"; answers: keys of ANSWERS. source: whose votes these are.
+    default_annotator: who voted, where the data name nobody.
     """
 
-    action: str = ""
     path: str = ""
     name: str = ""
     dataset: str = ""
@@ -58,17 +54,76 @@ class ImportAction(Payload):
     column_mapping: dict[str, str] = Field(default_factory=dict)
     choices: str = ""
     answers: list[str] = Field(default_factory=list)
-    source: Source | None = None
-    annotator: str = ""
+    source: Source
+    default_annotator: str = ""
+
+
+class ImportPayload(DataPayload):
     use_prompts: bool = False
     drop_duplicates: bool = False
     skip_broken: bool = False
-    project: int | None = None
-    import_id: int | None = Field(None, alias="import")
+
+
+class ImportId(Payload):
+    """project: the one that the page shows, because another one may be open now."""
+
+    project: int
+    import_id: int
+
+
+class PreviewRow(TypedDict):
+    row: int
+    prompt: str
+    turns: list[dict[str, str]]
+    first: str
+    second: str
+    choice: str
+    annotator: str
+
+
+class Preview(TypedDict):
+    """What would be imported. mapping: the column of each meaning. choices: the number of votes by choice. people: the number of
+    annotators. warnings, left_out: sentences, or "". errors: the first of error_count rows that cannot be used."""
+
+    name: str
+    layout: str
+    mapping: dict[str, str]
+    columns: list[str]
+    unused: list[str]
+    rows: int
+    votes: int
+    prompts: int
+    people: int
+    choices: dict[str, int]
+    warnings: str
+    left_out: str
+    errors: list[str]
+    error_count: int
+    first_rows: list[PreviewRow]
+
+
+class ImportQuestion(TypedDict):
+    """What only a person can answer: which of these columns means what, or one of the answers, by key."""
+
+    text: str
+    columns: list[str]
+    answers: dict[str, str]
+
+
+class DataReply(TypedDict):
+    """A question, or a preview, with a message after an import."""
+
+    question: ImportQuestion | None
+    preview: Preview | None
+    message: str
+
+
+class ImportList(TypedDict):
+    project: int
+    imports: list[ImportRecord]
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
-    controller = ImportController(ctx)
     data = {
         "suffixes": list(FILE_SUFFIXES),
         "lab_command": lab_command(),
@@ -76,114 +131,99 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         "main_meanings": list(MAIN_MEANINGS),
         "further_meanings": [name for name in MEANINGS if name not in MAIN_MEANINGS],
     }
-
-    def get_state(query: dict[str, Any]) -> dict[str, Any]:
-        return if_changed(list_imports(ctx), query)
-
-    @operator_action(ctx, ImportAction)
-    def action(payload: ImportAction) -> dict[str, Any]:
-        return controller.handle_action(payload)
-
-    component = widget(
-        "import_data",
-        "runs/import_data/view.js",
-        events=("action",),
-        server_functions={"get_state": get_state},
-        data=data,
-        label="Import preferences",
-    )
-    component.action(action, operator, component, **SILENT_MULTIPLE_EVENT)
+    widget("import_data", "runs/import_data/view.js", data=data, label="Import preferences")
 
 
-def list_imports(ctx: Context) -> dict[str, Any]:
+@api.read(Payload)
+def imports(ctx: Context, query: Payload) -> ImportList:
     """The imports of the open project, newest first."""
     project = ctx.project
-    return {"project": project.id, "imports": [import_row(record) for record in project_imports(ctx.db, project.id)]}
+    return {"project": project.id, "imports": project_imports(ctx.db, project.id)}
 
 
-def import_row(record: ImportRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "name": record.name,
-        "imported_by": record.who,
-        "created_at": record.created_at,
-        "taken_back_at": record.taken_back_at,
-        "votes": record.votes,
-        "votes_left": record.votes_left,
-        "pairs": record.pairs,
-        "pairs_left": record.pairs_left,
-    }
+@api.action(DataPayload, role=Role.OPERATOR)
+def preview(ctx: Context, payload: DataPayload) -> DataReply:
+    return read_data(process_request(ctx, payload))
 
 
-class ImportController:
-    """Previews, imports and undoes imports for the page."""
-
-    def __init__(self, ctx: Context, runner: ImportRunner = run_in_subprocess, uploads: Path | None = None) -> None:
-        self.ctx, self.runner = ctx, runner
-        self.uploads = (uploads or Path(get_upload_folder())).resolve()
-
-    def handle_action(self, payload: ImportAction) -> dict[str, Any]:
-        """The reply to an action. A reply with "columns" asks the person for the meaning of these columns. Raises LabError."""
-        match payload.action:
-            case "ask" | "back":
-                return self.undo_import(payload)
-            case "preview" | "import":
-                return self.read_data(payload)
-        raise ConfigError(f'The lab cannot "{payload.action}" here. Reload the page and try again.')
-
-    def read_data(self, payload: ImportAction) -> dict[str, Any]:
-        request = self.build_request(payload)
-        if payload.source is None:
-            raise ConfigError("Choose whose votes these are: of people, or simulated.")
-        request |= {"source": payload.source, "annotator": payload.annotator.strip()[:60]}
-        if payload.action == "import":
-            request |= {
-                "save": True,
-                "who": self.ctx.visitor().registered_name or "operator",
-                "use_prompts": payload.use_prompts,
-                "drop_duplicates": payload.drop_duplicates,
-                "skip_broken": payload.skip_broken,
-            }
-        result = self.runner(request)
-        if "columns" in result:
-            how = "Choose an answer below." if result["answers"] else "Fill in the fields below, then press Look again."
-            return {"error": f"{result['error']} {how}", "columns": result["columns"], "answers": result["answers"]}
-        if "error" in result:
-            raise DataError(str(result["error"]))
-        preview = {PREVIEW_KEYS.get(key, key): value for key, value in result["preview"].items()}
-        return {"message": result.get("message", ""), "preview": preview}
-
-    def undo_import(self, payload: ImportAction) -> dict[str, Any]:
-        """Undo an import, or only count what would be deleted. The page names the project that it shows, because another one
-        may be open now."""
-        project_id, import_id = payload.project, payload.import_id
-        if project_id is None or import_id is None:
-            raise unusable("project" if project_id is None else "import")
-        if project_id != self.ctx.project.id:
-            raise ConfigError("Another project has been opened. Reload the list.")
-        if payload.action == "ask":
-            return {"deletion_summary": format_undo(preview_undo(self.ctx.db, project_id, import_id))}
-        undone = format_undo(undo_import(self.ctx.db, project_id, import_id), completed=True)
-        return {"message": f"Undone: {undone}"}
-
-    def build_request(self, payload: ImportAction) -> ImportProcessRequest:
-        """What to read: an uploaded file or a data set of the Hub, no other file of this machine. Raises ConfigError."""
-        mapping = payload.column_mapping
-        request: ImportProcessRequest = {
-            "home": str(self.ctx.home),
-            "project": self.ctx.project.id,
-            "map": {key: mapping[key] for key in MEANINGS if key in mapping},
-            "choices": payload.choices,
-            "answers": [answer for answer in payload.answers if answer in ANSWERS],
+@api.action(ImportPayload, role=Role.OPERATOR)
+def save(ctx: Context, payload: ImportPayload) -> DataReply:
+    """Import data."""
+    return read_data(
+        {
+            **process_request(ctx, payload),
+            "save": True,
+            "who": ctx.visitor().registered_name or "operator",
+            "use_prompts": payload.use_prompts,
+            "drop_duplicates": payload.drop_duplicates,
+            "skip_broken": payload.skip_broken,
         }
-        if payload.path:
-            path = Path(payload.path).resolve()
-            if not path.is_relative_to(self.uploads) or not path.is_file():
-                raise ConfigError("The uploaded file is missing. Choose it again.")
-            name = Path(payload.name or path.name).name[:80]
-            return {**request, "what": str(path), "name": name, "bytes": 20 * MAX_UPLOAD_BYTES}
-        dataset = payload.dataset.strip()
-        if not is_hub_id(dataset) or (REPOSITORY_ROOT / dataset).exists():
-            raise ConfigError("Choose a file, or enter the name of a data set on the Hub as OWNER/NAME.")
-        config: ImportProcessRequest = {"config": payload.config.strip()} if payload.config.strip() else {}
-        return {**request, **config, "what": dataset, "split": payload.split or "train"}
+    )
+
+
+@api.action(ImportId, role=Role.OPERATOR)
+def summarize_undo(ctx: Context, payload: ImportId) -> str:
+    """What undoing an import would delete."""
+    require_open_project(ctx, payload.project)
+    return format_undo(preview_undo(ctx.db, payload.project, payload.import_id))
+
+
+@api.action(ImportId, role=Role.OPERATOR)
+def undo(ctx: Context, payload: ImportId) -> str:
+    require_open_project(ctx, payload.project)
+    return f"Undone: {format_undo(undo_import(ctx.db, payload.project, payload.import_id), completed=True)}"
+
+
+def require_open_project(ctx: Context, project_id: int) -> None:
+    if project_id != ctx.project.id:
+        raise ConfigError("Another project has been opened. Reload the list.")
+
+
+def process_request(ctx: Context, payload: DataPayload) -> ImportProcessRequest:
+    """What to read: an uploaded file or a data set of the Hub, no other file of this machine. Raises ConfigError."""
+    mapping = payload.column_mapping
+    request: ImportProcessRequest = {
+        "home": str(ctx.home),
+        "project": ctx.project.id,
+        "map": {key: mapping[key] for key in MEANINGS if key in mapping},
+        "choices": payload.choices,
+        "answers": [answer for answer in payload.answers if answer in ANSWERS],
+        "source": payload.source,
+        "annotator": payload.default_annotator.strip()[:60],
+    }
+    if payload.path:
+        path = uploaded_file(payload.path)
+        name = Path(payload.name or path.name).name[:80]
+        return {**request, "what": str(path), "name": name, "bytes": 20 * MAX_UPLOAD_BYTES}
+    dataset = payload.dataset.strip()
+    if not is_hub_id(dataset) or (REPOSITORY_ROOT / dataset).exists():
+        raise ConfigError("Choose a file, or enter the name of a data set on the Hub as OWNER/NAME.")
+    config: ImportProcessRequest = {"config": payload.config.strip()} if payload.config.strip() else {}
+    return {**request, **config, "what": dataset, "split": payload.split or "train"}
+
+
+def read_data(request: ImportProcessRequest) -> DataReply:
+    """Raises DataError for an error that no answer of the person resolves."""
+    result = run_in_subprocess(request)
+    if "columns" in result:
+        how = "Choose an answer below." if result["answers"] else "Fill in the fields below, then press Look again."
+        question: ImportQuestion = {
+            "text": f"{result['error']} {how}",
+            "columns": result["columns"],
+            "answers": result["answers"],
+        }
+        return {"question": question, "preview": None, "message": ""}
+    if "error" in result:
+        raise DataError(str(result["error"]))
+    return {"question": None, "preview": preview_of(result["preview"]), "message": result.get("message", "")}
+
+
+def preview_of(importers_preview: dict[str, Any]) -> Preview:
+    """A preview of `importers.summary.build_preview` with the page's names."""
+    known = importers_preview
+    return {
+        "name": known["name"], "layout": known["shape"], "mapping": known["mapping"], "columns": known["columns"],
+        "unused": known["unused"], "rows": known["rows"], "votes": known["votes"], "prompts": known["prompts"],
+        "people": known["people"], "choices": known["choices"], "warnings": known["doubts"], "left_out": known["left_out"],
+        "errors": known["problems"], "error_count": known["broken"], "first_rows": known["first"],
+    }  # fmt: skip

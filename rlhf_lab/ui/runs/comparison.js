@@ -1,0 +1,198 @@
+// @ts-check
+// The card "Comparison" of the screen "Runs & data": charts of the chosen runs, and which of their settings differ.
+import { chartConfig, chartTheme, integerTick } from '../shared/charts.js';
+import { plotlyText } from '../shared/format.js';
+import { html } from '../shared/html.js';
+import { options, scrollingTable } from './elements.js';
+
+/** @typedef {import('../api_types').Comparison} Reply */
+/** @typedef {import('../api_types').ComparedRun} ComparedRun */
+
+const MAX_NAME_CHARS = 60;
+const MAX_MARKED_POINTS = 150;
+
+export class Comparison {
+  /** @param {import('../api_types').RunsRequests} api */
+  constructor(api, data) {
+    this.api = api;
+    this.data = data;
+    this.metric = 'objective/scores';
+    this.slots = /** @type {Map<number, number>} */ (new Map()); // run id -> color
+    this.reply = /** @type {Reply | null} */ (null);
+    this.onMetric = () => {}; // called after another metric was chosen
+    this.card = html`<section class="lab-card compare" aria-label="compare runs" hidden>
+      <div class="lab-row">
+        <h2>Comparison</h2>
+        <select
+          class="lab-input" aria-label="metric" data-do="runs-metric" onchange=${() => this.chooseMetric()}
+        ></select>
+        <span class="muted about"></span>
+      </div>
+      <ul class="legend" aria-label="legend"></ul>
+      <p class="muted none" hidden>Tick runs in the list to draw them here.</p>
+      ${plots(data.buckets)}
+      <div class="differs"></div>
+    </section>`;
+  }
+
+  chooseMetric() {
+    this.metric = this.part('select').value;
+    this.onMetric();
+  }
+
+  part(selector) {
+    return this.card.querySelector(selector);
+  }
+
+  /** @param {Map<number, number>} slots */
+  async update(slots) {
+    this.slots = slots;
+    const revision = this.reply?.revision ?? '';
+    const reply = await this.api.compare({ runs: [...slots.keys()], metric: this.metric, revision });
+    if (!reply) return;
+    this.reply = reply;
+    this.draw();
+  }
+
+  drawIfVisible() {
+    if (this.reply && this.card.offsetParent !== null) this.draw();
+  }
+
+  draw() {
+    const runs = this.reply.runs.filter((run) => this.slots.has(run.id));
+    this.part('.none').hidden = runs.length > 0;
+    this.part('.drawn').hidden = !runs.length;
+    this.part('.legend').replaceChildren(...runs.map((run) => html`<li>${this.nameOf(run)}</li>`));
+    this.drawMetrics();
+    this.part('.differs').replaceChildren(this.differences(runs));
+    if (!runs.length) return;
+    this.drawMetric(runs);
+    const goldTraces = this.frontiers(runs, 'gold'); // without gold scores the other chart takes the full width
+    this.part('figure.gold').hidden = !goldTraces.length;
+    this.part('.two').classList.toggle('alone', !goldTraces.length);
+    this.plot('.plot.score', this.frontiers(runs, 'score'), '√KL (√nats)', 'score (sd)', 'score');
+    if (goldTraces.length) this.plot('.plot.gold', goldTraces, '√KL (√nats)', "gold (judge's points)", 'gold');
+  }
+
+  /** @param {ComparedRun} run */
+  nameOf(run) {
+    return html`<i class="swatch" data-slot=${this.slots.get(run.id) + 1}></i>${run.id} ${run.name}`;
+  }
+
+  /** @param {ComparedRun} run */
+  colorOf(run) {
+    const series = `--series-${this.slots.get(run.id) + 1}`;
+    return getComputedStyle(this.card).getPropertyValue(series).trim();
+  }
+
+  // ---- charts
+
+  /** @param {ComparedRun[]} runs */
+  drawMetric(runs) {
+    const { metric } = this.reply;
+    const [title, unit] = this.data.titles[metric] || [metric, ''];
+    this.part('.plot.wide').setAttribute('aria-label', `${title} over the steps of ${runs.length} runs`);
+    const traces = runs.map((run) => ({
+      ...this.trace(run, run.points, 'step %{x}: %{y:.4g}'),
+      mode: run.points.length > MAX_MARKED_POINTS ? 'lines' : 'lines+markers',
+      connectgaps: false,
+      marker: { size: 4, color: this.colorOf(run) },
+    }));
+    const lastStep = Math.max(0, ...traces.flatMap((trace) => trace.x));
+    const ticks = { dtick: integerTick(0, lastStep) };
+    this.plot('.plot.wide', traces, 'step', `${title}${unit ? ` (${unit})` : ''}`, metric, ticks);
+  }
+
+  /** @param {ComparedRun[]} runs @param {'score' | 'gold'} name */
+  frontiers(runs, name) {
+    return runs
+      .map((run) => ({ run, points: run[`${name}_frontier`] }))
+      .filter(({ points }) => points.length)
+      .map(({ run, points }) => ({
+        ...this.trace(run, points, `%{customdata}<br>√KL %{x:.3g}, ${name} %{y:.3g}`),
+        mode: 'lines+markers',
+        marker: { size: points.map((_, i) => (i === points.length - 1 ? 9 : 5)), color: this.colorOf(run) },
+        customdata: points.map(([, , first, last]) => (first === last ? `step ${first}` : `steps ${first}–${last}`)),
+      }));
+  }
+
+  // hover: plotly's template of the text at a point.
+  /** @param {ComparedRun} run */
+  trace(run, points, hover) {
+    const name = plotlyText(run.name, MAX_NAME_CHARS);
+    return {
+      x: points.map((point) => point[0]),
+      y: points.map((point) => point[1]),
+      name,
+      line: { color: this.colorOf(run), width: 2 },
+      hovertemplate: `${run.id} ${name}<br>${hover}<extra></extra>`,
+    };
+  }
+
+  plot(selector, traces, xTitle, yTitle, revision, ticks = {}) {
+    const base = structuredClone(this.data.layout);
+    const theme = chartTheme();
+    const axis = (base, title) => ({ ...base, title: { text: title, standoff: 6 }, ...theme.axis, automargin: true });
+    const layout = {
+      ...base,
+      margin: { t: 8, r: 12, b: 40, l: 50 },
+      font: theme.font,
+      uirevision: revision,
+      hoverlabel: theme.hoverlabel,
+      xaxis: { ...axis(base.xaxis, xTitle), ...ticks },
+      yaxis: axis(base.yaxis, yTitle),
+    };
+    /** @type {any} */ (window).Plotly.react(this.part(selector), traces, layout, chartConfig(this.data.config));
+  }
+
+  drawMetrics() {
+    const { metrics: measured, metric: drawn } = this.reply;
+    const select = this.part('select');
+    const metrics = measured.includes(this.metric) ? measured : [this.metric, ...measured];
+    if (select.dataset.names !== metrics.join() && select !== document.activeElement) {
+      const { titles } = this.data;
+      const items = metrics.map((name) => [name, titles[name] ? `${titles[name][0]} (${name})` : name]);
+      select.dataset.names = metrics.join();
+      select.replaceChildren(...options(items, this.metric));
+    }
+    this.part('.about').textContent = this.data.descriptions[drawn] || '';
+  }
+
+  /** @param {ComparedRun[]} runs */
+  differences(runs) {
+    const { setting_differences: differences } = this.reply;
+    if (runs.length < 2 || runs.length < this.reply.runs.length) return '';
+    const note = differences.length
+      ? 'Only settings that differ are listed.'
+      : 'No differences: same settings, labels, seed, device and versions. The metrics should be the same too.';
+    const rows = differences.map(
+      ({ name, about, values }) => html`<tr>
+        <th scope="row" title=${about || null}>${name}</th>
+        ${values.map((value) => html`<td>${value}</td>`)}
+      </tr>`,
+    );
+    const columns = ['setting', ...runs.map((run) => this.nameOf(run))];
+    return html`<div class="lab-row"><h3>What differs</h3><span class="muted">${note}</span></div>
+      ${rows.length > 0 && scrollingTable('what differs', columns, rows)}`;
+  }
+}
+
+function plots(buckets) {
+  const figure = (name, title, description, label) =>
+    html`<figure class=${name}>
+      <div class="lab-row"><h3>${title}</h3><span class="muted">${description}</span></div>
+      <div class="plot ${name}" role="img" aria-label="${label} over the square root of KL"></div>
+    </figure>`;
+  return html`<div class="drawn">
+    <div class="plot wide" role="img" aria-label="metric over the steps"></div>
+    <div class="two">
+      ${figure('score', 'Score against √KL', 'what the run maximises', 'score')}
+      ${figure('gold', 'Gold against √KL', 'what the score is meant to measure', 'gold score')}
+    </div>
+    <p class="muted how">
+      Distance from the base grows to the right; the large dot is the end. A dot is the mean of a few steps in a row
+      (point at it to see which), at most ${buckets} a run. Where the score still rises and gold falls, the policy
+      exploits the reward model (over-optimisation, Gao et al. 2022).
+    </p>
+  </div>`;
+}

@@ -1,0 +1,202 @@
+"""Exports that the page offers as downloads: written under HOME/exports, moved to Gradio's cache (from which it serves files).
+
+The cached path contains a hash of the content, so nobody can guess it. Files are removed an hour after they were last offered.
+Files that a stopped page's process left behind are removed by the next one.
+"""
+
+import contextlib
+import functools
+import secrets
+import shutil
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+from gradio.processing_utils import save_file_to_cache
+from gradio.utils import get_upload_folder
+from typing_extensions import TypedDict
+
+from rlhf_lab.backup.archive import backup_name, write_backup
+from rlhf_lab.common.enums import Source
+from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder, restrict_folder
+from rlhf_lab.common.records import Project
+from rlhf_lab.errors import ConfigError, StoreError
+from rlhf_lab.exporters.adapter_zip import export_adapter, export_reward_model
+from rlhf_lab.exporters.dataset_folder import export_dataset
+from rlhf_lab.exporters.label_export import LabelExportOptions, count_left_out_ties, export_labels, left_out_ties_note
+from rlhf_lab.exporters.merged_model import export_model
+from rlhf_lab.exporters.run_export import export_run
+from rlhf_lab.jobs.model_inspection import has_chat_template
+from rlhf_lab.jobs.system_role import exports_system_role
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.runs import get_run
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.shared.api import Payload
+
+EXPORT_FOLDER = "exports"
+CACHE_FOLDER = "rlhf-lab"  # our folder in Gradio's cache, which other programs use too
+MAX_AGE_S = 3600.0
+
+
+class ExportRequest(Payload):
+    """What to export. export: the page's number of it, for `export_fractions`. run, reward_model: ids, "" if the page has none to
+    choose from.
+
+    The other fields are options of labels and dataset. annotators: whose labels are exported; if empty, those of all. layout: a
+    layout that ends with "+chats" writes chat messages, and so does "training" for a model that has a chat template.
+    """
+
+    export: int | None = None
+    kind: Literal["labels", "dataset", "run", "adapter", "model", "reward-model", "backup"]
+    run: int | Literal[""] = ""
+    reward_model: int | Literal[""] = ""
+    source: Literal["human", "simulated", "all"] | None = None
+    annotators: tuple[str, ...] = ()
+    ties: str = ""
+    layout: str = "votes"
+    agreement: float = 0.0
+    format: str = "jsonl"
+    names: bool = True
+
+
+class Download(TypedDict):
+    """A file on offer. address: relative to the page. note: warnings, or ""."""
+
+    address: str
+    name: str
+    bytes: int
+    note: str
+
+
+def create_download(ctx: Context, request: ExportRequest) -> Download:
+    """Write an export of the open project and offer it. Raises LabError.
+
+    While labels are written, `ctx.export_fractions` has the fraction of them that is.
+    """
+    work_folder, notes = ctx.home / EXPORT_FOLDER / secrets.token_hex(8), list[str]()
+    try:
+        file = _move_to_cache(_write(ctx, work_folder, request, notes.append))
+    except OSError as error:
+        raise StoreError(
+            f"The file could not be written ({error.strerror or error}). Free some disk space and try again."
+        ) from error
+    finally:
+        ctx.export_fractions.pop(request.export, None)
+        shutil.rmtree(work_folder, ignore_errors=True)
+    cleanup_timer = threading.Timer(MAX_AGE_S + 1, functools.partial(remove_old_files, ctx.home))
+    cleanup_timer.daemon = True
+    cleanup_timer.start()
+    return {
+        "address": f"gradio_api/file={quote(file.as_posix())}",
+        "name": file.name,
+        "bytes": file.stat().st_size,
+        "note": " ".join(filter(None, notes)),
+    }
+
+
+def cache_folder() -> Path:
+    return Path(get_upload_folder()) / CACHE_FOLDER
+
+
+def remove_old_files(home: Path) -> None:
+    """Remove files that were offered more than an hour ago, and files that an interrupted export left."""
+    for file in cache_folder().glob("*/*"):
+        with contextlib.suppress(OSError):  # already removed by another page, or its folder has other files
+            if _is_expired(file):
+                file.unlink()
+                file.parent.rmdir()
+    for folder in (home / EXPORT_FOLDER).glob("*"):
+        with contextlib.suppress(OSError):
+            if _is_expired(folder):
+                shutil.rmtree(folder)
+
+
+def _move_to_cache(path: Path) -> Path:
+    path.chmod(PRIVATE_FILE)  # Gradio keeps the mode
+    cache = cache_folder()
+    make_private_folder(cache)
+    restrict_folder(cache)
+    return Path(save_file_to_cache(path, cache_dir=str(cache)))
+
+
+def _write(ctx: Context, work_folder: Path, request: ExportRequest, on_note: Callable[[str], None]) -> Path:
+    if request.kind in ("labels", "dataset"):
+        return _write_labels(ctx, work_folder, request, on_note)
+    if request.kind == "backup":
+        file = work_folder / backup_name()
+        write_backup(ctx.home, file)
+        return file
+    if request.kind == "reward-model":
+        row = get_reward_model(ctx.db, _require_id(request.reward_model, "reward model"))
+        _require_open_project(ctx, row.project_id)
+        return export_reward_model(ctx.db, ctx.home, row.id, work_folder)
+    return _write_run(ctx, work_folder, request, on_note)
+
+
+def _write_labels(ctx: Context, work_folder: Path, request: ExportRequest, on_note: Callable[[str], None]) -> Path:
+    project, options = ctx.project, _label_options(request, ctx.db, ctx.project)
+    on_progress = functools.partial(ctx.export_fractions.__setitem__, request.export)
+    on_progress(0.0)
+    on_note(left_out_ties_note(count_left_out_ties(ctx.db, project.id, options)))
+    if request.kind == "labels":
+        return export_labels(ctx.db, project.id, work_folder, options, on_progress=on_progress)
+    folder = export_dataset(ctx.db, project.id, work_folder, options, on_progress=on_progress)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return write_zip(work_folder / f"{folder.name}.zip", work_folder, files)
+
+
+def _write_run(ctx: Context, work_folder: Path, request: ExportRequest, on_note: Callable[[str], None]) -> Path:
+    run = get_run(ctx.db, _require_id(request.run, "run"))
+    _require_open_project(ctx, run.project_id)
+    if request.kind == "adapter":
+        return export_adapter(ctx.db, ctx.home, run.id, work_folder)
+    if request.kind == "model":
+        folder = export_model(ctx.db, ctx.home, run.id, work_folder, on_note=on_note)
+        return write_zip(work_folder / f"{folder.name}.zip", work_folder, sorted(folder.iterdir()), zipfile.ZIP_STORED)
+    return write_zip(work_folder / f"run-{run.id}.zip", work_folder, export_run(ctx.db, ctx.home, run.id, work_folder))
+
+
+def _require_open_project(ctx: Context, project_id: int) -> None:
+    if project_id != ctx.project.id:
+        raise ConfigError("Another project has been opened. Open this one again, then export.")
+
+
+def _is_expired(path: Path) -> bool:
+    return time.time() - path.stat().st_mtime > MAX_AGE_S
+
+
+def _label_options(request: ExportRequest, db: Database, project: Project) -> LabelExportOptions:
+    if request.source is None:
+        raise ConfigError("Unknown source of labels: choose human, simulated or all. Reload the page.")
+    layout, _, chat_suffix = request.layout.partition("+")
+    messages = bool(chat_suffix) or (layout == "training" and has_chat_template(project.model))
+    return LabelExportOptions(
+        None if request.source == "all" else Source(request.source),
+        request.annotators,
+        ties=request.ties,
+        layout=layout,
+        messages=messages,
+        system_role=not messages or exports_system_role(db, project),
+        agreement=request.agreement,
+        format=request.format,
+        names=request.names,
+    )
+
+
+def _require_id(number: int | Literal[""], what: str) -> int:
+    if number == "":
+        raise ConfigError(f"Choose a {what} first. If there is one, reload the page.")
+    return number
+
+
+def write_zip(path: Path, root: Path, files: Sequence[Path], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    """A zip of files under `root`, with their paths from there. Weights hardly compress: ZIP_STORED saves the time."""
+    with zipfile.ZipFile(path, "w", compression) as bundle:
+        for file in files:
+            bundle.write(file, file.relative_to(root))
+    return path

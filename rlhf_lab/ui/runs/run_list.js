@@ -1,0 +1,156 @@
+// @ts-check
+// The list of runs of the screen "Runs & data".
+import { deleteConfirmation, nameField, sparkline, tableHead } from '../shared/dom.js';
+import { formatNumber, momentText } from '../shared/format.js';
+import { html } from '../shared/html.js';
+import { openTab, operatorOnly } from '../shared/session.js';
+
+/** @typedef {import('../api_types').RunsOverview} RunsOverview */
+/** @typedef {import('../api_types').RunRow} RunRow */
+
+const STATUS_STYLES = {
+  running: 'accent',
+  queued: '',
+  paused: 'warn',
+  interrupted: 'warn',
+  failed: 'bad',
+  stopped: 'warn',
+  done: 'good',
+};
+const COLUMNS = [
+  '', 'run', 'algorithm', 'status', 'step', 'score over steps', 'score (sd)', 'KL (nats)', 'gold (points)', 'created',
+  '',
+]; // prettier-ignore
+
+// screen: the Runs of view.js, which has the compared runs and the row that is being edited, and acts.
+/** @param {RunsOverview} overview @param {any} screen */
+export function runList(overview, screen) {
+  if (!overview.runs.length) {
+    return html`<div class="lab-card lab-empty" role="status">
+      <p>This project has no run yet.</p>
+      <p>
+        Label pairs under Label, then start PPO under Train; every run is listed here, with its metrics, samples and
+        checkpoints.
+      </p>
+    </div>`;
+  }
+  const { max_runs: maxRuns, window: steps } = screen.data;
+  const unlisted = `${overview.unlisted_count} older runs are not listed; ${overview.lab_command} runs lists all.`;
+  return html`<div class="lab-card">
+    <div class="lab-row">
+      <h2>Runs of ${overview.name}</h2>
+      <span class="muted">
+        Select up to ${maxRuns} runs to compare. Score, KL and gold are means over the last ${steps} steps (fewer before
+        step ${2 * steps}).
+      </span>
+    </div>
+    <table>${tableHead(COLUMNS)}<tbody>${overview.runs.map((run) => row(run, screen))}</tbody></table>
+    ${overview.unlisted_count > 0 && html`<p class="muted">${unlisted}</p>`}
+  </div>`;
+}
+
+/** @param {RunRow} run */
+function row(run, screen) {
+  const figure = (label, value) => html`<td class="figure" data-words=${label}>${value}</td>`;
+  return html`<tr data-run=${run.id}>
+    <td class="pick">${compareBox(run, screen)}</td>
+    <td class="name">${screen.isEditing(run.id, 'name') ? newName(run, screen) : name(run, screen)}</td>
+    ${figure('algorithm', run.algorithm)}
+    <td><span class="lab-badge ${STATUS_STYLES[run.status]}" title=${run.message || null}>${run.status}</span></td>
+    <td class="step">${progress(run)}</td>
+    <td class="curve" title="the score over the steps">${scoreSparkline(run.sparkline)}</td>
+    ${figure('score', formatNumber(run.score))} ${figure('KL', formatNumber(run.kl))}
+    ${figure('gold', formatNumber(run.gold))}
+    <td class="muted when" title=${new Date(1000 * run.created_at).toLocaleString('en-GB')}>
+      ${momentText(run.created_at)}
+    </td>
+    <td class="actions">${screen.isEditing(run.id, 'delete') ? deletion(run, screen) : actions(run, screen)}</td>
+  </tr>`;
+}
+
+/** @param {RunRow} run */
+function compareBox(run, screen) {
+  const slot = screen.slots.get(run.id);
+  const choose = (event) => screen.choose(run.id, event.target.checked);
+  return html`<label>
+    <input
+      type="checkbox" checked=${slot !== undefined} aria-label="compare run ${run.id}, ${run.name}"
+      data-do="run-choose" data-run=${run.id} onchange=${choose}
+    />
+    <i class="swatch" data-slot=${slot === undefined ? null : slot + 1}></i>
+  </label>`;
+}
+
+/** @param {RunRow} run */
+function name(run, screen) {
+  const rename = html`<button
+    type="button" class="plain" title="rename" aria-label="rename run ${run.id}, ${run.name}" data-do="run-rename"
+    data-run=${run.id} onclick=${() => screen.edit(run.id, 'name')}
+  >
+    ${run.name}
+  </button>`;
+  return html`<span class="muted">${run.id}</span> ${operatorOnly(rename)}
+    ${run.message && run.status === 'failed' && html`<p class="muted message">${run.message}</p>`}`;
+}
+
+/** @param {RunRow} run */
+function newName(run, screen) {
+  const label = `new name of run ${run.id}`;
+  const save = (text) => screen.rename(run.id, text);
+  return nameField(run.name, label, 'run-name', { 'data-run': run.id }, save, () => screen.stopEditing());
+}
+
+/** @param {RunRow} run */
+function progress(run) {
+  return html`<div>${run.step} of ${run.total_steps}</div>
+    <div
+      class="lab-bar" role="progressbar" aria-label="steps of run ${run.id}" aria-valuemin="0"
+      aria-valuemax=${run.total_steps} aria-valuenow=${run.step}
+    >
+      <i style="width: ${(100 * run.step) / Math.max(1, run.total_steps)}%"></i>
+    </div>`;
+}
+
+function scoreSparkline(values) {
+  const known = values.filter((value) => value !== null);
+  const low = Math.min(...known);
+  const high = Math.max(...known);
+  return sparkline(values, (value) => 25 - (22 * (value - low)) / (high - low || 1), { 'aria-hidden': 'true' });
+}
+
+/** @param {RunRow} run */
+function actions(run, screen) {
+  const resume = html`<button
+    type="button" class="lab-button small" data-do="run-resume" data-run=${run.id}
+    onclick=${(event) => screen.resume(run.id, event.target)}
+  >
+    Resume
+  </button>`;
+  const remove = html`<button
+    type="button" class="lab-button small danger" data-do="run-delete" data-run=${run.id} disabled=${run.is_active}
+    title=${run.is_active ? 'stop it first under Train' : 'asks first'} onclick=${() => screen.edit(run.id, 'delete')}
+  >
+    Delete
+  </button>`;
+  return html`<div class="lab-row">
+    <button
+      type="button" class="lab-button small" data-do="run-watch" data-run=${run.id}
+      title="its curves and samples, under Train" onclick=${() => watchRun(run.id)}
+    >
+      Show
+    </button>
+    ${operatorOnly(run.is_resumable && resume, remove)}
+  </div>`;
+}
+
+function watchRun(id) {
+  window.dispatchEvent(new CustomEvent('lab-run', { detail: id }));
+  openTab('Train');
+}
+
+/** @param {RunRow} run */
+function deletion(run, screen) {
+  const question = `Delete run ${run.id} permanently?`;
+  const confirm = () => screen.remove(run.id);
+  return deleteConfirmation(question, 'run-delete', { 'data-run': run.id }, confirm, () => screen.stopEditing());
+}
