@@ -5,8 +5,10 @@ limit from n on. No torch.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.records import Job, Project
@@ -46,6 +48,35 @@ class LengthRow:
     @property
     def share(self) -> float:
         return self.complete / self.texts
+
+
+class LengthSetting(TypedDict):
+    """A row of a measurement for the page. share: of complete texts; low, high: its 95 % interval; text: a request to use it."""
+
+    adds_instruction: bool
+    max_new_tokens: int
+    share: float
+    low: float
+    high: float
+    mean_tokens: float
+    seconds: float
+    text: str
+
+
+class LengthView(TypedDict):
+    """A measurement for the page, without rows while the engine is measuring.
+
+    proposal: None if no setting reaches the target. is_new: whether the project does not have the proposed setting yet and may
+    still get it.
+    """
+
+    is_measuring: bool
+    note: str
+    instruction: str
+    texts: int
+    rows: list[LengthSetting]
+    proposal: LengthSetting | None
+    is_new: bool
 
 
 def length_rows(
@@ -118,40 +149,43 @@ def lacks_measurement(db: Database, project: Project) -> bool | None:
     return cut_count >= MIN_CUT_SHARE * len(texts)
 
 
-def length_view(db: Database, project: Project) -> dict[str, Any] | None:
-    """The measurement of a project for the page; None if there is none.
-
-    proposal: None if no setting reaches the target. is_new: whether the project does not have the proposed setting yet and may
-    still get it.
-    """
+def length_view(db: Database, project: Project) -> LengthView | None:
+    """The measurement of a project for the page; None if there is none."""
     job = measurement_job(db, project.id)
     if job is None or job.status in (JobStatus.FAILED, JobStatus.CANCELLED):
         return None
     if job.status in UNFINISHED_JOB_STATUSES or job.result is None:
-        return {"is_measuring": True}
-    rows, proposal = measured_rows(job.result), propose(measured_rows(job.result))
-    view: dict[str, Any] = {
+        return {
+            "is_measuring": True, "note": "", "instruction": INSTRUCTION, "texts": 0, "rows": [], "proposal": None,
+            "is_new": False,
+        }  # fmt: skip
+    rows = measured_rows(job.result)
+    proposal = propose(rows)
+    is_used = (
+        proposal is not None
+        and project.max_new_tokens == proposal.max_new_tokens
+        and project.system_prompt == _system_prompt(job.result, proposal)
+    )
+    return {
         "is_measuring": False, "note": job.result["note"], "instruction": INSTRUCTION, "texts": rows[0].texts,
-        "seconds": job.result["seconds"], "rows": [asdict(row) | {"share": row.share} for row in rows], "proposal": None,
-        "is_new": False,
+        "rows": [_setting(row) for row in rows], "proposal": _setting(proposal) if proposal else None,
+        "is_new": proposal is not None and not is_used and not _settled_by(db, project.id),
     }  # fmt: skip
-    if proposal is not None:
-        is_used = project.max_new_tokens == proposal.max_new_tokens and project.system_prompt == _system_prompt(
-            job.result, proposal
-        )
-        view |= {
-            "proposal": asdict(proposal) | {"share": proposal.share, "text": proposal_text(proposal)},
-            "is_new": not is_used and not _settled_by(db, project.id),
-        }
-    return view
+
+
+def _setting(row: LengthRow) -> LengthSetting:
+    return {
+        "adds_instruction": row.adds_instruction, "max_new_tokens": row.max_new_tokens, "share": row.share, "low": row.low,
+        "high": row.high, "mean_tokens": row.mean_tokens, "seconds": row.seconds, "text": proposal_text(row),
+    }  # fmt: skip
 
 
 def length_note(db: Database, project: Project) -> str:
     """A sentence for the operator while a measured proposal waits for a decision; "" otherwise."""
     view = length_view(db, project)
-    if view is None or not view.get("is_new"):
+    proposed = view and view["proposal"]
+    if not view or not proposed or not view["is_new"]:
         return ""
-    proposed = view["proposal"]
     if any(
         row["share"] >= TARGET_SHARE
         and (row["adds_instruction"], row["max_new_tokens"]) == (False, project.max_new_tokens)

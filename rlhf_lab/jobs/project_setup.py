@@ -22,7 +22,7 @@ from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, NO_CHAT_SETTINGS, ChatSettings, NewCompletion, Project
 from rlhf_lab.common.seeding import secret_seed
 from rlhf_lab.common.text import parse_foreign_json, pluralize
-from rlhf_lab.config.labelling import NEW_PROJECT_LABELLING
+from rlhf_lab.config.labelling import NEW_PROJECT_LABELLING, LabellingConfig
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
@@ -35,6 +35,7 @@ from rlhf_lab.store.projects import (
     create_project,
     current_project,
     delete_project,
+    get_labelling_config,
     get_project,
     open_project,
     projects,
@@ -59,6 +60,7 @@ def new_project(  # noqa: PLR0913  one argument for each choice of the form
     seed: int = 0,
     name: str = "",
     chat: ChatSettings = NO_CHAT_SETTINGS,
+    labelling: LabellingConfig = NEW_PROJECT_LABELLING,
     opens: bool = True,
 ) -> Project:
     """Create a project on a bundled prompt set, a file of prompts (a Path), or custom prompts (then prompt_set is their name).
@@ -89,7 +91,7 @@ def new_project(  # noqa: PLR0913  one argument for each choice of the form
     project = create_project(db, name, model, digest, prompt_set, seed, splits, chat, opens=opens)
     set_temperature(db, project.id, temperature)
     set_max_new_tokens(db, project.id, max_new_tokens)
-    set_labelling_config(db, project.id, NEW_PROJECT_LABELLING)
+    set_labelling_config(db, project.id, labelling)
     sampling = (temperature, max_new_tokens, chat.system_prompt)
     is_as_shipped = sampling == (SHIPPED_PAIRS_TEMPERATURE, DEFAULT_MAX_NEW_TOKENS, "")
     if model == EMBEDDED_MODEL and not custom_prompts and is_as_shipped:
@@ -199,7 +201,7 @@ def projects_on_model(
 
 
 def copy_project(db: Database, project: Project) -> Project:
-    """Create a project on the same model, prompts and seed, without labels."""
+    """Create a project on the same model, prompts and seed, with the same labelling rules and without labels."""
     custom_prompts = _all_prompts(db, project)
     if project.prompt_set in PROMPT_SETS and custom_prompts == shipped_prompts(project.prompt_set):
         custom_prompts = []
@@ -213,6 +215,7 @@ def copy_project(db: Database, project: Project) -> Project:
         seed=project.seed,
         name=project.name,
         chat=project.chat_settings,
+        labelling=get_labelling_config(db, project.id),
     )
 
 

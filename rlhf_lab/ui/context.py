@@ -196,7 +196,12 @@ class Context:
 
     def require_operator(self, secret: str | None = None) -> None:
         """Raises NotAllowedError unless the visitor `is_operator` or gives the operator's secret."""
-        if not self.is_operator() and not self._is_secret(secret):
+        if not self.is_operator():
+            self.check_secret(secret or "")
+
+    def check_secret(self, candidate: str) -> None:
+        """Raises NotAllowedError unless this is the operator's secret."""
+        if not self._is_secret(candidate):
             raise NotAllowedError(
                 "Only the operator may do this. Open the operator's link that was printed when the lab was started, "
                 f"or enter the operator's secret under Project; it is the value of {OPERATOR_SECRET_ENV_VAR} where "

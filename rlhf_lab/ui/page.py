@@ -41,7 +41,7 @@ from rlhf_lab.ui.train import api as train
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 OPERATOR_STORAGE_KEY = "rlhf-lab-operator"
 #: The requests of the page.
-APIS = (header.api, label.api, chat.api, reward.api, *runs.APIS)
+APIS = (header.api, label.api, chat.api, reward.api, *runs.APIS, people.api, project.api)
 SCREENS = {
     "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Chat": chat,
     "Runs & data": runs, "People": people, "Project": project,

@@ -8,6 +8,8 @@ from prepared_labs import idle_lab
 from test_operator_only import NOTICES
 from test_people_screen import access_keys, query_rows
 
+from rlhf_lab.ui.context import OPERATOR_HEADER
+
 SECRET, CODE = "three small owls", "ABC234"
 ENABLED_AGAIN = """() => { window.enabledAgain = 0;
     const look = () => { window.enabledAgain += !document.body.classList.contains('lab-guest'); };
@@ -136,11 +138,10 @@ def test_secret_shows_the_invitation_and_allows_erasing_people(space, open_page)
     page.wait_for_selector(".lab-people .erasure .result:has-text('The name was removed from this lab')")
     assert query_rows(space, "SELECT name FROM people") == []
     expect_no_invitation(guest, code)
-    for name in ("invite", "list_names"):
-        for secret in ("", "three small cats", None):
-            event = guest.evaluate("name => window.gradio_config.dependencies.find(d => d.api_name === name).id", name)
-            request = {"data": [secret], "fn_index": event, "session_hash": "g", "event_data": {"origin": space.url}}
-            answer = guest.request.post(f"{space.url}gradio_api/run/predict", data=request)
+    for name in ("invite", "names"):
+        for secret in ("", "three%20small%20cats"):
+            address, headers = f"{space.url}lab-api/people/{name}", {OPERATOR_HEADER: secret}
+            answer = guest.request.post(address, data={"origin": space.url}, headers=headers)
             assert "Only the operator may do this" in answer.text()
             assert code not in answer.text()
     page.reload()  # the stored secret is sent again

@@ -129,7 +129,7 @@ def reward_model(db, project):
 
 def measured(db, project, rows):
     job = queue.submit(db, JobKind.MEASURE_LENGTH, project.id, {})
-    assert length_view(db, project) == {"is_measuring": True}
+    assert (length_view(db, project)["is_measuring"], length_view(db, project)["rows"]) == (True, [])
     queue.claim(db, [JobKind.MEASURE_LENGTH], engine_process.record_heartbeat(db, "x"))
     result = {"rows": [asdict(row) for row in rows], "system_prompt": "Be kind.", "seconds": 9.0, "note": ""}
     queue.finish(db, job.id, result)

@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 from support.fake_hub import model
 
+from rlhf_lab.config.labelling import NEW_PROJECT_LABELLING, LabellingConfig
 from rlhf_lab.errors import ConfigError, ModelError
 from rlhf_lab.jobs.model_inspection import inspect_model
 from rlhf_lab.jobs.project_setup import (
@@ -16,7 +17,14 @@ from rlhf_lab.jobs.project_setup import (
     open_project_on_model,
     pick_project,
 )
-from rlhf_lab.store.projects import count_pairs, get_labelling_config, open_project, projects, prompts
+from rlhf_lab.store.projects import (
+    count_pairs,
+    get_labelling_config,
+    open_project,
+    projects,
+    prompts,
+    set_labelling_config,
+)
 
 OWN = [f"prompt {i}" for i in range(9)]
 
@@ -47,6 +55,17 @@ def test_a_copied_project_has_the_same_prompts_in_the_same_splits(db, own, name)
     assert texts(db, copy) == texts(db, project)
     assert (copy.name, copy.seed, copy.prompt_set) == ("x 2", 5, project.prompt_set)
     assert (count_pairs(db, copy.id) > 0) == (own == ())
+
+
+def test_a_copied_project_keeps_its_labelling_rules_and_the_first_one_its_own(db):
+    project = new_project(db)
+    rules = LabellingConfig(sampling="diversity", overlap=3, gold_rate=0.2, markdown=True, guideline="Be kind.")
+    set_labelling_config(db, project.id, rules)
+    copy = copy_project(db, project)
+    assert get_labelling_config(db, copy.id) == rules
+    set_labelling_config(db, copy.id, LabellingConfig())
+    assert get_labelling_config(db, project.id) == rules
+    assert get_labelling_config(db, new_project(db).id) == NEW_PROJECT_LABELLING
 
 
 def test_prompts_from_a_file(db, tmp_path):

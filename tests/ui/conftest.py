@@ -1,17 +1,17 @@
 """A lab without an engine, for the screens."""
 
 import asyncio
-import functools
-import json
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
+from gradio.context import LocalContext
+from page_requests import requests_of
 
 from rlhf_lab.jobs import engine_process
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
-from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.shared.api import Requests
+from rlhf_lab.ui.context import OPERATOR_HEADER, Context
 from rlhf_lab.ui.shared.events import server_function
 from rlhf_lab.ui.shared.presence import PRESENCE
 
@@ -35,16 +35,18 @@ def in_loop():
     return lambda make: asyncio.run(inside(make))
 
 
-def requests_of(ctx, api):
-    """The requests of a screen by name, as the page sends them: each takes a payload and returns the reply, or the error as
-    {"error", "field"}. `revision`: that of the reply which the page already has."""
-    requests = Requests(ctx, [api])
+@pytest.fixture
+def send_secret():
+    """send_secret(secret): from now on the current request is that of a browser which stores this operator's secret."""
+    tokens = []
 
-    def send(endpoint, payload=None, revision=""):
-        answer = json.loads(requests.answer(endpoint, payload or {}, revision))
-        return answer.get("reply", answer)
+    def send(secret):
+        headers = {"host": "lab.example", OPERATOR_HEADER: quote(secret)}
+        tokens.append(LocalContext.request.set(SimpleNamespace(cookies={}, headers=headers)))
 
-    return SimpleNamespace(**{name: functools.partial(send, endpoint) for name, endpoint in api.endpoints.items()})
+    yield send
+    for token in reversed(tokens):
+        LocalContext.request.reset(token)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
-from conftest import requests_of
+from page_requests import requests_of
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import LabelSnapshot, PairKey, Role, Vote
@@ -248,7 +248,7 @@ def test_no_figure_tells_a_gold_pair_from_an_ordinary_one(two_labs, monkeypatch)
         "vote",
         "status",
         "lab-label.recent_votes",
-        "lab-people.get_state",
+        "lab-people.state",
         "lab-quality.state",
         "lab-reward.state",
     }
@@ -256,4 +256,4 @@ def test_no_figure_tells_a_gold_pair_from_an_ordinary_one(two_labs, monkeypatch)
     assert gold["lab-reward.report"]["example_texts"] == []  # the next ordinary pair would be the one that is not shown
     assert gold["status"]["labels"] == 9
     assert len(gold["lab-label.recent_votes"]["votes"]) == 3
-    assert [row["labels"] for row in gold["lab-people.get_state"]["leaderboard"]] == [6, 3]
+    assert [row["labels"] for row in gold["lab-people.state"]["leaderboard"]] == [6, 3]

@@ -17,10 +17,9 @@ from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.store.votes import cast_vote
-from rlhf_lab.ui.project.api import ProjectController, ProjectPayload
+from rlhf_lab.ui.project import api as project
 from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.runs.quality import api as quality
-from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.shared.voting import recent_votes
 from rlhf_lab.ui.train.token_view import token_view
 
@@ -75,9 +74,8 @@ def test_token_microscope(ctx, reward_model):
 
 def test_first_prompts_of_a_new_project(ctx):
     lines = [json.dumps({"messages": CHAT}), *(json.dumps(f"p {i}") for i in range(5))]
-    own = {"action": "preview", "text": "\n".join(lines), "file": "mine.jsonl"}
-    reply = ProjectController(ctx).handle_action(parse_payload(ProjectPayload, own))
-    assert reply["preview"]["first_prompts"][:2] == [CHAT, [{"role": "user", "content": "p 0"}]]
+    reply = project.preview_prompts(ctx, project.PromptsPayload(text="\n".join(lines), file="mine.jsonl"))
+    assert reply["first_prompts"][:2] == [CHAT, [{"role": "user", "content": "p 0"}]]
 
 
 def test_first_rows_of_an_import(tmp_path):

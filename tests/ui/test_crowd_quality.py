@@ -129,7 +129,7 @@ def test_a_paused_person_gets_no_pair_until_the_operator_lets_them_go_on(ctx, sh
     assert gold_pairs.gold_results(ctx.db, ctx.project.id)[0].answers == 5  # the wrong answers are still there
     with pytest.raises(NotAllowedError, match="is paused"):
         crowd.refuse_if_paused(shared, "Ann")
-    people.decide_about_person(ctx, people.PersonPayload(name="Ann", go_on=True))
+    people.decide(ctx, people.PersonPayload(name="Ann", go_on=True))
     assert label.state(shared, "Ann")["pair"] is not None
 
 
@@ -179,9 +179,8 @@ def test_the_operator_sees_accuracies_and_who_is_below_the_bound(ctx):
         # upper end: 3.8416 / (5 + 3.8416) = 0.4345
         "people": [{"annotator": "Ann", "right": 0, "answers": 5, "low": 0.0, "high": 0.4345, "below": True}],
     }  # fmt: skip
-    assert people.decide_about_person(ctx, people.PersonPayload(name="Ann", is_expert=True)).startswith(
-        "Ann is an expert"
-    )
-    assert crowd.gold_view(ctx)["experts"] == ["Ann"]
+    reply = people.decide(ctx, people.PersonPayload(name="Ann", is_expert=True))
+    assert reply["message"].startswith("Ann is an expert")
+    assert reply["gold"]["experts"] == ["Ann"]
     with pytest.raises(LabelError, match='Nobody in this lab is called "Zoe"'):
-        people.decide_about_person(ctx, people.PersonPayload(name="Zoe", is_expert=True))
+        people.decide(ctx, people.PersonPayload(name="Zoe", is_expert=True))

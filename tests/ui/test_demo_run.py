@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
-from conftest import requests_of
 from fake_runs import reward_model
 from gradio.context import LocalContext
+from page_requests import requests_of
 
 from rlhf_lab.common.enums import JobKind
 from rlhf_lab.common.records import REQUESTER_KEY, VISITOR_RUN, Role

@@ -1,7 +1,7 @@
 """Erasing a person: only the operator may do it, and the browser of the person becomes that of a viewer."""
 
 from dataclasses import replace
-from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
 from gradio.context import LocalContext
@@ -11,13 +11,15 @@ from rlhf_lab.store.annotators import OPERATOR_NAME, add_person
 from rlhf_lab.store.erasure import known_names
 from rlhf_lab.ui.auth.password_file import PasswordEntry
 from rlhf_lab.ui.auth.visitors import Visitor
+from rlhf_lab.ui.context import OPERATOR_HEADER
 from rlhf_lab.ui.people import api as people
 from rlhf_lab.ui.shared.presence import PRESENCE
 
 
 class FakeRequest:
-    def __init__(self, access, cookie: str) -> None:
-        self.cookies, self.headers = {access.login_cookie_name: cookie}, {"host": "lab.example"}
+    def __init__(self, access, cookie: str, secret: str = "") -> None:
+        self.cookies = {access.login_cookie_name: cookie}
+        self.headers = {"host": "lab.example", OPERATOR_HEADER: quote(secret)}
 
 
 @pytest.fixture
@@ -31,55 +33,58 @@ def screen(lab, calls):
 
 
 @pytest.fixture
-def handle_event_with(lab):
+def send_as(lab):
+    """send_as(cookie, secret): from now on requests contain these."""
     tokens = []
-    yield lambda cookie: tokens.append(LocalContext.request.set(FakeRequest(lab.access, cookie)))
+    yield lambda *sent: tokens.append(LocalContext.request.set(FakeRequest(lab.access, *sent)))
     for token in reversed(tokens):
         LocalContext.request.reset(token)
 
 
-def erase_event(name, *, votes=False):
-    return SimpleNamespace(_data={"request_id": 1, "name": name, "delete_votes": votes})
-
-
 def erase(lab, name):
-    return people.erase_person(lab, people.ErasePayload(name=name))
+    return people.erase(lab, people.ErasePayload(name=name))["message"]
 
 
-LIST_EVENT = SimpleNamespace(_data={"request_id": 1})
-
-
-def test_only_the_operator_lists_and_erases_people(lab, screen, handle_event_with):
+def test_only_the_operator_lists_and_erases_people(lab, screen, send_as):
     ann = lab.access.cookie_value(Visitor(Role.LABELLER, add_person(lab.db, "Ann").name))
-    handle_event_with(ann)
-    for refused in (screen.list_names("", LIST_EVENT), screen.erase("", erase_event("Ann"))):
+    send_as(ann)
+    for refused in (screen.names(), screen.erase({"name": "Ann"})):
         assert "Only the operator" in refused.pop("error")
-        assert refused == {"request_id": 1}
-    handle_event_with("")
-    assert "Ann" not in str(screen.read({}))  # a server function gets no secret
+        assert refused == {}
+    send_as("")
+    assert "Ann" not in str(screen.state())
     assert known_names(lab.db) == ["Ann"]
     PRESENCE.touch("Ann")
-    handle_event_with(lab.access.cookie_value(Visitor(Role.OPERATOR, OPERATOR_NAME)))
-    assert screen.list_names("", LIST_EVENT) == {"request_id": 1, "names": ["Ann"]}
-    assert screen.erase("", erase_event("Ann")) == {"request_id": 1, "message": "The name was removed from this lab."}
-    assert (screen.list_names("", LIST_EVENT)["names"], "Ann" in PRESENCE.names()) == ([], False)
-    assert "Nobody in this lab is called" in screen.erase("", erase_event("Ann"))["error"]
+    send_as(lab.access.cookie_value(Visitor(Role.OPERATOR, OPERATOR_NAME)))
+    assert screen.names() == ["Ann"]
+    assert screen.erase({"name": "Ann"}) == {"message": "The name was removed from this lab."}
+    assert (screen.names(), "Ann" in PRESENCE.names()) == ([], False)
+    assert "Nobody in this lab is called" in screen.erase({"name": "Ann"})["error"]
 
 
-def test_the_operators_secret_allows_erasing_without_changing_who_the_visitor_is(lab, screen, handle_event_with):
-    handle_event_with(lab.access.cookie_value(Visitor(Role.LABELLER, add_person(lab.db, "Ann").name)))
+def test_all_but_the_state_is_for_the_operator_alone():
+    roles = {name: endpoint.role for name, endpoint in people.api.endpoints.items()}
+    assert roles.pop("state") is Role.VIEWER
+    assert set(roles.values()) == {Role.OPERATOR}
+
+
+def test_the_operators_secret_allows_erasing_without_changing_who_the_visitor_is(lab, screen, send_as):
+    ann = lab.access.cookie_value(Visitor(Role.LABELLER, add_person(lab.db, "Ann").name))
     add_person(lab.db, "Bob")
-    for wrong in (None, "", lab.operator_secret.swapcase(), lab.access.join_code):
-        assert "Only the operator" in screen.list_names(wrong, LIST_EVENT)["error"]
-    assert screen.list_names(lab.operator_secret, LIST_EVENT) == {"request_id": 1, "names": ["Ann", "Bob"]}
-    assert "message" in screen.erase(lab.operator_secret, erase_event("Bob"))
+    for wrong in ("", lab.operator_secret.swapcase(), lab.access.join_code):
+        send_as(ann, wrong)
+        assert "Only the operator" in screen.names()["error"]
+    send_as(ann, lab.operator_secret)
+    assert screen.names() == ["Ann", "Bob"]
+    assert "message" in screen.erase({"name": "Bob"})
     assert lab.visitor() == Visitor(Role.LABELLER, "Ann")
 
 
-def test_a_local_lab_with_a_secret_lists_nobody_without_it(ctx, calls):
+def test_a_local_lab_with_a_secret_lists_nobody_without_it(ctx, calls, send_secret):
     screen = calls(people, replace(ctx, operator_secret="sesame"))
-    assert "Only the operator" in screen.list_names("", LIST_EVENT)["error"]
-    assert screen.list_names("sesame", LIST_EVENT) == {"request_id": 1, "names": []}
+    assert "Only the operator" in screen.names()["error"]
+    send_secret("sesame")
+    assert screen.names() == []
 
 
 def test_erasing_ends_the_cookie_also_where_somebody_else_takes_the_name(lab):

@@ -1,7 +1,6 @@
 """Screen "People" without a browser: the link and QR code for joining."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -79,7 +78,7 @@ def test_on_a_space_the_link_is_the_pages_own(network_lab):
     assert people.invitation(space, "http://localhost:7860/")["link"] == "http://localhost:7860/join?code=ABC234"
 
 
-INVITE_EVENT = SimpleNamespace(_data={"request_id": 7, "origin": "http://192.168.1.9:7861/"})
+HERE = {"origin": "http://192.168.1.9:7861/"}
 
 
 @pytest.fixture
@@ -89,35 +88,34 @@ def screen(network_lab, calls, monkeypatch):
     return calls(people, network_lab)
 
 
-def test_the_invitation_is_shown_only_with_the_secret(network_lab, screen):
-    for wrong in (None, "", "Sesame", network_lab.operator_secret.swapcase(), network_lab.access.join_code):
-        answer = screen.invite(wrong, INVITE_EVENT)
+def test_the_invitation_is_shown_only_with_the_secret(network_lab, screen, send_secret):
+    for wrong in ("", "Sesame", network_lab.operator_secret.swapcase(), network_lab.access.join_code):
+        send_secret(wrong)
+        answer = screen.invite(HERE)
         assert "Only the operator" in answer.pop("error")
-        assert answer == {"request_id": 7}
-    answer = screen.invite(network_lab.operator_secret, INVITE_EVENT)
-    assert (answer["request_id"], answer["invite"]["code"]) == (7, "ABC234")
-    assert answer["invite"]["link"] == "http://192.168.1.9:7861/join?code=ABC234"
+        assert answer == {}
+    send_secret(network_lab.operator_secret)
+    answer = screen.invite(HERE)
+    assert (answer["code"], answer["link"]) == ("ABC234", "http://192.168.1.9:7861/join?code=ABC234")
 
 
 def test_who_entered_as_the_operator_needs_no_secret_for_it(screen, monkeypatch):
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(Role.OPERATOR, OPERATOR_NAME))
-    assert screen.invite("", INVITE_EVENT)["invite"]["code"] == "ABC234"
+    assert screen.invite(HERE)["code"] == "ABC234"
 
 
 @pytest.mark.parametrize("role", Role)
 def test_the_state_of_the_screen_does_not_contain_the_code(network_lab, screen, monkeypatch, role):
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role, "Ann"))
-    read = screen.read({"origin": "http://192.168.1.9:7861/"})
+    read = screen.state(HERE)
     assert read["you"] == {"name": "Ann", "role": role.value}
     assert network_lab.access.join_code not in str(read)
     assert network_lab.operator_secret not in str(read)
 
 
-def test_the_operator_of_an_unreachable_lab_is_told_so(ctx, calls, monkeypatch):
-    assert calls(people, ctx).invite("", INVITE_EVENT) == {
-        "request_id": 7,
-        "invite": None,
-    }
+def test_the_operator_of_an_unreachable_lab_is_told_so(ctx, calls, send_secret):
+    assert calls(people, ctx).invite(HERE) is None
     guarded = calls(people, replace(ctx, operator_secret="sesame"))
-    assert "Only the operator" in guarded.invite("", INVITE_EVENT)["error"]
-    assert guarded.invite("sesame", INVITE_EVENT) == {"request_id": 7, "invite": None}
+    assert "Only the operator" in guarded.invite(HERE)["error"]
+    send_secret("sesame")
+    assert guarded.invite(HERE) is None

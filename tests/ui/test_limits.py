@@ -42,7 +42,6 @@ from rlhf_lab.ui.shared.generation_requests import MAX_JOBS_OF_ADDRESS, MAX_JOBS
 #: Events that `operator_action` refuses to everybody but the operator.
 OPERATOR_EVENTS = {
     "start", "control", "start_tournament", "delete_tournament", "start_test", "edit_test",
-    "action", "rules", "invite", "list_names", "erase", "person",
 }  # fmt: skip
 CLASS_SIZE = 30
 

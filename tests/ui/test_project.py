@@ -5,11 +5,12 @@ from dataclasses import asdict, replace
 
 import gradio as gr
 import pytest
+from page_events import event_handlers
 from support.fake_hub import FakeHub, model
 
 from rlhf_lab.common.enums import JobKind, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, Role
-from rlhf_lab.errors import ConfigError, EngineError, ModelError, StoreError
+from rlhf_lab.errors import ConfigError, EngineError, ModelError, NotAllowedError, StoreError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.answer_length import length_rows
 from rlhf_lab.jobs.memory_estimate import DeviceMemory
@@ -23,18 +24,10 @@ from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.header import api as header
 from rlhf_lab.ui.label import api as label
+from rlhf_lab.ui.limits import ENTER
 from rlhf_lab.ui.project import api as screen
-from rlhf_lab.ui.project.api import (
-    SUGGESTED_MODELS,
-    TAIL_BYTES,
-    TAIL_LINES,
-    ProjectController,
-    ProjectPayload,
-    home_summary,
-    model_label,
-    tail,
-)
-from rlhf_lab.ui.shared.api import FieldError, parse_payload
+from rlhf_lab.ui.project.api import SUGGESTED_MODELS, TAIL_BYTES, TAIL_LINES, model_label, tail
+from rlhf_lab.ui.shared.api import FieldError, Payload, parse_payload
 
 NAME = "someone/small"
 WAIT = 30.0
@@ -47,13 +40,14 @@ def ctx(tmp_path):
         yield Context(tmp_path / "home", db)
 
 
-@pytest.fixture
-def controller(ctx):
-    return ProjectController(ctx)
+def act(ctx, name, /, **payload):
+    """What an action replies. Raises LabError."""
+    endpoint = screen.api.endpoints[name]
+    return endpoint.handler(ctx, parse_payload(endpoint.payload, payload))
 
 
-def act(controller, payload):
-    return controller.handle_action(parse_payload(ProjectPayload, payload))
+def state(ctx):
+    return screen.state(ctx, Payload())
 
 
 @pytest.fixture
@@ -64,12 +58,12 @@ def hub(tmp_path, monkeypatch):
 
 
 def new(**changes):
-    return {"action": "create", "model": "embedded", "prompt_set": "tales", "seed": "0", "name": ""} | changes
+    return {"model": "embedded", "prompt_set": "tales", "seed": "0", "name": ""} | changes
 
 
-def test_the_list_counts_what_a_project_has(ctx, controller):
+def test_the_list_counts_what_a_project_has(ctx):
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
-    shown = controller.get_state()
+    shown = state(ctx)
     (line,) = shown["projects"]
     assert (line["id"], shown["current"]) == (1, 1)
     assert (line["human_labels"], line["simulated_labels"], line["model_count"], line["run_count"]) == (0, 5, 0, 0)
@@ -84,16 +78,16 @@ def test_the_list_counts_what_a_project_has(ctx, controller):
     assert shown["engine"] == {"state": "absent", "stoppable": False}
 
 
-def test_opening_a_project_opens_it_for_all(ctx, controller):
+def test_opening_a_project_opens_it_for_all(ctx):
     second = new_project(ctx.db, prompt_set="reviews", name="two")
-    assert [line["id"] for line in controller.get_state()["projects"]] == [second.id, 1]
-    assert '"Tales" is open' in act(controller, {"action": "open", "project": 1})["message"]
-    assert (controller.get_state()["current"], ctx.project.id) == (1, 1)
+    assert [line["id"] for line in state(ctx)["projects"]] == [second.id, 1]
+    assert '"Tales" is open' in act(ctx, "open_existing", project=1)["message"]
+    assert (state(ctx)["current"], ctx.project.id) == (1, 1)
     with pytest.raises(StoreError, match="no project 9"):
-        act(controller, {"action": "open", "project": 9})
+        act(ctx, "open_existing", project=9)
 
 
-def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx, controller):
+def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx):
     home, snapshot = ctx.home, LabelSnapshot((), "", Source.HUMAN)
     model = reward_models.add_reward_model(ctx.db, 1, "reward-models/one", config={}, report={}, snapshot=snapshot)
     run = runs.create_run(ctx.db, 1, model.id, "r", config={}, manifest={}, total_steps=1)
@@ -108,45 +102,44 @@ def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx, c
         folder.mkdir(parents=True)
         (folder / "weights").write_text("w")
     with pytest.raises(StoreError, match="Open another one"):
-        act(controller, {"action": "delete", "project": 1})
+        act(ctx, "delete", project=1)
     second = new_project(ctx.db, prompt_set="reviews", name="two")
-    assert act(controller, {"action": "delete", "project": 1})["message"] == 'The project "Tales" is deleted.'
-    assert [line["id"] for line in controller.get_state()["projects"]] == [second.id]
+    assert act(ctx, "delete", project=1)["message"] == 'The project "Tales" is deleted.'
+    assert [line["id"] for line in state(ctx)["projects"]] == [second.id]
     assert [folder.exists() for folder in deleted + others] == [False, False, True, True]
     assert not any(project == 1 for project, _ in ctx.scheduler._pending_judge_labels)
     with pytest.raises(StoreError, match="no project 1"):
-        act(controller, {"action": "delete", "project": 1})
+        act(ctx, "delete", project=1)
 
 
-def test_a_project_gets_another_name(ctx, controller):
-    assert act(controller, {"action": "rename", "project": 1, "name": " <b>Fox</b>\n tales "})["message"].endswith(
-        '"<b>Fox</b> tales" now.'
-    )
-    assert (ctx.project.name, controller.get_state()["projects"][0]["name"]) == ("<b>Fox</b> tales", "<b>Fox</b> tales")
+def test_a_project_gets_another_name(ctx):
+    assert act(ctx, "rename", project=1, name=" <b>Fox</b>\n tales ")["message"].endswith('"<b>Fox</b> tales" now.')
+    assert (ctx.project.name, state(ctx)["projects"][0]["name"]) == ("<b>Fox</b> tales", "<b>Fox</b> tales")
     for name in ("  ", "x" * 81):
         with pytest.raises(ConfigError, match="1 to 80 characters"):
-            act(controller, {"action": "rename", "project": 1, "name": name})
+            act(ctx, "rename", project=1, name=name)
     with pytest.raises(StoreError, match="no project 9"):
-        act(controller, {"action": "rename", "project": 9, "name": "Nine"})
+        act(ctx, "rename", project=9, name="Nine")
     assert ctx.project.name == "<b>Fox</b> tales"
 
 
 def test_a_project_of_several_people_has_a_seed_that_nobody_knows(ctx):
-    shared = ProjectController(ctx.as_multi_user(open_to_all=True))
+    shared = ctx.as_multi_user(open_to_all=True)
     seeds = []
     for seed in ("0", "0", "7"):
-        act(shared, new(seed=seed))
+        act(shared, "create", **new(seed=seed))
         seeds.append(ctx.project.seed)
     assert min(seeds[:2]) > 2**31
     assert seeds[0] != seeds[1]
     assert seeds[2] == 7
 
 
-def test_a_project_is_created_and_open(ctx, controller):
-    reply = act(controller, new(prompt_set="support", seed="7", name="My <b>own</b>"))
-    assert reply == {
-        "message": 'Project "My <b>own</b>" was created and opened. The engine is writing its first pairs.'
-    }
+def test_a_project_is_created_and_open(ctx):
+    reply = act(ctx, "create", **new(prompt_set="support", seed="7", name="My <b>own</b>"))
+    assert (reply["warning"], reply["check"]) == ("", None)
+    assert reply["message"] == (
+        'Project "My <b>own</b>" was created and opened. The engine is writing its first pairs.'
+    )
     assert (ctx.project.name, ctx.project.prompt_set, ctx.project.seed) == ("My <b>own</b>", "support", 7)
 
 
@@ -155,107 +148,104 @@ def chat_model(folder):
     return str(folder)
 
 
-def test_empty_fields_mean_what_suits_the_model(ctx, controller, tmp_path):
+def test_empty_fields_mean_what_suits_the_model(ctx, tmp_path):
     path = chat_model(tmp_path / "chat")
-    check = act(controller, {"action": "check", "model": path})
+    check = act(ctx, "check_model", model=path)
     assert (check["prompt_set"], check["temperature"]) == ("everyday", 0.7)
-    act(controller, new(model=path, prompt_set="", temperature=""))
+    act(ctx, "create", **new(model=path, prompt_set="", temperature=""))
     assert (ctx.project.prompt_set, ctx.project.temperature) == ("everyday", 0.7)
-    act(controller, new(model=path, prompt_set="tales", temperature="0,9"))
+    act(ctx, "create", **new(model=path, prompt_set="tales", temperature="0,9"))
     assert (ctx.project.prompt_set, ctx.project.temperature) == ("tales", 0.9)
-    act(controller, new(prompt_set=""))
+    act(ctx, "create", **new(prompt_set=""))
     assert (ctx.project.prompt_set, ctx.project.temperature) == ("tales", 1.0)
 
 
-def test_a_project_with_a_system_prompt_and_template_arguments(ctx, controller, tmp_path):
+def test_a_project_with_a_system_prompt_and_template_arguments(ctx, tmp_path):
     path = chat_model(tmp_path / "chat")
     (tmp_path / "chat" / "chat_template.jinja").write_text("{{ enable_thinking }}")
-    assert act(controller, {"action": "check", "model": path})["template_arguments"] == '{"enable_thinking": false}'
-    act(controller, new(model=path, system_prompt="Be kind.\n"))
+    assert act(ctx, "check_model", model=path)["template_arguments"] == '{"enable_thinking": false}'
+    act(ctx, "create", **new(model=path, system_prompt="Be kind.\n"))
     assert (ctx.project.system_prompt, ctx.project.template_arguments) == ("Be kind.", {"enable_thinking": False})
-    shown = controller.get_state()["projects"][0]
+    shown = state(ctx)["projects"][0]
     assert (shown["system_prompt"], shown["template_arguments"]) == ("Be kind.", '{"enable_thinking": false}')
-    act(controller, new(model=path, template_arguments='{"enable_thinking": true}'))
+    act(ctx, "create", **new(model=path, template_arguments='{"enable_thinking": true}'))
     assert (ctx.project.system_prompt, ctx.project.template_arguments) == ("", {"enable_thinking": True})
     for wrong, message in (("thinking", "not a JSON object"), ('{"speed": 1}', "does not mention speed")):
         with pytest.raises(ConfigError, match=message):
-            act(controller, new(model=path, template_arguments=wrong))
+            act(ctx, "create", **new(model=path, template_arguments=wrong))
     assert len(projects(ctx.db)) == 3
 
 
-def test_a_temperature_can_be_changed_and_existing_pairs_are_mentioned(ctx, controller):
-    pairs = controller.get_state()["projects"][0]["pair_count"]
-    reply = act(controller, {"action": "temperature", "project": 1, "temperature": "0.8"})
+def test_a_temperature_can_be_changed_and_existing_pairs_are_mentioned(ctx):
+    pairs = state(ctx)["projects"][0]["pair_count"]
+    reply = act(ctx, "set_temperature", project=1, temperature="0.8")
     assert f"{pairs} pairs written at 1 are kept" in reply["message"]
-    assert ctx.project.temperature == controller.get_state()["projects"][0]["temperature"] == 0.8
+    assert ctx.project.temperature == state(ctx)["projects"][0]["temperature"] == 0.8
     for temperature in ("", "9", "warm"):
         with pytest.raises(FieldError, match=r"from 0\.05 to 5"):
-            act(controller, {"action": "temperature", "project": 1, "temperature": temperature})
+            act(ctx, "set_temperature", project=1, temperature=temperature)
     with pytest.raises(StoreError, match="no project 9"):
-        act(controller, {"action": "temperature", "project": 9, "temperature": "1"})
+        act(ctx, "set_temperature", project=9, temperature="1")
     assert ctx.project.temperature == 0.8
 
 
-def test_the_length_of_a_new_and_of_an_existing_project(ctx, controller):
-    pairs = controller.get_state()["projects"][0]["pair_count"]
-    reply = act(controller, {"action": "length", "project": 1, "max_new_tokens": "96"})
+def test_the_length_of_a_new_and_of_an_existing_project(ctx):
+    pairs = state(ctx)["projects"][0]["pair_count"]
+    reply = act(ctx, "set_length", project=1, max_new_tokens="96")
     assert f"at most 96 tokens. {pairs} pairs written with at most 64 are kept" in reply["message"]
-    assert ctx.project.max_new_tokens == controller.get_state()["projects"][0]["max_new_tokens"] == 96
+    assert ctx.project.max_new_tokens == state(ctx)["projects"][0]["max_new_tokens"] == 96
     for length in ("", "0", "4097", "long", "9.5"):
         with pytest.raises(FieldError, match=r"from 1 to 4,?096"):
-            act(controller, {"action": "length", "project": 1, "max_new_tokens": length})
-    act(controller, new(max_new_tokens="128"))
+            act(ctx, "set_length", project=1, max_new_tokens=length)
+    act(ctx, "create", **new(max_new_tokens="128"))
     assert ctx.project.max_new_tokens == 128
-    act(controller, new(max_new_tokens=""))
+    act(ctx, "create", **new(max_new_tokens=""))
     assert ctx.project.max_new_tokens == 64
-    needs = [
-        act(controller, {"action": "check", "model": "embedded", "max_new_tokens": length})["check"]
-        for length in ("", "64", "512")
-    ]
+    needs = [act(ctx, "check_model", model="embedded", max_new_tokens=length)["check"] for length in ("", "64", "512")]
     assert [need["tokens"] for need in needs] == [128, 128, 576]
     assert needs[0]["required_bytes"] == needs[1]["required_bytes"] < needs[2]["required_bytes"]
 
 
-def test_a_measured_length_is_shown_and_accepted(ctx, controller):
-    assert controller.get_state()["length"] is None
+def test_a_measured_length_is_shown_and_accepted(ctx):
+    assert state(ctx)["length"] is None
     assert label.state(ctx, "ann")["length_note"] == ""
     job = queue.submit(ctx.db, JobKind.MEASURE_LENGTH, ctx.project.id, {})
     queue.claim(ctx.db, [JobKind.MEASURE_LENGTH], engine_process.record_heartbeat(ctx.db, "x"))
     rows = [asdict(row) for row in length_rows([10, 80, 90, 90], {64: 1.0, 96: 2.0}, adds_instruction=False)]
     queue.finish(ctx.db, job.id, {"rows": rows, "system_prompt": "", "seconds": 3.0, "note": ""})
-    shown = controller.get_state()["length"]
+    shown = state(ctx)["length"]
     assert (shown["proposal"]["text"], shown["is_new"]) == ("Use 96 tokens", True)
     assert "with at most 96 tokens, 100 % are complete" in label.state(ctx, "ann")["length_note"]
-    assert "New texts have at most 96 tokens. " in act(controller, {"action": "accept-length"})["message"]
+    assert "New texts have at most 96 tokens. " in act(ctx, "accept_length")["message"]
     assert ctx.project.max_new_tokens == 96
-    assert controller.get_state()["length"]["is_new"] is False
+    assert state(ctx)["length"]["is_new"] is False
     assert label.state(ctx, "ann")["length_note"] == ""
 
 
-def test_a_model_that_does_not_fit_needs_a_confirmation(ctx, controller, tmp_path, monkeypatch):
-    action = new(model=str(model(tmp_path / "tiny-llama")))
+def test_a_model_that_does_not_fit_needs_a_confirmation(ctx, tmp_path, monkeypatch):
+    payload = new(model=str(model(tmp_path / "tiny-llama")))
     monkeypatch.setattr(screen, "detect_device", lambda: DeviceMemory("cpu", "CPU", 1_000_000))
-    reply = act(controller, action)
+    reply = act(ctx, "create", **payload)
     assert "too large for this machine" in reply["warning"]
     assert reply["check"]["verdict"] == "does not fit"
     assert len(projects(ctx.db)) == 1
-    assert "was created and opened" in act(controller, action | {"confirmed": True})["message"]
+    assert "was created and opened" in act(ctx, "create", **payload, confirmed=True)["message"]
     assert len(projects(ctx.db)) == 2
 
 
-def test_custom_prompts_are_previewed_and_used(ctx, controller):
+def test_custom_prompts_are_previewed_and_used(ctx):
     prompts_file = {"text": "\n".join(f'{{"prompt": "p {i}"}}' for i in range(9)), "file": "a/mine.jsonl"}
-    shown = act(controller, {"action": "preview", **prompts_file})["preview"]
+    shown = act(ctx, "preview_prompts", **prompts_file)
     assert shown == {
         "count": 9,
         "eval_count": 2,
         "first_prompts": [[{"role": "user", "content": f"p {i}"}] for i in range(5)],
     }
-    act(controller, new(prompt_set="own", **prompts_file))
+    act(ctx, "create", **new(prompt_set="own", **prompts_file))
     assert ctx.project.prompt_set == "mine.jsonl"
     assert [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")] == ["p 7", "p 8"]
     with pytest.raises(ConfigError, match="line 2"):
-        act(controller, {"action": "preview", "text": '"a"\n{', "file": "x.jsonl"})
+        act(ctx, "preview_prompts", text='"a"\n{', file="x.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -270,66 +260,65 @@ def test_custom_prompts_are_previewed_and_used(ctx, controller):
         (new(seed=2**31), FieldError, "0 to"),
         (new(model=""), ModelError, "neither"),
         (new(model="/no/such"), ModelError, "neither"),
-        ({"action": "launch"}, ConfigError, "no usable action"),
-        ({}, ConfigError, "no usable action"),
+        (new(system_prompt="x" * 10_001), ConfigError, "no usable system prompt"),
+        ({}, ConfigError, "no usable model"),
     ],
 )
-def test_a_refused_action_creates_nothing(ctx, controller, payload, error, words):
+def test_a_refused_action_creates_nothing(ctx, payload, error, words):
     with pytest.raises(error, match=words):
-        act(controller, payload)
+        act(ctx, "create", **payload)
     assert len(projects(ctx.db)) == 1
 
 
-def test_a_check_says_what_the_model_is_and_whether_it_fits(controller, tmp_path):
-    found = act(controller, {"action": "check", "model": str(model(tmp_path / "tiny-llama"))})["check"]
+def test_a_check_says_what_the_model_is_and_whether_it_fits(ctx, tmp_path):
+    found = act(ctx, "check_model", model=str(model(tmp_path / "tiny-llama")))["check"]
     assert (found["model"], found["architecture"], found["parameters"]) == ("tiny-llama", "LlamaForCausalLM", 1001)
     assert found["download_bytes"] == 0
     assert found["required_bytes"] == sum(size for _, size, _ in found["components"])
     assert found["verdict"] in ("fits", "tight", "does not fit")
 
 
-def test_a_check_without_the_hub_says_what_to_do(controller, hub):
+def test_a_check_without_the_hub_says_what_to_do(ctx, hub):
     hub.error = OSError("no route")
     with pytest.raises(ModelError, match=r"cannot be reached.*embedded model"):
-        act(controller, {"action": "check", "model": NAME})
+        act(ctx, "check_model", model=NAME)
 
 
-def test_the_hub_is_asked_once_for_a_check_and_a_creation(controller, hub, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.ui.project.api.time.monotonic", lambda: 600.0)
-    act(controller, {"action": "check", "model": NAME})
-    act(controller, new(model=NAME))
-    controller.downloads.wait(WAIT)
+def test_the_hub_is_asked_once_for_a_check_and_a_creation(ctx, hub):
+    act(ctx, "check_model", model=NAME)
+    act(ctx, "create", **new(model=NAME))
+    ctx.downloads.wait(WAIT)
     assert hub.asked == [NAME]
 
 
-def test_a_model_from_the_hub_is_downloaded_before_its_project_is_made(ctx, controller, hub):
+def test_a_model_from_the_hub_is_downloaded_before_its_project_is_made(ctx, hub):
     go_on, arrived = threading.Event(), threading.Event()
     hub.between = lambda file: (arrived.set(), go_on.wait(WAIT))
-    assert act(controller, {"action": "check", "model": NAME})["check"]["download_bytes"] > 0
-    assert "Downloading" in act(controller, new(model=NAME, prompt_set="reviews"))["message"]
+    assert act(ctx, "check_model", model=NAME)["check"]["download_bytes"] > 0
+    assert "Downloading" in act(ctx, "create", **new(model=NAME, prompt_set="reviews"))["message"]
     assert arrived.wait(WAIT)
-    shown = controller.get_state()["download"]
+    shown = state(ctx)["download"]
     assert (shown["model"], shown["status"]) == (NAME, "running")
     assert len(projects(ctx.db)) == 1
     with pytest.raises(EngineError, match="being downloaded"):
-        act(controller, new(model=NAME))
+        act(ctx, "create", **new(model=NAME))
     go_on.set()
-    controller.downloads.wait(WAIT)
+    ctx.downloads.wait(WAIT)
     assert (ctx.project.model, ctx.project.name) == (NAME, "small: reviews")
     assert len(ctx.project.model_hash) == 64
-    assert controller.get_state()["download"]["status"] == "done"
+    assert state(ctx)["download"]["status"] == "done"
 
 
-def test_a_cancelled_download_makes_no_project(ctx, controller, hub):
+def test_a_cancelled_download_makes_no_project(ctx, hub):
     go_on, arrived = threading.Event(), threading.Event()
     hub.between = lambda file: (arrived.set(), go_on.wait(WAIT))
-    act(controller, new(model=NAME))
+    act(ctx, "create", **new(model=NAME))
     assert arrived.wait(WAIT)
-    assert "cancelled" in act(controller, {"action": "cancel"})["message"]
+    assert "cancelled" in act(ctx, "cancel_download")["message"]
     go_on.set()
-    controller.downloads.wait(WAIT)
+    ctx.downloads.wait(WAIT)
     assert len(projects(ctx.db)) == 1
-    assert controller.get_state()["download"]["status"] == "cancelled"
+    assert state(ctx)["download"]["status"] == "cancelled"
 
 
 class FailingStartup:
@@ -353,31 +342,31 @@ class FailingStartup:
 def test_the_model_of_a_space_can_be_tried_again_until_a_project_is_chosen(ctx, hub):
     startup = FailingStartup()
     ctx = replace(ctx, startup=startup)
-    controller = ProjectController(ctx)
-    assert controller.get_state()["download"] == {
-        "model": NAME, "status": "failed", "message": "It cannot be reached.", "can_retry": True,
+    assert state(ctx)["download"] == {
+        "model": NAME, "status": "failed", "message": "It cannot be reached.", "can_retry": True, "downloaded_bytes": 0,
+        "total_bytes": 0, "eta_s": None,
     }  # fmt: skip
     assert header.state(ctx)["startup"] == {
         "phase": "failed", "model": "small", "message": "It cannot be reached.", "downloaded_bytes": None,
         "total_bytes": None, "eta_s": None,
     }  # fmt: skip
-    assert act(controller, {"action": "retry"})["message"] == "The lab tries again."
+    assert act(ctx, "retry_download")["message"] == "The lab tries again."
     assert startup.starts == 1
-    act(controller, {"action": "open", "project": 1})
-    assert (controller.get_state()["download"], header.state(ctx)["startup"]) == (None, None)
+    act(ctx, "open_existing", project=1)
+    assert (state(ctx)["download"], header.state(ctx)["startup"]) == (None, None)
     with pytest.raises(ConfigError, match="nothing to retry"):
-        act(controller, {"action": "retry"})
+        act(ctx, "retry_download")
     startup.shown = StartupState(StartupPhase.READY, "someone/other", "It is open.")
     assert header.state(ctx)["startup"] is None
-    assert controller.get_state()["download"]["can_retry"] is False
-    act(controller, new(model=NAME))  # a later download is shown instead
-    controller.downloads.wait(WAIT)
-    assert controller.get_state()["download"]["model"] == NAME
+    assert state(ctx)["download"]["can_retry"] is False
+    act(ctx, "create", **new(model=NAME))  # a later download is shown instead
+    ctx.downloads.wait(WAIT)
+    assert state(ctx)["download"]["model"] == NAME
 
 
-def test_there_is_nothing_to_try_again_elsewhere(controller):
+def test_there_is_nothing_to_try_again_elsewhere(ctx):
     with pytest.raises(ConfigError, match="nothing to retry"):
-        act(controller, {"action": "retry"})
+        act(ctx, "retry_download")
 
 
 def test_the_label_of_a_model_omits_its_folder(tmp_path):
@@ -393,35 +382,50 @@ def test_a_model_offered_by_name_is_marked_untested_until_a_figure_stands_in_the
     assert not [name for name, _ in SUGGESTED_MODELS if name in decisions]
 
 
-def test_stopping_an_engine_that_is_not_there(controller):
-    assert act(controller, {"action": "stop-engine"}) == {"message": "No engine was running."}
+def test_stopping_an_engine_that_is_not_there(ctx):
+    assert act(ctx, "stop_engine") == {"message": "No engine was running."}
 
 
-def test_only_the_operator_creates_a_project(ctx, calls):
+def test_only_the_operator_creates_a_project(ctx, calls, send_secret):
     page = calls(screen, replace(ctx, operator_secret="sesame"))
-    event = gr.EventData(None, {"request_id": 1} | new())
-    for wrong in (None, "", "Sesame"):
-        assert "Only the operator" in page.action(wrong, event)["error"]
+    for wrong in ("", "Sesame"):
+        send_secret(wrong)
+        assert "Only the operator" in page.create(new())["error"]
     assert len(projects(ctx.db)) == 1
-    assert "was created" in page.action("sesame", event)["message"]
+    send_secret("sesame")
+    assert "was created" in page.create(new())["message"]
     assert len(projects(ctx.db)) == 2
 
 
+def test_only_the_operator_acts_and_everybody_may_enter_a_secret():
+    actions = {name: endpoint.role for name, endpoint in screen.api.endpoints.items() if not endpoint.is_read}
+    assert actions.pop("enter_secret") is Role.VIEWER
+    assert set(actions.values()) == {Role.OPERATOR}
+    assert screen.api.endpoints["enter_secret"].limit == ENTER
+
+
 @pytest.mark.parametrize("role", [Role.LABELLER, Role.VIEWER])
-def test_the_browser_keeps_a_right_secret_and_a_viewer_is_sent_to_the_operators_link(ctx, calls, monkeypatch, role):
-    """A secret does not give a viewer rights, because events are refused before it is checked; the cookie of the link does."""
+def test_the_browser_keeps_a_right_secret_and_a_viewer_is_sent_to_the_operators_link(
+    ctx, calls, monkeypatch, send_secret, role
+):
+    """A secret does not give a viewer rights; the cookie of the link does."""
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role))
     page = calls(screen, replace(ctx, operator_secret="sesame").as_multi_user(open_to_all=False))
-    assert page.operator_secret.for_viewers
-    for wrong in ("", "Sesame"):
-        stored, reply = page.operator_secret(gr.EventData(None, {"request_id": 1, "secret": wrong}))
-        assert stored == gr.skip()
-        assert "Only the operator" in reply["error"]
-    stored, reply = page.operator_secret(gr.EventData(None, {"request_id": 2, "secret": "sesame"}))
-    if role is Role.LABELLER:
-        assert (stored, reply) == ("sesame", {"request_id": 2, "message": "You are the operator in this browser now."})
-    else:
-        assert (stored, reply) == (gr.skip(), {"request_id": 2, "redirect_to_login": True})
+    for stored in ("", "sesame", "of another lab"):  # a stored secret does not make another one right
+        send_secret(stored)
+        for wrong in ("", "Sesame"):
+            assert "Only the operator" in page.enter_secret({"secret": wrong})["error"]
+        is_labeller = role is Role.LABELLER
+        message = "You are the operator in this browser now." if is_labeller else ""
+        assert page.enter_secret({"secret": "sesame"}) == {"message": message, "redirect_to_login": not is_labeller}
+
+
+def test_the_events_of_other_screens_get_a_right_secret(ctx):
+    handlers = event_handlers(screen, replace(ctx, operator_secret="sesame"))
+    store = handlers["lab-project", "operator_secret"]
+    assert store(gr.EventData(None, {"secret": "sesame"})) == "sesame"
+    with pytest.raises(NotAllowedError):
+        store(gr.EventData(None, {"secret": "Sesame"}))
 
 
 def test_the_home_summary_groups_files_by_kind(ctx):
@@ -429,7 +433,7 @@ def test_the_home_summary_groups_files_by_kind(ctx):
     (ctx.home / "runs" / "1" / "x").write_bytes(b"x" * 1000)
     (ctx.home / "something").write_bytes(b"x" * 10)
     (ctx.home / "engine.log").write_text("one\ntwo\n")
-    found = home_summary(ctx.home)
+    found = act(ctx, "home_summary")
     used = dict(found["usage"])
     assert (used["runs"], used["other"], used["logs"]) == (1000, 10, 8)
     assert used["labels and metrics (lab.db)"] >= (ctx.home / "lab.db").stat().st_size
@@ -448,15 +452,15 @@ def test_the_end_of_a_long_log(tmp_path):
     assert len(tail(log)) == TAIL_BYTES
 
 
-def test_a_reset_of_a_project_on_own_prompts_keeps_them(ctx, controller):
-    act(controller, new(prompt_set="own", text="a\nb\nc\nd", name="mine"))
+def test_a_reset_of_a_project_on_own_prompts_keeps_them(ctx):
+    act(ctx, "create", **new(prompt_set="own", text="a\nb\nc\nd", name="mine"))
     before = ctx.project
     after = copy_project(ctx.db, before)
     assert [prompt.text for prompt in prompts(ctx.db, after.id, "train")] == ["a", "b", "c"]
     assert get_project(ctx.db, after.id).name == "mine 2"
 
 
-def test_runs_are_counted_by_project(ctx, controller):
+def test_runs_are_counted_by_project(ctx):
     from rlhf_lab.common.enums import Source
     from rlhf_lab.common.records import LabelSnapshot
     from rlhf_lab.store.reward_models import add_reward_model
@@ -464,4 +468,4 @@ def test_runs_are_counted_by_project(ctx, controller):
     row = add_reward_model(ctx.db, 1, "x", config={}, report={}, snapshot=LabelSnapshot((), "d" * 64, Source.HUMAN))
     create_run(ctx.db, 1, row.id, "r", config={}, manifest={}, total_steps=1)
     new_project(ctx.db)
-    assert [(line["model_count"], line["run_count"]) for line in controller.get_state()["projects"]] == [(0, 0), (1, 1)]
+    assert [(line["model_count"], line["run_count"]) for line in state(ctx)["projects"]] == [(0, 0), (1, 1)]

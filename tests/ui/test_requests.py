@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import requests_of
+from page_requests import requests_of
 from pydantic import Field
 from starlette.applications import Starlette
 from starlette.testclient import TestClient

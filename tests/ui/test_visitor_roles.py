@@ -640,7 +640,7 @@ def test_a_viewer_is_shown_no_pair_and_how_to_join(ctx, handle_event_of):
 def test_viewers_trigger_no_event_of_the_page_but_those_marked(ctx, handle_event_of, in_loop):
     page = in_loop(lambda: build_page(ctx))
     open_to_viewers = {event.fn.__name__ for event in page.fns.values() if getattr(event.fn, "for_viewers", False)}
-    assert open_to_viewers == {"next_pair", "submit_vote", "status", "verify_operator", "operator_secret"}
+    assert open_to_viewers == {"next_pair", "submit_vote", "status", "verify_operator"}
     handle_event_of(FakeRequest(ctx.access))
     others = [event for event in page.fns.values() if event.fn is not None and event.fn.__name__ not in open_to_viewers]
     assert len(others) > 10

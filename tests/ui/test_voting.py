@@ -47,7 +47,7 @@ def change(ctx, annotator, **payload):
 
 
 def update_rules(ctx, **payload):
-    return people.update_labelling_config(ctx, parse_payload(people.RulesPayload, payload))
+    return people.set_rules(ctx, parse_payload(people.RulesPayload, payload))
 
 
 def test_strength_and_note_are_kept_and_strength_belongs_to_a_side(ctx):

@@ -5,8 +5,10 @@ from urllib.parse import quote, urlsplit
 
 import gradio as gr
 import segno
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.program_names import page_command
+from rlhf_lab.common.records import Role
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError
@@ -17,19 +19,16 @@ from rlhf_lab.store.project_people import end_pause, set_expert
 from rlhf_lab.store.projects import get_labelling_config, set_labelling_config
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.network import is_loopback
-from rlhf_lab.ui.shared.api import Payload, parse_payload
-from rlhf_lab.ui.shared.crowd import gold_view, sees_comparisons
-from rlhf_lab.ui.shared.events import operator_action, ttl_cache
+from rlhf_lab.ui.shared.api import Api, Message, Payload
+from rlhf_lab.ui.shared.crowd import GoldView, gold_view, sees_comparisons
 from rlhf_lab.ui.shared.forms import parse_value
 from rlhf_lab.ui.shared.presence import PRESENCE
-from rlhf_lab.ui.shared.widgets import SILENT_EVENT, widget
+from rlhf_lab.ui.shared.widgets import widget
 
+api = Api("people")
 MAX_ROWS = 100
+LEADERBOARD_S = 3.0  # for how long it is reused
 PASSWORD_FILE_NOTE = " The name is also in the password file: remove its line and restart the lab."
-
-
-class PeopleQuery(Payload):
-    annotator: str | None = None
 
 
 class RulesPayload(Payload):
@@ -38,7 +37,7 @@ class RulesPayload(Payload):
     rules: dict[str, Any]
 
 
-class InvitePayload(Payload):
+class InvitationQuery(Payload):
     """origin: the page's address as the operator sees it."""
 
     origin: str = ""
@@ -59,56 +58,125 @@ class ErasePayload(Payload):
     delete_votes: bool = False
 
 
+class PageVisitor(TypedDict):
+    """The visitor whose page it is. name: "" if unknown."""
+
+    name: str
+    role: Role
+
+
+class LeaderboardRow(TypedDict):
+    """A person: labels, self-consistency on hidden repeats and with others on shared pairs."""
+
+    annotator: str
+    labels: int
+    repeats: int
+    consistent_repeats: int
+    comparisons: int
+    agreements: int
+
+
+class PeopleState(TypedDict):
+    """present: the names of those who are connected. has_agreement: whether this visitor may see how often people agree."""
+
+    you: PageVisitor
+    present: list[str]
+    leaderboard: list[LeaderboardRow]
+    has_agreement: bool
+    rules: LabellingConfig
+
+
+class QrCode(TypedDict):
+    """size: in modules, with the quiet zone. path: an SVG path of unit squares."""
+
+    size: int
+    path: str
+
+
+class Invitation(TypedDict):
+    """The join code, and the link that contains it. link: "" if a lab in a container does not know its address."""
+
+    code: str
+    link: str
+    qr: QrCode | None
+
+
+class Decision(Message):
+    gold: GoldView
+
+
 def build(ctx: Context, operator: gr.BrowserState) -> None:
-    cached_leaderboard = ttl_cache(3.0, lambda: leaderboard(ctx))
+    data = {"fields": rule_fields(), "page_command": page_command()}
+    widget("people", "people/view.js", data=data, label="People")
 
-    def get_state(query: dict[str, Any]) -> dict[str, Any]:
-        name = ctx.annotator_name(parse_payload(PeopleQuery, query).annotator)[:MAX_PERSON_NAME_CHARS]
-        rows, has_agreement = cached_leaderboard(), sees_comparisons(ctx)
-        return {
-            "you": {"name": name, "role": ctx.visitor().role.value},
-            "present": PRESENCE.names(),
-            "leaderboard": rows if has_agreement else [row | {"comparisons": 0, "agreements": 0} for row in rows],
-            "has_agreement": has_agreement,
-            "rules": get_labelling_config(ctx.db, ctx.project.id).to_dict(),
-        }
 
-    component = widget(
-        "people",
-        "people/view.js",
-        events=("rules", "invite", "list_names", "erase", "gold", "person"),
-        server_functions={"get_state": get_state},
-        data={"fields": rule_fields(), "page_command": page_command()},
-        label="People",
-    )
+@api.read(Payload)
+def state(ctx: Context, query: Payload) -> PeopleState:
+    has_agreement, project_id = sees_comparisons(ctx), ctx.project.id
+    rows = ctx.cache.get(("leaderboard", project_id), LEADERBOARD_S, lambda: leaderboard(ctx))
+    return {
+        "you": {"name": ctx.annotator_name(query.annotator)[:MAX_PERSON_NAME_CHARS], "role": ctx.visitor().role},
+        "present": PRESENCE.names(),
+        "leaderboard": rows if has_agreement else [{**row, "comparisons": 0, "agreements": 0} for row in rows],
+        "has_agreement": has_agreement,
+        "rules": get_labelling_config(ctx.db, project_id),
+    }
 
-    @operator_action(ctx, RulesPayload)
-    def rules(payload: RulesPayload) -> dict[str, Any]:
-        return update_labelling_config(ctx, payload)
 
-    # Events and not server functions, because server functions do not get the secret that a browser stores.
-    @operator_action(ctx, InvitePayload)
-    def invite(payload: InvitePayload) -> dict[str, Any]:
-        return {"invite": invitation(ctx, payload.origin)}
+@api.read(InvitationQuery, role=Role.OPERATOR)
+def invite(ctx: Context, query: InvitationQuery) -> Invitation | None:
+    return invitation(ctx, query.origin)
 
-    @operator_action(ctx, Payload)
-    def list_names(_: Payload) -> dict[str, Any]:
-        return {"names": known_names(ctx.db)}
 
-    @operator_action(ctx, ErasePayload)
-    def erase(payload: ErasePayload) -> dict[str, Any]:
-        return {"message": erase_person(ctx, payload)}
+@api.read(Payload, role=Role.OPERATOR)
+def names(ctx: Context, _: Payload) -> list[str]:
+    """Everybody who can be erased."""
+    return known_names(ctx.db)
 
-    @operator_action(ctx, Payload)
-    def gold(_: Payload) -> dict[str, Any]:
-        return {"gold": gold_view(ctx)}
 
-    @operator_action(ctx, PersonPayload)
-    def person(payload: PersonPayload) -> dict[str, Any]:
-        return {"message": decide_about_person(ctx, payload), "gold": gold_view(ctx)}
+@api.read(Payload, role=Role.OPERATOR)
+def gold(ctx: Context, _: Payload) -> GoldView:
+    return gold_view(ctx)
 
-    for handler in (rules, invite, list_names, erase, gold, person):
-        getattr(component, handler.__name__)(handler, operator, component, **SILENT_EVENT)
+
+@api.action(RulesPayload, role=Role.OPERATOR)
+def set_rules(ctx: Context, payload: RulesPayload) -> Message:
+    """Change the project's labelling rules. Raises ConfigError without changing anything."""
+    project = ctx.project
+    settings = {item.name: item for item in fields_of(LabellingConfig)}
+    values = {
+        name: parse_value(settings[name], value) if settings[name].type in (int, float) else value
+        for name, value in payload.rules.items()
+        if name in settings
+    }
+    set_labelling_config(ctx.db, project.id, get_labelling_config(ctx.db, project.id).replace(**values))
+    return {"message": "These rules apply from the next pair on."}
+
+
+@api.action(PersonPayload, role=Role.OPERATOR)
+def decide(ctx: Context, payload: PersonPayload) -> Decision:
+    """Apply the operator's decision about a person. Raises LabelError for a name that nobody has."""
+    if payload.name not in known_names(ctx.db):
+        raise LabelError(f'Nobody in this lab is called "{payload.name}" (any more).')
+    project_id = ctx.project.id
+    if payload.go_on:
+        end_pause(ctx.db, project_id, payload.name)
+        message = f"{payload.name} can continue; the count of gold answers was reset."
+    else:
+        set_expert(ctx.db, project_id, payload.name, bool(payload.is_expert))
+        message = f"{payload.name} is {'an expert' if payload.is_expert else 'no expert'} in this project."
+    return {"message": message, "gold": gold_view(ctx)}
+
+
+@api.action(ErasePayload, role=Role.OPERATOR)
+def erase(ctx: Context, payload: ErasePayload) -> Message:
+    """Erase a person from the lab. Raises LabError."""
+    name, votes = payload.name, payload.delete_votes
+    count = erase_person_data(ctx.db, ctx.home, name, votes=votes)
+    PRESENCE.remove(name)
+    outcome = "deleted" if votes else "kept without the name"
+    message = "The name was removed from this lab" + (f"; votes that are {outcome}: {count}." if count else ".")
+    return {"message": message + (PASSWORD_FILE_NOTE if name in ctx.access.password_entries else "")}
 
 
 def rule_fields() -> list[dict[str, Any]]:
@@ -122,8 +190,7 @@ def rule_fields() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def leaderboard(ctx: Context) -> list[dict[str, Any]]:
-    """A row per person: labels, self-consistency on hidden repeats and with others on shared pairs."""
+def leaderboard(ctx: Context) -> list[LeaderboardRow]:
     return [
         {
             "annotator": row.annotator, "labels": row.labels, "repeats": row.repeated, "consistent_repeats": row.same,
@@ -133,34 +200,8 @@ def leaderboard(ctx: Context) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def decide_about_person(ctx: Context, payload: PersonPayload) -> str:
-    """Apply the operator's decision; returns a message for them. Raises LabelError for a name that nobody has."""
-    if payload.name not in known_names(ctx.db):
-        raise LabelError(f'Nobody in this lab is called "{payload.name}" (any more).')
-    project_id = ctx.project.id
-    if payload.go_on:
-        end_pause(ctx.db, project_id, payload.name)
-        return f"{payload.name} can continue; the count of gold answers was reset."
-    set_expert(ctx.db, project_id, payload.name, bool(payload.is_expert))
-    return f"{payload.name} is {'an expert' if payload.is_expert else 'no expert'} in this project."
-
-
-def update_labelling_config(ctx: Context, payload: RulesPayload) -> dict[str, Any]:
-    """Change the project's labelling rules. Raises ConfigError without changing anything."""
-    project = ctx.project
-    settings = {item.name: item for item in fields_of(LabellingConfig)}
-    values = {
-        name: parse_value(settings[name], value) if settings[name].type in (int, float) else value
-        for name, value in payload.rules.items()
-        if name in settings
-    }
-    set_labelling_config(ctx.db, project.id, get_labelling_config(ctx.db, project.id).replace(**values))
-    return {"message": "These rules apply from the next pair on."}
-
-
-def invitation(ctx: Context, origin: str) -> dict[str, Any] | None:
-    """{"code", "link", "qr"}: the join code, and the link that contains it; None if nobody can join. link: "" if a lab in a
-    container does not know its address.
+def invitation(ctx: Context, origin: str) -> Invitation | None:
+    """None if nobody can join.
 
     origin: the page's address in the operator's browser. On the lab's own computer, other devices need a different address.
     """
@@ -179,21 +220,10 @@ def needs_address(ctx: Context) -> bool:
     return ctx.access.is_multi_user and ctx.in_container and not ctx.public_url
 
 
-def qr_code(text: str) -> dict[str, Any]:
-    """A QR code: {"size": in modules with the quiet zone, "path": an SVG path of unit squares}."""
+def qr_code(text: str) -> QrCode:
     matrix = segno.make(text[:300], error="m").matrix
     border = 4
     squares = [
         f"M{x + border} {y + border}h1v1h-1z" for y, row in enumerate(matrix) for x, module in enumerate(row) if module
     ]
     return {"size": len(matrix) + 2 * border, "path": "".join(squares)}
-
-
-def erase_person(ctx: Context, payload: ErasePayload) -> str:
-    """Erase a person from the lab; returns the message for the operator. Raises LabError."""
-    name, votes = payload.name, payload.delete_votes
-    count = erase_person_data(ctx.db, ctx.home, name, votes=votes)
-    PRESENCE.remove(name)
-    outcome = "deleted" if votes else "kept without the name"
-    message = "The name was removed from this lab" + (f"; votes that are {outcome}: {count}." if count else ".")
-    return message + (PASSWORD_FILE_NOTE if name in ctx.access.password_entries else "")

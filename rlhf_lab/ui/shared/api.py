@@ -25,6 +25,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.records import Role
 from rlhf_lab.errors import ConfigError, LabError
@@ -48,6 +49,12 @@ class Payload(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     annotator: str | None = None
+
+
+class Message(TypedDict):
+    """The reply of an action: a sentence about what was done."""
+
+    message: str
 
 
 PayloadT = TypeVar("PayloadT", bound=Payload)

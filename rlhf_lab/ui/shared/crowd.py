@@ -1,11 +1,11 @@
 """Quality control of annotators: experts, the gold rule applied to a person, and the figures for the operator."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from typing_extensions import TypedDict
 
 from rlhf_lab.common.chat_format import Chat, turns_of_prompt
-from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.config.labelling import GoldRule, LabellingConfig
 from rlhf_lab.errors import NotAllowedError
 from rlhf_lab.store.adjudication import disputed_pairs
 from rlhf_lab.store.gold_pairs import GoldResult, count_gold_pairs, gold_results, result_at_last_look
@@ -40,6 +40,26 @@ class Disputes(TypedDict):
 
     count: int
     pairs: list[DisputedPair]
+
+
+class GoldRow(TypedDict):
+    """A person's answers to gold pairs. low, high: 95 % interval of the accuracy. below: whether the rule applies to them."""
+
+    annotator: str
+    right: int
+    answers: int
+    low: float
+    high: float
+    below: bool
+
+
+class GoldView(TypedDict):
+    """For the operator: the number of gold pairs, the rule, everybody's accuracy on them, and the experts."""
+
+    gold_pairs: int
+    rule: GoldRule
+    people: list[GoldRow]
+    experts: list[str]
 
 
 def annotator_notice(ctx: Context, project_id: int, annotator: str, rules: LabellingConfig) -> Standing:
@@ -87,8 +107,7 @@ def sees_comparisons(ctx: Context) -> bool:
     return get_labelling_config(ctx.db, ctx.project.id).gold_rate <= 0
 
 
-def gold_view(ctx: Context) -> dict[str, Any]:
-    """For the operator: the number of gold pairs, everybody's accuracy on them, and the experts."""
+def gold_view(ctx: Context) -> GoldView:
     project_id = ctx.project.id
     rules = get_labelling_config(ctx.db, project_id)
     return {
@@ -99,8 +118,7 @@ def gold_view(ctx: Context) -> dict[str, Any]:
     }
 
 
-def gold_row(result: GoldResult, rules: LabellingConfig) -> dict[str, Any]:
-    """A person's accuracy on gold pairs with its 95 % interval; below: whether the rule applies to them."""
+def gold_row(result: GoldResult, rules: LabellingConfig) -> GoldRow:
     low, high = result.interval
     return {
         "annotator": result.annotator,

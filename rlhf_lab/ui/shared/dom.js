@@ -1,5 +1,6 @@
 // Helpers for creating elements. No library, and data is never inserted as markup.
 import { plural } from './format.js';
+import { html } from './html.js';
 
 // An element: el('p.note', {title: 'x', onclick: f}, 'text', child, …). Strings become text, never markup.
 export function el(selector, attributes = {}, ...children) {
@@ -17,6 +18,10 @@ export function el(selector, attributes = {}, ...children) {
   }
   return node;
 }
+
+// A button that performs an action. style: its classes.
+export const actionButton = (action, label, onclick, style = 'small') =>
+  html`<button type="button" class="lab-button ${style}" data-do=${action} onclick=${onclick}>${label}</button>`;
 
 // The head of a table, a column for each label.
 export function tableHead(labels) {

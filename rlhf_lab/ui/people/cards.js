@@ -1,0 +1,118 @@
+// @ts-check
+// What everybody sees of the people of a lab, and the operator's invitation.
+import { svg } from '../shared/dom.js';
+import { displayName, isVisitor } from '../shared/format.js';
+import { html } from '../shared/html.js';
+import { earlierName, operatorNotice } from '../shared/session.js';
+import { presentText, presentTitle, share, sortedRows } from './figures.js';
+
+/** @typedef {import('../api_types').PeopleState} PeopleState */
+/** @typedef {import('../api_types').LeaderboardRow} LeaderboardRow */
+/** @typedef {import('../api_types').Invitation} Invitation */
+
+const ROLE_TEXTS = {
+  viewer: 'can view everything, but not label.',
+  labeller: 'may label.',
+  operator: 'can do everything: label, train, change projects and rules.',
+};
+const COLUMNS = [
+  ['labels', 'Labels', 'without skips'],
+  ['themselves', 'Self-consistency', 'on pairs shown twice, sides swapped'],
+  ['others', 'Agreement with others', 'on pairs that others also judged'],
+];
+
+/** @param {PeopleState} state @param {string} role */
+export function presenceCard({ present, you }, role) {
+  const isNamed = you.name && !isVisitor(you.name);
+  const isListed = present.length > 1 || present.some((name) => !isVisitor(name));
+  return html`<section class="lab-card" aria-label="who is connected">
+    <h2 data-here=${present.length}>${presentTitle(present, you.name)}</h2>
+    ${isListed && html`<p class="muted">${presentText(present)}</p>`}
+    <p>You${isNamed && `, ${you.name},`} ${ROLE_TEXTS[role]}</p>
+    ${role === 'viewer' && html`<p><a class="lab-button" href="join">Join to label</a></p>`}
+    ${operatorNotice('Only the operator can change the labelling rules and remove people from the lab.')}
+  </section>`;
+}
+
+/** @param {PeopleState} state @param {string} sortKey @param {(key: string) => void} sort */
+export function leaderboard(state, sortKey, sort) {
+  if (!state.leaderboard.length) {
+    return html`<section class="lab-card">
+      <h2>Labels</h2>
+      <p class="muted">Nobody has labelled in this project yet.</p>
+    </section>`;
+  }
+  const head = ([key, name, title]) =>
+    html`<th scope="col" aria-sort=${key === sortKey ? 'descending' : 'none'}>
+      <button
+        type="button" data-sort=${key} title="${title}; press to sort by this column" onclick=${() => sort(key)}
+      >${name}</button>
+    </th>`;
+  return html`<section class="lab-card" aria-label="leaderboard">
+    <h2>Labels</h2>
+    <div class="scroll">
+      <table>
+        <thead><tr><th scope="col">Name</th>${COLUMNS.map(head)}</tr></thead>
+        <tbody>${sortedRows(state.leaderboard, sortKey).map((row) => leaderboardRow(row, state.you.name))}</tbody>
+      </table>
+    </div>
+    ${
+      !state.has_agreement &&
+      html`<p class="muted">This project shows gold pairs, so only the operator sees how often people agree.</p>`
+    }
+  </section>`;
+}
+
+/** @param {LeaderboardRow} row @param {string} ownName */
+function leaderboardRow(row, ownName) {
+  const isEarlier = row.annotator === earlierName();
+  return html`<tr class=${row.annotator === ownName && 'me'} data-name=${row.annotator}>
+    <th scope="row" dir="auto" title=${row.annotator}>
+      ${displayName(row.annotator)}
+      ${isEarlier && html`<span class="muted"> (you, before this lab was opened to others)</span>`}
+    </th>
+    <td>${row.labels}</td>
+    <td>${share(row.consistent_repeats, row.repeats)}</td>
+    <td>${share(row.agreements, row.comparisons)}</td>
+  </tr>`;
+}
+
+/** @param {Invitation | null} invitation null: others cannot reach this lab @param {string} pageCommand */
+export function invitationCard(invitation, pageCommand) {
+  if (!invitation) {
+    return html`<section class="lab-card">
+      <h2>Others</h2>
+      <p class="muted">
+        Phones and other computers cannot reach this lab. Start it
+        with <code>${pageCommand} --host 0.0.0.0</code> and others in your network join with a code.
+      </p>
+    </section>`;
+  }
+  const { code, link, qr } = invitation;
+  const [address] = link.split('?'); // short enough to type; the whole link can be copied
+  return html`<section class="lab-card invite" aria-label="invitation">
+    ${qr && qrImage(qr, link)}
+    <div>
+      <h2>Join to label</h2>
+      <p class="code" data-code=${code}>${code}</p>
+      ${
+        link
+          ? html`<p class="lab-text">${address}<span class="muted">${link.slice(address.length)}</span></p>`
+          : unknownAddress()
+      }
+    </div>
+  </section>`;
+}
+
+const unknownAddress = () =>
+  html`<p class="muted">
+    This lab runs in a container and does not know the address of its computer in the network. Open this page by that
+    address instead of localhost, for example http://192.168.1.20:7860/: then the link and the QR code for phones appear
+    here. Or start the lab with --url and that address.
+  </p>`;
+
+/** @param {import('../api_types').QrCode} qr @param {string} link */
+function qrImage({ size, path }, link) {
+  const attributes = { viewBox: `0 0 ${size} ${size}`, role: 'img', 'aria-label': `QR code of ${link}`, class: 'qr' };
+  return svg('svg', attributes, svg('path', { d: path }));
+}

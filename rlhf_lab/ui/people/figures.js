@@ -1,0 +1,45 @@
+// @ts-check
+// Figures of the screen "People".
+import { formatPercent, isVisitor } from '../shared/format.js';
+
+/** @typedef {import('../api_types').LeaderboardRow} LeaderboardRow */
+
+export const share = (count, total) => (total ? `${formatPercent(count / total)} of ${total}` : '–');
+
+/** @type {Record<string, (row: LeaderboardRow) => number[]>} */
+const SORT_VALUES = {
+  labels: (row) => [row.labels],
+  themselves: (row) => [row.consistent_repeats / row.repeats, row.repeats],
+  others: (row) => [row.agreements / row.comparisons, row.comparisons],
+};
+
+// Highest first; rows without a value come last, and equal values are ordered by their number of pairs.
+/** @param {LeaderboardRow[]} rows @param {string} key of SORT_VALUES */
+export function sortedRows(rows, key) {
+  const values = (row) => SORT_VALUES[key](row).map((value) => (Number.isNaN(value) ? -1 : value));
+  const compare = (a, b) => {
+    const i = a.findIndex((value, k) => value !== b[k]);
+    return i < 0 ? 0 : b[i] - a[i];
+  };
+  return [...rows].sort((a, b) => compare(values(a), values(b)));
+}
+
+// Everybody who is connected, visitors without a name as a number.
+export function presentText(present) {
+  const names = present.filter((name) => !isVisitor(name));
+  const others = present.length - names.length;
+  return [...names, ...(others ? [`${others} without a name`] : [])].join(', ');
+}
+
+export function presentTitle(present, ownName) {
+  if (present.length === 1) return present[0] === ownName ? 'Nobody else is connected' : 'One person is connected';
+  return `${present.length} people are connected`;
+}
+
+// The people whose accuracy on gold pairs is shown, experts, and all voters with a name.
+/** @param {import('../api_types').GoldView} gold @param {LeaderboardRow[]} leaderboard */
+export function goldNames(gold, leaderboard) {
+  const measured = new Set(gold.people.map((row) => row.annotator));
+  const names = new Set([...measured, ...gold.experts, ...leaderboard.map((row) => row.annotator)]);
+  return [...names].filter((name) => !isVisitor(name) || measured.has(name)).sort();
+}

@@ -1,0 +1,85 @@
+// @ts-check
+// The cards of the open project's measured lengths, and of a download.
+import { actionButton, tableHead } from '../shared/dom.js';
+import { html } from '../shared/html.js';
+import { operatorOnly } from '../shared/session.js';
+import { downloadText, percent, shareRange } from './figures.js';
+
+/** @typedef {import('../api_types').LengthView} LengthView */
+/** @typedef {import('../api_types').LengthSetting} LengthSetting */
+
+// The measured lengths of the answers, and the proposed setting with a button that accepts it.
+/** @param {LengthView} length @param {(event: any) => void} accept */
+export function lengthContent(length, accept) {
+  if (length.is_measuring) {
+    return html`<p class="muted" role="status">
+      The engine is measuring how long the answers are; up to half a minute …
+    </p>`;
+  }
+  return html`<h3>How long are the answers?</h3>
+    <p class="muted">
+      ${length.texts} answers of the model were measured, with random numbers that are the same in all rows. An
+      answer is complete if it ends before the limit; the range is where the share probably is for other prompts
+      (95 %). ${length.note}
+    </p>
+    <table>
+      ${tableHead(['tokens at most', 'complete', 'mean tokens', 'per pair'])}
+      <tbody>${lengthGroup(length, false)}${lengthGroup(length, true)}</tbody>
+    </table>
+    ${lengthDecision(length, accept)}`;
+}
+
+/** @param {LengthView} length @param {boolean} addsInstruction */
+function lengthGroup(length, addsInstruction) {
+  const rows = length.rows.filter((row) => row.adds_instruction === addsInstruction);
+  if (!rows.length) return null;
+  const title = addsInstruction ? `With the instruction “${length.instruction}”` : 'As the project is';
+  return html`<tr><th class="group" colspan="4" scope="rowgroup">${title}</th></tr>
+    ${rows.map((row) => lengthRow(row, row.text === length.proposal?.text))}`;
+}
+
+/** @param {LengthSetting} row @param {boolean} isProposed */
+const lengthRow = (row, isProposed) =>
+  html`<tr class=${isProposed && 'open'}>
+    <td class="limit">${row.max_new_tokens} ${isProposed && html`<strong>proposed</strong>`}</td>
+    <td class="figure">${percent(row.share)}<span class="muted"> (${shareRange(row)})</span></td>
+    <td class="figure">${row.mean_tokens.toFixed(0)}</td>
+    <td class="figure">${row.seconds.toFixed(2)} s</td>
+  </tr>`;
+
+/** @param {LengthView} length @param {(event: any) => void} accept */
+function lengthDecision({ proposal, is_new: isNew }, accept) {
+  if (!proposal) {
+    return html`<p>With no measured setting do 90 % of the texts end. Choose a length yourself, in the list above.</p>`;
+  }
+  if (!isNew) return null;
+  return html`<div class="lab-row">
+    ${operatorOnly(actionButton('length-accept', proposal.text, accept, 'lab-main'))}
+    <span class="muted">
+      ${percent(proposal.share)} of the texts are complete then. New texts are written this way, and
+      unlabelled pairs are written again; labelled ones stay. Nothing changes before you decide.
+    </span>
+  </div>`;
+}
+
+/** @param {import('../api_types').DownloadView} download @param {(name: string) => void} act */
+export function downloadContent(download, act) {
+  const isRunning = download.status === 'running';
+  const button = (name, action, label) => operatorOnly(actionButton(name, label, () => act(action)));
+  return html`<div class="lab-row">
+      <h3>${isRunning && 'Downloading '}${download.model}</h3>
+      <span class="muted lab-grow" role="status">${downloadText(download)}</span>
+      ${isRunning && button('project-cancel', 'cancel_download', 'Cancel')}
+      ${download.can_retry && button('project-retry', 'retry_download', 'Try again')}
+    </div>
+    ${isRunning && downloadBar(download)}`;
+}
+
+/** @param {import('../api_types').DownloadView} download */
+function downloadBar({ downloaded_bytes: downloaded, total_bytes: total }) {
+  const share = total ? Math.round((100 * downloaded) / total) : 0;
+  return html`<div
+    class="lab-bar" role="progressbar" aria-label="download" aria-valuemin="0" aria-valuemax="100"
+    aria-valuenow=${share}
+  ><i style="width: ${share}%"></i></div>`;
+}

@@ -1,0 +1,41 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+
+import { goldNames, presentText, presentTitle, share, sortedRows } from '../../rlhf_lab/ui/people/figures.js';
+
+const row = (annotator, labels, same, repeats, agreements = 0, comparisons = 0) => ({
+  annotator,
+  labels,
+  consistent_repeats: same,
+  repeats,
+  agreements,
+  comparisons,
+});
+const names = (rows) => rows.map((one) => one.annotator);
+
+test('the leaderboard is sorted by labels or by a share', () => {
+  const rows = [row('new', 2, 0, 0, 1, 2), row('many', 9, 1, 4), row('steady', 3, 2, 2), row('steadier', 3, 4, 4)];
+  assert.deepEqual(names(sortedRows(rows, 'labels')), ['many', 'steady', 'steadier', 'new']);
+  assert.deepEqual(names(sortedRows(rows, 'themselves')), ['steadier', 'steady', 'many', 'new']);
+  assert.equal(names(sortedRows(rows, 'others'))[0], 'new'); // the only one with a value
+  assert.deepEqual(names(rows), ['new', 'many', 'steady', 'steadier']);
+});
+
+test('a share without cases is a dash', () => {
+  assert.equal(share(1, 3), '33 % of 3');
+  assert.equal(share(0, 0), '–');
+});
+
+test('who is connected', () => {
+  assert.equal(presentTitle(['Ann'], 'Ann'), 'Nobody else is connected');
+  assert.equal(presentTitle(['Ann'], 'Bob'), 'One person is connected');
+  assert.equal(presentTitle([], 'Bob'), '0 people are connected');
+  assert.equal(presentText(['visitor-1', 'Ann', 'visitor-2']), 'Ann, 2 without a name');
+  assert.equal(presentText(['Ann', 'Bob']), 'Ann, Bob');
+});
+
+test('visitors are listed with the gold pairs only if they answered one', () => {
+  const gold = { people: [{ annotator: 'visitor-2' }], experts: ['Cid'] };
+  const voters = [row('visitor-1', 4), row('Bob', 3), row('visitor-2', 1)];
+  assert.deepEqual(goldNames(gold, voters), ['Bob', 'Cid', 'visitor-2']);
+});
