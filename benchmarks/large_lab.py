@@ -254,6 +254,9 @@ class PageCalls:
         from unittest.mock import patch
 
         from rlhf_lab.ui.chat import api as chat
+        from rlhf_lab.ui.compare import api as compare
+        from rlhf_lab.ui.compare.blind_test import api as blind_test
+        from rlhf_lab.ui.compare.tournament import api as tournament
         from rlhf_lab.ui.context import Context
         from rlhf_lab.ui.header import api as header
         from rlhf_lab.ui.label import api as label
@@ -289,7 +292,11 @@ class PageCalls:
             "Reward model: details of the newest": lambda: self.request(reward.api, "report", {"model": newest}),
             "Reward model: time estimate": lambda: reward_sentences(ctx, RewardConfig()),
             "Train": lambda: [self.widget("lab-train", {}, 0), self.widget("lab-run-form", {}, 0)],
-            "Compare": lambda: [self.widget("lab-compare", me, i) for i in (0, 2, 3)],
+            "Compare": lambda: [
+                self.request(compare.api, "options", me),
+                self.request(blind_test.api, "get_state", me),
+                self.request(tournament.api, "get_state", me),
+            ],
             "Chat": lambda: self.request(chat.api, "options", me),
             "Runs & data": lambda: self.widget("lab-runs", {}, 0),
             "Runs & data: quality": lambda: self.widget("lab-quality", {}, 0),

@@ -28,15 +28,6 @@ export interface LabelRequests {
   gold: Action<GoldPayload, LabelState>;
 }
 
-export interface ChatRequests {
-  options: Read<OptionsQuery, ChatOptions>;
-  answers: Read<AnswersPayload, Answers>;
-  ask: Action<AskPayload, Jobs>;
-  make_pair: Action<AnswersPayload, NewPair>;
-  stop_answers: Action<AnswersPayload, null>;
-  forget: Action<AnswersPayload, null>;
-}
-
 export interface RewardRequests {
   state: Read<Payload, RewardState>;
   report: Read<ModelQuery, RewardReport>;
@@ -46,6 +37,37 @@ export interface RewardRequests {
   visitor_train: Action<TrainAsVisitor, JobId>;
   cancel: Action<CancelTraining, null>;
   explain: Action<ExplainText, JobId>;
+}
+
+export interface CompareRequests {
+  options: Read<ColumnsQuery, CompareOptions>;
+  completions: Read<JobsQuery, TextColumns>;
+  estimates: Read<EstimateQuery, CompareEstimates>;
+  sample: Action<ComparePayload, RequestedTexts>;
+  cancel: Action<JobsQuery, null>;
+}
+
+export interface BlindTestRequests {
+  get_state: Read<TestQuery, TestState>;
+  start: Action<StartTestPayload, NewTestState>;
+  edit: Action<EditTestPayload, NewTestState>;
+  answer: Action<TestAnswerPayload, NewTestState>;
+}
+
+export interface TournamentRequests {
+  get_state: Read<TournamentPayload, TournamentState>;
+  start: Action<StartTournamentPayload, NewTournamentState>;
+  delete: Action<TournamentPayload, NewTournamentState>;
+  answer: Action<TournamentAnswerPayload, NewTournamentState>;
+}
+
+export interface ChatRequests {
+  options: Read<OptionsQuery, ChatOptions>;
+  answers: Read<AnswersPayload, Answers>;
+  ask: Action<AskPayload, Jobs>;
+  make_pair: Action<AnswersPayload, NewPair>;
+  stop_answers: Action<AnswersPayload, null>;
+  forget: Action<AnswersPayload, null>;
 }
 
 export interface RunsRequests {
@@ -129,6 +151,10 @@ export type CancelTraining = { annotator?: string | null; job: number | string }
 export type ChangePayload = { annotator?: string | null; uuid: string; choice: 'left' | 'right' | 'tie' | 'both_bad' | 'skip'; strength?: Strength | ''; note?: string; duration_ms?: number | string; vote_id: number | string; project_created_at?: number | string | null };
 export type ChatOptions = { run: number | null; steps: Array<number>; best: number | null; project: number; temperature: number; max_new_tokens: number; models: Array<[string, string]>; system_prompt: string; has_chat_template: boolean };
 export type Choice = 'first' | 'second' | 'tie' | 'both_bad' | 'skip';
+export type ColumnsQuery = { annotator?: string | null; runs?: Array<number | string> };
+export type CompareEstimates = { comparison: string; blind_test: string; tournament: string };
+export type CompareOptions = { project: number; temperature: number; max_new_tokens: number; models: Array<[string, string]>; reward_models: Array<[number, string]>; judges: Array<string>; default_scorer: [number, string] | null; prompts: Array<string>; conversations: Record<string, Array<Record<string, string>>>; tests: Array<[number, string]>; measured_at: number; steps_by_run: Record<string, Array<number>>; best_by_run: Record<string, number | null>; scorer_by_run: Record<string, [number, string]> };
+export type ComparePayload = { annotator?: string | null; models: Array<string>; seed: number | string; temperature: number | string; max_new_tokens: number | string; reward_model_id?: number | string | ''; prompt?: string; samples: number | string };
 export type ComparedRun = { id: number; name: string; points: Array<Array<number | null>>; score_frontier: Array<Array<number>>; gold_frontier: Array<Array<number>> };
 export type Comparison = { runs: Array<ComparedRun>; metrics: Array<string>; setting_differences: Array<SettingDifference>; revision: string; metric: string };
 export type ComparisonQuery = { annotator?: string | null; runs?: Array<number | string>; metric?: string; revision?: string };
@@ -147,10 +173,12 @@ export type DownloadStatus = 'running' | 'done' | 'failed' | 'cancelled';
 export type DownloadView = { model: string; status: DownloadStatus | StartupPhase; downloaded_bytes: number; total_bytes: number; eta_s: number | null; message: string; can_retry: boolean };
 export type EarlierVote = { id: number; turns: Array<Record<string, string>>; left: string; right: string; cut: Cuts; choice: string; strength: Strength | ''; note: string; adjudication: boolean; gold?: boolean };
 export type EarlierVotes = { votes: Array<EarlierVote> };
+export type EditTestPayload = { annotator?: string | null; test_id: number | string; action: 'rename' | 'end' | 'delete'; name?: string };
 export type EngineState = 'absent' | 'starting' | 'alive' | 'dead';
 export type EngineView = { state: EngineState; stoppable: boolean };
 export type EnteredSecret = { message: string; redirect_to_login: boolean };
 export type ErasePayload = { annotator?: string | null; name: string; delete_votes?: boolean };
+export type EstimateQuery = { annotator?: string | null; models?: Array<string>; contestants?: Array<string>; prompts?: number | string; samples: number | string; pairs: number | string; max_new_tokens: number | string; reward_model_id?: number | string | '' };
 export type ExampleText = { prompt: string; turns: Array<Record<string, string>>; text: string; tag: string };
 export type ExplainText = { annotator?: string | null; model: number | string; prompt?: string; text?: string };
 export type Explanation = { is_waiting: boolean; running?: boolean; failure?: string; score?: number; tokens?: Array<string>; token_scores?: Array<number> | null };
@@ -182,6 +210,7 @@ export type JobId = { job: number };
 export type JobQuery = { annotator?: string | null; job: number | string };
 export type JobStatus = 'queued' | 'running' | 'done' | 'failed' | 'cancelled';
 export type Jobs = { jobs: Array<number> };
+export type JobsQuery = { annotator?: string | null; jobs: Array<number | string>; judge?: string };
 export type JudgePayload = { annotator?: string | null; judge: string; count: number | string };
 export type LabelCounts = { human: number; simulated: number; goals: Record<string, number>; train_every: number; visitor_goal?: number };
 export type LabelPayload = { annotator?: string | null; project_created_at?: number | string | null };
@@ -204,8 +233,13 @@ export type ModelSummary = { id: number; labels: number; accuracy: number | null
 export type NewPair = { pair_id: number };
 export type NewProjectPayload = { annotator?: string | null; text?: string; file?: string; model: string; max_new_tokens?: number | string | null; prompt_set?: string; name?: string; temperature?: number | string | null; seed?: number | string; system_prompt?: string; template_arguments?: string; confirmed?: boolean };
 export type NewRunName = { annotator?: string | null; run: number | string; name?: string };
+export type NewTestState = { state: TestState; tests?: Array<[number, string]>; message?: string };
+export type NewTournamentState = { state: TournamentState };
 export type OptionsQuery = { annotator?: string | null; run?: number | string | null };
+export type OthersProgress = { finished: number; in_progress: number };
 export type PageVisitor = { name: string; role: Role };
+export type PairOfTest = { token: string; turns: Array<Record<string, string>>; left: string; right: string; position: number };
+export type PairToJudge = { token: string; turns: Array<Record<string, string>>; left: string; right: string };
 export type Payload = { annotator?: string | null };
 export type PeopleHere = { counted_at: number; labels: number; simulated: number; active_run: ActiveRun | null; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; project_created_at: number; people_here: number; you: LabelVisitor };
 export type PeopleState = { you: PageVisitor; present: Array<string>; leaderboard: Array<LeaderboardRow>; has_agreement: boolean; rules: LabellingConfig };
@@ -222,7 +256,10 @@ export type QrCode = { size: number; path: string };
 export type QualityFigures = { votes: number; alpha: number | null; agreement: ShareRow; people: Array<AnnotatorRow>; unlisted_count: number; time_buckets: Array<TimeBucketRow>; source: Source; reward_models: Array<TrainedOn>; doubtful_labels: DoubtfulLabels | null; is_training: boolean; project: number };
 export type QualityQuery = { annotator?: string | null; source?: Source | null };
 export type QualityView = { closed_text: string; figures: QualityFigures | null };
+export type Ranking = { answers: number; rows: Array<RankingRow>; wins: Array<Array<number>> };
+export type RankingRow = { name: string; is_reference: boolean; score: number | null; low: number | null; high: number | null; kl: number | null; reward: number | null; gold: number | null };
 export type RenamePayload = { annotator?: string | null; project: number | string; name: string };
+export type RequestedTexts = { jobs: Array<number>; turns: Array<Record<string, string>> };
 export type ResetPayload = { annotator?: string | null; project_created_at?: number | string | null; stop_run?: number | string | null };
 export type RewardReport = { id: number; counts_hidden: boolean; ties: number; folds: number; train_accuracy: number | null; chosen_scores: Array<[number, number]>; rejected_scores: Array<[number, number]>; length_correlation: number | null; loss: Array<number>; pooling: string | null; warm_start: boolean; adapter_rejected: boolean; note: string; seconds: number | null; example_texts: Array<ExampleText>; calibration: Array<[number, number, number]>; calibration_error: number | null; disagreements: Array<Disagreement> };
 export type RewardState = { project: number; models: Array<ModelSummary>; job: Training | null; last_training: number; cancelled: boolean; failed: string; labels: LabelCounts; prediction_stats: Record<string, PredictionStats>; instant: InstantAccuracy | null; measured_at: number };
@@ -239,10 +276,21 @@ export type ShareRow = { share: number | null; low: number; high: number; count:
 export type ShownPair = { id: number; prompt: string; turns: Array<Record<string, string>>; left: string; right: string; markdown: boolean; adjudication: boolean; cut: Cuts };
 export type ShownPrediction = { decided: boolean; scores: [number, number]; expected: boolean | null };
 export type Source = 'human' | 'simulated';
+export type StartTestPayload = { annotator?: string | null; models: Array<string>; seed: number | string; temperature: number | string; max_new_tokens: number | string; reward_model_id?: number | string | ''; pairs: number | string };
+export type StartTournamentPayload = { annotator?: string | null; contestants: Array<string>; prompts: number | string; seed: number | string; max_new_tokens: number | string; reward_model_id?: number | string | '' };
 export type StartupPhase = 'checking' | 'downloading' | 'ready' | 'failed';
 export type Strength = 'slightly' | 'clearly' | 'much';
 export type TemperaturePayload = { annotator?: string | null; project: number | string; temperature: number | string };
+export type TestAnswerPayload = { annotator?: string | null; test_id: number | string; token?: string; choice: 'left' | 'right' | 'tie' | 'stop' };
+export type TestQuery = { annotator?: string | null; test_id?: number | string | null };
+export type TestRow = { turns: Array<Record<string, string>>; first: string; second: string; choice: string };
+export type TestState = { id: number | null; annotator?: string; model_names?: Array<string>; reward_model_id?: number | null; deletion_note?: string; is_waiting?: boolean; failure?: string | null; pair_count?: number; identical_count?: number; judged_count?: number; skipped_note?: string; result_waits?: boolean; others_progress?: OthersProgress; pair?: PairOfTest | null; closed_text?: string; sentences?: Array<string>; rows?: Array<TestRow> };
+export type TextColumn = { is_waiting: boolean; running?: boolean; error?: string; texts?: Array<string>; cut?: Array<number | null>; scores?: Array<number>; gold?: Array<number>; best_of?: number; note?: string };
+export type TextColumns = { columns: Array<TextColumn> };
 export type TimeBucketRow = { start: number; end: number; votes: number; with_others: number | null; with_self: number | null; alpha: number | null; left: number | null; ties: number | null; seconds: number | null };
+export type TournamentAnswerPayload = { annotator?: string | null; tournament_id: number | string; token?: string; choice?: 'left' | 'right' | 'tie' | 'both_bad' | 'skip' | null };
+export type TournamentPayload = { annotator?: string | null; tournament_id?: number | string | null };
+export type TournamentState = { id: number | null; ids: Array<number>; annotator?: string; is_waiting?: boolean; progress?: number; failure?: string; can_judge?: boolean; pair?: PairToJudge | null; own_count?: number; answers_note?: string; pause_note?: string; ranking?: Ranking };
 export type TrainAsVisitor = { annotator?: string | null; last_training?: number | string | null };
 export type TrainReward = { annotator?: string | null; settings: Record<string, string | number | string | boolean | null>; source: Source; last_training?: number | string | null };
 export type TrainedOn = { id: number; labels: number; source: Source; people: Array<[string, number]>; annotator_count: number; has_selection: boolean; accuracy: number | null; low: number | null; high: number | null };

@@ -38,10 +38,7 @@ MAX_LEASES_OF_ADDRESS = 80
 #: Events by the name of their handler, server functions as "read", other requests by method and path (`act_of_path`).
 LIMITS: Mapping[str, Limit] = {
     **dict.fromkeys(("read", "estimate", "status", "toggle", "fill", "recommend", "choose"), READ),
-    **dict.fromkeys(
-        ("gold", "next_pair", "submit_vote", "answer", "judge_pair", "POST /first", "POST /closed"), ANSWER
-    ),
-    **dict.fromkeys(("sample", "cancel"), ENGINE),
+    **dict.fromkeys(("gold", "next_pair", "submit_vote", "POST /first", "POST /closed"), ANSWER),
     # How many runs an address starts between two resets, and when visitors can train: jobs/demo.py.
     **dict.fromkeys(("start_demo_run", "stop_demo_run"), ENGINE),
     **dict.fromkeys(("verify_operator", "operator_secret", "wrong_secret"), ENTER),

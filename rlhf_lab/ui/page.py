@@ -21,6 +21,8 @@ from rlhf_lab.ui.auth.visitors import Access
 from rlhf_lab.ui.body_limits import BodyLimits
 from rlhf_lab.ui.chat import api as chat
 from rlhf_lab.ui.compare import api as compare
+from rlhf_lab.ui.compare.blind_test import api as blind_test
+from rlhf_lab.ui.compare.tournament import api as tournament
 from rlhf_lab.ui.context import Context, sent_secret
 from rlhf_lab.ui.header import api as header
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
@@ -41,7 +43,10 @@ from rlhf_lab.ui.train import api as train
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 OPERATOR_STORAGE_KEY = "rlhf-lab-operator"
 #: The requests of the page.
-APIS = (header.api, label.api, chat.api, reward.api, *runs.APIS, people.api, project.api)
+APIS = (
+    header.api, label.api, reward.api, compare.api, blind_test.api, tournament.api, chat.api, *runs.APIS, people.api,
+    project.api,
+)  # fmt: skip
 SCREENS = {
     "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Chat": chat,
     "Runs & data": runs, "People": people, "Project": project,

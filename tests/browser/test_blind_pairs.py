@@ -11,6 +11,7 @@ from browser_lab import Lab
 from helpers import control, expect_text, open_screen, open_tab
 from playwright.sync_api import expect
 from prepared_labs import fill_pool
+from test_people_screen import access_keys, join_as
 
 from rlhf_lab.common.enums import Choice, JobKind
 from rlhf_lab.jobs import engine_process, queue
@@ -25,10 +26,8 @@ TEXTS = "[...document.querySelectorAll('.tournament .side .lab-text')].map((text
 KEPT = "localStorage.getItem('rlhf-lab-blind-answer')"
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    """A lab with a blind test of 6 pairs and a tournament of 3 contestants, both with stored texts."""
-    home = tmp_path_factory.mktemp("blind") / "home"
+def fill_home(home) -> None:
+    """A blind test of 6 pairs and a tournament of 3 contestants, both with stored texts."""
     with Database.open(home) as db:
         project, jobs = new_project(db), []
         engine = engine_process.record_heartbeat(db, "idle")
@@ -49,7 +48,22 @@ def lab(tmp_path_factory):
         add_tournament(db, project.id, job.id)
         engine_process.mark_engine_stopped(db, engine)
         fill_pool(db, project.id)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    home = tmp_path_factory.mktemp("blind") / "home"
+    fill_home(home)
     lab = Lab(home).start()
+    yield lab
+    lab.stop()
+
+
+@pytest.fixture
+def shared_lab(tmp_path):
+    """One that several people use."""
+    fill_home(tmp_path / "home")
+    lab = Lab(tmp_path / "home", options=("--host", "0.0.0.0")).start()
     yield lab
     lab.stop()
 
@@ -184,3 +198,29 @@ def test_two_people_judge_a_tournament(lab, open_page):
     page.get_by_role("button", name="Dark").click()
     assert [text for text in light + inspect_screen(page, "Compare") if text.contrast < 4.5] == []
     open_page.console_messages.clear()
+
+
+def test_the_operator_ends_a_test_for_everybody(shared_lab, open_page):
+    labeller, operator = join_as(shared_lab, open_page, "Bob"), open_page(shared_lab)
+    operator.goto(f"{shared_lab.url}enter?key={access_keys(shared_lab)['operator']}")
+    for page in (labeller, operator):
+        open_tab(page, "Compare")
+        page.wait_for_selector("[data-judged='0']")
+    labeller.locator(".blind h2").click()
+    labeller.keyboard.press("1")
+    labeller.wait_for_selector("[data-judged='1']")
+    for page in (labeller, operator):
+        control(page, "blind-stop").click()
+        expect(page.locator(".blind .stage")).to_contain_text("shown when the operator ends the test")
+    expect(control(labeller, "blind-end")).to_be_disabled()
+
+    control(operator, "blind-end").click()
+    expect(operator.locator(".blind .controls")).to_contain_text("End test 1 for everybody?")
+    control(operator, "blind-end-leave").click()
+    expect(control(operator, "blind-end")).to_be_focused()
+    control(operator, "blind-end").click()
+    control(operator, "blind-end-sure").click()
+    expect_text(operator, "blind-notice", "Test 1 has ended. Its result is shown now.")
+    expect_text(operator, "blind-result", "Those who judged like")
+    expect(control(operator, "blind-end")).to_have_count(0)
+    expect_text(labeller, "blind-result", "You like")

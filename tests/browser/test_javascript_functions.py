@@ -182,22 +182,6 @@ def test_short_axes_of_steps_have_a_tick_at_every_integer(call, ends, distance):
     assert call("shared/charts.js", "integerTick", *ends) == distance
 
 
-@pytest.mark.parametrize(
-    ("numbers", "expected"),
-    [
-        ([1.0, -0.5, 2.5], "+1.00 (−0.50 to +2.50)"),
-        ([2.5, 0.4, None], "above +0.40"),
-        ([-2.5, None, -0.4], "below −0.40"),
-        ([1.0, None, None], "too few answers"),
-        ([None, None, None], "not compared"),
-    ],
-)
-def test_score_text_of_a_tournament(call, numbers, expected):
-    row = dict(zip(("score", "low", "high"), numbers, strict=True))
-    assert call("compare/tournament/view.js", "scoreText", row | {"is_reference": False}) == expected
-    assert call("compare/tournament/view.js", "scoreText", row | {"is_reference": True}) == "0 (reference)"
-
-
 def test_every_module_can_be_imported(page):
     for name in MODULES:
         try:

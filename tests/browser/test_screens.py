@@ -336,17 +336,19 @@ class WithholdScorers:
     def __call__(self, route) -> None:
         if self.released:
             return route.continue_()
-        reply = route.fetch().json()
-        withheld = {"scorer_by_run": {}, "revision": ""} if "scorer_by_run" in reply and not self.released else {}
-        return route.fulfill(json=reply | withheld)
+        answer = route.fetch().json()
+        if "reply" in answer and not self.released:
+            answer = {"reply": answer["reply"] | {"scorer_by_run": {}}, "revision": ""}
+        return route.fulfill(json=answer)
 
 
 def reply_with_markup(route) -> None:
     """A route handler: replaces the models' texts by a template (base) and by markup (others)."""
-    reply = route.fetch().json()
-    for number, column in enumerate(reply.get("columns", [])):
-        column["texts"] = [HOSTILE if number else TEMPLATE for _ in column.get("texts", [])]
-    route.fulfill(json=reply)
+    answer = route.fetch().json()
+    for number, column in enumerate(answer.get("reply", {}).get("columns", [])):
+        if "texts" in column:
+            column["texts"] = [HOSTILE if number else TEMPLATE for _ in column["texts"]]
+    route.fulfill(json=answer)
 
 
 def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
@@ -363,7 +365,7 @@ def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
     selected = control(page, "reward").input_value()
     assert selected == learnt
     withhold = WithholdScorers()
-    page.route(re.compile("component_server"), withhold)
+    page.route("**/lab-api/compare/options", withhold)
     models.select_option("base")
     models.select_option(f"run/{run.id}/latest")
     expect(control(page, "write")).to_be_disabled()  # its reward model is not known yet
@@ -386,7 +388,7 @@ def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
     assert "was trained on" not in answer.inner_text()
     other = next(value for value in ("1", "2") if value != selected)
     control(page, "reward").select_option(other)
-    page.route(re.compile("component_server"), reply_with_markup)
+    page.route("**/lab-api/compare/completions", reply_with_markup)
     page.click("[data-do=write]")
     expect(answer.first).to_contain_text(
         f"Run {run.id} was trained on reward model {selected}.", timeout=ENGINE_TIMEOUT_MS
@@ -459,7 +461,7 @@ def test_blind_test_is_renamed_and_deleted(lab, blind_test, open_page):
     expect(names).to_have_count(2)
     expect(control(another, "blind-pick").locator("option")).to_have_count(2)
     for _ in range(2):  # a newer test does not replace the one being judged
-        with another.expect_response(lambda reply: '"blind_test"' in (reply.request.post_data or "")):
+        with another.expect_response("**/lab-api/blind_test/get_state"):
             pass
     expect(control(another, "blind-pick")).to_have_value(judged)
     newest = names.first.get_attribute("value")
@@ -473,19 +475,20 @@ def test_blind_test_is_renamed_and_deleted(lab, blind_test, open_page):
     def leave_out(route):
         if seen:
             return route.continue_()
-        reply = route.fetch().json()
-        return route.fulfill(json=reply | ({"skipped_note": note} if "judged_count" in reply else {}))
+        answer = route.fetch().json()
+        if "judged_count" in answer.get("reply", {}):
+            answer["reply"]["skipped_note"] = note
+        return route.fulfill(json=answer)
 
-    another.route(re.compile("component_server"), leave_out)
+    another.route("**/lab-api/blind_test/get_state", leave_out)
     expect(control(another, "blind-left-out")).to_have_text(note)
     seen.append(True)
     held_requests, released = [], []
 
     def hold(route):
-        asks = '"options"' in (route.request.post_data or "")
-        held_requests.append(route) if asks and not released else route.continue_()
+        route.continue_() if released else held_requests.append(route)
 
-    page.route(re.compile("component_server"), hold)  # the new name is shown without another request
+    page.route("**/lab-api/compare/options", hold)  # the new name is shown without another request
     control(page, "blind-rename").click()
     control(page, "blind-name").fill(HOSTILE)
     page.keyboard.press("Enter")

@@ -1,9 +1,7 @@
 """Blind tests without a browser: the jobs of the engine, the texts and answers of a judge, and the results."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
-import gradio as gr
 import pytest
 
 from rlhf_lab.common.enums import Choice, JobKind, Source
@@ -14,7 +12,6 @@ from rlhf_lab.jobs.project_setup import copy_project
 from rlhf_lab.store.blind_tests import answers, blind_tests, end_test
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_models import add_reward_model
-from rlhf_lab.ui.compare import api as compare
 from rlhf_lab.ui.compare.blind_results import BlindPair
 from rlhf_lab.ui.compare.blind_test import api as blind_test
 from rlhf_lab.ui.shared.api import FieldError, parse_payload
@@ -27,16 +24,16 @@ BASE, RUN = ["a", "b", "same", "d"], ["A", "B", "same", "D"]
 
 
 def start(ctx, **changes):
-    return blind_test.start_test(ctx, parse_payload(blind_test.StartPayload, REQUEST | changes))
+    return blind_test.start_test(ctx, parse_payload(blind_test.StartTestPayload, REQUEST | changes))
 
 
 def answer(ctx, annotator, *, position=0, **payload):
     payload.setdefault("token", blind_test._token(ctx, payload.get("test_id", 0), position, annotator))
-    return blind_test.record_answer(ctx, parse_payload(blind_test.AnswerPayload, payload), annotator)
+    return blind_test.record_answer(ctx, parse_payload(blind_test.TestAnswerPayload, payload), annotator)
 
 
 def edit(ctx, annotator, **payload):
-    return blind_test.edit_test(ctx, parse_payload(blind_test.EditPayload, payload), annotator)
+    return blind_test.edit_test(ctx, parse_payload(blind_test.EditTestPayload, payload), annotator)
 
 
 def user(text):
@@ -88,7 +85,7 @@ def test_both_models_are_asked_for_the_same_prompts_that_nothing_was_trained_on(
     repeated, other = start(ctx), start(ctx, seed="8")
     assert blind_test.test_jobs(ctx, repeated)[0].payload == first
     assert blind_test.test_jobs(ctx, other)[0].payload["prompts"] != first["prompts"]
-    assert blind_test.list_tests(ctx)[-1] == [started_test.id, "base model against run 1, step 40"]
+    assert blind_test.list_tests(ctx)[-1] == (started_test.id, "base model against run 1, step 40")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +183,7 @@ def test_nobody_judges_a_pair_after_anybody_has_seen_a_result(ctx, started_test)
     pair = blind_test.state(shared, started_test.id, "zoe")["pair"]
     reply = edit(shared, "ann", test_id=started_test.id, action="end")
     assert reply["message"] == f"Test {started_test.id} has ended. Its result is shown now."
-    assert [row["first"] for row in reply["test"]["rows"]] == ["a", "b", "d"]
+    assert [row["first"] for row in reply["state"]["rows"]] == ["a", "b", "d"]
     for choice in ("left", "stop"):
         with pytest.raises(StaleVoteError, match="has ended this blind test"):
             answer(shared, "zoe", test_id=started_test.id, position=pair["position"], choice=choice)
@@ -217,17 +214,17 @@ def test_a_test_is_renamed_and_deleted_with_its_answers(ctx, started_test):
     judge(ctx, started_test, "ann", {0: "A", 1: "B", 3: "D"})
     reply = edit(ctx, "ann", test_id=started_test.id, action="rename", name="  before  the switch ")
     assert reply["message"] == f'Test {started_test.id} is called "before the switch" now.'
-    assert reply["test"] == blind_test.state(ctx, started_test.id, "ann")
+    assert reply["state"] == blind_test.state(ctx, started_test.id, "ann")
     assert blind_test.list_tests(ctx) == [
-        [other.id, "base model against run 1, step 40"],
-        [started_test.id, "before the switch"],
+        (other.id, "base model against run 1, step 40"),
+        (started_test.id, "before the switch"),
     ]
     assert blind_test.state(ctx, started_test.id, "")["deletion_note"] == "with its texts and 3 answers of one person"
     judge(ctx, started_test, "bob", {0: "a", 1: "B", 3: "tie"})
     reply = edit(ctx, "ann", test_id=started_test.id, action="delete")
     assert reply["message"] == f"Test {started_test.id} is deleted, with its texts and 6 answers of 2 people."
-    assert (reply["test"]["id"], reply["test"]["deletion_note"]) == (other.id, "with its texts (nobody had answered)")
-    assert blind_test.list_tests(ctx) == [[other.id, "base model against run 1, step 40"]]
+    assert (reply["state"]["id"], reply["state"]["deletion_note"]) == (other.id, "with its texts (nobody had answered)")
+    assert blind_test.list_tests(ctx) == [(other.id, "base model against run 1, step 40")]
     assert blind_test.state(ctx, started_test.id, "bob") == {"id": None}
     with pytest.raises(StaleVoteError, match="was deleted"):
         answer(ctx, "eve", test_id=started_test.id, position=0, choice="left")
@@ -246,30 +243,37 @@ def test_a_test_is_renamed_and_deleted_with_its_answers(ctx, started_test):
 def test_an_invalid_edit_of_a_test_is_refused(ctx, started_test, payload, words):
     with pytest.raises(LabError, match=words):
         edit(ctx, "ann", **payload)
-    assert blind_test.list_tests(ctx) == [[started_test.id, "base model against run 1, step 40"]]
+    assert blind_test.list_tests(ctx) == [(started_test.id, "base model against run 1, step 40")]
     copy_project(ctx.db, ctx.project)
     with pytest.raises(LabError, match="was deleted"):
         edit(ctx, "ann", test_id=started_test.id, action="delete")
 
 
-def test_only_who_may_begin_a_test_may_rename_or_delete_it(ctx, started_test, in_loop):
-    guarded = replace(ctx, operator_secret="sesame")
+def test_only_who_may_begin_a_test_may_rename_or_delete_it(ctx, started_test, calls):
+    rename = {"annotator": "ann", "test_id": started_test.id, "action": "rename", "name": "mine"}
+    visitor = calls(blind_test, replace(ctx, operator_secret="sesame"))
+    for request, payload in ((visitor.edit, rename), (visitor.start, REQUEST | {"annotator": "ann"})):
+        assert "Only the operator" in request(payload)["error"]
+    assert blind_test.list_tests(ctx) == [(started_test.id, "base model against run 1, step 40")]
+    operator = calls(blind_test, ctx)
+    reply = operator.edit(rename)
+    assert (reply["state"]["id"], reply["tests"]) == (started_test.id, [[started_test.id, "mine"]])
+    reply = operator.start(REQUEST | {"annotator": "ann"})
+    assert (reply["state"]["is_waiting"], len(reply["tests"])) == (True, 2)
 
-    def make():
-        with gr.Blocks() as page:
-            compare.build(guarded, gr.BrowserState())
-        return page
 
-    acts = {event.fn.__name__: event.fn for event in in_loop(make).fns.values()}
-    common = {"request_id": 1, "annotator": "ann"}
-    rename = SimpleNamespace(_data=common | {"test_id": started_test.id, "action": "rename", "name": "mine"})
-    begin = SimpleNamespace(_data=REQUEST | common)
-    for wrong in (None, "", "open"):
-        for event, payload in (("edit_test", rename), ("start_test", begin)):
-            assert "operator" in acts[event](wrong, payload)["error"]
-    assert blind_test.list_tests(ctx) == [[started_test.id, "base model against run 1, step 40"]]
-    reply = acts["edit_test"]("sesame", rename)
-    assert (reply["request_id"], reply["tests"]) == (1, [[started_test.id, "mine"]])
+def test_the_page_judges_a_test_and_reads_its_state(ctx, started_test, calls):
+    screen = calls(blind_test, ctx)
+    finish_jobs(ctx, started_test)
+    pair = screen.get_state({"annotator": "ann"})["pair"]
+    answered = {"annotator": "ann", "test_id": started_test.id, "token": pair["token"], "choice": "left"}
+    state = screen.answer(answered)["state"]
+    assert (state["judged_count"], state["pair"]["position"]) == (1, 1)
+    assert screen.get_state({"annotator": "ann", "test_id": started_test.id}) == state
+    assert "already been judged" in screen.answer(answered)["error"]
+    viewer = calls(blind_test, ctx.as_multi_user(open_to_all=False))
+    assert viewer.get_state({"annotator": "ann"})["pair"] is None
+    assert "join code" in viewer.answer(answered)["error"]
 
 
 def test_answers_to_missing_pairs_are_refused_and_not_recorded(ctx, started_test):

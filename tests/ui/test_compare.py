@@ -44,12 +44,15 @@ def finished(ctx, job, texts, scores):
 
 def test_a_new_project_has_its_base_and_unseen_prompts(ctx):
     found = compare.comparison_options(ctx)
-    assert found["max_new_tokens"] == chat.chat_options(ctx)["max_new_tokens"] // 2 == 64
+    assert found["max_new_tokens"] == chat.options(ctx, chat.OptionsQuery())["max_new_tokens"] // 2 == 64
     for length, proposed in ((100, (100, 128)), (200, (200, 200)), (1000, (512, 512))):
         set_max_new_tokens(ctx.db, ctx.project.id, length)
-        options = compare.comparison_options(ctx)["max_new_tokens"], chat.chat_options(ctx)["max_new_tokens"]
+        options = (
+            compare.comparison_options(ctx)["max_new_tokens"],
+            chat.options(ctx, chat.OptionsQuery())["max_new_tokens"],
+        )
         assert options == proposed
-    assert found["models"] == [["base", "base model"]]
+    assert found["models"] == [("base", "base model")]
     assert found["reward_models"] == []
     assert len(found["prompts"]) == 64
 
@@ -70,9 +73,9 @@ def test_runs_with_steps_and_their_checkpoints_are_offered(ctx):
         path.touch()
     found = compare.comparison_options(ctx)
     assert found["models"][1:] == [
-        [f"run/{kept.id}/latest", f"run {kept.id}: kept"],
-        ["base/best/4", "base, best of 4"],
-        ["base/best/16", "base, best of 16"],
+        (f"run/{kept.id}/latest", f"run {kept.id}: kept"),
+        ("base/best/4", "base, best of 4"),
+        ("base/best/16", "base, best of 16"),
     ]
     assert found["reward_models"][0][0] == row.id
     assert compare.run_details(ctx, [kept.id])["steps_by_run"] == {str(kept.id): [5, 10]}
@@ -94,7 +97,7 @@ def test_every_run_and_reward_model_can_be_chosen_however_many_there_are(ctx):
     assert compare.run_details(ctx, [oldest]) == {
         "steps_by_run": {str(oldest): []},
         "best_by_run": {str(oldest): None},
-        "scorer_by_run": {str(oldest): [31, ""]},
+        "scorer_by_run": {str(oldest): (31, "")},
     }
 
 
@@ -104,7 +107,7 @@ def test_malformed_run_ids_are_refused_and_missing_or_foreign_runs_left_out(ctx,
     run = create_run(ctx.db, ctx.project.id, model(ctx).id, "mine", config={}, manifest={}, total_steps=9)
     new_project(ctx.db)
     assert compare.run_details(ctx, [run.id]) == nothing
-    read = calls(compare, ctx).read
+    read = calls(compare, ctx).options
     assert read({})["steps_by_run"] == read({"runs": [str(run.id)]})["steps_by_run"] == {}
     for wrong in ("x", {"1": 1}, [None], [{}], 7, [float("inf")]):
         assert read({"runs": wrong}) == {"error": "The page sent no usable runs. Reload it and try again."}
@@ -218,15 +221,15 @@ def test_the_scorer_proposed_is_what_the_run_learnt_from_and_its_judge(ctx):
     def learnt():
         return compare.run_details(ctx, [run.id])["scorer_by_run"][str(run.id)]
 
-    assert compare.comparison_options(ctx)["default_scorer"] == learnt() == [row.id, "cheerful"]
+    assert compare.comparison_options(ctx)["default_scorer"] == learnt() == (row.id, "cheerful")
     newest = model(ctx)  # by people, and the run did not learn from it
-    assert (compare.comparison_options(ctx)["default_scorer"], learnt()) == ([newest.id, ""], [row.id, "cheerful"])
+    assert (compare.comparison_options(ctx)["default_scorer"], learnt()) == ((newest.id, ""), (row.id, "cheerful"))
     add_event(ctx.db, run.id, EventKind.SWITCH_REWARD, {"reward_model_id": newest.id})
-    assert learnt() == [newest.id, ""]
+    assert learnt() == (newest.id, "")
     label_with_judge(ctx.db, ctx.project.id, load_judge("polite"), 4)
     both = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
     mixed = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=both)
-    assert compare.comparison_options(ctx)["default_scorer"] == [mixed.id, ""]
+    assert compare.comparison_options(ctx)["default_scorer"] == (mixed.id, "")
 
 
 def test_a_page_gets_the_texts_it_asked_for_and_no_other_job(ctx):

@@ -41,7 +41,7 @@ from rlhf_lab.ui.shared.generation_requests import MAX_JOBS_OF_ADDRESS, MAX_JOBS
 
 #: Events that `operator_action` refuses to everybody but the operator.
 OPERATOR_EVENTS = {
-    "start", "control", "start_tournament", "delete_tournament", "start_test", "edit_test",
+    "start", "control",
 }  # fmt: skip
 CLASS_SIZE = 30
 

@@ -1,6 +1,7 @@
 """Tournaments without a browser: the job of the engine, the pairs of a person, and their answers."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -22,11 +23,11 @@ REQUEST = {
 
 
 def start(ctx, **changes):
-    return tournament.start(ctx, parse_payload(tournament.StartPayload, REQUEST | changes))
+    return tournament.submit_tournament(ctx, parse_payload(tournament.StartTournamentPayload, REQUEST | changes))
 
 
 def judge(ctx, annotator, **payload):
-    return tournament.judge(ctx, parse_payload(tournament.JudgePayload, payload), annotator)
+    return tournament.judge(ctx, parse_payload(tournament.TournamentAnswerPayload, payload), annotator)
 
 
 @pytest.fixture
@@ -191,7 +192,21 @@ def test_sides_are_chosen_for_each_person(ctx, written):
 
 
 def test_deleting(ctx, written):
-    payload = parse_payload(tournament.TournamentPayload, {"tournament_id": written.id})
-    assert tournament.delete(ctx, payload, "ann") == {"id": None, "ids": []}
+    payload = parse_payload(tournament.TournamentPayload, {"tournament_id": written.id, "annotator": "ann"})
+    assert tournament.delete(ctx, payload) == {"state": {"id": None, "ids": []}}
     with pytest.raises(LabError, match="was deleted"):
-        tournament.delete(ctx, payload, "ann")
+        tournament.delete(ctx, payload)
+
+
+def test_the_page_starts_and_judges_a_tournament(ctx, written, calls):
+    screen = calls(tournament, ctx)
+    assert screen.get_state({"annotator": "ann"})["pair"] is None
+    pair = screen.answer({"annotator": "ann", "tournament_id": written.id})["state"]["pair"]
+    answered = {"annotator": "ann", "tournament_id": written.id, "token": pair["token"], "choice": "tie"}
+    state = screen.answer(answered)["state"]
+    assert (state["own_count"], state["ranking"]["rows"][0]["name"]) == (1, "base model")
+    assert screen.get_state({"annotator": "ann"}) == state
+    assert len(screen.start(REQUEST | {"annotator": "ann"})["state"]["ids"]) == 2
+    visitor = calls(tournament, replace(ctx, operator_secret="sesame"))
+    for request in (visitor.start, visitor.delete):
+        assert "Only the operator" in request(REQUEST | {"annotator": "ann"})["error"]

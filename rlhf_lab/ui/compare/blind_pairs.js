@@ -1,216 +1,276 @@
+// @ts-check
 // Blind pairs on the screen "Compare", of a blind test or a tournament: the two texts with their buttons and keys,
-// requests to the lab, and answers that the browser stores until the lab has confirmed them. name: prefix of data-do
-// and of storage keys; idName: a key in an answer's payload; fetchState({[idName], annotator}) -> state, with
-// the `pair` to judge; choiceByKey: further keys; mayUseKeys(), isShown(): whether keys are active and the state is
-// needed; show(), updateButtons(): draw.
-import { el, isShortcut, promptView, showNotice } from '../shared/dom.js';
-import { unwrap } from '../shared/poll.js';
-import { annotatorName, getItem, setItem } from '../shared/session.js';
+// requests to the lab, and answers that the browser stores until the lab has confirmed them.
+import { isShortcut, promptView, showNotice } from '../shared/dom.js';
+import { html } from '../shared/html.js';
+import { getItem, setItem } from '../shared/session.js';
 
-export function createBlindPairs({
-  name,
-  idName,
-  answerEvent,
-  card,
-  stage,
-  notice,
-  trigger,
-  fetchState,
-  show,
-  choiceByKey = {},
-  updateButtons = () => {},
-  mayUseKeys = () => true,
-  isShown = () => true,
-}) {
-  const REPLY_TIMEOUT_MS = 6000;
-  const KEPT = `rlhf-lab-${name}-answer`;
-  const NOTICE = `${name}-notice`;
-  const STORED = 'Your last answer is stored now.';
-  const keys = { 1: 'left', arrowleft: 'left', 2: 'right', arrowright: 'right', 0: 'tie', '=': 'tie', ...choiceByKey };
-  const unconfirmedAnswer = () => JSON.parse(localStorage.getItem(KEPT) || 'null');
-  const forgetAnswer = () => localStorage.removeItem(KEPT);
-  const pairs = {
-    state: null,
-    selectedId: unconfirmedAnswer()?.[idName] ?? null,
-    send,
-    answer,
-    handleReply,
-    refresh,
-    reset,
-    showNoReply,
-    view,
-    choiceButton,
-    drawButtons,
-  };
-  let pending = null; // {id, isAnswer, isResend} of the request that waits for its reply
-  let replyCount = 0;
-  let isFetching = false;
+const REPLY_TIMEOUT_MS = 6000;
+const STORED = 'Your last answer is stored now.';
+const KEPT = 'The page keeps your answer, also if you close it, and sends it again until it is stored.';
+const CHOICE_BY_KEY = { 1: 'left', arrowleft: 'left', 2: 'right', arrowright: 'right', 0: 'tie', '=': 'tie' };
+// What others do, which must not redraw a text that is being read.
+const NOT_OF_PAIR = { deletion_note: null, others_progress: null, answers_note: null, ranking: null };
 
-  // onNoReply(): shows a message. Gradio may reload the page when the connection is lost, so the message is stored for
-  // this tab.
-  function send(event, fields, onNoReply, isResend = false) {
-    if (pending) return;
-    const sent = (pending = { id: Date.now(), isAnswer: Boolean(fields.choice), isResend });
-    showNoReply('');
-    drawButtons();
-    trigger(event, { request_id: sent.id, annotator: annotatorName(), ...fields });
-    setTimeout(() => {
-      if (pending === sent) {
-        pending = null;
-        onNoReply();
-        drawButtons();
-        refresh();
-      }
-    }, REPLY_TIMEOUT_MS);
+// A subclass creates the card, and draws by content(), drawControls() and drawOthers().
+export class BlindPairs {
+  // name: prefix of data-do and of storage keys; idName: a key in a request's payload; api: get_state, answer and the
+  // operator's requests; choiceByKey: further keys.
+  /** @param {{name: string, idName: string, api: any, choiceByKey?: Record<string, string>}} options */
+  constructor({ name, idName, api, choiceByKey = {} }) {
+    this.name = name;
+    this.idName = idName;
+    this.api = api;
+    this.notice = html`<p class="lab-notice" hidden data-do="${name}-notice"></p>`;
+    this.stage = html`<div class="stage"></div>`;
+    this.controls = html`<div class="lab-row controls"></div>`;
+    this.estimate = html`<span class="muted" data-do="${name}-estimate"></span>`;
+    this.card = /** @type {any} */ (null);
+    this.state = /** @type {any} */ (null); // the lab's, with the `pair` to judge
+    this.selectedId = this.unconfirmedAnswer()?.[idName] ?? null;
+    this.pending = /** @type {any} */ (null); // the request that waits for its reply
+    this.refusal = ''; // why the lab has not stored the last answer
+    this.replyCount = 0;
+    this.isFetching = false;
+    this.drawnKey = '';
+    const choices = { ...CHOICE_BY_KEY, ...choiceByKey };
+    document.addEventListener('keydown', (event) => {
+      const choice = choices[event.key.toLowerCase()];
+      if (!choice || !this.state?.pair || !this.stage.checkVisibility()) return;
+      if (!this.mayUseKeys() || !isShortcut(event)) return;
+      event.preventDefault();
+      this.answer(choice);
+    });
+    showNotice(this.notice, getItem(this.noticeKey()));
   }
 
-  function showNoReply(text) {
-    setItem(NOTICE, text);
-    showNotice(notice, text);
-  }
-
-  function drawButtons() {
-    for (const button of card.querySelectorAll('button:not(.lab-offline-too)')) button.disabled = Boolean(pending);
-    updateButtons();
-  }
-
-  // This browser stores an answer until the lab has replied. If the lab can be reached again and still shows that pair,
-  // the answer is sent again.
-  function answer(choice) {
-    const { id, annotator, pair } = pairs.state || {};
-    if (!pair || pending) return;
-    localStorage.setItem(KEPT, JSON.stringify({ by: annotator, [idName]: id, pair, choice }));
-    sendAnswer(choice);
-  }
-  function sendAnswer(choice, isResend) {
-    send(answerEvent, { [idName]: pairs.state.id, token: pairs.state.pair.token, choice }, showKept, isResend);
-  }
-
-  function showKept() {
-    if (!unconfirmedAnswer()) return;
-    showNotice(
-      notice,
-      'Your last answer is not stored yet, because the lab does not reply. The page keeps your answer, also ' +
-        'if you close it, and sends it again until it is stored.',
-    );
-    notice.append(
-      ' ',
-      el(
-        'button.lab-button.small.lab-offline-too',
-        { type: 'button', 'data-do': `${name}-discard`, onclick: discardAnswer },
-        'Discard it',
-      ),
-    );
-  }
-
-  function discardAnswer() {
-    forgetAnswer();
-    pending = null;
-    drawButtons();
-    showNoReply('It is no longer sent. If the lab has already received it, it counts.');
-  }
-
-  // If the pair on screen is that of the unconfirmed answer, the lab never stored the answer.
-  function resendAnswer() {
-    const unconfirmed = unconfirmedAnswer();
-    const { id, annotator, pair = null } = pairs.state;
-    if (!unconfirmed || pending || unconfirmed[idName] !== id || unconfirmed.by !== annotator) return;
-    if (JSON.stringify(unconfirmed.pair) === JSON.stringify(pair)) {
-      sendAnswer(unconfirmed.choice, true);
-      showKept();
-      return;
-    }
-    forgetAnswer();
-    showNotice(notice, STORED);
-  }
-
-  // Returns whether the reply belongs to a request of this component. A reply contains the new state, or an error.
-  function handleReply(reply) {
-    if (!pending || reply?.request_id !== pending.id) return false;
-    const { isAnswer, isResend } = pending;
-    const state = reply[idName.replace('_id', '')];
-    pending = null;
-    replyCount += 1;
-    if (isAnswer) forgetAnswer();
-    if (reply.error) {
-      showNotice(notice, reply.error, true);
-      refresh();
-    } else {
-      pairs.selectedId = state.id;
-      setState(state);
-      showNotice(notice, reply.message || (isResend ? STORED : ''));
-    }
-    drawButtons();
+  mayUseKeys() {
     return true;
   }
 
-  async function refresh() {
-    if (isFetching || !(isShown() || unconfirmedAnswer())) return;
-    isFetching = true;
-    const replyCountBefore = replyCount;
-    const requestedId = pairs.selectedId;
+  // Whether the state is needed.
+  isShown() {
+    return true;
+  }
+
+  // ---- requests
+
+  // The reply to a request; null if there is none. Nothing is sent while another request waits for its reply. noReply:
+  // the message if the lab does not reply; '' for an answer, which is kept.
+  async send(request, fields, noReply) {
+    if (this.pending) return null;
+    const sent = (this.pending = { request });
+    this.showNoReply('');
+    this.drawButtons();
+    let reply = null;
+    let error = null;
     try {
-      const state = await unwrap(fetchState({ [idName]: requestedId, annotator: annotatorName() }));
-      if (replyCountBefore === replyCount && !pending && requestedId === pairs.selectedId) {
-        setState(state);
-        resendAnswer();
+      reply = await this.api[request](fields, REPLY_TIMEOUT_MS);
+    } catch (failure) {
+      error = failure;
+    }
+    if (this.pending !== sent) return null; // the answer was discarded
+    this.pending = null;
+    if (reply) this.takeReply(reply);
+    else if (error.isReply) await this.takeRefusal(error, Boolean(fields.choice));
+    else this.takeNoReply(noReply);
+    this.drawButtons();
+    return reply;
+  }
+
+  takeReply(reply) {
+    this.replyCount += 1;
+    this.refusal = '';
+    this.selectedId = reply.state.id;
+    this.setState(reply.state);
+    showNotice(this.notice, reply.message || '');
+  }
+
+  takeNoReply(text) {
+    this.refusal = '';
+    if (text) this.showNoReply(text);
+    else this.showKept();
+  }
+
+  async takeRefusal(error, isAnswer) {
+    this.replyCount += 1;
+    this.refusal = isAnswer ? error.message : '';
+    showNotice(this.notice, error.message, true);
+    await this.refresh(false);
+  }
+
+  // The connection may be lost and the page reloaded, so the message is stored for this tab.
+  showNoReply(text) {
+    setItem(this.noticeKey(), text);
+    showNotice(this.notice, text);
+  }
+
+  noticeKey() {
+    return `${this.name}-notice`;
+  }
+
+  // mayResend: whether an answer that is not stored yet is sent again.
+  async refresh(mayResend = true) {
+    if (this.isFetching || !(this.isShown() || this.unconfirmedAnswer())) return;
+    this.isFetching = true;
+    const { replyCount, selectedId } = this;
+    try {
+      const state = await this.api.get_state({ [this.idName]: selectedId });
+      if (replyCount === this.replyCount && !this.pending && selectedId === this.selectedId) {
+        this.setState(state);
+        this.settleAnswer(mayResend);
       }
     } catch (error) {
       /* the next poll tries again */
     } finally {
-      isFetching = false;
+      this.isFetching = false;
     }
-    if (requestedId !== pairs.selectedId && !pairs.state) await refresh(); // another one was selected in the meantime
+    if (selectedId !== this.selectedId && !this.state) await this.refresh(); // another one was selected meanwhile
   }
 
-  function setState(state) {
-    pairs.state = state;
-    if (state.id === null) {
-      pairs.selectedId = null;
-    } // it was deleted: the next poll shows the newest
-    else if (state.pair) pairs.selectedId = state.id; // a newer one does not replace the one being judged
-    show();
+  refreshIfWaiting() {
+    if (this.state?.is_waiting) this.refresh();
+  }
+
+  setState(state) {
+    this.state = state;
+    if (state.id === null)
+      this.selectedId = null; // it was deleted: the next poll shows the newest
+    else if (state.pair) this.selectedId = state.id; // a newer one does not replace the one being judged
+    this.draw();
+  }
+
+  select(id) {
+    this.selectedId = id;
+    this.refusal = '';
+    this.refresh();
   }
 
   // Another project is open.
-  function reset() {
-    pairs.selectedId = pairs.state = null;
-    stage.replaceChildren();
-    showNotice(notice, '');
+  reset() {
+    this.selectedId = this.state = null;
+    this.drawnKey = '';
+    this.stage.replaceChildren();
+    showNotice(this.notice, '');
   }
 
-  // The pair on screen. head, others: contents of the rows above and below it.
-  function view(head, others) {
-    const { pair } = pairs.state;
-    const side = (choice, key) =>
-      el(
-        `div.lab-card.side.${choice}`,
-        {},
-        el('p.lab-text.lab-scroll', { dir: 'auto' }, pair[choice] || '(nothing)'),
-        choiceButton(choice, 'This one', key),
-      );
-    return [
-      el('div.lab-row', {}, ...head),
-      promptView(pair.turns, '.asked.lab-scroll'),
-      el('div.sides', {}, side('left', '1'), side('right', '2')),
-      el('div.lab-row', {}, choiceButton('tie', 'No difference', '0'), ...others),
-    ];
+  // ---- answers: this browser stores one until the lab has replied. If the lab can be reached again and still shows
+  // that pair, the answer is sent again.
+
+  storageKey() {
+    return `rlhf-lab-${this.name}-answer`;
   }
-  function choiceButton(choice, label, key) {
-    return el(
-      'button.lab-button',
-      { type: 'button', 'data-do': `${name}-${choice}`, onclick: () => answer(choice) },
-      label,
-      el('kbd', {}, key),
+
+  unconfirmedAnswer() {
+    return JSON.parse(localStorage.getItem(this.storageKey()) || 'null');
+  }
+
+  forgetAnswer() {
+    localStorage.removeItem(this.storageKey());
+  }
+
+  answer(choice) {
+    const { id, annotator, pair } = this.state || {};
+    if (!pair || this.pending) return;
+    const stored = { by: annotator, [this.idName]: id, pair, choice };
+    localStorage.setItem(this.storageKey(), JSON.stringify(stored));
+    this.sendAnswer(choice);
+  }
+
+  async sendAnswer(choice, isResent = false) {
+    const { id, pair } = this.state;
+    const reply = await this.send('answer', { [this.idName]: id, token: pair.token, choice }, '');
+    if (!reply) return;
+    this.forgetAnswer();
+    if (isResent) showNotice(this.notice, STORED);
+  }
+
+  // Send the unconfirmed answer again if its pair is still on screen, because then the lab never stored it; otherwise
+  // forget it.
+  settleAnswer(mayResend) {
+    const unconfirmed = this.unconfirmedAnswer();
+    if (!unconfirmed || this.pending) return;
+    const { id, annotator, pair = null } = this.state;
+    const isOfState = unconfirmed[this.idName] === id && unconfirmed.by === annotator;
+    if (isOfState && JSON.stringify(unconfirmed.pair) === JSON.stringify(pair)) {
+      if (mayResend) this.sendAnswer(unconfirmed.choice, true);
+      this.showKept();
+    } else if (isOfState || this.refusal) {
+      this.forgetAnswer();
+      showNotice(this.notice, this.refusal || STORED, Boolean(this.refusal));
+      this.refusal = '';
+    }
+  }
+
+  showKept() {
+    if (!this.unconfirmedAnswer()) return;
+    const reason = this.refusal || 'Your last answer is not stored yet, because the lab does not reply.';
+    showNotice(this.notice, `${reason} ${KEPT}`);
+    this.notice.append(
+      html` <button
+          type="button" class="lab-button small lab-offline-too" data-do="${this.name}-discard"
+          onclick=${() => this.discardAnswer()}
+        >
+          Discard it
+        </button>`,
     );
   }
 
-  document.addEventListener('keydown', (event) => {
-    const choice = keys[event.key.toLowerCase()];
-    if (!choice || !pairs.state?.pair || !stage.checkVisibility() || !mayUseKeys() || !isShortcut(event)) return;
-    event.preventDefault();
-    answer(choice);
-  });
-  showNotice(notice, getItem(NOTICE));
-  return pairs;
+  discardAnswer() {
+    this.forgetAnswer();
+    this.pending = null;
+    this.refusal = '';
+    this.drawButtons();
+    this.showNoReply('It is no longer sent. If the lab has already received it, it counts.');
+  }
+
+  // ---- what is on screen
+
+  draw() {
+    this.drawOthers();
+    const key = JSON.stringify({ ...this.state, ...NOT_OF_PAIR });
+    if (key !== this.drawnKey) {
+      this.drawnKey = key;
+      this.stage.replaceChildren(this.content() ?? '');
+      this.drawControls();
+    }
+    this.drawButtons();
+  }
+
+  /** @returns {any} an element, a fragment, or null */
+  content() {
+    return null;
+  }
+
+  drawControls() {}
+
+  drawOthers() {}
+
+  drawButtons() {
+    for (const button of this.card.querySelectorAll('button:not(.lab-offline-too)')) {
+      button.disabled = Boolean(this.pending);
+    }
+  }
+
+  // The pair on screen. head, others: contents of the rows above and below it.
+  pairView(head, others) {
+    const { pair } = this.state;
+    const side = (choice, key) =>
+      html`<div class="lab-card side ${choice}">
+        <p class="lab-text lab-scroll" dir="auto">${pair[choice] || '(nothing)'}</p>
+        ${this.choiceButton(choice, 'This one', key)}
+      </div>`;
+    return html`<div class="lab-row">${head}</div>
+      ${promptView(pair.turns, '.asked.lab-scroll')}
+      <div class="sides">${side('left', '1')} ${side('right', '2')}</div>
+      <div class="lab-row">${this.choiceButton('tie', 'No difference', '0')} ${others}</div>`;
+  }
+
+  choiceButton(choice, label, key) {
+    return html`<button
+      type="button" class="lab-button" data-do="${this.name}-${choice}" onclick=${() => this.answer(choice)}
+    >
+      ${label}<kbd>${key}</kbd>
+    </button>`;
+  }
 }

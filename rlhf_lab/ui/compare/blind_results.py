@@ -4,12 +4,38 @@ the reward model's choices."""
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from rlhf_lab.common.chat_format import turns_of_prompt
+from typing_extensions import TypedDict
+
+from rlhf_lab.common.chat_format import Chat, turns_of_prompt
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import Job
 from rlhf_lab.common.stats import MIN_CLUSTERS, clustered_interval, wilson_interval
 from rlhf_lab.common.text import pluralize, prompts_skipped_message
 from rlhf_lab.ui.shared.generation_requests import column_view
+
+
+class PairToJudge(TypedDict):
+    """A pair to judge, of a blind test or a tournament: nothing in it reveals which model wrote which text. token: identifies the
+    pair, its person and the sides."""
+
+    token: str
+    turns: Chat
+    left: str
+    right: str
+
+
+class TestRow(TypedDict):
+    """A pair that a person has judged, and their choice."""
+
+    turns: Chat
+    first: str
+    second: str
+    choice: str
+
+
+class TestOutcome(TypedDict):
+    sentences: list[str]
+    rows: list[TestRow]
 
 
 class BlindPair(NamedTuple):
@@ -50,7 +76,7 @@ def texts_by_position(job: Job) -> dict[int, tuple[str, float | None]] | None:
         return None
     skipped = {index // best_of for index in (job.result or {}).get("left_out", [])}
     positions = [index for index in range(len(prompts_of_test(job))) if index not in skipped]
-    scores = view["scores"] or [None] * len(positions)
+    scores: list[float | None] = [*view["scores"]] or [None] * len(positions)
     return {index: (text, score) for index, text, score in zip(positions, view["texts"], scores, strict=True)}
 
 
@@ -82,7 +108,7 @@ def test_outcome(
     annotator: str,
     names: list[str],
     reward_model_id: int | None,
-) -> dict[str, Any]:
+) -> TestOutcome:
     """The outcome of a test; the reward model's choices are those on the pairs that this person judged."""
     own_answers = {
         position: choice for position, choice in answers.get(annotator, {}).items() if choice is not Choice.SKIP
@@ -110,7 +136,7 @@ def test_outcome(
         ]
         agreed_count = sum(own_answers[position] is reward_choices[position] for position in decided)
         sentences.append(f"Of the pairs that both you and it decided, you agreed on {agreed_count} of {len(decided)}.")
-    rows = [
+    rows: list[TestRow] = [
         {
             "turns": turns_of_prompt(pairs[position].prompt),
             "first": pairs[position].first,

@@ -1,9 +1,10 @@
 """Texts that a page requests from the engine: models, sampling settings, who may see the texts, and results."""
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.records import REQUESTER_KEY, Job
@@ -33,6 +34,21 @@ class SamplingPayload(Payload):
     temperature: DecimalNumber = Field(title="temperature", ge=0.05, le=5)
     max_new_tokens: int = Field(title="max_new_tokens", ge=1, le=MAX_TOKENS)
     reward_model_id: int | Literal[""] = ""
+
+
+class TextColumn(TypedDict):
+    """The texts of one model, with their scores and the judge's gold scores. cut: `cut_length` of each. Until the job is done
+    there is only `running`, of a failed one only `error`."""
+
+    is_waiting: bool
+    running: NotRequired[bool]
+    error: NotRequired[str]
+    texts: NotRequired[list[str]]
+    cut: NotRequired[list[int | None]]
+    scores: NotRequired[list[float]]
+    gold: NotRequired[list[float]]
+    best_of: NotRequired[int]
+    note: NotRequired[str]
 
 
 def check_queue_capacity(ctx: Context) -> list[Job]:
@@ -135,12 +151,8 @@ def build_job_payload(model: str, prompts: Sequence[str], reward_model_id: int |
     return {"prompts": [prompt for prompt in prompts for _ in range(n)], "checkpoint": "base", "best_of": n}
 
 
-def column_view(job: Job, judge: str = "", stop_ids: Collection[int] = ()) -> dict[str, Any]:
-    """A model's texts with their scores and the judge's gold scores; of best of n only the chosen texts. cut: `cut_length` of
-    each text, by the model's stop_ids.
-
-    {"is_waiting": True, "running"} until the job is done; {"is_waiting": False, "error"} if it failed.
-    """
+def column_view(job: Job, judge: str = "", stop_ids: Collection[int] = ()) -> TextColumn:
+    """The texts of a job; of best of n only the chosen ones. stop_ids: of the model."""
     if job.status in UNFINISHED_JOB_STATUSES:
         return {"is_waiting": True, "running": job.status is JobStatus.RUNNING}
     if job.status is not JobStatus.DONE or not job.result:

@@ -8,13 +8,14 @@ name, the result is therefore shown when the operator has ended the test, and no
 """
 
 import random
-from typing import Any, Literal
+from typing import Literal, NotRequired
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import Choice
-from rlhf_lab.common.records import BlindTest, Job
+from rlhf_lab.common.records import BlindTest, Job, Role
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import LabError, StaleVoteError, StoreError
 from rlhf_lab.jobs import queue
@@ -33,9 +34,18 @@ from rlhf_lab.store.blind_tests import (
     rename_test,
 )
 from rlhf_lab.store.projects import prompts
-from rlhf_lab.ui.compare.blind_results import BlindPair, model_name, pair_texts, test_outcome, too_long_note
+from rlhf_lab.ui.compare.blind_results import (
+    BlindPair,
+    PairToJudge,
+    TestRow,
+    model_name,
+    pair_texts,
+    test_outcome,
+    too_long_note,
+)
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.shared.api import FieldError, Payload
+from rlhf_lab.ui.limits import ANSWER
+from rlhf_lab.ui.shared.api import Api, FieldError, Payload
 from rlhf_lab.ui.shared.generation_requests import (
     MAX_TEXTS_PER_COLUMN,
     SamplingPayload,
@@ -43,6 +53,7 @@ from rlhf_lab.ui.shared.generation_requests import (
     submit_completions,
 )
 
+api = Api("blind_test")
 VIEWER_TEXT = "To judge, log in with the join code. The result is shown to those who judged, when the test has ended."
 WAITING_TEXT = (
     "Your answers are stored. Others may still judge the same pairs, so the result is shown when the operator ends "
@@ -51,32 +62,102 @@ WAITING_TEXT = (
 CHOICE_BY_SIDE = {"left": Choice.FIRST, "right": Choice.SECOND, "tie": Choice.TIE}
 
 
-class StartPayload(SamplingPayload):
+class TestQuery(Payload):
+    """test_id: None for the newest test."""
+
+    test_id: int | None = None
+
+
+class StartTestPayload(SamplingPayload):
     """The first two of `models` are compared."""
 
-    annotator: str | None = None
     pairs: int = Field(title="pairs", ge=1, le=MAX_TEXTS_PER_COLUMN)
 
 
-class AnswerPayload(Payload):
+class TestAnswerPayload(Payload):
     """choice: the better text, or "stop" to end the test for this person; token: of the judged pair."""
 
-    annotator: str | None = None
     test_id: int
     token: str = ""
     choice: Literal["left", "right", "tie", "stop"]
 
 
-class EditPayload(Payload):
+class EditTestPayload(Payload):
     """name: the new one, for rename."""
 
-    annotator: str | None = None
     test_id: int
     action: Literal["rename", "end", "delete"]
     name: str = ""
 
 
-def start_test(ctx: Context, payload: StartPayload) -> BlindTest:
+class PairOfTest(PairToJudge):
+    position: int
+
+
+class OthersProgress(TypedDict):
+    """How many other people have judged all pairs (finished), and how many a part of them (in_progress)."""
+
+    finished: int
+    in_progress: int
+
+
+class TestState(TypedDict):
+    """What the page shows a person of a test. Without a test there is only `id`; until its texts are written, or if they could
+    not be, `is_waiting` and `failure` instead of what follows them.
+
+    result_waits: the result is shown when the operator ends the test. closed_text: why neither a pair nor a result is shown.
+    """
+
+    id: int | None
+    annotator: NotRequired[str]
+    model_names: NotRequired[list[str]]
+    reward_model_id: NotRequired[int | None]
+    deletion_note: NotRequired[str]
+    is_waiting: NotRequired[bool]
+    failure: NotRequired[str | None]
+    pair_count: NotRequired[int]
+    identical_count: NotRequired[int]
+    judged_count: NotRequired[int]
+    skipped_note: NotRequired[str]
+    result_waits: NotRequired[bool]
+    others_progress: NotRequired[OthersProgress]
+    pair: NotRequired[PairOfTest | None]
+    closed_text: NotRequired[str]
+    sentences: NotRequired[list[str]]
+    rows: NotRequired[list[TestRow]]
+
+
+class NewTestState(TypedDict):
+    """The state after an action. tests: `list_tests`, where it has changed. message: what was changed."""
+
+    state: TestState
+    tests: NotRequired[list[tuple[int, str]]]
+    message: NotRequired[str]
+
+
+@api.read(TestQuery)
+def get_state(ctx: Context, query: TestQuery) -> TestState:
+    return state(ctx, query.test_id, ctx.annotator_or_empty(query.annotator))
+
+
+@api.action(StartTestPayload, role=Role.OPERATOR)
+def start(ctx: Context, payload: StartTestPayload) -> NewTestState:
+    annotator = ctx.require_annotator(payload.annotator)
+    test = start_test(ctx, payload)
+    return {"state": state(ctx, test.id, annotator), "tests": list_tests(ctx)}
+
+
+@api.action(EditTestPayload, role=Role.OPERATOR)
+def edit(ctx: Context, payload: EditTestPayload) -> NewTestState:
+    return edit_test(ctx, payload, ctx.require_annotator(payload.annotator))
+
+
+@api.action(TestAnswerPayload, limit=ANSWER)
+def answer(ctx: Context, payload: TestAnswerPayload) -> NewTestState:
+    return {"state": record_answer(ctx, payload, ctx.require_annotator(payload.annotator))}
+
+
+def start_test(ctx: Context, payload: StartTestPayload) -> BlindTest:
     """Request texts of both models for prompts of the evaluation split. Raises LabError."""
     models = payload.models[:2]
     if len(models) < 2 or models[0] == models[1]:
@@ -93,7 +174,7 @@ def start_test(ctx: Context, payload: StartPayload) -> BlindTest:
     return add_test(ctx.db, ctx.project.id, jobs[0].id, jobs[1].id)
 
 
-def record_answer(ctx: Context, payload: AnswerPayload, annotator: str) -> dict[str, Any]:
+def record_answer(ctx: Context, payload: TestAnswerPayload, annotator: str) -> TestState:
     """Store an answer and return the new `state`. Raises StaleVoteError for a pair that this person cannot judge."""
     test = find_test(ctx, payload.test_id)
     jobs = test_jobs(ctx, test) if test else None
@@ -118,34 +199,31 @@ def record_answer(ctx: Context, payload: AnswerPayload, annotator: str) -> dict[
     return state(ctx, test.id, annotator)
 
 
-def list_tests(ctx: Context) -> list[list[Any]]:
-    """[id, name] of the project's tests, newest first. A test without a name is named after its models."""
+def list_tests(ctx: Context) -> list[tuple[int, str]]:
+    """(id, name) of the project's tests, newest first. A test without a name is named after its models."""
     return [
-        [test_id, payloads[0].get(NAME_KEY) or " against ".join(map(model_name, payloads))]
+        (test_id, payloads[0].get(NAME_KEY) or " against ".join(map(model_name, payloads)))
         for test_id, payloads in job_payloads_by_test(ctx.db, ctx.project.id).items()
     ]
 
 
-def edit_test(ctx: Context, payload: EditPayload, annotator: str) -> dict[str, Any]:
-    """Rename, end or delete a test; {"test": the state to show then, "message"}.
-
-    Raises LabError for an invalid name, StoreError for a deleted test.
-    """
+def edit_test(ctx: Context, payload: EditTestPayload, annotator: str) -> NewTestState:
+    """Rename, end or delete a test. Raises LabError for an invalid name, StoreError for a deleted test."""
     test = find_test(ctx, payload.test_id)
     if test is None:
         raise StoreError("This blind test was deleted. Nothing was changed.")
     if payload.action == "rename":
         name = check_name(payload.name)
         rename_test(ctx.db, test.id, name)
-        return {"test": state(ctx, test.id, annotator), "message": f'Test {test.id} is called "{name}" now.'}
-    if payload.action == "end":
+        message = f'Test {test.id} is called "{name}" now.'
+    elif payload.action == "end":
         end_test(ctx.db, test.id)
-        return {
-            "test": state(ctx, test.id, annotator),
-            "message": f"Test {test.id} has ended. Its result is shown now.",
-        }
-    counts = delete_test(ctx.db, test.id)
-    return {"test": state(ctx, None, annotator), "message": f"Test {test.id} is deleted, {deletion_summary(counts)}."}
+        message = f"Test {test.id} has ended. Its result is shown now."
+    else:
+        counts = delete_test(ctx.db, test.id)
+        message = f"Test {test.id} is deleted, {deletion_summary(counts)}."
+    shown_id = None if payload.action == "delete" else test.id
+    return {"state": state(ctx, shown_id, annotator), "tests": list_tests(ctx), "message": message}
 
 
 def deletion_summary(counts: dict[str, int]) -> str:
@@ -157,7 +235,7 @@ def deletion_summary(counts: dict[str, int]) -> str:
     return f"with its texts and {pluralize(count, 'answer')} of {people_text}"
 
 
-def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
+def state(ctx: Context, test_id: int | None, annotator: str) -> TestState:
     """What the page shows a person of a test: the next pair, without the models' names, or the outcome.
 
     test_id: None for the newest. annotator: "" for a viewer.
@@ -167,7 +245,7 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
         return {"id": None}
     jobs = test_jobs(ctx, test)
     model_names, reward_model_id = [model_name(job.payload) for job in jobs], jobs[0].payload.get("reward_model_id")
-    reply: dict[str, Any] = {
+    reply: TestState = {
         "id": test.id,
         "annotator": annotator,
         "model_names": model_names,
@@ -177,33 +255,34 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> dict[str, Any]:
     error = next((view["error"] for view in map(column_view, jobs) if "error" in view), None)
     pairs = pair_texts(*jobs)
     if error or pairs is None:
-        return reply | {"is_waiting": not error, "failure": error}
+        return {**reply, "is_waiting": not error, "failure": error}
     answers_by_annotator = answers(ctx.db, test.id)
     has_ended = bool(jobs[0].payload.get(ENDED_KEY))
     remaining = [] if has_ended else remaining_positions(pairs, answers_by_annotator.get(annotator, {}))
     identical_count = sum(pair.first == pair.second for pair in pairs.values())
-    reply |= {
+    result_waits = ctx.access.is_multi_user and not has_ended
+    reply = {
+        **reply,
         "pair_count": len(pairs) - identical_count,
         "identical_count": identical_count,
         "judged_count": len(pairs) - identical_count - len(remaining),
         "skipped_note": too_long_note(jobs[0], pairs),
-        "result_waits": ctx.access.is_multi_user and not has_ended,
+        "result_waits": result_waits,
         "others_progress": others_progress(pairs, answers_by_annotator, annotator),
         "pair": pair_view(ctx, test.id, remaining[0], pairs[remaining[0]], annotator)
         if annotator and remaining
         else None,
     }
     if not annotator:
-        return reply | {"closed_text": VIEWER_TEXT}
+        return {**reply, "closed_text": VIEWER_TEXT}
     if remaining:
         return reply
-    if reply["result_waits"]:
-        return reply | {"closed_text": WAITING_TEXT}
-    return reply | test_outcome(pairs, answers_by_annotator, annotator, model_names, reward_model_id)
+    if result_waits:
+        return {**reply, "closed_text": WAITING_TEXT}
+    return {**reply, **test_outcome(pairs, answers_by_annotator, annotator, model_names, reward_model_id)}
 
 
-def pair_view(ctx: Context, test_id: int, position: int, pair: BlindPair, annotator: str) -> dict[str, Any]:
-    """A pair to judge; nothing in it reveals which model wrote which text."""
+def pair_view(ctx: Context, test_id: int, position: int, pair: BlindPair, annotator: str) -> PairOfTest:
     texts = (pair.first, pair.second)
     left, right = texts if is_first_on_left(ctx, test_id, position, annotator) else texts[::-1]
     turns = turns_of_prompt(pair.prompt, ctx.project.system_prompt)
@@ -228,8 +307,7 @@ def remaining_positions(pairs: dict[int, BlindPair], own_answers: dict[int, Choi
 
 def others_progress(
     pairs: dict[int, BlindPair], answers_by_annotator: dict[str, dict[int, Choice]], annotator: str
-) -> dict[str, int]:
-    """How many other people have judged all pairs (finished), and how many a part of them (in_progress)."""
+) -> OthersProgress:
     has_remaining = [
         bool(remaining_positions(pairs, choices))
         for other_annotator, choices in answers_by_annotator.items()

@@ -1,339 +1,268 @@
+// @ts-check
 // The blind test on the screen "Compare": which of two texts is better. The models are named when all pairs are judged,
 // in a lab of several people when the operator ends the test.
-// fetchState({test_id, annotator}) -> the test's state (ui/compare/blind_test/api.py); trigger: sends an event;
-// getRequest(): the form's models and settings.
-import { createBlindPairs } from '../blind_pairs.js';
-import { deleteConfirmation, el, nameField, promptView, showNotice } from '../../shared/dom.js';
+import { requests } from '../../shared/api.js';
+import { deleteConfirmation, nameField, promptView, showNotice } from '../../shared/dom.js';
 import { plural } from '../../shared/format.js';
+import { html } from '../../shared/html.js';
 import { operatorNotice, operatorOnly } from '../../shared/session.js';
+import { BlindPairs } from '../blind_pairs.js';
+import { othersText } from '../texts.js';
 
-export function createBlindTest({ root, fetchState, trigger, getRequest }) {
-  let tests = [];
-  let drawnKey = '';
-  let editing = '';
-  let listedKey = '';
-  const narrowScreen = matchMedia('(max-width: 640px)');
+/** @typedef {import('../../api_types').TestState} TestState */
+/** @type {import('../../api_types').BlindTestRequests} */
+const api = requests('blind_test');
 
-  const pairCount = el('input.lab-input', {
-    type: 'text',
-    inputmode: 'numeric',
-    value: '20',
-    'aria-label': 'pairs',
-    'data-do': 'blind-pairs',
-  });
-  const beginButton = el(
-    'button.lab-button',
-    { type: 'button', 'data-do': 'blind-begin', onclick: startTest },
-    'Start a blind test',
-  );
-  const estimate = el('span.muted', { 'data-do': 'blind-estimate' });
-  const picker = el('select.lab-input', {
-    'aria-label': 'blind test',
-    'data-do': 'blind-pick',
-    onchange: () => {
-      pairs.selectedId = Number(picker.value);
-      pairs.state = null;
-      stopEditing();
-      refresh();
-    },
-  });
-  const controls = el('div.lab-row.controls');
-  const notice = el('p.lab-notice', { hidden: true, 'data-do': 'blind-notice' });
-  const stage = el('div.stage');
-  const others = el('span.muted', { 'data-do': 'blind-others', title: 'done: they have judged all pairs' });
-  const card = el(
-    'section.lab-card.blind.blind-pairs',
-    { 'aria-label': 'blind test' },
-    el('div.lab-row', {}, el('h2', {}, 'Blind test'), el('span.lab-grow'), controls),
-    notice,
-    stage,
-    el(
-      'p.muted.about',
-      {},
-      'The models of the first two columns answer held-out prompts. You choose the better text without ' +
-        'knowing which model wrote it; the result is shown when all pairs are judged, in a lab of several people ' +
-        'when the operator ends the test. PPO may exploit errors ' +
-        'of the reward model, so a human judgement is the better test. Nothing is trained on these answers.',
-    ),
-    operatorNotice('Only the operator can start and change blind tests; you can judge their pairs.'),
-    el(
-      'div.lab-row.new',
-      {},
-      operatorOnly(el('label.lab-row', {}, el('span.muted', {}, 'pairs'), pairCount), beginButton),
-      estimate,
-    ),
-  );
+const DONE = { rename: (name) => `called "${name}"`, end: () => 'ended', delete: () => 'deleted' };
+const ABOUT =
+  'The models of the first two columns answer held-out prompts. You choose the better text without knowing which ' +
+  'model wrote it; the result is shown when all pairs are judged, in a lab of several people when the operator ends ' +
+  'the test. PPO may exploit errors of the reward model, so a human judgement is the better test. Nothing is trained ' +
+  'on these answers.';
+const narrowScreen = matchMedia('(max-width: 640px)');
 
-  // A test that was started in this page is shown first on a phone.
-  let hasStarted = false;
-  function placeCard() {
-    const goesFirst = hasStarted && narrowScreen.matches;
-    const focused = card.contains(document.activeElement) ? document.activeElement : null;
+export class BlindTest extends BlindPairs {
+  // root: the element of the screen. getRequest(): the form's models and settings. onChange(): a test was changed, so
+  // its list of tests is newer than the options of the screen.
+  constructor({ root, getRequest, onChange }) {
+    super({ name: 'blind', idName: 'test_id', api });
+    this.root = root;
+    this.getRequest = getRequest;
+    this.onChange = onChange;
+    this.tests = /** @type {Array<[number, string]>} */ ([]);
+    this.listedKey = '';
+    this.editing = ''; // rename, end or delete
+    this.hasStarted = false; // a test that was started in this page is shown first on a phone
+    this.pairCount = html`<input
+      class="lab-input" type="text" inputmode="numeric" value="20" aria-label="pairs" data-do="blind-pairs"
+    />`;
+    this.picker = html`<select
+      class="lab-input" aria-label="blind test" data-do="blind-pick" onchange=${() => this.pick()}
+    ></select>`;
+    this.others = html`<span class="muted" data-do="blind-others" title="done: they have judged all pairs"></span>`;
+    this.card = this.buildCard();
+    root.append(this.card);
+    narrowScreen.addEventListener('change', () => this.placeCard());
+  }
+
+  buildCard() {
+    const begin = html`<button
+      type="button" class="lab-button" data-do="blind-begin" onclick=${() => this.begin()}
+    >
+      Start a blind test
+    </button>`;
+    const count = html`<label class="lab-row"><span class="muted">pairs</span>${this.pairCount}</label>`;
+    return html`<section class="lab-card blind blind-pairs" aria-label="blind test">
+      <div class="lab-row">
+        <h2>Blind test</h2>
+        <span class="lab-grow"></span>
+        ${this.controls}
+      </div>
+      ${this.notice} ${this.stage}
+      <p class="muted about">${ABOUT}</p>
+      ${operatorNotice('Only the operator can start and change blind tests; you can judge their pairs.')}
+      <div class="lab-row new">${operatorOnly(count, begin)} ${this.estimate}</div>
+    </section>`;
+  }
+
+  placeCard() {
+    const { card, root } = this;
+    const goesFirst = this.hasStarted && narrowScreen.matches;
     if ((root.firstElementChild === card) === goesFirst) return;
+    const focused = card.contains(document.activeElement) ? /** @type {any} */ (document.activeElement) : null;
     root[goesFirst ? 'prepend' : 'append'](card);
     focused?.focus({ preventScroll: true });
   }
 
-  const pairs = createBlindPairs({
-    name: 'blind',
-    idName: 'test_id',
-    answerEvent: 'answer',
-    card,
-    stage,
-    notice,
-    trigger,
-    fetchState,
-    show,
-    mayUseKeys: () => !root.querySelector('.tournament[open] .sides'),
-  });
-  const { send, refresh, showNoReply } = pairs;
+  mayUseKeys() {
+    return !this.root.querySelector('.tournament[open] .sides');
+  }
 
-  function startTest() {
-    send('start_test', { ...getRequest(), pairs: pairCount.value }, () =>
-      showNoReply(
-        'The lab does not reply, so the blind test may not have started. Check the list of tests before you ' +
-          'start it again.',
-      ),
+  // ---- requests
+
+  begin() {
+    this.send(
+      'start',
+      { ...this.getRequest(), pairs: this.pairCount.value },
+      'The lab does not reply, so the blind test may not have started. Check the list of tests before you start it ' +
+        'again.',
     );
   }
 
-  // Returns whether the reply belongs to an event of the blind test.
-  function handleReply(reply) {
-    if (!pairs.handleReply(reply)) return false;
-    if (reply.field === 'pairs') pairCount.focus();
-    if (reply.error) return true;
-    tests = reply.tests || tests;
-    updatePicker();
-    if (narrowScreen.matches && !reply.message) card.scrollIntoView();
-    return true;
+  sendEdit(id, action, fields = {}) {
+    this.send(
+      'edit',
+      { test_id: id, action, ...fields },
+      `The lab does not reply, so test ${id} may not be ${DONE[action](fields.name)} yet. Check it, and ${action} it ` +
+        'again if necessary.',
+    );
   }
 
-  function show() {
-    const { state } = pairs;
-    if (state.pair || state.is_waiting) {
-      hasStarted = true;
-      placeCard();
+  takeReply(reply) {
+    super.takeReply(reply);
+    this.tests = reply.tests || this.tests;
+    this.drawControls();
+    this.onChange();
+    if (narrowScreen.matches && !reply.message) this.card.scrollIntoView();
+  }
+
+  async takeRefusal(error, isAnswer) {
+    if (error.field === 'pairs') this.pairCount.focus();
+    this.onChange();
+    await super.takeRefusal(error, isAnswer);
+  }
+
+  // Called with every poll of the screen. tests: the project's, if they have changed.
+  setTests(tests = this.tests, projectChanged = false) {
+    if (projectChanged) {
+      this.hasStarted = false;
+      this.placeCard();
+      this.stopEditing();
+      this.reset();
     }
-    others.textContent = othersText(state.others_progress);
-    // progress of others must not redraw a text that is being read
-    const key = JSON.stringify({ ...state, deletion_note: '', others_progress: null });
-    if (key === drawnKey) return;
-    drawnKey = key;
-    stage.replaceChildren(...content(state));
-    updatePicker();
-    pairs.drawButtons();
+    this.tests = tests;
+    this.drawControls();
+    this.refresh();
   }
 
-  // The progress of other people as a text; '' if there are none.
-  function othersText({ finished = 0, in_progress: inProgress = 0 } = {}) {
-    const parts = [finished && `${finished} done`, inProgress && `${inProgress} in progress`].filter(Boolean);
-    return parts.length ? `${plural(finished + inProgress, 'other')}: ${parts.join(', ')}` : '';
+  // ---- which test, and its changes
+
+  pick() {
+    this.state = null;
+    this.stopEditing();
+    this.select(Number(this.picker.value));
   }
 
-  function updatePicker() {
-    if (!editing && controls.contains(picker) !== Boolean(tests.length)) {
-      controls.replaceChildren(
-        ...(tests.length ? [picker, operatorOnly(editButton('rename'), editButton('delete'))] : []),
-      );
+  drawControls() {
+    const { controls, picker, tests } = this;
+    if (!this.editing && controls.contains(picker) !== Boolean(tests.length)) {
+      const buttons = [this.editButton('rename', 'Rename'), this.editButton('delete', 'Delete')];
+      controls.replaceChildren(...(tests.length ? [picker, operatorOnly(...buttons)] : []));
     }
     const key = JSON.stringify(tests);
-    if (key !== listedKey) {
-      picker.replaceChildren(...tests.map(([id, name]) => el('option', { value: id }, `test ${id}: ${name}`)));
+    if (key !== this.listedKey) {
+      picker.replaceChildren(...tests.map(([id, name]) => html`<option value=${id}>test ${id}: ${name}</option>`));
     }
-    listedKey = key;
-    if (pairs.state?.id) picker.value = pairs.state.id;
+    this.listedKey = key;
+    if (this.state?.id) picker.value = this.state.id;
   }
 
-  const editButton = (action) =>
-    el(
-      `button.lab-button.small${action === 'delete' ? '.danger' : ''}`,
-      {
-        type: 'button',
-        'data-do': `blind-${action}`,
-        title: action === 'delete' ? 'asks first' : null,
-        onclick: () => startEditing(action),
-      },
-      action === 'delete' ? 'Delete' : 'Rename',
-    );
-
-  async function startEditing(action) {
-    if (!pairs.state?.id) return;
-    await refresh(); // get the current number of answers
-    if (!pairs.state?.id) return;
-    const { id, deletion_note: deletionNote } = pairs.state;
-    const name = tests.find(([one]) => one === id)?.[1] ?? '';
-    const sendEdit = (fields) =>
-      send('edit_test', { test_id: id, action, ...fields }, () =>
-        showNoReply(
-          `The lab does not reply, so test ${id} may not be ` +
-            `${{ rename: `called "${fields.name}"`, end: 'ended', delete: 'deleted' }[action]} yet. Check it, and ` +
-            `${action} it ` +
-            'again if necessary.',
-        ),
-      );
-    showNotice(notice, '');
-    editing = action;
-    controls.replaceChildren(
-      action === 'rename'
-        ? nameField(
-            name,
-            `new name of test ${id}`,
-            'blind-name',
-            {},
-            (newName) => sendEdit({ name: newName }),
-            stopEditing,
-          )
-        : deleteConfirmation(
-            action === 'end'
-              ? `End test ${id} for everybody? Then its result is shown, and nobody can judge its pairs.`
-              : `Delete test ${id} permanently, ${deletionNote}?`,
-            `blind-${action}`,
-            {},
-            () => sendEdit({}),
-            stopEditing,
-            action === 'end' ? 'End it' : 'Delete',
-          ),
-    );
-    controls.querySelector('input, button').focus();
+  editButton(action, label) {
+    return html`<button
+      type="button" class="lab-button small ${action === 'delete' ? 'danger' : ''}" data-do="blind-${action}"
+      title=${action === 'rename' ? null : 'asks first'} onclick=${() => this.startEditing(action)}
+    >
+      ${label}
+    </button>`;
   }
 
-  function stopEditing() {
-    const action = editing;
-    editing = '';
-    if (action) controls.replaceChildren();
-    updatePicker();
-    if (action) controls.querySelector(`[data-do=blind-${action}]`)?.focus();
+  async startEditing(action) {
+    if (!this.state?.id) return;
+    await this.refresh(); // get the current number of answers
+    if (!this.state?.id) return;
+    const { id, deletion_note: deletionNote } = this.state;
+    const close = () => this.stopEditing();
+    const confirm = (question, label) =>
+      deleteConfirmation(question, `blind-${action}`, {}, () => this.sendEdit(id, action), close, label);
+    const name = this.tests.find(([one]) => one === id)?.[1] ?? '';
+    const rename = (newName) => this.sendEdit(id, action, { name: newName });
+    const views = {
+      rename: () => nameField(name, `new name of test ${id}`, 'blind-name', {}, rename, close),
+      end: () =>
+        confirm(`End test ${id} for everybody? Then its result is shown, and nobody can judge its pairs.`, 'End it'),
+      delete: () => confirm(`Delete test ${id} permanently, ${deletionNote}?`, 'Delete'),
+    };
+    showNotice(this.notice, '');
+    this.editing = action;
+    this.controls.replaceChildren(views[action]());
+    this.controls.querySelector('input, button').focus();
   }
 
-  function content(state) {
-    if (state.id === null) return [];
+  stopEditing() {
+    const action = this.editing;
+    this.editing = '';
+    if (action) this.controls.replaceChildren();
+    this.drawControls();
+    if (action) this.card.querySelector(`[data-do=blind-${action}]`)?.focus();
+  }
+
+  // ---- what is on screen
+
+  draw() {
+    if (this.state.pair || this.state.is_waiting) {
+      this.hasStarted = true;
+      this.placeCard();
+    }
+    super.draw();
+  }
+
+  drawOthers() {
+    this.others.textContent = othersText(this.state.others_progress);
+  }
+
+  content() {
+    const state = /** @type {TestState} */ (this.state);
+    if (state.id === null) return null;
     if (state.failure) {
-      return [
-        el(
-          'p.lab-notice.bad',
-          { role: 'alert' },
-          `Its texts could not be written: ${state.failure} Start another one.`,
-        ),
-      ];
+      const text = `Its texts could not be written: ${state.failure} Start another one.`;
+      return html`<p class="lab-notice bad" role="alert">${text}</p>`;
     }
     if (state.is_waiting) {
-      return [el('p.muted', { role: 'status' }, `The engine is sampling from ${state.model_names.join(' and ')} …`)];
+      return html`<p class="muted" role="status">The engine is sampling from ${state.model_names.join(' and ')} …</p>`;
     }
-    if (state.pair) return judgingView(state);
-    if (state.closed_text) return [el('p.muted', {}, state.closed_text), footnote(state)];
-    return resultView(state);
+    if (state.pair) return this.judgingView(state);
+    if (state.closed_text) return html`<p class="muted">${state.closed_text}</p>${this.footnote(state)}`;
+    return html`<div class="result" data-do="blind-result" role="status">
+        ${state.sentences.map((line, i) => html`<p class=${i ? null : 'main'}>${line}</p>`)}
+      </div>
+      ${this.footnote(state)} ${state.rows.length ? pairsTable(state) : null}`;
   }
 
-  const footnote = (state) =>
-    el(
-      'div.lab-row.beside',
-      {},
-      state.skipped_note ? el('span.muted', { 'data-do': 'blind-left-out' }, state.skipped_note) : null,
-      others,
-      state.result_waits
-        ? operatorOnly(
-            el(
-              'button.lab-button.small',
-              { type: 'button', 'data-do': 'blind-end', title: 'asks first', onclick: () => startEditing('end') },
-              'End the test for everybody',
-            ),
-          )
-        : null,
-    );
-  function judgingView(state) {
-    return pairs.view(
-      [
-        el('strong', { 'data-judged': state.judged_count }, `${state.judged_count + 1} of ${state.pair_count}`),
-        el(
-          'span.muted',
-          {},
-          state.model_names.join(' against '),
-          state.identical_count ? `; ${plural(state.identical_count, 'pair')} with equal texts left out` : '',
-        ),
-        footnote(state),
-      ],
-      [
-        el('span.lab-grow'),
-        el(
-          'button.lab-button.small',
-          {
-            type: 'button',
-            'data-do': 'blind-stop',
-            title: state.result_waits
-              ? 'leave out the remaining pairs'
-              : 'leave out the remaining pairs and show which model wrote each text',
-            onclick: () => pairs.answer('stop'),
-          },
-          state.result_waits ? 'Leave out the others' : 'Stop and show the result',
-        ),
-      ],
-    );
+  footnote(state) {
+    const end = html`<button
+      type="button" class="lab-button small" data-do="blind-end" title="asks first"
+      onclick=${() => this.startEditing('end')}
+    >
+      End the test for everybody
+    </button>`;
+    const skipped = html`<span class="muted" data-do="blind-left-out">${state.skipped_note}</span>`;
+    return html`<div class="lab-row beside">
+      ${state.skipped_note ? skipped : null} ${this.others} ${state.result_waits ? operatorOnly(end) : null}
+    </div>`;
   }
 
-  function resultView(state) {
-    const rows = state.rows.map((row) =>
-      el(
-        'tr',
-        {},
-        el('td', {}, promptView(row.turns)),
-        ...['first', 'second'].map((which) =>
-          el(
-            'td',
-            {},
-            el('p.lab-text', { dir: 'auto' }, row[which]),
-            row.choice === which
-              ? el('span.lab-badge.good', {}, 'you chose this')
-              : row.choice === 'tie' && which === 'second'
-                ? el('span.lab-badge', {}, 'no difference')
-                : null,
-          ),
-        ),
-      ),
-    );
-    const head = el('tr', {}, el('th', {}, 'prompt'), ...state.model_names.map((name) => el('th', {}, name)));
-    return [
-      el(
-        'div.result',
-        { 'data-do': 'blind-result', role: 'status' },
-        ...state.sentences.map((line, i) => el(i ? 'p' : 'p.main', {}, line)),
-      ),
-      footnote(state),
-      rows.length
-        ? el(
-            'details',
-            {},
-            el('summary.muted', {}, 'The pairs, with the names of the models'),
-            el('div.lab-scroll', {}, el('table', {}, el('thead', {}, head), el('tbody', {}, ...rows))),
-          )
-        : null,
-    ].filter(Boolean);
+  judgingView(state) {
+    const leftOut = state.identical_count ? `; ${plural(state.identical_count, 'pair')} with equal texts left out` : '';
+    const [label, title] = state.result_waits
+      ? ['Leave out the others', 'leave out the remaining pairs']
+      : ['Stop and show the result', 'leave out the remaining pairs and show which model wrote each text'];
+    const head = html`<strong data-judged=${state.judged_count}>${state.judged_count + 1} of ${state.pair_count}</strong>
+      <span class="muted">${state.model_names.join(' against ')}${leftOut}</span>${this.footnote(state)}`;
+    const stop = html`<span class="lab-grow"></span>
+      <button
+        type="button" class="lab-button small" data-do="blind-stop" title=${title}
+        onclick=${() => this.answer('stop')}
+      >
+        ${label}
+      </button>`;
+    return this.pairView(head, stop);
   }
+}
 
-  // Called with every poll of the screen. newTests: the project's tests, if they have changed.
-  function setTests(newTests = tests, projectChanged = false) {
-    if (projectChanged) {
-      hasStarted = false;
-      placeCard();
-      stopEditing();
-      pairs.reset();
-      drawnKey = '';
-    }
-    tests = newTests;
-    updatePicker();
-    refresh();
-  }
-
-  root.append(card);
-  narrowScreen.addEventListener('change', placeCard);
-  return {
-    handleReply,
-    setTests,
-    pairs: () => pairCount.value,
-    setEstimate: (sentence) => {
-      estimate.textContent = sentence;
-    },
-    refreshIfWaiting: () => {
-      if (pairs.state?.is_waiting) refresh();
-    },
+/** @param {TestState} state */
+function pairsTable({ rows, model_names: names }) {
+  const badge = (row, side) => {
+    if (row.choice === side) return html`<span class="lab-badge good">you chose this</span>`;
+    const isTie = row.choice === 'tie' && side === 'second';
+    return isTie ? html`<span class="lab-badge">no difference</span>` : null;
   };
+  const cell = (row, side) => html`<td><p class="lab-text" dir="auto">${row[side]}</p>${badge(row, side)}</td>`;
+  const head = ['prompt', ...names].map((name) => html`<th>${name}</th>`);
+  const body = rows.map(
+    (row) => html`<tr><td>${promptView(row.turns)}</td>${cell(row, 'first')}${cell(row, 'second')}</tr>`,
+  );
+  return html`<details>
+    <summary class="muted">The pairs, with the names of the models</summary>
+    <div class="lab-scroll"><table><thead><tr>${head}</tr></thead><tbody>${body}</tbody></table></div>
+  </details>`;
 }

@@ -7,15 +7,16 @@ import contextlib
 import random
 import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal, NotRequired
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus
 from rlhf_lab.common.paths import run_folder
-from rlhf_lab.common.records import Job, PairKey, Tournament, TournamentAnswer
+from rlhf_lab.common.records import Job, PairKey, Role, Tournament, TournamentAnswer
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import LabError, StaleVoteError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_control
@@ -44,10 +45,13 @@ from rlhf_lab.store.tournaments import (
     tournaments,
     withdraw_tournament_pair,
 )
+from rlhf_lab.ui.compare.blind_results import PairToJudge
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.shared.api import FieldError, Payload
+from rlhf_lab.ui.limits import ANSWER
+from rlhf_lab.ui.shared.api import Api, FieldError, Payload
 from rlhf_lab.ui.shared.generation_requests import MAX_SEED, MAX_TOKENS, check_queue_capacity
 
+api = Api("tournament")
 MAX_CONTESTANTS = 8
 MAX_PROMPTS = 64
 BEST_OF_4 = "base/best/4"
@@ -57,10 +61,9 @@ CHOICE_BY_NAME = {
 }  # fmt: skip
 
 
-class StartPayload(Payload):
+class StartTournamentPayload(Payload):
     """contestants: "base", "base/best/4" and "run/ID/STEP"."""
 
-    annotator: str | None = None
     contestants: list[str]
     prompts: int = Field(title="prompts", ge=1, le=MAX_PROMPTS)
     seed: int = Field(title="seed", ge=0, le=MAX_SEED)
@@ -68,11 +71,10 @@ class StartPayload(Payload):
     reward_model_id: int | Literal[""] = ""
 
 
-class JudgePayload(Payload):
+class TournamentAnswerPayload(Payload):
     """An answer to the pair on screen, which `token` identifies, and the request for the next pair; without a choice only the
     request."""
 
-    annotator: str | None = None
     tournament_id: int
     token: str = ""
     choice: Literal["left", "right", "tie", "both_bad", "skip"] | None = None
@@ -81,11 +83,82 @@ class JudgePayload(Payload):
 class TournamentPayload(Payload):
     """tournament_id: None for the newest."""
 
-    annotator: str | None = None
     tournament_id: int | None = None
 
 
-def start(ctx: Context, payload: StartPayload) -> Tournament:
+class RankingRow(TypedDict):
+    """A model of the ranking: see `Standing`. is_reference: scores are relative to it."""
+
+    name: str
+    is_reference: bool
+    score: float | None
+    low: float | None
+    high: float | None
+    kl: float | None
+    reward: float | None
+    gold: float | None
+
+
+class Ranking(TypedDict):
+    """The standings, best first, after so many answers; and in the same order how often the row was preferred to the column."""
+
+    answers: int
+    rows: list[RankingRow]
+    wins: list[list[float]]
+
+
+class TournamentState(TypedDict):
+    """What the page shows a person of a tournament. Without one there is no `annotator` either; until its texts are written there
+    is `progress`, or `failure`, instead of what follows them."""
+
+    id: int | None
+    ids: list[int]
+    annotator: NotRequired[str]
+    is_waiting: NotRequired[bool]
+    progress: NotRequired[float]
+    failure: NotRequired[str]
+    can_judge: NotRequired[bool]
+    pair: NotRequired[PairToJudge | None]
+    own_count: NotRequired[int]
+    answers_note: NotRequired[str]
+    pause_note: NotRequired[str]
+    ranking: NotRequired[Ranking]
+
+
+class NewTournamentState(TypedDict):
+    """The state after an action."""
+
+    state: TournamentState
+
+
+@api.read(TournamentPayload)
+def get_state(ctx: Context, query: TournamentPayload) -> TournamentState:
+    return state(ctx, query.tournament_id, ctx.annotator_or_empty(query.annotator))
+
+
+@api.action(StartTournamentPayload, role=Role.OPERATOR)
+def start(ctx: Context, payload: StartTournamentPayload) -> NewTournamentState:
+    annotator = ctx.require_annotator(payload.annotator)
+    return {"state": state(ctx, submit_tournament(ctx, payload).id, annotator)}
+
+
+@api.action(TournamentPayload, role=Role.OPERATOR)
+def delete(ctx: Context, payload: TournamentPayload) -> NewTournamentState:
+    """The reply is the state of the newest tournament that is left."""
+    annotator = ctx.require_annotator(payload.annotator)
+    tournament = _find(ctx, payload.tournament_id)
+    if tournament is None:
+        raise StoreError("This tournament was deleted. Nothing was changed.")
+    delete_tournament(ctx.db, tournament.id)
+    return {"state": state(ctx, None, annotator)}
+
+
+@api.action(TournamentAnswerPayload, limit=ANSWER)
+def answer(ctx: Context, payload: TournamentAnswerPayload) -> NewTournamentState:
+    return {"state": judge(ctx, payload, ctx.require_annotator(payload.annotator))}
+
+
+def submit_tournament(ctx: Context, payload: StartTournamentPayload) -> Tournament:
     """Let the engine sample the contestants' texts for prompts of the evaluation split. Raises LabError."""
     contestants = list(dict.fromkeys(payload.contestants))
     if not 2 <= len(contestants) <= MAX_CONTESTANTS:
@@ -131,7 +204,7 @@ def _check_contestant(ctx: Context, model: str) -> None:
     raise LabError(f'"{model}" does not exist. Reload the page and choose the contestants again.')
 
 
-def judge(ctx: Context, payload: JudgePayload, annotator: str) -> dict[str, Any]:
+def judge(ctx: Context, payload: TournamentAnswerPayload, annotator: str) -> TournamentState:
     """Store an answer, and lease the next pair to this person. Raises StaleVoteError for a pair that is not on their screen."""
     tournament, contestants = _ready_tournament(ctx, payload.tournament_id)
     answers = tournament_answers(ctx.db, tournament.id)
@@ -157,31 +230,23 @@ def judge(ctx: Context, payload: JudgePayload, annotator: str) -> dict[str, Any]
     return state(ctx, tournament.id, annotator)
 
 
-def delete(ctx: Context, payload: TournamentPayload, annotator: str) -> dict[str, Any]:
-    """Delete a tournament; returns the state of the newest one that is left."""
-    tournament = _find(ctx, payload.tournament_id)
-    if tournament is None:
-        raise StoreError("This tournament was deleted. Nothing was changed.")
-    delete_tournament(ctx.db, tournament.id)
-    return state(ctx, None, annotator)
-
-
-def state(ctx: Context, tournament_id: int | None, annotator: str) -> dict[str, Any]:
+def state(ctx: Context, tournament_id: int | None, annotator: str) -> TournamentState:
     """What the page shows a person: the pair to judge, without names, and the ranking. annotator: "" for a viewer."""
     all_ids = [tournament.id for tournament in tournaments(ctx.db, ctx.project.id)]
     tournament = _find(ctx, tournament_id)
     if tournament is None:
         return {"id": None, "ids": all_ids}
     job = queue.get_job(ctx.db, tournament.job_id)
-    reply: dict[str, Any] = {"id": tournament.id, "ids": all_ids, "annotator": annotator}
+    reply: TournamentState = {"id": tournament.id, "ids": all_ids, "annotator": annotator}
     if job.status in UNFINISHED_JOB_STATUSES:
-        return reply | {"is_waiting": True, "progress": job.progress}
+        return {**reply, "is_waiting": True, "progress": job.progress}
     if job.status is not JobStatus.DONE or not job.result:
-        return reply | {"failure": job.error or "It was cancelled."}
+        return {**reply, "failure": job.error or "It was cancelled."}
     contestants, answers = contestants_of(job.result), tournament_answers(ctx.db, tournament.id)
     given = [answer for answer in answers if answer.choice not in (None, Choice.SKIP)]
     shown = _shown_pair(answers, annotator)
-    return reply | {
+    return {
+        **reply,
         "can_judge": bool(annotator),
         "pair": None if shown is None else _pair_view(ctx, tournament.id, shown, contestants, job, annotator),
         "own_count": sum(answer.annotator == annotator for answer in given),
@@ -224,8 +289,7 @@ def answers_note(answers: list[TournamentAnswer]) -> str:
     )
 
 
-def _ranking(ctx: Context, job: Job, contestants: list[Contestant], answers: list[TournamentAnswer]) -> dict[str, Any]:
-    """The standings, best first, and in the same order the matrix of how often the row was preferred to the column."""
+def _ranking(ctx: Context, job: Job, contestants: list[Contestant], answers: list[TournamentAnswer]) -> Ranking:
     assert job.result is not None
     gold: list[list[float]] = []
     with contextlib.suppress(StoreError):
@@ -241,10 +305,12 @@ def _ranking(ctx: Context, job: Job, contestants: list[Contestant], answers: lis
             {
                 "name": standing.name,
                 "is_reference": standing.contestant == 0,
-                **{
-                    name: None if (value := getattr(standing, name)) is None else round(value, 3)
-                    for name in ("score", "low", "high", "kl", "reward", "gold")
-                },
+                "score": _rounded(standing.score),
+                "low": _rounded(standing.low),
+                "high": _rounded(standing.high),
+                "kl": _rounded(standing.kl),
+                "reward": _rounded(standing.reward),
+                "gold": _rounded(standing.gold),
             }
             for standing in standings
         ],
@@ -252,10 +318,13 @@ def _ranking(ctx: Context, job: Job, contestants: list[Contestant], answers: lis
     }
 
 
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
 def _pair_view(
     ctx: Context, tournament_id: int, key: PairKey, contestants: list[Contestant], job: Job, annotator: str
-) -> dict[str, Any]:
-    """A pair to judge; nothing in it reveals which model wrote which text."""
+) -> PairToJudge:
     assert job.result is not None
     texts = [contestants[i].texts[key.position] for i in (key.first, key.second)]
     left, right = texts if _is_first_on_left(ctx, tournament_id, key, annotator) else texts[::-1]
