@@ -49,10 +49,17 @@ PATH = (
     Step("rlhf_lab/engine/policy_run.py", ("execute", "_record_with_retry")),
     Step("rlhf_lab/store/run_metrics.py", ("record_step",), "record_step"),
     Step("rlhf_lab/ui/run_views/run_feed.py", ("refresh", "_refreshed", "poll"), "metric_series", True),
-    Step("rlhf_lab/ui/train/api.py", ("build",), "poll", True),
-    Step("rlhf_lab/ui/train/view.js", ("update", "applyReply", "drawCurves"), "points", True),
-    Step("rlhf_lab/ui/shared/charts.js", ("makeChart",), "points"),
+    Step("rlhf_lab/ui/train/api.py", ("points",), "poll", True),
+    Step("rlhf_lab/ui/train/view.js", ("update", "apply"), "points", True),
+    Step("rlhf_lab/ui/train/curves.js", ("draw", "addPoints"), "draw"),
 )  # fmt: skip
+
+
+#: A function, or a method of a class: indentation, name and rest.
+JS_FUNCTION = re.compile(
+    r"^( *)(?:(?:export )?(?:async )?function (\w+)(\(.*?)|(?:async )?(\w+)(\([^\n]*\) \{\n.*?))^\1\}",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 class SourceFile:
@@ -69,10 +76,8 @@ class SourceFile:
                     self.functions.setdefault(node.name, set()).update(_python_identifiers(node))
         else:
             self.identifiers = _words(text)
-            for match in re.finditer(
-                r"^( *)(?:export )?(?:async )?function (\w+)(\(.*?)^\1\}", text, re.MULTILINE | re.DOTALL
-            ):
-                self.functions.setdefault(match[2], set()).update(_words(match[3]))
+            for match in JS_FUNCTION.finditer(text):
+                self.functions.setdefault(match[2] or match[4], set()).update(_words(match[3] or match[5]))
 
     def defines(self, name: str) -> bool:
         return name in self.functions or name in self.identifiers

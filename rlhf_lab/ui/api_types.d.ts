@@ -39,6 +39,21 @@ export interface RewardRequests {
   explain: Action<ExplainText, JobId>;
 }
 
+export interface TrainRequests {
+  points: Read<FeedQuery, RunPoll>;
+  samples: Read<StepQuery, StepSamples>;
+  tokens: Read<StepQuery, TokenView>;
+  metric_points: Read<MetricQuery, MetricPoints>;
+  control: Action<RunControl, null>;
+}
+
+export interface DemoRunRequests {
+  state: Read<Payload, DemoState>;
+  estimate: Read<RunSettings, DemoEstimate>;
+  start: Action<RunSettings, StartedDemoRun>;
+  stop: Action<Payload, null>;
+}
+
 export interface CompareRequests {
   options: Read<ColumnsQuery, CompareOptions>;
   completions: Read<JobsQuery, TextColumns>;
@@ -148,6 +163,7 @@ export type AskPayload = { annotator?: string | null; models: Array<string>; see
 export type BackupPiece = { annotator?: string | null; path: string; offset: number | string };
 export type BackupState = { is_confirmed: boolean };
 export type CancelTraining = { annotator?: string | null; job: number | string };
+export type ChangeMarker = { step: number; text: string };
 export type ChangePayload = { annotator?: string | null; uuid: string; choice: 'left' | 'right' | 'tie' | 'both_bad' | 'skip'; strength?: Strength | ''; note?: string; duration_ms?: number | string; vote_id: number | string; project_created_at?: number | string | null };
 export type ChatOptions = { run: number | null; steps: Array<number>; best: number | null; project: number; temperature: number; max_new_tokens: number; models: Array<[string, string]>; system_prompt: string; has_chat_template: boolean };
 export type Choice = 'first' | 'second' | 'tie' | 'both_bad' | 'skip';
@@ -163,6 +179,9 @@ export type Cuts = { left: number | null; right: number | null };
 export type DataPayload = { annotator?: string | null; path?: string; name?: string; dataset?: string; split?: string; config?: string; column_mapping?: Record<string, string>; choices?: string; answers?: Array<string>; source: Source; default_annotator?: string };
 export type DataReply = { question: ImportQuestion | null; preview: Preview | null; message: string };
 export type Decision = { message: string; gold: GoldView };
+export type DemoEstimate = { sentence: string };
+export type DemoState = { own_run: number | null; tokens: number; runs_before: number; can_start: boolean; status_text: string; reset_at: number; is_reset_due: boolean };
+export type DiagnosisRow = { level: Level; message: string };
 export type Disagreement = { turns: Array<Record<string, string>>; chosen: string; rejected: string; probability: number };
 export type DisputedPair = { id: number; turns: Array<Record<string, string>> };
 export type Disputes = { count: number; pairs: Array<DisputedPair> };
@@ -184,6 +203,8 @@ export type ExplainText = { annotator?: string | null; model: number | string; p
 export type Explanation = { is_waiting: boolean; running?: boolean; failure?: string; score?: number; tokens?: Array<string>; token_scores?: Array<number> | null };
 export type ExportProgressQuery = { annotator?: string | null; export: number | string };
 export type ExportRequest = { annotator?: string | null; export?: number | string | null; kind: 'labels' | 'dataset' | 'run' | 'adapter' | 'model' | 'reward-model' | 'backup'; run?: number | string | ''; reward_model?: number | string | ''; source?: 'human' | 'simulated' | 'all' | null; annotators?: Array<string>; ties?: string; layout?: string; agreement?: number | string; format?: string; names?: boolean };
+export type FeedQuery = { annotator?: string | null; run?: number | string | string | null; epoch?: string | null; after_step?: number | string; static_id?: string | null; revision?: string | null };
+export type FeedReply = { run: RunState; in_use: Record<string, number>; verdicts: Record<string, DiagnosisRow>; checks: SelfChecks; pending_changes: Array<string>; status_text: string; eta_s: number | null; revision: string; epoch: string; elapsed_s: number | null; reset: boolean; last_step: number; points: Record<string, Array<Array<number | null>>>; sample_steps: Array<number>; static_id: string; static?: StaticState };
 export type FitVerdict = 'fits' | 'tight' | 'does not fit';
 export type GoldPayload = { annotator?: string | null; project_created_at?: number | string | null; vote_id: number | string; is_gold: boolean };
 export type GoldRow = { annotator: string; right: number; answers: number; low: number; high: number; below: boolean };
@@ -222,8 +243,11 @@ export type LeaderboardRow = { annotator: string; labels: number; repeats: numbe
 export type LengthPayload = { annotator?: string | null; project: number | string; max_new_tokens: number | string };
 export type LengthSetting = { adds_instruction: boolean; max_new_tokens: number; share: number; low: number; high: number; mean_tokens: number; seconds: number; text: string };
 export type LengthView = { is_measuring: boolean; note: string; instruction: string; texts: number; rows: Array<LengthSetting>; proposal: LengthSetting | null; is_new: boolean };
+export type Level = 'info' | 'good' | 'warn' | 'alert';
 export type MemoryCheck = { model: string; architecture: string; parameters: number; download_bytes: number; tokens: number; components: Array<[string, number, string]>; required_bytes: number; free_bytes: number; device: string; verdict: FitVerdict; advice: string };
 export type Message = { message: string };
+export type MetricPoints = { points: Array<Array<number | null>> };
+export type MetricQuery = { annotator?: string | null; run: number | string; metric: string };
 export type MirrorSetUp = { annotator?: string | null; repository?: string; token?: string };
 export type MirrorStatus = { repository: string; age_s: number | null; problem: string; has_conflict: boolean; is_set_by_variable: boolean; has_token_variable: boolean; has_token: boolean };
 export type ModelCheck = { check: MemoryCheck; prompt_set: string; temperature: number; template_arguments: string };
@@ -265,11 +289,18 @@ export type RewardReport = { id: number; counts_hidden: boolean; ties: number; f
 export type RewardState = { project: number; models: Array<ModelSummary>; job: Training | null; last_training: number; cancelled: boolean; failed: string; labels: LabelCounts; prediction_stats: Record<string, PredictionStats>; instant: InstantAccuracy | null; measured_at: number };
 export type Role = 'viewer' | 'labeller' | 'operator';
 export type RulesPayload = { annotator?: string | null; rules: Record<string, any> };
+export type RunControl = { annotator?: string | null; action?: string; run: number | string; setting?: string; value?: number | string | string | null; reward_model?: number | string | null };
+export type RunElsewhere = { id: number; name: string; status: RunStatus; project: string };
 export type RunPayload = { annotator?: string | null; run: number | string };
+export type RunPoll = { state?: FeedReply; elsewhere?: Array<RunElsewhere> };
 export type RunRow = { id: number; name: string; algorithm: string; status: RunStatus; step: number; total_steps: number; message: string; created_at: number; score: number | null; kl: number | null; gold: number | null; sparkline: Array<number | null>; is_resumable: boolean; is_active: boolean };
+export type RunSettings = { annotator?: string | null; steps: number | string; responses: number | string; tokens: number | string };
+export type RunState = { id: number; status: RunStatus; step: number; total_steps: number; reward_model: number | null; set_by_hand: Array<string>; beta: number; lr: number };
 export type RunStatus = 'queued' | 'running' | 'paused' | 'interrupted' | 'done' | 'stopped' | 'failed';
 export type RunsOverview = { project: number; name: string; runs: Array<RunRow>; lab_command: string; unlisted_count: number; reward_models: Array<[number, string]>; labels: Record<string, number>; annotators: Record<string, Array<string>> };
+export type SampleRow = { turns: Array<Record<string, string>>; text: string; score: number | null; gold: number | null; base_text: string | null; base_score: number | null; base_gold: number | null };
 export type SecretPayload = { annotator?: string | null; secret?: string };
+export type SelfChecks = { max_first_ratio_deviation: number | null; first_step_kl: number | null };
 export type SettingDifference = { name: string; about: string; values: Array<string> };
 export type SettingsQuery = { annotator?: string | null; settings: Record<string, string | number | string | boolean | null> };
 export type ShareRow = { share: number | null; low: number; high: number; count: number };
@@ -278,7 +309,12 @@ export type ShownPrediction = { decided: boolean; scores: [number, number]; expe
 export type Source = 'human' | 'simulated';
 export type StartTestPayload = { annotator?: string | null; models: Array<string>; seed: number | string; temperature: number | string; max_new_tokens: number | string; reward_model_id?: number | string | ''; pairs: number | string };
 export type StartTournamentPayload = { annotator?: string | null; contestants: Array<string>; prompts: number | string; seed: number | string; max_new_tokens: number | string; reward_model_id?: number | string | '' };
+export type StartedDemoRun = { run: number; runs_before: number };
 export type StartupPhase = 'checking' | 'downloading' | 'ready' | 'failed';
+export type StaticState = { label_source: string; runs: Array<[number, string, RunStatus]>; events: Array<ChangeMarker>; reward_terms: Array<[string, number]>; other_metrics: Array<string>; live_settings: Array<string>; adapted_settings: Array<string>; has_rollouts: boolean; reward_models: Array<[number, string]> };
+export type StepConstants = { beta: number; gamma: number; lam: number; low: number; high: number };
+export type StepQuery = { annotator?: string | null; run: number | string; step: number | string };
+export type StepSamples = { run: number; step: number; rows: Array<SampleRow> };
 export type Strength = 'slightly' | 'clearly' | 'much';
 export type TemperaturePayload = { annotator?: string | null; project: number | string; temperature: number | string };
 export type TestAnswerPayload = { annotator?: string | null; test_id: number | string; token?: string; choice: 'left' | 'right' | 'tie' | 'stop' };
@@ -288,6 +324,10 @@ export type TestState = { id: number | null; annotator?: string; model_names?: A
 export type TextColumn = { is_waiting: boolean; running?: boolean; error?: string; texts?: Array<string>; cut?: Array<number | null>; scores?: Array<number>; gold?: Array<number>; best_of?: number; note?: string };
 export type TextColumns = { columns: Array<TextColumn> };
 export type TimeBucketRow = { start: number; end: number; votes: number; with_others: number | null; with_self: number | null; alpha: number | null; left: number | null; ties: number | null; seconds: number | null };
+export type TokenEquation = { name: string; equation: string; symbols: string; about: string };
+export type TokenRow = { turns: Array<Record<string, string>>; tokens: Array<string>; score: number | null; shaped_score: number | null; clipped: Array<boolean>; columns: Record<string, Array<number | null>>; colors: Record<string, Array<number>> };
+export type TokenScale = { column: string; name: string; neutral: number; higher_is_better: boolean; legend: Array<[number, number]> };
+export type TokenView = { run: number; step: number; last_step: number; tokens_per_step: number; constants: StepConstants; equations: Array<TokenEquation>; color_scales: Array<TokenScale>; rows: Array<TokenRow> };
 export type TournamentAnswerPayload = { annotator?: string | null; tournament_id: number | string; token?: string; choice?: 'left' | 'right' | 'tie' | 'both_bad' | 'skip' | null };
 export type TournamentPayload = { annotator?: string | null; tournament_id?: number | string | null };
 export type TournamentState = { id: number | null; ids: Array<number>; annotator?: string; is_waiting?: boolean; progress?: number; failure?: string; can_judge?: boolean; pair?: PairToJudge | null; own_count?: number; answers_note?: string; pause_note?: string; ranking?: Ranking };

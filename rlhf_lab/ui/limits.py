@@ -39,8 +39,6 @@ MAX_LEASES_OF_ADDRESS = 80
 LIMITS: Mapping[str, Limit] = {
     **dict.fromkeys(("read", "estimate", "status", "toggle", "fill", "recommend", "choose"), READ),
     **dict.fromkeys(("gold", "next_pair", "submit_vote", "POST /first", "POST /closed"), ANSWER),
-    # How many runs an address starts between two resets, and when visitors can train: jobs/demo.py.
-    **dict.fromkeys(("start_demo_run", "stop_demo_run"), ENGINE),
     **dict.fromkeys(("verify_operator", "operator_secret", "wrong_secret"), ENTER),
     **dict.fromkeys(("POST /join", "POST /enter", "POST /leave", "GET /join", "GET /enter", "GET /leave"), ENTER),
     "GET /": Limit(60, 2_000, MINUTE),

@@ -42,11 +42,9 @@ def start_run(page, steps: int) -> None:
     control(page, "demo-start").click()
 
 
-def post_event(page, lab, name: str, payload: dict) -> str:
-    """Trigger an event as a program would, with a page's cookies. Returns the text of the reply."""
-    index = page.evaluate("name => window.gradio_config.dependencies.find((one) => one.api_name === name).id", name)
-    data = {"data": [], "fn_index": index, "session_hash": "t", "event_data": payload}
-    return page.request.post(f"{lab.url}gradio_api/run/predict", data=data).text()
+def post_start(page, lab, settings: dict) -> str:
+    """Start a run as a program would, with a page's cookies. Returns the text of the reply."""
+    return page.request.post(f"{lab.url}lab-api/demo_run/start", data=settings).text()
 
 
 def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page):
@@ -59,7 +57,7 @@ def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page)
     expect_text(bob, "demo-notice", "Next reset: ")
     open_tab(bob, "Train")
     limits = {"steps": 41, "responses": 4, "tokens": 8}
-    assert "steps = 41: give a whole number from 1 to 40." in post_event(bob, lab, "start_demo_run", limits)
+    assert "steps = 41: give a whole number from 1 to 40." in post_start(bob, lab, limits)
 
     start_run(ann, 40)
     expect_text(ann, "demo-status", "Your run 1 ")
@@ -71,7 +69,7 @@ def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page)
     expect(control(bob, "stop").first).to_be_disabled()
     for page in (operator, ann, bob):  # everybody watches the active run
         expect(page.locator(".lab-train")).to_have_attribute("data-run", "1")
-    assert "You already have a run: run 2" in post_event(bob, lab, "start_demo_run", limits | {"steps": 2})
+    assert "You already have a run: run 2" in post_start(bob, lab, limits | {"steps": 2})
     expect(bob.locator(".lab-train [data-step]")).to_contain_text(re.compile(r"step [1-9]"), timeout=ENGINE_TIMEOUT_MS)
     folder = run_folder(lab.home, 1)
     assert folder.exists()
@@ -84,7 +82,7 @@ def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page)
                 conn.exec_driver_sql(f"UPDATE runs SET step = 1, status = 'done' WHERE id = {run.id}")
         wait_until(lambda: get_run(db, 2).step >= 1, "a step of the second run, which makes a reset due")
         expect_text(bob, "demo-notice", "The demo is reset when all work in progress has ended.")
-        third = post_event(open_page(lab), lab, "start_demo_run", limits | {"steps": 2})
+        third = post_start(open_page(lab), lab, limits | {"steps": 2})
         assert "The demo is about to be reset" in third
         control(bob, "demo-stop").click()
         wait_until(lambda: not runs(db), "the second run and the reset")

@@ -94,15 +94,10 @@ pair = lab.predict(name="compatibility", code="", api_name="/next_pair")
 vote = {"name": "compatibility", "pair_id": pair["id"], "choice": "left", "uuid": "compatibility-1"}
 taken = lab.predict(**vote, api_name="/submit_vote")
 after = lab.predict(api_name="/status")
-parts = json.loads(fetch("config"))["components"]  # every server function of the page
-replies = [
-    fetch("gradio_api/component_server", {"component_id": part["id"], "fn_name": name, "data": {}, "session_hash": "s"})
-    for part in parts for name in part["props"].get("server_fns") or ()
-]
 print("RESULT " + json.dumps({
     "project": before["project"], "labels": before["labels"], "simulated": before["simulated"],
     "counted": taken["counted"], "more": after["labels"] - before["labels"],
-    "run_shown": any(json.dumps(run) in reply for reply in replies),
+    "run_shown": json.dumps(run) in fetch("lab-api/train/points", {"run": None}),
 }), flush=True)
 os._exit(0)
 """

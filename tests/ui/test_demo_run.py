@@ -80,6 +80,11 @@ def act_as(ctx):
         LocalContext.request.reset(token)
 
 
+@pytest.fixture
+def form(ctx, calls):
+    return calls(demo_run, ctx)
+
+
 def event(**data):
     return SimpleNamespace(_data=data)
 
@@ -96,15 +101,13 @@ def event(**data):
         ({"tokens": None}, "no usable tokens"),
     ],
 )
-def test_settings_beyond_a_limit_are_refused_by_the_server(ctx, events, act_as, changes, message):
+def test_settings_beyond_a_limit_are_refused_by_the_server(ctx, form, act_as, changes, message):
     act_as("visitor-1")
-    reply = events["start_demo_run"](event(request_id=5, **SETTINGS | changes))
-    assert reply["request_id"] == 5
-    assert message in reply["error"]
+    assert message in form.start(SETTINGS | changes)["error"]
     assert runs(ctx.db) == []
 
 
-def test_other_settings_of_a_request_change_nothing(ctx, events, act_as):
+def test_other_settings_of_a_request_change_nothing(ctx, form, act_as):
     act_as("visitor-1")
     free = {
         "algorithm": "grpo",
@@ -114,7 +117,7 @@ def test_other_settings_of_a_request_change_nothing(ctx, events, act_as):
         "reward_model": 99,
         "name": "x",
     }
-    run_id = events["start_demo_run"](event(**SETTINGS, **free))["run"]
+    run_id = form.start(SETTINGS | free)["run"]
     (run,) = runs(ctx.db)
     config = {name: run.config[name] for name in ("algorithm", "rollouts", "checkpoint_every", "processes")}
     assert config == {"algorithm": "ppo", "rollouts": 1, "checkpoint_every": 5, "processes": 1}
@@ -122,36 +125,37 @@ def test_other_settings_of_a_request_change_nothing(ctx, events, act_as):
     assert run.manifest[VISITOR_RUN] is True
 
 
-def test_a_visitor_starts_one_run_sees_its_place_and_stops_it(ctx, events, act_as):
+def test_a_visitor_starts_one_run_sees_its_place_and_stops_it(ctx, form, act_as):
     texts = {}
     for name in ("visitor-1", "visitor-2"):
         act_as(name)
-        texts[name] = events["start_demo_run"](event(**SETTINGS))["status_text"]
+        assert form.start(SETTINGS)["runs_before"] == len(texts)
+        texts[name] = form.state()["status_text"]
     first, second = (run.id for run in runs(ctx.db)[::-1])
     assert texts == {
         "visitor-1": f"Your run {first} is next. It starts when the engine is free.",
         "visitor-2": f"Your run {second} waits: 1 run before yours.",
     }
-    assert "You already have a run" in events["start_demo_run"](event(**SETTINGS))["error"]
-    reply = events["stop_demo_run"](event(run=first))  # the number of another visitor's run changes nothing
-    assert (reply["own_run"], reply["can_start"]) == (None, True)
+    assert "You already have a run" in form.start(SETTINGS)["error"]
+    form.stop({"run": first})  # the number of another visitor's run changes nothing
+    assert (form.state()["own_run"], form.state()["can_start"]) == (None, True)
     assert {run.id: run.status.value for run in runs(ctx.db)} == {first: "queued", second: "stopped"}
-    assert "You have no run that is in progress or waiting." in events["stop_demo_run"](event())["error"]
+    assert "You have no run that is in progress or waiting." in form.stop()["error"]
 
 
-def test_a_full_queue_is_refused_by_the_server(ctx, events, act_as):
+def test_a_full_queue_is_refused_by_the_server(ctx, form, act_as):
     for number in range(4):
         act_as(f"visitor-{number}")
-        reply = events["start_demo_run"](event(**SETTINGS))
+        reply = form.start(SETTINGS)
     assert "The queue is full: 3 unfinished runs." in reply["error"]
     assert len(runs(ctx.db)) == 3
 
 
-def test_a_name_in_the_request_does_not_count(ctx, events, act_as):
+def test_a_name_in_the_request_does_not_count(ctx, form, act_as):
     act_as("visitor-1")
-    events["start_demo_run"](event(**SETTINGS))
+    form.start(SETTINGS)
     act_as("visitor-2")
-    assert "You have no run" in events["stop_demo_run"](event(annotator="visitor-1"))["error"]
+    assert "You have no run" in form.stop({"annotator": "visitor-1"})["error"]
     (job,) = queue.jobs(ctx.db, kinds=[JobKind.TRAIN_POLICY])
     assert job.payload[REQUESTER_KEY] == "visitor-1"
 
@@ -201,7 +205,7 @@ def test_nothing_of_the_operators_is_open_to_visitors(ctx, events_of_all_screens
             reply = {"error": str(error)}
         assert "Only the operator may do this" in reply["error"], handler.__name__
         names.append(handler.__name__)
-    assert {"control", "export", "start", "judge", "reset", "start_test", "edit_test"} <= set(names)
+    assert {"export", "start", "judge", "reset", "start_test", "edit_test"} <= set(names)
     for api in APIS:
         screen = requests_of(ctx, api)
         for name, endpoint in api.endpoints.items():
@@ -230,12 +234,12 @@ def test_visitors_train_a_reward_model_when_there_are_enough_labels(ctx, events,
     assert "already being trained" in events["visitor_train"](event(last_training=job.id))["error"]
 
 
-def test_while_a_reset_is_due_nothing_new_starts(ctx, events, act_as, monkeypatch):
+def test_while_a_reset_is_due_nothing_new_starts(ctx, events, form, act_as, monkeypatch):
     clock = SimpleNamespace(time=lambda: ctx.demo.reset_at + 1)
     monkeypatch.setattr(demo_module, "time", clock)
     act_as("visitor-1")
-    for name in ("start_demo_run", "visitor_train"):
-        assert "about to be reset" in events[name](event(**SETTINGS))["error"]
+    assert "about to be reset" in form.start(SETTINGS)["error"]
+    assert "about to be reset" in events["visitor_train"](event(last_training=0))["error"]
     with pytest.raises(LabError, match="about to be reset"):
         check_queue_capacity(ctx)
     assert header.state(ctx)["demo"] == {"reset_at": ctx.demo.reset_at, "is_reset_due": True}
@@ -245,8 +249,10 @@ def test_without_demo_mode_there_is_no_event_for_it(ctx, in_loop):
     lab = Context(ctx.home, ctx.db)
     page = in_loop(lambda: build_page(lab))
     names = {function.fn.__name__ for function in page.fns.values() if function.fn is not None}
-    assert not names & {"start_demo_run", "stop_demo_run"}
+    assert "visitor_train" not in names
     assert "only in demo mode" in requests_of(lab, reward.api).visitor_train()["error"]
+    for refused in (requests_of(lab, demo_run.api).start(SETTINGS), requests_of(lab, demo_run.api).stop()):
+        assert "only in demo mode" in refused["error"]
     assert header.state(lab)["demo"] is None
 
 

@@ -27,6 +27,12 @@ from rlhf_lab.ui.run_views import run_feed
 from rlhf_lab.ui.shared import charts
 
 
+def new_feed(ctx):
+    """A feed without what is cached for others. Its `poll` takes the query as the page sends it."""
+    feed = run_feed.RunFeed(ctx)
+    return SimpleNamespace(poll=lambda query: feed.poll(run_feed.FeedQuery.model_validate(query)))
+
+
 def follow(page, reply):
     """Update a page with a reply as the script does: append, or replace after a reset."""
     for name, points in reply.get("points", {}).items():
@@ -42,11 +48,11 @@ def follow(page, reply):
 
 
 def test_a_project_without_runs(ctx):
-    assert run_feed.RunFeed(ctx).poll({}) == {"run": None, "elsewhere": []}
+    assert new_feed(ctx).poll({}) == {"run": None, "elsewhere": []}
 
 
 def test_a_page_that_polls_ends_up_with_every_point_once(ctx):
-    run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
+    run, feed, page = a_run(ctx), new_feed(ctx), {"query": {}}
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
     follow(page, feed.poll(page["query"]))
     for at in range(13):
@@ -63,7 +69,7 @@ def test_a_page_that_polls_ends_up_with_every_point_once(ctx):
 
 def test_rows_of_a_step_beyond_the_runs_step_are_sent_once(ctx, monkeypatch):
     """A step may be committed between two reads of one poll."""
-    run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
+    run, feed, page = a_run(ctx), new_feed(ctx), {"query": {}}
     step(ctx, run, 1, score=1.0)
     real = run_feed.metric_series
 
@@ -80,7 +86,7 @@ def test_rows_of_a_step_beyond_the_runs_step_are_sent_once(ctx, monkeypatch):
 
 
 def test_rolled_back_and_rewritten_steps_reset_the_page(ctx):
-    run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
+    run, feed, page = a_run(ctx), new_feed(ctx), {"query": {}}
     for at in range(1, 9):
         step(ctx, run, at, score=1.0)
     follow(page, feed.poll(page["query"]))
@@ -93,7 +99,7 @@ def test_rolled_back_and_rewritten_steps_reset_the_page(ctx):
 
 
 def test_rolled_back_steps_disappear_from_the_page(ctx):
-    run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
+    run, feed, page = a_run(ctx), new_feed(ctx), {"query": {}}
     for at in range(1, 9):
         step(ctx, run, at)
     follow(page, feed.poll(page["query"]))
@@ -104,13 +110,13 @@ def test_rolled_back_steps_disappear_from_the_page(ctx):
 def test_a_restarted_server_sends_everything_again(ctx):
     run, page = a_run(ctx), {"query": {}}
     step(ctx, run, 1)
-    follow(page, run_feed.RunFeed(ctx).poll(page["query"]))
+    follow(page, new_feed(ctx).poll(page["query"]))
     step(ctx, run, 2)
-    assert follow(page, run_feed.RunFeed(ctx).poll(page["query"]))["curves"][SCORE] == [[1, 0.0], [2, 0.0]]
+    assert follow(page, new_feed(ctx).poll(page["query"]))["curves"][SCORE] == [[1, 0.0], [2, 0.0]]
 
 
 def test_a_long_history_is_downsampled_with_its_peak_and_end(ctx):
-    run, feed, page = a_run(ctx, steps=3000), run_feed.RunFeed(ctx), {"query": {}}
+    run, feed, page = a_run(ctx, steps=3000), new_feed(ctx), {"query": {}}
     for at in range(1, 1501):
         step(ctx, run, at, score=9.0 if at == 777 else 0.0)
     follow(page, feed.poll(page["query"]))
@@ -125,7 +131,7 @@ def test_a_long_history_is_downsampled_with_its_peak_and_end(ctx):
 
 
 def test_a_poll_for_one_step_is_small(ctx):
-    run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
+    run, feed, page = a_run(ctx), new_feed(ctx), {"query": {}}
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
     offline = ("rewards/", "loss/dpo_avg", "loss/sft_avg")  # no run has these and those of rollouts
     values = {curve.metric: 1.2345678 for curve in charts.CURVES if not curve.metric.startswith(offline)}
@@ -142,12 +148,12 @@ def test_scores_mostly_beyond_the_clip_are_diagnosed(ctx):
     run = a_run(ctx)
     for at in range(1, 11):
         record_step(ctx.db, run.id, StepResult(at, {SCORE: 0.2 * at, "objective/score_clipfrac": 0.95}))
-    assert "score_clip cuts 95 % of the scores" in run_feed.RunFeed(ctx).poll({})["verdicts"][SCORE]["message"]
+    assert "score_clip cuts 95 % of the scores" in new_feed(ctx).poll({})["verdicts"][SCORE]["message"]
 
 
 def test_values_in_use_are_those_of_the_newest_step(ctx):
     """A KL budget or a schedule changes beta and lr while the settings stay as they are."""
-    run, feed = a_run(ctx), run_feed.RunFeed(ctx)
+    run, feed = a_run(ctx), new_feed(ctx)
     assert feed.poll({})["in_use"] == {}
     record_step(ctx.db, run.id, StepResult(1, {"objective/kl_coef": 0.11, "lr": 3e-4}))
     record_step(ctx.db, run.id, StepResult(2, {"objective/kl_coef": 0.019, "lr": 1e-4}))
@@ -155,7 +161,7 @@ def test_values_in_use_are_those_of_the_newest_step(ctx):
 
 
 def test_nan_is_a_gap_and_not_broken_json(ctx):
-    run, feed = a_run(ctx), run_feed.RunFeed(ctx)
+    run, feed = a_run(ctx), new_feed(ctx)
     step(ctx, run, 1, score=1.0)
     step(ctx, run, 2, score=math.nan)
     reply = feed.poll({})
@@ -168,7 +174,7 @@ def test_nan_is_a_gap_and_not_broken_json(ctx):
 
 
 def test_static_state_is_sent_when_it_changed(ctx):
-    run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
+    run, feed, page = a_run(ctx), new_feed(ctx), {"query": {}}
     step(ctx, run, 1)
     first = feed.poll(page["query"])
     assert first["static"]["runs"] == [(run.id, "a run", "queued")]
@@ -182,7 +188,7 @@ def test_static_state_is_sent_when_it_changed(ctx):
 
 def test_a_page_that_chooses_another_run_gets_its_static_state_where_both_are_equal(ctx):
     """The page discards the state of the previous run."""
-    model, feed, config = reward_model(ctx), run_feed.RunFeed(ctx), PolicyConfig().to_dict()
+    model, feed, config = reward_model(ctx), new_feed(ctx), PolicyConfig().to_dict()
     one, other = (
         create_run(ctx.db, ctx.project.id, model.id, "a run", config=config, manifest={}, total_steps=4)
         for _ in range(2)
@@ -203,7 +209,7 @@ def test_what_a_run_has_besides_the_usual_curves(ctx):
             ctx.db, ctx.project.id, row.id, algorithm, config=config, manifest=manifest, total_steps=4
         ).id
     record_step(ctx.db, ids["ppo"], StepResult(1, {"objective/reward/json": 1.0, "grad_norm": 1.0}))
-    static = {name: run_feed.RunFeed(ctx).poll({"run": run_id})["static"] for name, run_id in ids.items()}
+    static = {name: new_feed(ctx).poll({"run": run_id})["static"] for name, run_id in ids.items()}
     assert static["ppo"]["reward_terms"] == [("objective/reward/json", 1.0), ("objective/reward/reward_model", 0.5)]
     assert static["ppo"]["other_metrics"] == ["grad_norm"]
     assert {name: state["live_settings"] for name, state in static.items()} == {
@@ -215,7 +221,7 @@ def test_what_a_run_has_besides_the_usual_curves(ctx):
 @pytest.mark.parametrize("requested_id", [None, "", 999, "x"])
 def test_without_a_requested_run_the_active_one_is_shown_else_the_newest(ctx, requested_id):
     old, new = a_run(ctx, "old"), a_run(ctx, "new")
-    feed = run_feed.RunFeed(ctx)
+    feed = new_feed(ctx)
     set_run_status(ctx.db, old.id, RunStatus.DONE)
     set_run_status(ctx.db, new.id, RunStatus.FAILED)
     assert feed.poll({"run": requested_id})["run"]["id"] == new.id
@@ -226,7 +232,7 @@ def test_without_a_requested_run_the_active_one_is_shown_else_the_newest(ctx, re
 
 def test_of_several_active_runs_the_one_that_trains_is_shown_else_the_next_in_the_queue(ctx):
     first, second, third = (a_run(ctx, name) for name in ("first", "second", "third"))
-    feed = run_feed.RunFeed(ctx)
+    feed = new_feed(ctx)
     assert feed.poll({})["run"]["id"] == first.id
     set_run_status(ctx.db, second.id, RunStatus.PAUSED)
     assert feed.poll({})["run"]["id"] == second.id
@@ -238,12 +244,12 @@ def test_of_several_active_runs_the_one_that_trains_is_shown_else_the_next_in_th
 def test_a_deleted_run_is_replaced_by_the_newest(ctx):
     old, new = a_run(ctx, "old"), a_run(ctx, "new")
     delete_run(ctx.db, old.id)
-    assert run_feed.RunFeed(ctx).poll({"run": old.id, "after_step": 30})["run"]["id"] == new.id
+    assert new_feed(ctx).poll({"run": old.id, "after_step": 30})["run"]["id"] == new.id
 
 
 def test_a_deleted_run_disappears_from_the_picker(ctx):
     old, new = a_run(ctx, "old"), a_run(ctx, "new")
-    feed = run_feed.RunFeed(ctx)
+    feed = new_feed(ctx)
     revision = feed.poll({"run": new.id})["revision"]
     delete_run(ctx.db, old.id)
     assert feed.poll({"run": new.id, "revision": revision})["static"]["runs"] == [(new.id, "new", "queued")]
@@ -253,7 +259,7 @@ def test_the_shown_run_is_in_the_picker_however_old_it_is(ctx, monkeypatch):
     monkeypatch.setattr(run_feed, "MAX_LISTED", 2)
     monkeypatch.setattr(run_feed, "MAX_MODELS", 1)
     old, _, third, fourth = (a_run(ctx, name) for name in ("old", "second", "third", "fourth"))
-    feed = run_feed.RunFeed(ctx)
+    feed = new_feed(ctx)
     static = feed.poll({"run": old.id})["static"]
     assert [at for at, *_ in static["runs"]] == [fourth.id, third.id, old.id]
     assert [at for at, _ in static["reward_models"]] == [fourth.reward_model_id, old.reward_model_id]
@@ -263,7 +269,7 @@ def test_the_shown_run_is_in_the_picker_however_old_it_is(ctx, monkeypatch):
 
 
 def test_the_eta_is_that_of_the_running_job(ctx):
-    run, feed = a_run(ctx), run_feed.RunFeed(ctx)
+    run, feed = a_run(ctx), new_feed(ctx)
     job = queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
     assert feed.poll({})["eta_s"] is None
     queue.claim(ctx.db, [JobKind.TRAIN_POLICY], engine_process.record_heartbeat(ctx.db, "working"))
@@ -272,7 +278,7 @@ def test_the_eta_is_that_of_the_running_job(ctx):
 
 
 def test_the_curves_of_the_eight_last_polled_runs_are_cached(ctx):
-    feed, epochs = run_feed.RunFeed(ctx), {}
+    feed, epochs = new_feed(ctx), {}
     created = [a_run(ctx, f"run {n}") for n in range(9)]
 
     def is_cached(run):
@@ -293,7 +299,7 @@ def test_the_curves_of_the_eight_last_polled_runs_are_cached(ctx):
 
 
 def test_the_picker_lists_the_newest_fifty_runs(ctx):
-    feed = run_feed.RunFeed(ctx)
+    feed = new_feed(ctx)
     for n in range(1, 51):
         set_run_status(ctx.db, a_run(ctx, f"run {n}").id, RunStatus.DONE)
     names = [name for _, name, _ in feed.poll({})["static"]["runs"]]
@@ -306,7 +312,7 @@ def test_the_picker_lists_the_newest_fifty_runs(ctx):
 
 
 def test_a_page_that_fell_behind_is_sent_at_most_a_thousand_points_of_a_curve(ctx):
-    run, feed, page = a_run(ctx, steps=3000), run_feed.RunFeed(ctx), {"query": {}}
+    run, feed, page = a_run(ctx, steps=3000), new_feed(ctx), {"query": {}}
     step(ctx, run, 1)
     follow(page, feed.poll(page["query"]))
     for at in range(2, 1003):
@@ -317,7 +323,7 @@ def test_a_page_that_fell_behind_is_sent_at_most_a_thousand_points_of_a_curve(ct
 
 def test_a_killed_engine_is_reported_until_the_run_goes_on(ctx):
     """The next poll shows it: the state of an engine on this machine is that of its process."""
-    run, feed = a_run(ctx), run_feed.RunFeed(ctx)
+    run, feed = a_run(ctx), new_feed(ctx)
     queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
     values = {
@@ -346,7 +352,7 @@ def test_a_killed_engine_is_reported_until_the_run_goes_on(ctx):
 
 
 def test_a_run_in_manually_started_processes_needs_no_engine(ctx):
-    run, feed = a_run(ctx), run_feed.RunFeed(ctx)
+    run, feed = a_run(ctx), new_feed(ctx)
     assert "is starting" in feed.poll({})["status_text"]
     step(ctx, run, 1)
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
@@ -360,7 +366,7 @@ def test_without_a_run_of_its_own_a_project_names_the_active_ones_of_others(ctx)
     assert run_feed.runs_note(ctx) == ""  # it is the open project's own
     new_project(ctx.db)
     elsewhere = [{"id": active.id, "name": "mine", "status": "paused", "project": old.name}]
-    assert run_feed.RunFeed(ctx).poll({}) == {"run": None, "elsewhere": elsewhere}
+    assert new_feed(ctx).poll({}) == {"run": None, "elsewhere": elsewhere}
     assert f'Run {active.id} of "{old.name}"' in run_feed.runs_note(ctx)
     assert run_control.active_runs(ctx.db)[0].id == active.id
 

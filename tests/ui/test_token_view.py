@@ -244,7 +244,7 @@ def test_text_on_the_strongest_colour_is_legible(rule, colour):
     assert contrast(colours["ink"], background) >= 4.5
 
 
-@pytest.mark.parametrize("file", ["train/token_view.js", "reward/view.css"])
+@pytest.mark.parametrize("file", ["train/token_texts.js", "reward/view.css"])
 def test_every_colour_behind_a_token_uses_the_strongest_share_at_most(file):
     mixed = re.findall(r"color-mix\(in srgb, .*?transparent\)", (UI / file).read_text())
     assert mixed

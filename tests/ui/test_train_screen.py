@@ -5,13 +5,14 @@ import sys
 
 import gradio as gr
 import pytest
-from fake_runs import KL, a_run, reward_model
+from fake_runs import KL, SCORE, a_run, reward_model, step
 from page_events import event_handlers
 
 from rlhf_lab.common.enums import EventKind, JobKind, RunStatus
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import LabError, StoreError
 from rlhf_lab.jobs import queue
+from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.runs import events, runs, set_run_status
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.page import build_page
@@ -23,7 +24,7 @@ from rlhf_lab.ui.train import api as train
 
 
 def control(ctx, payload):
-    train.control_run(ctx, parse_payload(train.RunControl, payload))
+    train.control(ctx, parse_payload(train.RunControl, payload))
 
 
 def test_controls_leave_events_for_the_engine(ctx):
@@ -81,33 +82,47 @@ def test_a_run_that_is_done_cannot_be_paused(ctx):
             control(ctx, {"action": action, "run": run.id})
 
 
-def test_the_reply_to_a_control_names_its_setting(ctx):
+def test_only_the_operator_controls_runs(ctx, calls):
     run = a_run(ctx)
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
-    handler = event_handlers(train, ctx)["lab-train", "control"]
-    payload = {"request_id": 7, "action": "set", "run": run.id, "setting": "beta", "value": "much"}
-    reply = handler("", gr.EventData(None, payload))
-    assert (reply["request_id"], reply["setting"]) == (7, "beta")
-    assert "is not a number" in reply["error"]
-    assert handler("", gr.EventData(None, payload | {"value": "0.2"})) == {"request_id": 7, "setting": "beta"}
+    pause = {"action": "pause", "run": run.id}
+    guarded = calls(train, Context(ctx.home, ctx.db, operator_secret="sesame"))
+    assert "Only the operator" in guarded.control(pause)["error"]
+    assert events(ctx.db, run.id) == []
+    assert guarded.samples({"run": run.id, "step": 0}) == {"run": run.id, "step": 0, "rows": []}
+    assert calls(train, ctx).control(pause) is None
+    assert [event.kind for event in events(ctx.db, run.id)] == [EventKind.PAUSE]
 
 
-def test_only_the_operator_starts_and_controls_runs(ctx):
+def test_only_the_operator_starts_runs(ctx):
     run = a_run(ctx)
-    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
-    handlers = event_handlers(train, Context(ctx.home, ctx.db, operator_secret="sesame"))
-    control_handler, start_handler = handlers["lab-train", "control"], handlers["lab-run-form", "start"]
-    pause = gr.EventData(None, {"action": "pause", "run": run.id})
+    handler = event_handlers(train, Context(ctx.home, ctx.db, operator_secret="sesame"))["lab-run-form", "start"]
     start = gr.EventData(None, {"reward_model": run.reward_model_id})
     values = [*PolicyConfig().to_dict().values(), None, "", "json"]
     for wrong in ("", None, "Sesame"):
-        assert "Only the operator" in control_handler(wrong, pause)["error"]
-        assert "Only the operator" in start_handler(wrong, start, *values)["error"]
-    assert (events(ctx.db, run.id), len(runs(ctx.db))) == ([], 1)
-    assert "error" not in control_handler("sesame", pause)
-    assert "error" not in start_handler("sesame", start, *values)
-    assert ([event.kind for event in events(ctx.db, run.id)], len(runs(ctx.db))) == ([EventKind.PAUSE], 2)
+        assert "Only the operator" in handler(wrong, start, *values)["error"]
+    assert len(runs(ctx.db)) == 1
+    assert "error" not in handler("sesame", start, *values)
+    assert len(runs(ctx.db)) == 2
     assert [term["name"] for term in runs(ctx.db)[0].manifest["reward_terms"]] == ["reward_model", "json"]
+
+
+def test_the_page_polls_with_what_it_knows(ctx, calls):
+    """One feed for all requests of a server, whose curves are cached between them."""
+    screen, run = calls(train, ctx), a_run(ctx)
+    step(ctx, run, 1, score=0.5)
+    first = screen.points()["state"]
+    assert (first["points"][SCORE], first["static"]["runs"]) == ([[1, 0.5]], [[run.id, "a run", "queued"]])
+    step(ctx, run, 2, score=1.5)
+    known = {name: first[name] for name in ("epoch", "static_id", "revision")} | {"after_step": first["last_step"]}
+    second = screen.points({"run": run.id} | known)["state"]
+    assert (second["reset"], second["points"][SCORE], "static" in second) == (False, [[2, 1.5]], False)
+    known |= {"revision": second["revision"], "after_step": 2}
+    assert screen.points({"run": run.id} | known) == {}
+    assert screen.metric_points({"run": run.id, "metric": SCORE}) == {"points": [[1, 0.5], [2, 1.5]]}
+    elsewhere = {"id": run.id, "name": "a run", "status": "queued", "project": ctx.project.name}
+    new_project(ctx.db)
+    assert screen.points() == {"elsewhere": [elsewhere]}
 
 
 # ---- the page
@@ -140,9 +155,7 @@ def test_the_screen_is_built_without_torch(tmp_path):
 
 def test_a_control_sent_before_the_reply_to_the_last_one_is_not_dropped(ctx, in_loop):
     events = [
-        fn
-        for fn in in_loop(lambda: build_page(ctx)).fns.values()
-        if any(name in ("control", "start") for _, name in fn.targets)
+        fn for fn in in_loop(lambda: build_page(ctx)).fns.values() if any(name == "start" for _, name in fn.targets)
     ]
-    assert len(events) >= 3
+    assert events
     assert {event.trigger_mode for event in events} == {"multiple"}

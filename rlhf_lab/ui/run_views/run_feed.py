@@ -5,11 +5,14 @@ The `epoch` identifies one uninterrupted history: it changes when steps were rol
 pages are then sent everything again ("reset").
 """
 
+import math
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, NotRequired, final
+
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.algorithms import spec_of
 from rlhf_lab.common.curves import Point, downsample
@@ -28,8 +31,8 @@ from rlhf_lab.store.runs import runs
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views import run_summary
 from rlhf_lab.ui.run_views.curve_diagnosis import Level, diagnose
-from rlhf_lab.ui.run_views.run_summary import ChangeMarker, JsonPoint, RunView, SelfChecks
-from rlhf_lab.ui.shared.api import Payload, parse_payload
+from rlhf_lab.ui.run_views.run_summary import ChangeMarker, JsonPoint, RunState, RunView, SelfChecks
+from rlhf_lab.ui.shared.api import Payload
 from rlhf_lab.ui.shared.charts import CURVES
 from rlhf_lab.ui.shared.events import revision_of
 
@@ -66,7 +69,7 @@ class LiveState(TypedDict):
     """The part of a reply that may change with every step. in_use: the value of each live setting at the newest step. eta_s:
     seconds."""
 
-    run: dict[str, Any]
+    run: RunState
     in_use: dict[str, float]
     verdicts: dict[str, DiagnosisRow]
     checks: SelfChecks
@@ -90,8 +93,9 @@ class StaticState(TypedDict):
     reward_models: list[tuple[int, str]]
 
 
+@final
 class FeedReply(LiveState):
-    """points: by metric; all points after a reset, otherwise the new ones."""
+    """points: by metric; all points after a reset, otherwise the new ones. static: sent if static_id changed."""
 
     revision: str
     epoch: str
@@ -101,12 +105,31 @@ class FeedReply(LiveState):
     points: dict[str, list[JsonPoint]]
     sample_steps: list[int]
     static_id: str
+    static: NotRequired[StaticState]
 
 
-class FullFeedReply(FeedReply):
-    """Sent if static_id changed."""
+class RunElsewhere(TypedDict):
+    """An active run of another project."""
 
-    static: StaticState
+    id: int
+    name: str
+    status: RunStatus
+    project: str
+
+
+@final
+class NoRun(TypedDict):
+    """The reply for a project without runs."""
+
+    run: None
+    elsewhere: list[RunElsewhere]
+
+
+@final
+class UnchangedFeed(TypedDict):
+    """The reply to a page that shows the run's present state."""
+
+    unchanged: bool
 
 
 class CurveCache:
@@ -220,34 +243,33 @@ class RunFeed:
         self._lock = threading.Lock()
         self._caches: OrderedDict[int, tuple[CurveCache, _Snapshot | None]] = OrderedDict()
 
-    def poll(self, query: dict[str, Any]) -> FullFeedReply | FeedReply | dict[str, Any]:
-        """The reply to a FeedQuery: {"unchanged": True} if the page shows it already; if there is no run {"run": None}
-        with the active runs of other projects, "elsewhere"."""
-        request = parse_payload(FeedQuery, query)
+    def poll(self, query: FeedQuery) -> FeedReply | NoRun | UnchangedFeed:
         db, project_runs = self.ctx.db, runs(self.ctx.db, self.ctx.project.id)
-        run = run_summary.select_run(project_runs, request.run)
+        run = run_summary.select_run(project_runs, query.run)
         if run is None:
             return {"run": None, "elsewhere": runs_elsewhere(self.ctx)}
         view = RunView.load(db, run)
         status = _RunStatus(view, project_runs, run_control.open_job(db, run.id), engine_state(db))
         revision = status.revision()
-        if request.revision == revision:
+        if query.revision == revision:
             return {"unchanged": True}
         with self._lock:
             cache, snapshot = self._refreshed(status, revision)
-            started_at, reset = snapshot.started_at, request.epoch != cache.epoch
+            started_at, reset = snapshot.started_at, query.epoch != cache.epoch
             reply: FeedReply = {
-                **snapshot.live,
+                **snapshot.live,  # type: ignore[typeddict-item]  # it has no "static"
                 "revision": revision,
                 "epoch": cache.epoch,
                 "elapsed_s": None if started_at is None else round(max(0.0, time.time() - started_at), 1),
                 "reset": reset,
                 "last_step": cache.last_step,
-                "points": cache.points_since(request.after_step, full=reset),
-                "sample_steps": [step for step in cache.steps_with_samples if reset or step > request.after_step],
+                "points": cache.points_since(query.after_step, full=reset),
+                "sample_steps": [step for step in cache.steps_with_samples if reset or step > query.after_step],
                 "static_id": snapshot.static_id,
             }
-        return reply if request.static_id == snapshot.static_id else {**reply, "static": snapshot.static}
+        if query.static_id != snapshot.static_id:
+            reply["static"] = snapshot.static
+        return reply
 
     def _refreshed(self, status: _RunStatus, revision: str) -> tuple[CurveCache, _Snapshot]:
         run = status.view.run
@@ -284,7 +306,12 @@ class RunFeed:
         }
 
 
-def runs_elsewhere(ctx: Context) -> list[dict[str, Any]]:
+def feed_of(ctx: Context) -> RunFeed:
+    """The feed of a page server."""
+    return ctx.cache.get("train/feed", math.inf, lambda: RunFeed(ctx))
+
+
+def runs_elsewhere(ctx: Context) -> list[RunElsewhere]:
     """The active runs of other projects, which the page names where it has no run of its own to show."""
     names = {project.id: project.name for project in projects(ctx.db)}
     return [

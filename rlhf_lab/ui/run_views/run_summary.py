@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.algorithms import spec_of
 from rlhf_lab.common.chat_format import turns_of_prompt
@@ -62,6 +64,38 @@ class SelfChecks(TypedDict):
     first_step_kl: float | None
 
 
+class RunState(TypedDict):
+    """What changes from step to step. beta, lr: the number last set, even if it is not in force yet, or that of the config.
+    set_by_hand: the adapted settings that were set to a number and not handed back since."""
+
+    id: int
+    status: RunStatus
+    step: int
+    total_steps: int
+    reward_model: int | None
+    set_by_hand: list[str]
+    beta: float
+    lr: float
+
+
+class SampleRow(TypedDict):
+    """A sample and the base model's for the same prompt and seed, without surrounding white space; base_*: None without one."""
+
+    turns: list[dict[str, str]]
+    text: str
+    score: float | None
+    gold: float | None
+    base_text: str | None
+    base_score: float | None
+    base_gold: float | None
+
+
+class StepSamples(TypedDict):
+    run: int
+    step: int
+    rows: list[SampleRow]
+
+
 class ScaleChange(NamedTuple):
     """A change of a metric's scale. step: the number of steps done before it took effect."""
 
@@ -93,12 +127,8 @@ def live_settings(run: Run) -> list[str]:
     return [name for name in LIVE_SETTINGS if settings[name].applies_to(str(run.config.get("algorithm", "ppo")))]
 
 
-def current_state(view: RunView, in_use: Mapping[str, float]) -> dict[str, Any]:
-    """The state that changes from step to step. Live settings have the number last set, even if it is not in force yet, or that
-    of the config. set_by_hand: the adapted settings that were set to a number and not handed back since.
-
-    in_use: the value of each live setting at the newest step.
-    """
+def current_state(view: RunView, in_use: Mapping[str, float]) -> RunState:
+    """in_use: the value of each live setting at the newest step."""
     run, requested = view.run, dict[str, RunEvent]()
     for event in view.events:
         if event.kind is EventKind.SET:
@@ -114,7 +144,7 @@ def current_state(view: RunView, in_use: Mapping[str, float]) -> dict[str, Any]:
     return {
         "id": run.id, "status": run.status, "step": run.step, "total_steps": run.total_steps,
         "reward_model": current_reward_model_id(view), "set_by_hand": by_hand,
-        **{name: numbers.get(name, run.config[name]) for name in LIVE_SETTINGS},
+        "beta": numbers.get("beta", run.config["beta"]), "lr": numbers.get("lr", run.config["lr"]),
     }  # fmt: skip
 
 
@@ -389,7 +419,7 @@ def activity_started_at(run: Run, job: Job | None) -> float | None:
     return run.updated_at if is_first_step or run.status is RunStatus.PAUSED else None
 
 
-def samples_at_step(db: Database, run_id: int, step: int) -> dict[str, Any]:
+def samples_at_step(db: Database, run_id: int, step: int) -> StepSamples:
     """The samples of a step, each with the base model's sample (step 0) for the same prompt and seed. Raises StoreError if there
     is no such run."""
     run = get_run(db, run_id)
@@ -397,7 +427,7 @@ def samples_at_step(db: Database, run_id: int, step: int) -> dict[str, Any]:
     reward_switch = last_reward_switch(events(db, run.id))
     # The scores of the base are those of the first reward model.
     scores_comparable = reward_switch is None or step <= reward_switch.step
-    rows = []
+    rows: list[SampleRow] = []
     for sample in samples_at(db, run.id, step):
         base = base_samples.get((sample.prompt, sample.seed))
         rows.append(

@@ -1,22 +1,24 @@
 """Screen "Train": start a run, watch its curves, control it, read its samples and tokens at every step."""
 
-from typing import Any
-
 import gradio as gr
+from typing_extensions import TypedDict
 
-from rlhf_lab.errors import ConfigError, LabError
+from rlhf_lab.common.records import Role
+from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import run_control
 from rlhf_lab.store.run_metrics import metric_series
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views import run_summary
-from rlhf_lab.ui.run_views.run_feed import MAX_POINTS, RunFeed
-from rlhf_lab.ui.shared.api import Payload, parse_payload, unusable
+from rlhf_lab.ui.run_views.run_feed import MAX_POINTS, FeedQuery, FeedReply, RunElsewhere, feed_of
+from rlhf_lab.ui.run_views.run_summary import JsonPoint, StepSamples
+from rlhf_lab.ui.shared.api import Api, Payload, unusable
 from rlhf_lab.ui.shared.charts import CURVES, PLOTLY_CONFIG, layout, metric_descriptions
-from rlhf_lab.ui.shared.events import operator_action
-from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT, widget
+from rlhf_lab.ui.shared.widgets import widget
 from rlhf_lab.ui.train import token_view
 from rlhf_lab.ui.train.demo_run import api as demo_run
 from rlhf_lab.ui.train.start_run import api as start_run
+
+api = Api("train")
 
 
 class StepQuery(Payload):
@@ -39,32 +41,20 @@ class RunControl(Payload):
     reward_model: int | None = None
 
 
+class RunPoll(TypedDict, total=False):
+    """The state of the run; nothing if the page shows it already; if the project has no run, the active ones of others."""
+
+    state: FeedReply
+    elsewhere: list[RunElsewhere]
+
+
+class MetricPoints(TypedDict):
+    points: list[JsonPoint]
+
+
 def build(ctx: Context, operator: gr.BrowserState) -> None:
-    feed = RunFeed(ctx)
-
-    def samples(query: dict[str, Any]) -> dict[str, Any]:
-        request = parse_payload(StepQuery, query)
-        return run_summary.samples_at_step(ctx.db, request.run, request.step)
-
-    def tokens(query: dict[str, Any]) -> dict[str, Any]:
-        request = parse_payload(StepQuery, query)
-        return token_view.token_view(ctx.db, request.run, request.step)
-
-    def metric_points(query: dict[str, Any]) -> dict[str, Any]:
-        request = parse_payload(MetricQuery, query)
-        series = metric_series(ctx.db, request.run, [request.metric], max_points=MAX_POINTS)
-        return {"points": run_summary.encode_points(series[request.metric])}
-
-    @operator_action(ctx, RunControl)
-    def control(payload: RunControl) -> dict[str, Any]:
-        try:
-            control_run(ctx, payload)
-        except LabError as error:
-            return {"setting": payload.setting, "error": str(error)}
-        return {"setting": payload.setting}
-
     if ctx.demo is not None:
-        demo_run.build(ctx, ctx.demo)
+        demo_run.build(ctx.demo)
     start_run.build(ctx, operator)
     data = {
         "curves": [curve._asdict() for curve in CURVES],
@@ -72,27 +62,37 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         "config": PLOTLY_CONFIG,
         "descriptions": metric_descriptions(),
     }
-    component = widget(
-        "train",
-        "train/view.js",
-        events=("control",),
-        server_functions={
-            "points": feed.poll,
-            "samples": samples,
-            "tokens": tokens,
-            "metric_points": metric_points,
-        },
-        charts=True,
-        data=data,
-        label="Training run",
-    )
-    component.control(control, operator, component, **SILENT_MULTIPLE_EVENT)
+    widget("train", "train/view.js", charts=True, data=data, label="Training run")
 
 
-def control_run(ctx: Context, control: RunControl) -> None:
-    """Perform a control action on a run. Raises LabError if that is not possible."""
-    run_id = control.run
-    match control.action:
+@api.read(FeedQuery)
+def points(ctx: Context, query: FeedQuery) -> RunPoll:
+    reply = feed_of(ctx).poll(query)
+    if "elsewhere" in reply:
+        return {"elsewhere": reply["elsewhere"]}
+    return {"state": reply} if "run" in reply else {}
+
+
+@api.read(StepQuery)
+def samples(ctx: Context, query: StepQuery) -> StepSamples:
+    return run_summary.samples_at_step(ctx.db, query.run, query.step)
+
+
+@api.read(StepQuery)
+def tokens(ctx: Context, query: StepQuery) -> token_view.TokenView:
+    return token_view.token_view(ctx.db, query.run, query.step)
+
+
+@api.read(MetricQuery)
+def metric_points(ctx: Context, query: MetricQuery) -> MetricPoints:
+    series = metric_series(ctx.db, query.run, [query.metric], max_points=MAX_POINTS)
+    return {"points": run_summary.encode_points(series[query.metric])}
+
+
+@api.action(RunControl, role=Role.OPERATOR)
+def control(ctx: Context, payload: RunControl) -> None:
+    run_id = payload.run
+    match payload.action:
         case "pause":
             run_control.pause(ctx.db, run_id)
         case "resume":
@@ -100,10 +100,10 @@ def control_run(ctx: Context, control: RunControl) -> None:
         case "stop":
             run_control.stop(ctx.db, run_id)
         case "set":
-            run_control.set_live_setting(ctx.db, run_id, control.setting, str(control.value))
+            run_control.set_live_setting(ctx.db, run_id, payload.setting, str(payload.value))
         case "switch":
-            if control.reward_model is None:
+            if payload.reward_model is None:
                 raise unusable("reward_model")
-            run_control.switch_reward_model(ctx.db, run_id, control.reward_model)
+            run_control.switch_reward_model(ctx.db, run_id, payload.reward_model)
         case _:
-            raise ConfigError(f'There is no action "{control.action}" for runs. Reload the page and try again.')
+            raise ConfigError(f'There is no action "{payload.action}" for runs. Reload the page and try again.')

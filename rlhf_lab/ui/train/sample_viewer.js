@@ -1,163 +1,165 @@
+// @ts-check
 // The samples of a run, beside its curves: the texts of one step, and a slider that selects the step.
-// fetchSamples({run, step}) -> {step, rows}; onStep(step) is called when another step is selected, onTokens() when the
-// button Tokens is pressed.
 import { markedDiff } from '../shared/diff.js';
-import { el, promptView } from '../shared/dom.js';
-import { formatDifference, formatNumber } from '../shared/format.js';
-import { unwrap } from '../shared/poll.js';
+import { promptView } from '../shared/dom.js';
+import { html } from '../shared/html.js';
+import { scoreBadge, stepText } from './sample_texts.js';
 
-export function createSampleViewer(run, fetchSamples, onStep, onTokens) {
-  let steps = [];
-  let step = null;
-  let followsLatest = true; // show the newest step
-  let epoch = null;
-  let shownKey = null;
-  let pendingKey = null;
-  let isScheduled = false;
-  const cache = {};
+/** @typedef {import('../api_types').SampleRow} SampleRow */
 
-  const slider = el('input', {
-    type: 'range',
-    min: 0,
-    max: 0,
-    step: 1,
-    value: 0,
-    'aria-label': 'step of the samples',
-    'data-do': 'scrub',
-    oninput: () => {
-      if (isScheduled) return;
-      isScheduled = true;
-      requestAnimationFrame(() => {
-        isScheduled = false;
-        const i = Number(slider.value);
-        goTo(steps[i], i === steps.length - 1);
-      });
-    },
-  });
-  const stepLabel = el('strong', { 'data-at': '', 'aria-live': 'off' }, '');
-  const latest = el(
-    'button.lab-button.small',
-    { type: 'button', 'data-do': 'latest', 'aria-pressed': 'true', onclick: () => goTo(steps.at(-1), true) },
-    'Latest',
-  );
-  const rows = el('div.rows', {}, el('p.lab-empty', {}, 'The base model first writes samples for the fixed prompts.'));
-  const node = el(
-    'aside.side.lab-scroll',
-    { 'aria-label': 'samples' },
-    el(
-      'div.lab-row',
-      {},
-      el('h2', {}, 'Samples'),
-      stepLabel,
-      el('span.lab-grow'),
-      el('button.lab-button.small', { type: 'button', 'data-do': 'to-tokens', onclick: onTokens }, 'Tokens'),
-      latest,
-    ),
-    el('div.scrub', {}, slider),
-    el('p.muted', {}, 'Same prompts and seeds as at the start; changed words are marked.'),
-    rows,
-  );
+export class SampleViewer {
+  /**
+   * @param {number} run
+   * @param {(query: { run: number, step: number }) => Promise<import('../api_types').StepSamples>} fetchSamples
+   * @param {{ onStep: (step: number) => void, onTokens: () => void }} listeners onStep: another step was selected;
+   *   onTokens: the button Tokens was pressed
+   */
+  constructor(run, fetchSamples, { onStep, onTokens }) {
+    this.run = run;
+    this.fetchSamples = fetchSamples;
+    this.onStep = onStep;
+    this.steps = [];
+    this.step = null;
+    this.followsLatest = true; // show the newest step
+    this.epoch = null;
+    this.shownKey = null;
+    this.pendingKey = null;
+    this.isScheduled = false;
+    this.cache = {};
+    this.node = this.build(onTokens);
+    this.slider = this.node.querySelector('[data-do=scrub]');
+    this.rows = this.node.querySelector('.rows');
+  }
 
-  const nearest = (x) => steps.reduce((best, s) => (Math.abs(s - x) < Math.abs(best - x) ? s : best), steps[0] ?? null);
+  build(onTokens) {
+    return html`<aside class="side lab-scroll" aria-label="samples">
+      <div class="lab-row">
+        <h2>Samples</h2>
+        <strong data-at aria-live="off"></strong>
+        <span class="lab-grow"></span>
+        <button type="button" class="lab-button small" data-do="to-tokens" onclick=${onTokens}>Tokens</button>
+        <button
+          type="button" class="lab-button small" data-do="latest" aria-pressed="true"
+          onclick=${() => this.goTo(this.steps.at(-1), true)}
+        >
+          Latest
+        </button>
+      </div>
+      <div class="scrub">
+        <input
+          type="range" min="0" max="0" step="1" value="0" aria-label="step of the samples" data-do="scrub"
+          oninput=${() => this.scrub()}
+        />
+      </div>
+      <p class="muted">Same prompts and seeds as at the start; changed words are marked.</p>
+      <div class="rows"><p class="lab-empty">The base model first writes samples for the fixed prompts.</p></div>
+    </aside>`;
+  }
 
-  function goTo(newStep, isLatest = false) {
-    if (newStep === undefined || newStep === null) return;
-    [step, followsLatest] = [newStep, isLatest];
-    updateSlider();
-    load();
-    onStep(step);
+  // ---- the step
+
+  nearest(x) {
+    const closer = (best, step) => (Math.abs(step - x) < Math.abs(best - x) ? step : best);
+    return this.steps.reduce(closer, this.steps[0] ?? null);
+  }
+
+  goTo(step, isLatest = false) {
+    if (step === undefined || step === null) return;
+    [this.step, this.followsLatest] = [step, isLatest];
+    this.updateSlider();
+    this.load();
+    this.onStep(step);
+  }
+
+  scrub() {
+    if (this.isScheduled) return;
+    this.isScheduled = true;
+    requestAnimationFrame(() => {
+      this.isScheduled = false;
+      const i = Number(this.slider.value);
+      this.goTo(this.steps[i], i === this.steps.length - 1);
+    });
   }
 
   // Add steps that have samples; with reset, replace all steps by these.
-  function addSteps(newEpoch, newSteps, reset) {
-    epoch = newEpoch;
-    steps = reset ? newSteps : [...steps, ...newSteps];
-    if (steps.length && (followsLatest || !steps.includes(step)) && (step !== steps.at(-1) || reset)) {
-      goTo(steps.at(-1), true);
-    }
-    updateSlider();
+  addSteps(epoch, steps, reset) {
+    this.epoch = epoch;
+    this.steps = reset ? steps : [...this.steps, ...steps];
+    const last = this.steps.at(-1);
+    const isBehind = this.followsLatest || !this.steps.includes(this.step);
+    if (this.steps.length && isBehind && (this.step !== last || reset)) this.goTo(last, true);
+    this.updateSlider();
   }
 
-  function updateSlider() {
+  updateSlider() {
+    const { node, slider, step, steps } = this;
     slider.max = Math.max(0, steps.length - 1);
     slider.value = Math.max(0, steps.indexOf(step));
     slider.disabled = steps.length < 2;
-    const label = step === null ? '' : step === 0 ? 'step 0: the base model' : `step ${step}`;
-    slider.setAttribute('aria-valuetext', label);
-    stepLabel.textContent = label;
-    stepLabel.dataset.at = step ?? '';
-    latest.setAttribute('aria-pressed', followsLatest);
+    slider.setAttribute('aria-valuetext', stepText(step));
+    const label = node.querySelector('[data-at]');
+    label.textContent = stepText(step);
+    label.dataset.at = step ?? '';
+    const latest = node.querySelector('[data-do=latest]');
+    latest.setAttribute('aria-pressed', this.followsLatest);
     latest.disabled = !steps.length;
   }
 
+  // ---- the texts
+
   // Called with every poll until the samples have arrived, because a reply may be lost.
-  async function load() {
-    const key = `${epoch}/${step}`;
-    if (step === null || shownKey === key || pendingKey === key) return;
-    if (!cache[key]) {
-      if (!shownKey) rows.replaceChildren(el('p.lab-empty', {}, 'Loading the texts of this step …'));
-      pendingKey = key;
+  async load() {
+    const key = `${this.epoch}/${this.step}`;
+    if (this.step === null || this.shownKey === key || this.pendingKey === key) return;
+    if (!this.cache[key]) {
+      if (!this.shownKey) this.rows.replaceChildren(html`<p class="lab-empty">Loading the texts of this step …</p>`);
+      this.pendingKey = key;
       try {
-        cache[key] = await unwrap(fetchSamples({ run, step }));
+        this.cache[key] = await this.fetchSamples({ run: this.run, step: this.step });
       } catch (error) {
         return;
       } finally {
-        pendingKey = null;
+        this.pendingKey = null;
       }
     }
-    if (key !== `${epoch}/${step}`) return;
-    shownKey = key;
-    draw(cache[key]);
+    if (key !== `${this.epoch}/${this.step}`) return;
+    this.shownKey = key;
+    this.draw(this.cache[key]);
   }
 
-  function draw(reply) {
-    const scrollTop = node.scrollTop;
-    rows.replaceChildren(
-      ...(reply.rows.length
-        ? reply.rows.map((row) => sample(row, reply.step))
-        : [el('p.lab-empty', {}, 'No samples were stored at this step.')]),
-    );
-    node.scrollTop = scrollTop;
+  draw({ rows, step }) {
+    const { scrollTop } = this.node;
+    const samples = rows.map((row) => sample(row, step));
+    if (!rows.length) samples.push(html`<p class="lab-empty">No samples were stored at this step.</p>`);
+    this.rows.replaceChildren(...samples);
+    this.node.scrollTop = scrollTop;
   }
+}
 
-  function sample(row, sampleStep) {
-    const showsBase = sampleStep !== 0 && row.base_text !== null;
-    return el(
-      'article.lab-card.sample',
-      {},
-      promptView(row.turns, '.muted'),
-      el(
-        'div.pair',
-        {},
-        showsBase
-          ? el('div.before', {}, el('span.tag', {}, 'base'), el('p.lab-text', { dir: 'auto' }, row.base_text))
-          : null,
-        el(
-          'div.now',
-          {},
-          el('span.tag', {}, sampleStep === 0 ? 'base' : `step ${sampleStep}`),
-          showsBase ? markedDiff(row.base_text, row.text) : el('p.lab-text', { dir: 'auto' }, row.text),
-        ),
-      ),
-      el(
-        'div.lab-row',
-        {},
-        scoreBadge(row.score, showsBase ? row.base_score : null, 'score'),
-        scoreBadge(row.gold, showsBase ? row.base_gold : null, 'gold'),
-      ),
-    );
-  }
-
-  function scoreBadge(value, baseValue, name) {
-    if (value === null) return null;
-    const change = baseValue === null || baseValue === undefined ? null : value - baseValue;
-    const style = change === null || Math.abs(change) < 0.05 ? '' : change > 0 ? 'good' : 'bad';
-    return el(
-      `span.lab-badge${style && `.${style}`}`,
-      { title: change === null ? `${name} now` : `${name} now; ${formatNumber(baseValue)} at the start` },
-      `${name} ${formatNumber(value)}${change ? ` (${formatDifference(change, 2)})` : ''}`,
-    );
-  }
-
-  return { node, goTo, addSteps, nearest, load, currentStep: () => step, followsLatest: () => followsLatest };
+/** @param {SampleRow} row @param {number} step */
+function sample(row, step) {
+  const showsBase = step !== 0 && row.base_text !== null;
+  const plain = (text) => html`<p class="lab-text" dir="auto">${text}</p>`;
+  const badge = (name, value, base) => {
+    const shown = scoreBadge(name, value, showsBase ? base : null);
+    return shown && html`<span class="lab-badge ${shown.style}" title=${shown.title}>${shown.text}</span>`;
+  };
+  return html`<article class="lab-card sample">
+    ${promptView(row.turns, '.muted')}
+    <div class="pair">
+      ${
+        showsBase &&
+        html`<div class="before">
+          <span class="tag">base</span>${plain(row.base_text)}
+        </div>`
+      }
+      <div class="now">
+        <span class="tag">${step === 0 ? 'base' : `step ${step}`}</span>
+        ${showsBase ? markedDiff(row.base_text, row.text) : plain(row.text)}
+      </div>
+    </div>
+    <div class="lab-row">
+      ${badge('score', row.score, row.base_score)} ${badge('gold', row.gold, row.base_gold)}
+    </div>
+  </article>`;
 }

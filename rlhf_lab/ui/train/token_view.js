@@ -1,299 +1,232 @@
-// The token view: tokens of the texts that a step learnt from, colored by a value, and the equations of the selected
-// token. fetchTokens({run, step}) -> token_view() of ui/train/token_view.py.
-import { el, promptView } from '../shared/dom.js';
+// @ts-check
+// The token view: tokens of the texts that a step learnt from, coloured by a value, and the equations of the selected
+// token.
+import { promptView } from '../shared/dom.js';
 import { formatNumber, plural } from '../shared/format.js';
-import { unwrap } from '../shared/poll.js';
+import { html } from '../shared/html.js';
+import { background, equationText, probabilityText, scoreText } from './token_texts.js';
 
 const CLIPPED_TITLE =
   'After the last update of the step, the clipped term is the larger loss. The curve of the clip fraction is the ' +
   'mean over all updates of the step, the first of which clips nothing.';
 
-export function createTokenView(fetchTokens) {
-  let run = null;
-  let step = null;
-  let view = null;
-  let requestedKey = '';
-  let scale = null;
-  let scrollWhenLoaded = false;
-  let selected = [0, -1]; // row and token (-1: the last)
-  let isPinned = false; // a pinned token stays selected when the mouse moves
+export class TokenView {
+  /** @param {(query: { run: number, step: number }) => Promise<import('../api_types').TokenView>} fetchTokens */
+  constructor(fetchTokens) {
+    this.fetchTokens = fetchTokens;
+    this.run = null;
+    this.step = null;
+    this.view = /** @type {import('../api_types').TokenView | null} */ (null);
+    this.requestedKey = '';
+    this.scrollsWhenLoaded = false;
+    this.selected = [0, -1]; // row and token (-1: the last)
+    this.isPinned = false; // a pinned token stays selected when the mouse moves
+    this.node = this.build();
+    this.texts = this.node.querySelector('.texts');
+    this.facts = this.node.querySelector('.facts');
+    this.scaleSelect = this.node.querySelector('select');
+  }
 
-  const stepLabel = el('strong', { 'data-token-step': '' });
-  const previous = el(
-    'button.lab-button.small',
-    { type: 'button', 'data-do': 'token-back', 'aria-label': 'one step back', onclick: () => move(-1) },
-    '◀',
-  );
-  const next = el(
-    'button.lab-button.small',
-    { type: 'button', 'data-do': 'token-on', 'aria-label': 'one step on', onclick: () => move(1) },
-    '▶',
-  );
-  const scaleSelect = el('select.lab-input', {
-    'aria-label': 'colour the tokens by',
-    'data-do': 'token-colour',
-    onchange: () => {
-      scale = scaleSelect.value;
-      colorTokens();
-    },
-  });
-  const legend = el('span.muted.legend');
-  const texts = el('div.texts', {}, el('p.lab-empty', {}, 'Loading the tokens …'));
-  const facts = el('div.facts', { 'aria-live': 'polite' });
-  const details = el(
-    'details.lab-card.microscope',
-    { 'data-do': 'microscope', ontoggle: () => load() },
-    el(
-      'summary',
-      {},
-      el('h2', {}, 'Token view'),
-      el(
-        'span.muted',
-        {},
-        'Texts that this step was trained on, with the values of every token and how they are computed.',
-      ),
-    ),
-    el(
-      'div.lab-row',
-      {},
-      previous,
-      stepLabel,
-      next,
-      el('label.lab-row.shade', {}, el('span.muted', {}, 'colour'), scaleSelect),
-      legend,
-    ),
-    texts,
-    facts,
-  );
+  build() {
+    const stepButton = (name, label, sign, offset) =>
+      html`<button
+        type="button" class="lab-button small" data-do=${name} aria-label=${label} onclick=${() => this.move(offset)}
+      >
+        ${sign}
+      </button>`;
+    return html`<details class="lab-card microscope" data-do="microscope" ontoggle=${() => this.load()}>
+      <summary>
+        <h2>Token view</h2>
+        <span class="muted">
+          Texts that this step was trained on, with the values of every token and how they are computed.
+        </span>
+      </summary>
+      <div class="lab-row">
+        ${stepButton('token-back', 'one step back', '◀', -1)}
+        <strong data-token-step></strong>
+        ${stepButton('token-on', 'one step on', '▶', 1)}
+        <label class="lab-row shade">
+          <span class="muted">colour</span>
+          <select
+            class="lab-input" aria-label="colour the tokens by" data-do="token-colour"
+            onchange=${() => this.colorTokens()}
+          ></select>
+        </label>
+        <span class="muted legend"></span>
+      </div>
+      <div class="texts"><p class="lab-empty">Loading the tokens …</p></div>
+      <div class="facts" aria-live="polite"></div>
+    </details>`;
+  }
 
-  // Scroll to the token view when it is opened, and once more when its content has arrived.
-  const scrollToTop = () => details.scrollIntoView({ block: 'start' });
-  function move(offset) {
-    step += offset;
-    load();
+  // Scrolls to the token view now, and once more when its content has arrived.
+  open() {
+    this.node.open = this.scrollsWhenLoaded = true;
+    this.node.scrollIntoView({ block: 'start' });
+  }
+
+  move(offset) {
+    this.step += offset;
+    this.load();
   }
 
   // Show a step; it is fetched only while the section is open.
-  function show(newRun, newStep) {
-    [run, step] = [newRun, Math.max(1, newStep)];
-    load();
+  show(run, step) {
+    [this.run, this.step] = [run, Math.max(1, step)];
+    this.load();
   }
 
   // Called with every poll until the tokens have arrived, because a reply may be lost.
-  async function load() {
-    const key = `${run}/${step}`;
-    if (!details.open || run === null || requestedKey === key) return;
-    requestedKey = key;
-    let reply;
+  async load() {
+    const key = `${this.run}/${this.step}`;
+    if (!this.node.open || this.run === null || this.requestedKey === key) return;
+    this.requestedKey = key;
+    let view;
     try {
-      reply = await unwrap(fetchTokens({ run, step }));
+      view = await this.fetchTokens({ run: this.run, step: this.step });
     } catch (error) {
-      if (requestedKey === key) requestedKey = '';
+      if (this.requestedKey === key) this.requestedKey = '';
       return;
     }
-    if (requestedKey !== key) return;
-    view = reply;
-    draw();
-    if (scrollWhenLoaded) scrollToTop();
-    scrollWhenLoaded = false;
+    if (this.requestedKey !== key) return;
+    this.view = view;
+    this.draw();
+    if (this.scrollsWhenLoaded) this.node.scrollIntoView({ block: 'start' });
+    this.scrollsWhenLoaded = false;
   }
 
-  function draw() {
+  // ---- drawing
+
+  draw() {
+    const { node, view, scaleSelect } = this;
+    const stepLabel = node.querySelector('[data-token-step]');
     stepLabel.textContent = `step ${view.step}`;
     stepLabel.dataset.tokenStep = view.step;
-    previous.disabled = view.step <= 1;
-    next.disabled = view.step >= view.last_step;
-    const columns = view.color_scales.map((item) => item.column);
-    if (!columns.includes(scale)) scale = columns[0];
-    scaleSelect.replaceChildren(...view.color_scales.map((item) => el('option', { value: item.column }, item.name)));
-    scaleSelect.value = scale;
+    node.querySelector('[data-do=token-back]').disabled = view.step <= 1;
+    node.querySelector('[data-do=token-on]').disabled = view.step >= view.last_step;
+    const chosen = view.color_scales.find(({ column }) => column === scaleSelect.value) || view.color_scales[0];
+    scaleSelect.replaceChildren(
+      ...view.color_scales.map(({ column, name }) => html`<option value=${column}>${name}</option>`),
+    );
+    scaleSelect.value = chosen.column;
     if (!view.rows.length) {
-      texts.replaceChildren(
-        el(
-          'p.lab-empty',
-          {},
-          view.tokens_per_step
-            ? 'No tokens of this step were stored.'
-            : 'This run stores no tokens: token_rows is 0 in its settings.',
-        ),
-      );
-      facts.replaceChildren();
-      legend.textContent = '';
+      const reason = view.tokens_per_step
+        ? 'No tokens of this step were stored.'
+        : 'This run stores no tokens: token_rows is 0 in its settings.';
+      this.texts.replaceChildren(html`<p class="lab-empty">${reason}</p>`);
+      this.facts.replaceChildren();
+      node.querySelector('.legend').textContent = '';
       return;
     }
-    texts.replaceChildren(...view.rows.map(textCard));
-    colorTokens();
-    select(Math.min(selected[0], view.rows.length - 1), selected[1], isPinned);
+    this.texts.replaceChildren(...view.rows.map((row, i) => this.textCard(row, i)));
+    this.colorTokens();
+    this.select(Math.min(this.selected[0], view.rows.length - 1), this.selected[1], this.isPinned);
   }
 
-  function textCard(row, rowIndex) {
-    const line = el('p.lab-text.tokens', { dir: 'auto', onkeydown: (event) => handleKey(event, rowIndex) });
-    row.tokens.forEach((token, i) =>
-      line.append(
-        el(
-          `span.token${row.clipped[i] ? '.clipped' : ''}`,
-          {
-            role: 'button',
-            tabindex: -1,
-            'data-token': i,
-            'aria-label': `token ${token.trim() || i + 1}`,
-            onmouseenter: () => {
-              if (!isPinned) select(rowIndex, i);
-            },
-            onclick: () => {
-              const isSelected = isPinned && selected[0] === rowIndex && selected[1] === i;
-              select(rowIndex, i, !isSelected);
-            },
-          },
-          token || '·',
-        ),
-      ),
-    );
-    const scoreText =
-      row.score === null
-        ? null
-        : row.shaped_score === row.score || row.shaped_score === null
-          ? `score ${formatNumber(row.score)}`
-          : `score ${formatNumber(row.score)}, after scaling, limit and penalties ${formatNumber(row.shaped_score)}`;
-    return el(
-      'article',
-      {},
-      promptView(row.turns, '.muted.brief'),
-      line,
-      el(
-        'div.lab-row',
-        {},
-        scoreText ? el('span.lab-badge', {}, scoreText) : null,
-        el('span.lab-badge', {}, plural(row.tokens.length, 'token')),
-      ),
-    );
+  textCard(row, rowIndex) {
+    const token = (text, i) =>
+      html`<span
+        class="token${row.clipped[i] ? ' clipped' : ''}" role="button" tabindex="-1" data-token=${i}
+        aria-label="token ${text.trim() || i + 1}" onmouseenter=${() => this.isPinned || this.select(rowIndex, i)}
+        onclick=${() => this.select(rowIndex, i, !this.isPinned || !this.isSelected(rowIndex, i))}
+      >${text || '·'}</span>`;
+    const score = scoreText(row);
+    return html`<article>
+      ${promptView(row.turns, '.muted.brief')}
+      <p class="lab-text tokens" dir="auto" onkeydown=${(event) => this.handleKey(event, rowIndex)}>
+        ${row.tokens.map(token)}
+      </p>
+      <div class="lab-row">
+        ${score && html`<span class="lab-badge">${score}</span>`}
+        <span class="lab-badge">${plural(row.tokens.length, 'token')}</span>
+      </div>
+    </article>`;
   }
 
-  function handleKey(event, rowIndex) {
+  colorTokens() {
+    const { view } = this;
+    const scale = view.color_scales.find(({ column }) => column === this.scaleSelect.value);
+    view.rows.forEach((row, rowIndex) =>
+      row.colors[scale.column].forEach((color, i) => {
+        this.tokenNode(rowIndex, i).style.background = background(color, scale);
+      }),
+    );
+    const stop = ([value, color]) => {
+      const swatch = html`<i class="swatch"></i>`;
+      swatch.style.background = background(color, scale);
+      return [swatch, formatNumber(value)];
+    };
+    const isClipping = view.rows.some((row) => row.clipped.some(Boolean));
+    this.node
+      .querySelector('.legend')
+      .replaceChildren(
+        scale.name,
+        ...scale.legend.flatMap(stop),
+        ...(isClipping ? [html`<span class="token clipped">clipped after the step</span>`] : []),
+      );
+  }
+
+  // ---- the selected token
+
+  tokenNode(rowIndex, i) {
+    return this.texts.children[rowIndex].querySelector(`[data-token="${i}"]`);
+  }
+
+  isSelected(rowIndex, i) {
+    return this.selected[0] === rowIndex && this.selected[1] === i;
+  }
+
+  handleKey(event, rowIndex) {
     const offset = { ArrowRight: 1, ArrowLeft: -1, Home: -1e9, End: 1e9 }[event.key];
     if (event.key === 'Enter' || event.key === ' ') {
       event.preventDefault();
-      select(rowIndex, selected[1], !isPinned);
+      this.select(rowIndex, this.selected[1], !this.isPinned);
     }
     if (!offset) return;
     event.preventDefault();
-    select(rowIndex, Math.max(0, Math.min(view.rows[rowIndex].tokens.length - 1, selected[1] + offset)), true);
-    tokenNode(...selected).focus();
+    const last = this.view.rows[rowIndex].tokens.length - 1;
+    this.select(rowIndex, Math.max(0, Math.min(last, this.selected[1] + offset)), true);
+    this.tokenNode(...this.selected).focus();
   }
 
-  const tokenNode = (rowIndex, i) => texts.children[rowIndex].querySelector(`[data-token="${i}"]`);
-
-  function colorTokens() {
-    const {
-      name,
-      higher_is_better: higherIsBetter,
-      legend: legendValues,
-    } = view.color_scales.find((one) => one.column === scale);
-    const [positive, negative] = higherIsBetter ? ['--lab-good', '--lab-bad'] : ['--lab-left', '--lab-right'];
-    const background = (color) => {
-      const base = color > 0 ? positive : negative;
-      return `color-mix(in srgb, var(${base}) calc(${Math.abs(color)} * var(--lab-strongest)), transparent)`;
-    };
-    view.rows.forEach((row, rowIndex) =>
-      row.colors[scale].forEach((color, i) => {
-        tokenNode(rowIndex, i).style.background = background(color);
-      }),
-    );
-    const legendItem = ([value, color]) => {
-      const swatch = el('i.swatch');
-      swatch.style.background = background(color);
-      return [swatch, formatNumber(value)];
-    };
-    legend.replaceChildren(
-      name,
-      ...legendValues.flatMap(legendItem),
-      ...(view.rows.some((row) => row.clipped.some(Boolean))
-        ? [el('span.token.clipped', {}, 'clipped after the step')]
-        : []),
-    );
-  }
-
-  function select(rowIndex, i, pin = false) {
-    const row = view.rows[rowIndex];
+  select(rowIndex, i, pin = false) {
+    const row = this.view.rows[rowIndex];
     const last = row.tokens.length - 1;
     const index = i < 0 ? last : Math.min(i, last);
-    [selected, isPinned] = [[rowIndex, index], pin];
-    for (const one of texts.querySelectorAll('.token')) {
-      one.classList.remove('seen', 'pinned');
-      one.tabIndex = -1;
-    }
-    texts.querySelectorAll('.tokens').forEach((line) => {
-      line.firstChild.tabIndex = 0;
-    });
-    texts.children[rowIndex].querySelectorAll('.token').forEach((one) => {
-      one.tabIndex = -1;
-    });
-    const one = tokenNode(rowIndex, index);
-    one.classList.add('seen');
-    one.classList.toggle('pinned', pin);
-    one.tabIndex = 0;
-    facts.replaceChildren(
-      heading(row, index),
-      el('div.lines', {}, ...view.equations.flatMap((line) => equation(line, row, index))),
-    );
-  }
-
-  function heading(row, i) {
-    const percentOf = (name) => {
-      if (row.columns[name][i] === null) return 'unknown';
-      const percent = 100 * Math.exp(row.columns[name][i]);
-      return percent < 0.1 ? 'under 0.1 %' : `${formatNumber(percent, percent >= 99.95 ? 4 : 3)} %`;
-    };
-    return el(
-      'div.lab-row',
-      {},
-      el(
-        'strong.lab-text.word',
-        {},
-        row.tokens[i].trim() ? `“${row.tokens[i].trim()}”` : 'a space, or a part of a character',
-      ),
-      el('span.muted', {}, `token ${i + 1} of ${row.tokens.length}`),
-      el('span.lab-badge', {}, `probability when sampled ${percentOf('old_logprob')}`),
-      el('span.lab-badge', {}, `under the reference ${percentOf('ref_logprob')}`),
-      el('span.lab-badge.accent', {}, `after the step ${percentOf('logprob')}`),
-      row.clipped[i] ? el('span.lab-badge.warn', { title: CLIPPED_TITLE }, 'clipped after the step') : null,
-      isPinned ? el('span.muted', {}, 'fixed; click it again to release') : null,
-    );
-  }
-
-  // The values of tokens have the same number of decimals, so that sums can be checked; constants are shown as they
-  // were set.
-  const decimals = (value) =>
-    value === null
-      ? 'not finite'
-      : (Math.abs(value) < 100 ? value.toFixed(4) : formatNumber(value, 6))
-          .replace(/^-(0\.0+)$/, '$1')
-          .replaceAll('-', '−');
-
-  function equation(line, row, i) {
-    let text = '';
-    line.equation.split(/\{(\w+)\}/).forEach((piece, n) => {
-      if (n % 2 === 0) {
-        text += piece;
-        return;
+    this.selected = [rowIndex, index];
+    this.isPinned = pin;
+    this.texts.querySelectorAll('.tokens').forEach((line, at) => {
+      for (const token of line.children) {
+        token.classList.remove('seen', 'pinned');
+        token.tabIndex = -1;
       }
-      const value = piece in row.columns ? decimals(row.columns[piece][i]) : formatNumber(view.constants[piece], 4);
-      text += value.startsWith('−') && !/(^|[=(,])\s*$/.test(text) ? `(${value})` : value;
+      if (at !== rowIndex) line.firstElementChild.tabIndex = 0;
     });
-    return [
-      el('strong', {}, line.name),
-      el('span.sum', {}, text || '–'),
-      el('span.muted', {}, el('code', {}, line.symbols), ` ${line.about}`),
-    ];
+    const token = this.tokenNode(rowIndex, index);
+    token.classList.add('seen');
+    token.classList.toggle('pinned', pin);
+    token.tabIndex = 0;
+    const lines = this.view.equations.map((line) => equationLine(line, row, this.view.constants, index));
+    this.facts.replaceChildren(this.heading(row, index), html`<div class="lines">${lines}</div>`);
   }
 
-  return {
-    node: details,
-    show,
-    refresh: load,
-    open: () => {
-      details.open = scrollWhenLoaded = true;
-      scrollToTop();
-    },
-  };
+  heading(row, i) {
+    const word = row.tokens[i].trim();
+    const percent = (column) => probabilityText(row.columns[column][i]);
+    return html`<div class="lab-row">
+      <strong class="lab-text word">${word ? `“${word}”` : 'a space, or a part of a character'}</strong>
+      <span class="muted">token ${i + 1} of ${row.tokens.length}</span>
+      <span class="lab-badge">probability when sampled ${percent('old_logprob')}</span>
+      <span class="lab-badge">under the reference ${percent('ref_logprob')}</span>
+      <span class="lab-badge accent">after the step ${percent('logprob')}</span>
+      ${row.clipped[i] && html`<span class="lab-badge warn" title=${CLIPPED_TITLE}>clipped after the step</span>`}
+      ${this.isPinned && html`<span class="muted">fixed; click it again to release</span>`}
+    </div>`;
+  }
+}
+
+function equationLine({ name, equation, symbols, about }, row, constants, i) {
+  return html`<strong>${name}</strong>
+    <span class="sum">${equationText(equation, row.columns, constants, i)}</span>
+    <span class="muted"><code>${symbols}</code> ${about}</span>`;
 }

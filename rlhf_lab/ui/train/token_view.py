@@ -7,7 +7,9 @@ evaluates both sides.
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple
+
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.records import TokenRecord
@@ -36,6 +38,50 @@ class StepConstants(TypedDict):
     high: float
 
 
+class TokenEquation(TypedDict):
+    """An `Equation` for the page."""
+
+    name: str
+    equation: str
+    symbols: str
+    about: str
+
+
+class TokenScale(TypedDict):
+    """A `ColorScale` for the page. legend: `legend_stops`."""
+
+    column: str
+    name: str
+    neutral: float
+    higher_is_better: bool
+    legend: list[tuple[float, float]]
+
+
+class TokenRow(TypedDict):
+    """A response. columns: a number for each token, None for one that is not finite; colors: by the column of the scale."""
+
+    turns: list[dict[str, str]]
+    tokens: list[str]
+    score: float | None
+    shaped_score: float | None
+    clipped: list[bool]
+    columns: dict[str, list[float | None]]
+    colors: dict[str, list[float]]
+
+
+class TokenView(TypedDict):
+    """The stored responses of a step. last_step: of the run; tokens_per_step: how many responses the run stores."""
+
+    run: int
+    step: int
+    last_step: int
+    tokens_per_step: int
+    constants: StepConstants
+    equations: list[TokenEquation]
+    color_scales: list[TokenScale]
+    rows: list[TokenRow]
+
+
 class Equation(NamedTuple):
     """A number of a token: its name, the equation over columns, the same in symbols, and what the number means.
 
@@ -57,7 +103,7 @@ class ColorScale(NamedTuple):
     higher_is_better: bool = False
 
 
-def token_view(db: Database, run_id: int, step: int) -> dict[str, Any]:
+def token_view(db: Database, run_id: int, step: int) -> TokenView:
     """The stored responses of one step for the page; no rows if none were stored. Raises StoreError if there is no such run."""
     run = get_run(db, run_id)
     config = PolicyConfig.from_dict(run.config)
@@ -72,10 +118,22 @@ def token_view(db: Database, run_id: int, step: int) -> dict[str, Any]:
         "last_step": run.step,
         "tokens_per_step": config.token_rows,
         "constants": constants,
-        "equations": [equation._asdict() for equation in equations_for(config, all_columns)],
-        "color_scales": [scale._asdict() | {"legend": legend_stops(scale, all_columns)} for scale in scales],
+        "equations": [
+            {"name": item.name, "equation": item.equation, "symbols": item.symbols, "about": item.about}
+            for item in equations_for(config, all_columns)
+        ],
+        "color_scales": [
+            {
+                "column": scale.column,
+                "name": scale.name,
+                "neutral": scale.neutral,
+                "higher_is_better": scale.higher_is_better,
+                "legend": legend_stops(scale, all_columns),
+            }
+            for scale in scales
+        ],
         "rows": [
-            _token_row(record, columns) | {"colors": token_colors(scales, columns, all_columns)}
+            _token_row(record, columns, token_colors(scales, columns, all_columns))
             for record, columns in zip(records, all_columns, strict=True)
         ],
     }
@@ -305,8 +363,7 @@ def _round_significant(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _token_row(record: TokenRecord, columns: TokenColumns) -> dict[str, Any]:
-    """Numbers that are not finite become null: JSON has none."""
+def _token_row(record: TokenRecord, columns: TokenColumns, colors: dict[str, list[float]]) -> TokenRow:
     return {
         "turns": turns_of_prompt(record.prompt),
         "tokens": record.tokens,
@@ -317,4 +374,5 @@ def _token_row(record: TokenRecord, columns: TokenColumns) -> dict[str, Any]:
             name: [_round_significant(value) if math.isfinite(value) else None for value in column]
             for name, column in columns.items()
         },
+        "colors": colors,
     }

@@ -1,21 +1,19 @@
 """Demo mode on the screen "Train": a short form to start a visitor's own run, its place in the queue, and Stop."""
 
-from typing import Any
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.errors import LabError
+from rlhf_lab.errors import LabError, NotAllowedError
 from rlhf_lab.jobs.demo import Demo, QueueState
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.limits import ENGINE
 from rlhf_lab.ui.run_views.stage_estimates import policy_sentence
-from rlhf_lab.ui.shared.api import Payload, parse_payload
-from rlhf_lab.ui.shared.events import visitor_action
-from rlhf_lab.ui.shared.widgets import SILENT_EVENT, widget
+from rlhf_lab.ui.shared.api import Api, Payload
+from rlhf_lab.ui.shared.widgets import widget
 
-
-class DemoQuery(Payload):
-    annotator: str | None = None
+api = Api("demo_run")
 
 
 class RunSettings(Payload):
@@ -26,69 +24,102 @@ class RunSettings(Payload):
     tokens: int
 
 
-class StartDemoRun(RunSettings):
-    annotator: str | None = None
+class FormField(TypedDict):
+    name: str
+    label: str
+    low: int
+    high: int
+    value: int
 
 
-def build(ctx: Context, demo: Demo) -> None:
-    def state(query: dict[str, Any]) -> dict[str, Any]:
-        return demo_state(ctx, demo, ctx.annotator_or_empty(parse_payload(DemoQuery, query).annotator))
-
-    def estimate(query: dict[str, Any]) -> dict[str, str]:
-        try:
-            config = run_config(ctx, demo, parse_payload(RunSettings, query))
-        except LabError:
-            return {"sentence": ""}
-        return {"sentence": policy_sentence(ctx, config)}
-
-    @visitor_action(StartDemoRun)
-    def start_demo_run(payload: StartDemoRun) -> dict[str, Any]:
-        visitor = ctx.require_annotator(payload.annotator)
-        run = demo.start_run(ctx.project, run_config(ctx, demo, payload), visitor, ctx.client_address())
-        return {"run": run.id} | demo_state(ctx, demo, visitor)
-
-    @visitor_action(DemoQuery)
-    def stop_demo_run(payload: DemoQuery) -> dict[str, Any]:
-        visitor = ctx.require_annotator(payload.annotator)
-        demo.stop_run(visitor)
-        return demo_state(ctx, demo, visitor)
-
-    component = widget(
-        "demo_run",
-        "train/demo_run/view.js",
-        events=("start", "stop"),
-        server_functions={"state": state, "estimate": estimate},
-        data=form_data(demo),
-        label="Start a run of your own",
-    )
-    component.start(start_demo_run, None, component, **SILENT_EVENT)
-    component.stop(stop_demo_run, None, component, **SILENT_EVENT)
-
-
-def form_data(demo: Demo) -> dict[str, Any]:
+class DemoForm(TypedDict):
     """The fields of the form with their limits, and the rules of the demo as a sentence."""
+
+    fields: list[FormField]
+    rules: str
+
+
+class DemoState(TypedDict):
+    """own_run: the visitor's unfinished run; tokens: the proposed length; runs_before: see `QueueState`."""
+
+    own_run: int | None
+    tokens: int
+    runs_before: int
+    can_start: bool
+    status_text: str
+    reset_at: float
+    is_reset_due: bool
+
+
+class DemoEstimate(TypedDict):
+    sentence: str
+
+
+class StartedDemoRun(TypedDict):
+    run: int
+    runs_before: int
+
+
+def build(demo: Demo) -> None:
+    widget("demo_run", "train/demo_run/view.js", data=form_data(demo), label="Start a run of your own")
+
+
+@api.read(Payload)
+def state(ctx: Context, query: Payload) -> DemoState:
+    return demo_state(ctx, demo_of(ctx), ctx.annotator_or_empty(query.annotator))
+
+
+@api.read(RunSettings)
+def estimate(ctx: Context, query: RunSettings) -> DemoEstimate:
+    try:
+        config = run_config(ctx, demo_of(ctx), query)
+    except LabError:
+        return {"sentence": ""}
+    return {"sentence": policy_sentence(ctx, config)}
+
+
+@api.action(RunSettings, limit=ENGINE)
+def start(ctx: Context, payload: RunSettings) -> StartedDemoRun:
+    demo, visitor = demo_of(ctx), ctx.require_annotator(payload.annotator)
+    run = demo.start_run(ctx.project, run_config(ctx, demo, payload), visitor, ctx.client_address())
+    return {"run": run.id, "runs_before": demo.queue_state(ctx.project, visitor).runs_before}
+
+
+@api.action(Payload, limit=ENGINE)
+def stop(ctx: Context, payload: Payload) -> None:
+    demo_of(ctx).stop_run(ctx.require_annotator(payload.annotator))
+
+
+def demo_of(ctx: Context) -> Demo:
+    """Raises NotAllowedError for a lab that is not in demo mode."""
+    if ctx.demo is None:
+        raise NotAllowedError("Visitors can start runs only in demo mode.")
+    return ctx.demo
+
+
+def form_data(demo: Demo) -> DemoForm:
     limits, preset = demo.config, PolicyConfig.for_algorithm("ppo")
-    fields = [
-        ("steps", "Steps", 1, limits.max_steps, min(20, limits.max_steps)),
-        ("responses", "Responses in each step", 4, limits.max_responses, min(preset.batch_size, limits.max_responses)),
-        (
-            "tokens",
-            "Longest response in tokens",
-            8,
-            limits.max_tokens,
-            min(preset.max_new_tokens, limits.max_tokens),
-        ),
-    ]
+    steps, responses, tokens = limits.max_steps, limits.max_responses, limits.max_tokens
+    fields: list[FormField] = [
+        {"name": "steps", "label": "Steps", "low": 1, "high": steps, "value": min(20, steps)},
+        {
+            "name": "responses", "label": "Responses in each step", "low": 4, "high": responses,
+            "value": min(preset.batch_size, responses),
+        },
+        {
+            "name": "tokens", "label": "Longest response in tokens", "low": 8, "high": tokens,
+            "value": min(preset.max_new_tokens, tokens),
+        },
+    ]  # fmt: skip
     hours = f"{limits.reset_hours:g} hours" if limits.reset_hours != 1 else "hour"
     rules = (
         f"This is a demo. Labels, reward models and runs of visitors are removed every {hours}, or earlier after "
         f"{pluralize(limits.reset_runs, 'run')} or {pluralize(limits.reset_labels, 'label')}."
     )
-    names = ("name", "label", "low", "high", "value")
-    return {"fields": [dict(zip(names, values, strict=True)) for values in fields], "rules": rules}
+    return {"fields": fields, "rules": rules}
 
 
-def demo_state(ctx: Context, demo: Demo, visitor: str) -> dict[str, Any]:
+def demo_state(ctx: Context, demo: Demo, visitor: str) -> DemoState:
     """What the form shows to this visitor. visitor: "" for a viewer."""
     queue_state = demo.queue_state(ctx.project, visitor)
     refusal = queue_state.refusal

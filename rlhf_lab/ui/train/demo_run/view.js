@@ -1,110 +1,122 @@
+// @ts-check
 // Demo mode: visitors start their own short run, see its place in the queue, and stop it. Hidden from the operator.
-import { el, fillProposed, showNotice } from '../../shared/dom.js';
+import { requests } from '../../shared/api.js';
+import { fillProposed, showNotice } from '../../shared/dom.js';
 import { resetText } from '../../shared/format.js';
-import { poll, unwrap } from '../../shared/poll.js';
-import { annotatorName } from '../../shared/session.js';
+import { html } from '../../shared/html.js';
+import { poll } from '../../shared/poll.js';
 
+/** @typedef {import('../../api_types').DemoState} DemoState */
+/** @type {import('../../api_types').DemoRunRequests} */
+const api = requests('demo_run');
 const ESTIMATE_DELAY_MS = 400;
 
-export default function mount({ element, props, server, trigger, watch }) {
-  const root = element.querySelector('.lab-demo-run');
-  let isBusy = false; // a start or stop has no reply yet
-  let busyTimer = null;
-  let estimateTimer = null;
-  let ownRun = null; // of the last state
-  const proposed = Object.fromEntries(props.data.fields.map(({ name, value }) => [name, String(value)]));
-  let pollNow = () => {};
+export default function mount({ element, props }) {
+  new DemoRun(element.querySelector('.lab-demo-run'), props.data).start();
+}
 
-  const fields = props.data.fields.map((field) => {
-    const input = el('input.lab-input', {
-      type: 'number',
-      min: field.low,
-      max: field.high,
-      step: 1,
-      value: field.value,
-      'data-do': `demo-${field.name}`,
-      oninput: requestEstimate,
-    });
-    return {
-      ...field,
-      input,
-      label: el('label', {}, el('span.muted', {}, `${field.label} (${field.low} to ${field.high})`), input),
-    };
-  });
-  const startButton = el(
-    'button.lab-button.lab-main',
-    { type: 'button', disabled: true, 'data-do': 'demo-start', onclick: () => send('start', values()) },
-    'Start PPO',
-  );
-  const stopButton = el(
-    'button.lab-button.danger',
-    { type: 'button', 'data-do': 'demo-stop', onclick: () => send('stop') },
-    'Stop my run',
-  );
-  const form = el(
-    'div.lab-row.fields',
-    {},
-    fields.map(({ label }) => label),
-    startButton,
-  );
-  const estimate = el('p.muted', { 'data-do': 'demo-estimate' });
-  const status = el('p', { role: 'status', 'data-do': 'demo-status' }, 'Loading the queue …');
-  const notice = el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'demo-error' });
-  const reset = el('p.muted', { 'data-do': 'demo-reset' }, props.data.rules);
-  const title = el('h2', {}, 'Start a run of your own');
-  root.append(el('div.lab-card', {}, title, form, estimate, el('div.lab-row', {}, status, stopButton), notice, reset));
-
-  const values = () => Object.fromEntries(fields.map(({ name, input }) => [name, input.valueAsNumber]));
-
-  function setBusy(now) {
-    isBusy = now;
-    clearTimeout(busyTimer);
-    if (now) {
-      busyTimer = setTimeout(() => {
-        setBusy(false);
-        pollNow();
-      }, 4000);
-    } // the reply was lost
-    if (now) startButton.disabled = stopButton.disabled = true;
+class DemoRun {
+  /** @param {any} root @param {{ fields: any[], rules: string }} data */
+  constructor(root, { fields, rules }) {
+    this.root = root;
+    this.rules = rules;
+    this.isSending = false; // a start or stop
+    this.ownRun = null; // of the last state
+    this.estimateTimer = undefined;
+    this.inputs = Object.fromEntries(fields.map((field) => [field.name, this.input(field)]));
+    this.proposed = Object.fromEntries(fields.map(({ name, value }) => [name, String(value)]));
+    this.pollNow = () => {};
+    const label = ({ name, label: text, low, high }) =>
+      html`<label><span class="muted">${text} (${low} to ${high})</span>${this.inputs[name]}</label>`;
+    root.append(
+      html`<div class="lab-card">
+        <h2>Start a run of your own</h2>
+        <div class="lab-row fields">
+          ${fields.map(label)}
+          <button
+            type="button" class="lab-button lab-main" disabled data-do="demo-start" onclick=${() => this.startRun()}
+          >
+            Start PPO
+          </button>
+        </div>
+        <p class="muted" data-do="demo-estimate"></p>
+        <div class="lab-row">
+          <p role="status" data-do="demo-status">Loading the queue …</p>
+          <button type="button" class="lab-button danger" data-do="demo-stop" onclick=${() => this.send(api.stop())}>
+            Stop my run
+          </button>
+        </div>
+        <p class="lab-notice bad" role="alert" hidden data-do="demo-error"></p>
+        <p class="muted" data-do="demo-reset">${rules}</p>
+      </div>`,
+    );
   }
 
-  function send(name, payload = {}) {
-    setBusy(true);
-    showNotice(notice, '');
-    trigger(name, { request_id: Date.now(), annotator: annotatorName(), ...payload });
+  start() {
+    this.estimate();
+    this.pollNow = poll(this.root, async () => this.draw(await api.state()), 1500);
   }
 
-  function requestEstimate() {
-    clearTimeout(estimateTimer);
-    estimateTimer = setTimeout(async () => {
-      estimate.textContent = (await unwrap(server.estimate(values()))).sentence;
+  input({ name, low, high, value }) {
+    return html`<input
+      class="lab-input" type="number" min=${low} max=${high} step="1" value=${value} data-do="demo-${name}"
+      oninput=${() => this.estimate()}
+    />`;
+  }
+
+  control(name) {
+    return this.root.querySelector(`[data-do=demo-${name}]`);
+  }
+
+  values() {
+    return /** @type {any} */ (
+      Object.fromEntries(Object.entries(this.inputs).map(([name, input]) => [name, input.valueAsNumber]))
+    );
+  }
+
+  async startRun() {
+    const started = await this.send(api.start(this.values()));
+    if (!started || started.runs_before) return; // otherwise the run in progress stays in view
+    window.dispatchEvent(new CustomEvent('lab-run', { detail: started.run }));
+  }
+
+  // The reply of a request; null if it failed, then the error is shown.
+  async send(request) {
+    this.isSending = true;
+    this.control('start').disabled = this.control('stop').disabled = true;
+    showNotice(this.control('error'), '');
+    try {
+      return await request;
+    } catch (error) {
+      showNotice(this.control('error'), error.message, true);
+      return null;
+    } finally {
+      this.isSending = false;
+      this.pollNow();
+    }
+  }
+
+  estimate() {
+    clearTimeout(this.estimateTimer);
+    this.estimateTimer = setTimeout(async () => {
+      const reply = await api.estimate(this.values()).catch(() => null);
+      this.control('estimate').textContent = reply?.sentence ?? '';
     }, ESTIMATE_DELAY_MS);
   }
 
-  function draw(state) {
-    if (ownRun !== null && state.own_run === null) requestEstimate(); // a run has ended, so its times are known
-    ownRun = state.own_run;
-    fillProposed(Object.fromEntries(fields.map(({ name, input }) => [name, input])), proposed, state);
-    title.textContent = ownRun === null ? 'Start a run of your own' : 'Your run';
-    status.textContent = state.status_text;
-    form.hidden = estimate.hidden = ownRun !== null;
-    stopButton.hidden = ownRun === null;
-    reset.textContent = `${props.data.rules} ${resetText(state)}`;
-    if (isBusy) return;
-    startButton.disabled = !state.can_start;
-    stopButton.disabled = false;
+  /** @param {DemoState} state */
+  draw(state) {
+    if (this.ownRun !== null && state.own_run === null) this.estimate(); // a run has ended, so its times are known
+    this.ownRun = state.own_run;
+    const hasRun = state.own_run !== null;
+    fillProposed(this.inputs, this.proposed, state);
+    this.root.querySelector('h2').textContent = hasRun ? 'Your run' : 'Start a run of your own';
+    this.control('status').textContent = state.status_text;
+    this.root.querySelector('.fields').hidden = this.control('estimate').hidden = hasRun;
+    this.control('stop').hidden = !hasRun;
+    this.control('reset').textContent = `${this.rules} ${resetText(state)}`;
+    if (this.isSending) return;
+    this.control('start').disabled = !state.can_start;
+    this.control('stop').disabled = false;
   }
-
-  watch('value', () => {
-    const reply = props.value;
-    if (!reply) return;
-    setBusy(false);
-    if (reply.error) showNotice(notice, reply.error, true);
-    else draw(reply);
-    // otherwise the run in progress stays in view
-    if (reply.run && !reply.runs_before) window.dispatchEvent(new CustomEvent('lab-run', { detail: reply.run }));
-    pollNow();
-  });
-  requestEstimate();
-  pollNow = poll(root, async () => draw(await unwrap(server.state({ annotator: annotatorName() }))), 1500);
 }

@@ -1,0 +1,291 @@
+// @ts-check
+// The curves of a run: those that every run has, its reward terms, and metrics that a person adds.
+import { chartConfig, chartTheme, integerTick, widthObserver } from '../shared/charts.js';
+import { palette } from '../shared/dom.js';
+import { formatNumber } from '../shared/format.js';
+import { html } from '../shared/html.js';
+import { axisRanges, changeMarkers, lineMode } from './chart_layout.js';
+
+/** @typedef {import('../api_types').FeedReply} FeedReply */
+/** @typedef {import('../api_types').StaticState} StaticState */
+
+const MAX_POINTS = 2500; // of a curve in the page; a longer one is requested again, thinned
+const TERM_PREFIX = 'objective/reward/';
+const EXPLANATION =
+  'The sentence under each curve describes the mean of its last 5 steps (fewer before step 10), because single steps ' +
+  'are noisy. "Since the start" compares it with the first 5 steps, "now" with the 5 steps before. Changes within the ' +
+  'noise of the curve do not count; if the newest step does not confirm a change, it is called "up and down".';
+
+export class Curves {
+  /**
+   * @param {{ curves: any[], descriptions: Record<string, string>, layout: any, config: any }} data of the widget
+   * @param {(metric: string) => Promise<import('../api_types').MetricPoints>} fetchMetric
+   * @param {(step: number) => void} onStep a point was clicked
+   */
+  constructor(data, fetchMetric, onStep) {
+    this.data = data;
+    this.fetchMetric = fetchMetric;
+    this.onStep = onStep;
+    this.extraCharts = {}; // reward terms and added metrics, by metric
+    this.changes = [];
+    this.step = null; // of the samples
+    this.isRemoved = false;
+    this.grid = html`<div class="grid" role="group" aria-label="curves"></div>`;
+    this.moreGrid = html`<div class="grid"></div>`;
+    this.moreSelect = html`<select
+      class="lab-input" aria-label="another metric" data-do="more" onchange=${(event) => this.add(event.target.value)}
+    ></select>`;
+    this.none = html`<div class="lab-card lab-empty">The curves start with the first step.</div>`;
+    this.explanation = html`<p class="muted">${EXPLANATION}</p>`;
+    this.more = html`<div class="more">
+      <details data-do="more-fold">
+        <summary class="muted">More metrics</summary>
+        <div class="lab-row" style="margin:10px 0">${this.moreSelect}</div>
+        ${this.moreGrid}
+      </details>
+    </div>`;
+    this.node = html`<div class="curves">${this.none}${this.grid}${this.explanation}${this.more}</div>`;
+    this.charts = Object.fromEntries(data.curves.map((curve) => [curve.metric, this.chart(this.grid, curve)]));
+  }
+
+  chart(grid, curve) {
+    return new MetricChart(grid, curve, this.data, this.onStep);
+  }
+
+  all() {
+    return [...Object.values(this.charts), ...Object.values(this.extraCharts)];
+  }
+
+  /** Returns whether a curve has become so long that all points should be requested again.
+   * @param {FeedReply} reply @param {StaticState} fixed */
+  draw(reply, fixed) {
+    const hasSteps = reply.last_step > 0;
+    this.none.hidden = hasSteps;
+    this.more.hidden = this.explanation.hidden = !hasSteps;
+    for (const [metric, chart] of Object.entries(this.charts)) {
+      chart.addPoints(reply.points[metric] || [], reply.reset);
+      const verdict = reply.verdicts[metric];
+      if (verdict) chart.showVerdict(verdict.level, verdict.message);
+    }
+    this.listMetrics(fixed.other_metrics);
+    let previous = this.charts['objective/scores'];
+    for (const [metric, weight] of fixed.reward_terms) {
+      previous = this.extraCharts[metric] ??= this.termChart(metric, weight, previous);
+    }
+    for (const metric of Object.keys(this.extraCharts)) this.refresh(metric);
+    return Object.values(this.charts).some((chart) => chart.pointCount > MAX_POINTS);
+  }
+
+  mark(changes, step) {
+    [this.changes, this.step] = [changes, step];
+    for (const chart of this.all()) chart.mark(changes, step);
+  }
+
+  // The curve of a reward term is placed beside the score, of which it is a part.
+  termChart(metric, weight, previous) {
+    const description = this.data.descriptions[`${TERM_PREFIX}<term>`] || '';
+    const title = `Reward term: ${metric.slice(TERM_PREFIX.length)}`;
+    const chart = this.chart(this.grid, { metric, title, unit: '', description });
+    previous.figure.after(chart.figure);
+    chart.showVerdict('info', `Mean of the sampled texts. Its weight in the score is ${formatNumber(weight)}.`);
+    return chart;
+  }
+
+  listMetrics(names) {
+    if (this.moreSelect.options.length === names.length + 1) return;
+    this.moreSelect.replaceChildren(
+      html`<option value="">choose a metric …</option>`,
+      ...names.map((name) => html`<option value=${name}>${name}</option>`),
+    );
+  }
+
+  add(metric) {
+    this.moreSelect.value = '';
+    if (!metric || this.extraCharts[metric]) return;
+    const description = this.data.descriptions[metric] || '';
+    const chart = this.chart(this.moreGrid, { metric, title: metric, unit: '', description });
+    this.extraCharts[metric] = chart;
+    if (description) chart.showVerdict('info', description);
+    this.refresh(metric);
+  }
+
+  // A lost reply is requested again with the next step.
+  async refresh(metric) {
+    const reply = await this.fetchMetric(metric).catch(() => null);
+    if (!reply || this.isRemoved) return;
+    this.extraCharts[metric].addPoints(reply.points, true);
+    this.extraCharts[metric].mark(this.changes, this.step);
+  }
+
+  restyle() {
+    for (const chart of this.all()) chart.restyle();
+  }
+
+  remove() {
+    this.isRemoved = true;
+    for (const chart of this.all()) chart.remove();
+  }
+}
+
+// The theme of the page as layout changes of a chart that is already drawn.
+function themeChanges() {
+  const { font, axis, hoverlabel } = chartTheme();
+  return {
+    font,
+    'xaxis.gridcolor': axis.gridcolor,
+    'yaxis.gridcolor': axis.gridcolor,
+    'yaxis.zerolinecolor': axis.zerolinecolor,
+    'xaxis.color': axis.color,
+    'yaxis.color': axis.color,
+    'xaxis.spikecolor': axis.color,
+    'hoverlabel.bgcolor': hoverlabel.bgcolor,
+    'hoverlabel.bordercolor': hoverlabel.bordercolor,
+    'hoverlabel.font.color': hoverlabel.font.color,
+  };
+}
+
+// A live curve. Points are appended, so that zoom is kept; markers and colours are applied again.
+class MetricChart {
+  /**
+   * @param {{ append: (node: any) => void }} container
+   * @param {{ metric: string, title: string, unit: string, description: string }} curve
+   * @param {{ layout: any, config: any }} base of plotly
+   * @param {(step: number) => void} onStep a point was clicked
+   */
+  constructor(container, curve, base, onStep) {
+    this.base = base;
+    this.onStep = onStep;
+    this.pointCount = 0;
+    this.changes = []; // {step, text} of the markers
+    this.markersKey = '';
+    this.isDrawn = false;
+    this.range = { lastStep: 0, min: Infinity, max: -Infinity }; // of all points
+    this.cursorStep = null;
+    // The line at the step of the samples is a separate element, so that moving it does not redraw the chart.
+    this.cursor = html`<i class="cursor" hidden></i>`;
+    this.plot = html`<div class="plot" role="img" aria-label="${curve.title} over the steps"></div>`;
+    this.verdict = html`<figcaption class="verdict"> </figcaption>`;
+    this.figure = html`<figure class="lab-card chart" data-metric=${curve.metric} hidden>
+      <div class="lab-row">
+        <h3 title=${curve.description || curve.metric}>${curve.title}</h3>
+        <span class="muted">${curve.unit}</span>
+      </div>
+      <div class="stage">${this.plot}${this.cursor}</div>
+      ${this.verdict}
+    </figure>`;
+    container.append(this.figure);
+  }
+
+  get plotly() {
+    return window['Plotly'];
+  }
+
+  /** @param {Array<Array<number | null>>} points [step, value] @param {boolean} reset replace the present ones */
+  addPoints(points, reset) {
+    if (!points.length && !reset) return;
+    const x = points.map((point) => point[0]);
+    const y = points.map((point) => point[1]);
+    this.pointCount = reset ? x.length : this.pointCount + x.length;
+    if (!this.isDrawn) {
+      if (x.length) this.drawFirst(x, y);
+      return;
+    }
+    this.fitAxes(x, y, reset);
+    if (reset) this.plotly.restyle(this.plot, { x: [x], y: [y], mode: lineMode(x) }, [0]);
+    else this.plotly.extendTraces(this.plot, { x: [x], y: [y] }, [0]);
+    this.drawMarkers();
+  }
+
+  drawFirst(x, y) {
+    const { accent } = palette();
+    const trace = {
+      x,
+      y,
+      mode: lineMode(x),
+      connectgaps: false,
+      line: { color: accent, width: 2 },
+      marker: { size: 4, color: accent },
+      hovertemplate: '%{y:.4g}<extra></extra>',
+    };
+    const { plot, plotly } = this;
+    this.figure.hidden = false;
+    this.isDrawn = true;
+    plotly.newPlot(plot, [trace], structuredClone(this.base.layout), chartConfig(this.base.config));
+    this.fitAxes(x, y, true);
+    plotly.relayout(plot, themeChanges());
+    this.drawMarkers();
+    plot.on('plotly_relayout', () => this.updateTicks());
+    plot.on('plotly_click', (event) => this.onStep(event.points[0].x));
+    plot.on('plotly_afterplot', () => this.placeCursor());
+    widthObserver.observe(plot);
+  }
+
+  fitAxes(x, y, reset) {
+    const { xaxis, yaxis } = this.plot.layout;
+    const before = reset ? { lastStep: 0, min: Infinity, max: -Infinity } : this.range;
+    const finite = y.filter(Number.isFinite);
+    this.range = {
+      lastStep: Math.max(before.lastStep, ...x),
+      min: Math.min(before.min, ...finite),
+      max: Math.max(before.max, ...finite),
+    };
+    const ranges = axisRanges(this.range, this.changes);
+    Object.assign(xaxis, ranges.xaxis);
+    Object.assign(yaxis, ranges.yaxis);
+    const [from, to] = xaxis.autorange === false ? xaxis.range : [0, this.range.lastStep];
+    xaxis.dtick = integerTick(from, to);
+  }
+
+  updateTicks() {
+    const [from, to] = this.plot._fullLayout.xaxis.range;
+    const dtick = integerTick(from, to);
+    if ((this.plot.layout.xaxis.dtick ?? null) !== dtick) this.plotly.relayout(this.plot, { 'xaxis.dtick': dtick });
+  }
+
+  /** @param {Array<{ step: number, text: string }>} changes @param {number | null} step of the samples */
+  mark(changes, step) {
+    this.changes = changes;
+    this.cursorStep = step;
+    if (this.isDrawn && !this.drawMarkers()) this.placeCursor();
+  }
+
+  // Redraw the markers if they changed, or if a longer axis leaves room on their other side. Returns whether it redrew.
+  drawMarkers() {
+    const style = { color: palette().warn, size: document.body.classList.contains('projector') ? 13 : 10 };
+    const layout = changeMarkers(this.changes, this.range.lastStep, style);
+    const key = JSON.stringify(layout);
+    if (key === this.markersKey) return false;
+    this.markersKey = key;
+    this.plotly.relayout(this.plot, layout);
+    return true;
+  }
+
+  placeCursor() {
+    const { cursor, cursorStep } = this;
+    const { xaxis, yaxis } = this.plot._fullLayout || {};
+    const x = xaxis && cursorStep !== null ? xaxis.l2p(cursorStep) : -1;
+    cursor.hidden = !(x >= 0 && x <= xaxis._length);
+    if (cursor.hidden) return;
+    cursor.style.left = `${xaxis._offset + x}px`;
+    cursor.style.top = `${yaxis._offset}px`;
+    cursor.style.height = `${yaxis._length}px`;
+  }
+
+  showVerdict(level, message) {
+    if (this.verdict.textContent !== message) this.verdict.textContent = message;
+    this.verdict.dataset.level = level;
+  }
+
+  restyle() {
+    if (!this.isDrawn) return;
+    const { accent } = palette();
+    this.plotly.relayout(this.plot, themeChanges());
+    this.drawMarkers();
+    this.plotly.restyle(this.plot, { 'line.color': accent, 'marker.color': accent });
+  }
+
+  remove() {
+    if (this.isDrawn) this.plotly.purge(this.plot);
+    this.figure.remove();
+  }
+}

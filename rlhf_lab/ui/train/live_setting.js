@@ -1,0 +1,76 @@
+// @ts-check
+// A setting that can be changed during a run: its field, Set, and Automatic.
+import { html } from '../shared/html.js';
+
+/** @typedef {import('../api_types').RunState} RunState */
+
+export class LiveSetting {
+  /** @param {string} name @param {(value: string) => void} set */
+  constructor(name, set) {
+    this.name = name;
+    this.shownText = '';
+    this.isDirty = false; // typed, and not set yet
+    const submit = () => this.input.value.trim() && set(this.input.value);
+    this.input = html`<input
+      class="lab-input knob" type="text" inputmode="decimal" aria-label=${name} data-do="knob-${name}"
+      oninput=${() => (this.isDirty = true)} onblur=${() => this.restoreIfEmpty()}
+      onkeydown=${(event) => {
+        if (event.key !== 'Enter') return;
+        submit();
+        event.target.blur();
+      }}
+    />`;
+    this.automatic = html`<button
+      type="button" class="lab-button small" data-do="automatic-${name}" aria-label="automatic ${name}"
+      title="Let the run adapt ${name} again." onclick=${() => set('automatic')}
+    >
+      Automatic
+    </button>`;
+    this.setBy = html`<span class="muted" data-do="set-by-${name}"></span>`;
+    this.label = html`<label class="lab-row knobs">
+      <span class="muted">${name}</span>
+      ${this.input}
+      <button type="button" class="lab-button small" data-do="set-${name}" aria-label="set ${name}" onclick=${submit}>
+        Set
+      </button>
+      ${this.automatic}${this.setBy}
+    </label>`;
+  }
+
+  restoreIfEmpty() {
+    if (this.input.value.trim()) return;
+    this.isDirty = false;
+    this.input.value = this.shownText;
+  }
+
+  // The lab has answered a change; message: why it refused it.
+  answered(message) {
+    this.input.toggleAttribute('aria-invalid', Boolean(message));
+    if (!message) this.isDirty = false;
+  }
+
+  /** @param {RunState} run @param {string[]} adapted settings that the run adapts
+   * @param {Record<string, number>} inUse values of the newest step */
+  draw(run, adapted, inUse) {
+    const { name, input, automatic, setBy } = this;
+    const isByHand = run.set_by_hand.includes(name);
+    const isAutomatic = adapted.includes(name) && !isByHand;
+    this.shownText = settingText(name, run[name], isAutomatic ? inUse[name] : null);
+    if (document.activeElement !== input && !this.isDirty) input.value = this.shownText;
+    automatic.hidden = !isByHand;
+    setBy.textContent = isByHand ? 'set by hand' : isAutomatic ? 'automatic' : '';
+    setBy.title = isByHand
+      ? `${name} keeps this value until you set another one or choose Automatic.`
+      : `The run adapts ${name}; the field shows the value of the newest step. A value that you set stays.`;
+  }
+}
+
+/**
+ * A setting as text that fits into its field.
+ * @param {string} name @param {number} set @param {number | null | undefined} inUse of a setting that the run adapts
+ */
+export function settingText(name, set, inUse) {
+  if (!inUse) return String(inUse ?? set);
+  if (name === 'beta' && inUse < 1e-4) return '0'; // far below the KL budget beta is about 1e-11
+  return inUse < 1e-3 ? inUse.toExponential(1) : String(Number(inUse.toPrecision(3)));
+}

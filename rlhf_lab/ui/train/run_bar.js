@@ -1,0 +1,181 @@
+// @ts-check
+// The bar above the curves: which run, its progress and controls, the settings that can be changed, two self-checks.
+import { formatNumber, timeLeftText } from '../shared/format.js';
+import { html } from '../shared/html.js';
+import { operatorOnly } from '../shared/session.js';
+import { LiveSetting } from './live_setting.js';
+
+/** @typedef {import('../api_types').FeedReply} FeedReply */
+/** @typedef {import('../api_types').StaticState} StaticState */
+
+export const ACTIVE = ['queued', 'running', 'paused'];
+const STATUS_STYLES = { running: 'accent', paused: 'warn', failed: 'bad', done: 'good', interrupted: 'warn' };
+const RATIO_TITLE = 'The first update of every step starts from the policy that wrote the texts: all ratios must be 1.';
+const KL_TITLE = 'The policy starts as a copy of the reference: its first texts must have KL 0.';
+
+export class RunBar {
+  /**
+   * @param {{ control: (fields: import('../api_types').RunControl) => Promise<any>, onControl: () => void, onPick: (run: number) => void }} actions
+   *   onControl: the lab has answered a control
+   */
+  constructor({ control, onControl, onPick }) {
+    this.control = control;
+    this.onControl = onControl;
+    this.state = /** @type {FeedReply | null} */ (null); // as last drawn
+    this.isSending = false; // until the run's new state is drawn
+    this.settings = {
+      beta: new LiveSetting('beta', (value) => this.send({ action: 'set', setting: 'beta', value })),
+      lr: new LiveSetting('lr', (value) => this.send({ action: 'set', setting: 'lr', value })),
+    };
+    this.reward = html`<select
+      class="lab-input reward" aria-label="reward model in use" data-do="switch"
+      onchange=${(event) => this.send({ action: 'switch', reward_model: Number(event.target.value) })}
+    ></select>`;
+    this.rewardRow = html`<label class="lab-row knobs"><span class="muted">reward model</span>${this.reward}</label>`;
+    this.error = html`<p class="lab-notice bad" role="alert" hidden data-do="error"></p>`;
+    this.buttons = {
+      pause: this.button('pause', 'Pause'),
+      resume: this.button('resume', 'Resume', 'lab-main'),
+      stop: this.button('stop', 'Stop', 'danger'),
+    };
+    this.picker = html`<select
+      class="lab-input picker" aria-label="run" data-do="pick"
+      onchange=${(event) => onPick(Number(event.target.value))}
+    ></select>`;
+    this.node = this.build();
+  }
+
+  button(action, label, style = '') {
+    return html`<button
+      type="button" class="lab-button small ${style}" data-do=${action} onclick=${() => this.send({ action })}
+    >
+      ${label}
+    </button>`;
+  }
+
+  build() {
+    const { pause, resume, stop } = this.buttons;
+    const { beta, lr } = this.settings;
+    return html`<div class="lab-card bar">
+      <div class="lab-row">
+        ${this.picker}
+        <span class="lab-badge" data-status></span>
+        <span class="lab-grow progress">
+          <span class="muted" data-step></span>
+          <div class="lab-bar" role="progressbar" aria-label="progress of the run" aria-valuemin="0"><i></i></div>
+        </span>
+        ${operatorOnly(pause, resume, stop)}
+      </div>
+      <div class="lab-row settings">
+        ${operatorOnly(beta.label, lr.label, this.rewardRow)}
+        <span class="muted" role="status" data-asked></span>
+      </div>
+      <div class="lab-row">
+        <span class="lab-badge ratio"></span>
+        <span class="lab-badge kl"></span>
+        <span class="muted lab-grow source"></span>
+      </div>
+      ${this.error}
+    </div>`;
+  }
+
+  part(selector) {
+    return this.node.querySelector(selector);
+  }
+
+  // ---- controls
+
+  async send(fields) {
+    this.error.hidden = true;
+    this.isSending = true;
+    this.drawButtons();
+    let message = '';
+    try {
+      await this.control({ run: this.state.run.id, ...fields });
+    } catch (error) {
+      message = error.message;
+    }
+    this.error.hidden = !message;
+    this.error.textContent = message;
+    this.settings[fields.setting]?.answered(message);
+    if (message) {
+      this.isSending = false;
+      this.drawButtons();
+    }
+    this.onControl();
+  }
+
+  drawButtons() {
+    const { pause, resume, stop } = this.buttons;
+    const { run, pending_changes: pending } = this.state;
+    const isActive = ACTIVE.includes(run.status);
+    pause.hidden = !isActive || run.status === 'paused';
+    resume.hidden = run.status === 'done' || (isActive && run.status !== 'paused');
+    stop.hidden = !isActive;
+    pause.disabled = this.isSending || pending.includes('pause') || pending.includes('stop');
+    resume.disabled = this.isSending || pending.includes('resume');
+    stop.disabled = this.isSending || pending.includes('stop');
+    this.part('.settings').hidden = run.status === 'done';
+    this.part('[data-asked]').textContent = pending.length ? `requested: ${pending.join(', ')}` : '';
+  }
+
+  // ---- drawing
+
+  /** @param {FeedReply} reply @param {StaticState} fixed */
+  draw(reply, fixed) {
+    this.state = reply;
+    this.isSending = false;
+    if (reply.static) this.drawLists(fixed);
+    const { run } = reply;
+    if (document.activeElement !== this.picker) this.picker.value = run.id;
+    this.picker.title = this.picker.selectedOptions[0]?.textContent ?? ''; // long names are truncated
+    if (document.activeElement !== this.reward) this.reward.value = run.reward_model;
+    this.drawProgress(reply);
+    this.drawButtons();
+    for (const setting of Object.values(this.settings)) setting.draw(run, fixed.adapted_settings, reply.in_use);
+    const { max_first_ratio_deviation: deviation, first_step_kl: firstKl } = reply.checks;
+    drawCheck(this.part('.ratio'), 'first ratio = 1', deviation, 1e-5, RATIO_TITLE);
+    this.part('.ratio').hidden = run.step > 0 && deviation === null; // an offline method has no ratio
+    drawCheck(this.part('.kl'), 'KL at the first step = 0', firstKl, 1e-3, KL_TITLE);
+  }
+
+  /** @param {StaticState} fixed */
+  drawLists(fixed) {
+    const { run } = this.state;
+    const option = (id, label) => html`<option value=${id}>${label}</option>`;
+    this.picker.replaceChildren(...fixed.runs.map(([id, name, status]) => option(id, `${id} · ${name} (${status})`)));
+    this.reward.replaceChildren(...fixed.reward_models.map(([id, label]) => option(id, label)));
+    this.rewardRow.hidden = fixed.reward_models.length < 2 || run.reward_model === null;
+    this.part('.source').textContent = fixed.label_source;
+    for (const { name, label } of Object.values(this.settings)) label.hidden = !fixed.live_settings.includes(name);
+  }
+
+  /** @param {FeedReply} reply */
+  drawProgress({ run, eta_s: eta }) {
+    const badge = this.part('[data-status]');
+    badge.textContent = badge.dataset.status = run.status;
+    badge.className = `lab-badge ${STATUS_STYLES[run.status] || ''}`;
+    const isGoing = run.status === 'running' && run.step;
+    const step = this.part('[data-step]');
+    const left = isGoing ? timeLeftText(eta, run.step / run.total_steps, 'about ') : '';
+    step.textContent = `step ${run.step} of ${run.total_steps}${left}`;
+    step.dataset.step = run.step;
+    window.dispatchEvent(new CustomEvent('lab-step', { detail: { run: run.id, step: run.step } })); // for the header
+    const progress = this.part('[role=progressbar]');
+    progress.setAttribute('aria-valuemax', run.total_steps);
+    progress.setAttribute('aria-valuenow', run.step);
+    progress.firstChild.style.width = `${run.total_steps ? (100 * run.step) / run.total_steps : 0}%`;
+  }
+}
+
+function drawCheck(badge, label, value, limit, title) {
+  const isKnown = value !== null;
+  const isOk = isKnown && Math.abs(value) <= limit;
+  badge.classList.toggle('good', isKnown && isOk);
+  badge.classList.toggle('bad', isKnown && !isOk);
+  badge.title = title;
+  badge.dataset.check = isKnown ? (isOk ? 'ok' : 'failed') : '';
+  badge.textContent = isKnown
+    ? `${label} ${isOk ? '✓' : '✗'} (max deviation ${formatNumber(Math.abs(value), 2)})`
+    : `${label}: measured at the first step`;
+}

@@ -1,0 +1,137 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+
+import { axisRanges, changeMarkers, lineMode } from '../../rlhf_lab/ui/train/chart_layout.js';
+import { settingText } from '../../rlhf_lab/ui/train/live_setting.js';
+import { scoreBadge, stepText } from '../../rlhf_lab/ui/train/sample_texts.js';
+import { background, decimals, equationText, probabilityText, scoreText } from '../../rlhf_lab/ui/train/token_texts.js';
+
+const STYLE = { color: 'orange', size: 10 };
+
+test('negative numbers of an equation have parentheses unless they stand alone', () => {
+  const columns = { kl: [-0.25, 0.5], old: [-1, -0.5], ref: [-0.75, -1], lost: [null, 1] };
+  assert.equal(equationText('{kl} = {old} − {ref}', columns, {}, 0), '−0.2500 = −1.0000 − (−0.7500)');
+  assert.equal(equationText('{kl} = {old} − {ref}', columns, {}, 1), '0.5000 = −0.5000 − (−1.0000)');
+  assert.equal(equationText('max({kl}, {old} · {beta})', columns, { beta: -0.1 }, 0), 'max(−0.2500, −1.0000 · (−0.1))');
+  assert.equal(equationText('{lost}', columns, {}, 0), 'not finite');
+  assert.equal(equationText('', columns, {}, 0), '–');
+});
+
+test('values of tokens have four decimals, large ones six digits, and zero has no sign', () => {
+  assert.deepEqual([0.5, -0.00001, -12.25, 1234.5678, null].map(decimals), [
+    '0.5000',
+    '0.0000',
+    '−12.2500',
+    '1234.57',
+    'not finite',
+  ]);
+});
+
+test('a probability in percent', () => {
+  assert.deepEqual([0, Math.log(0.5), Math.log(0.9996), Math.log(0.0005), null].map(probabilityText), [
+    '100 %',
+    '50 %',
+    '99.96 %',
+    'under 0.1 %',
+    'unknown',
+  ]);
+});
+
+test('the score of a text, with the one that was learnt from if it is another', () => {
+  assert.equal(scoreText({ score: null, shaped_score: null }), '');
+  assert.equal(scoreText({ score: 1.5, shaped_score: null }), 'score 1.5');
+  assert.equal(scoreText({ score: 1.5, shaped_score: 1.5 }), 'score 1.5');
+  assert.match(scoreText({ score: 1.5, shaped_score: 0 }), /^score 1.5, after scaling, limit and penalties 0$/);
+});
+
+test('good and bad have their own colours, other scales left and right', () => {
+  assert.match(background(0.5, { higher_is_better: true }), /--lab-good\) calc\(0.5 \*/);
+  assert.match(background(-1, { higher_is_better: true }), /--lab-bad\) calc\(1 \*/);
+  assert.match(background(0.5, { higher_is_better: false }), /--lab-left/);
+  assert.match(background(-0.5, { higher_is_better: false }), /--lab-right/);
+});
+
+test('a score with its change since the base', () => {
+  assert.equal(scoreBadge('score', null, 1), null);
+  assert.deepEqual(scoreBadge('score', 1.25, null), { text: 'score 1.25', title: 'score now', style: '' });
+  assert.deepEqual(scoreBadge('gold', 1, 0.5), {
+    text: 'gold 1 (+0.5)',
+    title: 'gold now; 0.5 at the start',
+    style: 'good',
+  });
+  assert.deepEqual(
+    [0.5, 0.48, 0.4].map((value) => [scoreBadge('score', value, 0.5).text, scoreBadge('score', value, 0.5).style]),
+    [
+      ['score 0.5', ''],
+      ['score 0.48 (−0.02)', ''],
+      ['score 0.4 (−0.1)', 'bad'],
+    ],
+  );
+});
+
+test('the step of the samples', () => {
+  assert.deepEqual([null, 0, 7].map(stepText), ['', 'step 0: the base model', 'step 7']);
+});
+
+test('a setting fits into its field', () => {
+  assert.equal(settingText('beta', 0.25, null), '0.25');
+  assert.equal(settingText('beta', 0.25, undefined), '0.25');
+  assert.equal(settingText('beta', 0.25, 0.019432), '0.0194');
+  assert.equal(settingText('beta', 0.25, 3e-11), '0');
+  assert.equal(settingText('lr', 1e-4, 0.00003123), '3.1e-5');
+  assert.equal(settingText('lr', 1e-4, 0), '0');
+});
+
+test('the axes of a curve', () => {
+  const { xaxis, yaxis } = axisRanges({ lastStep: 100, min: 0, max: 2 }, []);
+  assert.deepEqual(xaxis.autorangeoptions, { minallowed: 0, maxallowed: 104 });
+  assert.deepEqual(yaxis, { rangemode: 'nonnegative', autorangeoptions: {} });
+  const marked = axisRanges({ lastStep: 2, min: -1, max: 2 }, [{ step: 4, text: 'paused' }]);
+  assert.equal(marked.xaxis.autorangeoptions.maxallowed, 4.6);
+  assert.equal(marked.yaxis.rangemode, 'normal');
+  const constant = (value) => axisRanges({ lastStep: 9, min: value, max: value }, []).yaxis.autorangeoptions;
+  assert.deepEqual(constant(0), { minallowed: 0, maxallowed: 1 });
+  assert.deepEqual(constant(4), { minallowed: 0, maxallowed: 5 });
+  assert.deepEqual(constant(-4), { minallowed: -5, maxallowed: 1 });
+});
+
+test('changes at one step share a marker, and only the newest three have a label', () => {
+  const changes = [1, 2, 3, 4, 4].map((step, i) => ({ step, text: `change ${i}` }));
+  const { shapes, annotations, ...layout } = changeMarkers(changes, 10, STYLE);
+  assert.deepEqual(
+    shapes.map(({ x0 }) => x0),
+    [1.5, 2.5, 3.5, 4.5],
+  );
+  assert.deepEqual(
+    annotations.map(({ text, yshift }) => [text, yshift]),
+    [
+      ['change 1', 11],
+      ['change 2', 22],
+      ['change 3, change 4', 0],
+    ],
+  );
+  assert.deepEqual(layout, { 'margin.t': 39 });
+  assert.deepEqual(changeMarkers([], 10, STYLE), { shapes: [], annotations: [], 'margin.t': 6 });
+});
+
+test('a label is inside the figure, and the axis ends with the last marker', () => {
+  const sides = [1, 9].map((step) => changeMarkers([{ step, text: 'a' }], 10, STYLE).annotations[0].xanchor);
+  assert.deepEqual(sides, ['left', 'right']);
+  assert.equal(changeMarkers([{ step: 10, text: 'a' }], 10, STYLE)['xaxis.autorangeoptions.maxallowed'], 10.6);
+});
+
+test('many changes at one step are counted, and their markup is no markup', () => {
+  const text = (...texts) =>
+    changeMarkers(
+      texts.map((one) => ({ step: 1, text: one })),
+      4,
+      STYLE,
+    ).annotations[0].text;
+  assert.equal(text('beta 0.1 → 0.2', 'lr 0.0001 → 0.0002', 'paused'), '3 changes');
+  assert.equal(text('<b>&'), '&lt;b>&amp;');
+  assert.equal(text('paused', 'paused'), 'paused');
+});
+
+test('a long curve has no dots', () => {
+  assert.deepEqual([lineMode(Array(300)), lineMode(Array(301))], ['lines+markers', 'lines']);
+});
