@@ -151,6 +151,23 @@ test('an undo is sent once; then the state is requested, which tells whether it 
   assert.equal(unansweredOnce(), null);
 });
 
+test('a second reply does not clear the outcome, but a late one to the action itself counts', async (t) => {
+  const { sender, sent, log, tick } = begin(t);
+  sender.sendOnce(ONCE, {});
+  tick(5000);
+  tick(10_000);
+  sent[2].reply({ notice: '' });
+  await settled();
+  assert.deepEqual(log.at(-1), ['reply', { notice: '' }, false, 'undo']);
+  const count = log.length;
+  sent[1].reply({ notice: '' });
+  await settled();
+  assert.equal(log.length, count);
+  sent[0].reply({ notice: 'Your last answer was undone.' });
+  await settled();
+  assert.equal(log.length, count + 1);
+});
+
 test('a refused action is not repeated, and others are possible again', async (t) => {
   const { sender, sent, log, tick, names } = begin(t);
   sender.sendOnce(ONCE, {});

@@ -25,6 +25,7 @@ export class Sender {
     this.timer = /** @type {any} */ (null);
     this.count = 0; // of the requests sent
     this.firstAwaited = 0; // replies to requests before this one are late
+    this.answered = 0; // the newest request that had been sent when the last reply arrived
   }
 
   send(name, fields = {}) {
@@ -36,8 +37,8 @@ export class Sender {
     const timeoutMs = REPLY_TIMEOUT_MS * 2 ** Math.min(this.attempts, MAX_DOUBLINGS);
     this.timer = setTimeout(() => this.onTimeout(), timeoutMs);
     this.api[name](fields).then(
-      (reply) => number >= this.firstAwaited && this.onReply(reply),
-      (error) => number >= this.firstAwaited && this.onError(name, error),
+      (reply) => this.onReply(reply, number),
+      (error) => number >= this.firstAwaited && number > this.answered && this.onError(name, error),
     );
   }
 
@@ -89,7 +90,10 @@ export class Sender {
     this.send('opened');
   }
 
-  onReply(reply) {
+  // Of several replies, as after timeouts, a later one counts only if it has a notice; it would clear the first one.
+  onReply(reply, number) {
+    if (number < this.firstAwaited || (number <= this.answered && !reply.notice)) return;
+    this.answered = this.count;
     clearTimeout(this.timer);
     const isResumed = Boolean(this.pending && this.attempts);
     const isOtherVisit = this.screen.applyReply(reply, { isResumed, once: unansweredOnce() });
