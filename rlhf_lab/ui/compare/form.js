@@ -14,8 +14,8 @@ const NUMBERS = ['samples', 'seed', 'temperature', 'max_new_tokens'];
 const HINT =
   'The same seed gives every model the same random numbers; words that differ from the first column are marked.';
 const NO_RUN =
-  'No run has completed a step yet. Start one under Train to compare before and after; until then you can sample from ' +
-  'the base model.';
+  'No run has completed a step yet. Start one under Train to compare before and after; until then you can sample ' +
+  'from the base model.';
 const narrowScreen = matchMedia('(max-width: 640px)');
 
 const labelled = (label, ...controls) =>
@@ -277,9 +277,10 @@ export class CompareForm {
     const scorer = `${reward.value ? 'scored by ' : ''}${reward.selectedOptions[0]?.textContent ?? ''}`;
     const texts = plural(Number(samples.value), 'text');
     const labels = this.chosenModels().map(([, label]) => label);
+    const settings = `: ${texts} each, seed ${seed.value}, temperature ${temperature.value}, ${length.value} tokens, `;
     this.chosen.replaceChildren(
       html`<strong>${labels.join(' against ')}</strong>`,
-      `: ${texts} each, seed ${seed.value}, temperature ${temperature.value}, ${length.value} tokens, ${scorer}`,
+      html`<span class="muted">${settings}${scorer}</span>`,
     );
   }
 

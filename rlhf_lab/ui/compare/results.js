@@ -6,14 +6,16 @@ import { formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { meansText, waitingText } from './texts.js';
 
-// A comparison: {labels, judge, reward, seed, temperature, scorersNote, startedAt, jobs (null until the lab has accepted
-// it), turns, columns: TextColumn[]}. cancel(): while it is sampled.
+// A comparison: {labels, judge, reward, seed, temperature, scorersNote, startedAt, jobs (null until the lab has
+// accepted it), turns, columns: TextColumn[]}. cancel(): while it is sampled.
 export function resultCard(item, cancel = null) {
   const grid = html`<div class="grid"></div>`;
   grid.style.setProperty('--columns', item.labels.length);
   grid.append(...gridContent(item));
   const scorer = item.reward ? `, scored by reward model ${item.reward}.${item.scorersNote}` : '';
-  const button = html`<button type="button" class="lab-button small" data-do="cancel" onclick=${cancel}>Cancel</button>`;
+  const button = html`<button type="button" class="lab-button small" data-do="cancel" onclick=${cancel}>
+    Cancel
+  </button>`;
   return html`<section class="lab-card" data-do=${cancel ? 'awaited' : 'answer'} aria-label="answers">
     ${item.turns ? promptView(item.turns, '.asked.lab-scroll') : null}
     <div class="lab-row">

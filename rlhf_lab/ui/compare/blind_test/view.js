@@ -236,7 +236,8 @@ export class BlindTest extends BlindPairs {
     const [label, title] = state.result_waits
       ? ['Leave out the others', 'leave out the remaining pairs']
       : ['Stop and show the result', 'leave out the remaining pairs and show which model wrote each text'];
-    const head = html`<strong data-judged=${state.judged_count}>${state.judged_count + 1} of ${state.pair_count}</strong>
+    const { judged_count: judged, pair_count: count } = state;
+    const head = html`<strong data-judged=${judged}>${judged + 1} of ${count}</strong>
       <span class="muted">${state.model_names.join(' against ')}${leftOut}</span>${this.footnote(state)}`;
     const stop = html`<span class="lab-grow"></span>
       <button

@@ -13,9 +13,9 @@ const api = requests('tournament');
 
 const MAX_CONTESTANTS = 8;
 const ABOUT =
-  'Up to eight models answer the same prompts. You choose the better of two texts without knowing which models wrote ' +
-  'them; the next pair is the one that is most informative about the ranking. Several people can judge at the same ' +
-  'time. Nothing is trained on these answers.';
+  'Up to eight models answer the same prompts. You choose the better of two texts without knowing which models ' +
+  'wrote them; the next pair is the one that is most informative about the ranking. Several people can judge at the ' +
+  'same time. Nothing is trained on these answers.';
 const BEST_OF_4 = 'base/best/4';
 const canCompete = ([model]) => !model.startsWith('base/best/') || model === BEST_OF_4;
 
@@ -51,7 +51,9 @@ export class Tournament extends BlindPairs {
     return html`<details
       class="lab-card tournament blind-pairs" open=${isOpen} ontoggle=${() => this.rememberOpen()}
     >
-      <summary><strong>Tournament</strong><span class="muted"> ranks several models by blind comparisons</span></summary>
+      <summary>
+        <strong>Tournament</strong><span class="muted"> ranks several models by blind comparisons</span>
+      </summary>
       <div class="inside">
         ${this.controls} ${this.notice} ${this.stage} ${this.ranking.element}
         <p class="muted about">${ABOUT}</p>
@@ -94,8 +96,8 @@ export class Tournament extends BlindPairs {
     this.send(
       'start',
       { ...this.settings(), seed, max_new_tokens, reward_model_id },
-      'The lab does not reply, so the tournament may not have started. Check the list of tournaments before you start ' +
-        'it again.',
+      'The lab does not reply, so the tournament may not have started. Check the list of tournaments before you ' +
+        'start it again.',
     );
   }
 
