@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from conftest import requests_of
 from gradio.context import LocalContext
+from page_requests import requests_of
 from sqlalchemy import select
 
 from rlhf_lab.common.enums import JobKind, JobStatus

@@ -5,7 +5,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from conftest import requests_of
+from page_requests import requests_of
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import requests_of
+from page_requests import requests_of
 
 from rlhf_lab.common.enums import Choice, JobKind, Source
 from rlhf_lab.common.records import Vote

@@ -40,9 +40,7 @@ from rlhf_lab.ui.shared.api import Requests, act_limits
 from rlhf_lab.ui.shared.generation_requests import MAX_JOBS_OF_ADDRESS, MAX_JOBS_OF_VISITOR, submit_short_jobs
 
 #: Events that `operator_action` refuses to everybody but the operator.
-OPERATOR_EVENTS = {
-    "start", "control",
-}  # fmt: skip
+OPERATOR_EVENTS = {"start"}
 CLASS_SIZE = 30
 
 
