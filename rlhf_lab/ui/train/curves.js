@@ -13,8 +13,8 @@ const MAX_POINTS = 2500; // of a curve in the page; a longer one is requested ag
 const TERM_PREFIX = 'objective/reward/';
 const EXPLANATION =
   'The sentence under each curve describes the mean of its last 5 steps (fewer before step 10), because single steps ' +
-  'are noisy. "Since the start" compares it with the first 5 steps, "now" with the 5 steps before. Changes within the ' +
-  'noise of the curve do not count; if the newest step does not confirm a change, it is called "up and down".';
+  'are noisy. "Since the start" compares it with the first 5 steps, "now" with the 5 steps before. Changes within ' +
+  'the noise of the curve do not count; if the newest step does not confirm a change, it is called "up and down".';
 
 export class Curves {
   /**

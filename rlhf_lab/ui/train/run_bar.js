@@ -15,7 +15,11 @@ const KL_TITLE = 'The policy starts as a copy of the reference: its first texts 
 
 export class RunBar {
   /**
-   * @param {{ control: (fields: import('../api_types').RunControl) => Promise<any>, onControl: () => void, onPick: (run: number) => void }} actions
+   * @param {{
+   *   control: (fields: import('../api_types').RunControl) => Promise<any>,
+   *   onControl: () => void,
+   *   onPick: (run: number) => void,
+   * }} actions
    *   onControl: the lab has answered a control
    */
   constructor({ control, onControl, onPick }) {

@@ -14,7 +14,8 @@ export function decimals(value) {
 
 /**
  * An equation with the numbers of token i; a negative number is in parentheses unless it stands alone.
- * @param {string} equation @param {TokenRow['columns']} columns @param {Record<string, number>} constants @param {number} i
+ * @param {string} equation @param {TokenRow['columns']} columns @param {Record<string, number>} constants
+ * @param {number} i
  */
 export function equationText(equation, columns, constants, i) {
   let text = '';

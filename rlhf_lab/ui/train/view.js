@@ -1,6 +1,6 @@
 // @ts-check
-// A live run: its bar (run_bar.js), curves with a verdict each (curves.js), samples (sample_viewer.js) at the step of one
-// slider, and the token view.
+// A live run: its bar (run_bar.js), curves with a verdict each (curves.js), samples (sample_viewer.js) at the step of
+// one slider, and the token view.
 import { requests } from '../shared/api.js';
 import { onThemeChange } from '../shared/charts.js';
 import { formatDuration } from '../shared/format.js';
