@@ -377,8 +377,8 @@ def test_a_new_project_keeps_or_stops_the_run(ctx, calls, stops):
     set_run_status(ctx.db, run.id, RunStatus.QUEUED)
     old = ctx.project
     assert label.label_progress(ctx)["active_run"] == {"id": run.id, "name": "mine", "status": "queued"}
-    payload = {"request_id": 1, "annotator": "ann"} | ({"stop_run": run.id} if stops else {})
-    reply = calls(label, ctx).reset("", SimpleNamespace(_data=payload))
+    payload = {"annotator": "ann"} | ({"stop_run": run.id} if stops else {})
+    reply = calls(label, ctx).reset(payload)
     assert ctx.project.id != old.id
     assert (get_run(ctx.db, run.id).status is RunStatus.STOPPED) is stops
     assert (f'Run {run.id} of "{old.name}" is queued.' in reply["notice"]) is not stops

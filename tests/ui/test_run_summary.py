@@ -130,12 +130,12 @@ def test_a_running_run_past_its_first_step_has_only_its_warning_as_activity_text
 
 def test_elapsed_time_is_sent_while_a_run_waits_and_not_while_it_makes_steps(ctx):
     run, feed = a_run(ctx), run_feed.RunFeed(ctx)
-    assert feed.poll({})["elapsed_s"] >= 0
+    assert feed.poll(run_feed.FeedQuery())["elapsed_s"] >= 0
     step(ctx, run, 1)
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
-    assert feed.poll({})["elapsed_s"] is None
+    assert feed.poll(run_feed.FeedQuery())["elapsed_s"] is None
     set_run_status(ctx.db, run.id, RunStatus.PAUSED)
-    assert feed.poll({})["elapsed_s"] >= 0
+    assert feed.poll(run_feed.FeedQuery())["elapsed_s"] >= 0
 
 
 def test_the_label_source_names_judge_or_people(ctx):
@@ -169,12 +169,12 @@ def test_after_a_switch_of_the_reward_model_only_its_own_scores_are_compared(ctx
     for at in range(1, 13):
         step(ctx, run, at, score=3.0 if at <= 10 else 1.0, samples=[Sample("p", 1, "now", 1.25, 2.0)])
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
-    before = run_feed.RunFeed(ctx).poll({"run": run.id})["verdicts"]["objective/scores"]["message"]
+    before = run_feed.RunFeed(ctx).poll(run_feed.FeedQuery(run=run.id))["verdicts"]["objective/scores"]["message"]
     assert "falling" in before
     switch = add_event(ctx.db, run.id, EventKind.SWITCH_REWARD, {"reward_model_id": other.id})
     assert run_summary.last_reward_switch(events(ctx.db, run.id)) is None  # not yet applied
     mark_event_applied(ctx.db, switch.id, 10)
-    verdicts = run_feed.RunFeed(ctx).poll({"run": run.id})["verdicts"]
+    verdicts = run_feed.RunFeed(ctx).poll(run_feed.FeedQuery(run=run.id))["verdicts"]
     assert verdicts["objective/scores"]["message"].startswith(f"Since reward model {other.id} came in after step 10: ")
     assert "falling" not in verdicts["objective/scores"]["message"]
     assert not verdicts["objective/kl"]["message"].startswith("Since")
@@ -212,11 +212,11 @@ def test_after_a_raise_of_beta_a_falling_score_names_it_and_is_no_warning(ctx):
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
     change = add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 0.5})
     feed = run_feed.RunFeed(ctx)
-    message = feed.poll({"run": run.id})["verdicts"]["objective/scores"]["message"]
+    message = feed.poll(run_feed.FeedQuery(run=run.id))["verdicts"]["objective/scores"]["message"]
     assert "now falling" in message  # the change is not yet applied
     assert "beta" not in message
     mark_event_applied(ctx.db, change.id, 7)
-    verdict = feed.poll({"run": run.id})["verdicts"]["objective/scores"]
+    verdict = feed.poll(run_feed.FeedQuery(run=run.id))["verdicts"]["objective/scores"]
     assert verdict["level"] == "info"
     assert "probably because beta went from 0.1 to 0.5 after step 7" in verdict["message"]
 
