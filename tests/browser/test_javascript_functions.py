@@ -124,12 +124,12 @@ def test_kept_requests_are_those_of_the_project_until_they_are_forgotten(call):
         for uuid, created in (("a", 1.5), ("b", 1.5), ("c", 2.5))
     )
     for request in (first, second, other):
-        call("shared/session.js", "keepRequest", request)
-    assert sorted(call("shared/session.js", "keptRequests", 1.5), key=lambda item: item["uuid"]) == [first, second]
-    call("shared/session.js", "keepRequest", first | {"choice": "tie"})  # the same uuid: replaces it
-    call("shared/session.js", "forgetRequest", "b")
-    assert call("shared/session.js", "keptRequests", 1.5) == [first | {"choice": "tie"}]
-    assert call("shared/session.js", "keptRequests", 2.5) == [other]
+        call("label/kept_requests.js", "keepRequest", request)
+    assert sorted(call("label/kept_requests.js", "keptRequests", 1.5), key=lambda item: item["uuid"]) == [first, second]
+    call("label/kept_requests.js", "keepRequest", first | {"choice": "tie"})  # the same uuid: replaces it
+    call("label/kept_requests.js", "forgetRequest", "b")
+    assert call("label/kept_requests.js", "keptRequests", 1.5) == [first | {"choice": "tie"}]
+    assert call("label/kept_requests.js", "keptRequests", 2.5) == [other]
 
 
 def test_a_browser_keeps_the_name_that_it_made(call):

@@ -195,13 +195,19 @@ def test_labeller_sees_operator_controls_disabled_with_a_notice(multi_user_lab, 
     assert page.locator("summary:has-text('Labelling rules')").count() == 0
 
 
+def leave_status_unanswered(page) -> list:
+    """The list of the requests that are not answered from now on."""
+    requests = []
+    page.route("**/lab-api/header/status", lambda route: requests.append(route))  # noqa: PLW0108  Playwright reads its signature
+    return requests
+
+
 def test_controls_are_right_before_the_first_reply_of_the_server(multi_user_lab, single_user_lab, open_page):
     for page, check in (
         (open_page(single_user_lab), expect_enabled),
         (join_as(multi_user_lab, open_page, "Cid"), expect_disabled),
     ):
-        requests = []
-        page.route("**/lab-api/header/status", requests.append)  # never answered
+        requests = leave_status_unanswered(page)
         page.reload()
         go_to(page, "Train")
         check(page, "start-open")

@@ -104,7 +104,7 @@ def test_a_viewer_keeps_a_lost_vote_unsent_until_it_is_discarded(lab, open_page)
         "project_created_at": project_created_at(lab),
     }
     vote["by"] = page.evaluate("localStorage.getItem('rlhf-lab-annotator')")
-    call_module(page, "shared/session.js", "keepRequest", vote)
+    call_module(page, "label/kept_requests.js", "keepRequest", vote)
     sent = intercept_votes(page)
     page.reload()
     page.wait_for_selector("text=Join to label")

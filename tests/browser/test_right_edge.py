@@ -191,7 +191,7 @@ REPORT = {
     "labels": 14, "ties": 3, "folds": 5, "accuracy": 0.62, "accuracy_low": 0.5, "accuracy_high": 0.74, "train_accuracy": 0.95,
     "loss": [0.7, 0.6, 0.5], "note": f"2 labels are left out {LONG}", "chosen_scores": [0.1, 0.2, 0.3], "length_correlation": 0.3,
     "rejected_scores": [-0.1, 0.2, 0.0], "adapter": {"used": True}, "expected_calibration_error": 0.1,
-    "calibration": [{"low": 0.5, "high": 0.6, "predicted": 0.55, "actual": 0.5, "count": 40}], "seconds": 12.0,
+    "calibration": [[0.55, 0.5, 40]], "seconds": 12.0,
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.page_requests import requests_of
 
 from rlhf_lab.cli import doctor
 from rlhf_lab.common import paths, storage
@@ -85,13 +86,17 @@ def test_a_space_with_storage_does_not_warn_that_its_disk_is_wiped(mounted):
         assert header.state(context)["warning"] == ""
 
 
+def home_note(home: Path, db: Database) -> str:
+    return requests_of(Context(home, db), project.api).home_summary({})["note"]
+
+
 def test_doctor_page_and_log_name_the_journal(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("RLHF_LAB_JOURNAL", "truncate")
     with Database.open(tmp_path) as db:
         assert "rollback journal instead" in doctor.check_store(db, tmp_path)
-        assert "RLHF_LAB_JOURNAL=truncate is set" in project.home_summary(tmp_path, db.wal_problem)["note"]
+        assert "RLHF_LAB_JOURNAL=truncate is set" in home_note(tmp_path, db)
         assert "rollback journal" in caplog.text
     monkeypatch.delenv("RLHF_LAB_JOURNAL")
     with Database.open(tmp_path) as db:
         assert "journal" not in doctor.check_store(db, tmp_path)
-        assert project.home_summary(tmp_path, db.wal_problem)["note"] == ""
+        assert home_note(tmp_path, db) == ""

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 from gradio.context import LocalContext
-from page_requests import requests_of
+from support.page_requests import requests_of
 
 from rlhf_lab.jobs import engine_process
 from rlhf_lab.jobs.project_setup import new_project

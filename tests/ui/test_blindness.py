@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
-from page_requests import requests_of
+from support.page_requests import requests_of
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import LabelSnapshot, PairKey, Role, Vote

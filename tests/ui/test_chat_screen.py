@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 from gradio.context import LocalContext
-from page_requests import requests_of
 from sqlalchemy import select
+from support.page_requests import requests_of
 
 from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.common.records import REQUESTER_KEY, Role

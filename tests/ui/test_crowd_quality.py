@@ -5,9 +5,9 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from page_requests import requests_of
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
+from support.page_requests import requests_of
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Vote

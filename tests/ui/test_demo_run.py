@@ -8,7 +8,7 @@ import gradio as gr
 import pytest
 from fake_runs import reward_model
 from gradio.context import LocalContext
-from page_requests import requests_of
+from support.page_requests import requests_of
 
 from rlhf_lab.common.enums import JobKind
 from rlhf_lab.common.records import REQUESTER_KEY, VISITOR_RUN, Role

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from page_requests import requests_of
+from support.page_requests import requests_of
 
 from rlhf_lab.common.enums import Choice, JobKind, Source
 from rlhf_lab.common.records import Vote
@@ -19,6 +19,7 @@ from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.shared import voting
 from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.shared.instant_view import instant_view, prediction_view
+from rlhf_lab.ui.shared.presence import Presence
 
 
 @pytest.fixture
@@ -245,7 +246,8 @@ def test_only_the_operator_lets_a_judge_label_and_starts_a_new_project(ctx):
     assert projects(ctx.db) == [before]
 
 
-def test_the_figures_that_a_page_polls(ctx):
+def test_the_figures_that_a_page_polls(ctx, monkeypatch):
+    monkeypatch.setattr(label, "PRESENCE", Presence())  # visitors of earlier tests would leave during this one
     screen = requests_of(ctx, label.api)
     here = screen.presence({"annotator": "ann"})
     assert here["you"] == {"name": "", "role": "operator"}

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from page_requests import requests_of
 from pydantic import Field
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
+from support.page_requests import requests_of
 from typing_extensions import TypedDict
 
 from rlhf_lab.common.records import Role
