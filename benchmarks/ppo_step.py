@@ -91,8 +91,11 @@ def padded_rows(trainer: PolicyTrainer) -> Iterator[None]:
 
 @contextmanager
 def full_softmax(trainer: PolicyTrainer) -> Iterator[None]:
-    def full(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *rest: Any, **more: Any) -> Any:
-        return logprobs_and_entropy(torch.nn.functional.linear(hidden, weight, bias), *rest, **more)
+    def full(
+        hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor, **options: Any
+    ) -> Any:
+        logits = torch.nn.functional.linear(hidden, weight, bias)
+        return logprobs_and_entropy(logits, tokens, temperature=options["temperature"])
 
     with patch.object(rollout_module, "head_logprobs", full):
         yield

@@ -17,8 +17,8 @@ no cycle exists inside a package.
     rewards                   reward functions and the process that evaluates them. No torch
     judges                    simulated annotators: text -> score. No torch
     models                    backbone, LoRA adapters, heads, sampling
-    core                      losses, advantages, KL, log-probabilities: pure functions on tensors
     kernels                   C kernels with PyTorch fallbacks
+    core                      losses, advantages, KL, log-probabilities: pure functions on tensors
     config                    typed settings of trainings and labelling. No torch
     common                    enums, records, seeding, statistics, paths, atomic files. No torch
     errors                    one exception hierarchy

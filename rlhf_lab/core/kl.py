@@ -10,10 +10,9 @@ from torch import Tensor
 
 from rlhf_lab.common.enums import KLEstimator, ScorePlacement
 from rlhf_lab.core.advantages import check_masked
-from rlhf_lab.core.logprobs import apply_in_row_chunks, check_temperature, finite_exponent
+from rlhf_lab.core.logprobs import apply_in_row_chunks, check_temperature, finite_exponent, scale_logits
 from rlhf_lab.core.reward_scaling import place_scores
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.kernels.ops import scale_logits
 
 MIN_LR_FACTOR, MAX_LR_FACTOR = 0.5, 1.3  # of one step
 

@@ -6,17 +6,18 @@ Without gradients the work is done in chunks of rows, so peak memory stays at a 
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.kernels import ops
-from rlhf_lab.kernels.matmul import linear
 
 CHUNK_ELEMENTS = 2**22  # logits per chunk without gradients: 16 MiB in float32
+CACHE_CHUNK_ELEMENTS = 2**18  # logits that fit a processor's cache: 1 MiB in float32
+GPU_CHUNK_ELEMENTS = 2**26  # on a GPU, where launching a chunk costs as much as computing it: 256 MiB in float32
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) -> Tensor:
@@ -37,7 +38,7 @@ def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) 
     _check_logits(logits, tokens.shape, temperature)
 
     def compute(logits: Tensor, tokens: Tensor) -> tuple[Tensor]:
-        return (ops.scale_logits(logits, temperature).log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1),)
+        return (scale_logits(logits, temperature).log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1),)
 
     return apply_in_row_chunks(compute, logits, tokens)[0]
 
@@ -57,7 +58,7 @@ def logprobs_and_entropy(logits: Tensor, tokens: Tensor, *, temperature: float =
     _check_logits(logits, tokens.shape, temperature)
 
     def compute(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        all_logprobs = ops.scale_logits(logits, temperature).log_softmax(dim=-1)
+        all_logprobs = scale_logits(logits, temperature).log_softmax(dim=-1)
         logprobs = all_logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
         probs = all_logprobs.exp()
         entropy = -(probs * all_logprobs.masked_fill(probs == 0, 0.0)).sum(dim=-1)  # 0 log 0 = 0, never 0 * -inf
@@ -95,8 +96,8 @@ class _LogprobsDetachedEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        scaled = ops.scale_logits(logits, temperature)
-        logprobs, entropy, probs = ops.logprobs_entropy_probs(scaled.clone() if scaled is logits else scaled, tokens)
+        scaled = scale_logits(logits, temperature)
+        logprobs, entropy, probs = logprobs_entropy_probs(scaled.clone() if scaled is logits else scaled, tokens)
         ctx.save_for_backward(probs, tokens)
         ctx.temperature, ctx.dtype = temperature, logits.dtype
         ctx.mark_non_differentiable(entropy)
@@ -114,8 +115,70 @@ class _LogprobsDetachedEntropy(torch.autograd.Function):
 _logprobs_detached_entropy: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]] = _LogprobsDetachedEntropy.apply
 
 
+def logprobs_and_entropy_inplace(
+    logits: Tensor, tokens: Tensor, temperature: float, needs_grad: bool
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the tokens under softmax(logits / temperature) and its entropy, (N,) each, nats.
+
+    logits: (N, V), overwritten: with onehot(token) - p if needs_grad. tokens: (N,) int64. Works on a few rows at a
+    time, in the cache.
+    """
+    max_elements = CACHE_CHUNK_ELEMENTS if logits.device.type == "cpu" else GPU_CHUNK_ELEMENTS
+    results = []
+    chunk_rows = max(1, max_elements // logits.shape[1])
+    for start in range(0, max(1, len(tokens)), chunk_rows):
+        chunk, chunk_tokens = logits[start : start + chunk_rows], tokens[start : start + chunk_rows]
+        *stats, probs = logprobs_entropy_probs(scale_logits(chunk, temperature), chunk_tokens)
+        results.append(stats)
+        if needs_grad:
+            chunk.copy_(probs.neg_().scatter_add_(-1, chunk_tokens.unsqueeze(-1), torch.ones_like(probs[:, :1])))
+    logprobs, entropy = (torch.cat(tensors) for tensors in zip(*results, strict=True))
+    return logprobs, entropy
+
+
+def logprobs_entropy_probs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities of the tokens and entropy (...), and all probabilities (..., V), without gradient.
+
+    logits: float32 or float64, already divided by the temperature; overwritten. After subtracting the maximum,
+    logsumexp is log(1 / max p).
+    """
+    logits.sub_(logits.amax(-1, keepdim=True))
+    probs = logits.softmax(dim=-1)
+    log_sum = probs.amax(-1).log_().neg_()
+    logprobs = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - log_sum
+    logits.clamp_min_(torch.finfo(logits.dtype).min)  # 0 log 0 = 0, never 0 * -inf
+    return logprobs, log_sum - torch.linalg.vecdot(probs, logits), probs
+
+
+def scale_logits(logits: Tensor, temperature: float) -> Tensor:
+    """logits / temperature, half precision converted to float32; the same tensor if there is nothing to do."""
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    return logits if temperature == 1.0 else logits / temperature
+
+
+class HeadKernel(NamedTuple):
+    """The operations of `head_logprobs`.
+
+    linear: (x, weight, bias or None) -> x @ weight.T + bias, for a weight of any strides.
+    logprobs_and_entropy_inplace: as the function of this name.
+    """
+
+    linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    logprobs_and_entropy_inplace: Callable[[Tensor, Tensor, float, bool], tuple[Tensor, Tensor]]
+
+
+TORCH_KERNEL = HeadKernel(functional.linear, logprobs_and_entropy_inplace)
+
+
 def head_logprobs(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, *, temperature: float = 1.0
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    tokens: Tensor,
+    *,
+    temperature: float = 1.0,
+    kernel: HeadKernel = TORCH_KERNEL,
 ) -> tuple[Tensor, Tensor]:
     """`logprobs_with_detached_entropy` of the logits hidden @ weight.T + bias, where the vocabulary head is frozen.
 
@@ -127,6 +190,7 @@ def head_logprobs(
         weight: (V, H), bias: (V,) or None; both of hidden's dtype, and neither gets a gradient.
         tokens: (N,) int64 ids in [0, V).
         temperature: > 0, the one the tokens were sampled at.
+        kernel: how to compute it; training passes `kernels.ops.HEAD_KERNEL`.
 
     Returns:
         (logprobs, entropy), each (N,), nats, float32 for half precision. logprobs are differentiable (once) in hidden;
@@ -141,7 +205,7 @@ def head_logprobs(
             f"hidden is {tuple(hidden.shape)}, weight {tuple(weight.shape)}, tokens {tuple(tokens.shape)}: "
             "pass (N, H), (V, H) and (N,)."
         )
-    return _head_logprobs(hidden, weight, bias, tokens, temperature)
+    return _head_logprobs(hidden, weight, bias, tokens, temperature, kernel)
 
 
 class _HeadLogprobs(torch.autograd.Function):
@@ -149,13 +213,19 @@ class _HeadLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, temperature: float
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        tokens: Tensor,
+        temperature: float,
+        kernel: HeadKernel,
     ) -> tuple[Tensor, Tensor]:
-        logits = linear(hidden, weight, bias)
+        logits = kernel.linear(hidden, weight, bias)
         needs_grad = ctx.needs_input_grad[0]
-        logprobs, entropy = ops.logprobs_and_entropy_inplace(logits, tokens, temperature, needs_grad)
+        logprobs, entropy = kernel.logprobs_and_entropy_inplace(logits, tokens, temperature, needs_grad)
         if needs_grad:
-            ctx.save_for_backward(linear(logits, weight.t()))
+            ctx.save_for_backward(kernel.linear(logits, weight.t(), None))
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
@@ -164,16 +234,13 @@ class _HeadLogprobs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (grad_hidden,) = ctx.saved_tensors
-        return (
-            (grad_hidden * (gradients[0] / ctx.temperature).unsqueeze(-1)).to(grad_hidden.dtype),
-            None,
-            None,
-            None,
-            None,
-        )
+        grad = (grad_hidden * (gradients[0] / ctx.temperature).unsqueeze(-1)).to(grad_hidden.dtype)
+        return grad, None, None, None, None, None
 
 
-_head_logprobs: Callable[[Tensor, Tensor, Tensor | None, Tensor, float], tuple[Tensor, Tensor]] = _HeadLogprobs.apply
+_head_logprobs: Callable[[Tensor, Tensor, Tensor | None, Tensor, float, HeadKernel], tuple[Tensor, Tensor]] = (
+    _HeadLogprobs.apply
+)
 
 
 def check_temperature(temperature: float) -> None:
@@ -191,7 +258,7 @@ def apply_in_row_chunks(function: Callable[..., tuple[Tensor, ...]], *tensors: T
     GPU_CHUNK_ELEMENTS on a GPU.
     """
     row_count = tensors[0].shape[0]
-    max_elements = CHUNK_ELEMENTS if tensors[0].device.type == "cpu" else ops.GPU_CHUNK_ELEMENTS
+    max_elements = CHUNK_ELEMENTS if tensors[0].device.type == "cpu" else GPU_CHUNK_ELEMENTS
     chunk_rows = max(1, max_elements * row_count // max(1, tensors[0].numel()))
     needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if needs_grad or row_count <= chunk_rows:

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rlhf_lab.core import logprobs
 from rlhf_lab.kernels import c_ops
+from rlhf_lab.kernels.matmul import linear
 from rlhf_lab.kernels.rope import RopeTables, apply_rope
 
 HALF_DTYPES = (torch.bfloat16, torch.float16)
 #: For each element of a head, the longest sequence for which PyTorch's batched products beat its fused attention, which
 #: keeps no (T, T) weights. A compiled kernel is faster at any length.
 MAX_LENGTH_PER_HEAD_SIZE = 6
-CACHE_CHUNK_ELEMENTS = 2**18  # logits that fit a processor's cache: 1 MiB in float32
-GPU_CHUNK_ELEMENTS = 2**26  # on a GPU, where launching a chunk costs as much as computing it: 256 MiB in float32
 
 
 class LayerDims(NamedTuple):
@@ -298,42 +298,10 @@ def _concat(tensors: Sequence[Tensor]) -> Tensor:
 def logprobs_and_entropy_inplace(
     logits: Tensor, tokens: Tensor, temperature: float, needs_grad: bool
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the tokens under softmax(logits / temperature) and its entropy, (N,) each, nats.
-
-    logits: (N, V), overwritten: with onehot(token) - p if needs_grad. tokens: (N,) int64. Works on a few rows at a
-    time, in the cache.
-    """
-    if c_ops.supported(logits):
-        return c_ops.logprobs_and_entropy_inplace(logits, tokens, temperature, needs_grad)
-    max_elements = CACHE_CHUNK_ELEMENTS if logits.device.type == "cpu" else GPU_CHUNK_ELEMENTS
-    results = []
-    chunk_rows = max(1, max_elements // logits.shape[1])
-    for start in range(0, max(1, len(tokens)), chunk_rows):
-        chunk, chunk_tokens = logits[start : start + chunk_rows], tokens[start : start + chunk_rows]
-        *stats, probs = logprobs_entropy_probs(scale_logits(chunk, temperature), chunk_tokens)
-        results.append(stats)
-        if needs_grad:
-            chunk.copy_(probs.neg_().scatter_add_(-1, chunk_tokens.unsqueeze(-1), torch.ones_like(probs[:, :1])))
-    logprobs, entropy = (torch.cat(tensors) for tensors in zip(*results, strict=True))
-    return logprobs, entropy
+    """See `logprobs.logprobs_and_entropy_inplace`."""
+    compute = c_ops.logprobs_and_entropy_inplace if c_ops.supported(logits) else logprobs.logprobs_and_entropy_inplace
+    return compute(logits, tokens, temperature, needs_grad)
 
 
-def logprobs_entropy_probs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities of the tokens and entropy (...), and all probabilities (..., V), without gradient.
-
-    logits: float32 or float64, already divided by the temperature; overwritten. After subtracting the maximum,
-    logsumexp is log(1 / max p).
-    """
-    logits.sub_(logits.amax(-1, keepdim=True))
-    probs = logits.softmax(dim=-1)
-    log_sum = probs.amax(-1).log_().neg_()
-    logprobs = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - log_sum
-    logits.clamp_min_(torch.finfo(logits.dtype).min)  # 0 log 0 = 0, never 0 * -inf
-    return logprobs, log_sum - torch.linalg.vecdot(probs, logits), probs
-
-
-def scale_logits(logits: Tensor, temperature: float) -> Tensor:
-    """logits / temperature, half precision converted to float32; the same tensor if there is nothing to do."""
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
-    return logits if temperature == 1.0 else logits / temperature
+#: For `logprobs.head_logprobs`.
+HEAD_KERNEL = logprobs.HeadKernel(linear, logprobs_and_entropy_inplace)

@@ -8,7 +8,7 @@ from support import reference_formulas
 
 from rlhf_lab.core import logprobs
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.kernels import c_ops, ops
+from rlhf_lab.kernels.ops import HEAD_KERNEL
 
 EOS, PAD = 2, 0
 
@@ -144,7 +144,7 @@ def test_detached_entropy_logprobs_by_hand():
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_head_logprobs_are_those_of_its_logits(temperature, elements, with_bias, monkeypatch):
     """Values, entropy and gradient against autograd through the plain formula, for any chunk size."""
-    monkeypatch.setattr(ops, "CACHE_CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr(logprobs, "CACHE_CHUNK_ELEMENTS", elements)
     hidden, weight, tokens = random_logits(4, 6), random_logits(9, 6), torch.tensor([0, 8, 3, 3])
     bias = random_logits(1, 9)[0] if with_bias else None
     if bias is not None:
@@ -179,16 +179,14 @@ def test_head_logprobs_by_hand():
     assert hidden.grad.item() == pytest.approx(first / 2 * math.log(3.0), abs=1e-12)
 
 
-@pytest.mark.parametrize("by_kernel", [False, True])
-def test_head_logprobs_of_a_near_certain_token_in_half_precision(monkeypatch, by_kernel):
+@pytest.mark.parametrize("kernel", [logprobs.TORCH_KERNEL, HEAD_KERNEL], ids=["torch", "compiled"])
+def test_head_logprobs_of_a_near_certain_token_in_half_precision(kernel):
     """p = 0.9995 rounds to 1 in bfloat16: the gradient is (1 - p) times the difference of the weights, not 0.
-    by_kernel: by the C kernel, if available.
+    Compiled: if there is a compiler.
     """
-    if not by_kernel:
-        monkeypatch.setattr(c_ops, "supported", lambda *_: False)
     hidden = torch.tensor([[7.625]], dtype=torch.bfloat16, requires_grad=True)
     weight = torch.tensor([[1.0], [0.0]], dtype=torch.bfloat16)
-    logprob, _ = logprobs.head_logprobs(hidden, weight, None, torch.tensor([0]))
+    logprob, _ = logprobs.head_logprobs(hidden, weight, None, torch.tensor([0]), kernel=kernel)
     assert logprob.dtype == torch.float32
     logprob.sum().backward()
     assert hidden.grad.item() == pytest.approx(1 / (1 + math.exp(7.625)), rel=2**-8)

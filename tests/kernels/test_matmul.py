@@ -8,6 +8,7 @@ import torch
 
 from rlhf_lab.core.logprobs import head_logprobs
 from rlhf_lab.kernels import matmul
+from rlhf_lab.kernels.ops import HEAD_KERNEL
 from rlhf_lab.models.lora_linear import _MergedLinear
 
 ZEN_5 = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n"
@@ -251,7 +252,7 @@ def test_gradients_of_merged_layer_and_lm_head_are_the_same_by_onednn(monkeypatc
         tokens = torch.arange(50) % 30
         head = random(30, 40, seed=4).to(dtype) / 6
         if by_onednn:
-            logprobs = head_logprobs(hidden, head, None, tokens)[0]
+            logprobs = head_logprobs(hidden, head, None, tokens, kernel=HEAD_KERNEL)[0]
         else:
             logprobs = (hidden @ head.t()).log_softmax(-1)[torch.arange(50), tokens]
         (logprobs * torch.linspace(-1, 1, 50, dtype=dtype)).sum().backward()

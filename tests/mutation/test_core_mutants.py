@@ -4,7 +4,7 @@ from mutation_runner import Mutant, mutant_tests
 
 PREFERENCE, LOGPROBS, KL = "core/preference.py", "core/logprobs.py", "core/kl.py"
 ADVANTAGES, LOSSES, SHAPING = "core/advantages.py", "core/policy_losses.py", "core/reward_scaling.py"
-OPS, REFERENCE = "kernels/ops.py", "support/reference_formulas.py"
+REFERENCE = "support/reference_formulas.py"
 
 # A table: two lines a row, not seven.
 # fmt: off
@@ -27,16 +27,16 @@ MUTANTS = [
     # --- core/logprobs.py ---
     Mutant(REFERENCE, "mask excludes EOS", "is_eos.cumsum(dim=1) - is_eos.long()", "is_eos.cumsum(dim=1)",
            "core/test_logprobs.py::test_mask_ends_with_the_first_eos core/test_logprobs.py::test_pad_may_equal_eos_and_eos_may_come_first"),
-    Mutant(OPS, "temperature ignored", "logits if temperature == 1.0 else logits / temperature", "logits",
+    Mutant(LOGPROBS, "temperature ignored", "logits if temperature == 1.0 else logits / temperature", "logits",
            "core/test_logprobs.py::test_temperature_divides_the_logits"),
-    Mutant(OPS, "temperature multiplies", "else logits / temperature", "else logits * temperature",
+    Mutant(LOGPROBS, "temperature multiplies", "else logits / temperature", "else logits * temperature",
            "core/test_logprobs.py::test_temperature_divides_the_logits"),
     Mutant(LOGPROBS, "log-prob not normalised", "temperature).log_softmax(dim=-1).gather", "temperature).gather",
            "test_temperature_divides_the_logits"),
     Mutant(LOGPROBS, "the sign of the entropy is flipped", "entropy = -(probs", "entropy = (probs", "test_logprob_and_entropy_by_hand"),
     Mutant(LOGPROBS, "0 * -inf in the entropy", "all_logprobs.masked_fill(probs == 0, 0.0)", "all_logprobs",
            "test_large_and_minus_infinite_logits"),
-    Mutant(OPS, "half-precision logits are not converted to float32", "logits = logits.float()", "pass",
+    Mutant(LOGPROBS, "half-precision logits are not converted to float32", "logits = logits.float()", "pass",
            "core/test_logprobs.py::test_half_precision_is_computed_in_float32"),
     Mutant(LOGPROBS, "the last chunk of rows is left out", "range(0, row_count, chunk_rows)", "range(0, row_count - chunk_rows + 1, chunk_rows)",
            "test_chunks_bound_what_is_worked_on"),

@@ -13,6 +13,7 @@ from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.core.kl import full_kl
 from rlhf_lab.core.logprobs import head_logprobs, logprobs_and_entropy, logprobs_with_detached_entropy
+from rlhf_lab.kernels.ops import HEAD_KERNEL
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import Batch, forward, make_batch, map_by_length
@@ -195,7 +196,9 @@ def response_logprobs(
     response_indices, head = batch.response_indices, backbone.vocabulary_head
     states, tokens, weight = hidden[response_indices], batch.responses[response_indices], head.linear_weight
     if weight is not None and not entropy_requires_grad:
-        logprobs, entropy = head_logprobs(states, weight, head.bias, tokens, temperature=temperature / head.scale)
+        logprobs, entropy = head_logprobs(
+            states, weight, head.bias, tokens, temperature=temperature / head.scale, kernel=HEAD_KERNEL
+        )
     else:
         logprobs_fn = logprobs_and_entropy if entropy_requires_grad else logprobs_with_detached_entropy
         logprobs, entropy = logprobs_fn(backbone.logits(states), tokens, temperature=temperature)
