@@ -423,7 +423,7 @@ _FORMER_TOKEN_FIELDS = {
 class Sample:
     """A response to a fixed prompt with a fixed seed, so that steps can be compared.
 
-    score: the run's reward, NaN for a run without one. gold: the score of a judge.
+    score: the run's reward, NaN for a run without one. gold: the score of a judge. cut: `cut_length` of the response.
     """
 
     prompt: str
@@ -431,6 +431,7 @@ class Sample:
     text: str
     score: float
     gold: float | None = None
+    cut: int | None = None
 
 
 @dataclass(frozen=True)

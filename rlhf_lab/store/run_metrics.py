@@ -32,6 +32,7 @@ def record_step(db: Database, run_id: int, result: StepResult) -> None:
                 "text": sample.text,
                 "score": nan_to_null(sample.score),
                 "gold": nan_to_null(sample.gold),
+                "cut": sample.cut,
             }
             for i, sample in enumerate(result.samples)
         ],
@@ -112,12 +113,11 @@ def sample_steps(db: Database, run_id: int) -> list[int]:
 def samples_at(db: Database, run_id: int, step: int) -> list[Sample]:
     """The samples of one step, in the order they were recorded."""
     s = t.samples.c
-    query = (
-        select(s.prompt, s.seed, s.text, s.score, s.gold).where(s.run_id == run_id, s.step == step).order_by(s.position)
-    )
+    columns = (s.prompt, s.seed, s.text, s.score, s.gold, s.cut)
+    query = select(*columns).where(s.run_id == run_id, s.step == step).order_by(s.position)
     with db.read() as conn:
         return [
-            Sample(row.prompt, row.seed, row.text, score=null_to_nan(row.score), gold=row.gold)
+            Sample(row.prompt, row.seed, row.text, null_to_nan(row.score), row.gold, row.cut)
             for row in conn.execute(query)
         ]
 

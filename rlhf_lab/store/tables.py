@@ -295,6 +295,7 @@ samples = Table(
     required("text", PlainText),
     Column("score", Float),  # NULL is NaN
     Column("gold", Float),
+    Column("cut", Integer),  # in tokens; NULL: the text ended, or it was sampled before version 0.3.0
 )
 
 token_records = Table(

@@ -224,7 +224,7 @@ def test_axes_of_a_run_with_one_step(lab, run, open_page):
         )
         values = {"objective/scores": -0.02, "objective/kl": 0.0}
         for at, texts in enumerate(((TEMPLATE, HOSTILE), (HOSTILE, TEMPLATE))):
-            samples = [Sample(HOSTILE, seed, text, 0.0) for seed, text in enumerate(texts)]
+            samples = [Sample(HOSTILE, seed, text, 0.0, cut=seed or None) for seed, text in enumerate(texts)]
             record_step(db, short_run.id, StepResult(at, values if at else {}, [HOSTILE_TOKENS] if at else [], samples))
         set_run_status(db, short_run.id, RunStatus.STOPPED)
     page = open_screen(lab, open_page, "Train")
@@ -234,8 +234,8 @@ def test_axes_of_a_run_with_one_step(lab, run, open_page):
         assert plot.evaluate("node => node.querySelector('.js-plotly-plot')._fullLayout.yaxis.range[0]") >= low
         assert plot.locator(".xtick").all_text_contents() == ["0", "1"]
     shown = page.locator(".lab-train .sample")  # hostile text is shown as text
-    expect(shown.locator(".now .lab-text")).to_have_text([HOSTILE, TEMPLATE])
-    expect(shown.locator(".before .lab-text")).to_have_text([TEMPLATE, HOSTILE])
+    expect(shown.locator(".now .lab-text")).to_have_text([HOSTILE, f"{TEMPLATE} … cut off at 1 token"])
+    expect(shown.locator(".before .lab-text")).to_have_text([TEMPLATE, f"{HOSTILE} … cut off at 1 token"])
     assert shown.locator("img, script, b").count() == 0
     page.click("[data-do=to-tokens]")
     expect(page.locator(".microscope .tokens")).to_have_text("".join(HOSTILE_TOKENS.tokens))

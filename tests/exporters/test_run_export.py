@@ -51,9 +51,9 @@ def test_samples_with_nan_as_null(db, home, run, out, hostile):
         for line in exported_file("samples.jsonl", db, home, run, out).read_text(encoding="utf-8").splitlines()
     ]
     assert rows == [
-        {"step": 0, "prompt": "Once", "seed": 3, "text": " base", "score": 0.25, "gold": None},
-        {"step": 0, "prompt": hostile, "seed": 4, "text": hostile, "score": None, "gold": None},
-        {"step": 2, "prompt": "Once", "seed": 3, "text": " later", "score": 1.5, "gold": 2.0},
+        {"step": 0, "prompt": "Once", "seed": 3, "text": " base", "score": 0.25, "gold": None, "cut": None},
+        {"step": 0, "prompt": hostile, "seed": 4, "text": hostile, "score": None, "gold": None, "cut": None},
+        {"step": 2, "prompt": "Once", "seed": 3, "text": " later", "score": 1.5, "gold": 2.0, "cut": None},
     ]
 
 

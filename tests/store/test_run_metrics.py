@@ -25,7 +25,7 @@ TOKENS = TokenRecord(
     ratio=[1.0, 0.6065306597126334],
     clipped=[False, True],
 )
-SAMPLE = Sample("Far", 11, "away ${x}\n", 0.75, gold=2.0)
+SAMPLE = Sample("Far", 11, "away ${x}\n", 0.75, gold=2.0, cut=64)
 
 
 @pytest.fixture

@@ -527,6 +527,13 @@ def test_samples_use_fixed_prompts_and_uniforms(llama_folder):
         assert s.score == s.text.split().count("cat")
 
 
+def test_a_sample_that_has_not_ended_is_cut_at_its_length(llama_folder):
+    trainer = tiny_models.trainer(llama_folder, max_new_tokens=3)
+    assert [sample.cut for sample in trainer.samples()] == [3] * len(trainer.samples())  # the tiny model never ends
+    trainer.backbone.eos_ids = range(10**6)  # every token ends a response
+    assert {sample.cut for sample in trainer.samples()} == {None}
+
+
 def test_gold_is_the_mean_over_the_rollouts(llama_folder):
     prompts = []
 

@@ -152,12 +152,13 @@ def test_the_label_source_names_judge_or_people(ctx):
 
 def test_samples_stand_beside_the_base_of_the_same_prompt_and_seed(ctx):
     run = a_run(ctx)
-    step(ctx, run, 0, samples=[Sample("p", 1, " base one", 0.5, 1.0), Sample("p", 2, "base two", 0.25)])
-    step(ctx, run, 5, samples=[Sample("p", 2, "now two ", 1.25), Sample("q", 1, "no base", math.nan)])
+    step(ctx, run, 0, samples=[Sample("p", 1, " base one", 0.5, 1.0), Sample("p", 2, "base two", 0.25, cut=32)])
+    step(ctx, run, 5, samples=[Sample("p", 2, "now two ", 1.25, cut=48), Sample("q", 1, "no base", math.nan)])
     rows = run_summary.samples_at_step(ctx.db, run.id, 5)["rows"]
     assert [(row["text"], row["base_text"], row["score"], row["base_score"]) for row in rows] == [
         ("now two", "base two", 1.25, 0.25), ("no base", None, None, None),
     ]  # fmt: skip
+    assert [(row["cut"], row["base_cut"]) for row in rows] == [(48, 32), (None, None)]
     assert run_summary.samples_at_step(ctx.db, run.id, 3)["rows"] == []
     with pytest.raises(StoreError, match="no run 99"):
         run_summary.samples_at_step(ctx.db, 99, 0)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison, Sample, StepResult
 from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.common.text import cut_length
 from rlhf_lab.config.kl_control import HELD_OUT_RESPONSES
 from rlhf_lab.config.policy import AUTOMATIC, PolicyConfig, check_live_setting
 from rlhf_lab.core.reward_scaling import normalise_scores
@@ -356,8 +357,15 @@ class PolicyTrainer:
         ]
         gold = self.task.gold
         return [
-            Sample(prompt, seed, text, float(score), gold(prompt, text) if gold else None)
-            for prompt, seed, text, score in zip(prompts, seeds, texts, scores, strict=True)
+            Sample(
+                prompt,
+                seed,
+                text,
+                float(score),
+                gold(prompt, text) if gold else None,
+                cut_length(response, self.backbone.eos_ids),
+            )
+            for prompt, seed, text, score, response in zip(prompts, seeds, texts, scores, sampled.tokens, strict=True)
         ]
 
 

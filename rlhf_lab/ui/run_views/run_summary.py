@@ -79,15 +79,18 @@ class RunState(TypedDict):
 
 
 class SampleRow(TypedDict):
-    """A sample and the base model's for the same prompt and seed, without surrounding white space; base_*: None without one."""
+    """A sample and the base model's for the same prompt and seed, without surrounding white space; base_*: None without one. cut:
+    `cut_length` of a text."""
 
     turns: list[dict[str, str]]
     text: str
     score: float | None
     gold: float | None
+    cut: int | None
     base_text: str | None
     base_score: float | None
     base_gold: float | None
+    base_cut: int | None
 
 
 class StepSamples(TypedDict):
@@ -436,9 +439,11 @@ def samples_at_step(db: Database, run_id: int, step: int) -> StepSamples:
                 "text": sample.text.strip(),
                 "score": _rounded(sample.score),
                 "gold": _rounded(sample.gold),
+                "cut": sample.cut,
                 "base_text": base.text.strip() if base else None,
                 "base_score": _rounded(base.score) if base and scores_comparable else None,
                 "base_gold": _rounded(base.gold) if base else None,
+                "base_cut": base.cut if base else None,
             }
         )
     return {"run": run_id, "step": step, "rows": rows}

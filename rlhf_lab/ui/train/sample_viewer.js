@@ -1,7 +1,7 @@
 // @ts-check
 // The samples of a run, beside its curves: the texts of one step, and a slider that selects the step.
 import { markedDiff } from '../shared/diff.js';
-import { promptView } from '../shared/dom.js';
+import { promptView, withCut } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { scoreBadge, stepText } from './sample_texts.js';
 
@@ -150,12 +150,12 @@ function sample(row, step) {
       ${
         showsBase &&
         html`<div class="before">
-          <span class="tag">base</span>${plain(row.base_text)}
+          <span class="tag">base</span>${withCut(plain(row.base_text), row.base_cut)}
         </div>`
       }
       <div class="now">
         <span class="tag">${step === 0 ? 'base' : `step ${step}`}</span>
-        ${showsBase ? markedDiff(row.base_text, row.text) : plain(row.text)}
+        ${withCut(showsBase ? markedDiff(row.base_text, row.text) : plain(row.text), row.cut)}
       </div>
     </div>
     <div class="lab-row">
