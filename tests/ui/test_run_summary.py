@@ -64,7 +64,8 @@ def test_the_best_checkpoint_in_a_sentence(ctx):
     }
     assert run_summary.best_checkpoint_text(run, curves) == (
         "Best checkpoint: step 10, with a score of −1.25 sd and a KL of 3.8 on held-out prompts. A KL of up to 1.3 times "
-        "the budget of 4 is accepted."
+        "the budget of 4 is accepted. The newest checkpoint is preferred, unless its score is more than a standard error below "
+        "the highest."
     )
     assert run_summary.best_checkpoint_text(run, {}) == ""
 

@@ -93,7 +93,8 @@ function overfitWarning(gap) {
   if (gap <= OVERFIT_GAP) return null;
   const points = plural(Math.round(100 * gap), 'point');
   return html`<p class="muted warn">
-    ${points} more on its training labels than on held-out ones: it overfits. More labels help.
+    ${points} more on its training labels than on held-out ones: it overfits. Only the held-out ones
+    tell how well it ranks new texts.
   </p>`;
 }
 
