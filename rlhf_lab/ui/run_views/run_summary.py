@@ -341,8 +341,8 @@ def best_checkpoint_text(run: Run, curves: Mapping[str, list[Point]]) -> str:
         return ""
     text = (
         f"Best checkpoint: step {step}, with a score of {score:z.2f} sd and a KL of {kl:.1f} on held-out prompts. A KL of "
-        f"up to {KL_BUDGET_TOLERANCE:g} times the budget of {kl_control_of(run.config).budget:g} is accepted. The newest checkpoint "
-        "is preferred, unless its score is more than a standard error below the highest."
+        f"up to {KL_BUDGET_TOLERANCE:g} times the budget of {kl_control_of(run.config).budget:g} is accepted. The newest "
+        "checkpoint is preferred, unless its score is more than a standard error below the highest."
     )
     return HYPHEN_AS_MINUS.sub("−", text)
 
