@@ -1,7 +1,7 @@
 // @ts-check
 // How good the reward models are: the accuracy of the shown one, the curve over their labels, and the list of all.
-import { integerTick } from "../shared/charts.js";
-import { tableHead } from "../shared/dom.js";
+import { integerTick } from '../shared/charts.js';
+import { tableHead } from '../shared/dom.js';
 import {
   formatAccuracy,
   formatInterval,
@@ -10,24 +10,19 @@ import {
   momentText,
   plotlyText,
   plural,
-} from "../shared/format.js";
-import { html } from "../shared/html.js";
-import {
-  hasCalibration,
-  MIN_CALIBRATION_PAIRS,
-  unseenPairs,
-} from "./report_cards.js";
+} from '../shared/format.js';
+import { html } from '../shared/html.js';
+import { hasCalibration, MIN_CALIBRATION_PAIRS, unseenPairs } from './report_cards.js';
 
 /** @typedef {import('../api_types').RewardState} RewardState */
 /** @typedef {import('../api_types').RewardReport} RewardReport */
 /** @typedef {import('../api_types').ModelSummary} ModelSummary */
 
-const LINE_COLORS = ["accent", "right", "good"];
+const LINE_COLORS = ['accent', 'right', 'good'];
 const OVERFIT_GAP = 0.15;
 
 /** @param {ModelSummary[]} models */
-export const measuredModels = (models) =>
-  models.filter(({ accuracy }) => accuracy !== null);
+export const measuredModels = (models) => models.filter(({ accuracy }) => accuracy !== null);
 
 /** @param {ModelSummary} model @param {RewardReport | null} report @param {RewardState} state */
 export function accuracyCard(model, report, state) {
@@ -35,25 +30,19 @@ export function accuracyCard(model, report, state) {
   const isWide = isMeasured && isWideInterval(model);
   return html`<div class="lab-card headline">
     <div>
-      <div
-        class="big ${isWide ? "range" : ""}"
-        data-accuracy=${model.accuracy ?? ""}
-      >
+      <div class="big ${isWide ? 'range' : ''}" data-accuracy=${model.accuracy ?? ''}>
         ${isMeasured ? formatAccuracy(model) : formatPercent(null)}
       </div>
       ${isMeasured ? intervalBar(model) : null}
     </div>
     <div>
-      <h2>
-        ${isMeasured ? "of held-out pairs ranked as labelled" : "Accuracy not measured"}
-      </h2>
+      <h2>${isMeasured ? 'of held-out pairs ranked as labelled' : 'Accuracy not measured'}</h2>
       ${
         isWide
           ? html`<p class="warn">
-              Too few labels for a single figure:
-              ${formatPercent(model.accuracy)} were ranked correctly, which may
-              be chance.
-            </p>`
+            Too few labels for a single figure: ${formatPercent(model.accuracy)} were ranked correctly, which may be
+            chance.
+          </p>`
           : null
       }
       <p class="muted">${measurementText(model, report)}</p>
@@ -61,9 +50,7 @@ export function accuracyCard(model, report, state) {
       ${state.instant?.source === model.source ? html`<p data-do="instant">${instantText(state.instant)}</p>` : null}
       ${report?.note ? html`<p class="warn" data-do="note">${report.note}.</p>` : null}
       ${isMeasured && report ? overfitWarning(report.train_accuracy - model.accuracy) : null}
-      <p data-do="predictions">
-        ${predictionsText(state.prediction_stats[model.source])}
-      </p>
+      <p data-do="predictions">${predictionsText(state.prediction_stats[model.source])}</p>
       ${moreToCome(state, report)}
     </div>
   </div>`;
@@ -74,53 +61,40 @@ function intervalBar({ accuracy, low, high }) {
   const label = `accuracy ${formatPercent(accuracy)}, 95 % interval ${formatInterval(low, high)}`;
   return html`<div class="interval" role="img" aria-label=${label}>
     <div class="track">
-      <i
-        class="band"
-        style="left: ${position(low)}; width: ${position(high - low)}"
-      ></i>
+      <i class="band" style="left: ${position(low)}; width: ${position(high - low)}"></i>
       <i class="chance" style="left: ${position(0.5)}"></i>
       <i class="point" style="left: ${position(accuracy)}"></i>
     </div>
-    <div class="ends" aria-hidden="true">
-      <span>0 %</span><span>50 %: guessing</span><span>100 %</span>
-    </div>
+    <div class="ends" aria-hidden="true"><span>0 %</span><span>50 %: guessing</span><span>100 %</span></div>
   </div>`;
 }
 
 function measurementText(model, report) {
-  if (model.accuracy === null)
-    return "Too few labels or prompts to hold some of them out. Label more pairs.";
-  if (!report) return "";
-  const ties = report.ties
-    ? `, ${plural(report.ties, "tie")} (or both bad) not counted`
-    : "";
+  if (model.accuracy === null) return 'Too few labels or prompts to hold some of them out. Label more pairs.';
+  if (!report) return '';
+  const ties = report.ties ? `, ${plural(report.ties, 'tie')} (or both bad) not counted` : '';
   return (
     `95 % interval ${formatInterval(model.low, model.high)}; cross-validated on ` +
-    `${plural(model.labels, "label")}${ties}, ${report.folds} folds that never split a prompt.`
+    `${plural(model.labels, 'label')}${ties}, ${report.folds} folds that never split a prompt.`
   );
 }
 
 function trainedOnText(model, report) {
-  const labels =
-    model.source_text === "people"
-      ? "people's labels"
-      : `labels ${model.source_text}`;
-  const ranks = report
-    ? ` It ranks ${formatPercent(report.train_accuracy)} of its training labels correctly.`
-    : "";
+  const labels = model.source_text === 'people' ? "people's labels" : `labels ${model.source_text}`;
+  const ranks = report ? ` It ranks ${formatPercent(report.train_accuracy)} of its training labels correctly.` : '';
   return `Reward model ${model.id}, trained on ${labels}.${ranks}`;
 }
 
 const instantText = (instant) =>
   `The instant reward model, which is trained on every vote: ${formatAccuracy(instant)} of ` +
-  `${plural(instant.decided, "vote")} ranked correctly, each by a fit without its prompt.`;
+  `${plural(instant.decided, 'vote')} ranked correctly, each by a fit without its prompt.`;
 
 function overfitWarning(gap) {
   if (gap <= OVERFIT_GAP) return null;
-  const points = plural(Math.round(100 * gap), "point");
+  const points = plural(Math.round(100 * gap), 'point');
   return html`<p class="muted warn">
-    ${points} more on its training labels than on held-out ones: it overfits.
-    Only the held-out ones tell how well it ranks new texts.
+    ${points} more on its training labels than on held-out ones: it overfits. Only the held-out ones
+    tell how well it ranks new texts.
   </p>`;
 }
 
@@ -134,11 +108,11 @@ export function predictionsText({
   chosen_decided: chosenDecided,
 }) {
   const text = decided
-    ? `New votes: of ${plural(decided, "vote")} on pairs that the reward model of that time was not trained on, it ` +
+    ? `New votes: of ${plural(decided, 'vote')} on pairs that the reward model of that time was not trained on, it ` +
       `ranked ${right} correctly before they were cast (${formatPercent(right / decided)}, 95 % interval ` +
       `${formatInterval(low, high)}).`
-    : "New votes: none yet. This line will say how many of them the reward model ranked correctly before they were " +
-      "cast.";
+    : 'New votes: none yet. This line will say how many of them the reward model ranked correctly before they were ' +
+      'cast.';
   if (!chosenDecided) return text;
   return (
     `${text} In addition, on pairs chosen because they are informative (harder than most): ` +
@@ -149,34 +123,27 @@ export function predictionsText({
 // A line about the parts that need more labels than there are; these have no card yet.
 function moreToCome(state, report) {
   const isAlone = measuredModels(state.models).length < 2;
-  const lacksCalibration =
-    report && !report.counts_hidden && !hasCalibration(report);
+  const lacksCalibration = report && !report.counts_hidden && !hasCalibration(report);
   const sentences = [
-    isAlone &&
-      "The next measured reward model adds a curve that shows whether more labels still help.",
+    isAlone && 'The next measured reward model adds a curve that shows whether more labels still help.',
     lacksCalibration &&
       `With ${MIN_CALIBRATION_PAIRS} unseen pairs (there are ${unseenPairs(report)}) its calibration is shown here.`,
   ].filter(Boolean);
-  return sentences.length
-    ? html`<p class="muted" data-do="more-to-come">${sentences.join(" ")}</p>`
-    : null;
+  return sentences.length ? html`<p class="muted" data-do="more-to-come">${sentences.join(' ')}</p>` : null;
 }
 
 /** @param {ModelSummary[]} models the measured ones */
 export function learningCurve(models, charts) {
   const groups = [...new Set(models.map((model) => model.source_text))];
   const badge = (name, i) =>
-    html`<span class="lab-badge"
-      ><i class="swatch line-${LINE_COLORS[i % LINE_COLORS.length]}"></i
-      >${name}</span
-    >`;
-  const label = "accuracy of the reward models against their number of labels";
+    html`<span class="lab-badge"><i class="swatch line-${LINE_COLORS[i % LINE_COLORS.length]}"></i>${name}</span>`;
+  const label = 'accuracy of the reward models against their number of labels';
   return html`<div class="lab-card">
     <div class="lab-row">
       <h3>Accuracy against labels</h3>
       ${groups.length > 1 ? groups.map(badge) : html`<span class="muted">with 95 % intervals</span>`}
     </div>
-    ${charts.create("curve", label, (colors) => curveFigure(models, groups, colors))}
+    ${charts.create('curve', label, (colors) => curveFigure(models, groups, colors))}
   </div>`;
 }
 
@@ -185,16 +152,14 @@ function curveFigure(models, groups, colors) {
   const lowest = Math.min(0.4, ...models.map((model) => model.low - 0.02));
   return {
     traces: groups.map((name, i) => {
-      const group = models
-        .filter((model) => model.source_text === name)
-        .sort((a, b) => a.labels - b.labels);
+      const group = models.filter((model) => model.source_text === name).sort((a, b) => a.labels - b.labels);
       return curveTrace(group, colors[LINE_COLORS[i % LINE_COLORS.length]]);
     }),
     layout: {
-      xTitle: "labels",
-      yTitle: "accuracy",
+      xTitle: 'labels',
+      yTitle: 'accuracy',
       xaxis: { dtick: integerTick(Math.min(...counts), Math.max(...counts)) },
-      y: { range: [lowest, 1.02], tickformat: ".0%" },
+      y: { range: [lowest, 1.02], tickformat: '.0%' },
     },
   };
 }
@@ -203,24 +168,23 @@ function curveTrace(models, color) {
   return {
     x: models.map((model) => model.labels),
     y: models.map((model) => model.accuracy),
-    mode: "lines+markers",
+    mode: 'lines+markers',
     line: { color, width: 2 },
     marker: { size: 7 },
     error_y: {
-      type: "data",
+      type: 'data',
       symmetric: false,
       array: models.map((model) => model.high - model.accuracy),
       arrayminus: models.map((model) => model.accuracy - model.low),
       thickness: 1.2,
       width: 4,
     },
-    text: models.map(
-      ({ id, source_text: source, accuracy, low, high, labels }) =>
-        plotlyText(
-          `model ${id}, ${source}: ${formatPercent(accuracy)} (${formatInterval(low, high)}) at ${labels} labels`,
-        ),
+    text: models.map(({ id, source_text: source, accuracy, low, high, labels }) =>
+      plotlyText(
+        `model ${id}, ${source}: ${formatPercent(accuracy)} (${formatInterval(low, high)}) at ${labels} labels`,
+      ),
     ),
-    hovertemplate: "%{text}<extra></extra>",
+    hovertemplate: '%{text}<extra></extra>',
   };
 }
 
@@ -231,21 +195,16 @@ function curveTrace(models, color) {
 export function modelTable(models, shownId, choose) {
   const isNewest = shownId === models[0].id;
   const row = (model) =>
-    html`<tr class=${model.id === shownId ? "open" : null}>
+    html`<tr class=${model.id === shownId ? 'open' : null}>
       <td>
         <button
-          type="button"
-          class="lab-button small"
-          data-do="look-${model.id}"
-          aria-label="look at reward model ${model.id}"
-          aria-pressed=${String(model.id === shownId)}
+          type="button" class="lab-button small" data-do="look-${model.id}"
+          aria-label="look at reward model ${model.id}" aria-pressed=${String(model.id === shownId)}
           onclick=${() => choose(model.id)}
-        >
-          ${model.id}
-        </button>
+        >${model.id}</button>
       </td>
       <td>${formatPercent(model.accuracy)}</td>
-      <td>${formatInterval(model.low, model.high) || "–"}</td>
+      <td>${formatInterval(model.low, model.high) || '–'}</td>
       <td>${model.labels}</td>
       <td>${model.source_text}</td>
       <td>${momentText(model.created_at)}</td>
@@ -254,32 +213,20 @@ export function modelTable(models, shownId, choose) {
     <div class="lab-row">
       <h3>All reward models</h3>
       <span class="muted">
-        ${isNewest ? "press a number to view an older one" : `you are viewing number ${shownId}`}
+        ${isNewest ? 'press a number to view an older one' : `you are viewing number ${shownId}`}
       </span>
       ${
         isNewest
           ? null
-          : html`<button
-              type="button"
-              class="lab-button small"
-              data-do="newest"
-              onclick=${() => choose(null)}
-            >
-              Back to the newest
-            </button>`
+          : html`<button type="button" class="lab-button small" data-do="newest" onclick=${() => choose(null)}>
+            Back to the newest
+          </button>`
       }
     </div>
-    <div
-      class="scroll lab-scroll"
-      tabindex="0"
-      role="group"
-      aria-label="list of reward models"
-    >
+    <div class="scroll lab-scroll" tabindex="0" role="group" aria-label="list of reward models">
       <table>
-        ${tableHead(["", "accuracy", "95 % interval", "labels", "from", "trained"])}
-        <tbody>
-          ${models.map(row)}
-        </tbody>
+        ${tableHead(['', 'accuracy', '95 % interval', 'labels', 'from', 'trained'])}
+        <tbody>${models.map(row)}</tbody>
       </table>
     </div>
   </div>`;
