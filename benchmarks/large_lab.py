@@ -77,7 +77,6 @@ WORDS = [
     "stones",
 ]
 PREFIX = "big-"  # of the uuids
-SCREENS_WITH_CACHES = ("people", "project")  # that keep a reply for seconds
 
 
 def main() -> int:
@@ -243,7 +242,7 @@ def measure_loads(home: Path, args: argparse.Namespace) -> dict[str, Any]:
 def cpu_ms(call: Callable[[], Any]) -> float:
     """CPU time of this thread, without the caches that keep a reply for a second or three."""
     start = time.thread_time()
-    json.dumps(call())
+    call()
     return 1000 * (time.thread_time() - start)
 
 
@@ -251,72 +250,46 @@ class PageCalls:
     """What each screen calls when it is opened."""
 
     def __init__(self, home: Path, db: Database) -> None:
-        from unittest.mock import patch
-
-        from rlhf_lab.ui.chat import api as chat
-        from rlhf_lab.ui.compare import api as compare
-        from rlhf_lab.ui.compare.blind_test import api as blind_test
-        from rlhf_lab.ui.compare.tournament import api as tournament
         from rlhf_lab.ui.context import Context
-        from rlhf_lab.ui.header import api as header
         from rlhf_lab.ui.label import api as label
-        from rlhf_lab.ui.page import build_page
-        from rlhf_lab.ui.reward import api as reward
+        from rlhf_lab.ui.page import APIS
         from rlhf_lab.ui.run_views.stage_estimates import reward_sentences
+        from rlhf_lab.ui.shared.api import Requests
 
         self.ctx = ctx = Context(home, db)
         ctx.cache.get = lambda key, seconds, compute: compute()  # type: ignore[method-assign]  # noqa: ARG005
-        with contextlib.ExitStack() as stack:
-            for screen in SCREENS_WITH_CACHES:
-                stack.enter_context(patch(f"rlhf_lab.ui.{screen}.api.ttl_cache", lambda _, function: function))
-            blocks = build_page(ctx).blocks.values()
-        self.functions = {
-            (block.elem_id, function.__name__, i): function
-            for block in blocks
-            for i, function in enumerate(getattr(block, "server_fns", []))
-        }
-        self.by_widget: dict[str, list[Callable[[Any], Any]]] = {}
-        for (widget_id, _, _), function in self.functions.items():
-            self.by_widget.setdefault(str(widget_id), []).append(function)
+        self.answers = Requests(ctx, APIS)
         with db.read() as conn:
             newest = conn.exec_driver_sql("SELECT max(id) FROM reward_models").scalar()
         me = {"annotator": "person 0"}
         self.calls: dict[str, Callable[[], Any]] = {
             "background: scheduler, one round": ctx.scheduler.run_once,  # as in a page process, before a visitor comes
-            "Header": lambda: self.request(header.api, "status", me),
+            "Header": lambda: self.requests("header/status", **me),
             "Label: first pair": lambda: label.state(ctx, "person 0"),
-            "Label: earlier votes, people, instant": lambda: [
-                self.request(label.api, name, me) for name in ("recent_votes", "presence", "instant")
-            ],
-            "Reward model": lambda: self.request(reward.api, "state", {}),
-            "Reward model: details of the newest": lambda: self.request(reward.api, "report", {"model": newest}),
+            "Label: earlier votes, people, instant": lambda: self.requests(
+                "label/recent_votes", "label/presence", "label/instant", **me
+            ),
+            "Reward model": lambda: self.requests("reward/state"),
+            "Reward model: details of the newest": lambda: self.requests("reward/report", model=newest),
             "Reward model: time estimate": lambda: reward_sentences(ctx, RewardConfig()),
-            "Train": lambda: [self.widget("lab-train", {}, 0), self.widget("lab-run-form", {}, 0)],
-            "Compare": lambda: [
-                self.request(compare.api, "options", me),
-                self.request(blind_test.api, "get_state", me),
-                self.request(tournament.api, "get_state", me),
-            ],
-            "Chat": lambda: self.request(chat.api, "options", me),
-            "Runs & data": lambda: self.widget("lab-runs", {}, 0),
-            "Runs & data: quality": lambda: self.widget("lab-quality", {}, 0),
-            "Runs & data: imports": lambda: self.widget("lab-import-data", {}, 0),
-            "People": lambda: self.widget("lab-people", me, 0),
-            "Project": lambda: self.widget("lab-project", {}, 0),
+            "Train": lambda: self.requests("train/points"),
+            "Compare": lambda: self.requests("compare/options", "blind_test/get_state", "tournament/get_state", **me),
+            "Chat": lambda: self.requests("chat/options", **me),
+            "Runs & data": lambda: self.requests("runs/overview"),
+            "Runs & data: quality": lambda: self.requests("quality/state"),
+            "Runs & data: imports": lambda: self.requests("import_data/imports"),
+            "People": lambda: self.requests("people/state", **me),
+            "Project": lambda: self.requests("project/state"),
             "background: instant reward, one round": ctx.instant_reward.run_once,
         }
         engine_process.ensure_engine = lambda *_: None  # type: ignore[assignment]  # no engine beside the measurement
 
-    def request(self, api: Any, name: str, query: dict[str, Any]) -> Any:
-        """The reply to a request of the page, without the cache of replies."""
-        endpoint = api.endpoints[name]
-        return endpoint.handler(self.ctx, endpoint.payload.model_validate(query))
-
-    def widget(self, widget_id: str, query: dict[str, Any], index: int) -> Any:
-        reply = self.by_widget[widget_id][index](query)
-        if isinstance(reply, dict) and reply.get("error"):
-            print(f"{widget_id}: {reply['error']}", file=sys.stderr)
-        return reply
+    def requests(self, *paths: str, **query: Any) -> None:
+        """Answer requests of the page."""
+        for path in paths:
+            answer = self.answers.answer(self.answers.endpoints[path], query)
+            if answer.startswith(b'{"error"'):
+                print(f"{path}: {answer.decode()}", file=sys.stderr)
 
     def vote(self) -> None:
         db, project = self.ctx.db, self.ctx.project

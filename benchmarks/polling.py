@@ -90,9 +90,7 @@ async def watch(
 ) -> dict[str, Any]:
     """Let the viewers load the curves, then measure while the run records steps."""
     async with httpx.AsyncClient(base_url=url, timeout=60, headers={"accept-encoding": "br, gzip"}) as client:
-        config = (await client.get("/config")).json()
-        screen = next(item for item in config["components"] if "points" in item["props"].get("server_fns", []))
-        open_viewers = [Viewer(client, screen["id"], f"viewer{i}", run_id) for i in range(viewers)]
+        open_viewers = [Viewer(client, run_id) for _ in range(viewers)]
         await asyncio.gather(*(viewer.poll() for viewer in open_viewers))
         first_replies = [viewer.wire_bytes[-1] for viewer in open_viewers]
         process = psutil.Process(pid)
@@ -116,22 +114,21 @@ async def watch(
 class Viewer:
     """One open Train screen: polls for what is new since its last reply."""
 
-    def __init__(self, client: httpx.AsyncClient, component: int, name: str, run_id: int) -> None:
-        self.client, self.component, self.name = client, component, name
+    def __init__(self, client: httpx.AsyncClient, run_id: int) -> None:
+        self.client = client
         self.request: dict[str, Any] = {"run": run_id, "epoch": None, "after_step": -1, "static_id": None}
         self.wire_bytes: list[int] = []
         self.body_bytes: list[int] = []
         self.latencies: list[float] = []
 
     async def poll(self) -> None:
-        body = {"session_hash": self.name, "component_id": self.component, "fn_name": "points", "data": self.request}
         start_time = time.perf_counter()
-        response = await self.client.post("/gradio_api/component_server", json=body)
+        response = await self.client.post("/lab-api/train/points", json=self.request)
         self.latencies.append(time.perf_counter() - start_time)
         response.raise_for_status()
         self.wire_bytes.append(response.num_bytes_downloaded)
         self.body_bytes.append(len(response.content))
-        reply = response.json()
+        reply = response.json()["reply"]["state"]
         if not reply.get("unchanged"):
             self.request |= {
                 "epoch": reply["epoch"],
