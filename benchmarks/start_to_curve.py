@@ -34,8 +34,8 @@ class Step:
 
 
 PATH = (
-    Step("rlhf_lab/ui/train/start_run/view.js", ("start",)),
-    Step("rlhf_lab/ui/train/start_run/api.py", ("start", "start_run"), "start"),
+    Step("rlhf_lab/ui/train/start_run/view.js", ("startRun",)),
+    Step("rlhf_lab/ui/train/start_run/api.py", ("start",), "start"),
     Step("rlhf_lab/jobs/run_control.py", ("start_run", "submit_run"), "start_run"),
     Step("rlhf_lab/jobs/queue.py", ("submit",), "submit"),
     Step("rlhf_lab/engine/worker.py", ("_claim_next_job", "_run_loop", "run_job", "_dispatch", "_train_policy"), "claim", True),

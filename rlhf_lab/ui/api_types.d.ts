@@ -47,6 +47,13 @@ export interface TrainRequests {
   control: Action<RunControl, null>;
 }
 
+export interface StartRunRequests {
+  options: Read<Payload, StartOptions>;
+  recommended: Read<PresetQuery, Record<string, string | number | boolean | null>>;
+  estimate: Read<SettingsQuery, string>;
+  start: Action<StartRun, StartedRun>;
+}
+
 export interface DemoRunRequests {
   state: Read<Payload, DemoState>;
   estimate: Read<RunSettings, DemoEstimate>;
@@ -269,6 +276,7 @@ export type PeopleHere = { counted_at: number; labels: number; simulated: number
 export type PeopleState = { you: PageVisitor; present: Array<string>; leaderboard: Array<LeaderboardRow>; has_agreement: boolean; rules: LabellingConfig };
 export type PersonPayload = { annotator?: string | null; name: string; is_expert?: boolean | null; go_on?: boolean };
 export type PredictionStats = { right: number; decided: number; low: number; high: number; chosen_right: number; chosen_decided: number };
+export type PresetQuery = { annotator?: string | null; preset: string; algorithm: string };
 export type Preview = { name: string; layout: string; mapping: Record<string, string>; columns: Array<string>; unused: Array<string>; rows: number; votes: number; prompts: number; people: number; choices: Record<string, number>; warnings: string; left_out: string; errors: Array<string>; error_count: number; first_rows: Array<PreviewRow> };
 export type PreviewRow = { row: number; prompt: string; turns: Array<Record<string, string>>; first: string; second: string; choice: string; annotator: string };
 export type ProjectPayload = { annotator?: string | null; project: number | string };
@@ -285,6 +293,7 @@ export type RankingRow = { name: string; is_reference: boolean; score: number | 
 export type RenamePayload = { annotator?: string | null; project: number | string; name: string };
 export type RequestedTexts = { jobs: Array<number>; turns: Array<Record<string, string>> };
 export type ResetPayload = { annotator?: string | null; project_created_at?: number | string | null; stop_run?: number | string | null };
+export type RewardModelOption = { id: number; label: string; note: string };
 export type RewardReport = { id: number; counts_hidden: boolean; ties: number; folds: number; train_accuracy: number | null; chosen_scores: Array<[number, number]>; rejected_scores: Array<[number, number]>; length_correlation: number | null; loss: Array<number>; pooling: string | null; warm_start: boolean; adapter_rejected: boolean; note: string; seconds: number | null; example_texts: Array<ExampleText>; calibration: Array<[number, number, number]>; calibration_error: number | null; disagreements: Array<Disagreement> };
 export type RewardState = { project: number; models: Array<ModelSummary>; job: Training | null; last_training: number; cancelled: boolean; failed: string; labels: LabelCounts; prediction_stats: Record<string, PredictionStats>; instant: InstantAccuracy | null; measured_at: number };
 export type Role = 'viewer' | 'labeller' | 'operator';
@@ -307,9 +316,12 @@ export type ShareRow = { share: number | null; low: number; high: number; count:
 export type ShownPair = { id: number; prompt: string; turns: Array<Record<string, string>>; left: string; right: string; markdown: boolean; adjudication: boolean; cut: Cuts };
 export type ShownPrediction = { decided: boolean; scores: [number, number]; expected: boolean | null };
 export type Source = 'human' | 'simulated';
+export type StartOptions = { project: number; temperature: number; max_new_tokens: number; models: Array<RewardModelOption>; default_id: number | null; labels_text: string; labels_missing: number; training_progress: number | null; training_text: string; run_count: number; measured_at: number; active_runs: Array<number> };
+export type StartRun = { annotator?: string | null; settings: Record<string, string | number | string | boolean | null>; reward_model: number | string; name?: string; reward_terms?: string; ptx_file?: string; ptx_column?: string };
 export type StartTestPayload = { annotator?: string | null; models: Array<string>; seed: number | string; temperature: number | string; max_new_tokens: number | string; reward_model_id?: number | string | ''; pairs: number | string };
 export type StartTournamentPayload = { annotator?: string | null; contestants: Array<string>; prompts: number | string; seed: number | string; max_new_tokens: number | string; reward_model_id?: number | string | '' };
 export type StartedDemoRun = { run: number; runs_before: number };
+export type StartedRun = { run: number };
 export type StartupPhase = 'checking' | 'downloading' | 'ready' | 'failed';
 export type StaticState = { label_source: string; runs: Array<[number, string, RunStatus]>; events: Array<ChangeMarker>; reward_terms: Array<[string, number]>; other_metrics: Array<string>; live_settings: Array<string>; adapted_settings: Array<string>; has_rollouts: boolean; reward_models: Array<[number, string]> };
 export type StepConstants = { beta: number; gamma: number; lam: number; low: number; high: number };

@@ -37,7 +37,7 @@ MAX_LEASES_OF_ADDRESS = 80
 
 #: Events by the name of their handler, server functions as "read", other requests by method and path (`act_of_path`).
 LIMITS: Mapping[str, Limit] = {
-    **dict.fromkeys(("read", "estimate", "status", "toggle", "fill", "recommend", "choose"), READ),
+    **dict.fromkeys(("read", "status"), READ),
     **dict.fromkeys(("next_pair", "submit_vote", "POST /first", "POST /closed"), ANSWER),
     **dict.fromkeys(("verify_operator", "operator_secret", "wrong_secret"), ENTER),
     **dict.fromkeys(("POST /join", "POST /enter", "POST /leave", "GET /join", "GET /enter", "GET /leave"), ENTER),

@@ -40,13 +40,14 @@ from rlhf_lab.ui.shared.events import require_role_for_events
 from rlhf_lab.ui.shared.widgets import PLOTLY_JS
 from rlhf_lab.ui.train import api as train
 from rlhf_lab.ui.train.demo_run import api as demo_run
+from rlhf_lab.ui.train.start_run import api as start_run
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 OPERATOR_STORAGE_KEY = "rlhf-lab-operator"
 #: The requests of the page.
 APIS = (
-    header.api, label.api, reward.api, train.api, demo_run.api, compare.api, blind_test.api, tournament.api, chat.api,
-    *runs.APIS, people.api, project.api,
+    header.api, label.api, reward.api, train.api, start_run.api, demo_run.api, compare.api, blind_test.api, tournament.api,
+    chat.api, *runs.APIS, people.api, project.api,
 )  # fmt: skip
 SCREENS = {
     "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Chat": chat,

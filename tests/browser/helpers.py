@@ -6,6 +6,7 @@ from collections.abc import Callable
 from playwright.sync_api import Error, Page, expect
 
 from rlhf_lab.ui.scripts import MODULE_FOLDER
+from rlhf_lab.ui.shared.api import REVISION_HEADER
 
 #: For actions that take a page and its server one or two seconds, with a reserve for a busy machine.
 PAGE_TIMEOUT_MS = 60_000
@@ -36,8 +37,8 @@ def change_replies(page: Page, path: str, change: Callable[[dict], dict]) -> Non
     """Replace the replies to a request of the page, such as "header/status", by what `change` makes of them."""
 
     def changed(route):
-        answer = route.fetch().json()
-        route.fulfill(json=answer | {"reply": change(answer["reply"])})
+        headers = {name: value for name, value in route.request.headers.items() if name != REVISION_HEADER}
+        route.fulfill(json={"reply": change(route.fetch(headers=headers).json()["reply"])})
 
     page.route(f"**/lab-api/{path}", changed)
 

@@ -27,7 +27,7 @@ from rlhf_lab.store.runs import add_event, create_run, mark_event_applied, set_r
 BUTTON_STYLES = """names => [...new Set([...document.querySelectorAll(names)].filter((one) => one.checkVisibility())
     .map((one) => getComputedStyle(one)).map((style) => `${style.opacity} ${style.pointerEvents}`))]"""
 #: Addresses of what a page polls.
-REQUESTS = re.compile("component_server|lab-api/")
+REQUESTS = re.compile("lab-api/")
 HEADER_BUTTONS, SCREEN_BUTTONS = ".lab-header button", ".lab:not(.lab-header) button"
 #: JavaScript: title, unit, label for screen readers and hover title of every chart.
 CHART_TEXTS = """figures => figures.filter((one) => one.offsetParent).map((one) => [one.querySelector('h3').textContent,

@@ -263,12 +263,7 @@ def test_default_reward_model_is_from_people_even_if_a_judge_has_a_newer_one(lab
             "training_text": "A reward model learns from people's labels.",
             "training_progress": 0.25,
         }
-
-        def learning(route):
-            reply = route.fetch().json()
-            route.fulfill(json=reply | training_reply if "training_text" in reply and "default_id" in reply else reply)
-
-        page.route(re.compile("component_server"), learning)
+        change_replies(page, "start_run/options", lambda reply: reply | training_reply)
         expect(note).to_contain_text(
             f"{training_reply['training_text']} A run started now learns from reward model {judged} and can be"
         )

@@ -4,6 +4,15 @@ import test from 'node:test';
 import { axisRanges, changeMarkers, lineMode } from '../../rlhf_lab/ui/train/chart_layout.js';
 import { settingText } from '../../rlhf_lab/ui/train/live_setting.js';
 import { scoreBadge, stepText } from '../../rlhf_lab/ui/train/sample_texts.js';
+import {
+  fieldProperties,
+  keepEdits,
+  missingModelText,
+  progressText,
+  sourceText,
+  startLabel,
+  usesPretrainingTexts,
+} from '../../rlhf_lab/ui/train/start_run/texts.js';
 import { background, decimals, equationText, probabilityText, scoreText } from '../../rlhf_lab/ui/train/token_texts.js';
 
 const STYLE = { color: 'orange', size: 10 };
@@ -134,4 +143,77 @@ test('many changes at one step are counted, and their markup is no markup', () =
 
 test('a long curve has no dots', () => {
   assert.deepEqual([lineMode(Array(300)), lineMode(Array(301))], ['lines+markers', 'lines']);
+});
+
+// ---- the form that starts a run
+
+const STATE = {
+  models: [{ id: 3, label: '3: 40 labels', note: 'It learns from labels.' }],
+  default_id: 3,
+  labels_text: '',
+  labels_missing: 0,
+  training_progress: null,
+  training_text: '',
+  active_runs: [],
+};
+const MODEL = STATE.models[0];
+
+test('another algorithm keeps what a person has changed', () => {
+  const before = { algorithm: 'ppo', steps: '40', minibatches: '4', lr: '0.001' };
+  const after = { algorithm: 'rloo', steps: '40', minibatches: '1', lr: '0.001' };
+  const shown = { ...before, steps: '12', lr: 'abc', reward_terms: 'json' };
+  assert.deepEqual(keepEdits(shown, before, after), { algorithm: 'rloo', steps: '12', minibatches: '1', lr: 'abc' });
+});
+
+test('a setting that the algorithm does not read is disabled and shows its default', () => {
+  const values = { steps: '12', cliprange: '0.3', lam: '0.9' };
+  const defaults = { steps: '40', cliprange: '0.2', lam: '0.95' };
+  assert.deepEqual(fieldProperties(values, defaults, 'rloo', { cliprange: ['ppo', 'grpo'], lam: ['ppo', 'rloo'] }), {
+    steps: { value: '12', interactive: true },
+    cliprange: { value: '0.2', interactive: false },
+    lam: { value: '0.9', interactive: true },
+  });
+});
+
+test('texts for PPO-ptx are needed unless its coefficient is 0', () => {
+  const used = ['0', '0.0', ' 0 ', '', '0.1', 'much'].map((value) => usesPretrainingTexts({ ptx_coef: value }));
+  assert.deepEqual(used, [false, false, false, false, true, true]);
+});
+
+test('what a run learns from', () => {
+  assert.equal(sourceText(STATE, MODEL, 'ppo', false), MODEL.note);
+  assert.match(sourceText(STATE, undefined, 'ppo', false), /^Without a reward model the reward is the sum/);
+  assert.match(sourceText(STATE, MODEL, 'dpo', true), /^It learns from labels. dpo reads these labels itself;/);
+  assert.match(sourceText(STATE, undefined, 'sft', true), /^sft learns from labels, and no label here prefers a text/);
+  const labelled = { ...STATE, labels_text: '24 labels of people' };
+  assert.match(sourceText(labelled, undefined, 'sft', true), /^sft learns from the project's 24 labels of people\./);
+});
+
+test('reward models and runs in progress', () => {
+  assert.equal(progressText(STATE, MODEL), 'Training continues in the background when this page is closed.');
+  const busy = {
+    ...STATE,
+    models: [{ id: 4, label: '', note: '' }, MODEL],
+    training_text: 'A reward model learns.',
+    active_runs: [7, 6],
+  };
+  assert.equal(
+    progressText(busy, MODEL),
+    'Reward model 4 is newer, but was trained on the labels of a simulated judge. A reward model learns. A run started ' +
+      'now learns from reward model 3 and can be switched to that one later. Run 7, 6 is in progress; this run waits ' +
+      'until it has ended.',
+  );
+  assert.equal(progressText(busy, undefined), 'Run 7, 6 is in progress; this run waits until it has ended.');
+});
+
+test('why there is no reward model yet', () => {
+  assert.equal(missingModelText({ ...STATE, labels_missing: 1 }), 'Label 1 more pair under Label');
+  assert.match(missingModelText(STATE), /^There are enough labels;/);
+  const training = { ...STATE, training_text: 'It learns.', labels_missing: 3 };
+  assert.equal(missingModelText(training), 'It learns.');
+  assert.equal(missingModelText({ ...training, training_progress: 0.25 }), 'It learns. 25 % done.');
+});
+
+test('the button names the algorithm', () => {
+  assert.equal(startLabel('ppo_penalty'), 'Start PPO PENALTY');
 });

@@ -18,7 +18,7 @@ from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.shared import generation_requests
-from rlhf_lab.ui.shared.api import parse_payload
+from rlhf_lab.ui.shared.api import Payload, parse_payload
 from rlhf_lab.ui.train.start_run import api as start_run
 
 REPORT = {
@@ -173,7 +173,7 @@ def test_a_training_queued_behind_a_run_names_it(ctx):
     job = retraining.submit_training(ctx.db, ctx.project.id, Source.SIMULATED)
     status_text = reward.screen_state(ctx)["job"]["status_text"]
     assert status_text == f"A reward model from labels simulated by cheerful waits until run {run.id} has ended."
-    assert start_run.start_options(ctx, {})["training_text"] == status_text
+    assert start_run.options(ctx, Payload())["training_text"] == status_text
     queue.cancel(ctx.db, first.id)
     queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id + 1})  # behind it: no matter
     assert reward.screen_state(ctx)["job"]["status_text"].endswith(" waits for the engine.")

@@ -5,13 +5,10 @@ The model of these tests samples in no time and reads a text of 20 tokens in 0.1
 
 import socket
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
-from page_events import event_handlers
 
 from rlhf_lab.common.enums import JobKind
-from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.jobs import engine_process, queue
@@ -28,7 +25,7 @@ from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.run_views import stage_estimates
 from rlhf_lab.ui.shared.api import parse_payload
-from rlhf_lab.ui.shared.forms import _display_value
+from rlhf_lab.ui.shared.forms import form_values
 from rlhf_lab.ui.train.start_run import api as start_run
 
 SPEED = ModelSpeed(
@@ -39,12 +36,6 @@ SPEED_OF_PAIRS = replace(SPEED, sampling={"4": [0.2]})
 
 def measured(ctx, speed=SPEED):
     save_speed(ctx.home, socket.gethostname(), ctx.project.model, speed)
-
-
-def form_values(screen, ctx, config, **changes):
-    """The handlers of a screen and the values of its form."""
-    values = config.replace(**changes).to_dict()
-    return event_handlers(screen, ctx), [_display_value(item, values[item.name]) for item in fields_of(type(config))]
 
 
 def test_nothing_is_promised_before_anything_was_measured(ctx):
@@ -71,29 +62,17 @@ def test_a_training_of_the_labels_of_each_source(ctx, calls):
     assert screen.estimates({"settings": {"epochs": "x"}}) == {}
 
 
-def test_a_run_with_the_settings_of_the_form(ctx):
+def test_a_run_with_the_settings_of_the_form(ctx, calls):
     """A step of 4 responses: scored, read by policy and reference, forward and backward in each epoch: 20 texts."""
     measured(ctx)
-    config = PolicyConfig(batch_size=4, epochs=1, sample_count=0)
-    for steps, sentence in ((2, "About 4 s on this machine."), (20, "About 40 s on this machine.")):
-        handlers, values = form_values(start_run, ctx, config, steps=steps)
-        assert handlers["lab-run-form", "estimate"](*values) == {"estimate": sentence}
-        assert handlers["start-steps", "change"](*values) == {"estimate": sentence}
-    values = ["many" if value == "20" else value for value in values]
-    assert handlers["start-steps", "change"](*values) == {"estimate": ""}
-
-
-def test_the_preset_comes_with_its_estimate(ctx):
-    measured(ctx)
-    handlers, values = form_values(start_run, ctx, start_run.preset_config("lab"))
-    sentence = stage_estimates.policy_sentence(ctx, start_run.preset_config("lab"))
+    screen, values = calls(start_run, ctx), form_values(PolicyConfig(batch_size=4, epochs=1, sample_count=0))
+    for steps, sentence in (("2", "About 4 s on this machine."), ("20", "About 40 s on this machine.")):
+        assert screen.estimate({"settings": values | {"steps": steps}}) == sentence
+    assert screen.estimate({"settings": values | {"steps": "many"}}) == ""
+    grpo = screen.recommended({"preset": "lab", "algorithm": "grpo"})
+    sentence = stage_estimates.policy_sentence(ctx, start_run.preset_config("lab", "grpo"))
+    assert screen.estimate({"settings": grpo}) == sentence
     assert sentence.endswith("minutes on this machine.")
-    filled = handlers["lab-run-form", "preset"]("ppo", SimpleNamespace(_data={"preset": "lab"}))
-    assert filled[-1] == {"filled_preset": "lab", "algorithm": "ppo", "estimate": sentence}
-    chosen = handlers["lab-run-form", "algorithm"]("lab", "ppo", SimpleNamespace(_data={"algorithm": "grpo"}), *values)
-    grpo = stage_estimates.policy_sentence(ctx, start_run.preset_config("lab", "grpo"))
-    assert chosen[-1] == {"filled_preset": "lab", "algorithm": "grpo", "estimate": grpo}
-    assert grpo != sentence
 
 
 @pytest.mark.parametrize(

@@ -17,43 +17,45 @@ from rlhf_lab.config.policy import PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError, DataError, LabelError
 from rlhf_lab.jobs import engine_process, queue, run_control
 from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import Judge
 from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.reward_model_list import listed_model
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import get_run, runs
+from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views import run_summary
-from rlhf_lab.ui.shared.api import parse_payload
-from rlhf_lab.ui.shared.forms import Form, help_text
+from rlhf_lab.ui.shared.api import Payload, parse_payload
+from rlhf_lab.ui.shared.forms import form_values, help_text, parse_settings
 from rlhf_lab.ui.train.start_run import api as start_run
-from rlhf_lab.ui.train.start_run.api import PtxSource
+
+
+def options(ctx):
+    return start_run.options(ctx, Payload())
 
 
 def test_without_a_reward_model_it_says_how_many_labels_are_missing(ctx):
-    options = start_run.start_options(ctx, {})
-    assert (options["models"], options["labels_missing"], options["training_progress"], options["run_count"]) == (
+    shown = options(ctx)
+    assert (shown["models"], shown["labels_missing"], shown["training_progress"], shown["run_count"]) == (
         [],
         10,
         None,
         0,
     )
     queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {"source": "human"})
-    options = start_run.start_options(ctx, {})
-    assert (options["training_progress"], options["training_text"]) == (
+    shown = options(ctx)
+    assert (shown["training_progress"], shown["training_text"]) == (
         None,
         "A reward model from people's labels waits for the engine.",
     )
     queue.claim(ctx.db, [JobKind.TRAIN_REWARD], engine_process.record_heartbeat(ctx.db, "x"))
-    options = start_run.start_options(ctx, {})
-    assert (options["training_progress"], options["training_text"]) == (
-        0.0,
-        "A reward model learns from people's labels.",
-    )
+    shown = options(ctx)
+    assert (shown["training_progress"], shown["training_text"]) == (0.0, "A reward model learns from people's labels.")
 
 
 def test_reward_models_are_offered_newest_first_with_source_and_accuracy(ctx):
     first, second = reward_model(ctx), reward_model(ctx, Source.HUMAN, accuracy=None)
-    models = start_run.start_options(ctx, {})["models"]
+    models = options(ctx)["models"]
     assert [(model["id"], model["label"]) for model in models] == [
         (second.id, f"{second.id}: 3 people's labels, accuracy not measured"),
         (first.id, f"{first.id}: 3 simulated labels, accuracy 81 %"),
@@ -63,22 +65,21 @@ def test_reward_models_are_offered_newest_first_with_source_and_accuracy(ctx):
 
 
 def test_the_newest_reward_model_of_peoples_labels_is_the_default(ctx, monkeypatch):
-    notes = {}
-    assert start_run.start_options(ctx, notes)["default_id"] is None
+    assert options(ctx)["default_id"] is None
     simulated = reward_model(ctx)
-    assert start_run.start_options(ctx, notes)["default_id"] == simulated.id
+    assert options(ctx)["default_id"] == simulated.id
     human = reward_model(ctx, Source.HUMAN)
     monkeypatch.setattr(start_run, "MAX_MODELS", 2)
     later = [reward_model(ctx).id for _ in range(3)]
-    options = start_run.start_options(ctx, notes)
-    assert options["default_id"] == human.id
-    assert [model["id"] for model in options["models"]] == [later[2], later[1], human.id]
+    shown = options(ctx)
+    assert shown["default_id"] == human.id
+    assert [model["id"] for model in shown["models"]] == [later[2], later[1], human.id]
 
 
 def test_a_reward_model_that_may_be_guessing_has_a_warning(ctx):
     wide = reward_model(ctx, accuracy=0.17, accuracy_low=0.03, accuracy_high=0.56)
     good = reward_model(ctx, accuracy=0.8, accuracy_low=0.7, accuracy_high=0.9)
-    trusted, doubtful = start_run.start_options(ctx, {})["models"]
+    trusted, doubtful = options(ctx)["models"]
     assert doubtful["label"] == f"{wide.id}: 3 simulated labels, accuracy 3–56 %"
     assert "no better than chance" in doubtful["note"]
     assert trusted["label"] == f"{good.id}: 3 simulated labels, accuracy 80 %"
@@ -90,7 +91,7 @@ def test_an_accuracy_interval_that_begins_at_zero_has_the_warning_too(ctx):
     lowest = reward_model(ctx, accuracy=0.0, accuracy_low=0.0, accuracy_high=0.24)
     unmeasured = reward_model(ctx, accuracy=None, accuracy_low=0.0, accuracy_high=1.0)
     unknown = reward_model(ctx, accuracy=0.8, accuracy_low=None)
-    notes = {model["id"]: model["note"] for model in start_run.start_options(ctx, {})["models"]}
+    notes = {model["id"]: model["note"] for model in options(ctx)["models"]}
     warned = {row.id: "no better than chance" in notes[row.id] for row in (lowest, unmeasured, unknown)}
     assert warned == {lowest.id: True, unmeasured.id: True, unknown.id: False}
 
@@ -110,7 +111,7 @@ def test_an_accuracy_interval_that_begins_at_zero_has_the_warning_too(ctx):
 )
 def test_without_a_bound_the_accuracy_itself_tells_whether_to_warn(ctx, accuracy, low, warns, label):
     row = reward_model(ctx, accuracy=accuracy, accuracy_low=low, accuracy_high=low)
-    (model,) = start_run.start_options(ctx, {})["models"]
+    (model,) = options(ctx)["models"]
     assert ("no better than chance" in model["note"]) is warns
     assert model["label"] == f"{row.id}: 3 simulated labels, {label}"
 
@@ -133,9 +134,18 @@ def test_the_note_names_the_judge_even_one_from_a_file(ctx, names, text):
     assert text in start_run.reward_note(listed_model(ctx.db, ctx.project.id, row.id))
 
 
-def test_the_form_opens_with_the_preset_for_any_model(ctx):
-    assert start_run.start_options(ctx, {})["default_preset"] == "lab"
+def test_the_form_opens_with_the_preset_for_any_model():
+    assert next(iter(start_run.PRESET_LABELS)) == "lab"
     assert start_run.preset_config("lab").kl_budget == 4.0
+
+
+def test_a_preset_comes_at_the_temperature_and_length_of_the_project(ctx, calls):
+    project = new_project(ctx.db, temperature=0.7, max_new_tokens=96)
+    values = calls(start_run, ctx).recommended({"preset": "gentle", "algorithm": "grpo"})
+    assert (project.id, values["temperature"], values["max_new_tokens"]) == (ctx.project.id, "0.7", "96")
+    assert (values["algorithm"], values["kl_budget"], values["group_size"]) == ("grpo", "2", "4")
+    assert "lab, gentle" in calls(start_run, ctx).recommended({"preset": "wild", "algorithm": "ppo"})["error"]
+    assert "no usable preset" in calls(start_run, ctx).recommended({"algorithm": "ppo"})["error"]
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -186,24 +196,12 @@ def test_the_recommendation_for_few_labels_has_the_figures_of_the_documentation(
     assert start_run.algorithm_note("sft").startswith("It imitates the preferred texts.")
 
 
-def test_another_algorithm_keeps_what_a_person_changed(form):
-    ppo, rloo = PolicyConfig.for_algorithm("ppo"), PolicyConfig.for_algorithm("rloo")
-    assert ppo.minibatches != rloo.minibatches
-    names = [item.name for item in form.settings]
-    shown = dict(zip(names, form.values(ppo), strict=True)) | {"algorithm": "rloo", "steps": "12", "beta": "abc"}
-    moved = dict(zip(names, form.keep_user_edits(list(shown.values()), ppo, rloo), strict=True))
-    assert (moved["algorithm"], moved["steps"], moved["beta"]) == ("rloo", "12", "abc")
-    fresh = dict(zip(names, form.values(rloo), strict=True))
-    assert {name for name in names if moved[name] != fresh[name]} == {"steps", "beta"}
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_setting_is_disabled_where_the_algorithm_accepts_only_its_default(form, algorithm):
+def test_a_setting_is_disabled_where_the_algorithm_accepts_only_its_default(algorithm):
+    """Disabled by `Setting.applies_to`; fieldProperties of texts.js."""
     config = PolicyConfig.for_algorithm(algorithm)
-    updates = form.component_updates(["mine"] * len(form.settings), algorithm)
-    for item, update in zip(form.settings, updates, strict=True):
+    for item in fields_of(PolicyConfig):
         if item.only is None:
-            assert (update["interactive"], update["value"]) == (True, "mine")
             continue
         other = next(value for value in other_values(item) if value != item.default)
         try:
@@ -211,9 +209,12 @@ def test_a_setting_is_disabled_where_the_algorithm_accepts_only_its_default(form
             accepted = True
         except ConfigError as error:
             accepted = "has no meaning for" not in str(error)
-        assert update["interactive"] == accepted, item.name
-        assert form.parse(list(form.values(PolicyConfig())))[item.name] == item.default
-        assert update["value"] == ("mine" if accepted else form.values(PolicyConfig())[form.settings.index(item)])
+        assert item.applies_to(algorithm) == accepted, item.name
+        assert accepted or getattr(config, item.name) == item.default
+
+
+def test_a_form_contains_every_setting():
+    assert parse_settings(PolicyConfig, form_values(PolicyConfig())) == PolicyConfig().to_dict()
 
 
 def other_values(item):
@@ -223,51 +224,43 @@ def other_values(item):
     return list(item.choices or (item.type(item.low), item.type(item.high)))
 
 
-def test_an_unknown_preset_is_refused():
-    with pytest.raises(ConfigError, match="lab, gentle"):
-        start_run.preset_config("wild")
-
-
 def test_a_run_needs_a_reward_model_of_its_project(ctx):
     with pytest.raises(LabelError, match="Label pairs"):
         run_control.start_run(ctx.db, ctx.home, ctx.project.id, PolicyConfig())
 
 
-@pytest.fixture
-def form(monkeypatch):
-    """The form without its components, which need gr.Blocks and its event loop."""
-    monkeypatch.setattr(Form, "__init__", lambda self: None)
-    bare = Form()
-    bare.settings = fields_of(PolicyConfig)
-    return bare
-
-
-def start(ctx, form, payload, values, ptx_source=None, **terms):
-    return start_run.start_run(ctx, form, parse_payload(start_run.StartRun, payload), values, ptx_source, **terms)
+def start(ctx, config, reward_model=None, **fields):
+    """The run that starts with this config."""
+    payload = {"settings": form_values(config), "reward_model": reward_model.id if reward_model else 0} | fields
+    return get_run(ctx.db, start_run.start(ctx, parse_payload(start_run.StartRun, payload))["run"])
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_run_starts_with_the_values_of_the_form(ctx, form, name):
-    row, preset = reward_model(ctx), start_run.preset_config(name)
-    started = start(ctx, form, {"reward_model": str(row.id), "name": "  first  run "}, form.values(preset))
-    run = get_run(ctx.db, started.id)
+def test_a_run_starts_with_the_values_of_the_form(ctx, name):
+    preset = start_run.preset_config(name)
+    run = start(ctx, preset, reward_model(ctx), name="  first  run ")
     assert PolicyConfig.from_dict(run.config) == PolicyConfig.for_algorithm("ppo", **PRESETS[name])
     assert (run.name, run.status, run.total_steps) == ("first run", RunStatus.QUEUED, preset.steps)
     assert queue.jobs(ctx.db)[0].payload == {"run_id": run.id}
 
 
-def test_texts_for_ptx_come_from_a_file_and_its_column(ctx, form, tmp_path):
-    payload = {"reward_model": str(reward_model(ctx).id)}
-    file = tmp_path / "mine.csv"
-    file.write_text("said,by\nOnce upon a time.,ann\nThe end.,bob\n")
-    values = form.values(PolicyConfig(ptx_coef=0.1))
-    run = start(ctx, form, payload, values, PtxSource(str(file), "said"))
-    assert get_run(ctx.db, run.id).manifest["ptx_texts"] == {"source": "mine.csv:said", "count": 2}
+def test_texts_for_ptx_come_from_an_uploaded_file_and_its_column(ctx, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    (tmp_path / "uploads").mkdir()
+    model, config = reward_model(ctx), PolicyConfig(ptx_coef=0.1)
+    file, other = tmp_path / "uploads" / "mine.csv", tmp_path / "mine.csv"
+    for path in (file, other):
+        path.write_text("said,by\nOnce upon a time.,ann\nThe end.,bob\n")
+    run = start(ctx, config, model, ptx_file=str(file), ptx_column=" said ")
+    assert run.manifest["ptx_texts"] == {"source": "mine.csv:said", "count": 2}
     assert json.loads(ptx_texts_file(ctx.home, run.id).read_text()) == ["Once upon a time.", "The end."]
     with pytest.raises(DataError, match='no text in a column "sung"'):
-        start(ctx, form, payload, values, PtxSource(str(file), "sung"))
-    without_ptx = start(ctx, form, payload, form.values(PolicyConfig()), PtxSource(str(file), "said"))
-    assert "ptx_texts" not in get_run(ctx.db, without_ptx.id).manifest
+        start(ctx, config, model, ptx_file=str(file), ptx_column="sung")
+    for elsewhere in (other, tmp_path / "uploads" / ".." / "mine.csv", tmp_path / "uploads" / "none.csv"):
+        with pytest.raises(ConfigError, match="The uploaded file is missing"):
+            start(ctx, config, model, ptx_file=str(elsewhere), ptx_column="said")
+    without_ptx = start(ctx, PolicyConfig(), model, ptx_file=str(file), ptx_column="said")
+    assert "ptx_texts" not in without_ptx.manifest
 
 
 @pytest.mark.parametrize(
@@ -280,25 +273,23 @@ def test_texts_for_ptx_come_from_a_file_and_its_column(ctx, form, tmp_path):
         ("-1 * mine.py:loud", False, [("own", -1.0, {"file": "mine.py", "function": "loud"})]),
     ],
 )  # fmt: skip
-def test_a_run_has_the_reward_terms_of_the_form(ctx, form, lines, with_model, expected):
+def test_a_run_has_the_reward_terms_of_the_form(ctx, lines, with_model, expected):
     row = reward_model(ctx)
     (ctx.home / "rewards").mkdir()
     (ctx.home / "rewards" / "mine.py").write_text("def loud(response): return 1.0\n")
-    payload = {"reward_model": str(row.id if with_model else 0)}
-    run = get_run(ctx.db, start(ctx, form, payload, form.values(PolicyConfig()), reward_terms=lines).id)
+    run = start(ctx, PolicyConfig(), row if with_model else None, reward_terms=lines)
     terms = run.manifest.get("reward_terms")
     assert (terms and [(term["name"], term["weight"], term["options"]) for term in terms]) == expected
     assert run.reward_model_id == (row.id if with_model else None)
 
 
 @pytest.mark.parametrize("lines", ["", "json"])
-def test_dpo_starts_on_labels_alone(ctx, form, lines):
+def test_dpo_starts_on_labels_alone(ctx, lines):
     """The form shows which labels are used, and that nothing can be started without labels."""
-    assert start_run.start_options(ctx, {})["labels_text"] == ""
+    assert options(ctx)["labels_text"] == ""
     label_with_judge(ctx.db, ctx.project.id, Judge("cheerful", "", "tales", lambda _, text: float(len(text))), 3)
-    assert start_run.start_options(ctx, {})["labels_text"] == "3 labels of simulated judges"
-    values = form.values(start_run.preset_config("lab", "dpo"))
-    run = get_run(ctx.db, start(ctx, form, {"reward_model": "0"}, values, reward_terms=lines).id)
+    assert options(ctx)["labels_text"] == "3 labels of simulated judges"
+    run = start(ctx, start_run.preset_config("lab", "dpo"), reward_terms=lines)
     assert run.reward_model_id is None
     assert len(run.manifest["labels"]["vote_ids"]) == 3
     assert [term["name"] for term in run.manifest.get("reward_terms", [])] == lines.split()
@@ -315,25 +306,34 @@ def test_dpo_starts_on_labels_alone(ctx, form, lines):
         ("../mine.py:loud", True, r'no file "\.\./mine.py" in the folder of own reward functions.*It has other.py'),
     ],
 )
-def test_reward_terms_that_cannot_be_start_nothing(ctx, form, lines, with_model, message):
+def test_reward_terms_that_cannot_be_start_nothing(ctx, lines, with_model, message):
     row = reward_model(ctx)
     (ctx.home / "rewards").mkdir()
     for path in (ctx.home / "mine.py", ctx.home / "rewards" / "other.py"):
         path.write_text("def loud(response): return 1.0\n")
-    payload = {"reward_model": str(row.id if with_model else 0)}
     with pytest.raises(ConfigError, match=message):
-        start(ctx, form, payload, form.values(PolicyConfig()), reward_terms=lines)
+        start(ctx, PolicyConfig(), row if with_model else None, reward_terms=lines)
     assert runs(ctx.db) == []
 
 
-def test_a_bad_setting_is_refused_by_its_name_and_nothing_starts(ctx, form):
-    row, values = reward_model(ctx), form.values(start_run.preset_config("lab"))
-    steps = [item.name for item in form.settings].index("steps")
+def test_a_bad_setting_is_refused_by_its_name_and_nothing_starts(ctx, calls):
+    screen, row = calls(start_run, ctx), reward_model(ctx)
+    values = form_values(start_run.preset_config("lab"))
     for wrong, message in {"0": "steps = 0 is below", "many": 'steps = "many" is not a whole number'}.items():
-        values[steps] = wrong
-        with pytest.raises(ConfigError, match=message):
-            start(ctx, form, {"reward_model": row.id}, values)
-    values[steps] = "5"
-    with pytest.raises(ConfigError, match="no usable reward model"):
-        start(ctx, form, {}, values)
+        reply = screen.start({"settings": values | {"steps": wrong}, "reward_model": row.id})
+        assert message in reply["error"]
+    assert "no usable reward model" in screen.start({"settings": values})["error"]
+    assert "no usable settings" in screen.start({"settings": {"steps": [1]}, "reward_model": row.id})["error"]
     assert runs(ctx.db) == []
+
+
+def test_only_the_operator_starts_runs(ctx, calls, send_secret):
+    screen = calls(start_run, Context(ctx.home, ctx.db, operator_secret="sesame"))
+    payload = {"settings": form_values(PolicyConfig()), "reward_model": reward_model(ctx).id, "reward_terms": "json"}
+    for wrong in ("", "Sesame"):
+        send_secret(wrong)
+        assert "Only the operator" in screen.start(payload)["error"]
+    assert runs(ctx.db) == []
+    send_secret("sesame")
+    run = get_run(ctx.db, screen.start(payload)["run"])
+    assert [term["name"] for term in run.manifest["reward_terms"]] == ["reward_model", "json"]

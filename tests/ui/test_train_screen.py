@@ -3,19 +3,15 @@
 import subprocess
 import sys
 
-import gradio as gr
 import pytest
 from fake_runs import KL, SCORE, a_run, reward_model, step
-from page_events import event_handlers
 
 from rlhf_lab.common.enums import EventKind, JobKind, RunStatus
-from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import LabError, StoreError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.project_setup import new_project
-from rlhf_lab.store.runs import events, runs, set_run_status
+from rlhf_lab.store.runs import events, set_run_status
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.page import build_page
 from rlhf_lab.ui.shared import charts
 from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.train import api as train
@@ -94,19 +90,6 @@ def test_only_the_operator_controls_runs(ctx, calls):
     assert [event.kind for event in events(ctx.db, run.id)] == [EventKind.PAUSE]
 
 
-def test_only_the_operator_starts_runs(ctx):
-    run = a_run(ctx)
-    handler = event_handlers(train, Context(ctx.home, ctx.db, operator_secret="sesame"))["lab-run-form", "start"]
-    start = gr.EventData(None, {"reward_model": run.reward_model_id})
-    values = [*PolicyConfig().to_dict().values(), None, "", "json"]
-    for wrong in ("", None, "Sesame"):
-        assert "Only the operator" in handler(wrong, start, *values)["error"]
-    assert len(runs(ctx.db)) == 1
-    assert "error" not in handler("sesame", start, *values)
-    assert len(runs(ctx.db)) == 2
-    assert [term["name"] for term in runs(ctx.db)[0].manifest["reward_terms"]] == ["reward_model", "json"]
-
-
 def test_the_page_polls_with_what_it_knows(ctx, calls):
     """One feed for all requests of a server, whose curves are cached between them."""
     screen, run = calls(train, ctx), a_run(ctx)
@@ -151,11 +134,3 @@ def test_the_screen_is_built_without_torch(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_control_sent_before_the_reply_to_the_last_one_is_not_dropped(ctx, in_loop):
-    events = [
-        fn for fn in in_loop(lambda: build_page(ctx)).fns.values() if any(name == "start" for _, name in fn.targets)
-    ]
-    assert events
-    assert {event.trigger_mode for event in events} == {"multiple"}

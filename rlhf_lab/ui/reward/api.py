@@ -28,7 +28,7 @@ from rlhf_lab.ui.run_views.stage_estimates import reward_sentences
 from rlhf_lab.ui.shared.api import Api, Payload
 from rlhf_lab.ui.shared.charts import PLOTLY_CONFIG, layout
 from rlhf_lab.ui.shared.crowd import sees_comparisons
-from rlhf_lab.ui.shared.forms import SEND_VALUES, Form, FormValue, parse_settings
+from rlhf_lab.ui.shared.forms import SEND_VALUES, Form, SettingsQuery, parse_settings
 from rlhf_lab.ui.shared.generation_requests import own_job, submit_short_jobs
 from rlhf_lab.ui.shared.instant_view import rounded_bound
 from rlhf_lab.ui.shared.widgets import widget
@@ -46,12 +46,6 @@ class ModelQuery(Payload):
 
 class JobQuery(Payload):
     job: int
-
-
-class SettingsQuery(Payload):
-    """settings: the values of the form, by name."""
-
-    settings: dict[str, FormValue]
 
 
 class TrainReward(SettingsQuery):

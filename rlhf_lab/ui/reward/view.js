@@ -31,7 +31,7 @@ class RewardScreen {
   constructor({ element, props, trigger, watch }) {
     this.root = element.querySelector('.lab-reward');
     this.data = props.data;
-    this.settings = nativeForm({ props, trigger, watch }, (settings) => this.estimate(settings));
+    this.form = nativeForm({ element, props, trigger, watch }, (settings) => this.estimate(settings));
     this.charts = new ChartSet(props.data);
     this.words = new WordScores(api, () => this.root.querySelector('[data-do=tokens]'));
     this.state = /** @type {RewardState | null} */ (null);
@@ -120,7 +120,7 @@ class RewardScreen {
 
   train(source) {
     const lastTraining = this.state.last_training;
-    this.send(async () => api.train({ source, last_training: lastTraining, settings: await this.settings() }));
+    this.send(async () => api.train({ source, last_training: lastTraining, settings: await this.form.values() }));
   }
 
   async send(request) {
@@ -144,7 +144,7 @@ class RewardScreen {
     const key = JSON.stringify([project, labels, measuredAt]);
     if (key === this.estimatedKey || !isOperator()) return;
     this.estimatedKey = key;
-    this.estimate(await this.settings());
+    this.estimate(await this.form.values());
   }
 
   async update() {

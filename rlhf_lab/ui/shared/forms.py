@@ -1,7 +1,7 @@
 """A form generated from a config class: one Gradio component per setting, with its help text and range."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import gradio as gr
@@ -9,10 +9,11 @@ import gradio as gr
 from rlhf_lab.common.enums import Algorithm
 from rlhf_lab.config.base import Config, Setting, fields_of
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.ui.shared.widgets import SILENT_EVENT, SILENT_MULTIPLE_EVENT
+from rlhf_lab.ui.shared.api import Payload
+from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT
 
-#: The event by which a widget asks for the values of a form.
-SEND_VALUES = "send_values"
+#: The events by which a widget asks for the values of a form, and sets them.
+SEND_VALUES, FILL_FIELDS = "send_values", "fill_fields"
 #: The value of a Gradio field.
 FormValue = str | float | bool | None
 
@@ -22,72 +23,58 @@ def parse_settings(config: type[Config], values: Mapping[str, Any]) -> dict[str,
     return {item.name: parse_value(item, values[item.name]) for item in fields_of(config) if item.name in values}
 
 
+class SettingsQuery(Payload):
+    """settings: the values of a form, by name."""
+
+    settings: dict[str, FormValue]
+
+
 class Form:
-    """The components of a config, in `components`. `parse` converts their values to a dict, `values` a config to values."""
+    """The native fields of a config, which exchange their values with a widget in the browser; see native_form.js."""
 
     def __init__(self, initial: Config, prefix: str) -> None:
-        self.settings = fields_of(type(initial))
-        initial_values = {item.name: value for item, value in zip(self.settings, self.values(initial), strict=True)}
-        self.components: list[Any] = []
-        components_by_name: dict[str, Any] = {}
-        for group in dict.fromkeys(item.group for item in self.settings):
-            group_settings = [item for item in self.settings if item.group == group]
+        values, groups = form_values(initial), dict[str, list[Setting]]()
+        for item in fields_of(type(initial)):
+            groups.setdefault(item.group, []).append(item)
+        fields: dict[str, Any] = {}
+        for group, settings in groups.items():
             accordion = gr.Accordion(
                 f"{group[:1].upper()}{group[1:]}",
                 open=False,
                 elem_id=f"{prefix}-group-{group.lower().replace(' ', '-')}",
             )
             with accordion, gr.Row(elem_classes="lab-form-row"):
-                components_by_name |= {
-                    item.name: build_component(item, prefix, initial_values[item.name]) for item in group_settings
-                }
-        self.components = [components_by_name[item.name] for item in self.settings]
+                fields |= {item.name: build_component(item, prefix, values[item.name]) for item in settings}
+        self.fields = {name: fields[name] for name in values}
 
-    def component(self, name: str) -> Any:
-        """The component of one setting."""
-        return self.components[[item.name for item in self.settings].index(name)]
+    def send_values_to(self, component: Any, **others: Any) -> None:
+        """Send all values to a widget: when one of them changes, and when the widget triggers SEND_VALUES.
 
-    def on_change(self, handler: Callable[..., Any], output: Any) -> None:
-        """Call the handler with all values when one of them changes; its result becomes the value of `output`."""
-        gr.on(
-            [component.change for component in self.components], handler, self.components, output,
-            **SILENT_EVENT | {"trigger_mode": "always_last"},
-        )  # fmt: skip
-
-    def send_values_to(self, component: Any) -> None:
-        """Send all values to a widget, in the browser alone: when one of them changes, and when the widget triggers SEND_VALUES.
-
-        The widget gets {"settings": values by name, "sent_at"}; native_form.js reads them.
+        The widget gets {"settings": values by name, "sent_at"}. others: further fields that are sent, by name.
         """
-        names = json.dumps([item.name for item in self.settings])
-        settings = f"Object.fromEntries({names}.map((name, i) => [name, values[i]]))"
+        fields = self.fields | others
+        settings = f"Object.fromEntries({json.dumps(list(fields))}.map((name, i) => [name, values[i]]))"
         script = f"(...values) => ({{ settings: {settings}, sent_at: Date.now() }})"
-        options = {"js": script, **SILENT_MULTIPLE_EVENT}
-        getattr(component, SEND_VALUES)(None, self.components, component, **options)
-        gr.on([field.change for field in self.components], None, self.components, component, **options)
+        inputs, options = list(fields.values()), {"js": script, **SILENT_MULTIPLE_EVENT}
+        getattr(component, SEND_VALUES)(None, inputs, component, **options)
+        gr.on([field.change for field in inputs], None, inputs, component, **options)
 
-    def parse(self, values: Sequence[Any]) -> dict[str, Any]:
-        """The settings by name. Raises ConfigError for a value that is not a number."""
-        return {item.name: parse_value(item, value) for item, value in zip(self.settings, values, strict=True)}
+    def fill_from(self, component: Any) -> None:
+        """Let a widget set the fields: with FILL_FIELDS each gets the properties under its name in the widget's data-fill, JSON.
 
-    def values(self, config: Config) -> list[Any]:
-        """The components' values for a config."""
-        values_by_name = config.to_dict()
-        return [_display_value(item, values_by_name[item.name]) for item in self.settings]
+        Afterwards the widget gets {"filled_at"}.
+        """
+        fill = f"JSON.parse(document.querySelector('#{component.elem_id} .lab').dataset.fill)"
+        updates = f"{json.dumps(list(self.fields))}.map((name) => ({{ __type__: 'update', ...fill[name] }}))"
+        script = f"() => {{ const fill = {fill}; return [...{updates}, {{ filled_at: Date.now() }}]; }}"
+        outputs = [*self.fields.values(), component]
+        getattr(component, FILL_FIELDS)(None, None, outputs, js=script, **SILENT_MULTIPLE_EVENT)
 
-    def keep_user_edits(self, values: Sequence[Any], before: Config, after: Config) -> list[Any]:
-        """The values of config `after`, except that values which the user edited (they differ from config `before`) are kept."""
-        pairs = zip(values, self.values(before), self.values(after), strict=True)
-        return [new if value == old else value for value, old, new in pairs]
 
-    def component_updates(self, values: Sequence[Any], algorithm: str) -> list[Any]:
-        """Gradio updates with these values; settings that the algorithm does not read are disabled and show their default."""
-        return [
-            gr.update(value=value, interactive=True)
-            if item.applies_to(algorithm)
-            else gr.update(value=_display_value(item, item.default), interactive=False)
-            for item, value in zip(self.settings, values, strict=True)
-        ]
+def form_values(config: Config) -> dict[str, FormValue]:
+    """The values of a form that shows a config, by name."""
+    values = config.to_dict()
+    return {item.name: _display_value(item, values[item.name]) for item in fields_of(type(config))}
 
 
 def build_component(item: Setting, prefix: str, value: Any) -> Any:

@@ -1,21 +1,31 @@
 // @ts-check
-// The values of the Gradio fields that belong to a widget: Form.send_values_to of forms.py.
+// The Gradio fields that belong to a widget: the counterpart of Form in forms.py.
 
 /**
- * onChange(settings) is called when a field has changed. Returns a function that promises the present values by name.
- * @param {{ props: any, trigger: (event: string) => void, watch: (name: string, handler: () => void) => void }} widget
- * @param {(settings: Record<string, any>) => void} onChange
+ * onChange(values) is called with the values by name when one has changed. Returns {values, fill}: values() promises
+ * the present ones, and fill(fields) sets properties of fields, such as {steps: {value: '40'}}.
+ * @param {{ element: HTMLElement, props: any, trigger: (event: string) => void, watch: any }} widget
+ * @param {(values: Record<string, any>) => void} onChange
  */
-export function nativeForm({ props, trigger, watch }, onChange) {
-  const waiting = [];
+export function nativeForm({ element, props, trigger, watch }, onChange) {
+  const waiting = { send_values: [], fill_fields: [] };
+  const settle = (event, value) => waiting[event].splice(0).forEach((resolve) => resolve(value));
   watch('value', () => {
-    if (!props.value?.settings) return;
-    if (waiting.length) waiting.splice(0).forEach((resolve) => resolve(props.value.settings));
-    else onChange(props.value.settings);
+    const { settings, filled_at: filledAt } = props.value ?? {};
+    if (filledAt) settle('fill_fields');
+    else if (settings && waiting.send_values.length) settle('send_values', settings);
+    else if (settings) onChange(settings);
   });
-  return () =>
+  const request = (event) =>
     new Promise((resolve) => {
-      waiting.push(resolve);
-      trigger('send_values');
+      waiting[event].push(resolve);
+      trigger(event);
     });
+  return {
+    values: () => request('send_values'),
+    fill: (fields) => {
+      /** @type {HTMLElement} */ (element.querySelector('.lab')).dataset.fill = JSON.stringify(fields);
+      return request('fill_fields');
+    },
+  };
 }

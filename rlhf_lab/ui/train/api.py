@@ -55,7 +55,7 @@ class MetricPoints(TypedDict):
 def build(ctx: Context, operator: gr.BrowserState) -> None:
     if ctx.demo is not None:
         demo_run.build(ctx.demo)
-    start_run.build(ctx, operator)
+    start_run.build(ctx)
     data = {
         "curves": [curve._asdict() for curve in CURVES],
         "layout": layout(),

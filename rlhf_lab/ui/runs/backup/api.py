@@ -19,8 +19,8 @@ from rlhf_lab.common.records import Role
 from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.runs.downloads import Download, ExportRequest, create_download
-from rlhf_lab.ui.runs.uploads import uploaded_file
 from rlhf_lab.ui.shared.api import Api, Payload
+from rlhf_lab.ui.shared.uploads import uploaded_file
 from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("backup")

@@ -20,7 +20,6 @@ from rlhf_lab.importers.hub_reader import is_hub_id
 from rlhf_lab.importers.summary import format_undo
 from rlhf_lab.store.import_batches import ImportRecord, preview_undo, project_imports, undo_import
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.runs.uploads import uploaded_file
 from rlhf_lab.ui.shared.api import Api, Payload
 from rlhf_lab.ui.shared.import_process import (
     FILE_SUFFIXES,
@@ -28,6 +27,7 @@ from rlhf_lab.ui.shared.import_process import (
     ImportProcessRequest,
     run_in_subprocess,
 )
+from rlhf_lab.ui.shared.uploads import uploaded_file
 from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("import_data")

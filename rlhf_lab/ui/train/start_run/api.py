@@ -1,13 +1,13 @@
 """The form of a new run on the screen "Train": reward model, preset and name in a widget, every setting in native fields."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import gradio as gr
+from typing_extensions import TypedDict
 
 from rlhf_lab.common.algorithms import ALGORITHMS, algorithms_where
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, Choice, JobKind, JobStatus, Source
-from rlhf_lab.common.records import Project, Run
+from rlhf_lab.common.records import Project, Role
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PRESETS, PolicyConfig
@@ -24,12 +24,21 @@ from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views import run_summary
 from rlhf_lab.ui.run_views.run_feed import MAX_MODELS
 from rlhf_lab.ui.run_views.stage_estimates import policy_sentence
-from rlhf_lab.ui.shared.api import Payload, parse_payload
-from rlhf_lab.ui.shared.events import operator_action, show_errors
-from rlhf_lab.ui.shared.forms import Form
-from rlhf_lab.ui.shared.import_process import FILE_SUFFIXES, ImportRunner, read_text_column, run_in_subprocess
-from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT, widget
+from rlhf_lab.ui.shared.api import Api, Payload
+from rlhf_lab.ui.shared.forms import (
+    FILL_FIELDS,
+    SEND_VALUES,
+    Form,
+    FormValue,
+    SettingsQuery,
+    form_values,
+    parse_settings,
+)
+from rlhf_lab.ui.shared.import_process import FILE_SUFFIXES, read_text_column
+from rlhf_lab.ui.shared.uploads import uploaded_file
+from rlhf_lab.ui.shared.widgets import widget
 
+api = Api("start_run")
 PRESET_LABELS = {
     "lab": "lab: KL budget 4, for any model",
     "gentle": "gentle: half the KL budget, closer to the base model",
@@ -49,29 +58,53 @@ def algorithm_note(algorithm: str) -> str:
     return f"{ALGORITHMS[algorithm].note} {FEW_LABELS_NOTE}".strip()
 
 
-class PresetChoice(Payload):
+class PresetQuery(Payload):
     preset: str
-
-
-class AlgorithmChoice(Payload):
     algorithm: str
 
 
-class StartRun(Payload):
-    reward_model: int  # NO_REWARD_MODEL: none
+class StartRun(SettingsQuery):
+    """reward_model: NO_REWARD_MODEL for none. reward_terms: one per line. ptx_file, ptx_column: an uploaded file of texts for
+    PPO-ptx and the column of the texts; "" for the texts of the embedded model, and for the default column."""
+
+    reward_model: int
     name: str = ""
+    reward_terms: str = ""
+    ptx_file: str = ""
+    ptx_column: str = ""
 
 
-class PtxSource(NamedTuple):
-    """A file of texts for PPO-ptx, and the column of the texts; "" for the default column."""
+class RewardModelOption(TypedDict):
+    """note: what a run with this reward model learns from, with a warning if it may be guessing."""
 
-    file: str
-    column: str
+    id: int
+    label: str
+    note: str
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
-    note_cache: dict[int, str] = {}
+class StartOptions(TypedDict):
+    """models: those that a run can use, newest first. labels_text: the labels that dpo and sft learn from without one.
+    training_text, training_progress: of a reward model. measured_at: changes with the estimates of time."""
 
+    project: int
+    temperature: float
+    max_new_tokens: int
+    models: list[RewardModelOption]
+    default_id: int | None
+    labels_text: str
+    labels_missing: int
+    training_progress: float | None
+    training_text: str
+    run_count: int
+    measured_at: float
+    active_runs: list[int]
+
+
+class StartedRun(TypedDict):
+    run: int
+
+
+def build(ctx: Context) -> None:
     data = {
         "presets": [{"name": name, "label": label} for name, label in PRESET_LABELS.items()],
         "algorithms": list(ALGORITHMS),
@@ -79,70 +112,85 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         "label_algorithms": algorithms_where(lambda spec: spec.learns_from == "labels"),
         "is_demo": ctx.demo is not None,
         "algorithms_by_setting": {item.name: item.only for item in fields_of(PolicyConfig) if item.only is not None},
+        "text_file_suffixes": [".txt", *FILE_SUFFIXES],
     }
     component = widget(
         "run_form",
         "train/start_run/view.js",
-        events=("preset", "algorithm", "estimate", "start"),
-        server_functions={"options": lambda _: start_options(ctx, note_cache)},
+        events=(SEND_VALUES, FILL_FIELDS),
         data=data,
         label="Start a new run",
     )
     with gr.Accordion("All settings of the new run", open=False, elem_id="start-settings"):
         form = Form(preset_config("lab"), "start")
-        ptx_components = ptx_inputs(form.component("ptx_coef"))
-        terms_input = reward_terms_input()
-        preset_state, algorithm_state = gr.State("lab"), gr.State("ppo")
-    algorithm_input = form.component("algorithm")
+        form.send_values_to(component, reward_terms=reward_terms_input())
+        form.fill_from(component)
 
-    def fill(algorithm: str, event: gr.EventData) -> list[Any]:
-        preset = parse_payload(PresetChoice, event._data).preset
-        config = preset_config(preset, algorithm, ctx.project)
-        updates, estimate = form.component_updates(form.values(config), algorithm), policy_sentence(ctx, config)
-        return [*updates, preset, algorithm, {"filled_preset": preset, "algorithm": algorithm, "estimate": estimate}]
 
-    def recommend(algorithm: str, preset: str, previous_algorithm: str, *values: Any) -> list[Any]:
-        project = ctx.project
-        before, after = (preset_config(preset, name, project) for name in (previous_algorithm, algorithm))
-        new_values = form.keep_user_edits(values, before, after)
-        updates, estimate = form.component_updates(new_values, algorithm), run_estimate(ctx, form, new_values)
-        return [*updates, algorithm, {"filled_preset": preset, "algorithm": algorithm, "estimate": estimate}]
+@api.read(Payload, cached_s=1.0)
+def options(ctx: Context, _: Payload) -> StartOptions:
+    project = ctx.project
+    reward_rows, project_runs = list_reward_models(ctx.db, project.id), runs(ctx.db, project.id)
+    default = next((row for row in reward_rows if row.source is Source.HUMAN), None)
+    default_id = default.id if default else reward_rows[0].id if reward_rows else None
+    training = queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], statuses=[JobStatus.RUNNING])
+    return {
+        "project": project.id,
+        "temperature": project.temperature,
+        "max_new_tokens": project.max_new_tokens,
+        "models": [
+            {"id": row.id, "label": run_summary.reward_model_label(row), "note": reward_note(row)}
+            for row in run_summary.newest_rows(reward_rows, MAX_MODELS, default_id)
+        ],
+        "default_id": default_id,
+        "labels_text": labels_text(ctx.db, project.id),
+        "labels_missing": retraining.get_label_progress(ctx.db, project.id).remaining,
+        "training_progress": round(training[-1].progress, 2) if training else None,
+        "training_text": retraining.training_status(ctx.db, project.id),
+        "run_count": len(project_runs),
+        "measured_at": speed_changed_at(ctx.home),
+        "active_runs": [run.id for run in project_runs if run.status in ACTIVE_RUN_STATUSES],
+    }
 
-    def choose(preset: str, previous_algorithm: str, event: gr.EventData, *values: Any) -> list[Any]:
-        return recommend(parse_payload(AlgorithmChoice, event._data).algorithm, preset, previous_algorithm, *values)
 
-    def estimate(*values: Any) -> dict[str, Any]:
-        return {"estimate": run_estimate(ctx, form, values)}
+@api.read(PresetQuery)
+def recommended(ctx: Context, query: PresetQuery) -> dict[str, FormValue]:
+    """The values of all fields for a preset and an algorithm."""
+    return form_values(preset_config(query.preset, query.algorithm, ctx.project))
 
-    @operator_action(ctx, StartRun)
-    def start(payload: StartRun, *values: Any) -> dict[str, Any]:
-        *settings, file, column, terms = values
-        ptx_source = PtxSource(file, str(column or "").strip()) if file else None
-        return {"run": start_run(ctx, form, payload, settings, ptx_source, reward_terms=str(terms or "")).id}
 
-    component.preset(
-        show_errors(fill),
-        algorithm_input,
-        [*form.components, preset_state, algorithm_state, component],
-        **SILENT_MULTIPLE_EVENT,
+@api.read(SettingsQuery)
+def estimate(ctx: Context, query: SettingsQuery) -> str:
+    """How long a run with these settings takes; "" if they are invalid."""
+    try:
+        return policy_sentence(ctx, PolicyConfig.from_dict(parse_settings(PolicyConfig, query.settings)))
+    except ConfigError:
+        return ""
+
+
+@api.action(StartRun, role=Role.OPERATOR)
+def start(ctx: Context, payload: StartRun) -> StartedRun:
+    config = PolicyConfig.from_dict(parse_settings(PolicyConfig, payload.settings))
+    terms = parse_lines(
+        payload.reward_terms,
+        ctx.home,
+        with_model=payload.reward_model != run_control.NO_REWARD_MODEL,
+        needs_reward=config.spec.learns_from != "labels",
     )
-    algorithm_input.input(
-        show_errors(recommend),
-        [algorithm_input, preset_state, algorithm_state, *form.components],
-        [*form.components, algorithm_state, component],
-        **SILENT_MULTIPLE_EVENT,
+    ptx_texts = None
+    if payload.ptx_file and config.ptx_coef > 0:
+        ptx_texts = read_text_column(str(uploaded_file(payload.ptx_file)), payload.ptx_column.strip())
+    run = run_control.start_run(
+        ctx.db,
+        ctx.home,
+        ctx.project.id,
+        config,
+        payload.reward_model,
+        name=payload.name,
+        ptx_texts=ptx_texts,
+        reward_terms=terms,
     )
-    component.algorithm(
-        show_errors(choose),
-        [preset_state, algorithm_state, *form.components],
-        [*form.components, algorithm_state, component],
-        **SILENT_MULTIPLE_EVENT,
-    )
-    component.estimate(estimate, form.components, component, **SILENT_MULTIPLE_EVENT)
-    form.on_change(estimate, component)
-    component.start(
-        start, [operator, *form.components, *ptx_components, terms_input], component, **SILENT_MULTIPLE_EVENT
-    )
+    return {"run": run.id}
 
 
 def reward_terms_input() -> Any:
@@ -155,25 +203,6 @@ def reward_terms_input() -> Any:
         "reward model's score: length:5-20 (words), regex:^Yes, json, repetition, arithmetic, or FILE.py:FUNCTION "
         "from the folder rewards of the lab. The line 0.5 * reward_model halves the reward model's own weight.",
     )
-
-
-def ptx_inputs(coefficient: Any) -> tuple[Any, Any]:
-    """The inputs of a PtxSource; visible while the value of the ptx_coef component is not 0."""
-    with gr.Row(visible=False, elem_id="start-ptx") as row:
-        file = gr.File(
-            label="Texts for PPO-ptx (default: those of the embedded model)", file_types=[".txt", *FILE_SUFFIXES]
-        )
-        column = gr.Textbox(
-            label="column of the texts",
-            max_lines=1,
-            info='default: the column "text", or the only one; a .txt file has one text per line',
-        )
-
-    def toggle(value: Any) -> Any:
-        return gr.update(visible=str(value).strip() not in ("", "0", "0.0"))
-
-    coefficient.change(toggle, coefficient, row, **SILENT_MULTIPLE_EVENT)
-    return file, column
 
 
 def preset_config(name: str, algorithm: str = "ppo", project: Project | None = None) -> PolicyConfig:
@@ -189,39 +218,6 @@ def preset_config(name: str, algorithm: str = "ppo", project: Project | None = N
     return config.replace(temperature=project.temperature, max_new_tokens=project.max_new_tokens)
 
 
-def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
-    """The reward models that a run can use, newest first, the default one, and the state of the labels.
-
-    note_cache: `reward_note` by the id of the reward model; a note never changes.
-    """
-    project = ctx.project
-    reward_rows, project_runs = list_reward_models(ctx.db, project.id), runs(ctx.db, project.id)
-    default = next((row for row in reward_rows if row.source is Source.HUMAN), None)
-    default_id = default.id if default else reward_rows[0].id if reward_rows else None
-    listed = run_summary.newest_rows(reward_rows, MAX_MODELS, default_id)
-    for row in listed:
-        if row.id not in note_cache:
-            note_cache[row.id] = reward_note(row)
-    training = queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], statuses=[JobStatus.RUNNING])
-    return {
-        "project": project.id,
-        "temperature": project.temperature,
-        "max_new_tokens": project.max_new_tokens,
-        "models": [
-            {"id": row.id, "label": run_summary.reward_model_label(row), "note": note_cache[row.id]} for row in listed
-        ],
-        "default_id": default_id,
-        "default_preset": "lab",
-        "labels_text": labels_text(ctx.db, project.id),
-        "labels_missing": retraining.get_label_progress(ctx.db, project.id).remaining,
-        "training_progress": round(training[-1].progress, 2) if training else None,
-        "training_text": retraining.training_status(ctx.db, project.id),
-        "run_count": len(project_runs),
-        "measured_at": speed_changed_at(ctx.home),
-        "active_runs": [run.id for run in project_runs if run.status in ACTIVE_RUN_STATUSES],
-    }
-
-
 def labels_text(db: Database, project_id: int) -> str:
     """The labels that dpo and sft learn from without a reward model: "24 labels of people"; "" if none prefers a text."""
     counts = vote_counts(db, project_id)
@@ -229,15 +225,6 @@ def labels_text(db: Database, project_id: int) -> str:
     has_preference = counts[source][Choice.FIRST] + counts[source][Choice.SECOND] > 0
     whose = "of people" if source is Source.HUMAN else "of simulated judges"
     return f"{pluralize(label_count(counts[source]), 'label')} {whose}" if has_preference else ""
-
-
-def run_estimate(ctx: Context, form: Form, values: Sequence[Any]) -> str:
-    """How long a run with the values of the form takes; "" if the values are invalid."""
-    try:
-        config = PolicyConfig.from_dict(form.parse(values))
-    except ConfigError:
-        return ""
-    return policy_sentence(ctx, config)
 
 
 def reward_note(row: ListedRewardModel) -> str:
@@ -252,31 +239,3 @@ def reward_note(row: ListedRewardModel) -> str:
         note = f"It learns from simulated labels by {whose}; no gold score is drawn."
     warning = run_control.accuracy_warning(row.report)
     return f"{note} {warning}" if warning else note
-
-
-def start_run(
-    ctx: Context, form: Form, payload: StartRun, values: Sequence[Any], ptx_source: PtxSource | None = None,
-    runner: ImportRunner = run_in_subprocess, *, reward_terms: str = "",
-) -> Run:  # fmt: skip
-    """Start a run with the values of the form. ptx_source is read if ptx_coef is above 0; reward_terms: one per line.
-
-    Raises LabError.
-    """
-    config = PolicyConfig.from_dict(form.parse(values))
-    terms = parse_lines(
-        reward_terms,
-        ctx.home,
-        with_model=payload.reward_model != run_control.NO_REWARD_MODEL,
-        needs_reward=config.spec.learns_from != "labels",
-    )
-    ptx_texts = read_text_column(*ptx_source, runner) if ptx_source and config.ptx_coef > 0 else None
-    return run_control.start_run(
-        ctx.db,
-        ctx.home,
-        ctx.project.id,
-        config,
-        payload.reward_model,
-        name=payload.name,
-        ptx_texts=ptx_texts,
-        reward_terms=terms,
-    )

@@ -1,341 +1,294 @@
-// The form that starts a run. All settings are in the section below; choosing a preset fills them in.
-import { el } from '../../shared/dom.js';
-import { formatPercent, plural } from '../../shared/format.js';
-import { poll, unwrap } from '../../shared/poll.js';
-import { isOperator, judgeHint, operatorNotice, operatorOnly } from '../../shared/session.js';
+// @ts-check
+// The form that starts a run. All settings are in Gradio's fields below it; choosing a preset fills them in.
+import { requests } from '../../shared/api.js';
+import { html } from '../../shared/html.js';
+import { nativeForm } from '../../shared/native_form.js';
+import { poll } from '../../shared/poll.js';
+import { isOperator, operatorNotice, uploadFile } from '../../shared/session.js';
+import { collapsedForm, missingModelCard, startForm } from './form.js';
+import { fieldProperties, keepEdits, progressText, sourceText, startLabel, usesPretrainingTexts } from './texts.js';
 
-export default function mount({ element, props, server, trigger, watch }) {
-  const root = element.querySelector('.lab-run-form');
-  const container = el('div', {}, el('div.lab-card.lab-empty', {}, 'Loading the reward models …'));
-  let drawnKey = ''; // the state on screen, as JSON
-  let drawnState = null; // the state on screen, as an object
-  let wasOpened = false; // whether a person opened the form
-  let startsWithoutModel = false; // whether a person wants a run without a reward model, while there is none
-  let hasChosenModel = false; // whether a person chose the reward model; otherwise the server's default is used
-  let hasRequestedPreset = false; // whether the settings of a preset were requested
-  let awaitsPreset = false; // whether these have not arrived yet
-  let isReady = false; // whether no reply is awaited
-  let timer = null;
-  let algorithm = 'ppo'; // of the settings below
-  let estimate = ''; // how long a run with these settings takes
-  const startLabel = () => `Start ${algorithm.replace('_', ' ').toUpperCase()}`;
-  const control = (name) => root.querySelector(`[data-do=${name}]`);
+/** @typedef {import('../../api_types').StartOptions} StartOptions */
+/** @type {import('../../api_types').StartRunRequests} */
+const api = requests('start_run');
+const POLL_MS = 2000;
+const ESTIMATE_DELAY_MS = 300;
+const READ_MS = 6 * 60_000; // the lab stops reading a file after five minutes
 
-  function setReady(ready) {
-    isReady = ready;
-    clearTimeout(timer);
-    updateStart();
-    if (!isReady) timer = setTimeout(() => setReady(true), 4000); // the reply was lost: let the person try again
+export default function mount(widget) {
+  new StartRun(widget).start();
+}
+
+class StartRun {
+  constructor({ element, props, trigger, watch }) {
+    this.root = element.querySelector('.lab-run-form');
+    this.data = props.data;
+    this.fields = nativeForm({ element, props, trigger, watch }, (settings) => this.settingsChanged(settings));
+    this.container = html`<div><div class="lab-card lab-empty">Loading the reward models …</div></div>`;
+    this.state = /** @type {StartOptions | null} */ (null);
+    this.drawnKey = ''; // of what is on screen
+    this.measuredAt = null; // the measurements of speed that the estimate is made from
+    this.algorithm = 'ppo'; // of the fields
+    this.wasOpened = false; // whether a person opened the form
+    this.startsWithoutModel = false; // whether a person wants a run without a reward model, while there is none
+    this.isStarting = false;
+    this.fillCount = this.estimateCount = 0;
+    this.estimateTimer = undefined;
+    this.forgetChoices();
   }
 
-  const selectedModel = () => drawnState.models.find(({ id }) => String(id) === control('start-reward').value);
-  const learnsFromLabels = () => props.data.label_algorithms.includes(algorithm);
-
-  function updateStart() {
-    const button = control('start');
-    if (button) button.disabled = !isReady || (learnsFromLabels() && !selectedModel() && !drawnState.labels_text);
-    const isFilling = awaitsPreset && !isReady; // the preset's values would overwrite what is entered now
-    const algorithmSelect = control('start-algorithm');
-    if (algorithmSelect) algorithmSelect.disabled = isFilling;
-    document.getElementById('start-settings')?.toggleAttribute('inert', isFilling);
+  start() {
+    this.root.classList.toggle('lab-operating', this.data.is_demo); // visitors have another form: demo_run
+    this.root.append(operatorNotice('Only the operator can start and control runs; you can watch.'), this.container);
+    document.addEventListener('mouseover', (event) => this.explainDisabled(event));
+    this.pollNow = poll(this.root, () => this.update(), POLL_MS);
   }
 
-  function start() {
-    setReady(false);
-    control('start-error').hidden = true;
-    trigger('start', {
-      request_id: Date.now(),
-      reward_model: control('start-reward').value,
-      name: control('start-name').value,
-    });
+  // model: the id of the chosen reward model; null: the default one. file: {path, name} of the uploaded texts.
+  forgetChoices() {
+    this.chosen = { model: null, preset: this.data.presets[0].name, name: '', column: '', file: null };
+    this.recommended = null; // the values that a preset left in the fields; null until it did
+    this.fillCount += 1; // replies to earlier requests are outdated
+    this.estimateCount += 1;
+    this.isFilling = this.isOverwriting = false;
+    this.error = this.estimate = '';
+    this.usesTexts = false;
   }
 
-  function requestPreset(name) {
-    setReady(false);
-    hasRequestedPreset = awaitsPreset = true;
-    trigger('preset', { preset: name });
+  control(name) {
+    return this.root.querySelector(`[data-do=${name}]`);
   }
 
-  function noModelCard(state) {
-    const text = state.training_text
-      ? `${state.training_text}` +
-        (state.training_progress === null ? '' : ` ${formatPercent(state.training_progress)} done.`)
-      : state.labels_missing > 0
-        ? [
-            `Label ${plural(state.labels_missing, 'more pair')} under Label`,
-            judgeHint(),
-            '; the reward model is then trained automatically.',
-          ]
-        : 'There are enough labels; training of the reward model is about to start.';
-    return el(
-      'div.lab-card.lab-empty',
-      { role: 'status' },
-      el('p', {}, 'PPO needs a reward model, and a reward model needs labels.'),
-      el('p', {}, text),
-      operatorOnly(
-        el(
-          'p',
-          {},
-          el(
-            'button.lab-button.small',
-            {
-              type: 'button',
-              'data-do': 'start-terms',
-              onclick: () => {
-                startsWithoutModel = hasChosenModel = true;
-                draw(state);
-              },
-            },
-            'Start without a reward model …',
-          ),
-        ),
-      ),
-    );
+  isOpen() {
+    return this.wasOpened || this.state.run_count === 0;
   }
 
-  // What the run learns from, depending on the algorithm and the chosen reward model.
-  function sourceNote(selected) {
-    if (!learnsFromLabels()) {
-      return selected
-        ? selected.note
-        : 'Without a reward model the reward is the sum of the reward terms: write them under "All settings of ' +
-            'the new run". Or choose dpo or sft, which learn from labels.';
+  hasForm() {
+    return this.state.models.length > 0 || this.startsWithoutModel;
+  }
+
+  learnsFromLabels() {
+    return this.data.label_algorithms.includes(this.algorithm);
+  }
+
+  selectedModel() {
+    const { models, default_id: defaultId } = this.state;
+    const id = this.chosen.model ?? defaultId;
+    if (id === 0) return undefined;
+    return models.find((model) => model.id === id) ?? models.find((model) => model.id === defaultId);
+  }
+
+  // ---- the settings
+
+  // Fills the fields with a preset, or with what another algorithm recommends; then what a person has changed is kept.
+  async fill({ preset = this.chosen.preset, algorithm = this.algorithm }, keepsEdits = false) {
+    this.fillCount += 1;
+    const number = this.fillCount;
+    this.isFilling = true;
+    this.isOverwriting = !keepsEdits || !this.recommended;
+    this.showError('');
+    this.updateControls();
+    try {
+      const recommended = await api.recommended({ preset, algorithm });
+      const shown = await this.fields.values();
+      if (number !== this.fillCount) return;
+      const edited = this.isOverwriting ? {} : keepEdits(shown, this.recommended, recommended);
+      const values = { ...recommended, ...edited, algorithm };
+      const readers = this.data.algorithms_by_setting;
+      this.algorithm = algorithm;
+      await this.fields.fill(fieldProperties(values, recommended, algorithm, readers));
+      this.recommended = recommended;
+      this.chosen.preset = preset;
+      this.settingsChanged(values);
+    } catch (error) {
+      if (number !== this.fillCount) return;
+      this.showError(error.message);
+      await this.fields.fill({ algorithm: { value: this.algorithm } }); // which may have been chosen there
     }
-    if (selected) {
-      return (
-        `${selected.note} ${algorithm} reads these labels itself; the reward model is used only for the curve ` +
-        'of the score.'
+    if (number !== this.fillCount) return;
+    this.isFilling = this.isOverwriting = false;
+    this.updateControls();
+  }
+
+  settingsChanged(settings) {
+    this.usesTexts = usesPretrainingTexts(settings);
+    this.updateControls();
+    if (settings.algorithm !== this.algorithm && !this.isOverwriting) {
+      this.fill({ algorithm: settings.algorithm }, true);
+      return;
+    }
+    clearTimeout(this.estimateTimer);
+    this.estimateTimer = setTimeout(() => this.updateEstimate(), ESTIMATE_DELAY_MS);
+  }
+
+  async updateEstimate() {
+    this.estimateCount += 1;
+    const number = this.estimateCount;
+    const settings = await this.fields.values();
+    const estimate = await api.estimate({ settings }).catch(() => '');
+    if (number !== this.estimateCount) return;
+    this.estimate = estimate;
+    this.updateControls();
+  }
+
+  /** @param {File | undefined} file */
+  async upload(file) {
+    if (!file) return;
+    this.showError('');
+    try {
+      const reply = await uploadFile(file, file.name);
+      if (!reply.ok) throw new Error(`the page answered ${reply.status}`);
+      this.chosen.file = { path: (await reply.json())[0], name: file.name };
+    } catch (error) {
+      this.showError(`The file could not be sent (${error.message}). Try again.`);
+    }
+    this.updateControls();
+  }
+
+  // ---- the start
+
+  canStart() {
+    if (this.isStarting || this.isFilling || !this.recommended) return false;
+    return !this.learnsFromLabels() || Boolean(this.selectedModel() || this.state.labels_text);
+  }
+
+  async startRun() {
+    if (!this.canStart()) return;
+    this.isStarting = true;
+    this.showError('');
+    this.updateControls();
+    const { name, file, column } = this.chosen;
+    const texts = file && this.usesTexts ? { ptx_file: file.path, ptx_column: column } : {};
+    try {
+      const { reward_terms: rewardTerms, ...settings } = await this.fields.values();
+      const model = this.selectedModel()?.id ?? 0;
+      const { run } = await api.start(
+        { settings, reward_model: model, name, reward_terms: rewardTerms, ...texts },
+        file ? READ_MS : undefined,
       );
+      this.state = { ...this.state, run_count: this.state.run_count + 1 };
+      this.wasOpened = false;
+      window.dispatchEvent(new CustomEvent('lab-run', { detail: run }));
+    } catch (error) {
+      this.showError(error.message);
     }
-    const labels = drawnState.labels_text;
-    return labels
-      ? `${algorithm} learns from the project's ${labels}. Without a reward model or reward terms there is no ` +
-          'curve of the score.'
-      : `${algorithm} learns from labels, and no label here prefers a text yet. Label some pairs first.`;
+    this.isStarting = false;
+    this.draw();
+    this.updateControls();
   }
 
-  function updateNote() {
-    const selected = selectedModel();
-    const schedule = drawnState.active_runs.length
-      ? ` Run ${drawnState.active_runs.join(', ')} is in progress; this run waits until it has ended.`
-      : ' Training continues in the background when this page is closed.';
-    const newestId = drawnState.models[0]?.id;
-    const newerNote =
-      selected && selected.id === drawnState.default_id && newestId !== drawnState.default_id
-        ? ` Reward model ${newestId} is newer, but was trained on the labels of a simulated judge.`
-        : '';
-    const trainingNote =
-      drawnState.training_text && selected
-        ? ` ${drawnState.training_text} A run started now learns from reward model ${selected.id} and can be ` +
-          'switched to that one later.'
-        : '';
-    const algorithmNote = props.data.algorithm_notes[algorithm] ? ` ${props.data.algorithm_notes[algorithm]}` : '';
-    control('start-note').textContent = `${sourceNote(selected)}${algorithmNote}${newerNote}${trainingNote}${schedule}`;
-    updateStart();
+  // ---- drawing
+
+  async update() {
+    const before = this.state;
+    this.state = (await api.options.ifChanged()) ?? before;
+    const isOther = (name) => before && before[name] !== this.state[name];
+    if (['project', 'temperature', 'max_new_tokens'].some(isOther)) this.forgetChoices();
+    this.draw();
+    if (!isOperator() || !this.isOpen() || !this.hasForm() || this.isFilling) return;
+    if (!this.recommended) this.fill({});
+    else if (this.measuredAt !== this.state.measured_at) this.updateEstimate();
+    this.measuredAt = this.state.measured_at;
   }
 
-  function buildForm(state) {
-    const reward = el(
-      'select.lab-input',
-      {
-        'aria-label': 'reward model',
-        'data-do': 'start-reward',
-        onchange: () => {
-          hasChosenModel = true;
-          updateNote();
-        },
-      },
-      [
-        ...state.models.map(({ id, label }) => el('option', { value: id }, `reward model ${label}`)),
-        el('option', { value: 0 }, 'no reward model'),
-      ],
-    );
-    const preset = el(
-      'select.lab-input',
-      { 'aria-label': 'preset', 'data-do': 'start-preset', onchange: (e) => requestPreset(e.target.value) },
-      props.data.presets.map((item) =>
-        el('option', { value: item.name, selected: item.name === state.default_preset }, item.label),
-      ),
-    );
-    const algorithmSelect = el(
-      'select.lab-input',
-      {
-        'aria-label': 'algorithm',
-        'data-do': 'start-algorithm',
-        onchange: (e) => {
-          setReady(false);
-          trigger('algorithm', { algorithm: e.target.value });
-        },
-      },
-      props.data.algorithms.map((item) => el('option', { value: item, selected: item === algorithm }, item)),
-    );
-    const name = el('input.lab-input', {
-      type: 'text',
-      maxlength: 80,
-      placeholder: 'name (optional)',
-      'aria-label': 'name of the run',
-      'data-do': 'start-name',
-      onkeydown: (e) => {
-        if (e.key === 'Enter' && !control('start').disabled) start();
-      },
-    });
-    return el(
-      'div.lab-card',
-      {},
-      operatorOnly(
-        el(
-          'div.lab-row',
-          {},
-          el('h2', {}, state.run_count ? 'Another run' : 'Start a run'),
-          reward,
-          algorithmSelect,
-          preset,
-        ),
-        el(
-          'div.lab-row',
-          {},
-          name,
-          el('button.lab-button.lab-main', { type: 'button', 'data-do': 'start', onclick: start }, startLabel()),
-          state.run_count
-            ? el(
-                'button.lab-button.small',
-                {
-                  type: 'button',
-                  'data-do': 'start-close',
-                  onclick: () => {
-                    wasOpened = false;
-                    draw(state);
-                  },
-                },
-                'Close',
-              )
-            : null,
-          el('p.muted.note', { 'data-do': 'start-note' }),
-        ),
-        el('p.muted', { 'data-do': 'start-estimate' }, estimate),
-        el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'start-error' }),
-      ),
-    );
-  }
-
-  function showEstimate(sentence) {
-    estimate = sentence;
-    const node = control('start-estimate');
-    if (node) node.textContent = sentence;
-  }
-
-  // While a run is on screen the form is collapsed into one button.
-  const collapsedForm = (state) =>
-    el(
-      'div.lab-row',
-      {},
-      operatorOnly(
-        el(
-          'button.lab-button.small',
-          {
-            type: 'button',
-            'data-do': 'start-open',
-            'aria-expanded': 'false',
-            onclick: () => {
-              wasOpened = true;
-              draw(state);
-              control('start')?.focus();
-            },
-          },
-          'Start another run …',
-        ),
-      ),
-    );
-
-  function draw(state) {
+  draw() {
+    const { state } = this;
+    const [hasForm, isOpen] = [this.hasForm(), this.isOpen()];
     // training progress is shown only while there is no reward model
-    const hasForm = state.models.length > 0 || startsWithoutModel;
-    const key = JSON.stringify([
-      { ...state, measured_at: 0, training_progress: hasForm ? null : state.training_progress },
-      wasOpened,
-      startsWithoutModel,
-      isOperator(),
-    ]);
-    const hasNewSpeed = drawnState !== null && drawnState.measured_at !== state.measured_at;
-    if (hasNewSpeed && isOperator() && !awaitsPreset) trigger('estimate', {});
-    if (key === drawnKey) {
-      drawnState = state;
-      return;
-    }
-    const changed = (name) => drawnState !== null && drawnState[name] !== state[name];
-    const projectChanged = ['project', 'temperature', 'max_new_tokens'].some(changed); // with its settings
-    drawnKey = key;
-    drawnState = state;
-    const isOpen = wasOpened || state.run_count === 0;
+    const progress = hasForm ? null : state.training_progress;
+    const shown = { ...state, measured_at: 0, training_progress: progress };
+    const key = JSON.stringify([shown, isOpen, hasForm, isOperator()]);
+    if (key === this.drawnKey) return;
+    this.drawnKey = key;
     document.body.classList.toggle('lab-run-form-open', isOpen && hasForm);
-    if (!isOpen || projectChanged) hasChosenModel = false;
     if (!isOpen) {
-      container.replaceChildren(collapsedForm(state));
-      return;
-    }
-    if (!hasForm) {
-      container.replaceChildren(noModelCard(state));
-      return;
-    }
-    rebuildForm(state, projectChanged);
+      this.forgetChoices();
+      this.container.replaceChildren(collapsedForm(() => this.open()));
+    } else if (!hasForm) {
+      this.container.replaceChildren(missingModelCard(state, () => this.startWithoutModel()));
+    } else this.drawForm();
   }
 
-  // Rebuild the form (a reward model was added, a run has ended) and keep what the person entered.
-  function rebuildForm(state, projectChanged) {
-    const names = [...(hasChosenModel ? ['start-reward'] : []), 'start-preset', 'start-name'];
-    const entered = projectChanged ? {} : Object.fromEntries(names.map((name) => [name, control(name)?.value]));
-    const focus = root.contains(document.activeElement) ? document.activeElement.dataset.do : null;
-    const error = control('start-error')?.textContent || '';
-    container.replaceChildren(buildForm(state));
-    for (const [name, value] of Object.entries(entered)) if (value !== undefined) control(name).value = value;
-    if (!hasChosenModel || !control('start-reward').value) control('start-reward').value = state.default_id ?? 0;
-    if (error) {
-      control('start-error').hidden = false;
-      control('start-error').textContent = error;
-    }
-    if (focus) control(focus)?.focus();
-    updateNote();
-    if (isOperator() && (!hasRequestedPreset || entered['start-preset'] === undefined)) {
-      requestPreset(entered['start-preset'] ?? state.default_preset);
-    } else setReady(!awaitsPreset);
+  drawForm() {
+    const focused = /** @type {any} */ (document.activeElement);
+    const focus = this.root.contains(focused) ? focused.dataset.do : null;
+    const chosen = { ...this.chosen, model: this.selectedModel()?.id ?? 0, algorithm: this.algorithm };
+    this.container.replaceChildren(
+      startForm(this.state, this.data, chosen, {
+        start: () => this.startRun(),
+        close: () => this.close(),
+        chooseModel: (id) => this.choose({ model: Number(id) }),
+        choosePreset: (preset) => this.fill({ preset }),
+        chooseAlgorithm: (algorithm) => this.fill({ algorithm }, true),
+        enter: (entered) => Object.assign(this.chosen, entered),
+        upload: (file) => this.upload(file),
+      }),
+    );
+    if (focus) this.control(focus)?.focus();
+    this.updateControls();
   }
 
-  watch('value', () => {
-    const reply = props.value;
-    if (!reply) return;
-    if (reply.estimate !== undefined) showEstimate(reply.estimate);
-    if (reply.estimate !== undefined && !reply.filled_preset) return;
-    setReady(true);
-    if (reply.filled_preset) {
-      awaitsPreset = false;
-      algorithm = reply.algorithm;
-      if (control('start')) {
-        control('start').textContent = startLabel();
-        control('start-algorithm').value = algorithm;
-        updateNote();
-      }
-      return;
+  // What changes while the form stays on screen.
+  updateControls() {
+    document.getElementById('start-settings')?.toggleAttribute('inert', this.isOverwriting);
+    if (!this.control('start')) return;
+    this.control('start').textContent = startLabel(this.algorithm);
+    this.control('start').disabled = !this.canStart();
+    this.control('start-algorithm').disabled = this.isOverwriting;
+    if (!this.isFilling) {
+      this.control('start-algorithm').value = this.algorithm;
+      this.control('start-preset').value = this.chosen.preset;
     }
-    const notice = control('start-error');
-    if (notice) {
-      notice.hidden = !reply.error;
-      notice.textContent = reply.error || '';
-    }
-    if (!reply.run) return;
-    wasOpened = false;
-    window.dispatchEvent(new CustomEvent('lab-run', { detail: reply.run }));
-  });
+    const model = this.selectedModel();
+    this.control('start-note').textContent = [
+      sourceText(this.state, model, this.algorithm, this.learnsFromLabels()),
+      this.data.algorithm_notes[this.algorithm],
+      progressText(this.state, model),
+    ].join(' ');
+    this.control('start-ptx').hidden = !this.usesTexts;
+    this.control('start-ptx-name').textContent = this.chosen.file?.name ?? 'those of the embedded model';
+    this.control('start-estimate').textContent = this.estimate;
+    const notice = this.control('start-error');
+    notice.hidden = !this.error;
+    if (notice.textContent !== this.error) notice.textContent = this.error; // read aloud once
+  }
+
+  showError(message) {
+    this.error = message;
+    this.updateControls();
+  }
+
+  choose(change) {
+    Object.assign(this.chosen, change);
+    this.updateControls();
+  }
+
+  open() {
+    this.wasOpened = true;
+    this.draw();
+    this.control('start')?.focus();
+    this.pollNow();
+  }
+
+  close() {
+    this.wasOpened = false;
+    this.draw();
+  }
+
+  startWithoutModel() {
+    this.startsWithoutModel = true;
+    this.chosen.model = 0;
+    this.draw();
+    this.pollNow();
+  }
+
   // The tooltip of a disabled setting says why it is disabled. Set on hover, because the section may be opened late.
-  document.addEventListener('mouseover', (event) => {
+  explainDisabled(event) {
     const node = event.target.closest?.('#start-settings [id^="start-"]');
-    const algorithms = node && props.data.algorithms_by_setting[node.id.slice('start-'.length)];
-    if (algorithms) {
-      node.title = algorithms.includes(algorithm)
-        ? ''
-        : `${algorithm} does not read this setting, only ${algorithms.join(', ')}; it keeps its default.`;
-    }
-  });
-  root.classList.toggle('lab-operating', props.data.is_demo); // visitors have another form: demo_run.js
-  root.append(operatorNotice('Only the operator can start and control runs; you can watch.'), container);
-  poll(root, async () => draw(await unwrap(server.options({}))), 2000);
+    const readers = node && this.data.algorithms_by_setting[node.id.slice('start-'.length)];
+    if (!readers) return;
+    node.title = readers.includes(this.algorithm)
+      ? ''
+      : `${this.algorithm} does not read this setting, only ${readers.join(', ')}; it keeps its default.`;
+  }
 }

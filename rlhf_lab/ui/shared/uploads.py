@@ -1,4 +1,4 @@
-"""Files that the operator uploaded through Gradio's route, for imports and backups."""
+"""Files that the operator uploaded through Gradio's route: imports, backups, texts of a run."""
 
 from pathlib import Path
 

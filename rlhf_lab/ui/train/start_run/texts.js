@@ -1,0 +1,76 @@
+// @ts-check
+// What the form that starts a run says, and the values that choosing another algorithm leaves in its fields.
+import { formatPercent, plural } from '../../shared/format.js';
+
+/** @typedef {import('../../api_types').StartOptions} StartOptions */
+/** @typedef {import('../../api_types').RewardModelOption} RewardModelOption */
+
+const TERMS_ALONE =
+  'Without a reward model the reward is the sum of the reward terms: write them under "All settings of the new run". ' +
+  'Or choose dpo or sft, which learn from labels.';
+
+export const startLabel = (algorithm) => `Start ${algorithm.replace('_', ' ').toUpperCase()}`;
+
+/** Why there is no reward model yet, and what leads to one. @param {StartOptions} state */
+export function missingModelText(state) {
+  if (state.training_text) {
+    const progress = state.training_progress;
+    return state.training_text + (progress === null ? '' : ` ${formatPercent(progress)} done.`);
+  }
+  if (state.labels_missing > 0) return `Label ${plural(state.labels_missing, 'more pair')} under Label`;
+  return 'There are enough labels; training of the reward model is about to start.';
+}
+
+/**
+ * What the run learns from.
+ * @param {StartOptions} state @param {RewardModelOption | undefined} model
+ */
+export function sourceText(state, model, algorithm, learnsFromLabels) {
+  if (!learnsFromLabels) return model ? model.note : TERMS_ALONE;
+  const modelUse = `${algorithm} reads these labels itself; the reward model is used only for the curve of the score.`;
+  if (model) return `${model.note} ${modelUse}`;
+  return state.labels_text
+    ? `${algorithm} learns from the project's ${state.labels_text}. Without a reward model or reward terms there is ` +
+        'no curve of the score.'
+    : `${algorithm} learns from labels, and no label here prefers a text yet. Label some pairs first.`;
+}
+
+/**
+ * What to know about reward models and runs in progress.
+ * @param {StartOptions} state @param {RewardModelOption | undefined} model
+ */
+export function progressText({ models, default_id: defaultId, training_text: training, active_runs: runs }, model) {
+  const newestId = models[0]?.id;
+  const isOlder = model && model.id === defaultId && newestId !== defaultId;
+  return [
+    isOlder && `Reward model ${newestId} is newer, but was trained on the labels of a simulated judge.`,
+    training &&
+      model &&
+      `${training} A run started now learns from reward model ${model.id} and can be switched to that one later.`,
+    runs.length
+      ? `Run ${runs.join(', ')} is in progress; this run waits until it has ended.`
+      : 'Training continues in the background when this page is closed.',
+  ]
+    .filter(Boolean)
+    .join(' ');
+}
+
+/** The values `after`, except those that a person has changed: they differ from `before`. */
+export const keepEdits = (shown, before, after) =>
+  Object.fromEntries(
+    Object.entries(after).map(([name, value]) => [name, shown[name] === before[name] ? value : shown[name]]),
+  );
+
+/**
+ * The fields with these values. A setting that the algorithm does not read is disabled and has its default, as in
+ * `recommended`. readers: the algorithms that read a setting, for those that not all read.
+ */
+export const fieldProperties = (values, recommended, algorithm, readers) =>
+  Object.fromEntries(
+    Object.entries(values).map(([name, value]) => {
+      const isRead = readers[name]?.includes(algorithm) ?? true;
+      return [name, { value: isRead ? value : recommended[name], interactive: isRead }];
+    }),
+  );
+
+export const usesPretrainingTexts = ({ ptx_coef: coefficient }) => Number(String(coefficient).trim()) !== 0;
