@@ -272,7 +272,7 @@ class PageCalls:
             "Reward model": lambda: self.requests("reward/state"),
             "Reward model: details of the newest": lambda: self.requests("reward/report", model=newest),
             "Reward model: time estimate": lambda: reward_sentences(ctx, RewardConfig()),
-            "Train": lambda: self.requests("train/points"),
+            "Train": lambda: self.requests("train/points", "start_run/options"),
             "Compare": lambda: self.requests("compare/options", "blind_test/get_state", "tournament/get_state", **me),
             "Chat": lambda: self.requests("chat/options", **me),
             "Runs & data": lambda: self.requests("runs/overview"),
