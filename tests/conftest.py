@@ -61,6 +61,13 @@ def pytest_runtest_setup(item):
         os.nice(10)
 
 
+@pytest.fixture(autouse=True)
+def accepted_configurations(request, monkeypatch):
+    """Without the mark `trial`, no process is started that tries the config.json of a model: it takes seconds."""
+    if "trial" not in request.keywords:
+        monkeypatch.setattr("rlhf_lab.training.trial_process._outcome", lambda name, config, parameters: True)
+
+
 @pytest.fixture(scope="session")
 def llama_folder(tmp_path_factory):
     """A Llama with rotary positions, a separate pad token, and dropout in its config that must stay off."""

@@ -4,11 +4,13 @@ Used by inspection (jobs/model_inspection.py) and loading (models/backbone.py), 
 """
 
 import ast
+import contextlib
 import functools
 import importlib.metadata
+import json
 import math
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +40,8 @@ WEIGHTS_KEY = "transformers_weights"  # in config.json: another name of the weig
 GENERIC_TOKENIZERS = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 #: Model types without an attention layer, and so without a growing cache of keys and values.
 RECURRENT_MODEL_TYPES = ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv", "xlstm")
-#: Types with which the lab's tests pass through the whole loop (tests/support/model_families.py). The others are tried with
-#: a small model of random weights before they are used.
+#: Types with which the lab's tests pass through the whole loop (tests/support/model_families.py). Of the others, a small model
+#: with random weights makes every pass before they are used.
 TESTED_MODEL_TYPES = (
     "cohere", "falcon_h1", "gemma2", "gemma3_text", "gemma3n_text", "gpt2", "granite", "lfm2", "llama", "mistral", "mixtral",
     "mpt", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3",
@@ -50,15 +52,8 @@ MERGE_CODE = (
     "PeftModel.from_pretrained(model, {adapter!r}).merge_and_unload().save_pretrained({out!r}); "
     "AutoTokenizer.from_pretrained({tokenizer!r}).save_pretrained({out!r})"
 )
-WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
-LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-#: Sizes of a model in config.json, under the names of transformers' families.
-SIZE_KEYS = (
-    *WIDTH_KEYS, *LAYER_KEYS, "vocab_size", "num_attention_heads", "n_head", "n_heads", "num_key_value_heads", "head_dim",
-    "intermediate_size", "max_position_embeddings", "n_positions",
-)  # fmt: skip
-FACTOR_KEYS = ("word_embed_proj_dim", "embedding_size")  # of families whose embeddings are narrower than their layers
-MAX_MODEL_SIZE = 10**9
+MAX_CONFIG_BYTES = 10_000_000
+_FLOAT_TAG = "__float__"  # with which transformers writes an infinite number
 _MAX_HEADER_BYTES = 100_000_000
 
 
@@ -86,45 +81,47 @@ def check_model_folder(name: str, folder: Path) -> ModelFolder:
     config = read_config(name, folder / CONFIG_FILE)
     architecture = causal_lm_architecture(name, config)
     parameters = sum(count_parameters(folder / file) for file in weight_files(name, folder))
-    check_sizes(name, config, parameters)
     _check_tokenizer(name, folder, config)
     _check_end_token(name, folder, config)
     return ModelFolder(config, architecture, parameters)
 
 
 def read_config(name: str, path: Path) -> Any:
-    """The JSON of a config.json. Raises ModelError."""
+    """The JSON of a config.json. Raises ModelError, also for a value that no setting can have.
+
+    What the values mean is checked by the classes of transformers, in a process (training/model_trial.py).
+    """
     try:
-        return parse_foreign_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ValueError(f"it has more than {MAX_CONFIG_BYTES:,} bytes")
+        config = parse_foreign_json(path.read_text(encoding="utf-8"))
+        json.dumps(config, ensure_ascii=False).encode()  # fails for lone surrogates, which no message could contain
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{name}: its config.json cannot be read ({error}). Save the model again.") from error
+    for field, value in _impossible_numbers("", config):
+        raise ModelError(
+            f"{name}: its config.json states {field[:60]} = {str(value)[:40]}, which is no number that a model can use. Copy the "
+            "file again."
+        )
+    return config
 
 
-def check_sizes(name: str, config: Mapping[str, Any], parameters: int) -> None:
-    """Raises ModelError for a config.json with impossible numbers: a size that is no whole number from 1 on, a NaN, or a model
-    with more parameters than the weight files hold. Otherwise the engine would fail and name another cause."""
-    stated = {**config, **(config["text_config"] if isinstance(config.get("text_config"), dict) else {})}
-    for key in SIZE_KEYS:
-        values = stated.get(key)
-        for value in values if isinstance(values, list) else [values]:
-            is_size = type(value) is int and 1 <= value <= MAX_MODEL_SIZE
-            if value is not None and not is_size:
-                raise ModelError(_impossible(name, key, value, "it must be a whole number from 1 on"))
-    for key, value in stated.items():
-        if isinstance(value, float) and math.isnan(value):
-            raise ModelError(_impossible(name, key, value, "it must be a number"))
-    width = next((stated[key] for key in WIDTH_KEYS if isinstance(stated.get(key), int)), 0)
-    for key in ("vocab_size", *LAYER_KEYS):
-        count = stated.get(key)
-        is_factorised = any(other in stated for other in FACTOR_KEYS)
-        if isinstance(count, int) and width and not is_factorised and count * width > parameters:
-            problem = f"with a width of {width:,} that is more than the {parameters:,} parameters in its weight files"
-            raise ModelError(_impossible(name, key, count, problem))
-
-
-def _impossible(name: str, key: str, value: Any, problem: str) -> str:
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**15 else "a number of more than 15 digits"
-    return f"{name}: its config.json states {key} = {text[:40]}, which is impossible: {problem}. Copy the file again."
+def _impossible_numbers(field: str, value: Any, *, in_list: bool = False) -> Iterator[tuple[str, float]]:
+    """NaN, whole numbers beyond 64 bits, and infinite ones outside of lists: a list of limits may have no upper one."""
+    if isinstance(value, dict) and isinstance(value.get(_FLOAT_TAG), str):
+        with contextlib.suppress(ValueError):
+            value = float(value[_FLOAT_TAG])
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _impossible_numbers(f"{field}.{key}" if field else key, item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _impossible_numbers(field, item, in_list=True)
+    elif isinstance(value, float):
+        if math.isnan(value) or (math.isinf(value) and not in_list):
+            yield field, value
+    elif isinstance(value, int) and abs(value) >= 2**63:
+        yield field, value
 
 
 def check_file_names(name: str, files: Collection[str]) -> None:
@@ -326,7 +323,8 @@ def declared_token_ids(folder: Path) -> dict[str, Any]:
         config = read_json(folder / GENERATION_CONFIG_FILE)
     else:
         config = read_json(folder / CONFIG_FILE)
-        config = (config.get("text_config") or {}) | config
+        text_config = config.get("text_config")
+        config = (text_config if isinstance(text_config, dict) else {}) | config
     return {key: config[key] for key in TOKEN_ID_KEYS if config.get(key) is not None}
 
 
@@ -341,7 +339,7 @@ def end_token_ids(folder: Path) -> list[int]:
     ids = [*declared] if isinstance(declared, list) else [declared]
     if (folder / TOKENIZER_FILE).is_file():
         ids.insert(0, _stated_end_token(folder, Tokenizer.from_file(str(folder / TOKENIZER_FILE)))[1])
-    return list(dict.fromkeys(int(i) for i in ids if i is not None))
+    return list(dict.fromkeys(i for i in ids if type(i) is int))
 
 
 def _check_end_token(name: str, folder: Path, config: Mapping[str, Any]) -> None:

@@ -39,6 +39,12 @@ def default_home() -> Path:
     return usual if storage is None or (usual / "lab.db").exists() else storage / HOME_NAME
 
 
+def user_cache_folder() -> Path:
+    """The folder of what this user's labs compute once on a machine. Raises RuntimeError without a home directory."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "rlhf-lab"
+
+
 def database_url_override() -> str | None:
     """RLHF_LAB_STORE, the URL of a database to use instead of the home's lab.db; None if not set."""
     return os.environ.get(STORE_VARIABLE) or None

@@ -4,12 +4,8 @@ A Hub model is read from the local cache if that has all its files; otherwise on
 """
 
 import functools
-import json
 import logging
 import re
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,21 +20,18 @@ from rlhf_lab.common.bundled_assets import (
 )
 from rlhf_lab.common.model_folder import (
     CHAT_TEMPLATE_FILE,
-    CONFIG_FILE,
     GENERATION_CONFIG_FILE,
-    TESTED_MODEL_TYPES,
     TOKENIZER_CONFIG_FILE,
     causal_lm_architecture,
     check_file_names,
     check_model_folder,
-    check_sizes,
     end_token_ids,
     read_config,
     read_json,
 )
-from rlhf_lab.common.process_env import module_environment
 from rlhf_lab.errors import ModelError, TemplateLimitError
 from rlhf_lab.models.chat_templates import TemplateRenderer
+from rlhf_lab.training.trial_process import try_configuration
 
 log = logging.getLogger("rlhf_lab.jobs")
 
@@ -50,7 +43,6 @@ MODEL_FILE_GLOBS = [f"*.{suffix}" for suffix in MODEL_FILE_SUFFIXES]
 CHAT_TEMPERATURE = 0.7  # proposed for a model that has a chat template but states no temperature
 SENSIBLE_TEMPERATURES = (0.3, 1.5)  # a model's own temperature is proposed only within this range; 0 means no sampling
 TRIAL_CHAT = ({"role": "user", "content": "Hi"},)
-TRIAL_MODULE, TRIAL_TIMEOUT_S = "rlhf_lab.training.model_trial", 180.0
 OFFLINE_MESSAGE = "The Hub cannot be reached ({}). Give a local folder, or use the embedded model."
 
 
@@ -88,18 +80,16 @@ class ModelFacts:
 
 
 def inspect_model(name: str) -> ModelFacts:
-    """`read_model_facts`, for a model whose family works in the lab. Raises ModelError for another one.
+    """`read_model_facts`, for a model that works in the lab. Raises ModelError for another one.
 
-    Families that the lab's tests do not cover are tried in a process with torch (training/model_trial.py), once for each
-    configuration, and chat templates as the engine renders them (models/chat_templates.py).
+    Configurations are tried in a process with torch (training/trial_process.py), and chat templates as the engine renders them
+    (models/chat_templates.py).
     """
     facts = read_model_facts(name)
     if message := _template_message(facts.name, facts.chat_template):
         raise ModelError(message)
-    if facts.config.get("model_type") not in TESTED_MODEL_TYPES:
-        message = _trial_message(facts.name, json.dumps(facts.config))
-        if message:
-            raise ModelError(message)
+    if facts.name != EMBEDDED_MODEL:
+        try_configuration(facts.name, facts.config, facts.parameters)
     return facts
 
 
@@ -118,26 +108,6 @@ def _template_message(name: str, template: str) -> str:
     except TemplateError:  # such as a rule that the first message must be of the system
         pass
     return ""
-
-
-@functools.lru_cache(maxsize=64)
-def _trial_message(name: str, config: str) -> str:
-    """Why the lab cannot use models of a configuration; "" if it can, or if the trial itself fails: the engine repeats it."""
-    environment = module_environment() | {"CUDA_VISIBLE_DEVICES": ""}
-    with tempfile.TemporaryDirectory(prefix="rlhf-lab-trial-") as folder:
-        (Path(folder) / CONFIG_FILE).write_text(config, encoding="utf-8")
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", TRIAL_MODULE, folder, name], capture_output=True, text=True, check=True,
-                timeout=TRIAL_TIMEOUT_S, env=environment,
-            )  # fmt: skip
-            outcome = json.loads(done.stdout.strip().rpartition("\n")[2])
-        except (OSError, subprocess.SubprocessError, ValueError, LookupError) as error:
-            log.warning("%s could not be tried: %s", name, error)
-            return ""
-    if outcome["message"]:
-        log.warning("%s was tried and is refused:\n%s", name, done.stderr)
-    return str(outcome["message"])
 
 
 def read_model_facts(name: str) -> ModelFacts:
@@ -257,7 +227,6 @@ def _inspect_hub_model(name: str) -> ModelFacts:
         raise ModelError(f"{name}: its *.safetensors are not a model's weights. Choose another model.") from error
     except Exception as error:  # the client raises errors of many classes: no route, a proxy, a server error
         raise ModelError(OFFLINE_MESSAGE.format(type(error).__name__)) from error
-    check_sizes(name, config, sum(counts.values()))
     files = tuple((file, size) for file, size in sorted(sizes.items()) if MODEL_FILE_PATTERN.fullmatch(file))
     return ModelFacts(
         name,

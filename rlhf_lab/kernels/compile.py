@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from rlhf_lab.common.atomic import atomic_file
+from rlhf_lab.common.paths import user_cache_folder
 
 log = logging.getLogger("rlhf_lab.kernels")
 
@@ -195,8 +196,7 @@ def _compile(command: Sequence[str], path: Path) -> None:
 def cache_folder() -> Path:
     """The user's cache folder; a temporary folder if it cannot be written, or if another user could put a library there."""
     try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        folder = (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "rlhf-lab" / "kernels"
+        folder = user_cache_folder() / "kernels"
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.mkdir(exist_ok=True, mode=0o700)
         _close_to_group(folder)

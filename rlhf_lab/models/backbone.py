@@ -5,6 +5,7 @@ the backbone without an adapter.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -251,7 +252,8 @@ def load_backbone(
     """
     folder = resolve_model_folder(name)
     target_device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    config = checked_config(name, folder)
+    check_model_folder(name, folder)
+    config = configuration(name, folder)
     choice = choose_dtype(config, target_device) if dtype is None else DtypeChoice(dtype, "requested by the caller")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -366,23 +368,33 @@ def _download(name: str) -> Path:
         ) from error
 
 
-def checked_config(name: str, folder: Path) -> Any:
-    """The config of a complete model folder. Raises ModelError."""
-    check_model_folder(name, folder)
+def configuration(name: str, folder: Path) -> Any:
+    """The configuration in a model folder, of transformers' class for it. Raises ModelError."""
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except ImportError:
+        raise
     except Exception as error:
         raise ModelError(
-            f"{name}: its config.json cannot be read ({_first_line(error)}). A model that needs remote "
-            "code is not supported."
+            f"{name}: its config.json cannot be read ({configuration_problem(error)}). Copy the file again; a model that needs "
+            "remote code is not supported."
         ) from error
+
+
+def configuration_problem(error: Exception) -> str:
+    """What transformers says about a configuration, in one line: the cause of an error of validation names the field."""
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    line = _first_line(cause)
+    line = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", line.partition(". Errors:")[0]).replace("NoneType", "null")
+    return line if isinstance(error, ValueError) or cause is not error else f"{type(error).__name__}: {line}"
 
 
 def _eos_ids(name: str, model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Every id that ends a response: the tokenizer's EOS and those of the generation config."""
     declared = getattr(model.generation_config, "eos_token_id", None)
     ids = declared if isinstance(declared, list) else [declared]
-    unique_ids = dict.fromkeys(int(i) for i in [tokenizer.eos_token_id, *ids] if i is not None)
+    rows = len(model.get_input_embeddings().weight)
+    unique_ids = dict.fromkeys(int(i) for i in [tokenizer.eos_token_id, *ids] if i is not None and 0 <= i < rows)
     if not unique_ids:
         raise ModelError(no_end_token_message(name))
     return tuple(unique_ids)
@@ -397,6 +409,11 @@ def _check_head_logits(backbone: Backbone) -> None:
         theirs = backbone.model(input_ids=ids, attention_mask=mask, use_cache=False).logits[..., : ours.shape[-1]]
         if backbone.vocabulary_head.missing_ids is not None:
             ours, theirs = (x.index_fill(-1, backbone.vocabulary_head.missing_ids, 0.0) for x in (ours, theirs))
+    if not bool(theirs.isfinite().all()):
+        raise ModelError(
+            f"{backbone.name}: it computes numbers that are not finite, so a number in its config.json or its weights is wrong. "
+            "Copy its files again, or choose another model."
+        )
     # In half precision the two may be products of different kernels, each with its own rounding.
     tolerance = HALF_HEAD_TOLERANCE if ours.dtype in HALF_DTYPES else HEAD_TOLERANCE
     if not bool((ours.double() - theirs.double()).norm() <= tolerance * theirs.double().norm()):

@@ -5,31 +5,39 @@ those of the lab itself: sampler, features, reward model, policy, adapters. Thei
 transformers' plain pass over one text at a time. So a family whose padded or cached passes compute something else is
 found too, not only one whose passes fail.
 
-    python -m rlhf_lab.training.model_trial FOLDER NAME    # prints the outcome as JSON: for the page, which has no torch
+    python -m rlhf_lab.training.model_trial FOLDER NAME [PARAMETERS [SECONDS]]    # prints the outcome: trial_process.py
+
+Before that, the classes of transformers check the configuration itself: a model of its full size is made without memory for
+its weights.
 """
 
 import json
 import logging
+import signal
 import sys
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
+from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.hub_errors import first_line
-from rlhf_lab.common.model_folder import TESTED_MODEL_TYPES
+from rlhf_lab.common.model_folder import TESTED_MODEL_TYPES, check_model_folder
 from rlhf_lab.errors import ModelError
 from rlhf_lab.kernels.ops import HALF_DTYPES
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import (
+    CONTEXT_FIELDS,
     Backbone,
     attention_implementation,
-    checked_config,
+    configuration,
+    configuration_problem,
     disable_packed_sequence_check,
     load_backbone,
     make_backbone,
@@ -39,10 +47,18 @@ from rlhf_lab.models.batch import Batch, make_batch
 from rlhf_lab.models.features import FeatureSpec, text_features
 from rlhf_lab.models.fused_llama import MIN_SHARED_PREFIX
 from rlhf_lab.models.heads import RewardHead, ValueHead
+from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.sampling.sampler import TokenStream, sample, uniforms
 from rlhf_lab.models.small_config import TOKEN_COUNT, small_configs
 from rlhf_lab.training.policy.rollout import PolicyModel
+from rlhf_lab.training.trial_process import (
+    LIMIT_MESSAGE,
+    MEMORY_LIMIT_BYTES,
+    MEMORY_PROBLEM,
+    TIME_LIMIT_S,
+    try_configuration,
+)
 
 #: Largest difference of log-probabilities in nats, or of scores and states, that counts as rounding in float32: measured are
 #: differences up to 0.01 (Gemma 3n; elsewhere 2e-5), and from 0.2 where a family mistakes padding or its cache.
@@ -51,6 +67,8 @@ RESPONSE_LENGTH, PREFIX_LENGTH = 10, MIN_SHARED_PREFIX + 1
 ADAPTER_RANK, DISTURBANCE = 2, 0.02
 #: Tokens that end a response of the small model: several, so that some rows of a batch end early.
 END_TOKENS = list(range(8))
+#: Parameters that a model may have while it is made, per parameter in its files: tied ones are made twice, then shared.
+MAX_UNSHARED = 3
 
 OTHER_NUMBERS, OTHER_SHAPES = (
     "gave other numbers than plain passes over each text alone",
@@ -241,8 +259,8 @@ PASSES: dict[str, Callable[[_Trial], None]] = {
 }
 
 
-def try_backbone(backbone: Backbone) -> None:
-    """Make every pass with a backbone. Raises ModelError for the first that fails or gives wrong numbers."""
+def try_backbone(backbone: Backbone, passes: Iterable[str] = tuple(PASSES)) -> None:
+    """Make passes with a backbone. Raises ModelError for the first that fails or gives wrong numbers."""
     adapters, model_type = Adapters(backbone), backbone.model.config.model_type
     trial = _Trial(backbone, adapters, [], [])
     trial.prompts = [
@@ -251,9 +269,9 @@ def try_backbone(backbone: Backbone) -> None:
     trial.responses = [trial.random_ids(length, 9 + length) for length in (4, 1, 7, 5, 2, 6)]
     trial.responses[0].append(backbone.eos_ids[0])
     try:
-        for description, make_pass in PASSES.items():
+        for description in passes:
             try:
-                make_pass(trial)
+                PASSES[description](trial)
             except _WrongResultError as error:
                 raise ModelError(_refusal(backbone.name, model_type, description, str(error.args[0]), error)) from error
             except Exception as error:
@@ -266,55 +284,73 @@ def try_backbone(backbone: Backbone) -> None:
 def _refusal(name: str, model_type: str, description: str, outcome: str, error: Exception) -> str:
     log.warning("%s (%s): %s %s", name, model_type, description, outcome, exc_info=error)
     return (
-        f"{name}: models of the type {model_type} do not work in the lab. The lab tried every step of the loop before "
-        f"use, and {description} {outcome}. Choose a model of another type "
+        f"{name}: models of the type {model_type} with its config.json do not work in the lab. The lab tried the steps of "
+        f"the loop before use, and {description} {outcome}. Copy the file again, or choose a model of another type "
         "(docs/MODEL_FAMILIES.md). The log has the error."
     )
 
 
 def try_model(name: str, config: PreTrainedConfig) -> bool:
-    """Try the family of a configuration, unless the lab's own tests cover it. Each configuration is tried once.
+    """Try small models of a configuration. Those of families that the lab's own tests cover only read a text.
 
     Returns False if no small model of it can be made, so that it could not be tried. Raises ModelError if a pass fails on
     every small model.
     """
-    if config.model_type in TESTED_MODEL_TYPES:
-        return True
-    key = name + json.dumps(config.to_dict(), sort_keys=True, default=str)
-    if key not in _outcomes:
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.manual_seed(0)
-            _outcomes[key] = _try_small_models(name, config)
-    outcome = _outcomes[key]
-    if isinstance(outcome, str):
-        raise ModelError(outcome)
-    return outcome
-
-
-#: By name and configuration: whether a trial was possible, or the message of the refusal.
-_outcomes: dict[str, bool | str] = {}
-
-
-def _try_small_models(name: str, config: PreTrainedConfig) -> bool | str:
+    passes = tuple(PASSES)[:1] if config.model_type in TESTED_MODEL_TYPES else tuple(PASSES)
+    torch.manual_seed(0)
     message = ""
+    for small in small_configs(config):
+        try:
+            try_backbone(_small_backbone(name, small), passes)
+            return True
+        except ModelError as error:
+            message = str(error)
+        except Exception as error:  # of the first pass, while the model is loaded
+            message = _refusal(name, config.model_type, passes[0], "failed", error)
+    if message:
+        raise ModelError(message)
+    log.warning("%s: no small model of the type %s can be made, so it is not tried", name, config.model_type)
+    return False
+
+
+def check_configuration(name: str, config: PreTrainedConfig, parameters: int | None) -> None:
+    """Raises ModelError unless a model of its full size can be made of a configuration, with at most so many parameters (None:
+    any number). It is made without memory for its weights, and given up once it has far too many of them."""
+    made = 0
+
+    def count(module: nn.Module, _: str, parameter: nn.Parameter) -> None:
+        nonlocal made
+        made += 0 if parameter is None else parameter.numel()
+        if parameters is not None and made > MAX_UNSHARED * parameters:
+            raise ModelError(too_large.format(f"more than {MAX_UNSHARED * parameters:,}"))
+
+    too_large = (
+        f"{name}: its config.json describes a model of {{}} parameters, and its weight files hold {parameters or 0:,}. Copy the "
+        "files again."
+    )
+    for field in ("num_hidden_layers", *CONTEXT_FIELDS):  # read by the lab, and not by every class
+        if (value := getattr(config.get_text_config(), field, None)) is not None and value < 1:
+            raise ModelError(
+                f"{name}: its config.json states {field} = {value}, which is less than 1. Copy the file again."
+            )
+    hook = register_module_parameter_registration_hook(count)
     try:
-        for small in small_configs(config):
-            try:
-                try_backbone(_small_backbone(name, small))
-                return True
-            except ModelError as error:
-                message = str(error)
-            except Exception as error:  # of the first pass, while the model is loaded
-                message = _refusal(name, config.model_type, next(iter(PASSES)), "failed", error)
-    except ImportError as error:
-        return (
-            f"{name}: transformers needs another package for models of the type {config.model_type} "
-            f"({first_line(error, None)}). Choose a model of another type, or install the package where the lab runs."
-        )
-    if not message:
-        log.warning("%s: no small model of the type %s can be made, so it is not tried", name, config.model_type)
-    return message or False
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+    except (ModelError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        if " meta" in str(error):  # such as a model that computes with its weights while it is made
+            return
+        raise ModelError(
+            f"{name}: no model can be made of its config.json ({configuration_problem(error)}). Copy the file again, or choose "
+            "another model."
+        ) from error
+    finally:
+        hook.remove()
+    total = sum(parameter.numel() for parameter in model.parameters())
+    if parameters is not None and total > parameters:
+        raise ModelError(too_large.format(f"{total:,}"))
 
 
 def _small_backbone(name: str, config: PreTrainedConfig) -> Backbone:
@@ -335,8 +371,11 @@ def _small_backbone(name: str, config: PreTrainedConfig) -> Backbone:
 def load_tried_backbone(
     name: str, *, device: str | None = None, dtype: torch.dtype | None = None, sharded: bool = False
 ) -> Backbone:
-    """`load_backbone`, after a trial of the model's family. If no small model can be made, the loaded one itself is tried."""
-    is_tried = try_model(name, checked_config(name, resolve_model_folder(name)))
+    """`load_backbone`, after a trial of the model's configuration, or of the loaded model if no small one can be made."""
+    is_tried = name == EMBEDDED_MODEL
+    if not is_tried:
+        checked = check_model_folder(name, resolve_model_folder(name))
+        is_tried = try_configuration(name, checked.config, checked.parameters)
     backbone = load_backbone(name, device=device, dtype=dtype, sharded=sharded)
     if not is_tried and backbone.shards is None and not backbone.is_quantized:
         try_backbone(backbone)
@@ -344,15 +383,37 @@ def load_tried_backbone(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Try the model whose config.json is in a folder. Prints {"message": …}: "" if it is accepted."""
-    folder, name = arguments
-    message = ""
+    """Try the model whose config.json is in a folder, within limits. Prints {"outcome": …}: whether it could be tried, or why it
+    is refused."""
+    folder, name, *limits = arguments
+    outcome: bool | str
     try:
-        config = AutoConfig.from_pretrained(Path(folder), trust_remote_code=False)
-        try_model(name, config)
+        _limit_process(float(limits[1]) if limits[1:] else TIME_LIMIT_S)
+        config = configuration(name, Path(folder))
+        check_configuration(name, config, int(limits[0]) if limits else None)
+        outcome = try_model(name, config)
     except ModelError as error:
-        message = str(error)
-    print(json.dumps({"message": message}))
+        outcome = str(error)
+    except ImportError as error:
+        outcome = (
+            f"{name}: transformers needs another package for this model ({first_line(error, None)}). Choose a model of another "
+            "type, or install the package where the lab runs."
+        )
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        outcome = LIMIT_MESSAGE.format(name, MEMORY_PROBLEM)
+    print(json.dumps({"outcome": outcome}))
+
+
+def _limit_process(seconds: float) -> None:
+    """At the limit of time a signal ends the process, because nothing else interrupts a long operation in C."""
+    import resource  # Windows has neither, and the engine imports this module
+
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    with suppress(ValueError, OSError):  # macOS has no /proc and knows no such limit
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_LIMIT_BYTES, used + MEMORY_LIMIT_BYTES))
 
 
 if __name__ == "__main__":
