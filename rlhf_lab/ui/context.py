@@ -19,7 +19,7 @@ from rlhf_lab.common.records import Project, Role
 from rlhf_lab.common.seeding import secret_seed
 from rlhf_lab.common.timed_cache import TimedCache
 from rlhf_lab.config.demo import DemoConfig
-from rlhf_lab.errors import LabelError, NotAllowedError
+from rlhf_lab.errors import LabelError, LabError, NotAllowedError
 from rlhf_lab.jobs.demo import Demo
 from rlhf_lab.jobs.hub_download import ModelDownloader
 from rlhf_lab.jobs.instant_reward import InstantReward
@@ -29,6 +29,7 @@ from rlhf_lab.jobs.scheduler import Scheduler
 from rlhf_lab.jobs.startup_project import StartupProject
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, OPERATOR_NAME, joined_at
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import projects
 from rlhf_lab.ui.auth.api_clients import ApiClients
 from rlhf_lab.ui.auth.password_file import PasswordEntry
 from rlhf_lab.ui.auth.visitors import (
@@ -41,9 +42,11 @@ from rlhf_lab.ui.auth.visitors import (
     secrets_equal,
 )
 from rlhf_lab.ui.limits import LeaseLimiter
+from rlhf_lab.ui.locations import without_known_locations, without_locations
 
 #: Header of the page's requests with the operator's secret, percent-encoded, from a browser that stores it (screen Project).
 OPERATOR_HEADER = "x-lab-operator"
+LOCATIONS_S = 60.0
 OPERATOR_SECRET_ENV_VAR = "RLHF_LAB_OPERATOR_SECRET"
 
 
@@ -214,6 +217,27 @@ class Context:
 
     def _is_secret(self, candidate: str | None) -> bool:
         return secrets_equal(candidate or "", self.operator_secret or "")
+
+    def message_for_visitor(self, error: Exception | str) -> str:
+        """The message of an error. Only the operator reads where things are on the server; the log has the whole message."""
+        return str(error) if self.is_operator() else without_locations(str(error), self._locations)
+
+    def reply_for_visitor(self, body: bytes) -> bytes:
+        """The JSON of a reply, without the locations of this lab unless the visitor is the operator."""
+        return body if self.is_operator() else without_known_locations(body, self._locations)
+
+    @property
+    def _locations(self) -> list[str]:
+        """The folders of the lab and of its models, and its database."""
+
+        def read() -> list[str]:
+            models = [project.model for project in projects(self.db) if Path(project.model).is_absolute()]
+            return [str(self.home), str(self.home.resolve()), self.db.location, *models]
+
+        try:
+            return self.cache.get("locations", LOCATIONS_S, read)
+        except LabError:  # the database is lost: the message says so
+            return [str(self.home), str(self.home.resolve()), self.db.location]
 
     def require_labeller(self) -> None:
         """Raises NotAllowedError for a viewer."""

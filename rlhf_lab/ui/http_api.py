@@ -104,20 +104,20 @@ def routes(ctx: Context) -> list[Route]:
                 except BadRequestError as error:
                     return _error(str(error), error.status)
             set_current_request(request)
-            return await anyio.to_thread.run_sync(_call, endpoint, arguments, request, limiter=limiter)
+            return await anyio.to_thread.run_sync(_call, ctx, endpoint, arguments, request, limiter=limiter)
 
         return Route(f"/api/{endpoint.__name__}", handle, methods=["POST" if _parameters(endpoint) else "GET"])
 
     return [route(endpoint) for endpoint in endpoints(ctx)]
 
 
-def _call(endpoint: Endpoint, arguments: Any, request: Request) -> Response:
+def _call(ctx: Context, endpoint: Endpoint, arguments: Any, request: Request) -> Response:
     try:
         return JSONResponse(endpoint(**_checked_arguments(endpoint, arguments, request)))
     except NotAllowedError as error:
-        return _error(str(error), 403)
+        return _error(ctx.message_for_visitor(error), 403)
     except LabError as error:
-        return _error(str(error), 400)
+        return _error(ctx.message_for_visitor(error), 400)
     except Exception as error:
         log.error("%s failed: %s", endpoint.__name__, describe_exception(error))
         return _error("The lab failed to answer; its log says why. Try again.", 500)

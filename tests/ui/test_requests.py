@@ -173,11 +173,11 @@ def test_the_types_for_javascript_are_current():
     assert done.stdout == "True\n", "run python tests/javascript/generate_types.py"
 
 
-def test_a_reply_is_json_without_nan():
+def test_a_reply_is_json_without_nan(ctx):
     reply = Api("odd")
 
     @reply.read(Payload)
     def number(ctx, payload: Payload) -> float:
         return float("nan")
 
-    assert json.loads(Requests(None, [reply]).answer(reply.endpoints["number"], {}))["reply"] is None
+    assert json.loads(Requests(ctx, [reply]).answer(reply.endpoints["number"], {}))["reply"] is None

@@ -28,6 +28,7 @@ from rlhf_lab.ui.auth.login_pages import (
 )
 from rlhf_lab.ui.auth.password_file import find_entry
 from rlhf_lab.ui.auth.visitors import Access, Visitor, is_join_code, secrets_equal
+from rlhf_lab.ui.locations import without_locations
 from rlhf_lab.ui.network import read_body
 
 MAX_FORM_BYTES = 4_000
@@ -123,7 +124,7 @@ class LoginForms:
         try:
             person = add_person(self.db, name, self.access.password_entries)
         except LabError as error:
-            return self._join_form(code, str(error), 400, name)
+            return self._join_form(code, without_locations(str(error), [self.db.location]), 400, name)
         return login_redirect(request, self.access, Visitor(Role.LABELLER, person.name))
 
     async def enter(self, request: Request) -> Response:

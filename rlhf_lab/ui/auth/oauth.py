@@ -23,6 +23,7 @@ from rlhf_lab.store.annotators import get_or_add_account
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.login_pages import SECURITY_HEADERS, join_form_page, login_redirect, set_cookie
 from rlhf_lab.ui.auth.visitors import Access, Visitor, operator_accounts, secrets_equal
+from rlhf_lab.ui.locations import without_locations
 
 STATE_COOKIE = "rlhf_lab_sign_in"
 STATE_COOKIE_MAX_AGE_S = 600
@@ -155,7 +156,7 @@ def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[
         try:
             person = get_or_add_account(db, name)
         except LabError as error:
-            return _retry_page(str(error), 400)
+            return _retry_page(without_locations(str(error), [db.location]), 400)
         role = Role.OPERATOR if name.lower() in provider.operators else Role.LABELLER
         response = login_redirect(request, access, Visitor(role, person.name), "../")
         set_cookie(response, STATE_COOKIE, "", 0, https=True)

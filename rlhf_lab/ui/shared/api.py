@@ -182,10 +182,10 @@ class Requests:
         began = time.monotonic()
         try:
             self._check_role(endpoint.role)
-            body = self._reply(endpoint, parse_payload(endpoint.payload, data))
+            body = self.ctx.reply_for_visitor(self._reply(endpoint, parse_payload(endpoint.payload, data)))
         except LabError as error:
             place = {"field": error.field} if isinstance(error, FieldError) else {}
-            return json.dumps({"error": str(error)} | place).encode()
+            return json.dumps({"error": self.ctx.message_for_visitor(error)} | place).encode()
         except Exception as error:
             log.error("%s failed: %s", endpoint.path, describe_exception(error))
             return json.dumps({"error": UNUSABLE_REQUEST_MESSAGE}).encode()

@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 
 def show_errors(handler: Callable[P, T]) -> Callable[P, T]:
-    """A handler whose LabErrors are shown as Gradio's message instead of failing silently."""
+    """A handler whose LabErrors are shown as Gradio's message instead of failing silently. `require_role_for_events` leaves out
+    of it what the visitor may not read."""
 
     @functools.wraps(handler)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -55,7 +56,7 @@ def require_role_for_events(page: gr.Blocks, ctx: Context) -> None:
             continue
         if not getattr(event.fn, "for_viewers", False):
             event.fn = _require_labeller_for(event.fn, ctx)
-        event.fn = log_unexpected_errors(event.fn)
+        event.fn = log_unexpected_errors(event.fn, ctx)
     page.process_api = _without_traceback(page.process_api)  # type: ignore[method-assign]  # Gradio has no hook for it
 
 
@@ -86,7 +87,7 @@ def _without_traceback(process_api: Callable[P, Coroutine[Any, Any, T]]) -> Call
     return wrapped
 
 
-def log_unexpected_errors(handler: Callable[P, T]) -> Callable[P, T]:
+def log_unexpected_errors(handler: Callable[P, T], ctx: Context) -> Callable[P, T]:
     """A handler whose unexpected errors become one line in the log and a message on the page. Gradio would print a traceback for
     every request and send no message."""
 
@@ -94,8 +95,10 @@ def log_unexpected_errors(handler: Callable[P, T]) -> Callable[P, T]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return handler(*args, **kwargs)
-        except (LabError, gr.Error):
-            raise
+        except (LabError, gr.Error) as error:
+            raise _toast(
+                LabError(ctx.message_for_visitor(error.message if isinstance(error, gr.Error) else error))
+            ) from error
         except Exception as error:
             log.error("%s failed: %s", handler.__name__, describe_exception(error))
             raise _toast(LabError(UNUSABLE_REQUEST_MESSAGE)) from error
