@@ -1,4 +1,4 @@
-"""Checks before a request reaches the page: the host it asks for, and the page that sent it."""
+"""Checks before a request reaches the page: the path and the host it asks for, and the page that sent it."""
 
 import contextlib
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlhf_lab.errors import ConfigError
@@ -83,6 +84,32 @@ class RequestGuard:
         if (self.local_only or is_upload) and is_foreign_origin(headers, self.public_url):
             return PlainTextResponse(FOREIGN_ORIGIN_MESSAGE, status_code=403)
         return None
+
+
+#: Gradio's routes that its page, its client or `curl` need. All others, such as those that edit or reload the program, record or
+#: fetch from elsewhere, are closed, also those of later versions.
+OPEN_ROUTES = re.compile(
+    r"/(?:config/?|theme\.css|robots\.txt|manifest\.json|favicon\.ico|pwa_icon(?:/[^/]+)?|(?:assets|static)/.+)?"
+    r"|/gradio_api/(?:info/?|openapi\.json|app_id/?|theme\.css|startup-events|heartbeat/[^/]+|reset/?|cancel"
+    r"|(?:run|api|call)/[^/]+/?|call/[^/]+/[^/]+/?|queue/(?:join|data)/?|component_server/?|upload/?|upload_progress|file=.+)"
+)
+
+
+class RouteGuard:
+    """ASGI middleware: replies 404 to all paths but OPEN_ROUTES and the lab's own routes."""
+
+    def __init__(self, app: ASGIApp, own_routes: Sequence[BaseRoute]) -> None:
+        self.app, self.own_routes = app, own_routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_open = scope["type"] == "lifespan" or (scope["type"] == "http" and self._is_open(scope))
+        await (self.app if is_open else PlainTextResponse("There is nothing at this address.\n", 404))(
+            scope, receive, send
+        )
+
+    def _is_open(self, scope: Scope) -> bool:
+        is_own = any(route.matches(scope)[0] is not Match.NONE for route in self.own_routes)
+        return is_own or OPEN_ROUTES.fullmatch(scope["path"]) is not None
 
 
 def hostname(host: str) -> str:

@@ -28,7 +28,7 @@ from rlhf_lab.ui.header import api as header
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.limits import LIMITS, RequestLimiter
-from rlhf_lab.ui.middleware import FrameGuard, RequestGuard, frame_origins
+from rlhf_lab.ui.middleware import FrameGuard, RequestGuard, RouteGuard, frame_origins
 from rlhf_lab.ui.people import api as people
 from rlhf_lab.ui.project import api as project
 from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks
@@ -96,6 +96,9 @@ def initial_body_html() -> str:
 def launch_options(ctx: Context) -> dict[str, Any]:
     """Arguments of Gradio's `launch` besides the address. A multi-user lab also gets the login routes."""
     requests, limiter = Requests(ctx, APIS), RequestLimiter({**LIMITS, **act_limits(APIS)})
+    routes = [requests.route(), module_route(), gradio_assets_route(), *page_routes(ctx), *http_api.routes(ctx)]
+    if ctx.access.is_multi_user:
+        routes += auth_routes(ctx.db, ctx.access)
     middleware = [
         Middleware(FrameGuard, origins=frame_origins(os.environ)),
         Middleware(GZipMiddleware, minimum_size=500),  # halves what a page polls
@@ -105,10 +108,10 @@ def launch_options(ctx: Context) -> dict[str, Any]:
             local_only=not ctx.access.is_multi_user,
             public_url=ctx.access.public_url,
         ),
+        Middleware(RouteGuard, own_routes=routes),
         Middleware(BodyLimits, may_upload=ctx.is_operator, upload_folder=Path(get_upload_folder())),
         Middleware(RequestChecks, count=lambda request, name: count_act(ctx, limiter, request, requests.act(name))),
     ]
-    routes = [requests.route(), module_route(), gradio_assets_route(), *page_routes(ctx), *http_api.routes(ctx)]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
@@ -126,10 +129,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
         visitor = access.visitor(request)
         return f"{visitor.role}:{visitor.name}"
 
-    return options | {
-        "auth_dependency": identify_visitor,
-        "app_kwargs": options["app_kwargs"] | {"routes": [*routes, *auth_routes(ctx.db, access)]},
-    }
+    return options | {"auth_dependency": identify_visitor}
 
 
 def count_act(ctx: Context, limiter: RequestLimiter, request: Request, act: str) -> None:

@@ -1,0 +1,75 @@
+"""Of the routes of the running app, only those of an allow-list and the lab's own are reached."""
+
+import re
+from dataclasses import replace
+
+import gradio as gr
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient, WebSocketDenialResponse
+
+from rlhf_lab.ui.middleware import RouteGuard
+from rlhf_lab.ui.page import launch_options
+
+#: All of Gradio that is open, of the version of requirements.txt.
+OPEN = {
+    "/", "/config", "/config/", "/theme.css", "/robots.txt", "/manifest.json", "/favicon.ico", "/pwa_icon", "/pwa_icon/{size}",
+    "/assets/{path}", "/static/{path}",
+    *(f"/gradio_api/{path}" for path in (
+        "info", "info/", "openapi.json", "app_id", "app_id/", "theme.css", "startup-events", "heartbeat/{session_hash}", "reset",
+        "reset/", "cancel", "run/{api_name}", "run/{api_name}/", "api/{api_name}", "api/{api_name}/", "call/{api_name}",
+        "call/{api_name}/", "call/v2/{api_name}", "call/v2/{api_name}/", "call/{api_name}/{event_id}", "queue/join",
+        "queue/data", "component_server", "component_server/", "upload", "upload_progress", "file={path_or_url}",
+    )),
+}  # fmt: skip
+
+
+@pytest.fixture
+def lab(ctx):
+    """The routes and the guard of a lab of several people, in front of an app that replies to everything."""
+    options = launch_options(replace(ctx, operator_secret="s").as_multi_user(open_to_all=False))
+    guards = [entry for entry in options["app_kwargs"]["middleware"] if entry.cls is RouteGuard]
+    return options["app_kwargs"]["routes"], TestClient(RouteGuard(PlainTextResponse("in"), **guards[0].kwargs))
+
+
+def is_open(client, path):
+    """Whether GET or POST reaches the app; both are refused with 404 otherwise."""
+    replies = {(reply.status_code, reply.text) for reply in (client.get(path), client.post(path, json={}))}
+    assert replies in ({(200, "in")}, {(404, "There is nothing at this address.\n")})
+    return replies == {(200, "in")}
+
+
+def running_paths(routes):
+    """The paths of all routes of Gradio's app with these routes added."""
+    with gr.Blocks() as page:
+        gr.Button("x").click(lambda: None, api_name="press")
+    app = gr.routes.App.create_app(page, app_kwargs={"routes": list(routes)})
+    paths = {*app.openapi()["paths"], *(route.path for route in app.routes if hasattr(route, "path"))}
+    return {path.replace(":path}", "}") for path in paths}
+
+
+def test_every_route_is_closed_that_is_not_listed(lab, in_loop):
+    routes, client = lab
+    paths, own = in_loop(lambda: running_paths(routes)), {route.path.replace(":path}", "}") for route in routes}
+    assert "/gradio_api/dev/reload" in paths
+    opened = {path for path in paths if is_open(client, re.sub(r"\{[^}]*\}", "x", path))}
+    assert own <= opened
+    assert opened - own == OPEN
+    assert paths >= OPEN
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/docs", "/openapi.json", "/gradio_api/", "/gradio_api/next/version", "/x", "/config/x", "/login", "/gradio_api/file/x",
+        "/gradio_api//config", "/gradio_api/run/a/b", "/api/vote", "/gradio_api/proxy=http://10.0.0.1/", "/%0aconfig",
+    ],
+)  # fmt: skip
+def test_a_path_that_nobody_listed_is_closed(lab, path):
+    assert not is_open(lab[1], path)
+
+
+def test_no_websocket_is_open(lab):
+    with pytest.raises(WebSocketDenialResponse) as denial, lab[1].websocket_connect("/config"):
+        pass
+    assert denial.value.status_code == 404
