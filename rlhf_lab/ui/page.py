@@ -96,7 +96,13 @@ def initial_body_html() -> str:
 def launch_options(ctx: Context) -> dict[str, Any]:
     """Arguments of Gradio's `launch` besides the address. A multi-user lab also gets the login routes."""
     requests, limiter = Requests(ctx, APIS), RequestLimiter({**LIMITS, **act_limits(APIS)})
-    routes = [requests.route(), module_route(), gradio_assets_route(), *page_routes(ctx), *http_api.routes(ctx)]
+    routes: list[BaseRoute] = [
+        requests.route(),
+        module_route(),
+        gradio_assets_route(),
+        *page_routes(ctx),
+        *http_api.routes(ctx),
+    ]
     if ctx.access.is_multi_user:
         routes += auth_routes(ctx.db, ctx.access)
     middleware = [

@@ -209,7 +209,7 @@ export class NewProject {
     if (!model) return;
     const result = this.fields['check-result'];
     this.setBusy(true);
-    result.replaceChildren(html`<p class="muted">Checking the model. The first check of a model takes some seconds …</p>`);
+    result.replaceChildren(html`<p class="muted">Checking the model; its first check takes some seconds …</p>`);
     const view = await this.screen
       .request('check_model', { model, max_new_tokens: this.fields.length.value })
       .then((reply) => html`${checkResult(reply.check)}${suitableSettings(reply)}`, errorView);
