@@ -643,7 +643,7 @@ def test_viewers_trigger_no_event_of_the_page_but_those_marked(ctx, handle_event
     assert open_to_viewers == {"next_pair", "submit_vote", "status", "verify_operator"}
     handle_event_of(FakeRequest(ctx.access))
     others = [event for event in page.fns.values() if event.fn is not None and event.fn.__name__ not in open_to_viewers]
-    assert len(others) > 5
+    assert others
     for event in others:
         with pytest.raises(gr.Error, match="You can only view this lab"):
             event.fn()
