@@ -114,6 +114,14 @@ ALGORITHMS: Mapping[str, AlgorithmSpec] = {
 }  # fmt: skip
 
 
+DEFAULT_ALGORITHM = "ppo"
+
+
+def algorithm_of(config: Mapping[str, Any]) -> str:
+    """The algorithm by the record of a run's config, or by some settings; a missing setting has its default."""
+    return str(config.get("algorithm", DEFAULT_ALGORITHM))
+
+
 def spec_of(algorithm: str) -> AlgorithmSpec:
     """Raises ConfigError for an unknown algorithm."""
     if algorithm not in ALGORITHMS:

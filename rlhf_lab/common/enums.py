@@ -1,4 +1,4 @@
-"""Enums and Literal types: labels, runs, jobs, engines, events, algorithms, and variants of core functions."""
+"""Enums and Literal types: labels, runs, jobs, engines, events, and variants of core functions."""
 
 from enum import StrEnum
 from typing import Literal
@@ -15,9 +15,6 @@ LossReduction = Literal["token_mean", "trajectory_mean", "trajectory_sum"]
 
 #: Losses of direct preference optimization.
 DirectLoss = Literal["sigmoid", "ipo"]
-
-#: Their properties are in algorithms.py.
-Algorithm = Literal["ppo", "ppo_penalty", "trpo", "a2c", "reinforce", "rloo", "grpo", "dpo", "sft", "rejection"]
 
 
 class Choice(StrEnum):

@@ -42,14 +42,16 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     *,
+    choices: tuple[str, ...] = (),
     group: str = "other",
     only: tuple[str, ...] | None = None,
 ) -> Any:
-    """A dataclass field with a help text and an inclusive range. The choices of a Literal type are read from the type.
+    """A dataclass field with a help text and an inclusive range.
 
-    group: the heading in a form. only: the algorithms that use the setting; None means all.
+    choices: of a text; those of a Literal type are read from the type. group: the heading in a form. only: the algorithms that
+    use the setting; None means all.
     """
-    metadata = {"help": help, "low": low, "high": high, "group": group, "only": only}
+    metadata = {"help": help, "low": low, "high": high, "choices": choices, "group": group, "only": only}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -99,9 +101,10 @@ def _read_fields(cls: type) -> tuple[Setting, ...]:
         hint = hints[item.name]
         optional = isinstance(hint, types.UnionType)
         base_type = next(arg for arg in typing.get_args(hint) if arg is not type(None)) if optional else hint
-        choices = typing.get_args(base_type) or None
+        choices = typing.get_args(base_type) or item.metadata["choices"] or None
         base_type = str if choices else base_type
-        settings.append(Setting(item.name, base_type, item.default, optional, choices=choices, **item.metadata))
+        metadata: dict[str, Any] = {**item.metadata, "choices": choices}
+        settings.append(Setting(item.name, base_type, item.default, optional, **metadata))
     return tuple(settings)
 
 

@@ -1,4 +1,5 @@
-"""How a run controls its KL to the reference, by its settings: what it adapts, what that costs, and the words for captions.
+"""How a run controls its KL to the reference, by its settings: what it adapts, what that costs, and the texts of captions;
+which of these settings contradict each other, and which are recommended.
 
 The controls themselves are in training/policy/kl_control.py.
 """
@@ -7,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_lab.common.algorithms import spec_of
+from rlhf_lab.common.algorithms import algorithm_of, spec_of
 
 #: The KL of a run fluctuates around its budget. It counts as within the budget up to this multiple of it.
 KL_BUDGET_TOLERANCE = 1.3
@@ -50,11 +51,14 @@ class KLControlSpec:
 
 
 FIXED_BETA = KLControlSpec()
+#: Settings with which a run does not change beta.
+FIXED_BETA_SETTINGS: dict[str, Any] = {"kl_budget": None, "kl_controller": "fixed"}
+RECOMMENDED_BUDGET = 4.0
 
 
 def kl_control_of(config: Mapping[str, Any]) -> KLControlSpec:
     """The control by the record of a run's config; a missing setting has its default."""
-    budget, is_offline = config.get("kl_budget"), spec_of(config.get("algorithm", "ppo")).is_offline
+    budget, is_offline = config.get("kl_budget"), spec_of(algorithm_of(config)).is_offline
     if budget is not None:
         lower = "stop, or start with a lower kl_budget"
         return KLControlSpec(
@@ -66,3 +70,31 @@ def kl_control_of(config: Mapping[str, Any]) -> KLControlSpec:
     if config.get("kl_controller") == "adaptive" and not is_offline:
         return KLControlSpec(("beta",))
     return FIXED_BETA
+
+
+def recommended_budget(values: Mapping[str, Any]) -> float | None:
+    """The budget for some settings: none where they have no penalty, or let the KL approach kl_target."""
+    return None if values.get("beta") == 0 or values.get("kl_controller") == "adaptive" else RECOMMENDED_BUDGET
+
+
+def kl_conflicts(config: Mapping[str, Any], responses_per_step: int) -> list[tuple[bool, str]]:
+    """(whether it applies, the error message) for each conflict between the settings of the KL's control."""
+    beta, budget, horizon = config["beta"], config["kl_budget"], config["kl_horizon"]
+    approaches_target = config["kl_controller"] == "adaptive"
+    return [
+        (
+            approaches_target and not beta > 0,
+            "beta = 0 cannot be steered: the adaptive controller multiplies it. Choose a positive beta or "
+            "kl_controller = fixed",
+        ),
+        (
+            approaches_target and responses_per_step * 0.2 >= horizon,
+            f"kl_horizon = {horizon:g} is too short for {responses_per_step} episodes a step. "
+            f"Choose at least {responses_per_step}",
+        ),
+        (
+            budget is not None and (approaches_target or not beta > 0),
+            f"kl_budget = {budget} steers beta itself, from a positive value on. Choose kl_controller = fixed "
+            "and a positive beta, or kl_budget = none",
+        ),
+    ]

@@ -4,9 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from rlhf_lab.common.algorithms import AlgorithmSpec, algorithms_where, spec_of
+from rlhf_lab.common.algorithms import (
+    ALGORITHMS,
+    DEFAULT_ALGORITHM,
+    AlgorithmSpec,
+    algorithm_of,
+    algorithms_where,
+    spec_of,
+)
 from rlhf_lab.common.enums import (
-    Algorithm,
     AnyKLEstimator,
     Baseline,
     CreditAssignment,
@@ -16,7 +22,13 @@ from rlhf_lab.common.enums import (
 )
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS
 from rlhf_lab.config.base import Config, fields_of, setting
-from rlhf_lab.config.kl_control import KLControlSpec, kl_control_of
+from rlhf_lab.config.kl_control import (
+    FIXED_BETA_SETTINGS,
+    KLControlSpec,
+    kl_conflicts,
+    kl_control_of,
+    recommended_budget,
+)
 from rlhf_lab.errors import ConfigError
 
 SHARDING_NEEDS_PROCESSES = (
@@ -26,7 +38,7 @@ SHARDING_NEEDS_PROCESSES = (
 #: Recommended for every algorithm that uses the setting; they differ from the defaults, which stay so that runs of older
 #: versions resume unchanged. Scores of a reward model are in standard deviations of the base model's samples, so that one clip
 #: suits all; scores of Python reward functions have other units, so the default of score_clip is none.
-RECOMMENDED_FOR_ALL: dict[str, Any] = {"score_clip": 1.5, "kl_budget": 4.0, "missing_eos_penalty": 0.0}
+RECOMMENDED_FOR_ALL: dict[str, Any] = {"score_clip": 1.5, "missing_eos_penalty": 0.0}
 
 # The algorithms that use a setting.
 ROLLOUTS = algorithms_where(lambda spec: not spec.is_offline)
@@ -38,13 +50,20 @@ TEMPORAL_DIFFERENCES = algorithms_where(lambda spec: spec.advantage == "temporal
 GRADIENTS = algorithms_where(lambda spec: not spec.is_offline and spec.update == "gradient")
 REPEATED_UPDATES = algorithms_where(lambda spec: spec.repeats_updates)
 CLIPS = algorithms_where(lambda spec: spec.clips)
+RETURNS = algorithms_where(lambda spec: spec.advantage == "returns")
+GROUP_SCALES = algorithms_where(lambda spec: spec.advantage == "grpo")
+LOSS_MEANS = algorithms_where(lambda spec: not spec.is_offline and spec.loss != "ratio_and_penalty")
+PENALTIES = algorithms_where(lambda spec: spec.loss == "ratio_and_penalty")
+TRUST_REGIONS = algorithms_where(lambda spec: spec.update == "natural_gradient")
+DIRECT_PREFERENCES = algorithms_where(lambda spec: spec.loss == "direct_preference")
+BEST_SAMPLES = algorithms_where(lambda spec: spec.learns_from == "best_samples")
 
 
 @dataclass(frozen=True)
 class PolicyConfig(Config):
     """Settings of a policy run. The default preset is `PolicyConfig.for_algorithm("ppo")`."""
 
-    algorithm: Algorithm = setting("ppo", "the learning algorithm", group="run")
+    algorithm: str = setting(DEFAULT_ALGORITHM, "the learning algorithm", choices=tuple(ALGORITHMS), group="run")
     steps: int = setting(40, "optimisation steps; one step is one batch of rollouts", 1, 1_000_000, group="run")
     lr: float = setting(1.5e-3, "learning rate (Adam)", 1e-8, 1.0, group="run")
     lr_schedule: Literal["linear", "cosine", "constant"] = setting(
@@ -203,14 +222,14 @@ class PolicyConfig(Config):
     credit: CreditAssignment = setting(
         "to_go", "which rewards each token is credited with: those from this token on, or all rewards of the "
         "response (total)",
-        group="advantages", only=("reinforce",),
+        group="advantages", only=RETURNS,
     )  # fmt: skip
     baseline: Baseline = setting(
         "value", "what is subtracted from the return: the value function, the mean return of the batch, or nothing",
-        group="advantages", only=("reinforce",)
+        group="advantages", only=RETURNS
     )  # fmt: skip
     group_scale: bool = setting(
-        True, "divide a group's advantages by its standard deviation", group="advantages", only=("grpo",)
+        True, "divide a group's advantages by its standard deviation", group="advantages", only=GROUP_SCALES
     )
     whiten_advantages: bool = setting(
         True,
@@ -226,7 +245,7 @@ class PolicyConfig(Config):
     loss_mean: Literal["token", "trajectory", "sum"] = setting(
         "token", "average token losses over all tokens, or over responses, each with the mean (trajectory) or the sum of its "
         "tokens",
-        group="policy loss", only=("ppo", "trpo", "a2c", "reinforce", "rloo", "grpo"),
+        group="policy loss", only=LOSS_MEANS,
     )  # fmt: skip
     entropy_coef: float = setting(
         0.0, "weight of the entropy bonus", 0.0, 1.0, group="policy loss", only=GRADIENTS
@@ -242,23 +261,28 @@ class PolicyConfig(Config):
         1e-4,
         1e3,
         group="policy loss",
-        only=("ppo_penalty",),
+        only=PENALTIES,
     )
     penalty_kl_min: float = setting(
         0.003, "the weight is halved if the KL of a step is below this (nats per token)",
         0.0, 10.0, group="policy loss",
-        only=("ppo_penalty",),
+        only=PENALTIES,
     )  # fmt: skip
     penalty_kl_max: float = setting(
         0.03, "the weight is doubled if the KL of a step is above this (nats per token)",
         1e-5, 20.0, group="policy loss",
-        only=("ppo_penalty",),
+        only=PENALTIES,
     )  # fmt: skip
     max_kl: float = setting(
-        0.01, "trust region: maximum KL of a step, in nats per token", 1e-6, 10.0, group="policy loss", only=("trpo",)
+        0.01,
+        "trust region: maximum KL of a step, in nats per token",
+        1e-6,
+        10.0,
+        group="policy loss",
+        only=TRUST_REGIONS,
     )
     cg_iters: int = setting(
-        5, "iterations of the conjugate gradient method", 1, 100, group="policy loss", only=("trpo",)
+        5, "iterations of the conjugate gradient method", 1, 100, group="policy loss", only=TRUST_REGIONS
     )
     cg_damping: float = setting(
         0.1,
@@ -266,10 +290,15 @@ class PolicyConfig(Config):
         0.0,
         10.0,
         group="policy loss",
-        only=("trpo",),
+        only=TRUST_REGIONS,
     )
     fisher_rows: int = setting(
-        8, "number of responses from which the Fisher matrix is estimated", 1, 4096, group="policy loss", only=("trpo",)
+        8,
+        "number of responses from which the Fisher matrix is estimated",
+        1,
+        4096,
+        group="policy loss",
+        only=TRUST_REGIONS,
     )
     target_kl: float | None = setting(
         None, "end a step's epochs early when an epoch's mean approximate KL exceeds this; none runs all epochs",
@@ -326,19 +355,19 @@ class PolicyConfig(Config):
     dpo_loss: DirectLoss = setting(
         "sigmoid", "sigmoid: the margin of a pair, beta times its log-ratio difference, grows without limit; ipo: it "
         "approaches 1/2", group="offline methods",
-        only=("dpo",),
+        only=DIRECT_PREFERENCES,
     )  # fmt: skip
     label_smoothing: float = setting(
-        0.0, "fraction of the labels assumed to be wrong", 0.0, 0.49, group="offline methods", only=("dpo",)
+        0.0, "fraction of the labels assumed to be wrong", 0.0, 0.49, group="offline methods", only=DIRECT_PREFERENCES
     )
     candidates: int = setting(
         4, "responses sampled per prompt; the one with the highest reward is kept", 2, 256, group="offline methods",
-        only=("rejection",),
+        only=BEST_SAMPLES,
     )  # fmt: skip
     rounds: int = setting(
         4, "maximum number of rounds; each samples new responses and keeps the best, the first from the base model, "
         "later ones from the policy", 1, 1000,
-        group="offline methods", only=("rejection",),
+        group="offline methods", only=BEST_SAMPLES,
     )  # fmt: skip
 
     lora_r: int = setting(8, "rank of the LoRA adapter", 1, 256, group="LoRA")
@@ -365,14 +394,12 @@ class PolicyConfig(Config):
 
     @classmethod
     def recommended(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Recommended values; without a KL budget if beta is 0 or is controlled by kl_target. Raises ConfigError."""
-        algorithm = values.get("algorithm", "ppo")
-        recommended = RECOMMENDED_FOR_ALL | (dict(spec_of(algorithm).recommended) if algorithm else {})
-        if algorithm:
-            used = {item.name for item in fields_of(cls) if item.applies_to(algorithm)}
-            recommended = {name: value for name, value in recommended.items() if name in used}
-        has_own_beta = values.get("beta") == 0 or values.get("kl_controller") == "adaptive"
-        return recommended | ({"kl_budget": None} if has_own_beta else {})
+        """Recommended values of the settings that the algorithm uses. Raises ConfigError."""
+        algorithm = algorithm_of(values)
+        own = dict(spec_of(algorithm).recommended)
+        recommended = RECOMMENDED_FOR_ALL | {"kl_budget": recommended_budget(values)} | own
+        used = {item.name for item in fields_of(cls) if item.applies_to(algorithm)}
+        return {name: value for name, value in recommended.items() if name in used}
 
     @property
     def spec(self) -> AlgorithmSpec:
@@ -435,7 +462,7 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         (
             c.spec.update == "natural_gradient" and c.value_trunk == "shared",
-            "value_trunk = shared lets the value loss move the policy past trpo's limit. Choose detached or critic",
+            f"value_trunk = shared lets the value loss move the policy past {c.algorithm}'s limit. Choose detached or critic",
         ),
         (
             c.value_warmup > 0 and c.value_trunk == "shared",
@@ -456,27 +483,14 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
             f"kl_estimator = {c.kl_estimator} in the loss: the expected gradient of k1 is 0, and full is not available "
             "in the loss. Choose k2 or k3, or kl_penalty = reward",
         ),
+        *kl_conflicts(c.to_dict(), c.responses_per_step),
         (
-            c.kl_controller == "adaptive" and not c.beta > 0,
-            "beta = 0 cannot be steered: the adaptive controller multiplies it. Choose a positive beta or "
-            "kl_controller = fixed",
+            c.spec.loss == "direct_preference" and not c.beta > 0,
+            f"beta = 0 leaves {c.algorithm} without a loss: its implicit reward is beta times a log-ratio. "
+            "Choose a positive beta",
         ),
         (
-            c.kl_controller == "adaptive" and c.responses_per_step * 0.2 >= c.kl_horizon,
-            f"kl_horizon = {c.kl_horizon:g} is too short for {c.responses_per_step} episodes a step. "
-            f"Choose at least {c.responses_per_step}",
-        ),
-        (
-            c.kl_budget is not None and (c.kl_controller == "adaptive" or not c.beta > 0),
-            f"kl_budget = {c.kl_budget} steers beta itself, from a positive value on. Choose kl_controller = fixed "
-            "and a positive beta, or kl_budget = none",
-        ),
-        (
-            c.algorithm == "dpo" and not c.beta > 0,
-            "beta = 0 leaves dpo without a loss: its implicit reward is beta times a log-ratio. Choose a positive beta",
-        ),
-        (
-            c.algorithm == "rejection" and c.rounds > c.steps,
+            c.spec.learns_from == "best_samples" and c.rounds > c.steps,
             f"rounds = {c.rounds} exceeds steps = {c.steps}: every round needs at least one update",
         ),
         *_process_conflicts(c),
@@ -496,7 +510,7 @@ def _process_conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         (
             c.spec.update == "natural_gradient" and c.processes > 1,
-            f"processes = {c.processes}: trpo searches along one line with all rows at once, in one process. Set "
+            f"processes = {c.processes}: {c.algorithm} searches along one line with all rows at once, in one process. Set "
             "processes to 1",
         ),
         (
@@ -540,7 +554,7 @@ def check_live_setting(config: PolicyConfig, name: str, value: float | str) -> N
             )
         return
     # What a controller needs at its start does not matter while it is not in use.
-    config.replace(kl_budget=None, kl_controller="fixed", **{name: value})
+    config.replace(**FIXED_BETA_SETTINGS | {name: value})
 
 
 #: Named presets.

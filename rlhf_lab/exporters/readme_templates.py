@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_lab import __version__
-from rlhf_lab.common.algorithms import spec_of
+from rlhf_lab.common.algorithms import algorithm_of, spec_of
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, Project, RewardModelRow, Run
@@ -16,7 +16,7 @@ from rlhf_lab.exporters.tabular import COLUMN_TYPES, column_kind
 
 
 def policy_card(run: Run, step: int, row: RewardModelRow | None, project: Project, base: str, digest: str) -> str:
-    algorithm = str(run.config.get("algorithm", "ppo")).upper()
+    algorithm = algorithm_of(run.config).upper()
     return f"""# {run.name}: step {step} of {run.total_steps}
 
 A LoRA adapter in PEFT's format, trained with {algorithm} by RLHF Lab {_reward_text(run, row)}.
@@ -71,7 +71,7 @@ class MergedModelFacts:
 
 def model_card(facts: MergedModelFacts) -> str:
     run, row, project, base, figures = facts.run, facts.reward_model, facts.project, facts.base, facts.figures
-    algorithm = str(run.config.get("algorithm", "ppo")).upper()
+    algorithm = algorithm_of(run.config).upper()
     measured = "\n".join(
         f"| {title} | {figures[name]:.2f} {unit} |"
         for name, (title, unit) in MODEL_CARD_FIGURES.items()
@@ -82,7 +82,7 @@ library_name: transformers
 pipeline_tag: text-generation
 tags:
 - rlhf
-- {run.config.get("algorithm", "ppo")!s}
+- {algorithm_of(run.config)}
 ---
 
 # {run.name}: step {facts.step} of {run.total_steps}
@@ -326,7 +326,7 @@ def _scoring_code(head_config: dict[str, Any]) -> str:
 
 def _reward_text(run: Run, row: RewardModelRow | None) -> str:
     """What the policy was trained with: its reward, or the labels if it was trained on labels."""
-    if spec_of(run.config.get("algorithm", "ppo")).learns_from == "labels":
+    if spec_of(algorithm_of(run.config)).learns_from == "labels":
         return "on labels, without a reward model" if row is None else f"on the labels of reward model {row.id}"
     terms = ", ".join(f"{item['weight']:g} · {item['name']}" for item in run.manifest.get("reward_terms") or [])
     if row is None:

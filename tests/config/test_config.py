@@ -72,8 +72,10 @@ def test_every_range_is_inclusive_and_enforced(cls):
             continue
         for bound, outside in ((item.low, item.low - 1), (item.high, item.high + 1)):
             other_settings = SETTINGS_FOR_BOUNDS.get(item.name, {}) if cls is PolicyConfig else {}
-            algorithm = item.only[0] if item.only else other_settings.get("algorithm")
-            recorded = cls.recommended({"algorithm": algorithm}) | ({"algorithm": algorithm} if algorithm else {})
+            algorithm = item.only[0] if item.only else other_settings.get("algorithm", "ppo")
+            recorded = cls.recommended({"algorithm": algorithm} | other_settings)
+            if cls is PolicyConfig:
+                recorded["algorithm"] = algorithm
             cls(**(recorded | other_settings | {item.name: item.type(bound)}))
             with pytest.raises(ConfigError, match=rf"^{item.name} = .* (below its least|above its greatest) value"):
                 cls(**(recorded | other_settings | {item.name: item.type(outside)}))

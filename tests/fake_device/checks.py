@@ -13,7 +13,7 @@ from support.graph_recorders import played
 from support.preference_data import comparisons, train
 from torch.utils._python_dispatch import _disable_current_modes
 
-from rlhf_lab.common.enums import Algorithm
+from rlhf_lab.common.algorithms import ALGORITHMS
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.models.sampling.cuda_graphs import GraphedSampler
@@ -22,7 +22,7 @@ from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.sft import SFTConfig, SFTRow, encode_examples, train_sft
 
 #: All algorithms, and options of PPO with separate code.
-RUNS = {name: {"algorithm": name} for name in Algorithm.__args__} | {
+RUNS = {name: {"algorithm": name} for name in ALGORITHMS} | {
     "critic": {"value_trunk": "critic", "value_warmup": 1},
     "detached": {"value_trunk": "detached", "bootstrap_cut": True},
     "full KL": {"kl_estimator": "full"},

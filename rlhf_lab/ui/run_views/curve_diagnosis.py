@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from rlhf_lab.common.algorithms import spec_of
+from rlhf_lab.common.algorithms import DEFAULT_ALGORITHM, spec_of
 from rlhf_lab.common.curves import Point
 from rlhf_lab.config.kl_control import FIXED_BETA, KL_BUDGET_TOLERANCE, KLControlSpec
 
@@ -203,8 +203,9 @@ def noise_sd(values: Sequence[float]) -> float:
 
 
 def diagnose(
-    curves: Curves, changes: Sequence[SettingChange] = (), control: KLControlSpec = FIXED_BETA, algorithm: str = "ppo",
-    *, has_reward_model: bool = True, missing_eos_penalty: float = 0.0, set_by_hand: Collection[str] = (),
+    curves: Curves, changes: Sequence[SettingChange] = (), control: KLControlSpec = FIXED_BETA,
+    algorithm: str = DEFAULT_ALGORITHM, *, has_reward_model: bool = True, missing_eos_penalty: float = 0.0,
+    set_by_hand: Collection[str] = (),
 ) -> dict[str, Diagnosis]:  # fmt: skip
     """A diagnosis for every metric that has a rule and a curve; an alert if the newest value is not finite.
 

@@ -14,7 +14,7 @@ from typing import Any, NotRequired, final
 
 from typing_extensions import TypedDict
 
-from rlhf_lab.common.algorithms import spec_of
+from rlhf_lab.common.algorithms import algorithm_of, spec_of
 from rlhf_lab.common.curves import Point, downsample
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, EngineState, JobStatus, RunStatus
 from rlhf_lab.common.records import EngineStatus, Job, Run
@@ -301,7 +301,7 @@ class RunFeed:
             "other_metrics": [name for name in metric_names(db, run.id) if name not in drawn],
             "live_settings": run_summary.live_settings(run),
             "adapted_settings": adapted_settings(run.config),
-            "has_rollouts": not spec_of(run.config.get("algorithm", "ppo")).is_offline,
+            "has_rollouts": not spec_of(algorithm_of(run.config)).is_offline,
             "reward_models": [(row.id, run_summary.reward_model_label(row)) for row in models],
         }
 
@@ -339,7 +339,7 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
         curves,
         run_summary.applied_changes(view, {name: cache.curves[metric] for name, metric in VALUES_IN_USE.items()}),
         kl_control_of(view.run.config),
-        view.run.config.get("algorithm", "ppo"),
+        algorithm_of(view.run.config),
         has_reward_model=view.run.reward_model_id is not None,
         missing_eos_penalty=view.run.config.get("missing_eos_penalty", PolicyConfig.missing_eos_penalty),
         set_by_hand=state["set_by_hand"],

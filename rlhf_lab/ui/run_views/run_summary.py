@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from typing_extensions import TypedDict
 
-from rlhf_lab.common.algorithms import spec_of
+from rlhf_lab.common.algorithms import algorithm_of, spec_of
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import EngineState, EventKind, RunStatus, Source
@@ -127,7 +127,7 @@ def newest_rows(rows: Sequence[_Row], max_count: int, shown_id: int | None) -> l
 def live_settings(run: Run) -> list[str]:
     """The settings that can be changed during the run: those of LIVE_SETTINGS that its algorithm reads."""
     settings = {item.name: item for item in fields_of(PolicyConfig)}
-    return [name for name in LIVE_SETTINGS if settings[name].applies_to(str(run.config.get("algorithm", "ppo")))]
+    return [name for name in LIVE_SETTINGS if settings[name].applies_to(algorithm_of(run.config))]
 
 
 def current_state(view: RunView, in_use: Mapping[str, float]) -> RunState:

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import gradio as gr
 
-from rlhf_lab.common.enums import Algorithm
+from rlhf_lab.common.algorithms import ALGORITHMS
 from rlhf_lab.config.base import Config, Setting, fields_of
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.ui.shared.api import Payload
@@ -99,7 +99,7 @@ def _only_text(item: Setting) -> str:
     """Which algorithms use a setting, or which do not, if these are fewer; "" if all use it."""
     if item.only is None:
         return ""
-    others = [name for name in get_args(Algorithm) if name not in item.only]
+    others = [name for name in ALGORITHMS if name not in item.only]
     return f"; not {', '.join(others)}" if len(others) < len(item.only) else f"; {', '.join(item.only)} only"
 
 

@@ -20,12 +20,14 @@ from rlhf_lab.store.runs import get_run
 
 TokenColumns = dict[str, list[float]]
 EPSILON = 1e-12  # offsets smaller than this have no colour
-#: What the loss of a token shows where it is not clipped, by `AlgorithmSpec.loss`.
-LOSS_DESCRIPTIONS = {
-    "ratio": "After this step's updates.",
-    "ratio_and_penalty": "After this step's updates, without the penalty.",
-    "log_probability": "Its gradient makes the token likelier in proportion to A.",
-}
+#: The loss of a token where it is not clipped, by `AlgorithmSpec.loss`: equation, symbols, description.
+LOSSES = {
+    "ratio": ("{loss} = −{advantage} · {ratio}", "−A · ratio", "After this step's updates."),
+    "ratio_and_penalty": (
+        "{loss} = −{advantage} · {ratio}", "−A · ratio", "After this step's updates, without the penalty.",
+    ),
+    "log_probability": ("", "−A · log π", "Its gradient makes the token likelier in proportion to A."),
+}  # fmt: skip
 
 
 class StepConstants(TypedDict):
@@ -261,6 +263,8 @@ def _advantage_equations(config: PolicyConfig) -> list[Equation]:
             return _estimated_advantage_equations(config, name, raw)
         case None:
             return []
+        case kind:  # without an equation here
+            return [Equation(name, raw, kind.replace("_", " "), "Computed from the responses of the step.")]
 
 
 def _estimated_advantage_equations(config: PolicyConfig, name: str, raw: str) -> list[Equation]:
@@ -281,19 +285,15 @@ def _estimated_advantage_equations(config: PolicyConfig, name: str, raw: str) ->
 
 
 def _loss_equations(config: PolicyConfig) -> list[Equation]:
-    loss = config.spec.loss
     if _uses_clipping(config):
         loss_equation = Equation(
             "loss", "{loss} = max(−{advantage} · {ratio}, −{advantage} · clip({ratio}, {low}, {high}))",
             "max(−A · ratio, −A · clip(ratio, 1 − ε, 1 + ε))",
             "After this step's updates. If the clipped term is larger, the token's gradient is zero.",
         )  # fmt: skip
-    elif loss == "log_probability":
-        loss_equation = Equation("loss", "", "−A · log π", LOSS_DESCRIPTIONS[loss])
     else:
-        loss_equation = Equation(
-            "loss", "{loss} = −{advantage} · {ratio}", "−A · ratio", LOSS_DESCRIPTIONS[loss]
-        )  # fmt: skip
+        loss = config.spec.loss
+        loss_equation = Equation("loss", *LOSSES.get(loss, ("", loss.replace("_", " "), "Of the step's last update.")))
     if not config.uses_value_function:
         return [loss_equation]
     target, symbols = "{target}", "return from this token on"

@@ -5,7 +5,7 @@ from typing import Any
 import gradio as gr
 from typing_extensions import TypedDict
 
-from rlhf_lab.common.algorithms import ALGORITHMS, algorithms_where
+from rlhf_lab.common.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithms_where
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.records import Project, Role
 from rlhf_lab.common.text import pluralize
@@ -205,7 +205,7 @@ def reward_terms_input() -> Any:
     )
 
 
-def preset_config(name: str, algorithm: str = "ppo", project: Project | None = None) -> PolicyConfig:
+def preset_config(name: str, algorithm: str = DEFAULT_ALGORITHM, project: Project | None = None) -> PolicyConfig:
     """The algorithm's recommended settings, overridden by the preset, at the project's temperature and length.
 
     Raises ConfigError for an unknown preset.

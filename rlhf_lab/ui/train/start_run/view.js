@@ -28,7 +28,7 @@ class StartRun {
     this.state = /** @type {StartOptions | null} */ (null);
     this.drawnKey = ''; // of what is on screen
     this.measuredAt = null; // the measurements of speed that the estimate is made from
-    this.algorithm = 'ppo'; // of the fields
+    this.algorithm = props.data.algorithms[0]; // of the fields
     this.wasOpened = false; // whether a person opened the form
     this.startsWithoutModel = false; // whether a person wants a run without a reward model, while there is none
     this.isStarting = false;
