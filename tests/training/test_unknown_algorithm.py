@@ -13,7 +13,7 @@ from rlhf_lab.models.batch import Batch
 from rlhf_lab.training.policy.objectives import AdaptiveCoefficients, LossDenominators, policy_loss
 from rlhf_lab.training.policy.rewards_and_advantages import compute_advantages
 from rlhf_lab.training.policy.rollout import EvaluatedBatch, MicroBatch
-from rlhf_lab.ui.train.token_view import LOSS_DESCRIPTIONS, equations_for
+from rlhf_lab.ui.train.token_view import LOSSES, equations_for
 
 NUMBERS, MASK = torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool)
 LENGTHS = torch.tensor([[1, 2], [1, 2]])
@@ -52,9 +52,13 @@ def test_an_update_of_an_offline_algorithm_without_a_record(llama_folder):
         trainer.update_on_texts()
 
 
-def test_fixed_texts_have_no_advantages():
-    with pytest.raises(TrainingError, match="dpo learns from fixed texts"):
-        compute_advantages(EVALUATED, NUMBERS, None, PolicyConfig.for_algorithm("dpo"))
+@pytest.mark.parametrize("algorithm", algorithm_names.OFFLINE_ALGORITHMS)
+def test_fixed_texts_have_no_advantages_and_no_policy_loss(algorithm):
+    config = PolicyConfig.for_algorithm(algorithm)
+    with pytest.raises(TrainingError, match=f"{algorithm} learns from fixed texts"):
+        compute_advantages(EVALUATED, NUMBERS, None, config)
+    with pytest.raises(TrainingError, match=f"{algorithm} learns from fixed texts"):
+        policy_loss(NUMBERS, PART, LossDenominators(4, 2), config, AdaptiveCoefficients(0.0, 0.0))
 
 
 def test_records_say_what_the_algorithms_are():
@@ -76,8 +80,17 @@ def test_records_say_what_the_algorithms_are():
     assert algorithms_where(lambda spec: not spec.has_beta) == ("sft", "rejection")
 
 
-def test_every_loss_of_rollouts_has_a_description():
-    assert {spec.loss for spec in ALGORITHMS.values() if not spec.is_offline} == set(LOSS_DESCRIPTIONS)
+def test_the_token_view_describes_losses_that_exist():
+    assert set(LOSSES) <= {spec.loss for spec in ALGORITHMS.values() if not spec.is_offline}
+
+
+def test_the_token_view_names_a_new_kind_of_advantage_and_of_loss(monkeypatch):
+    """Until it has equations for them."""
+    spec = AlgorithmSpec(advantage="best_of_group", loss="squared_advantage")
+    monkeypatch.setitem(ALGORITHMS, "drgrpo", spec)
+    shown = {item.name: item for item in equations_for(unknown("rloo"), [])}
+    assert shown["advantage"].symbols == "best of group"
+    assert (shown["loss"].equation, shown["loss"].symbols) == ("", "squared advantage")
 
 
 def test_defaults_of_a_record():

@@ -17,6 +17,7 @@ from rlhf_lab.core.policy_losses import (
     reduce_tokens,
     reinforce_loss,
 )
+from rlhf_lab.errors import TrainingError
 from rlhf_lab.training.policy.rollout import MicroBatch, Rollout
 
 REDUCTIONS: dict[str, LossReduction] = {"token": "token_mean", "trajectory": "trajectory_mean", "sum": "trajectory_sum"}
@@ -60,36 +61,48 @@ def policy_loss(
 
     logprobs: (B, R), of the policy being trained. Raises ConfigError for an unknown algorithm.
     """
-    mask, reduction = micro_batch.batch.mask, REDUCTIONS[config.loss_mean]
-    old_logprobs, advantages = micro_batch.old_logprobs, micro_batch.advantages
-    denominator, cliprange = denominators.for_reduction(reduction), ratio_cliprange(config)
-    if config.spec.loss == "ratio_and_penalty":
-        penalty_terms = ppo_penalty(
-            logprobs, old_logprobs, advantages, mask, coef=coefficients.penalty_coef, denominator=denominators.tokens
-        )
-        zero = torch.zeros_like(penalty_terms.approx_kl)
-        terms = PolicyLoss(penalty_terms.loss, zero, penalty_terms.approx_kl, penalty_terms.ratio_mean)
-    else:
-        terms = ppo_clip(logprobs, old_logprobs, advantages, mask, cliprange=cliprange, denominator=denominators.tokens)
-        if config.spec.loss == "log_probability":
-            loss = reinforce_loss(logprobs, advantages, mask, reduction=reduction, denominator=denominator)
-            terms = terms._replace(loss=loss)
-        elif reduction != "token_mean":
-            loss = ppo_clip(
-                logprobs,
-                old_logprobs,
-                advantages,
-                mask,
-                cliprange=cliprange,
-                denominator=denominator,
-                reduction=reduction,
-            ).loss
-            terms = terms._replace(loss=loss)
+    reduction = REDUCTIONS[config.loss_mean]
+    terms = _policy_terms(logprobs, micro_batch, denominators, config, reduction, coefficients.penalty_coef)
     if config.kl_penalty == "loss":
         assert config.kl_estimator != "full"  # rejected by PolicyConfig
         kl = kl_estimate(logprobs, micro_batch.ref_logprobs, config.kl_estimator)
-        terms = terms._replace(loss=terms.loss + coefficients.kl_beta * reduce_tokens(kl, mask, reduction, denominator))
+        penalty = reduce_tokens(kl, micro_batch.batch.mask, reduction, denominators.for_reduction(reduction))
+        terms = terms._replace(loss=terms.loss + coefficients.kl_beta * penalty)
     return terms
+
+
+def _policy_terms(
+    logprobs: Tensor,
+    micro_batch: MicroBatch,
+    denominators: LossDenominators,
+    config: PolicyConfig,
+    reduction: LossReduction,
+    penalty_coef: float,
+) -> PolicyLoss:
+    """`policy_loss` without the KL to the reference. Raises TrainingError for a loss of fixed texts."""
+    mask, old_logprobs, advantages = micro_batch.batch.mask, micro_batch.old_logprobs, micro_batch.advantages
+    denominator = denominators.for_reduction(reduction)
+
+    def clipped(denominator: float, reduction: LossReduction = "token_mean") -> PolicyLoss:
+        return ppo_clip(
+            logprobs, old_logprobs, advantages, mask,
+            cliprange=ratio_cliprange(config), denominator=denominator, reduction=reduction,
+        )  # fmt: skip
+
+    match config.spec.loss:
+        case "ratio":
+            terms = clipped(denominators.tokens)
+            return terms if reduction == "token_mean" else terms._replace(loss=clipped(denominator, reduction).loss)
+        case "ratio_and_penalty":
+            loss, _, approx_kl, ratio_mean = ppo_penalty(
+                logprobs, old_logprobs, advantages, mask, coef=penalty_coef, denominator=denominators.tokens
+            )
+            return PolicyLoss(loss, torch.zeros_like(approx_kl), approx_kl, ratio_mean)
+        case "log_probability":
+            loss = reinforce_loss(logprobs, advantages, mask, reduction=reduction, denominator=denominator)
+            return clipped(denominators.tokens)._replace(loss=loss)
+        case "direct_preference" | "likelihood":
+            raise TrainingError(f"{config.algorithm} learns from fixed texts, not from rollouts.")
 
 
 def value_loss(
