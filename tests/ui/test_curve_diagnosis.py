@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlhf_lab.config.kl_control import kl_control_of
-from rlhf_lab.ui.run_views.curve_diagnosis import RULES, Level, SettingChange, diagnose, noise_sd, trend
+from rlhf_lab.ui.run_views.curve_diagnosis import RULES, Level, diagnose
+from rlhf_lab.ui.run_views.curve_trends import SettingChange, noise_sd, trend
 from rlhf_lab.ui.shared.charts import CURVES
 
 SCORE, REWARD, KL, GOLD = "objective/scores", "objective/rlhf_reward", "objective/kl", "objective/gold"

@@ -1,4 +1,4 @@
-"""Diagnoses of the training curves, with all rules and thresholds: what a curve does now, and whether that is healthy.
+"""Diagnoses of the training curves, with all rules and thresholds: whether what a curve does now is healthy.
 
     diagnose({"objective/kl": [(1, 0.0), (2, 0.4), …], …}) -> {"objective/kl": Diagnosis(Level.GOOD, "KL 0.4: …"), …}
 
@@ -6,28 +6,32 @@ Pure functions of the curves; docs/METRICS.md describes the metrics. The thresho
 base's samples, responses of tens of tokens); they indicate where to look and are not strict limits.
 """
 
-import itertools
-import math
 import re
-import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from rlhf_lab.common.algorithms import DEFAULT_ALGORITHM, spec_of
-from rlhf_lab.common.curves import Point
 from rlhf_lab.config.kl_control import FIXED_BETA, KL_BUDGET_TOLERANCE, KLControlSpec
+from rlhf_lab.ui.run_views.curve_trends import (
+    MAIN_PART,
+    WINDOW,
+    Curves,
+    RewardPart,
+    SettingChange,
+    Trend,
+    explains_fall,
+    not_finite_since,
+    reward_parts,
+    trend,
+)
 
-WINDOW = 5  # steps that count as "now"; the same number before them is "before"
-NOISE_STEPS = 50  # the last steps, from which the noise of a curve is estimated
-MEDIAN_ABS_NORMAL_DIFFERENCE = 0.6745 * math.sqrt(2)  # of two draws from a normal distribution of sd 1
 SETTLING_STEPS = 30  # steps in which a changed setting may still move the score
 PATIENCE_STEPS = 15  # steps after which a lack of progress is reported
 SCORE_FLAT = 0.15  # sd: a smaller change of the score is called flat
 SCORE_LEARNT = 0.3  # sd above the start: something was learnt
 SCORES_CLIPPED = 0.9  # share of the scores: little is left to gain
 MANY_CLIPPED = 0.25  # share of the scores: said under the score
-MAIN_PART = 0.5  # share of a change that a part of the reward must have to be called its main cause
 KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
 KL_BUDGET_FAR = 2.0  # times the budget: the policy is far beyond it
 KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
@@ -53,14 +57,12 @@ ADVICE_WITHOUT_BETA = (
     ("raise lr, lower beta, or label", "raise lr, or label"), ("stop or raise beta", "stop"), ("raise beta", "stop earlier"),
 )  # fmt: skip
 #: Replacements for runs without a reward model.
-WORDS_WITHOUT_REWARD_MODEL = (
+TEXTS_WITHOUT_REWARD_MODEL = (
     ("the policy learns what the reward model likes", "the policy learns what is rewarded"),
     ("raise lr, lower beta, or label more pairs", "raise lr or lower beta"), ("raise lr, or label more pairs", "raise lr"),
     (": label more pairs", ""),
 )  # fmt: skip
 HYPHEN_AS_MINUS = re.compile(r"(?<!\w)-(?=\d)")  # a hyphen before a number, shown as a minus sign
-
-Curves = Mapping[str, Sequence[Point]]
 
 
 class Level(StrEnum):
@@ -88,74 +90,6 @@ class Finding(NamedTuple):
     if_restrained: str | None = None
 
 
-class SettingChange(NamedTuple):
-    """A live setting (beta, lr) changed during a run, after `step` steps. old: None where the run itself had adapted it."""
-
-    step: int
-    name: str
-    old: float | None
-    new: float
-
-
-class Trend(NamedTuple):
-    """initial: mean of the first window; previous, current: means of the last two windows; best: the highest window mean.
-
-    num_points: the number of finite values. noise_margin: the change between two windows that noise alone may cause (2 standard
-    errors). latest: the newest value. A curve does not count as rising if latest is below the mean of its window, nor as falling
-    if latest is above it: it may be turning.
-    """
-
-    initial: float
-    previous: float
-    current: float
-    best: float
-    num_points: int
-    noise_margin: float
-    latest: float
-
-    @property
-    def change(self) -> float:
-        return self.current - self.previous
-
-    @property
-    def gain(self) -> float:
-        return self.current - self.initial
-
-    def effective_threshold(self, threshold: float) -> float:
-        """The threshold, or the noise margin if that is larger."""
-        return max(threshold, self.noise_margin)
-
-    def is_rising(self, threshold: float) -> bool:
-        return self.change > self.effective_threshold(threshold) and self.latest >= self.current
-
-    def is_falling(self, threshold: float) -> bool:
-        return self.change < -self.effective_threshold(threshold) and self.latest <= self.current
-
-    def compared(self, threshold: float, gain: str) -> str:
-        """How the curve compares with its start and moves now, in the words of all captions. gain: `self.gain` as text.
-
-        Before there are two whole windows, the second comparison is the first one, and is left out.
-        """
-        margin = self.effective_threshold(threshold)
-        since_start = f"{gain if abs(self.gain) > margin else 'no change'} since the start"
-        if self.num_points < 2 * WINDOW:
-            return since_start
-        if abs(self.change) <= margin:
-            return "steady since the start" if abs(self.gain) <= margin else f"{since_start}, now steady"
-        direction = (
-            "rising" if self.is_rising(threshold) else "falling" if self.is_falling(threshold) else "up and down"
-        )
-        return f"{since_start}, now {direction}"
-
-
-class RewardPart(NamedTuple):
-    """A summand of the reward: the score, or what is taken off it. advice: what makes it larger, "" for none."""
-
-    name: str
-    trend: Trend
-    advice: str = ""
-
-
 class CurveTrends(dict[str, Trend]):
     """The trend of every curve; `recent_changes`: the settings changed within the last SETTLING_STEPS.
 
@@ -180,28 +114,6 @@ class CurveTrends(dict[str, Trend]):
         return f"the KL budget {' and '.join(actions)} automatically" if actions else advice
 
 
-def trend(points: Sequence[Point]) -> Trend | None:
-    """None for a curve without a finite point. With few points the windows shrink."""
-    values = [value for _, value in points if math.isfinite(value)]
-    if not values:
-        return None
-    window = max(1, min(WINDOW, len(values) // 2))
-    current = values[-window:]
-    previous = values[-2 * window : -window] or current
-    cumulative_sums = [0.0, *itertools.accumulate(values)]
-    best = max(cumulative_sums[i + window] - cumulative_sums[i] for i in range(len(values) - window + 1)) / window
-    noise_margin = 2 * noise_sd(values[-NOISE_STEPS:]) * math.sqrt(2 / window)
-    mean = statistics.fmean
-    return Trend(mean(values[:window]), mean(previous), mean(current), best, len(values), noise_margin, values[-1])
-
-
-def noise_sd(values: Sequence[float]) -> float:
-    """The sd of the noise around a smooth curve, from the median difference of adjacent values; 0 for fewer than 3 values."""
-    if len(values) < 3:
-        return 0.0
-    return statistics.median(abs(b - a) for a, b in itertools.pairwise(values)) / MEDIAN_ABS_NORMAL_DIFFERENCE
-
-
 def diagnose(
     curves: Curves, changes: Sequence[SettingChange] = (), control: KLControlSpec = FIXED_BETA,
     algorithm: str = DEFAULT_ALGORITHM, *, has_reward_model: bool = True, missing_eos_penalty: float = 0.0,
@@ -221,14 +133,14 @@ def diagnose(
     trends.recent_changes = [
         change
         for change in changes
-        if last_step - change.step <= SETTLING_STEPS and _explains_fall(change, curves.get("objective/scores", ()))
+        if last_step - change.step <= SETTLING_STEPS and explains_fall(change, curves.get("objective/scores", ()))
     ]
     findings: dict[str, Finding] = {}
     for name, rule in RULES.items():
         points = curves.get(name)
         if not points:
             continue
-        first_lost_step = _not_finite_since(points)
+        first_lost_step = not_finite_since(points)
         if first_lost_step is None:
             findings[name] = rule(trends[name], trends)
         else:
@@ -241,42 +153,6 @@ def diagnose(
     }
 
 
-def reward_parts(curves: Curves, missing_eos_penalty: float) -> list[RewardPart]:
-    """The summands of `objective/rlhf_reward`: score, KL penalty, penalty for a missing end, and what scaling and clipping of the
-    score change. Empty if a curve is missing or has gaps, because then the windows of the parts would differ."""
-    reward = _finite_values(curves, "objective/rlhf_reward")
-    columns = [_finite_values(curves, name) for name in ("objective/scores", "objective/non_score_reward")]
-    stop_rate = _finite_values(curves, "val/stop_token_rate") if missing_eos_penalty else dict.fromkeys(reward, 1.0)
-    if not reward or any(reward.keys() - column.keys() for column in (*columns, stop_rate)):
-        return []
-    missing = {step: -missing_eos_penalty * (1 - stop_rate[step]) for step in reward}
-    columns.append(missing)
-    columns.append({step: reward[step] - sum(column[step] for column in columns) for step in reward})
-    trends = [trend([(step, column[step]) for step in reward]) for column in columns]
-    texts = (
-        ("the score", ""), ("the KL penalty", "lower beta"),
-        ("the penalty for a missing end", "a larger max_new_tokens lets more responses end"),
-        ("the clipping or scaling of scores", ""),
-    )  # fmt: skip
-    return [
-        RewardPart(name, part, advice) for (name, advice), part in zip(texts, trends, strict=True) if part is not None
-    ]
-
-
-def _finite_values(curves: Curves, name: str) -> dict[int, float]:
-    return {step: value for step, value in curves.get(name, ()) if math.isfinite(value)}
-
-
-def _explains_fall(change: SettingChange, points: Sequence[Point]) -> bool:
-    """Whether at least MAIN_PART of a curve's fall happened after a change; also if the curve begins after it."""
-    before = [value for step, value in points if step <= change.step and math.isfinite(value)][-WINDOW:]
-    after = [value for step, value in points if step > change.step and math.isfinite(value)][-WINDOW:]
-    curve = trend(points)
-    if curve is None or not before or not after:
-        return bool(after)
-    return statistics.fmean(after) - statistics.fmean(before) <= MAIN_PART * min(curve.change, 0.0)
-
-
 def _replacements(algorithm: str, *, has_reward_model: bool, has_unit: bool) -> list[tuple[str, str]]:
     """Replacements in the messages of a run's diagnoses. An offline method is measured every few steps and, except for dpo, has
     no beta. A run with reward terms only has nothing to label, and its score is in sd only if their unit was measured."""
@@ -285,14 +161,14 @@ def _replacements(algorithm: str, *, has_reward_model: bool, has_unit: bool) -> 
         pairs.append((f"in {WINDOW} steps", f"in {WINDOW} measurements"))
         pairs += () if spec_of(algorithm).has_beta else ADVICE_WITHOUT_BETA
     if not has_reward_model:
-        pairs += WORDS_WITHOUT_REWARD_MODEL if has_unit else (*WORDS_WITHOUT_REWARD_MODEL, (" sd", ""))
+        pairs += TEXTS_WITHOUT_REWARD_MODEL if has_unit else (*TEXTS_WITHOUT_REWARD_MODEL, (" sd", ""))
     return pairs
 
 
 def _reworded(diagnosis: Diagnosis, replacements: Sequence[tuple[str, str]]) -> Diagnosis:
     message = diagnosis.message
-    for words, replacement in replacements:
-        message = message.replace(words, replacement)
+    for phrase, replacement in replacements:
+        message = message.replace(phrase, replacement)
     return Diagnosis(diagnosis.level, message)
 
 
@@ -310,16 +186,6 @@ def _without_contradictions(findings: Mapping[str, Finding], trends: CurveTrends
         message = finding.message if finding.if_restrained is None or not is_restrained else finding.if_restrained
         diagnoses[name] = Diagnosis(finding.level, HYPHEN_AS_MINUS.sub("−", message))
     return diagnoses
-
-
-def _not_finite_since(points: Sequence[Point]) -> int | None:
-    """The first step of the non-finite values at the end of a curve; None if the newest value is finite."""
-    first_step = None
-    for step, value in reversed(points):
-        if math.isfinite(value):
-            break
-        first_step = step
-    return first_step
 
 
 def _score(score: Trend, trends: CurveTrends) -> Finding:

@@ -23,7 +23,8 @@ from rlhf_lab.store.reward_model_list import ListedRewardModel
 from rlhf_lab.store.reward_models import reward_model_of
 from rlhf_lab.store.run_metrics import samples_at
 from rlhf_lab.store.runs import events, get_run
-from rlhf_lab.ui.run_views.curve_diagnosis import HYPHEN_AS_MINUS, SettingChange
+from rlhf_lab.ui.run_views.curve_diagnosis import HYPHEN_AS_MINUS
+from rlhf_lab.ui.run_views.curve_trends import SettingChange
 
 _Row = TypeVar("_Row", Run, ListedRewardModel)
 JsonPoint = list[float | None]  # [step, value]; None for a value that is not finite

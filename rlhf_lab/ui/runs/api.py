@@ -21,7 +21,7 @@ from rlhf_lab.store.runs import events, runs
 from rlhf_lab.store.votes import label_count, vote_counts, voters
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views import run_summary
-from rlhf_lab.ui.run_views.curve_diagnosis import WINDOW, trend
+from rlhf_lab.ui.run_views.curve_trends import WINDOW, trend
 from rlhf_lab.ui.run_views.run_comparison import (
     BUCKETS,
     GOLD,
