@@ -298,7 +298,7 @@ class _ClampWithIdentityGrad(torch.autograd.Function):
     """`clamp` with the gradient of the identity."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004  nothing is kept
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004  nothing is saved
         return x.clamp(max=0.9 * math.log(torch.finfo(x.dtype).max))
 
     @staticmethod

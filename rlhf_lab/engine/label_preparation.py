@@ -136,5 +136,5 @@ def _shorten_prompt(text: str, share: float) -> str:
     if len(chat) > 1:
         later_turns = [i for i, message in enumerate(chat) if i and message["role"] == "user"]
         return prompt_of_chat(chat[later_turns[0] if later_turns else 1 :])
-    kept_chars = min(len(text) - 1, int(len(text) * share))
-    return text[len(text) - kept_chars :]
+    char_count = min(len(text) - 1, int(len(text) * share))
+    return text[len(text) - char_count :]

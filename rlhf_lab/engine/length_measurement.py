@@ -113,7 +113,7 @@ def measure_length(
             f"the length of the answers could not be measured within {budget_s:.0f} s, because this model is too slow "
             "here. Choose a length yourself, under Project."
         )
-    tables = [length_rows(found, seconds[i], adds_instruction=i > 0) for i, found in enumerate(lengths)]
+    tables = [length_rows(column, seconds[i], adds_instruction=i > 0) for i, column in enumerate(lengths)]
     return {
         "rows": [asdict(row) for table in tables for row in table],
         "system_prompt": project.system_prompt,

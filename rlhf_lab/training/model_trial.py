@@ -114,13 +114,13 @@ class _Trial:
         logprobs: Tensor = logits.float().log_softmax(-1).gather(-1, chosen).squeeze(-1)
         return logprobs
 
-    def check(self, found: Tensor, expected: Tensor) -> None:
+    def check(self, actual: Tensor, expected: Tensor) -> None:
         """Raises _WrongResultError unless both are finite and equal, up to rounding."""
-        if found.shape != expected.shape:
-            raise _WrongResultError(OTHER_SHAPES, f"{tuple(found.shape)} instead of {tuple(expected.shape)}")
-        difference = float((found.float() - expected.float()).abs().max())
+        if actual.shape != expected.shape:
+            raise _WrongResultError(OTHER_SHAPES, f"{tuple(actual.shape)} instead of {tuple(expected.shape)}")
+        difference = float((actual.float() - expected.float()).abs().max())
         is_half = self.backbone.model.dtype in HALF_DTYPES  # whose rounding depends on the shapes of the products
-        if not bool(found.isfinite().all()) or not (is_half or difference <= TOLERANCE):
+        if not bool(actual.isfinite().all()) or not (is_half or difference <= TOLERANCE):
             raise _WrongResultError(OTHER_NUMBERS, f"a difference of {difference:.2g}")
 
     def check_samples(self, prompts: list[list[int]]) -> None:
@@ -198,8 +198,8 @@ def _write_in_parts(trial: _Trial) -> None:
     stream = TokenStream(trial.backbone, trial.prompts[2], uniforms([3], RESPONSE_LENGTH), temperature=1.0)
     while not stream.advance(lambda: False):
         pass
-    whole = sample(trial.backbone, [trial.prompts[2]], uniforms([3], RESPONSE_LENGTH), temperature=1.0).tokens[0]
-    if stream.tokens != whole:
+    sampled = sample(trial.backbone, [trial.prompts[2]], uniforms([3], RESPONSE_LENGTH), temperature=1.0).tokens[0]
+    if stream.tokens != sampled:
         raise _WrongResultError(OTHER_NUMBERS)
 
 
@@ -362,9 +362,9 @@ def _small_backbone(name: str, config: PreTrainedConfig) -> Backbone:
     implementation = attention_implementation(config, device, torch.float32)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=implementation)
     model.generation_config.eos_token_id = END_TOKENS
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(TOKEN_COUNT)}, unk_token="w0"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w0", unk_token="w0", pad_token="w0")
+    word_level = Tokenizer(models.WordLevel({f"w{i}": i for i in range(TOKEN_COUNT)}, unk_token="w0"))
+    word_level.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=word_level, eos_token="w0", unk_token="w0", pad_token="w0")
     return make_backbone(name, "", model, tokenizer, device)
 
 
