@@ -50,7 +50,7 @@ def _check_wait(response: Any) -> None:
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
     """Seconds from the headers Retry-After and RateLimit of a reply; 0 without them."""
-    from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]  # exported lazily
+    from huggingface_hub.utils import parse_ratelimit_headers
 
     limit = parse_ratelimit_headers(headers)
     seconds = str(headers.get("Retry-After", ""))

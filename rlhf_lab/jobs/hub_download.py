@@ -133,7 +133,7 @@ def download_model(facts: ModelFacts, cancel_event: threading.Event) -> Path:
 
     class CancellableTqdm(tqdm):  # the progress bar is the client's only callback during a download
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]  # tqdm has no annotations
+            tqdm.__init__(self, *args, **{**kwargs, "disable": True})
 
         def update(self, n: float | None = 1) -> bool | None:
             if cancel_event.is_set():

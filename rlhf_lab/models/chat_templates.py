@@ -85,6 +85,12 @@ class TemplateRenderer:
         if worker is not None:
             worker.end()
 
+    def forget_worker(self) -> None:
+        """In a forked process: the worker and a lock that may be locked belong to the parent."""
+        if self._worker is not None:
+            self._worker.disconnect()
+        self._lock, self._worker = threading.Lock(), None
+
 
 class _Worker:
     """A running process. Raises ModelError if it does not start."""
@@ -160,12 +166,5 @@ class _Worker:
 RENDERER = TemplateRenderer()
 
 
-def _forget_worker() -> None:
-    """In a forked process: the worker and a lock that may be locked belong to the parent."""
-    if RENDERER._worker is not None:
-        RENDERER._worker.disconnect()
-    RENDERER.__init__()  # type: ignore[misc]
-
-
 atexit.register(RENDERER.close)
-os.register_at_fork(after_in_child=_forget_worker)
+os.register_at_fork(after_in_child=RENDERER.forget_worker)

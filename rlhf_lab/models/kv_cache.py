@@ -20,7 +20,7 @@ class ReservedCacheLayer(DynamicLayer):
     """
 
     def __init__(self, extra_tokens: int, on_gpu: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # transformers annotates its layers only in part
+        DynamicLayer.__init__(self)
         self.extra_tokens = extra_tokens
         self.is_compileable = on_gpu
         self.buffers: list[Tensor] = []
@@ -83,7 +83,7 @@ class FixedCacheLayer(CacheLayerMixin):
     is_compileable = True
 
     def __init__(self, keys: Tensor, values: Tensor, write_index: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # transformers annotates its layers only in part
+        CacheLayerMixin.__init__(self)
         self.keys, self.values, self.buffers = keys, values, (keys, values)
         self.write_index, self.is_initialized = write_index, True
 

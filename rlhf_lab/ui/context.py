@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import gradio as gr
 from gradio.context import LocalContext
 from starlette.requests import Request
 
@@ -58,7 +59,7 @@ def sent_secret(request: Any = None) -> str:
 
 def set_current_request(request: Request) -> None:
     """Make this the request that `Context.visitor` and `Context.client_address` read, as Gradio does for its events."""
-    LocalContext.request.set(request)  # type: ignore[arg-type]  # Gradio's own type of request wraps this one
+    LocalContext.request.set(gr.Request(request))
 
 
 @dataclass(frozen=True)

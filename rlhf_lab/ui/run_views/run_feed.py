@@ -67,7 +67,7 @@ class DiagnosisRow(TypedDict):
 
 class LiveState(TypedDict):
     """The part of a reply that may change with every step. in_use: the value of each live setting at the newest step. eta_s:
-    seconds."""
+    seconds. static: sent if static_id changed."""
 
     run: RunState
     in_use: dict[str, float]
@@ -76,6 +76,7 @@ class LiveState(TypedDict):
     pending_changes: list[str]
     status_text: str
     eta_s: float | None
+    static: "NotRequired[StaticState]"
 
 
 class StaticState(TypedDict):
@@ -95,7 +96,7 @@ class StaticState(TypedDict):
 
 @final
 class FeedReply(LiveState):
-    """points: by metric; all points after a reset, otherwise the new ones. static: sent if static_id changed."""
+    """points: by metric; all points after a reset, otherwise the new ones."""
 
     revision: str
     epoch: str
@@ -105,7 +106,6 @@ class FeedReply(LiveState):
     points: dict[str, list[JsonPoint]]
     sample_steps: list[int]
     static_id: str
-    static: NotRequired[StaticState]
 
 
 class RunElsewhere(TypedDict):
@@ -257,7 +257,7 @@ class RunFeed:
             cache, snapshot = self._refreshed(status, revision)
             started_at, reset = snapshot.started_at, query.epoch != cache.epoch
             reply: FeedReply = {
-                **snapshot.live,  # type: ignore[typeddict-item]  # it has no "static"
+                **snapshot.live,
                 "revision": revision,
                 "epoch": cache.epoch,
                 "elapsed_s": None if started_at is None else round(max(0.0, time.time() - started_at), 1),
