@@ -21,7 +21,6 @@ for variable in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE", "RLHF_LAB_QUANTIZE", "RLHF_
 #: with runs of PPO are among them, so no two of these run at once. The others use one lab (`lab` of tests/browser/conftest.py).
 FIRST_BROWSER = (
     "test_chat.py",
-    "test_crash_recovery.py",
     "test_demo_mode.py",
     "test_full_journey.py",
     "test_operator_only.py",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browser_lab import Lab
 from helpers import PAGE_TIMEOUT_MS, describe_pages
-from prepared_labs import idle_lab, temporary_project
+from prepared_labs import idle_lab, temporary_project, without_engine
 
 from rlhf_lab.store.database import Database
 
@@ -52,28 +52,27 @@ def chromium():
 
 @pytest.fixture(scope="package")
 def shared_lab(tmp_path_factory):
-    lab = idle_lab(tmp_path_factory.mktemp("lab") / "home").start()
-    yield lab
-    lab.stop()
+    with without_engine(idle_lab(tmp_path_factory.mktemp("lab") / "home")) as lab:
+        yield lab
 
 
 @pytest.fixture(scope="module")
 def lab(shared_lab):
-    """A running lab, shared with other files, and a project of this file. An engine may be busy, and ids do not start at 1."""
+    """A running lab without an engine, shared with other files, and a project of this file. Ids do not start at 1."""
     with Database.open(shared_lab.home) as db, temporary_project(db, shared_lab.home, idle=True):
         yield shared_lab
 
 
 @pytest.fixture
 def fresh_project(lab):
-    """A new project, open in the lab during the test."""
+    """A new project, open in the lab during the test, for which the lab's engine samples pairs."""
     with Database.open(lab.home) as db, temporary_project(db, lab.home) as project:
         yield project
 
 
 @pytest.fixture
 def idle_project(lab):
-    """Like `fresh_project`, with a full pool, so that the lab needs no engine."""
+    """Like `fresh_project`, with a full pool, for a lab without an engine."""
     with Database.open(lab.home) as db, temporary_project(db, lab.home, idle=True) as project:
         yield project
 

@@ -1,5 +1,6 @@
-"""Labs with labels, reward models and runs, added through the store and trained by the lab's engine."""
+"""Labs with labels, reward models and runs, added through the store; without an engine, or trained by the lab's engine."""
 
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,10 +15,11 @@ from rlhf_lab.common.records import Job, NewCompletion, Project, Run, Vote
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import StoreError
-from rlhf_lab.jobs import queue, run_control
+from rlhf_lab.jobs import engine_process, queue, run_control
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.project_setup import new_project, remove_project
 from rlhf_lab.judges.builtin import load_judge, prefer
+from rlhf_lab.store import tables as t
 from rlhf_lab.store.blind_tests import blind_tests, delete_test
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.features import TextFeatures, add_features, texts_without_features
@@ -51,6 +53,34 @@ def idle_lab(home: Path, **options) -> Lab:
     with Database.open(home) as db:
         fill_pool(db, new_project(db).id)
     return Lab(home, **options)
+
+
+def idle_engine(db: Database) -> int:
+    """Make this process the lab's engine until tomorrow; returns its id. It does nothing: tests claim and finish jobs."""
+    engine = engine_process.record_heartbeat(db, "idle")
+    with db.write() as conn:
+        conn.execute(t.engines.update().where(t.engines.c.id == engine).values(beat_at=time.time() + 86_400))
+    return engine
+
+
+def finish_job(db: Database, job: Job, result: dict) -> None:
+    """Finish a job as the engine does. It is the oldest queued one of its kind."""
+    claimed = queue.claim(db, [job.kind], idle_engine(db), job.project_id)
+    assert claimed is not None
+    assert claimed.id == job.id
+    queue.finish(db, job.id, result)
+
+
+@contextmanager
+def without_engine(lab: Lab) -> Iterator[Lab]:
+    """Start a lab whose engine is this process: jobs and runs stay in the state that a test gives them."""
+    with Database.open(lab.home) as db:
+        engine = idle_engine(db)
+        try:
+            yield lab.start()
+        finally:
+            engine_process.mark_engine_stopped(db, engine)
+            lab.stop()
 
 
 def wait_for_job(db: Database, job: Job) -> None:
@@ -151,7 +181,9 @@ def temporary_project(db: Database, home: Path, *, idle: bool = False) -> Iterat
         fill_pool(db, project.id)
 
     def is_removed() -> bool:
-        with suppress(StoreError):  # pairs are being sampled for it
+        for job in queue.jobs(db, project_id=project.id, statuses=UNFINISHED_JOB_STATUSES):
+            queue.cancel(db, job.id)
+        with suppress(StoreError):  # an engine has not ended its job yet
             return bool(remove_project(db, home, project.id))
         return False
 

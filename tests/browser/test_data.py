@@ -3,14 +3,14 @@
 import json
 import re
 
-from helpers import ENGINE_TIMEOUT_MS, control, wait_until
+from helpers import control, wait_until
 from playwright.sync_api import expect
 from prepared_labs import add_labels
 
-from rlhf_lab.common.enums import Source
+from rlhf_lab.common.enums import JobKind, JobStatus, Source
+from rlhf_lab.jobs import queue
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
-from rlhf_lab.store.reward_models import reward_models
 
 
 def open_section(page, section):
@@ -30,11 +30,6 @@ def vote_rows():
                  "winner": ("first", "second")[better]}
             )  # fmt: skip
     return rows
-
-
-def wait_for_reward_model(lab):
-    with Database.open(lab.home) as db:
-        wait_until(lambda: reward_models(db, current_project(db).id), "an automatic reward model")
 
 
 def test_import_agreement_training_without_an_annotator_and_export(lab, open_page, tmp_path):
@@ -82,13 +77,21 @@ def test_import_agreement_training_without_an_annotator_and_export(lab, open_pag
     course = page.locator('.lab-quality tr[data-name="cy"] .spark')
     control(page, "quality-trend").select_option("ties")
     expect(course).to_have_attribute("aria-label", re.compile("^share of ties of cy over time: .*%"))
-    wait_for_reward_model(lab)  # training starts automatically, and the button is disabled until it has ended
-    expect(control(page, "quality-train")).to_be_enabled(timeout=ENGINE_TIMEOUT_MS)
+    # A training of these labels starts automatically; the button is disabled meanwhile.
+    with Database.open(lab.home) as db:
+        project = current_project(db).id
+        wait_until(lambda: queue.jobs(db, project_id=project, kinds=[JobKind.TRAIN_REWARD]), "a training", page)
+        expect(control(page, "quality-train")).to_be_disabled()
+        queue.cancel(db, queue.jobs(db, project_id=project, kinds=[JobKind.TRAIN_REWARD])[0].id)
+    expect(control(page, "quality-train")).to_be_enabled()
     page.locator('[data-do="quality-weight"][data-name="cy"]').select_option("0")
     expect(page.locator(".lab-quality .train")).to_contain_text("Without 1 of 3.")
     control(page, "quality-train").click()
     expect(control(page, "quality-notice")).to_contain_text("from 2 of 3 annotators is being trained")
-    expect(page.locator(".lab-quality .models")).to_contain_text("ann, bob")
+    with Database.open(lab.home) as db:
+        (job,) = queue.jobs(db, project_id=project, kinds=[JobKind.TRAIN_REWARD], statuses=[JobStatus.QUEUED])
+        assert job.payload["annotators"] == ["ann", "bob"]
+        queue.cancel(db, job.id)
 
     control(page, "export-layout").select_option("explicit")
     control(page, "export-format").select_option("parquet")
@@ -187,15 +190,6 @@ def test_the_form_stays_after_an_error_and_questions_have_answers(lab, open_page
     expect(control(page, "data-question")).to_contain_text("'1.200' and '900'")
 
 
-def test_quality_and_import_fit_a_phone(lab, open_page):
-    page = open_page(lab)
-    open_section(page, "runs-import")
-    page.locator("#runs-quality > button").click()
-    expect(control(page, "quality-alpha")).to_be_visible()
-    page.set_viewport_size({"width": 390, "height": 800})
-    page.wait_for_function("document.documentElement.scrollWidth <= 390")
-
-
 def test_the_question_which_column_is_the_prompt_is_seen_on_a_phone(lab, open_page, tmp_path):
     row = {
         "topic": "How long does an egg boil?",
@@ -218,6 +212,9 @@ def test_the_question_which_column_is_the_prompt_is_seen_on_a_phone(lab, open_pa
     control(page, "data-again").click()
     expect(control(page, "data-counts")).to_contain_text("1 row, 1 vote on 1 prompt")
     expect(question).to_have_count(0)
+    page.locator("#runs-quality > button").click()
+    expect(control(page, "quality-alpha")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_the_preview_says_what_is_not_used_and_a_column_can_be_left_out(lab, open_page, tmp_path):
@@ -239,9 +236,9 @@ def test_the_preview_says_what_is_not_used_and_a_column_can_be_left_out(lab, ope
     expect(control(page, "data-unused")).to_have_text("Not used: label")
 
 
-def test_progress_of_labels_is_shown_beside_the_button_while_the_page_goes_on(lab, fresh_project, open_page):
+def test_progress_of_labels_is_shown_beside_the_button_while_the_page_goes_on(lab, idle_project, open_page):
     with Database.open(lab.home) as db:
-        add_labels(db, fresh_project.id, Source.SIMULATED, 5)
+        add_labels(db, idle_project.id, Source.SIMULATED, 5)
     page = open_page(lab)
     page.get_by_role("tab", name="Runs & data").click()
     expect(control(page, "export-labels")).to_be_enabled()

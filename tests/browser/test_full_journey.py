@@ -1,25 +1,46 @@
-"""The whole loop: a new project, 30 labels by keyboard, an automatic reward model, PPO; then the controls of a run.
+"""The whole loop: a new project, 30 labels by keyboard, an automatic reward model, PPO; then the controls of a run, its charts,
+and what is lost when page and engine are killed: nothing.
 
-One lab for the file, with a person's labels and a reward model. Tests use a stopped run or an active one.
+One lab and one project for the file.
 """
 
+import os
 import re
+import signal
 import sqlite3
 
 import pytest
 from accessibility import SCREENS, inspect_screen
-from browser_lab import current_pair
-from helpers import open_screen, open_tab, wait_for_engine, wait_status, wait_step, wait_until, wait_visible
+from browser_lab import current_pair, press_key
+from helpers import (
+    ENGINE_TIMEOUT_MS,
+    open_screen,
+    open_tab,
+    wait_for_engine,
+    wait_status,
+    wait_step,
+    wait_until,
+    wait_visible,
+)
 from playwright.sync_api import expect
-from prepared_labs import lab_with_reward_models, running_run
+from prepared_labs import (
+    FAST_CONFIG,
+    add_labels,
+    idle_lab,
+    running_run,
+    stop_all_runs,
+    submit_reward_training,
+    temporary_project,
+    wait_for_job,
+)
 
 from rlhf_lab.common.enums import Source
-from rlhf_lab.config.reward import RewardConfig
-from rlhf_lab.jobs import run_control
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.run_metrics import token_records_at
-from rlhf_lab.store.runs import events, get_run, pending_events
+from rlhf_lab.store.reward_models import reward_models
+from rlhf_lab.store.run_metrics import samples_at, token_records_at
+from rlhf_lab.store.runs import events, get_run, runs
+from rlhf_lab.store.votes import label_count, vote_counts
 
 CURVES = ("objective/scores", "objective/kl", "policy/clipfrac_avg", "loss/value_avg")
 #: The charts of Train in order, and those without values for PPO on people's labels.
@@ -38,34 +59,44 @@ SCORE_PLOT = "document.querySelector(`[data-metric='objective/scores'] .js-plotl
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    with lab_with_reward_models(tmp_path_factory.mktemp("lab") / "home", Source.HUMAN, RewardConfig()) as lab:
-        yield lab
+    lab = idle_lab(tmp_path_factory.mktemp("lab") / "home").start()
+    yield lab
+    lab.stop()
 
 
 @pytest.fixture(scope="module")
-def finished_run(lab):
-    """A stopped run whose beta was changed while it was running."""
-    with Database.open(lab.home) as db:
-        with running_run(db, lab.home, batch_size=8, max_new_tokens=24) as run:
-            run_control.set_live_setting(db, run.id, "beta", 0.25)
-            wait_until(lambda: not pending_events(db, run.id) and get_run(db, run.id).step >= 10, "a change of beta")
-        return run
+def fresh_project(lab):
+    """The project of the file; a test that runs first finds it new."""
+    with Database.open(lab.home) as db, temporary_project(db, lab.home) as project:
+        yield project
 
 
 @pytest.fixture
-def stopped_run(lab, finished_run):
-    """The current record of the stopped run."""
+def trained_project(lab, fresh_project):
+    """The same project with a reward model and without an active run."""
     with Database.open(lab.home) as db:
-        return get_run(db, finished_run.id)
+        stop_all_runs(db)
+        if not reward_models(db, fresh_project.id):
+            add_labels(db, fresh_project.id, Source.HUMAN, 14)
+            wait_for_job(db, submit_reward_training(db, fresh_project.id, Source.HUMAN, FAST_CONFIG))
+    return fresh_project
 
 
 @pytest.fixture
-def active_run(lab):
-    """A run that is active during the test and deleted after it."""
+def active_run(lab, trained_project):
+    """A run that is active during the test and stopped after it."""
+    with Database.open(lab.home) as db, running_run(db, lab.home, batch_size=8, max_new_tokens=24) as run:
+        yield run
+
+
+@pytest.fixture
+def stopped_run(lab, trained_project):
+    """The newest run of the project."""
     with Database.open(lab.home) as db:
-        with running_run(db, lab.home, batch_size=8, max_new_tokens=24) as run:
-            yield run
-        run_control.delete(db, lab.home, run.id)
+        if not runs(db):
+            with running_run(db, lab.home, batch_size=8, max_new_tokens=24):
+                pass
+        return runs(db)[0]
 
 
 def open_training(lab, open_page, **options):
@@ -170,49 +201,18 @@ def sample_texts(lab, project_id: int, step: int) -> list[str]:
         return [" ".join(text.split()) for (text,) in db.execute(query, (project_id, step))]
 
 
-def test_the_last_of_an_odd_number_of_charts_spans_both_columns(lab, stopped_run, open_page):
-    page = open_training(lab, open_page)
-    plots = page.locator(".lab-train .grid .plot")
-
-    def widths() -> list[int | None]:
-        return plots.evaluate_all(
-            "charts => charts.filter(one => one.checkVisibility())"
-            ".map(one => one.querySelector('.main-svg')?.clientWidth)"
-        )
-
-    def is_arranged() -> bool:
-        *others, last = widths()
-        return (last > 2 * max(others)) == (len(others) % 2 == 0)
-
-    wait_until(lambda: None not in widths(), "the charts", page)
-    count = len(CHART_ORDER) - len(NOT_SHOWN)
-    assert len(widths()) == count
-    wait_until(is_arranged, f"the widths of {count} charts", page)
-    plots.first.evaluate("plot => plot.closest('figure').remove()")
-    assert len(widths()) == count - 1  # of the two numbers one is odd
-    wait_until(is_arranged, f"the widths of {count - 1} charts", page)
+def test_a_run_while_it_is_active_and_after_it_was_stopped(lab, active_run, open_page):
+    page, second = open_training(lab, open_page), open_training(lab, open_page)
+    check_zoom_survives_the_next_step(page)
+    check_reload_and_second_visitor_show_the_same_run(page, second, active_run)
+    second.close()
+    check_pause_change_beta_resume_and_stop(lab, page, active_run)
+    check_slider_shows_the_samples_and_the_point_of_a_step(lab, active_run, page)
+    check_token_view_shows_the_recorded_values_of_every_token(lab, page, active_run)
+    check_last_of_an_odd_number_of_charts_spans_both_columns(page)
 
 
-def test_the_slider_shows_the_samples_and_the_point_of_a_step(lab, stopped_run, open_page):
-    page = open_training(lab, open_page)
-    early, base = (sample_texts(lab, stopped_run.project_id, step) for step in (5, 0))
-    page.locator("[data-do=scrub]").focus()
-    page.keyboard.press("Home")
-    page.wait_for_function("() => document.querySelector('.lab-train [data-at]').dataset.at === '0'")
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowRight")
-    page.wait_for_function("() => document.querySelector('.lab-train [data-at]').dataset.at === '10'")
-    wait_for_cursor(page, 10)
-    page.keyboard.press("ArrowLeft")
-    wait_for_cursor(page, 5)
-    for text in (base[0], early[0]):  # the text before on the left, the one of this step on the right
-        page.wait_for_function(
-            "t => document.querySelector('.lab-train .side').innerText.replace(/\\s+/g, ' ').includes(t)", arg=text
-        )
-
-
-def test_zoom_survives_the_next_step(lab, active_run, open_page):
-    page = open_training(lab, open_page)
+def check_zoom_survives_the_next_step(page):
     wait_step(page, 3)
     page.wait_for_selector("[data-metric='objective/scores'] .js-plotly-plot")
     page.evaluate(f"Plotly.relayout({SCORE_PLOT}, {{'xaxis.range': [2, 6]}})")
@@ -225,19 +225,17 @@ def test_zoom_survives_the_next_step(lab, active_run, open_page):
     assert page.evaluate(where) == pytest.approx([2, 6])
 
 
-def test_reload_and_second_visitor_show_the_same_run(lab, active_run, open_page):
-    first, second = open_training(lab, open_page), open_training(lab, open_page)
+def check_reload_and_second_visitor_show_the_same_run(first, second, run):
     first.reload()
     open_tab(first, "Train")
     first.wait_for_selector(".lab-train [data-step]")
     at = shown_step(second)
     wait_step(first, at)
     assert abs(shown_step(first) - shown_step(second)) <= 2
-    assert first.input_value("[data-do=pick]") == second.input_value("[data-do=pick]") == str(active_run.id)
+    assert first.input_value("[data-do=pick]") == second.input_value("[data-do=pick]") == str(run.id)
 
 
-def test_pause_change_beta_resume_and_stop(lab, active_run, open_page):
-    page = open_training(lab, open_page)
+def check_pause_change_beta_resume_and_stop(lab, page, run):
     wait_for_engine(page, "() => Number(document.querySelector('.lab-train [data-at]').dataset.at) >= 5")
     page.click("[data-do=pause]")
     wait_status(page, "paused")
@@ -248,15 +246,13 @@ def test_pause_change_beta_resume_and_stop(lab, active_run, open_page):
     page.click("[data-do=set-beta]")
     pending_change = page.locator("[data-asked]")
     expect(pending_change).to_have_text("requested: beta = 0.25 (takes effect at the next step)")
-    expect(page.locator(".lab-header .job .what")).to_have_text(
-        f"run {active_run.id} paused, step {paused_step} of 400"
-    )
+    expect(page.locator(".lab-header .job .what")).to_have_text(f"run {run.id} paused, step {paused_step} of 400")
     page.wait_for_timeout(5000)  # longer than the page waits for a lost reply to "pause"
     expect(pending_change).to_contain_text("beta = 0.25")
     page.click("[data-do=resume]")
-    wait_step(page, paused_step + 2)
+    wait_step(page, max(paused_step + 2, 11))  # samples of the steps 0, 5 and 10
     with Database.open(lab.home) as db:
-        settings = [event.payload for event in events(db, active_run.id) if event.kind == "set"]
+        settings = [event.payload for event in events(db, run.id) if event.kind == "set"]
         assert settings == [{"name": "beta", "value": 0.25}]
     wait_for_engine(page, f"() => ({SCORE_PLOT}.layout.annotations || []).some(mark => mark.text.includes('0.25'))")
     page.fill("[data-do=knob-lr]", "7")
@@ -272,21 +268,39 @@ def test_pause_change_beta_resume_and_stop(lab, active_run, open_page):
     wait_for_cursor(page, 5)
 
 
+def check_slider_shows_the_samples_and_the_point_of_a_step(lab, run, page):
+    with Database.open(lab.home) as db:
+        early, base = ([" ".join(one.text.split()) for one in samples_at(db, run.id, step)] for step in (5, 0))
+    page.locator("[data-do=scrub]").focus()
+    page.keyboard.press("Home")
+    page.wait_for_function("() => document.querySelector('.lab-train [data-at]').dataset.at === '0'")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => document.querySelector('.lab-train [data-at]').dataset.at === '10'")
+    wait_for_cursor(page, 10)
+    page.keyboard.press("ArrowLeft")
+    wait_for_cursor(page, 5)
+    for text in (base[0], early[0]):  # the text before on the left, the one of this step on the right
+        page.wait_for_function(
+            "t => document.querySelector('.lab-train .side').innerText.replace(/\\s+/g, ' ').includes(t)", arg=text
+        )
+
+
 def format_value(value: float) -> str:
     """A token's value as the token view shows it."""
     return f"{value:.4f}".replace("-0.0000", "0.0000").replace("-", "−")
 
 
-def test_token_view_shows_the_recorded_values_of_every_token(lab, stopped_run, open_page):
-    page = open_training(lab, open_page)
+def check_token_view_shows_the_recorded_values_of_every_token(lab, page, run):
+    page.locator("[data-do=scrub]").press("End")
     page.click("[data-do=to-tokens]")
     page.wait_for_selector(".microscope .token.seen")
     shown, heading = page.locator("[data-token-step]"), page.locator(".microscope .facts .lab-row")
     at = int(shown.get_attribute("data-token-step"))
     assert at == int(page.get_attribute(".lab-train [data-at]", "data-at"))
     with Database.open(lab.home) as db:
-        first, second = token_records_at(db, stopped_run.id, at)
-        before = token_records_at(db, stopped_run.id, at - 1)
+        first, second = token_records_at(db, run.id, at)
+        before = token_records_at(db, run.id, at - 1)
     texts = page.locator(".microscope .tokens")
     assert texts.all_text_contents() == ["".join(record.tokens) for record in (first, second)]
     count = len(first.tokens)
@@ -317,14 +331,27 @@ def test_token_view_shows_the_recorded_values_of_every_token(lab, stopped_run, o
     expect(shown).to_have_text("step 1")
 
 
-def test_label_keys_do_nothing_while_another_screen_is_open(lab, stopped_run, open_page):
-    page = open_training(lab, open_page)
-    with sqlite3.connect(lab.home / "lab.db") as db:
-        before = db.execute("SELECT count(*) FROM votes").fetchone()
-    page.keyboard.press("1")
-    page.wait_for_timeout(500)
-    with sqlite3.connect(lab.home / "lab.db") as db:
-        assert db.execute("SELECT count(*) FROM votes").fetchone() == before
+def check_last_of_an_odd_number_of_charts_spans_both_columns(page):
+    """Removes a chart."""
+    plots = page.locator(".lab-train .grid .plot")
+
+    def widths() -> list[int | None]:
+        return plots.evaluate_all(
+            "charts => charts.filter(one => one.checkVisibility())"
+            ".map(one => one.querySelector('.main-svg')?.clientWidth)"
+        )
+
+    def is_arranged() -> bool:
+        *others, last = widths()
+        return (last > 2 * max(others)) == (len(others) % 2 == 0)
+
+    wait_until(lambda: None not in widths(), "the charts", page)
+    count = len(CHART_ORDER) - len(NOT_SHOWN)
+    assert len(widths()) == count
+    wait_until(is_arranged, f"the widths of {count} charts", page)
+    plots.first.evaluate("plot => plot.closest('figure').remove()")
+    assert len(widths()) == count - 1  # of the two numbers one is odd
+    wait_until(is_arranged, f"the widths of {count - 1} charts", page)
 
 
 def test_every_screen_is_legible_in_light_dark_and_projector_mode(lab, stopped_run, open_page):
@@ -342,3 +369,36 @@ def test_every_screen_is_legible_in_light_dark_and_projector_mode(lab, stopped_r
         small, big = ([text.font_size for text in texts] for texts in (dark[name], large[name]))
         assert min(big) > 1.2 * min(small)
         assert max(big) > 1.2 * max(small)
+
+
+def test_killed_engine_and_killed_page_lose_nothing(lab, trained_project, open_page):
+    with (
+        Database.open(lab.home) as db,
+        running_run(db, lab.home, batch_size=8, max_new_tokens=24, checkpoint_every=1) as run,
+    ):
+        votes_before = label_count(vote_counts(db, trained_project.id)[Source.HUMAN])
+        page = open_training(lab, open_page)
+        wait_step(page, 3)
+
+        os.kill(lab.engine_pid(), signal.SIGKILL)  # the page's process restarts it
+        page.wait_for_function(
+            "() => /engine (lost|starts|idle)/.test(document.querySelector('.lab-header').innerText)",
+            timeout=ENGINE_TIMEOUT_MS,
+        )
+        wait_step(page, get_run(db, run.id).step + 2)
+
+        open_tab(page, "Label")
+        press_key(page, "1")
+        lab.kill()  # the engine continues without the page
+        open_page.console_messages.clear()
+        page.wait_for_function("() => document.body.classList.contains('lab-offline')", timeout=ENGINE_TIMEOUT_MS)
+        open_page.console_messages.clear()  # connection errors while the server is down are expected
+        lab.start()
+        assert label_count(vote_counts(db, trained_project.id)[Source.HUMAN]) == votes_before + 1
+        step = get_run(db, run.id).step
+        page.context.close()
+        open_page.console_messages.clear()
+        reopened = open_training(lab, open_page)
+        wait_step(reopened, step + 1)
+        reopened.click("[data-do=stop]")
+        wait_status(reopened, "stopped")

@@ -1,17 +1,13 @@
-"""Labelling in a real browser: keys, buttons, undo, double key presses, stale pairs, hostile text."""
+"""Labelling in a real browser: keys, buttons, undo, double key presses, hostile text."""
 
 import re
 import sqlite3
 
-import pytest
-from browser_lab import Lab, current_pair, intercept_votes, press_key
+from browser_lab import current_pair, intercept_votes, press_key
 from helpers import change_replies, wait_until
 from playwright.sync_api import expect
-from prepared_labs import idle_lab
 
-from rlhf_lab.common.chat_format import prompt_of_chat
-from rlhf_lab.common.records import ChatSettings, NewCompletion
-from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.common.records import NewCompletion
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
 
@@ -25,9 +21,18 @@ def votes(lab) -> list[tuple]:
 
 def test_every_answer_by_key_and_undo(lab, open_page):
     page = open_page(lab)
+    pair, left = int(current_pair(page)), page.locator(".side.left .lab-text").inner_text()
+    page.reload()
+    assert (int(current_pair(page)), page.locator(".side.left .lab-text").inner_text()) == (pair, left)
+    page.click("[data-do=left]")
+    assert current_pair(page) != str(pair)
+    with Database.open(lab.home) as db:
+        shown = projects.get_pair(db, pair)
+    assert getattr(shown, votes(lab)[-1][2]).text.strip() == left
+    count = len(votes(lab))
     pairs = [press_key(page, key) for key in ("1", "2", "0", "x", "s", "ArrowLeft", "ArrowRight", "=")]
     assert len(set(pairs)) == 8
-    cast = votes(lab)
+    cast = votes(lab)[count:]
     assert [str(vote[0]) for vote in cast] == pairs
     words = [vote[2] for vote in cast]
     assert words[2:5] == ["tie", "both_bad", "skip"]
@@ -40,38 +45,8 @@ def test_every_answer_by_key_and_undo(lab, open_page):
     page.keyboard.press("u")
     page.wait_for_selector(f".lab-label[data-open='{pairs[-1]}']")
     assert votes(lab)[-1][4] is not None
-    assert (
-        page.locator("[data-count]").get_attribute("data-count") == "6"
-    )  # eight votes, one of them undone, one a skip
-
-
-def test_undo_on_a_page_of_another_project_changes_nothing(tmp_path_factory, open_page):
-    lab = idle_lab(tmp_path_factory.mktemp("two") / "home").start()
-    try:
-        page = open_page(lab)
-        press_key(page, "1")
-        page.route("**/lab-api/label/presence", lambda route: None)  # the page does not learn about the other project
-        with Database.open(lab.home) as db:
-            new_project(db, prompt_set="reviews")
-        page.keyboard.press("u")
-        page.wait_for_selector("text=Nothing was undone")
-        assert [vote[4] for vote in votes(lab)] == [None]
-        page.close()
-    finally:
-        lab.stop()
-
-
-def test_buttons_vote_and_sides_are_shown_as_recorded(lab, open_page):
-    page = open_page(lab)
-    pair = int(current_pair(page))
-    left = page.locator(".side.left .lab-text").inner_text()
-    page.click("[data-do=left]")
-    assert current_pair(page) != str(pair)
-    with Database.open(lab.home) as db:
-        row = projects.get_pair(db, pair)
-    vote = votes(lab)[-1]
-    chosen = row.first if vote[2] == "first" else row.second
-    assert chosen.text.strip() == left
+    # nine votes, one of them undone, one a skip
+    assert page.locator("[data-count]").get_attribute("data-count") == "7"
 
 
 def test_pair_is_shown_before_gradio_has_rendered_the_page(lab, open_page):
@@ -102,13 +77,36 @@ def test_pair_is_shown_before_gradio_has_rendered_the_page(lab, open_page):
     assert len(pair_requests) == 1
 
 
-def test_screen_shows_a_placeholder_while_plotly_loads(lab, open_page):
+#: JavaScript: the first click on "Compare" is lost, and the frames that scripts request are counted.
+DEAF_TAB_AND_FRAMES = """new MutationObserver((_, watcher) => {
+        const tab = [...document.querySelectorAll('[role=tab]')].find((one) => one.textContent.trim() === 'Compare');
+        if (!tab) return;
+        watcher.disconnect();
+        tab.addEventListener('click', (event) => {
+            if (!window.deaf) { window.deaf = 1; event.stopImmediatePropagation(); }
+        }, true);
+    }).observe(document, {childList: true, subtree: true});
+    const draw = window.requestAnimationFrame; window.frames_drawn = 0;
+    window.requestAnimationFrame = (callback) => { window.frames_drawn += 1; return draw(callback); };"""
+
+
+def test_gradios_page_rests_repeats_a_lost_click_and_waits_for_plotly(lab, open_page):
     page, held_requests = open_page(lab), []
 
     def hold(route):
         held_requests.append(route)
 
+    page.add_init_script(DEAF_TAB_AND_FRAMES)
+    page.reload()
+    page.get_by_role("tab", name="Compare").click()
+    expect(page.get_by_role("tab", name="Compare")).to_have_attribute("aria-selected", "true")
+    assert page.evaluate("window.deaf") == 1
+    page.get_by_role("tab", name="Label").click()
     current_pair(page)
+    page.wait_for_timeout(3000)
+    page.evaluate("window.frames_drawn = 0")
+    page.wait_for_timeout(2000)
+    assert page.evaluate("window.frames_drawn") < 30  # a loop would draw 120
     page.route("**/plotly.min.js*", hold)
     page.get_by_role("tab", name="Reward model").click()
     before = "() => getComputedStyle(document.querySelector('.lab-reward'), '::before').content"
@@ -117,22 +115,6 @@ def test_screen_shows_a_placeholder_while_plotly_loads(lab, open_page):
         request.continue_()
     page.wait_for_selector(".lab-reward [data-do=train]")
     assert page.evaluate(before) == "none"
-
-
-def test_click_on_a_tab_that_gradio_missed_is_repeated(lab, open_page):
-    page = open_page(lab)
-    page.add_init_script("""new MutationObserver((_, watcher) => {
-        const tab = [...document.querySelectorAll('[role=tab]')].find((one) => one.textContent.trim() === 'Compare');
-        if (!tab) return;
-        watcher.disconnect();
-        tab.addEventListener('click', (event) => {
-            if (!window.deaf) { window.deaf = 1; event.stopImmediatePropagation(); }
-        }, true);
-    }).observe(document, {childList: true, subtree: true})""")
-    page.reload()
-    page.get_by_role("tab", name="Compare").click()
-    expect(page.get_by_role("tab", name="Compare")).to_have_attribute("aria-selected", "true")
-    assert page.evaluate("window.deaf") == 1
 
 
 def test_next_pair_is_shown_at_once_and_disabled_until_the_last_vote_is_stored(lab, open_page):
@@ -168,33 +150,7 @@ def test_next_pair_is_shown_at_once_and_disabled_until_the_last_vote_is_stored(l
     expect(page.locator("[data-strength=much]")).to_have_attribute("aria-pressed", "true")
 
 
-def test_late_reply_to_an_earlier_vote_changes_nothing(lab, open_page):
-    """A vote was sent again and answered; the first reply arrives while the next vote is pending."""
-    page, held_requests = open_page(lab), []
-
-    def hold(route):
-        held_requests.append(route)
-
-    first, count = current_pair(page), len(votes(lab))
-    intercept_votes(page, hold, lambda route: route.continue_(), hold)
-    page.keyboard.press("1")
-    second = page.get_attribute(".lab-label", "data-pair")
-    page.wait_for_selector(f".lab-label[data-open='{second}']")
-    page.keyboard.press("2")
-    third = page.get_attribute(".lab-label", "data-pair")
-    assert len({first, second, third}) == 3
-    wait_until(lambda: len(held_requests) == 2, "the second vote", page)
-    with page.expect_response(lambda response: response.url.endswith("/vote")):
-        held_requests[0].continue_()
-    page.wait_for_timeout(500)
-    assert page.get_attribute(".lab-label", "data-pair") == third
-    assert page.locator(".lab-label[data-open]").count() == 0
-    held_requests[1].continue_()
-    page.wait_for_selector(f".lab-label[data-open='{third}']")
-    assert [str(vote[0]) for vote in votes(lab)[count:]] == [first, second]
-
-
-def test_double_key_press_is_one_vote(lab, open_page):
+def test_a_double_press_is_one_vote_and_an_answer_within_the_reading_time_is_ignored(lab, open_page):
     page = open_page(lab)
     before, count = current_pair(page), len(votes(lab))
     page.evaluate(
@@ -204,12 +160,6 @@ def test_double_key_press_is_one_vote(lab, open_page):
     page.wait_for_timeout(500)
     current_pair(page)
     assert len(votes(lab)) == count + 1
-
-
-def test_answer_within_the_reading_time_is_ignored(lab, open_page):
-    page = open_page(lab)
-    current_pair(page)
-    count = len(votes(lab))
     page.evaluate("""() => new MutationObserver((_, watcher) => {
         watcher.disconnect();
         document.dispatchEvent(new KeyboardEvent('keydown', {key: 'x', bubbles: true}));
@@ -218,10 +168,10 @@ def test_answer_within_the_reading_time_is_ignored(lab, open_page):
     press_key(page, "1")
     press_key(page, "2")
     assert [vote[2] for vote in votes(lab)[count:] if vote[2] == "both_bad"] == []
-    assert len(votes(lab)) == count + 2
+    assert len(votes(lab)) == count + 3
 
 
-def test_shortcuts_are_off_in_input_fields_and_with_modifiers(lab, open_page):
+def test_shortcuts_are_off_in_input_fields_with_modifiers_and_on_other_screens(lab, open_page):
     page = open_page(lab)
     press_key(page, "1")
     before, cast = current_pair(page), votes(lab)
@@ -237,8 +187,10 @@ def test_shortcuts_are_off_in_input_fields_and_with_modifiers(lab, open_page):
     page.locator("body").click(position={"x": 2, "y": 2})
     page.keyboard.press("Control+1")
     page.keyboard.press("Alt+2")
+    page.get_by_role("tab", name="People").click()
+    page.keyboard.press("1")
     page.wait_for_timeout(400)
-    assert current_pair(page) == before
+    assert page.get_attribute(".lab-label", "data-pair") == before
     assert votes(lab) == cast
 
 
@@ -260,126 +212,29 @@ def test_late_count_does_not_replace_a_newer_one(lab, open_page):
     assert page.get_attribute("[data-count]", "data-count") == str(count + 1)
 
 
-def test_vote_on_a_stale_pair_is_refused_and_the_next_pair_shown(lab, open_page):
-    page = open_page(lab)
-    pair = current_pair(page)
-    other = page.context.new_page()  # the same visitor in a second tab
-    other.goto(lab.url)
-    assert current_pair(other) == pair
-    press_key(page, "1")
-    count = len(votes(lab))
-    other.keyboard.press("2")
-    other.wait_for_selector(".lab-notice")
-    assert "already voted" in other.inner_text(".lab-notice")
-    assert "perhaps in another tab: that answer counts, this one does not" in other.inner_text(".lab-notice")
-    assert current_pair(other) != pair
-    assert len(votes(lab)) == count
-
-
-def test_reload_shows_the_same_pair_and_sides(lab, open_page):
-    page = open_page(lab)
-    pair, left = current_pair(page), page.inner_text(".side.left .lab-text")
-    page.reload()
-    assert (current_pair(page), page.inner_text(".side.left .lab-text")) == (pair, left)
-
-
-TURNS = [("user", "Hi <|im_end|>"), ("assistant", "Hello.\n" * 60), ("user", "A joke,\nplease?")]
-
-
-def test_a_conversation_is_shown_turn_by_turn_and_its_last_turn_is_in_view(tmp_path_factory, open_page):
-    lab = Lab(tmp_path_factory.mktemp("talk") / "home")
-    stored = prompt_of_chat([{"role": role, "content": content} for role, content in TURNS])
-    with Database.open(lab.home) as db:
-        project = new_project(db, custom_prompts={stored: "train"}, prompt_set="own", chat=ChatSettings("Be kind."))
-        (prompt,) = projects.prompts(db, project.id, "train")
-        made = [NewCompletion(prompt.id, text, (5, 6), "base", 1) for text in ("Knock, knock.", "No.")]
-        first, second = projects.add_completions(db, made)
-        projects.add_pairs(db, project.id, [(first.id, second.id, "test")])
-    lab.start()
-    try:
-        for viewport in ({"width": 1280, "height": 900}, {"width": 390, "height": 844}):
-            page = open_page(lab, viewport=viewport)
-            current_pair(page)
-            turns = page.locator(".lab-label .conversation .turn")
-            assert turns.locator(".muted").all_inner_texts() == ["System prompt", "User", "Model", "User"]
-            texts = [text.strip() for text in turns.locator(".lab-text").all_inner_texts()]
-            assert texts == ["Be kind.", *(content.strip() for _, content in TURNS)]
-            expect(turns.last.locator(".lab-text")).to_be_in_viewport(ratio=1)
-            for name in ("left", "right", "tie", "both_bad", "skip"):
-                expect(page.locator(f"[data-do={name}]")).to_be_in_viewport(ratio=1)
-            assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
-            page.close()
-    finally:
-        lab.stop()
-
-
 HOSTILE = (
     "${alert(1)} {{value}} {{#each value}}x{{/each}}",
-    "<img src=x onerror=alert(2)><script>alert(3)</script> [link](javascript:alert(4))",
-    "كان يا ما كان في قديم الزمان قطة صغيرة تحب القمر",
-    "word " * 600 + "W" * 3000,
+    "<img src=x onerror=alert(2)><script>alert(3)</script> [link](javascript:alert(4)) كان يا ما كان في قديم الزمان",
 )
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=["template", "markup", "right-to-left", "long"])
-def test_hostile_and_long_texts_are_inert_and_legible(lab, open_page, text):
+def test_hostile_texts_are_inert(lab, open_page):
     with Database.open(lab.home) as db:
         project = projects.projects(db)[-1]
         prompt = projects.prompts(db, project.id, "train")[0]
-        made = projects.add_completions(
-            db, [NewCompletion(prompt.id, f"{text} {side}", (), "base", side) for side in (1, 2)]
-        )
+        made = projects.add_completions(db, [NewCompletion(prompt.id, text, (), "base", 0) for text in HOSTILE])
         pair = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "test")])[0]
         with db.write() as conn:  # each other pair was skipped by somebody: this one comes next
-            conn.exec_driver_sql(f"DELETE FROM votes WHERE pair_id = {pair.id}")
             conn.exec_driver_sql(
                 "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at)"
-                f" SELECT 'bulk-{pair.id}-' || id, id, 'crowd-{pair.id}-' || id, 'human', 'skip', 1, 0 FROM pairs WHERE id "
-                f"<> {pair.id}"
+                " SELECT 'bulk-' || id, id, 'crowd-' || id, 'human', 'skip', 1, 0 FROM pairs"
+                f" WHERE id <> {pair.id}"
             )
     page = open_page(lab, viewport={"width": 390, "height": 800})
     assert current_pair(page) == str(pair.id)
-    shown = {page.inner_text(".side.left .lab-text").strip(), page.inner_text(".side.right .lab-text").strip()}
-    assert {" ".join(item.split()) for item in shown} == {" ".join(f"{text} {side}".split()) for side in (1, 2)}
+    assert {page.inner_text(f".side.{side} .lab-text").strip() for side in ("left", "right")} == set(HOSTILE)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator(".lab-label script, .lab-label img").count() == 0
-    if len(text) > 1000:
-        page.set_viewport_size({"width": 390, "height": 844})
-        for name in ("left", "right", "tie", "both_bad", "skip", "undo", "redo"):
-            expect(page.locator(f"[data-do={name}]")).to_be_in_viewport(ratio=1)
-        for name in ("left", "right"):  # each text scrolls separately
-            body = page.locator(f".side.{name} .lab-text")
-            assert body.evaluate("node => { node.scrollTop = 1e6; return node.scrollTop; }") > 1000
-            assert body.bounding_box()["height"] >= 60
-        assert page.evaluate("window.scrollY") == 0
-    page.set_viewport_size({"width": 1280, "height": 800})  # a long text scrolls, and the buttons stay visible
-    scrolls = "nodes => nodes.map(node => node.scrollHeight > node.clientHeight)"
-    assert page.locator(".side .lab-text").evaluate_all(scrolls) == [len(text) > 1000] * 2
-    for name in ("left", "right", "tie", "both_bad", "skip", "undo", "redo"):
-        expect(page.locator(f"[data-do={name}]")).to_be_in_viewport(ratio=1)
-
-
-def test_an_open_page_draws_no_frames_while_nothing_moves(lab, open_page):
-    page = open_page(lab)
-    page.add_init_script("""const draw = window.requestAnimationFrame; window.frames_drawn = 0;
-        window.requestAnimationFrame = (callback) => { window.frames_drawn += 1; return draw(callback); };""")
-    page.reload()
-    current_pair(page)
-    page.wait_for_timeout(3000)
-    page.evaluate("window.frames_drawn = 0")
-    page.wait_for_timeout(2000)
-    assert page.evaluate("window.frames_drawn") < 30  # a loop would draw 120
-
-
-def test_two_people_label_at_once(lab, open_page):
-    first, second = open_page(lab), open_page(lab)
-    count = len(votes(lab))
-    for _ in range(3):
-        press_key(first, "1")
-        press_key(second, "2")
-    names = [vote[1] for vote in votes(lab)[count:]]
-    assert len(names) == 6
-    assert len(set(names)) == 2
 
 
 def test_judge_labels_on_request_and_reset_starts_a_new_project(lab, open_page):

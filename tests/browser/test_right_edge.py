@@ -99,16 +99,16 @@ def db(lab):
         yield db
 
 
-def add_project(db, name: str = "Long words", pairs: int = 40):
-    """A new open project whose texts are long words. Of a pair, the text that begins with A has the higher feature."""
-    chat = prompt_of_chat([{"role": role, "content": f"{role} {LONG}"} for role in ("user", "assistant", "user")])
-    texts = [chat, *(f"{number} {LONG}" for number in range(1, pairs))]
+def add_project(db, name: str = "Long words", word: str = LONG):
+    """A new open project whose texts contain this word. Of a pair, the text that begins with A has the higher feature."""
+    chat = prompt_of_chat([{"role": role, "content": f"{role} {word}"} for role in ("user", "assistant", "user")])
+    texts = [chat if word == LONG else word, *(f"{number} {word}" for number in range(1, 40))]
     project = create_project(
         db, name, "embedded", "", "tales", 0, [(text, "train") for text in texts] + [("Eval", "eval")]
     )
     rows = prompts(db, project.id, "train")
     sides = [
-        add_completions(db, [NewCompletion(row.id, f"{side} {LONG}", (5, 1), "base", 0) for row in rows])
+        add_completions(db, [NewCompletion(row.id, f"{side} {word}", (5, 1), "base", 0) for row in rows])
         for side in "AB"
     ]
     for sign, completions in zip((1, -1), sides, strict=True):
@@ -116,7 +116,7 @@ def add_project(db, name: str = "Long words", pairs: int = 40):
         vectors = (noise + np.array([sign, 0, 0])).astype(np.float16)
         add_features(db, {row.id: TextFeatures(1, vector) for row, vector in zip(completions, vectors, strict=True)})
     add_pairs(db, project.id, [(first.id, second.id, "test") for first, second in zip(*sides, strict=True)])
-    set_labelling_config(db, project.id, LabellingConfig(guideline=f"Prefer {LONG}"))
+    set_labelling_config(db, project.id, LabellingConfig(guideline=f"Prefer {word}"))
     return project
 
 

@@ -3,17 +3,18 @@
 import re
 
 from browser_lab import current_pair, press_key
-from helpers import PAGE_TIMEOUT_MS, change_replies, open_tab, wait_until
+from helpers import PAGE_TIMEOUT_MS, change_replies, open_tab
 from playwright.sync_api import TimeoutError, expect
 
-from rlhf_lab.common.enums import EventKind, RunStatus, Source
+from rlhf_lab.common.enums import RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, StepResult
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import add_event, create_run, events, mark_event_applied, set_run_status
+from rlhf_lab.store.runs import create_run, events, set_run_status
+from rlhf_lab.ui.run_views.run_comparison import MAX_RUNS
 
 UNMEASURED = {"accuracy": None, "accuracy_low": None, "accuracy_high": None}
 FILLED_FIELDS = ("group_size", "epochs", "minibatches", "batch_size")
@@ -71,113 +72,75 @@ def choose_until_filled_in(page, name):
     raise AssertionError(f"the fields show {shown}")
 
 
-def test_reload_keeps_the_open_screen_and_projector_mode(lab, open_page):
-    page = open_page(lab)
-    page.get_by_role("tab", name="Compare", exact=True).click()
-    page.click("button.projector")
-    page.reload()
-    expect(page.get_by_role("tab", name="Compare", exact=True)).to_have_attribute("aria-selected", "true")
-    expect(page.locator("button.projector")).to_have_attribute("aria-pressed", "true")
-    page.click("button.projector")
-    page.get_by_role("tab", name="Label", exact=True).click()
-    page.reload()
-    expect(page.locator("button.projector")).to_have_attribute("aria-pressed", "false")
-    expect(page.get_by_role("tab", name="Label", exact=True)).to_have_attribute("aria-selected", "true")
-
-
 def expect_open(page, name: str) -> None:
     expect(page.get_by_role("tab", name=name, exact=True)).to_have_attribute("aria-selected", "true")
 
 
-def test_back_forward_and_links_open_screens(lab, open_page):
-    page = open_page(lab)
+def test_the_address_the_screen_and_the_projector_mode_survive(lab, open_page):
+    page = open_page(lab, viewport={"width": 390, "height": 800})
+    expect(page.get_by_role("tab")).to_have_count(8)
     page.get_by_role("tab", name="Reward model", exact=True).click()
     expect(page).to_have_url(f"{lab.url}#reward-model")
     page.get_by_role("tab", name="Runs & data", exact=True).click()
     page.get_by_role("tab", name="Runs & data", exact=True).click()  # already open: no new history entry
     expect(page).to_have_url(f"{lab.url}#runs-data")
     expect_open(page, "Runs & data")
-    page.evaluate("history.back()")
-    expect_open(page, "Reward model")
-    page.evaluate("history.back()")
-    expect_open(page, "Label")
-    expect(page).to_have_url(lab.url)
-    page.evaluate("history.forward()")
-    expect_open(page, "Reward model")
-    page.evaluate("history.forward()")
-    expect_open(page, "Runs & data")
-    other = page.context.new_page()
-    other.goto(f"{lab.url}#people")
-    expect_open(other, "People")
+    for step, name in (
+        ("back", "Reward model"),
+        ("back", "Label"),
+        ("forward", "Reward model"),
+        ("forward", "Runs & data"),
+    ):
+        page.evaluate(f"history.{step}()")
+        expect_open(page, name)
+        if name == "Label":
+            expect(page).to_have_url(lab.url)
+    page.evaluate("location.hash = '#comp'")  # a short form
+    expect_open(page, "Compare")
+    page.set_viewport_size({"width": 1280, "height": 900})  # a phone has no projector mode
+    page.click("button.projector")
+    page.reload()
+    expect_open(page, "Compare")
+    expect(page.locator("button.projector")).to_have_attribute("aria-pressed", "true")
+    page.click("button.projector")
+    page.goto(f"{lab.url}?a#people")  # a link, which loads the page
+    expect_open(page, "People")
+    expect(page.locator("button.projector")).to_have_attribute("aria-pressed", "false")
 
 
-SHORT_ADDRESSES = {
-    "runs": "Runs & data", "data": "Runs & data", "run": "Runs & data", "Runs": "Runs & data", "runs%20&%20data": "Runs & data",
-    "runs-and-data": "Runs & data", "reward": "Reward model", "rewards": "Reward model", "model": "Reward model",
-    "reward_model": "Reward model", "training": "Train", "comp": "Compare", "projects": "Project", "people/": "People",
-    "labels": "Label", "nonsense": "Label", "%": "Label",
-}  # fmt: skip
-
-
-def test_short_forms_of_a_screens_address_open_it(lab, open_page):
-    page = open_page(lab)
-    for address, screen in SHORT_ADDRESSES.items():
-        page.get_by_role("tab", name="Train" if screen != "Train" else "Label", exact=True).click()
-        page.evaluate("address => { location.hash = address; }", address)
-        expect_open(page, screen)
-    other = page.context.new_page()
-    other.goto(f"{lab.url}#runs")
-    expect_open(other, "Runs & data")
-
-
-def test_engine_status_is_never_empty_while_a_new_engine_goes_on(lab, open_page):
-    """An engine that has claimed its job but not reported its device and memory yet."""
-    page = open_page(lab)
-    page.locator(".lab-header .machine").wait_for()
-    job = {"label": "run 1, step 3 of 40", "progress": 0.1, "show_percent": False, "eta_s": None}
-    engine = {
-        "label": "engine works", "style": "busy", "description": "It goes on.", "device": "", "memory_mib": None,
-        "is_working": True,
-    }  # fmt: skip
-    change_replies(page, "header/status", lambda reply: reply | {"job": job, "engine": engine})
-    expect(page.locator(".lab-header .job .what")).to_contain_text("run 1, step 3 of 40")
-    expect(page.locator(".lab-header .machine")).to_have_text("engine works")
-    engine |= {"device": "cpu", "memory_mib": 512.0}
-    expect(page.locator(".lab-header .machine")).to_have_text("cpu · 537 MB")  # 512 · 1.048576
-
-
-def test_label_count_in_the_header_follows_the_screen_at_once(lab, open_page):
-    page, old = open_page(lab), []
+def test_header_shows_the_job_and_follows_the_open_screen(lab, open_page):
+    """The replies about the header are those of an engine that has not reported its device yet, before two votes."""
+    page, first = open_page(lab), {}
     current_pair(page)
-    page.locator(".lab-header .machine").wait_for()
+    job = {"label": "run 7, step 3 of 40", "run": 7, "step": 3, "progress": 0.1, "show_percent": False, "eta_s": None}
+    engine = {"label": "engine works", "style": "busy", "description": "It goes on.", "device": "", "memory_mib": None}
+    engine["is_working"] = True
 
     def outdated(reply):
-        """A count from before the vote."""
-        old.append(reply)
-        return old[0]
+        first.update(first or reply)
+        return first | {"job": job, "engine": engine}
 
     change_replies(page, "header/status", outdated)
-    wait_until(lambda: old, "a poll of the header", page)
+    what, machine = page.locator(".lab-header .job .what"), page.locator(".lab-header .machine")
+    expect(what).to_have_text("run 7, step 3 of 40")
+    expect(machine).to_have_text("engine works")
+    engine |= {"device": "cpu", "memory_mib": 512.0}
+    expect(machine).to_have_text("cpu · 537 MB")  # 512 · 1.048576
+    for run, step, shown in ((7, 5, 5), (8, 9, 3)):
+        page.evaluate(
+            f"window.dispatchEvent(new CustomEvent('lab-step', {{ detail: {{ run: {run}, step: {step} }} }}))"
+        )
+        assert what.inner_text() == f"run 7, step {shown} of 40"
     press_key(page, "1")
     press_key(page, "2")
-    count = int(page.get_attribute(".lab-label [data-count]", "data-count"))
-    assert count == old[0]["labels"] + 2
-    expect(page.locator(".lab-header")).to_contain_text(f"{count} labels")
-    polls = len(old)
-    wait_until(lambda: len(old) > polls + 1, "two more polls of the header", page)
-    expect(page.locator(".lab-header")).to_contain_text(f"{count} labels")
-
-
-def test_step_in_the_header_follows_the_screen_train(lab, open_page):
-    page = open_page(lab)
-    job = {"label": "run 7, step 3 of 40", "run": 7, "step": 3, "progress": 0.1, "show_percent": False, "eta_s": None}
-    change_replies(page, "header/status", lambda reply: reply | {"job": job})
-    what = page.locator(".lab-header .job .what")
-    expect(what).to_have_text("run 7, step 3 of 40")
-    page.evaluate("window.dispatchEvent(new CustomEvent('lab-step', { detail: { run: 7, step: 5 } }))")
-    assert what.inner_text() == "run 7, step 5 of 40"
-    page.evaluate("window.dispatchEvent(new CustomEvent('lab-step', { detail: { run: 8, step: 9 } }))")
-    assert what.inner_text() == "run 7, step 3 of 40"
+    expect(page.locator(".lab-header")).to_contain_text(f"{first['labels'] + 2} labels")
+    job |= {"label": "run 1, step 26 of 40 for " + "a long name " * 9, "progress": 0.65, "eta_s": 190.0}
+    left = what.locator(".left")
+    expect(left).to_have_text(" · 3 min 10 s left")  # the name is truncated, not the remaining time
+    edges = what.evaluate("what => [what.querySelector('.left'), what].map((one) => one.getBoundingClientRect().right)")
+    assert edges[0] <= edges[1] + 0.5
+    assert left.evaluate("e => e.scrollWidth <= e.clientWidth")
+    page.unroute_all(behavior="wait")
 
 
 def test_a_run_that_starts_while_the_list_is_open_is_chosen_for_comparison(lab, idle_project, open_page):
@@ -202,40 +165,12 @@ def test_a_run_that_starts_while_the_list_is_open_is_chosen_for_comparison(lab, 
         expect(page.locator(box.format(second))).to_be_checked()
         expect(page.locator(box.format(first))).not_to_be_checked()
         expect(page.locator(".lab-runs .legend li")).to_have_text([f"{second} second"])
-
-
-def test_job_without_remaining_time_is_finishing(lab, open_page):
-    page, job = (
-        open_page(lab),
-        {"label": "training the reward model", "progress": 0.99, "show_percent": True, "eta_s": 3.0},
-    )
-    change_replies(page, "header/status", lambda reply: reply | {"job": job})
-    what = page.locator(".lab-header .job .what")
-    expect(what).to_have_text("training the reward model 99 % · 3 s left")
-    job["eta_s"] = 0.3
-    expect(what).to_have_text("training the reward model 99 % · finishing")
-    job |= {"progress": 1.0, "eta_s": None}
-    expect(what).to_have_text("training the reward model 100 % · finishing")
-    job |= {
-        "label": "run 1, step 26 of 40 for " + "a long name " * 9,
-        "progress": 0.65,
-        "show_percent": False,
-        "eta_s": 190.0,
-    }
-    left = what.locator(".left")
-    expect(left).to_have_text(" · 3 min 10 s left")  # the name is truncated, not the remaining time
-    edges = what.evaluate("what => [what.querySelector('.left'), what].map((one) => one.getBoundingClientRect().right)")
-    assert edges[0] <= edges[1] + 0.5
-    assert left.evaluate("e => e.scrollWidth <= e.clientWidth")
-    page.unroute_all(behavior="wait")
-
-
-def test_every_tab_can_be_reached_on_a_phone(lab, open_page):
-    page = open_page(lab, viewport={"width": 390, "height": 800})
-    expect(page.get_by_role("tab")).to_have_count(8)
-    page.get_by_role("tab", name="Project", exact=True).click()
-    expect(page.locator(".lab-project")).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        for number in range(MAX_RUNS):
+            add(f"more {number}")
+        expect(page.locator("[data-do=run-choose]")).to_have_count(MAX_RUNS + 2)
+        expect(page.locator("[data-do=run-choose]:checked")).to_have_count(MAX_RUNS)
+        page.locator("[data-do=run-choose]:not(:checked)").first.click()
+        expect(page.locator("[data-do=runs-notice]")).to_contain_text(f"At most {MAX_RUNS} runs")
 
 
 def add_model(db, source: Source) -> int:
@@ -305,22 +240,3 @@ def test_emptied_setting_of_a_run_shows_the_value_in_use(lab, open_page):
         expect(page.locator("[data-asked]")).to_contain_text("beta automatic")
         assert [event.payload["value"] for event in events(db, run.id)] == [0.5, "automatic"]
         set_run_status(db, run.id, RunStatus.STOPPED)
-
-
-def test_the_marker_after_the_last_step_of_a_short_run_is_within_the_chart(lab, open_page):
-    with Database.open(lab.home) as db:
-        config = PolicyConfig().to_dict()
-        model = add_model(db, Source.HUMAN)
-        run = create_run(db, current_project(db).id, model, "", config=config, manifest={}, total_steps=40)
-        for step in range(1, 8):
-            record_step(db, run.id, StepResult(step, {"objective/kl": 0.1 * step}))
-        mark_event_applied(db, add_event(db, run.id, EventKind.STOP, {}).id, 7)
-        set_run_status(db, run.id, RunStatus.STOPPED)
-        page = open_page(lab)
-        page.get_by_role("tab", name="Train", exact=True).click()
-        page.wait_for_function("document.querySelector('[data-metric=\"objective/kl\"] .plot')?.layout?.shapes?.length")
-        x, end = page.locator('[data-metric="objective/kl"] .plot').evaluate(
-            "plot => [plot.layout.shapes.at(-1).x0, plot._fullLayout.xaxis.range[1]]"
-        )
-        assert x == 7.5
-        assert x < end < 8

@@ -1,18 +1,10 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-class Storage {
-  items = new Map();
-  getItem = (key) => this.items.get(key) ?? null;
-  setItem = (key, value) => this.items.set(key, String(value));
-  removeItem = (key) => this.items.delete(key);
-  key = (i) => [...this.items.keys()][i] ?? null;
-  get length() {
-    return this.items.size;
-  }
-}
+import { Storage } from './storage.js';
 
-const { keptRequests, unansweredOnce } = await import('../../rlhf_lab/ui/label/kept_requests.js');
+const { forgetRequest, keepRequest, keptRequests, unansweredOnce } =
+  await import('../../rlhf_lab/ui/label/kept_requests.js');
 const { Sender } = await import('../../rlhf_lab/ui/label/sender.js');
 const texts = await import('../../rlhf_lab/ui/label/texts.js');
 
@@ -187,6 +179,42 @@ test('the outcome of an action without a reply', () => {
   assert.match(texts.outcomeOfOnce(ONCE, state(7), 'ann'), /^"Undo" is not done/);
   assert.match(texts.outcomeOfOnce(ONCE, state(8), 'ann'), /something has changed since/);
   assert.equal(texts.outcomeOfOnce(ONCE, state(8), 'bob'), '');
+});
+
+test('every action that is sent once says so, and whether it was done', () => {
+  const state = { pair: { id: 1 }, simulated: 40, project: { project_created_at: 5 } };
+  const earlier = { undo: 1, redo: 1, judge: 40, reset: 5 };
+  const labels = { undo: 'Undo', redo: 'Redo', judge: 'Judge labels 40 more', reset: 'Start a new project' };
+  assert.deepEqual(Object.keys(texts.SENT_ONCE), Object.keys(labels));
+  for (const [name, label] of Object.entries(labels)) {
+    const once = { name, before: earlier[name], by: 'ann' };
+    assert.ok(texts.unansweredText(once).startsWith(`The lab does not reply to "${label}". It is not sent again`));
+    assert.ok(texts.outcomeOfOnce(once, state, 'ann').startsWith(`"${label}" is not done.`));
+    assert.match(texts.outcomeOfOnce({ ...once, before: 0 }, state, 'ann'), /something has changed since/);
+  }
+});
+
+test('the texts about what is not stored yet', () => {
+  const kept = /The lab does not reply\. The page keeps your answer, also if you close it, and sends it again/;
+  assert.match(texts.unstoredText(VOTE, ''), kept);
+  assert.match(
+    texts.unstoredText({ name: 'amend' }, 'No.'),
+    /^Your change of an earlier answer .* No\. The page keeps/,
+  );
+  assert.match(texts.foreignText(VOTE, false), /It is kept, and sent when ann labels here again\.$/);
+  assert.match(texts.foreignText(VOTE, true), /With the join code you get a new name, and the answer is not sent\.$/);
+});
+
+test('kept requests are those of the project until they are forgotten', () => {
+  globalThis.localStorage = new Storage();
+  const [first, second, other] = ['a', 'b', 'c'].map((uuid) => ({ ...VOTE, uuid }));
+  other.project_created_at = 6;
+  for (const request of [first, second, other]) keepRequest(request);
+  assert.deepEqual(keptRequests(5), [first, second]);
+  keepRequest({ ...first, choice: 'tie' }); // the same uuid: replaces it
+  forgetRequest('b');
+  assert.deepEqual(keptRequests(5), [{ ...first, choice: 'tie' }]);
+  assert.deepEqual(keptRequests(6), [other]);
 });
 
 test('what the instant reward model waits for', () => {

@@ -1,0 +1,94 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+
+import { Storage } from './storage.js';
+
+// What the modules read from the browser when they are imported.
+globalThis.localStorage = new Storage();
+globalThis.matchMedia = () => ({ matches: false });
+globalThis.ResizeObserver = class {};
+globalThis.location = { hash: '' };
+globalThis.document = {
+  querySelector: () => null,
+  querySelectorAll: () =>
+    ['Label', 'Reward model', 'Train', 'Compare', 'Chat', 'Runs & data', 'People', 'Project'].map(tabOf),
+  body: { classList: { toggle: () => {} } },
+  addEventListener: () => {},
+};
+const tabOf = (textContent) => ({ textContent });
+
+const { integerTick } = await import('../../rlhf_lab/ui/shared/charts.js');
+const { wordDiff } = await import('../../rlhf_lab/ui/shared/diff.js');
+const { shareHeight } = await import('../../rlhf_lab/ui/shared/dom.js');
+const { annotatorName, currentTab, earlierName } = await import('../../rlhf_lab/ui/shared/session.js');
+
+test('the new words of a text', () => {
+  for (const [before, after, newWords] of [
+    ['the cat sat', 'the cat sat', ''],
+    ['the cat sat', 'the old cat sat down', 'old down'],
+    ['a b c d', 'b d a', 'a'], // the longest common subsequence is "b d"
+    ['', 'one two', 'one two'],
+    ['one two', '', ''],
+    ['A  cat\n', 'a cat', 'a'], // case counts, space does not
+  ]) {
+    const words = wordDiff(before, after);
+    const joined = (items) => items.map(({ word }) => word).join(' ');
+    assert.deepEqual([joined(words), joined(words.filter(({ isNew }) => isNew))], [after, newWords]);
+  }
+});
+
+test('very long texts are not compared', () => {
+  const words = wordDiff('a '.repeat(501), 'b '.repeat(500)); // 250,500 cells
+  assert.equal(words.length, 500);
+  assert.ok(!words.some(({ isNew }) => isNew));
+});
+
+test('two texts share the height of a phone', () => {
+  const shared = (...heights) => shareHeight(heights, 200);
+  assert.deepEqual(shared(100, 50), [100, 50]);
+  assert.deepEqual(shared(300, 60), [140, 60]);
+  assert.deepEqual(shared(60, 300), [60, 140]);
+  assert.deepEqual(shared(300, 201), [100, 100]);
+  assert.deepEqual(shared(80, 80), [80, 80]);
+});
+
+test('short axes of steps have a tick at every integer', () => {
+  assert.deepEqual([integerTick(0, 8), integerTick(3, 11), integerTick(0, 9)], [1, 1, null]);
+});
+
+const TAB_BY_ADDRESS = {
+  '': 'label',
+  '#runs': 'runs-data',
+  '#data': 'runs-data',
+  '#run': 'runs-data',
+  '#Runs': 'runs-data',
+  '#Runs%20%26%20data': 'runs-data',
+  '#runs%20&%20data': 'runs-data',
+  '#runs-and-data': 'runs-data',
+  '#reward': 'reward-model',
+  '#rewards': 'reward-model',
+  '#model': 'reward-model',
+  '#reward_model': 'reward-model',
+  '#training': 'train',
+  '#comp': 'compare',
+  '#projects': 'project',
+  '#people/': 'people',
+  '#labels': 'label',
+  '#nonsense': 'label',
+  '#%': 'label',
+};
+
+test('the address opens a tab by a short name', () => {
+  for (const [hash, tab] of Object.entries(TAB_BY_ADDRESS)) {
+    globalThis.location.hash = hash;
+    assert.equal(currentTab(), tab, hash);
+  }
+});
+
+test('a browser keeps the name that it made', () => {
+  const name = annotatorName();
+  assert.match(name, /^visitor-.{8}$/);
+  assert.deepEqual([annotatorName(), earlierName()], [name, null]);
+  globalThis.document.querySelector = () => ({ content: 'Ann' }); // a name that is sent with the page
+  assert.deepEqual([annotatorName(), earlierName()], ['Ann', name]);
+});
