@@ -328,13 +328,13 @@ MUTANTS = [
            "test_first_ratio_deviation_is_that_of_the_first_minibatch "
            "test_a_first_minibatch_that_was_skipped_counts_too"),
     # --- training/policy/trainer.py ---
-    Mutant(OBJECTIVES, "old log-probabilities are recomputed after the update", "old_logprobs, advantages = micro_batch.old_logprobs,", "old_logprobs, advantages = logprobs.detach(),",
+    Mutant(OBJECTIVES, "old log-probabilities are recomputed after the update", "micro_batch.batch.mask, micro_batch.old_logprobs,", "micro_batch.batch.mask, logprobs.detach(),",
            f"training/test_policy_trainer.py::test_target_kl_stops_the_epochs {PLAIN_LOOP}"),
     Mutant(MEASURE, "old log-probabilities differ from the recomputed ones", "old_logprobs[rows] = output.logprobs.to(old_logprobs)",
            "old_logprobs[rows] = 1.001 * output.logprobs.to(old_logprobs)",
            "training/test_policy_trainer.py::test_first_ratio_is_one"),
     Mutant(OBJECTIVES, "the policy loss is a mean of means",
-           "mask, cliprange=cliprange, denominator=denominators.tokens)\n        if", "mask, cliprange=cliprange)\n        if",
+           "terms = clipped(denominators.tokens)", "terms = clipped(None)",
            "training/test_policy_trainer.py::test_any_micro_batch_gives_the_same_gradient "
            "training/test_policy_trainer.py::test_any_micro_batch_gives_the_same_steps"),
     Mutant(OBJECTIVES, "the value loss is a mean of means", "denominator=denominators.tokens,\n    )\n", ")\n",
