@@ -1,6 +1,6 @@
 """Controls for the operator only: disabled with a notice for labellers and viewers, enabled for the operator.
 
-Both labs of the file have an active and a stopped run, a blind test, an import and two projects, so that every control exists.
+The lab has an active and a stopped run, a blind test, an import and two projects, so that every control exists.
 """
 
 import json
@@ -11,7 +11,7 @@ import time
 import pytest
 from browser_lab import ROOT
 from playwright.sync_api import expect
-from prepared_labs import idle_lab
+from prepared_labs import idle_lab, without_engine
 from test_people_screen import access_keys, join_as
 
 from rlhf_lab.common.enums import JobKind, JobStatus, RunStatus, Source
@@ -105,18 +105,11 @@ def add_running_job(db, project_id: int, kind: JobKind, **payload) -> int:
 
 @pytest.fixture(scope="module")
 def multi_user_lab(tmp_path_factory):
-    lab = idle_lab(tmp_path_factory.mktemp("lab") / "home", options=("--host", "0.0.0.0")).start()
-    fill_lab(lab)
-    yield lab
-    lab.stop()
-
-
-@pytest.fixture(scope="module")
-def single_user_lab(tmp_path_factory):
-    lab = idle_lab(tmp_path_factory.mktemp("own") / "home").start()
-    fill_lab(lab)
-    yield lab
-    lab.stop()
+    home = tmp_path_factory.mktemp("lab") / "home"
+    multi_user = idle_lab(home, options=("--host", "0.0.0.0"), environment={"RLHF_LAB_CONTAINER": "0"})
+    with without_engine(multi_user) as lab:
+        fill_lab(lab)
+        yield lab
 
 
 def go_to(page, name: str) -> None:
@@ -164,6 +157,7 @@ def expect_full_access(page) -> None:
             expect(page.locator(what).first).to_be_visible()
     go_to(page, "People")
     expect(page.locator("summary:has-text('Labelling rules')")).to_be_visible()
+    expect(page.locator(".invite svg.qr path")).to_have_count(1)
     assert page.locator(".lab-only").count() >= len(NOTICES)
     assert [one for one in page.locator(".lab-only").all() if one.is_visible()] == []
     assert page.locator("fieldset:disabled, body.lab-guest").count() == 0
@@ -192,7 +186,16 @@ def test_labeller_sees_operator_controls_disabled_with_a_notice(multi_user_lab, 
         for what in HIDDEN_FROM_OTHERS.get(name, []):
             expect(page.locator(what).first).to_be_hidden()
     go_to(page, "People")
-    assert page.locator("summary:has-text('Labelling rules')").count() == 0
+    for hidden in ("summary:has-text('Labelling rules')", ".invite", "svg.qr"):
+        assert page.locator(hidden).count() == 0
+    expect(page.locator(".lab-people .erasure")).to_be_hidden()
+    assert access_keys(multi_user_lab)["code"] not in page.content()
+
+
+def enter_as_operator(lab, open_page):
+    page = open_page(lab)
+    page.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
+    return page
 
 
 def leave_status_unanswered(page) -> list:
@@ -202,9 +205,9 @@ def leave_status_unanswered(page) -> list:
     return requests
 
 
-def test_controls_are_right_before_the_first_reply_of_the_server(multi_user_lab, single_user_lab, open_page):
+def test_controls_are_right_before_the_first_reply_of_the_server(multi_user_lab, open_page):
     for page, check in (
-        (open_page(single_user_lab), expect_enabled),
+        (enter_as_operator(multi_user_lab, open_page), expect_enabled),
         (join_as(multi_user_lab, open_page, "Cid"), expect_disabled),
     ):
         requests = leave_status_unanswered(page)
@@ -215,15 +218,9 @@ def test_controls_are_right_before_the_first_reply_of_the_server(multi_user_lab,
         assert page.locator(".lab-header .strip").count() == 0
 
 
-def test_operator_sees_no_notice_and_everything_enabled(multi_user_lab, open_page):
-    page = open_page(multi_user_lab)
-    page.goto(f"{multi_user_lab.url}enter?key={access_keys(multi_user_lab)['operator']}")
+def test_everything_is_enabled_until_the_visitor_is_no_longer_operator(multi_user_lab, open_page):
+    page = enter_as_operator(multi_user_lab, open_page)
     expect_full_access(page)
-
-
-def test_page_disables_controls_when_the_visitor_is_no_longer_operator(multi_user_lab, open_page):
-    page = open_page(multi_user_lab)
-    page.goto(f"{multi_user_lab.url}enter?key={access_keys(multi_user_lab)['operator']}")
     go_to(page, "Train")
     expect_enabled(page, "pause")
     cookies = page.context.cookies()
@@ -231,12 +228,10 @@ def test_page_disables_controls_when_the_visitor_is_no_longer_operator(multi_use
     for what in ("pause", "start-open", "set-lr"):
         expect_disabled(page, what)
     expect(page.locator(".lab-only", has_text=NOTICES["Train"])).to_be_visible()
+    expect(page.locator("body.lab-guest")).to_have_count(1)
+    assert page.locator(".toast-body").count() == 0
     page.context.add_cookies(cookies)
     expect_enabled(page, "pause")
-
-
-def test_single_user_lab_has_everything_enabled(single_user_lab, open_page):
-    expect_full_access(open_page(single_user_lab))
 
 
 def test_operator_secret_enables_everything_now_and_after_a_reload(multi_user_lab, open_page):
@@ -251,6 +246,11 @@ def test_operator_secret_enables_everything_now_and_after_a_reload(multi_user_la
     expect(first_control(page, "project-notice")).to_have_text("You are the operator in this browser now.")
     expect_full_access(page)
     assert page.evaluate("window.unchanged") is True
+    go_to(page, "Project")
+    first_control(page, "secret").fill("not it")  # a wrong secret after a right one changes nothing
+    first_control(page, "secret-enter").click()
+    expect(first_control(page, "project-notice")).to_contain_text("Only the operator may do this")
+    assert page.url == f"{multi_user_lab.url}#project"  # does not contain the secret
     go_to(page, "Compare")
     page.reload()
     expect_enabled(page, "blind-begin")
@@ -262,30 +262,3 @@ def test_operator_secret_enables_everything_now_and_after_a_reload(multi_user_la
     first_control(page, "run-name").fill("renamed by Bob")
     first_control(page, "run-name-keep").click()
     expect(first_control(page, "runs-notice")).to_contain_text("renamed by Bob")
-
-
-def test_viewer_sees_operator_controls_disabled(multi_user_lab, open_page):
-    page = open_page(multi_user_lab)
-    page.wait_for_selector("body.lab-guest")
-    go_to(page, "Train")
-    expect_disabled(page, "start-open")
-    expect_disabled(page, "stop")
-    assert page.locator(".toast-body").count() == 0
-
-
-def test_wrong_secret_after_a_right_one_changes_nothing(multi_user_lab, open_page):
-    page = join_as(multi_user_lab, open_page, "Dan")
-    go_to(page, "Project")
-    for secret, answer in (
-        (access_keys(multi_user_lab)["operator"], "You are the operator"),
-        ("not it", "Only the operator may do this"),
-    ):
-        first_control(page, "secret").fill(secret)
-        first_control(page, "secret-enter").click()
-        expect(first_control(page, "project-notice")).to_contain_text(answer)
-        expect_enabled(page, "stop-engine")
-    go_to(page, "Runs & data")
-    first_control(page, "run-rename").click()
-    first_control(page, "run-name").fill("renamed by Dan")
-    first_control(page, "run-name-keep").click()
-    expect(first_control(page, "runs-notice")).to_contain_text("renamed by Dan")  # the server accepts the stored secret

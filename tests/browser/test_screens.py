@@ -5,8 +5,6 @@ One lab for the file, with a judge's labels, two reward models and a stopped run
 
 import itertools
 import math
-import re
-import uuid
 
 import pytest
 from accessibility import visible_texts
@@ -17,26 +15,21 @@ from helpers import (
     open_screen,
     open_tab,
     wait_for_engine,
-    wait_status,
-    wait_step,
     wait_until,
     wait_visible,
 )
 from playwright.sync_api import expect
 from prepared_labs import FAST_CONFIG, add_labels, delete_other_runs, lab_with_reward_models, running_run, wait_for_job
 
-from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, EventKind, JobKind, RunStatus, Source
-from rlhf_lab.common.records import Sample, StepResult, TokenRecord, Vote
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, RunStatus, Source
+from rlhf_lab.common.records import Sample, StepResult, TokenRecord
 from rlhf_lab.jobs import queue, run_control
 from rlhf_lab.store.blind_tests import add_test
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.projects import current_project, projects, prompts
-from rlhf_lab.store.reward_models import add_reward_model, reward_models
+from rlhf_lab.store.reward_models import reward_models
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import create_run, events, get_run, pending_events, rename_run, runs, set_run_status
-from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
-from rlhf_lab.ui.run_views.run_comparison import MAX_RUNS
+from rlhf_lab.store.runs import create_run, get_run, pending_events, rename_run, runs, set_run_status
 from rlhf_lab.ui.run_views.run_summary import RunView, current_reward_model_id
 
 HOSTILE = "</script><img src=x onerror=alert(1)> {{ value }} <b>once"
@@ -143,81 +136,8 @@ def test_reward_model_trains_automatically_and_on_request_and_scores_words(lab, 
     assert [text for text in visible_texts(page) if text.contrast < 4.5] == []
 
 
-def test_losses_are_drawn_and_labels_left_out_are_reported(lab, fresh_project, open_page):
-    report = {
-        "labels": 14, "ties": 0, "folds": 0, "accuracy": None, "accuracy_low": 0.0, "accuracy_high": 1.0, "train_accuracy": 0.5,
-        "loss": [0.7, 0.6], "note": "2 labels are left out: the model reads the same tokens for both texts",
-    }  # fmt: skip
-    with Database.open(lab.home) as db:
-        snapshot = snapshot_labels(db, fresh_project.id, Source.HUMAN)
-        add_reward_model(db, fresh_project.id, "x", config={"pooling": "mean"}, report=report, snapshot=snapshot)
-    page = open_screen(lab, open_page, "Reward model")
-    expect_text(page, "note", f"{report['note']}.")
-    expect(page.locator(".losses-part .js-plotly-plot")).to_be_visible()
-
-
-def test_switching_the_reward_model_during_a_run_marks_the_curve(lab, run, open_page):
-    page = open_screen(lab, open_page, "Train")
-    page.click("[data-do=start-open]")
-    page.click("[data-do=start]:not([disabled])")
-    wait_status(page, "queued", "running")
-    wait_step(page, 2)
-    gold = page.locator("[data-metric='objective/gold']")  # a judge labelled: its own score is drawn too
-    expect(gold.locator(".verdict")).not_to_have_text("")
-    assert (
-        gold.evaluate("figure => figure.querySelector('.js-plotly-plot').data[0].y.filter(Number.isFinite).length") >= 2
-    )
-    assert page.input_value("[data-do=switch]") == "2"
-    control(page, "switch").select_option("1")
-    wait_for_engine(
-        page, f"() => ({SCORE_PLOT}?.layout.annotations || []).some(one => one.text.includes('reward model 2 → 1'))"
-    )
-    page.click("[data-do=stop]")
-    wait_status(page, "stopped")
-    with Database.open(lab.home) as db:
-        started = runs(db)[0]
-        assert started.id > run.id
-        assert EventKind.SWITCH_REWARD in [event.kind for event in events(db, started.id)]
-    expect(control(page, "switch")).to_have_value("1")
-
-
-def test_stopped_run_is_renamed_and_resumed_in_the_list(lab, run, open_page):
-    page = open_screen(lab, open_page, "Runs & data")
-    page.click("[data-do=run-rename]")
-    control(page, "run-name").fill("<b>first</b> try")
-    control(page, "run-name").press("Enter")
-    expect_text(page, "runs-notice", 'is called "<b>first</b> try" now')
-    expect(page.locator(".lab-runs td.name")).to_contain_text("<b>first</b> try")
-    page.click("[data-do=run-rename]")
-    control(page, "run-name").fill(" ")
-    control(page, "run-name").press("Enter")
-    expect_text(page, "runs-notice", "1 to 80 characters")
-    with Database.open(lab.home) as db:
-        before = runs(db)[0]
-    assert (before.name, before.status) == ("<b>first</b> try", RunStatus.STOPPED)
-    page.click("[data-do=run-resume]")
-    expect_text(page, "runs-notice", f"Run {before.id} continues")
-    page.click("[data-do=run-watch]")
-    wait_step(page, before.step + 2)
-    page.click("[data-do=stop]")
-    wait_status(page, "stopped")
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_long_run_name_is_truncated_and_moves_no_button(lab, run, open_page, width):
-    places, name = [], "all that can be said of an experiment stands in its name, however long it gets: 7"
-    with Database.open(lab.home) as db:
-        for shown in ("a", name[:80]):
-            rename_run(db, run.id, shown)
-            page = open_screen(lab, open_page, "Train", viewport={"width": width, "height": 900})
-            expect(control(page, "pick")).to_have_attribute("title", f"{run.id} · {shown} ({run.status})")
-            button, picker = (control(page, name).bounding_box() for name in ("resume", "pick"))
-            places.append(button["y"] - picker["y"])  # relative: what is above both changes while the lab works
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert places[0] == places[1]
-
-
-def test_axes_of_a_run_with_one_step(lab, run, open_page):
+def test_axes_of_a_run_with_one_step_its_hostile_texts_and_its_long_name(lab, run, open_page):
+    """Its samples are requested again after a reply was lost, although it has ended."""
     with Database.open(lab.home) as db:
         short_run = create_run(
             db, run.project_id, run.reward_model_id, "begun", config=run.config, manifest={}, total_steps=3
@@ -227,7 +147,18 @@ def test_axes_of_a_run_with_one_step(lab, run, open_page):
             samples = [Sample(HOSTILE, seed, text, 0.0, cut=seed or None) for seed, text in enumerate(texts)]
             record_step(db, short_run.id, StepResult(at, values if at else {}, [HOSTILE_TOKENS] if at else [], samples))
         set_run_status(db, short_run.id, RunStatus.STOPPED)
-    page = open_screen(lab, open_page, "Train")
+    page, lost_requests = open_page(lab), []
+
+    def lose_the_first(route):
+        if not lost_requests:
+            lost_requests.append(route)  # not answered yet: the page shows a placeholder
+        else:
+            route.continue_()
+
+    page.route("**/lab-api/train/samples", lose_the_first)
+    open_tab(page, "Train")
+    expect(page.locator(".lab-train .rows")).to_have_text("Loading the texts of this step …")
+    lost_requests[0].abort()
     page.wait_for_function(f"() => {SCORE_PLOT}?.data?.[0]?.x.length === 1")
     for metric, low in (("objective/scores", -0.1), ("objective/kl", 0.0)):
         plot = page.locator(f"[data-metric='{metric}']")
@@ -242,27 +173,25 @@ def test_axes_of_a_run_with_one_step(lab, run, open_page):
     expect(page.locator(".microscope .word")).to_have_text(f"“{TEMPLATE}”")
     expect(page.locator(".microscope .sum").filter(has_text="not finite")).to_have_count(2)  # ratio and loss
     assert page.locator(".microscope").locator("img, script, b").count() == 0
-
-
-def test_lost_reply_with_samples_is_requested_again_after_the_run_has_ended(lab, run, open_page):
-    page, lost_requests = open_page(lab), []
-
-    def lose_the_first(route):
-        if not lost_requests:
-            lost_requests.append(route)  # not answered yet: the page shows a placeholder
-        else:
-            route.continue_()
-
-    page.route("**/lab-api/train/samples", lose_the_first)
-    open_tab(page, "Train")
-    rows = page.locator(".lab-train .rows")
-    expect(rows).to_have_text("Loading the texts of this step …")
-    lost_requests[0].abort()
-    page.wait_for_selector(".lab-train .sample")
     open_page.console_messages[:] = [words for words in open_page.console_messages if "ERR_FAILED" not in words]
+    expect_long_name_moves_no_button(lab, page, short_run)
 
 
-def test_runs_are_compared_and_one_is_deleted(lab, run, open_page):
+def expect_long_name_moves_no_button(lab, page, run) -> None:
+    places, name = {}, "all that can be said of an experiment stands in its name, however long it gets: 7"
+    for shown in ("a", name[:80]):
+        with Database.open(lab.home) as db:
+            rename_run(db, run.id, shown)
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            expect(control(page, "pick")).to_have_attribute("title", f"{run.id} · {shown} ({RunStatus.STOPPED})")
+            button, picker = (control(page, name).bounding_box() for name in ("resume", "pick"))
+            places.setdefault(width, []).append(button["y"] - picker["y"])  # what is above both may change
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert all(first == second for first, second in places.values())
+
+
+def test_runs_are_compared_exported_renamed_and_deleted(lab, run, open_page):
     with Database.open(lab.home) as db:
         config = run.config | {"beta": 0.77}
         other = create_run(db, run.project_id, run.reward_model_id, "other", config=config, manifest={}, total_steps=3)
@@ -277,6 +206,11 @@ def test_runs_are_compared_and_one_is_deleted(lab, run, open_page):
     assert [0.4472, 0.6325, 0.7746] in distances  # square roots of the KL values above
     control(page, "run-choose").first.uncheck()
     page.wait_for_function("() => document.querySelector('.lab-runs .plot.wide').data.length === 1")
+    page.locator(f"[data-do=run-rename][data-run='{other.id}']").click()
+    control(page, "run-name").fill("<b>first</b> try")
+    control(page, "run-name").press("Enter")
+    expect_text(page, "runs-notice", 'is called "<b>first</b> try" now')
+    expect(page.locator(".lab-runs td.name").first).to_contain_text("<b>first</b> try")
     page.click(f"[data-do=run-delete][data-run='{other.id}']")
     page.click("[data-do=run-delete-leave]")
     page.click(f"[data-do=run-delete][data-run='{other.id}']")
@@ -284,11 +218,11 @@ def test_runs_are_compared_and_one_is_deleted(lab, run, open_page):
     expect_text(page, "runs-notice", f"Run {other.id} was deleted")
     with Database.open(lab.home) as db:
         assert [left.id for left in runs(db)] == [run.id]
+    expect_every_export(page)
 
 
-def test_every_export_downloads_a_file_with_content(lab, run, open_page):
-    page = open_screen(lab, open_page, "Runs & data")
-    page.wait_for_selector("[data-do=export-labels]:not([disabled])")
+def expect_every_export(page) -> None:
+    """Each button downloads a file with content; the offered file is gone when it no longer matches the form."""
     control(page, "export-source").select_option("simulated")
     for what in ("labels", "dataset", "run", "adapter", "model", "reward-model"):
         with page.expect_download() as download:
@@ -301,28 +235,8 @@ def test_every_export_downloads_a_file_with_content(lab, run, open_page):
         else:
             assert path.read_bytes()[:2] == b"PK", what
         assert control(page, "export-link").count() == 1
-    with Database.open(lab.home) as db:
-        pair = next_unvoted_pair(db, run.project_id, "Ann")
-        cast_vote(db, Vote(str(uuid.uuid4()), pair.id, "Ann", Source.HUMAN, Choice.FIRST, True))
-    control(page, "export-source").select_option("human")
-    for names, known in (("with", True), ("without", False)):
-        control(page, "export-names").select_option(names)
-        with page.expect_download() as download:
-            control(page, "export-labels").click()
-        assert ('"Ann"' in download.value.path().read_text()) is known
-    control(page, "export-ties").select_option("drop")  # the offered file no longer matches the form
+    control(page, "export-ties").select_option("drop")
     expect(control(page, "export-link")).to_have_count(0)
-    with Database.open(lab.home) as db:
-        for number in range(MAX_RUNS):
-            options = {"config": run.config, "manifest": {}, "total_steps": 3}
-            more = create_run(db, run.project_id, run.reward_model_id, f"more {number}", **options)
-            set_run_status(db, more.id, RunStatus.STOPPED)
-    expect(control(page, "run-choose")).to_have_count(MAX_RUNS + 1)
-    chosen = page.locator("[data-do=run-choose]:checked")
-    expect(chosen).to_have_count(MAX_RUNS)  # runs that start while the list is open are selected up to the maximum
-    page.locator("[data-do=run-choose]:not(:checked)").click()
-    expect_text(page, "runs-notice", f"At most {MAX_RUNS} runs")
-    expect(page.locator("[data-do=runs-notice] + .list")).to_be_visible()  # above the list again, not below the exports
 
 
 class WithholdScorers:
@@ -398,118 +312,6 @@ def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
     page.unroute_all(behavior="wait")
     control(page, "model-2").select_option("base")
     expect(control(page, "reward")).to_have_value(other)  # a person's choice is kept
-
-
-def test_blind_test_is_judged_by_keys_and_reveals_the_models(lab, run, open_page):
-    page = open_screen(lab, open_page, "Compare")
-    control(page, "blind-pairs").fill("999")
-    control(page, "blind-begin").click()
-    expect_text(page, "blind-notice", "from 1 to 64")
-    control(page, "blind-pairs").fill("8")
-    control(page, "blind-begin").click()
-    wait_visible(page, "[data-judged='0']")
-    expect(control(page, "blind-notice")).to_be_hidden()
-    page.locator(".blind h2").click()  # leave the input field
-    count = int(re.search(r"of (\d+)", page.inner_text("[data-judged]"))[1])
-    assert 2 <= count <= 8
-    judged, chosen = [], []
-    while len(judged) < count - 1:
-        left, right = (page.inner_text(f".blind .{side} .lab-text") for side in ("left", "right"))
-        assert left != right
-        judged.append(sorted((left, right)))
-        key = "102"[len(judged) % 3]
-        chosen += {"1": [left], "2": [right], "0": []}[key]
-        page.keyboard.press(key)
-        page.wait_for_selector(f"[data-judged='{len(judged)}']")
-    another = open_screen(lab, open_page, "Compare")  # another visitor has answered none
-    another.wait_for_selector("[data-judged='0']")
-    expect(control(another, "blind-others")).to_have_text("1 other: 1 in progress")
-    expect(control(page, "blind-others")).to_have_text("")  # a visitor without answers does not count
-    shown = page.locator(".blind .sides").element_handle()
-    control(another, "blind-stop").click()
-    expect_text(another, "blind-result", "You decided no pair.")
-    expect(control(another, "blind-others")).to_have_text("1 other: 1 in progress")
-    expect(control(page, "blind-others")).to_have_text(
-        "1 other: 1 done"
-    )  # although it decided no pair; the page is not redrawn
-    assert shown.evaluate("node => node.isConnected")
-    control(page, "blind-tie").click()
-    expect_text(page, "blind-result", f"{len(chosen)} decided pair")
-    expect(control(page, "blind-others")).to_have_text("1 other: 1 done")
-    expect(control(another, "blind-others")).to_have_text("1 other: 1 done")
-    expect_text(page, "blind-result", "reward model")
-    page.locator(".blind summary").click()
-    rows = page.locator(".blind tbody tr")
-    expect(rows).to_have_count(count)
-    shown = [sorted(row.locator("td:not(:first-child) .lab-text").all_inner_texts()) for row in rows.all()]
-    assert shown[: len(judged)] == judged
-    chosen_cells = rows.locator("td", has_text="you chose this").locator(".lab-text")
-    assert chosen_cells.all_inner_texts() == chosen
-    page.reload()
-    open_tab(page, "Compare")
-    expect_text(page, "blind-result", f"{len(chosen)} decided pair")
-
-
-def test_blind_test_is_renamed_and_deleted(lab, blind_test, open_page):
-    another = open_screen(lab, open_page, "Compare")
-    another.wait_for_selector("[data-judged='0']")
-    judged = control(another, "blind-pick").input_value()
-    page = open_screen(lab, open_page, "Compare")
-    control(page, "blind-begin").click()
-    wait_visible(page, "[data-judged='0']")
-    names = control(page, "blind-pick").locator("option")
-    expect(names).to_have_count(2)
-    expect(control(another, "blind-pick").locator("option")).to_have_count(2)
-    for _ in range(2):  # a newer test does not replace the one being judged
-        with another.expect_response("**/lab-api/blind_test/get_state"):
-            pass
-    expect(control(another, "blind-pick")).to_have_value(judged)
-    newest = names.first.get_attribute("value")
-    control(another, "blind-pick").select_option(newest)
-    expect(control(another, "blind-pick")).to_have_value(newest)
-    another.wait_for_selector("[data-judged='0']")
-    note = "2 prompts left out: too long for the model with 64 new tokens"
-
-    seen = []
-
-    def leave_out(route):
-        if seen:
-            return route.continue_()
-        answer = route.fetch().json()
-        if "judged_count" in answer.get("reply", {}):
-            answer["reply"]["skipped_note"] = note
-        return route.fulfill(json=answer)
-
-    another.route("**/lab-api/blind_test/get_state", leave_out)
-    expect(control(another, "blind-left-out")).to_have_text(note)
-    seen.append(True)
-    held_requests, released = [], []
-
-    def hold(route):
-        route.continue_() if released else held_requests.append(route)
-
-    page.route("**/lab-api/compare/options", hold)  # the new name is shown without another request
-    control(page, "blind-rename").click()
-    control(page, "blind-name").fill(HOSTILE)
-    page.keyboard.press("Enter")
-    expect_text(page, "blind-notice", "is called")
-    expect(names.first).to_contain_text(HOSTILE)
-    released.append(True)
-    for route in held_requests:
-        route.continue_()
-    page.wait_for_selector("[data-judged='0']")
-    page.keyboard.press("1")
-    page.wait_for_selector("[data-judged='1']")
-    control(page, "blind-delete").click()
-    expect(page.locator(".blind .controls")).to_contain_text("permanently, with its texts and 1 answer of one person?")
-    control(page, "blind-delete-leave").click()
-    expect(names).to_have_count(2)
-    control(page, "blind-delete").click()
-    control(page, "blind-delete-sure").click()
-    expect_text(page, "blind-notice", "is deleted, with its texts and 1 answer of one person.")
-    expect(names).to_have_count(1)
-    control(page, "blind-stop").click()  # the remaining test is shown; this visitor has not judged it
-    expect_text(page, "blind-result", "You decided no pair.")
 
 
 def tab_order_goes_down(page) -> bool:
