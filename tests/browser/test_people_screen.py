@@ -8,14 +8,14 @@ import pytest
 from browser_lab import current_pair, intercept_votes, kept_requests, press_key, project_created_at
 from helpers import call_module, open_tab
 from playwright.sync_api import expect
-from prepared_labs import idle_lab
+from prepared_labs import idle_lab, without_engine
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import current_project, newest_pairs, open_project, set_labelling_config
+from rlhf_lab.store.projects import newest_pairs, open_project, set_labelling_config
 from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.shared.presence import PRESENCE_TIMEOUT_S
 
@@ -23,11 +23,10 @@ from rlhf_lab.ui.shared.presence import PRESENCE_TIMEOUT_S
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """A multi-user lab: a visitor without a role is a viewer."""
-    lab = idle_lab(
-        tmp_path_factory.mktemp("lab") / "home", options=("--host", "0.0.0.0"), environment={"RLHF_LAB_CONTAINER": "0"}
-    ).start()
-    yield lab
-    lab.stop()
+    home = tmp_path_factory.mktemp("lab") / "home"
+    multi_user = idle_lab(home, options=("--host", "0.0.0.0"), environment={"RLHF_LAB_CONTAINER": "0"})
+    with without_engine(multi_user) as lab:
+        yield lab
 
 
 def access_keys(lab) -> dict[str, str]:
@@ -86,34 +85,18 @@ def test_two_people_join_by_code_and_get_different_pairs(lab, open_page):
     bob.wait_for_selector("tr[data-name=Ann]")
     assert bob.inner_text("tr[data-name='Bo$$']").split()[:2] == ["Bo$$", "3"]
     expect(bob.locator("[aria-label='who is connected']")).to_contain_text("You, Bo$$, may label.")
+    sorted_by = bob.locator(".lab-people thead [aria-sort=descending]")
+    expect(sorted_by).to_have_text("Labels")
+    bob.click("role=button[name='Self-consistency']")
+    bob.evaluate("document.querySelector('.lab-people tbody').dataset.old = 1")
+    bob.wait_for_function("!document.querySelector('.lab-people tbody').dataset.old")  # the next poll
+    expect(sorted_by).to_have_text("Self-consistency")
+    assert bob.evaluate("document.activeElement.dataset.sort") == "themselves"
     open_tab(bob, "Label")
     expect(bob.locator(".goal [data-here]")).to_have_text("2 people here")
     ann.close()
     expect(bob.locator(".goal [data-here]")).to_be_hidden(timeout=1000 * PRESENCE_TIMEOUT_S / 2)
     assert bob.locator(".invite").count() == 0
-
-
-def test_a_viewer_keeps_a_lost_vote_unsent_until_it_is_discarded(lab, open_page):
-    page = open_page(lab)
-    page.wait_for_selector("text=Join to label")
-    vote = {
-        "name": "vote",
-        "pair_id": 1,
-        "choice": "left",
-        "uuid": "lost",
-        "project_created_at": project_created_at(lab),
-    }
-    vote["by"] = page.evaluate("localStorage.getItem('rlhf-lab-annotator')")
-    call_module(page, "label/kept_requests.js", "keepRequest", vote)
-    sent = intercept_votes(page)
-    page.reload()
-    page.wait_for_selector("text=Join to label")
-    page.wait_for_selector("text=With the join code you get a new name")
-    assert kept_requests(page) == ["lost"]
-    page.click("[data-do=discard-vote]")
-    assert kept_requests(page) == []
-    page.wait_for_timeout(500)
-    assert sent == []
 
 
 def test_undo_redo_and_changing_an_earlier_answer(lab, open_page):
@@ -146,25 +129,6 @@ def test_undo_redo_and_changing_an_earlier_answer(lab, open_page):
     assert (strength, note, choice) == ("slightly", "it rhymes", "second" if on_left else "first")
 
 
-def test_expired_lease_passes_to_another_and_the_late_vote_is_refused(lab, open_page):
-    slow = join_as(lab, open_page, "Dan")
-    pair, shown = pair_of(lab, "Dan"), current_pair(slow)
-    with sqlite3.connect(lab.home / "lab.db") as db:
-        db.execute("UPDATE leases SET expires_at = 1 WHERE annotator = 'Dan'")
-        # Leases of pages that were closed have ended; all others outlast the test.
-        running = "annotator <> 'Dan' AND expires_at > unixepoch()"
-        db.execute(f"UPDATE leases SET expires_at = expires_at + 9000 WHERE {running}")
-    other = join_as(lab, open_page, "Eve")
-    assert pair_of(lab, "Eve") == pair
-    press_key(other, "1")
-    count = len(active_votes(lab))
-    slow.keyboard.press("2")
-    slow.wait_for_selector(".lab-notice")
-    assert "others have judged it" in slow.inner_text(".lab-notice")
-    assert current_pair(slow) != shown
-    assert len(active_votes(lab)) == count
-
-
 RULE_CHOICES = {
     "sampling": [
         "any", "two of four texts, whole and alike in length", "whose answers are expected to teach the most",
@@ -174,11 +138,8 @@ RULE_CHOICES = {
 }  # fmt: skip
 
 
-def test_only_the_operator_changes_rules_and_they_apply_to_everybody(lab, open_page):
-    page = join_as(lab, open_page, "Fay")
-    refused = page.request.post(f"{lab.url}lab-api/label/judge", data={"judge": "cheerful", "count": 5})
-    assert "Only the operator may do this" in refused.text()
-    assert query_rows(lab, "SELECT count(*) FROM votes WHERE source = 'simulated'") == [(0,)]
+def test_the_operator_changes_the_rules_for_everybody_and_removes_a_person(lab, open_page):
+    page = join_as(lab, open_page, "<b>Rude</b>")
     operator = open_page(lab)
     operator.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
     operator.click("role=tab[name='People']")
@@ -195,89 +156,18 @@ def test_only_the_operator_changes_rules_and_they_apply_to_everybody(lab, open_p
     operator.click("summary:has-text('Labelling rules')")
     for name, words in RULE_CHOICES.items():
         expect(operator.locator(f"select[name={name}] option")).to_have_text(words)
+    appearances = "boxes => boxes.map(box => getComputedStyle(box).appearance)"  # otherwise Gradio hides the tick
+    assert set(operator.locator(".lab-people [type=checkbox]").evaluate_all(appearances)) == {"auto"}
+    operator.check("[name=markdown]")
     operator.fill("[name=guideline]", "Prefer the kinder text.")
     operator.click("text=Use these rules")
     operator.wait_for_selector(".rules-form .result:has-text('From the next pair on')")
     press_key(page, "1")
     assert page.inner_text(".guideline") == "Prefer the kinder text."
+    assert page.locator(".side .lab-markdown").count() == 2
 
-
-def test_markdown_is_rendered_without_links_and_images(lab, open_page):
-    from rlhf_lab.common.records import NewCompletion
-    from rlhf_lab.store import projects
-
-    hostile = "**bold** <img src=x onerror=alert(1)> [a](javascript:alert(2)) `code`\n\n- one\n- *two*"
-    with Database.open(lab.home) as db:
-        project = current_project(db)
-        set_labelling_config(db, project.id, LabellingConfig(markdown=True))
-        prompt = projects.prompts(db, project.id, "train")[0]
-        made = projects.add_completions(
-            db, [NewCompletion(prompt.id, f"{hostile} {n}", (5, n), "base", n) for n in (1, 2)]
-        )
-        pair = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "test")])[0]
-        with db.write() as conn:  # the other pairs have been skipped: this one comes next
-            conn.exec_driver_sql(
-                "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at)"
-                f" SELECT 'skip-' || id, id, 'crowd', 'human', 'skip', 1, 0 FROM pairs WHERE id <> {pair.id}"
-            )
-    page = join_as(lab, open_page, "Gus")
-    assert pair_of(lab, "Gus") == pair.id
-    assert page.inner_text(".side.left strong") == "bold"
-    assert page.locator(".side.left li").count() == 2
-    assert page.locator(".lab-label img, .lab-markdown a").count() == 0
-    assert "<img src=x" in page.inner_text(".side.left .lab-markdown")
-
-
-def test_leaderboard_is_sorted_by_labels_or_consistency(lab, open_page):
-    """Many: 4 labels, consistent on 0 of 1 repeats. Steady: 3 labels, 1 of 1. New: 2 labels, no repeat."""
-    with Database.open(lab.home) as db, db.write() as conn:
-        pairs = [row[0] for row in conn.exec_driver_sql("SELECT id FROM pairs ORDER BY id LIMIT 4")]
-        votes = [("Many", pair, "first", 0) for pair in pairs] + [("Many", pairs[0], "second", 1)]
-        votes += [("Steady", pair, "first", 0) for pair in pairs[:3]] + [("Steady", pairs[0], "first", 1)]
-        votes += [("New", pair, "second", 0) for pair in pairs[:2]]
-        for n, vote in enumerate(votes):
-            conn.exec_driver_sql(
-                "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, repeat, created_at)"
-                " VALUES (?, ?, ?, 'human', ?, 1, ?, 0)",
-                (f"board-{n}", vote[1], vote[0], *vote[2:]),
-            )
-    page = open_page(lab)
-    page.click("role=tab[name='People']")
-    for name in ("Many", "Steady", "New"):
-        page.wait_for_selector(f".lab-people tr[data-name={name}]")
-
-    def order() -> list[str]:
-        rows = page.eval_on_selector_all(".lab-people tbody tr", "rows => rows.map(row => row.dataset.name)")
-        return [name for name in rows if name in ("Many", "Steady", "New")]
-
-    def marked() -> list[str]:
-        heads = page.locator(".lab-people thead [aria-sort=descending]")
-        return heads.all_inner_texts()
-
-    assert (order(), marked()) == (["Many", "Steady", "New"], ["Labels"])
-    page.click("role=button[name='Self-consistency']")
-    assert (order(), marked()) == (["Steady", "Many", "New"], ["Self-consistency"])
-    page.evaluate("document.querySelector('.lab-people tbody').dataset.old = 1")
-    page.wait_for_function(
-        "!document.querySelector('.lab-people tbody').dataset.old"
-    )  # after the next poll the order is the same
-    assert order() == ["Steady", "Many", "New"]
-    assert page.evaluate("document.activeElement.dataset.sort") == "themselves"
-    page.click("role=button[name='Labels']")
-    assert order() == ["Many", "Steady", "New"]
-
-
-def test_operator_erases_a_person_who_may_join_again(lab, open_page):
-    page = join_as(lab, open_page, "<b>Rude</b>")
-    press_key(page, "1")
-    operator = open_page(lab)
-    operator.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
-    operator.click("role=tab[name='People']")
     operator.click("summary:has-text('Remove a person from this lab')")
     operator.locator("[data-do=erase-name]").select_option("<b>Rude</b>")
-    appearances = "boxes => boxes.map(box => getComputedStyle(box).appearance)"  # otherwise Gradio hides the tick
-    boxes = operator.locator(".lab-people [type=checkbox]")
-    assert set(boxes.evaluate_all(appearances)) == {"auto"}
     operator.click("[data-do=erase]")
     expect(operator.locator(".lab-people .erasure")).to_contain_text(
         "Remove <b>Rude</b> from every project permanently, and keep"
@@ -287,31 +177,35 @@ def test_operator_erases_a_person_who_may_join_again(lab, open_page):
     expect(operator.locator("[data-do=erase-name] option", has_text="Rude")).to_have_count(0)
     assert "<b>Rude</b>" not in [name for name, _, _ in active_votes(lab)]
     page.wait_for_selector("text=Join to label")  # shown without any action
-    ann = join_as(lab, open_page, "Hal")
-    ann.click("role=tab[name='People']")
-    ann.wait_for_selector("tr[data-name=Hal], .lab-people h2")
-    assert ann.locator(".lab-people .erasure").is_hidden()
 
 
-def test_who_logs_out_is_a_viewer_again(lab, open_page):
+def test_who_logs_out_is_a_viewer_whose_lost_vote_is_not_sent_until_it_is_discarded(lab, open_page):
     page = join_as(lab, open_page, "Lou")
     page.click("[data-do=log-out]")
     expect(page.locator("form")).to_contain_text("You are logged in as Lou.")
     page.click("button")
     page.wait_for_selector("text=Join to label")
     assert page.locator("[data-you]").count() == 0
-
-
-def test_a_wrong_operators_key_does_not_stay_in_the_address(lab, open_page):
-    page = open_page(lab)
-    page.goto(f"{lab.url}enter?key=not+the+secret")
+    vote = {"name": "vote", "pair_id": 1, "choice": "left", "uuid": "lost"}
+    vote["project_created_at"] = project_created_at(lab)
+    vote["by"] = page.evaluate("localStorage.getItem('rlhf-lab-annotator')")
+    call_module(page, "label/kept_requests.js", "keepRequest", vote)
+    sent = intercept_votes(page)
+    page.reload()
+    page.wait_for_selector("text=With the join code you get a new name")
+    assert kept_requests(page) == ["lost"]
+    page.click("[data-do=discard-vote]")
+    assert kept_requests(page) == []
+    page.wait_for_timeout(500)
+    assert sent == []
+    page.goto(f"{lab.url}enter?key=not+the+secret")  # a wrong key does not stay in the address
     page.wait_for_selector("text=not the operator's link")
     assert page.url == f"{lab.url}enter"
     assert "403" in open_page.console_messages.pop()
 
 
 def test_gold_pairs_and_an_experts_decision(lab, open_page):
-    """The operator makes a gold pair, another person answers it, two people disagree, and the operator decides blind."""
+    """The operator makes a gold pair, decides blind what two people disagree about, and makes an expert."""
     with Database.open(lab.home) as db:
         project = new_project(db)
         open_project(db, project.id)
@@ -327,15 +221,7 @@ def test_gold_pairs_and_an_experts_decision(lab, open_page):
     operator.wait_for_selector("[data-do=gold][aria-pressed=true]")
     with Database.open(lab.home) as db:
         set_labelling_config(db, project.id, LabellingConfig(gold_rate=0.5, overlap=2))
-
-    kim = join_as(lab, open_page, "Kim")
-    answer = f"SELECT count(*) FROM votes WHERE annotator = 'Kim' AND pair_id = {gold}"
-    for _ in range(20):  # each is the gold pair with probability 1/2
-        press_key(kim, "1")
-        if query_rows(lab, answer) == [(1,)]:
-            break
-    assert query_rows(lab, answer) == [(1,)]
-    assert kim.locator(".disputed:visible, [data-do=gold]").count() == 0
+        cast_vote(db, Vote("Kim-gold", gold, "Kim", Source.HUMAN, Choice.FIRST, True))
 
     operator.wait_for_selector("summary:has-text('People disagree about 1 pair')", timeout=20_000)
     operator.click("summary:has-text('People disagree')")
@@ -355,6 +241,3 @@ def test_gold_pairs_and_an_experts_decision(lab, open_page):
     expect(row.locator("td").first).to_have_text(re.compile("^[01] of 1$"), timeout=10_000)
     row.locator("[data-do=expert]").check()
     operator.wait_for_selector(".gold .result:has-text('Kim is an expert')")
-    kim.reload()
-    kim.click("summary:has-text('Your earlier labels')")
-    kim.wait_for_selector("[data-do=gold]")
