@@ -31,14 +31,13 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.password_file import read_password_file
 from rlhf_lab.ui.auth.visitors import JOIN_CODE_ENV_VAR
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
+from rlhf_lab.ui.gradio_patches import check_queue_less_often
 from rlhf_lab.ui.network import in_container, is_loopback, network_url, parse_proxy_url
 from rlhf_lab.ui.page import build_page, launch_options
 from rlhf_lab.ui.people.api import needs_address
 
 #: In characters. Login attempts are not limited, so that no one can lock the operator out; a shorter secret could be guessed.
 MIN_SECRET_LENGTH = 16
-#: Seconds between two checks of Gradio's queue for new events. Its own 1 ms takes 6 % of a core while nothing happens.
-EVENT_POLL_S = 0.01
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -176,7 +175,7 @@ def serve(ctx: Context, host: str, port: int) -> int:
     os.environ["FORWARDED_ALLOW_IPS"] = ""
     with process_env.freeze_gc():
         page = build_page(ctx).queue(default_concurrency_limit=8, max_size=64, api_open=False)
-        page._queue.sleep_when_free = EVENT_POLL_S
+        check_queue_less_often(page)
     with contextlib.suppress(KeyboardInterrupt):
         with process_env.freeze_gc():
             try:

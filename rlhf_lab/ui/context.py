@@ -11,10 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import gradio as gr
-from gradio.context import LocalContext
-from starlette.requests import Request
-
 from rlhf_lab.common.person_names import normalize_name
 from rlhf_lab.common.records import Project, Role
 from rlhf_lab.common.seeding import secret_seed
@@ -42,6 +38,7 @@ from rlhf_lab.ui.auth.visitors import (
     operator_accounts,
     secrets_equal,
 )
+from rlhf_lab.ui.gradio_patches import current_request
 from rlhf_lab.ui.limits import LeaseLimiter
 from rlhf_lab.ui.locations import without_known_locations, without_locations
 
@@ -49,17 +46,16 @@ from rlhf_lab.ui.locations import without_known_locations, without_locations
 OPERATOR_HEADER = "x-lab-operator"
 LOCATIONS_S = 60.0
 OPERATOR_SECRET_ENV_VAR = "RLHF_LAB_OPERATOR_SECRET"
+NOT_OPERATOR_MESSAGE = (
+    "Only the operator may do this. Open the operator's link that was printed when the lab was started, or enter the operator's "
+    f"secret under Project; it is the value of {OPERATOR_SECRET_ENV_VAR} where the lab runs."
+)
 
 
 def sent_secret(request: Any = None) -> str:
     """The operator's secret that a request contains, or if None, the current one; "" without one."""
-    request = LocalContext.request.get(None) if request is None else request
+    request = current_request() if request is None else request
     return unquote(request.headers.get(OPERATOR_HEADER) or "") if request is not None else ""
-
-
-def set_current_request(request: Request) -> None:
-    """Make this the request that `Context.visitor` and `Context.client_address` read, as Gradio does for its events."""
-    LocalContext.request.set(gr.Request(request))
 
 
 @dataclass(frozen=True)
@@ -158,11 +154,11 @@ class Context:
 
     def visitor(self, request: Any = None) -> Visitor:
         """The visitor who sent the request, or if None, the event that is being handled."""
-        return self.access.visitor(LocalContext.request.get(None) if request is None else request)
+        return self.access.visitor(current_request() if request is None else request)
 
     def client_address(self) -> str:
         """The address from which the current event was sent; "" outside of an event."""
-        request = LocalContext.request.get(None)
+        request = current_request()
         return "" if request is None else self.access.client_address(request)
 
     def annotator_name(self, claimed_name: object) -> str:
@@ -198,26 +194,18 @@ class Context:
             return True
         return self._is_secret(sent_secret(request)) and self.is_labeller(request)
 
-    def require_operator(self, secret: str | None = None) -> None:
-        """Raises NotAllowedError unless the visitor `is_operator` or gives the operator's secret."""
+    def require_operator(self) -> None:
+        """Raises NotAllowedError unless the visitor `is_operator`."""
         if not self.is_operator():
-            self.check_secret(secret or "")
+            raise NotAllowedError(NOT_OPERATOR_MESSAGE)
 
     def check_secret(self, candidate: str) -> None:
         """Raises NotAllowedError unless this is the operator's secret."""
         if not self._is_secret(candidate):
-            raise NotAllowedError(
-                "Only the operator may do this. Open the operator's link that was printed when the lab was started, "
-                f"or enter the operator's secret under Project; it is the value of {OPERATOR_SECRET_ENV_VAR} where "
-                "the lab runs."
-            )
+            raise NotAllowedError(NOT_OPERATOR_MESSAGE)
 
-    def is_operator_with_secret(self, secret: str | None) -> bool:
-        """Whether `require_operator` accepts the visitor; False for a viewer, whose events are refused anyway."""
-        return self.is_operator() or (self.is_labeller() and self._is_secret(secret))
-
-    def _is_secret(self, candidate: str | None) -> bool:
-        return secrets_equal(candidate or "", self.operator_secret or "")
+    def _is_secret(self, candidate: str) -> bool:
+        return secrets_equal(candidate, self.operator_secret or "")
 
     def message_for_visitor(self, error: Exception | str) -> str:
         """The message of an error. Only the operator reads where things are on the server; the log has the whole message."""

@@ -13,14 +13,14 @@ Votes through this API have via = "api" and the annotator "api:NAME", so a progr
 the client that first used it (see `ApiClients`).
 """
 
+import functools
 import inspect
 import logging
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict
 
 import anyio
-from gradio.context import LocalContext
-from gradio.events import api
+import gradio as gr
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -31,12 +31,12 @@ from rlhf_lab.jobs import retraining
 from rlhf_lab.store.pair_leases import count_free_pairs
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.auth.api_clients import Client
-from rlhf_lab.ui.context import Context, set_current_request
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.gradio_patches import current_request, set_current_request
 from rlhf_lab.ui.network import read_body
 from rlhf_lab.ui.request_checks import BadRequestError, describe_exception, is_json, parse_json
 from rlhf_lab.ui.shared import voting
 from rlhf_lab.ui.shared.crowd import annotator_notice, sees_comparisons
-from rlhf_lab.ui.shared.events import allow_viewers, show_errors
 from rlhf_lab.ui.shared.presence import PRESENCE
 
 log = logging.getLogger("rlhf_lab.ui.requests")
@@ -46,6 +46,7 @@ MAX_SESSION_LENGTH = 100
 #: Requests that are handled at the same time; the others wait in order. More threads would only compete for Python's GIL and
 #: wait for the one that writes to the database.
 MAX_CONCURRENT_REQUESTS = 2
+FAILED_MESSAGE = "The lab failed to answer; its log says why. Try again."
 
 Endpoint = Callable[..., Any]
 
@@ -76,7 +77,23 @@ class StatusReply(TypedDict):
 def build(ctx: Context) -> None:
     """Add the endpoints of Gradio's API. They bypass its queue, so that no call is refused because the queue is full."""
     for endpoint in endpoints(ctx):
-        api(show_errors(endpoint), api_name=endpoint.__name__, queue=False)
+        gr.api(_for_gradio(ctx, endpoint), api_name=endpoint.__name__, queue=False)  # type: ignore[attr-defined]
+
+
+def _for_gradio(ctx: Context, endpoint: Endpoint) -> Endpoint:
+    """The endpoint with errors that Gradio sends as messages. For other exceptions it would print a traceback."""
+
+    @functools.wraps(endpoint)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return endpoint(*args, **kwargs)
+        except LabError as error:
+            raise gr.Error(ctx.message_for_visitor(error), duration=None, print_exception=False) from error
+        except Exception as error:
+            log.error("%s failed: %s", endpoint.__name__, describe_exception(error))
+            raise gr.Error(FAILED_MESSAGE, duration=None, print_exception=False) from error
+
+    return wrapped
 
 
 def routes(ctx: Context) -> list[Route]:
@@ -120,7 +137,7 @@ def _call(ctx: Context, endpoint: Endpoint, arguments: Any, request: Request) ->
         return _error(ctx.message_for_visitor(error), 400)
     except Exception as error:
         log.error("%s failed: %s", endpoint.__name__, describe_exception(error))
-        return _error("The lab failed to answer; its log says why. Try again.", 500)
+        return _error(FAILED_MESSAGE, 500)
 
 
 def _checked_arguments(endpoint: Endpoint, arguments: Any, request: Request) -> dict[str, Any]:
@@ -151,7 +168,6 @@ def _error(message: str, status: int) -> JSONResponse:
 def endpoints(ctx: Context) -> list[Endpoint]:
     """next_pair, submit_vote and status."""
 
-    @allow_viewers
     def next_pair(name: str = "", code: str = "") -> PairReply:
         """The pair to judge next: {"id", "prompt", "left", "right"}; {"id": null} while none is ready. It is reserved for you
         for a while. name: who judges. code: the join code, if the lab has one. If the lab's rules have paused you, an error
@@ -167,7 +183,6 @@ def endpoints(ctx: Context) -> list[Endpoint]:
         view = voting.lease_view(ctx, leases[0], rules)
         return {"id": view["id"], "prompt": view["prompt"], "left": view["left"], "right": view["right"]}
 
-    @allow_viewers
     def submit_vote(
         name: str, pair_id: int, choice: Literal["left", "right", "tie", "both_bad", "skip"], uuid: str, code: str = "",
         strength: Literal["", "slightly", "clearly", "much"] = "", note: str = "", ms: int = 0,
@@ -190,7 +205,6 @@ def endpoints(ctx: Context) -> list[Endpoint]:
         ctx.instant_reward.labels_changed()
         return {"vote_id": vote.id, "uuid": vote.uuid, "counted": True, "why": ""}
 
-    @allow_viewers
     def status() -> StatusReply:
         """{"project", "labels", "simulated", "goal", "ready", "here"}: labels by people and simulated ones, the number at
         which the next reward model is trained, pairs ready for a new annotator (in a lab with gold pairs always 1),
@@ -228,7 +242,7 @@ def annotator_name(ctx: Context, name: object, code: object) -> str:
     address = ctx.client_address()
     if not ctx.is_labeller():
         ctx.api_clients.check_code(code, ctx.access.join_code, address)
-    request = LocalContext.request.get(None)
+    request = current_request()
     session = getattr(getattr(request, "state", None), "api_session", "") or getattr(request, "session_hash", None)
     client: Client = ("address", address)
     if own_name := ctx.visitor().name:

@@ -18,7 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rlhf_lab.errors import LabError
 from rlhf_lab.ui.auth.login_pages import cookie_header, is_https
 from rlhf_lab.ui.auth.visitors import COOKIE_MAX_AGE_S, LOCAL_ACCESS, Access
-from rlhf_lab.ui.context import Context, set_current_request
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.gradio_patches import set_current_request
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.network import read_body
 from rlhf_lab.ui.request_checks import BadRequestError, is_json, parse_json

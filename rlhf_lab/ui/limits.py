@@ -35,12 +35,13 @@ ENTER = Limit(60, 600, MINUTE)
 #: Pairs that pages and programs of one address hold at a time: thirty phones of a class have two each.
 MAX_LEASES_OF_ADDRESS = 80
 
-#: Events by the name of their handler, server functions as "read", other requests by method and path (`act_of_path`).
+#: Events by the name of their handler, other requests by method and path (`act_of_path`).
 LIMITS: Mapping[str, Limit] = {
-    **dict.fromkeys(("read", "status"), READ),
+    "status": READ,
     **dict.fromkeys(("next_pair", "submit_vote", "POST /first", "POST /closed"), ANSWER),
-    **dict.fromkeys(("verify_operator", "operator_secret", "wrong_secret"), ENTER),
-    **dict.fromkeys(("POST /join", "POST /enter", "POST /leave", "GET /join", "GET /enter", "GET /leave"), ENTER),
+    **dict.fromkeys(
+        ("wrong_secret", "POST /join", "POST /enter", "POST /leave", "GET /join", "GET /enter", "GET /leave"), ENTER
+    ),
     "GET /": Limit(60, 2_000, MINUTE),
     **dict.fromkeys(("GET /assets", "GET /lab-assets"), Limit(3_000, 100_000, MINUTE)),
     #: Gradio's other routes, and what only the operator may do.
@@ -49,7 +50,7 @@ LIMITS: Mapping[str, Limit] = {
 
 
 def act_of_path(method: str, path: str) -> str:
-    """The act of a request that is no event and no server function: "GET /join", "chat/ask" for a request of the page, or "other"
+    """The act of a request that is no event: "GET /join", "chat/ask" for a request of the page, or "other"
     for paths without a row. The functions for programs have one row, however they are called."""
     if path.startswith("/api/") and (name := path.removeprefix("/api/")) in LIMITS:
         return name

@@ -91,7 +91,7 @@ class RequestGuard:
 OPEN_ROUTES = re.compile(
     r"/(?:config/?|theme\.css|robots\.txt|manifest\.json|favicon\.ico|pwa_icon(?:/[^/]+)?|(?:assets|static)/.+)?"
     r"|/gradio_api/(?:info/?|openapi\.json|app_id/?|theme\.css|startup-events|heartbeat/[^/]+|reset/?|cancel"
-    r"|(?:run|api|call)/[^/]+/?|call/[^/]+/[^/]+/?|queue/(?:join|data)/?|component_server/?|upload/?|upload_progress|file=.+)"
+    r"|(?:run|api|call)/[^/]+/?|call/[^/]+/[^/]+/?|queue/(?:join|data)/?|upload/?|upload_progress|file=.+)"
 )
 
 

@@ -2,12 +2,10 @@
 
 import math
 import os
-from pathlib import Path
 from typing import Any
 
 import fastapi
 import gradio as gr
-from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -24,6 +22,7 @@ from rlhf_lab.ui.compare import api as compare
 from rlhf_lab.ui.compare.blind_test import api as blind_test
 from rlhf_lab.ui.compare.tournament import api as tournament
 from rlhf_lab.ui.context import Context, sent_secret
+from rlhf_lab.ui.gradio_patches import NO_FIRST_REQUEST, upload_folder
 from rlhf_lab.ui.header import api as header
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
 from rlhf_lab.ui.label import api as label
@@ -36,14 +35,12 @@ from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.runs import api as runs
 from rlhf_lab.ui.scripts import FIRST_SCRIPT, STYLES, gradio_assets_route, module_route, module_tags
 from rlhf_lab.ui.shared.api import Requests, act_limits
-from rlhf_lab.ui.shared.events import require_role_for_events
 from rlhf_lab.ui.shared.widgets import PLOTLY_JS
 from rlhf_lab.ui.train import api as train
 from rlhf_lab.ui.train.demo_run import api as demo_run
 from rlhf_lab.ui.train.start_run import api as start_run
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
-OPERATOR_STORAGE_KEY = "rlhf-lab-operator"
 #: The requests of the page.
 APIS = (
     header.api, label.api, reward.api, train.api, start_run.api, demo_run.api, compare.api, blind_test.api, tournament.api,
@@ -73,14 +70,12 @@ def build_page(ctx: Context) -> gr.Blocks:
         title="RLHF Lab", analytics_enabled=False, fill_width=True, delete_cache=UPLOAD_CACHE_SECONDS
     )
     with page:
-        operator = gr.BrowserState("", storage_key=OPERATOR_STORAGE_KEY, secret="rlhf-lab")
-        header.build(ctx, operator)
+        header.build()
         with gr.Tabs():
             for name, screen in SCREENS.items():
                 with gr.Tab(name):
-                    screen.build(ctx, operator)
+                    screen.build(ctx)
         http_api.build(ctx)
-    require_role_for_events(page, ctx)
     return page
 
 
@@ -115,15 +110,14 @@ def launch_options(ctx: Context) -> dict[str, Any]:
             public_url=ctx.access.public_url,
         ),
         Middleware(RouteGuard, own_routes=routes),
-        Middleware(BodyLimits, may_upload=ctx.is_operator, upload_folder=Path(get_upload_folder())),
+        Middleware(BodyLimits, may_upload=ctx.is_operator, upload_folder=upload_folder()),
         Middleware(RequestChecks, count=lambda request, name: count_act(ctx, limiter, request, requests.act(name))),
     ]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
         "state_session_capacity": MAX_SESSIONS,
-        "_frontend": False,  # otherwise Gradio requests its own page, and exits if that takes 3 s
-        "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": routes},
+        **NO_FIRST_REQUEST, "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": routes},
     }  # fmt: skip
     if ctx.behind_proxy:
         options["root_path"] = ctx.public_url.rstrip("/")

@@ -10,17 +10,16 @@ import logging
 import math
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-import gradio as gr
-from gradio.processing_utils import check_all_files_in_cache
 from pydantic import BaseModel, StrictInt, ValidationError
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rlhf_lab.ui.gradio_patches import names_other_file, page_events
 from rlhf_lab.ui.limits import act_of_path
 from rlhf_lab.ui.middleware import UPLOAD_PATH
 
@@ -38,15 +37,6 @@ class BadRequestError(Exception):
     def __init__(self, message: str, status: int = 400, wait_s: int = 0) -> None:
         super().__init__(message)
         self.status, self.wait_s = status, wait_s
-
-
-class ServerFunctionCall(BaseModel):
-    """Body of a request to /component_server."""
-
-    data: Any
-    component_id: StrictInt
-    session_hash: str
-    fn_name: str
 
 
 class EventCall(BaseModel):
@@ -215,51 +205,42 @@ def check_value(value: Any, depth: int = 0) -> None:
 def check_call(scope: Scope, body: Any) -> str:
     """Check that a call names an existing function and has its arguments. Returns the act that it asks for, a row of
     `limits.LIMITS`; "" for a request that is no call. Raises BadRequestError."""
-    path, page = scope["path"], getattr(scope.get("app"), "blocks", None)
+    match, events = CALL_PATH.match(scope["path"]), page_events(scope.get("app"))
+    if match is None or events is None:
+        return ""
+    has_named_values = match[1] == "call/v2"
     try:
-        if path.rstrip("/") == f"{API_PATH}component_server":
-            call = ServerFunctionCall.model_validate(body)
-            if page is not None and call.component_id not in page.blocks:
-                raise BadRequestError(f"There is no component {call.component_id}. Reload the page.", 404)
-            return "read"
-        if (match := CALL_PATH.match(path)) is not None and page is not None:
-            has_named_values = match[1] == "call/v2"
-            event_call = EventCall(data=[body]) if has_named_values else EventCall.model_validate(body)
-            if match[1] == "call":  # there Gradio goes by the name alone
-                event_call.fn_index = None
-            return check_event(page, match[2] or "", event_call, has_named_values=has_named_values)
+        call = EventCall(data=[body]) if has_named_values else EventCall.model_validate(body)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         name = ".".join(map(str, problem["loc"])) or "body"
         raise BadRequestError(f"The request has no usable {name}.", 422) from error
-    return ""
+    if match[1] == "call":  # there Gradio goes by the name alone
+        call.fn_index = None
+    return check_event(events, match[2] or "", call, has_named_values=has_named_values)
 
 
-def check_event(page: Any, api_name: str, call: EventCall, *, has_named_values: bool = False) -> str:
-    """Check that the event exists and has the right number of values, which Gradio checks itself if they have names. Returns the
-    name of its handler. Raises BadRequestError."""
+def check_event(events: Mapping[int, Any], api_name: str, call: EventCall, *, has_named_values: bool = False) -> str:
+    """Check that the server handles the event, and that it has the right number of values; named ones are checked by Gradio.
+    Returns the name of its handler. Raises BadRequestError."""
     if call.fn_index is None:
-        event = next((event for event in page.fns.values() if event.api_name == api_name), None)
+        event = next((event for event in events.values() if event.api_name == api_name), None)
     else:
-        event = page.fns.get(call.fn_index)
-    if event is None:
+        event = events.get(call.fn_index)
+    if event is None or event.fn is None:  # those without a function are handled in the browser
         raise BadRequestError("There is no such endpoint. Reload the page.", 404)
     required_count = len(event.inputs)
     if len(call.data) != required_count and not has_named_values:
         raise BadRequestError(f"This endpoint takes {required_count} values, not {len(call.data)}.", 422)
     check_files(call)
-    return str(getattr(getattr(event, "fn", None), "__name__", "other"))
+    return str(event.fn.__name__)
 
 
 def check_files(call: EventCall) -> None:
-    """Check that an event names no files other than uploaded ones, for which Gradio would print a traceback. Raises
-    BadRequestError. No value of an event is a file; its data may name one."""
-    try:
-        if has_file(call.data):
-            raise ValueError("a value is a file")
-        check_all_files_in_cache(call.event_data)
-    except (gr.Error, OSError, ValueError) as error:
-        raise BadRequestError("The request names a file that was not sent to the lab.") from error
+    """Check that an event names no files other than uploaded ones. Raises BadRequestError. No value of an event is a file; its
+    data may name one."""
+    if has_file(call.data) or names_other_file(call.event_data):
+        raise BadRequestError("The request names a file that was not sent to the lab.")
 
 
 def has_file(value: Any) -> bool:

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from gradio.route_utils import BUILD_PATH_LIB
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
+
+from rlhf_lab.ui.gradio_patches import ASSETS_FOLDER
 
 
 def version_of(modules: Mapping[str, bytes]) -> str:
@@ -74,7 +75,7 @@ def module_route() -> Route:
     return Route("/lab-assets/{version}/{path:path}", endpoint)
 
 
-def gradio_assets_route(folder: Path = Path(BUILD_PATH_LIB)) -> Route:
+def gradio_assets_route(folder: Path = ASSETS_FOLDER) -> Route:
     """GET a file of Gradio's page. Gradio's own route compresses it for each request and forbids browsers to cache it."""
     names = {path.name for path in folder.iterdir() if path.is_file()}
 

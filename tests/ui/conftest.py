@@ -12,7 +12,6 @@ from rlhf_lab.jobs import engine_process
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.context import OPERATOR_HEADER, Context
-from rlhf_lab.ui.shared.events import server_function
 from rlhf_lab.ui.shared.presence import PRESENCE
 
 
@@ -50,27 +49,6 @@ def send_secret():
 
 
 @pytest.fixture
-def calls(monkeypatch):
-    """calls(module, ctx): build a screen; returns its server functions and event handlers by name, the first server function as
-    `read` too."""
-
-    def build(module, ctx):
-        if hasattr(module, "api"):
-            return requests_of(ctx, module.api)
-        screen = SimpleNamespace(read=None)
-
-        class Component:
-            def __getattr__(self, event):
-                return lambda handler, *_, **__: setattr(screen, event, handler)
-
-        def widget(name, script, *, server_functions=None, **_):
-            for function_name, function in (server_functions or {}).items():
-                setattr(screen, function_name, server_function(function, function_name))
-                screen.read = screen.read or getattr(screen, function_name)
-            return Component()
-
-        monkeypatch.setattr(module, "widget", widget)
-        module.build(ctx, None)
-        return screen
-
-    return build
+def calls():
+    """calls(module, ctx): the requests of a screen by name, as the page sends them."""
+    return lambda module, ctx: requests_of(ctx, module.api)

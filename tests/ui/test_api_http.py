@@ -15,12 +15,10 @@ import gradio as gr
 from gradio_client import Client
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.shared.events import require_role_for_events
 
 ctx = Context.open(Path(sys.argv[1]))
 with gr.Blocks() as page:
     http_api.build(ctx)
-require_role_for_events(page, ctx)
 _, url, _ = page.queue(api_open=False).launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1")
 lab = Client(url, verbose=False)
 pair = lab.predict(name="tool", code="", api_name="/next_pair")

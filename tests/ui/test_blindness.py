@@ -1,6 +1,5 @@
 """What a person sees of a blind comparison does not depend on what is hidden from them."""
 
-import asyncio
 import hashlib
 import hmac
 import itertools
@@ -9,7 +8,6 @@ import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
-import gradio as gr
 import pytest
 from support.page_requests import requests_of
 
@@ -35,7 +33,7 @@ from rlhf_lab.ui.compare.tournament import api as tournament
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.http_api import endpoints
 from rlhf_lab.ui.label import api as label
-from rlhf_lab.ui.page import APIS, build_page
+from rlhf_lab.ui.page import APIS
 from rlhf_lab.ui.shared import voting
 from rlhf_lab.ui.shared.presence import PRESENCE
 
@@ -134,20 +132,9 @@ def without_texts(value):
     return [without_texts(item) for item in value] if isinstance(value, list) else value
 
 
-def server_functions(ctx):
-    """{name of the screen and of the function: what reads something} of the whole page."""
-
-    async def build():
-        return build_page(ctx)
-
-    blocks = asyncio.run(build()).blocks.values()
+def reads(ctx):
+    """{name of the screen and of the request: what reads something} of the whole page."""
     return {
-        f"{block.elem_id}.{name}": function
-        for block in blocks
-        if isinstance(block, gr.HTML)
-        for name, function in vars(block).items()
-        if getattr(function, "_is_server_fn", False)
-    } | {
         f"lab-{api.screen}.{name}": getattr(requests_of(ctx, api), name)
         for api in APIS
         for name, endpoint in api.endpoints.items()
@@ -198,10 +185,7 @@ def figures_after_answer(lab, pair):
     figures = {
         "vote": requests_of(lab, label.api).vote(answer),
         "status": endpoints(lab)[2](),
-        **{
-            name: read({"annotator": "Ann", "vote_uuid": "new", "model": 1})
-            for name, read in server_functions(lab).items()
-        },
+        **{name: read({"annotator": "Ann", "vote_uuid": "new", "model": 1}) for name, read in reads(lab).items()},
     }
     return json.loads(json.dumps(without_texts(figures)))
 
@@ -230,9 +214,7 @@ def test_no_figure_of_a_reward_model_tells_whether_a_vote_was_on_a_gold_pair(two
         model, count = add_model(later)
         counts.append(count)
         query = {"annotator": "Ann", "vote_uuid": "new", "model": model.id}
-        figures = {name: read(query) for name, read in server_functions(later).items()} | {
-            "status": endpoints(later)[2]()
-        }
+        figures = {name: read(query) for name, read in reads(later).items()} | {"status": endpoints(later)[2]()}
         seen.append(json.loads(json.dumps(without_texts(figures))))
     gold, ordinary = seen
     assert counts[0] == counts[1] - 1  # the figures would differ

@@ -1,10 +1,8 @@
 """Demo mode on the page: what visitors can trigger and see, and that operator controls are closed to them."""
 
-import inspect
 import json
 from types import SimpleNamespace
 
-import gradio as gr
 import pytest
 from fake_runs import reward_model
 from gradio.context import LocalContext
@@ -29,7 +27,7 @@ from rlhf_lab.ui.auth.password_file import PasswordEntry
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.header import api as header
-from rlhf_lab.ui.page import APIS, build_page
+from rlhf_lab.ui.page import APIS
 from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.shared.generation_requests import check_queue_capacity
 from rlhf_lab.ui.train.demo_run import api as demo_run
@@ -49,18 +47,8 @@ def ctx(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def events_of_all_screens(ctx, in_loop):
-    """The guarded event handlers of the page, as any program can call them."""
-    page = in_loop(lambda: build_page(ctx))
-    return [event.fn for event in page.fns.values() if event.fn is not None]
-
-
-@pytest.fixture
-def events(ctx, events_of_all_screens):
-    """The event handlers by name; of equal names the last."""
-    training = requests_of(ctx, reward.api).visitor_train
-    handlers = {handler.__name__: handler for handler in events_of_all_screens}
-    return handlers | {"visitor_train": lambda event: training(event._data)}
+def visitor_train(ctx):
+    return requests_of(ctx, reward.api).visitor_train
 
 
 @pytest.fixture
@@ -83,10 +71,6 @@ def act_as(ctx):
 @pytest.fixture
 def form(ctx, calls):
     return calls(demo_run, ctx)
-
-
-def event(**data):
-    return SimpleNamespace(_data=data)
 
 
 @pytest.mark.parametrize(
@@ -193,19 +177,8 @@ def test_the_form_states_limits_and_rules(ctx):
     assert data["rules"].endswith("are removed every 6 hours, or earlier after 50 runs or 1,000 labels.")
 
 
-def test_nothing_of_the_operators_is_open_to_visitors(ctx, events_of_all_screens, act_as):
+def test_nothing_of_the_operators_is_open_to_visitors(ctx, act_as):
     act_as("visitor-1")
-    names = []
-    for handler in events_of_all_screens:
-        if next(iter(inspect.signature(handler).parameters), "") != "secret":
-            continue  # `operator_action` takes the secret first
-        try:
-            reply = handler("", event(action="delete", run=1, annotator="visitor-1"))
-        except gr.Error as error:
-            reply = {"error": str(error)}
-        assert "Only the operator may do this" in reply["error"], handler.__name__
-        names.append(handler.__name__)
-    assert names == ["start"]
     for api in APIS:
         screen = requests_of(ctx, api)
         for name, endpoint in api.endpoints.items():
@@ -213,7 +186,7 @@ def test_nothing_of_the_operators_is_open_to_visitors(ctx, events_of_all_screens
                 assert "Only the operator may do this" in getattr(screen, name)()["error"], name
 
 
-def test_the_operator_uses_the_form_of_all_settings_and_is_not_limited(ctx, events, act_as):
+def test_the_operator_uses_the_form_of_all_settings_and_is_not_limited(ctx, visitor_train, act_as):
     act_as("operator")
     for _ in range(4):
         run_control.start_run(ctx.db, ctx.home, ctx.project.id, PolicyConfig(steps=400))
@@ -221,35 +194,32 @@ def test_the_operator_uses_the_form_of_all_settings_and_is_not_limited(ctx, even
     assert demo_run.demo_state(ctx, ctx.demo, "visitor-1")["can_start"] is False
 
 
-def test_visitors_train_a_reward_model_when_there_are_enough_labels(ctx, events, act_as):
+def test_visitors_train_a_reward_model_when_there_are_enough_labels(ctx, visitor_train, act_as):
     act_as("visitor-1")
-    assert "after 10 more labels by people" in events["visitor_train"](event(last_training=0))["error"]
+    assert "after 10 more labels by people" in visitor_train({"last_training": 0})["error"]
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 10)  # labels of a judge do not count
-    assert "after 10 more labels by people" in events["visitor_train"](event(last_training=0))["error"]
+    assert "after 10 more labels by people" in visitor_train({"last_training": 0})["error"]
     with ctx.db.write() as conn:
         conn.exec_driver_sql("UPDATE votes SET source = 'human', annotator = 'visitor-1'")
-    assert "job" in events["visitor_train"](event(last_training=0))
+    assert "job" in visitor_train({"last_training": 0})
     (job,) = queue.jobs(ctx.db, kinds=[JobKind.TRAIN_REWARD])
     assert (job.payload["source"], job.payload["config"]["processes"]) == ("human", 1)
-    assert "already being trained" in events["visitor_train"](event(last_training=job.id))["error"]
+    assert "already being trained" in visitor_train({"last_training": job.id})["error"]
 
 
-def test_while_a_reset_is_due_nothing_new_starts(ctx, events, form, act_as, monkeypatch):
+def test_while_a_reset_is_due_nothing_new_starts(ctx, visitor_train, form, act_as, monkeypatch):
     clock = SimpleNamespace(time=lambda: ctx.demo.reset_at + 1)
     monkeypatch.setattr(demo_module, "time", clock)
     act_as("visitor-1")
     assert "about to be reset" in form.start(SETTINGS)["error"]
-    assert "about to be reset" in events["visitor_train"](event(last_training=0))["error"]
+    assert "about to be reset" in visitor_train({"last_training": 0})["error"]
     with pytest.raises(LabError, match="about to be reset"):
         check_queue_capacity(ctx)
     assert header.state(ctx)["demo"] == {"reset_at": ctx.demo.reset_at, "is_reset_due": True}
 
 
-def test_without_demo_mode_there_is_no_event_for_it(ctx, in_loop):
+def test_without_demo_mode_its_requests_are_refused(ctx):
     lab = Context(ctx.home, ctx.db)
-    page = in_loop(lambda: build_page(lab))
-    names = {function.fn.__name__ for function in page.fns.values() if function.fn is not None}
-    assert "visitor_train" not in names
     assert "only in demo mode" in requests_of(lab, reward.api).visitor_train()["error"]
     for refused in (requests_of(lab, demo_run.api).start(SETTINGS), requests_of(lab, demo_run.api).stop()):
         assert "only in demo mode" in refused["error"]

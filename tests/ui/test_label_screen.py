@@ -197,26 +197,28 @@ def test_a_fresh_copy_keeps_the_old_project(ctx):
 
 
 @pytest.mark.parametrize("space", [True, False])
-def test_the_operator_is_asked_for_where_a_secret_is_set(tmp_path, monkeypatch, space):
+def test_the_operator_is_asked_for_where_a_secret_is_set(tmp_path, monkeypatch, send_secret, space):
     if space:
         monkeypatch.setenv("SPACE_ID", "someone/lab")
     monkeypatch.setenv(OPERATOR_SECRET_ENV_VAR, "sesame")
     ctx = Context.open(tmp_path)
-    ctx.require_operator("sesame")
-    for wrong in ("", None, "Sesame"):
+    for wrong in ("", "Sesame"):
+        send_secret(wrong)
         with pytest.raises(NotAllowedError, match="operator"):
-            ctx.require_operator(wrong)
+            ctx.require_operator()
+    send_secret("sesame")
+    ctx.require_operator()
     ctx.db.close()
 
 
 def test_a_space_without_a_secret_refuses_everybody_and_a_laptop_nobody(tmp_path, monkeypatch):
     monkeypatch.delenv(OPERATOR_SECRET_ENV_VAR, raising=False)
     laptop = Context.open(tmp_path)
-    laptop.require_operator(None)
+    laptop.require_operator()
     monkeypatch.setenv("SPACE_ID", "someone/lab")
     space = Context.open(tmp_path)
     with pytest.raises(NotAllowedError):
-        space.require_operator("")
+        space.require_operator()
     laptop.db.close()
     space.db.close()
 

@@ -5,7 +5,6 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
-import gradio as gr
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -63,10 +62,7 @@ def test_every_act_that_a_visitor_can_trigger_has_a_row(shared):
     for route in [*routes, *page_routes(shared), *auth_routes(shared.db, shared.access)]:
         for method in route.methods:
             assert act_of_path(method, route.path) in LIMITS.keys() - {"other"}, (method, route.path)
-    components = [block for block in page.blocks.values() if isinstance(block, gr.HTML)]
-    call = {"data": {}, "session_hash": "s", "fn_name": "get_state", "component_id": components[0]._id}
-    scope = {"path": "/gradio_api/component_server", "app": SimpleNamespace(blocks=page)}
-    assert check_call(scope, call) == "read"
+    scope = {"app": SimpleNamespace(blocks=page)}
     for event in filter(lambda event: event.fn is not None, page.fns.values()):
         scope["path"] = f"/gradio_api/run/{event.api_name}"
         assert check_call(scope, {"data": [None] * len(event.inputs)}) == event.fn.__name__

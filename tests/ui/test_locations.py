@@ -4,7 +4,7 @@ import logging
 from dataclasses import replace
 
 import pytest
-from page_requests import requests_of
+from support.page_requests import requests_of
 from typing_extensions import TypedDict
 
 from rlhf_lab import errors

@@ -19,7 +19,7 @@ OPEN = {
         "info", "info/", "openapi.json", "app_id", "app_id/", "theme.css", "startup-events", "heartbeat/{session_hash}", "reset",
         "reset/", "cancel", "run/{api_name}", "run/{api_name}/", "api/{api_name}", "api/{api_name}/", "call/{api_name}",
         "call/{api_name}/", "call/v2/{api_name}", "call/v2/{api_name}/", "call/{api_name}/{event_id}", "queue/join",
-        "queue/data", "component_server", "component_server/", "upload", "upload_progress", "file={path_or_url}",
+        "queue/data", "upload", "upload_progress", "file={path_or_url}",
     )),
 }  # fmt: skip
 

@@ -3,14 +3,12 @@
 import threading
 from dataclasses import asdict, replace
 
-import gradio as gr
 import pytest
-from page_events import event_handlers
 from support.fake_hub import FakeHub, model
 
 from rlhf_lab.common.enums import JobKind, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, Role
-from rlhf_lab.errors import ConfigError, EngineError, ModelError, NotAllowedError, StoreError
+from rlhf_lab.errors import ConfigError, EngineError, ModelError, StoreError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.answer_length import length_rows
 from rlhf_lab.jobs.memory_estimate import DeviceMemory
@@ -418,14 +416,6 @@ def test_the_browser_keeps_a_right_secret_and_a_viewer_is_sent_to_the_operators_
         is_labeller = role is Role.LABELLER
         message = "You are the operator in this browser now." if is_labeller else ""
         assert page.enter_secret({"secret": "sesame"}) == {"message": message, "redirect_to_login": not is_labeller}
-
-
-def test_the_events_of_other_screens_get_a_right_secret(ctx):
-    handlers = event_handlers(screen, replace(ctx, operator_secret="sesame"))
-    store = handlers["lab-project", "operator_secret"]
-    assert store(gr.EventData(None, {"secret": "sesame"})) == "sesame"
-    with pytest.raises(NotAllowedError):
-        store(gr.EventData(None, {"secret": "Sesame"}))
 
 
 def test_the_home_summary_groups_files_by_kind(ctx):

@@ -1,12 +1,9 @@
 """Invalid arguments get a 4xx reply or an {"error"}, and one line in the log."""
 
-import asyncio
 import json
-import logging
 from pathlib import Path
 from types import SimpleNamespace
 
-import gradio as gr
 import pytest
 from fastapi import Body, FastAPI
 from gradio.utils import get_upload_folder
@@ -19,10 +16,9 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks, check_call
-from rlhf_lab.ui.shared.events import require_role_for_events, server_function
 
-SERVER = "/gradio_api/component_server"
-GOOD = {"data": {}, "component_id": 1, "session_hash": "s", "fn_name": "status"}
+JOIN = "/gradio_api/queue/join"
+GOOD = {"data": [], "fn_index": 1, "session_hash": "s"}
 
 
 @pytest.fixture
@@ -107,9 +103,8 @@ def test_a_reply_that_fails_after_its_beginning_ends_with_one_line_in_the_log(ca
 
 
 def test_an_ordinary_request_passes_unchanged(web, caplog):
-    for path in (SERVER, "/gradio_api/queue/join"):
-        reply = post(web, path, json.dumps(GOOD))
-        assert (reply.status_code, reply.json()) == (200, GOOD)
+    reply = post(web, JOIN, json.dumps(GOOD))
+    assert (reply.status_code, reply.json()) == (200, GOOD)
     assert caplog.records == []
 
 
@@ -120,25 +115,45 @@ def test_an_ordinary_request_passes_unchanged(web, caplog):
     ids=lambda data: repr(data[:12]),
 )  # fmt: skip
 def test_json_that_later_code_cannot_use_gets_400_and_one_line(web, caplog, data):
-    body = b'{"data": ' + data + b', "component_id": 1, "session_hash": "s", "fn_name": "status"}'
-    reply = post(web, SERVER, body)
+    reply = post(web, JOIN, b'{"data": ' + data + b', "fn_index": 1}')
     assert reply.status_code == 400
     assert reply.json()["error"]
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("field", ["component_id", "session_hash", "fn_name"])
-@pytest.mark.parametrize("value", [[1], {"a": 1}, None, True, 1.5], ids=repr)
-def test_a_field_of_another_type_gets_422_and_one_line(web, caplog, field, value):
-    reply = post(web, SERVER, json.dumps(GOOD | {field: value}))
-    assert reply.status_code == 422
-    assert field in reply.json()["error"]
-    assert len(caplog.records) == 1
+def scope_of(event, path=JOIN):
+    """The scope of a request to a page with this event."""
+    return {"path": path, "app": SimpleNamespace(blocks=SimpleNamespace(fns={0: event}))}
 
 
-@pytest.mark.parametrize("body", ["[1]", "1", '"x"', "null"])
-def test_a_body_that_is_no_object_gets_422(web, body):
-    assert post(web, SERVER, body).status_code == 422
+def vote():
+    pass
+
+
+VOTE = SimpleNamespace(api_name="vote", inputs=["a", "b"], fn=vote)
+
+
+@pytest.mark.parametrize("call", [{"fn_index": value} for value in ([1], {"a": 1}, "0", True, 1.5)]
+                         + [{"session_hash": 1}, {"trigger_id": "x"}, {"data": "x"}, {"batched": True}], ids=repr)  # fmt: skip
+def test_a_field_of_another_type_is_refused_by_its_name(call):
+    with pytest.raises(BadRequestError, match=f"no usable {next(iter(call))}") as caught:
+        check_call(scope_of(VOTE), {"data": [1, 2], "fn_index": 0} | call)
+    assert caught.value.status == 422
+
+
+@pytest.mark.parametrize("body", [[1], 1, "x", None])
+def test_a_body_that_is_no_object_gets_422(body):
+    with pytest.raises(BadRequestError, match="no usable body") as caught:
+        check_call(scope_of(VOTE), body)
+    assert caught.value.status == 422
+
+
+def test_an_event_that_the_browser_handles_is_no_endpoint():
+    event = SimpleNamespace(api_name="fill_fields", inputs=[], fn=None)
+    for path in (JOIN, "/gradio_api/run/fill_fields"):
+        with pytest.raises(BadRequestError, match="no such endpoint") as caught:
+            check_call(scope_of(event, path), {"data": [], "fn_index": 0})
+        assert caught.value.status == 404
 
 
 @pytest.mark.parametrize(
@@ -146,9 +161,8 @@ def test_a_body_that_is_no_object_gets_422(web, body):
 )
 def test_an_event_gets_as_many_values_as_it_takes_on_every_way(path):
     """Otherwise Gradio prints the values, line breaks included."""
-    page = SimpleNamespace(fns={0: SimpleNamespace(api_name="vote", inputs=["a", "b"])})
-    scope = {"path": path, "app": SimpleNamespace(blocks=page)}
-    check_call(scope, {"data": [1, 2], "fn_index": 0, "session_hash": "s"})
+    scope = scope_of(VOTE, path)
+    assert check_call(scope, {"data": [1, 2], "fn_index": 0, "session_hash": "s"}) == "vote"
     with pytest.raises(BadRequestError, match="takes 2 values, not 1") as caught:
         check_call(scope, {"data": ["x\r\nFORGED"], "fn_index": 0, "session_hash": "s"})
     assert caught.value.status == 422
@@ -161,51 +175,6 @@ def test_an_error_inside_the_application_gets_400_and_one_line(web, caplog):
     assert reply.status_code == 400
     assert [record.getMessage().count("\n") for record in caplog.records] == [0]
     assert "KeyError" in caplog.text
-
-
-def test_a_server_function_that_fails_replies_with_an_error_and_logs_one_line(caplog):
-    def fail(query):
-        return query["annotator"].strip()
-
-    reply = server_function(fail, "status")({"annotator": [1]})
-    assert set(reply) == {"error"}
-    assert len(caplog.records) == 1
-    assert "AttributeError" in caplog.text
-
-
-def test_an_event_that_fails_shows_a_message_and_logs_one_line(ctx, in_loop, caplog):
-    def fail(value):
-        return value.strip()
-
-    def build():
-        with gr.Blocks(analytics_enabled=False) as page:
-            gr.Button().click(fail, gr.Textbox(), None)
-        require_role_for_events(page, ctx)
-        return page
-
-    (event,) = in_loop(build).fns.values()
-    with caplog.at_level(logging.INFO), pytest.raises(gr.Error, match="Reload the page") as failure:
-        event.fn([1])
-    assert failure.value.print_exception is False
-    assert [record.name for record in caplog.records] == ["rlhf_lab.ui.requests"]
-
-
-@pytest.mark.parametrize(
-    ("values", "message", "log_count"),
-    [(["b", 1], "not in the list", 0), (["a", -1], "less than minimum", 0), (["a", []], "Reload the page", 1)],
-)
-def test_a_value_that_a_component_does_not_take_prints_no_traceback(ctx, caplog, values, message, log_count):
-    async def process(values):
-        with gr.Blocks(analytics_enabled=False) as page:
-            gr.Button().click(lambda choice, _: choice, [gr.Dropdown(["a"]), gr.Number(minimum=0)], gr.Textbox())
-        require_role_for_events(page, ctx)
-        return await page.process_api(block_fn=next(iter(page.fns.values())), inputs=values)
-
-    with pytest.raises(gr.Error, match=message) as failure:
-        asyncio.run(process(values))
-    assert failure.value.print_exception is False
-    assert len(caplog.records) == log_count
-    assert asyncio.run(process(["a", 1]))["data"] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -234,8 +203,7 @@ FILE = {"path": "/etc/passwd"}
     ids=repr,
 )  # fmt: skip
 def test_an_event_names_no_files_of_the_lab(call):
-    page = SimpleNamespace(fns={0: SimpleNamespace(api_name="vote", inputs=["a"])})
-    scope = {"path": "/gradio_api/run/vote", "app": SimpleNamespace(blocks=page)}
+    scope = scope_of(SimpleNamespace(api_name="vote", inputs=["a"], fn=vote), "/gradio_api/run/vote")
     with pytest.raises(BadRequestError, match="not sent to the lab"):
         check_call(scope, {"data": [None]} | call)
     uploaded = {"path": str(Path(get_upload_folder()) / "ab12" / "v.csv")}

@@ -129,7 +129,7 @@ def test_the_screen_is_built_without_torch(tmp_path):
         "from rlhf_lab.ui.train import api as train\n"
         "from rlhf_lab.ui.context import Context\n"
         "with gr.Blocks(analytics_enabled=False):\n"
-        f"    train.build(Context.open(Path({str(tmp_path)!r})), gr.BrowserState(''))\n"
+        f"    train.build(Context.open(Path({str(tmp_path)!r})))\n"
         "assert not {'torch', 'transformers', 'peft'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -8,7 +8,6 @@ import contextlib
 from collections.abc import Collection
 from typing import Literal
 
-import gradio as gr
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
@@ -106,7 +105,7 @@ class Answers(TypedDict):
     answers: list[Answer]
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
+def build(ctx: Context) -> None:
     widget("chat", "chat/view.js", label="Chat with a model")
 
 

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Sequence
 from typing import Literal
 
-import gradio as gr
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -131,7 +130,7 @@ class CompareEstimates(TypedDict):
     tournament: str
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
+def build(ctx: Context) -> None:
     widget("compare", "compare/view.js", label="Compare models")
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import time
 
-import gradio as gr
 from typing_extensions import TypedDict
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
@@ -20,10 +19,9 @@ from rlhf_lab.store.reward_model_list import newest_listed
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared.api import Api, Payload
-from rlhf_lab.ui.shared.events import allow_viewers, visitor_action
 from rlhf_lab.ui.shared.instant_view import rounded_bound
 from rlhf_lab.ui.shared.presence import PRESENCE
-from rlhf_lab.ui.shared.widgets import SILENT_EVENT, widget
+from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("header")
 CACHED_S = 1.0
@@ -125,15 +123,8 @@ class HeaderStatus(HeaderState):
     is_operator: bool
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
-    @allow_viewers
-    @visitor_action(Payload)
-    def verify_operator(_: Payload, secret: str | None) -> dict[str, str]:
-        """The secret that the screen Project stores by Gradio, if it is the operator's: the page then sends it in a header."""
-        return {"secret": secret or "" if ctx.is_operator_with_secret(secret) else ""}
-
-    component = widget("header", "header/view.js", events=("verify_operator",), label="State of the lab")
-    component.verify_operator(verify_operator, operator, component, **SILENT_EVENT)
+def build() -> None:
+    widget("header", "header/view.js", label="State of the lab")
 
 
 @api.read(Payload)

@@ -15,7 +15,6 @@ import {
   refuseOperatorSecret,
   setItem,
   setOperator,
-  storeOperatorSecret,
   tabSlug,
 } from '../shared/session.js';
 
@@ -24,7 +23,7 @@ import {
 const api = requests('header');
 const POLL_MS = 1500;
 
-export default function mount({ element, props, trigger, watch }) {
+export default function mount({ element }) {
   for (const name of ['projector', 'dark']) if (getItem(name)) setDisplayMode(name, getItem(name) === 'on');
   openTabFromAddress(300);
   window.addEventListener('hashchange', () => openTabFromAddress(50));
@@ -32,8 +31,7 @@ export default function mount({ element, props, trigger, watch }) {
     const payload = JSON.stringify({ annotator: annotatorName() });
     navigator.sendBeacon('closed', new Blob([payload], { type: 'application/json' }));
   });
-  watch('value', () => props.value?.secret && storeOperatorSecret(props.value.secret));
-  new Header(element.querySelector('.lab-header'), { trigger }).start();
+  new Header(element.querySelector('.lab-header')).start();
 }
 
 // Clicks are lost until Gradio listens to them, so this is tried again until the tab is open.
@@ -57,11 +55,8 @@ function setDisplayMode(name, on) {
 }
 
 class Header {
-  constructor(root, gradio) {
+  constructor(root) {
     this.root = root;
-    this.gradio = gradio;
-    this.storedSecret = null;
-    this.attempts = 0;
     this.status = /** @type {HeaderStatus | null} */ (null);
     this.counts = null; // as published by the screen Label
     this.step = null; // as published by the screen Train
@@ -84,16 +79,8 @@ class Header {
     this.status = await api.status();
     const { is_operator: isNowOperator } = this.status;
     if (secret && !isNowOperator) refuseOperatorSecret(secret);
-    if (!isNowOperator) this.adoptStoredSecret();
     if (isNowOperator !== isOperator()) setOperator(isNowOperator);
     this.draw();
-  }
-
-  // The screen Project stores the secret by Gradio, which encrypts it and may not have read it yet: try four times.
-  adoptStoredSecret() {
-    const stored = localStorage.getItem('rlhf-lab-operator');
-    if (stored !== this.storedSecret) Object.assign(this, { storedSecret: stored, attempts: 0 });
-    if (stored && this.attempts++ < 4) this.gradio.trigger('verify_operator', { request_id: Date.now() });
   }
 
   draw() {

@@ -3,7 +3,6 @@
 import threading
 import time
 
-import gradio as gr
 from typing_extensions import TypedDict
 
 from rlhf_lab.common.enums import Choice, RunStatus
@@ -141,7 +140,7 @@ class EarlierVotes(TypedDict):
     votes: list[voting.EarlierVote]
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
+def build(ctx: Context) -> None:
     judges = [
         {"name": judge.name, "description": judge.description, "prompt_set": judge.prompt_set}
         for judge in JUDGES.values()

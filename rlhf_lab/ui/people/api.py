@@ -3,7 +3,6 @@
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import gradio as gr
 import segno
 from typing_extensions import TypedDict
 
@@ -105,7 +104,7 @@ class Decision(Message):
     gold: GoldView
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
+def build(ctx: Context) -> None:
     data = {"fields": rule_fields(), "page_command": page_command()}
     widget("people", "people/view.js", data=data, label="People")
 

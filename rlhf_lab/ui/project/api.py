@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 from typing import Annotated
 
-import gradio as gr
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict
 
@@ -44,8 +43,8 @@ from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENTER
 from rlhf_lab.ui.middleware import folder_size
 from rlhf_lab.ui.run_views.run_feed import runs_note
-from rlhf_lab.ui.shared.api import Api, DecimalNumber, Message, Payload, parse_payload
-from rlhf_lab.ui.shared.widgets import SILENT_EVENT, widget
+from rlhf_lab.ui.shared.api import Api, DecimalNumber, Message, Payload
+from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("project")
 #: Suggested models by name, with their number of parameters. None has been measured yet (no figures in docs/DECISIONS.md).
@@ -243,7 +242,7 @@ class EnteredSecret(Message):
     redirect_to_login: bool
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
+def build(ctx: Context) -> None:
     data = {
         "models": [[EMBEDDED_MODEL, "embedded model: ships with the lab"]]
         + [[name, f"{name}: {size}, untested"] for name, size in SUGGESTED_MODELS],
@@ -252,15 +251,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         "max_bytes": MAX_BYTES,
         "has_secret": ctx.operator_secret is not None,
     }
-    component = widget("project", "project/view.js", events=("operator_secret",), data=data, label="Project")
-
-    def operator_secret(event: gr.EventData) -> str:
-        """Stores a right secret where the events of other screens read it."""
-        secret = parse_payload(SecretPayload, event._data).secret
-        ctx.check_secret(secret)
-        return secret
-
-    component.operator_secret(operator_secret, None, operator, **SILENT_EVENT)
+    widget("project", "project/view.js", data=data, label="Project")
 
 
 @api.read(Payload, cached_s=1.0)

@@ -13,10 +13,9 @@ const ENGINE_TEXTS = {
 };
 
 export class LabCard {
-  // screen: sends requests and shows messages. trigger: tells the screens that use Gradio's events of the secret.
-  constructor(screen, hasSecret, trigger) {
+  // screen: sends requests and shows messages.
+  constructor(screen, hasSecret) {
     this.screen = screen;
-    this.trigger = trigger;
     this.engine = /** @type {import('../api_types').EngineView | null} */ (null);
     this.isConfirmingStop = false;
     this.engineNode = html`<div class="engine"></div>`;
@@ -61,7 +60,6 @@ export class LabCard {
       return;
     }
     storeOperatorSecret(secret);
-    this.trigger('operator_secret', { secret });
     field.value = '';
   }
 

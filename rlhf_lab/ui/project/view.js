@@ -14,12 +14,12 @@ import { ProjectList } from './project_list.js';
 const api = requests('project');
 const POLL_MS = 2000;
 
-export default function mount({ element, props, trigger }) {
-  new Project(element.querySelector('.lab-project'), props.data, trigger).start();
+export default function mount({ element, props }) {
+  new Project(element.querySelector('.lab-project'), props.data).start();
 }
 
 class Project {
-  constructor(root, settings, trigger) {
+  constructor(root, settings) {
     this.root = root;
     this.running = new Map(); // JSON of an action -> promise of its reply
     this.lastAction = Promise.resolve();
@@ -29,7 +29,7 @@ class Project {
     this.lengthCard = html`<section class="lab-card length" aria-label="length of the answers" hidden></section>`;
     this.downloadCard = html`<section class="lab-card fetching" aria-label="download" hidden></section>`;
     this.form = new NewProject(this, settings);
-    this.lab = new LabCard(this, settings.has_secret, trigger);
+    this.lab = new LabCard(this, settings.has_secret);
   }
 
   start() {

@@ -197,7 +197,7 @@ class Explanation(TypedDict, total=False):
     token_scores: list[float] | None
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
+def build(ctx: Context) -> None:
     component = widget(
         "reward",
         "reward/view.js",

@@ -32,9 +32,8 @@ from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views import run_summary
 from rlhf_lab.ui.run_views.curve_diagnosis import Level, diagnose
 from rlhf_lab.ui.run_views.run_summary import ChangeMarker, JsonPoint, RunState, RunView, SelfChecks
-from rlhf_lab.ui.shared.api import Payload
+from rlhf_lab.ui.shared.api import Payload, revision_of
 from rlhf_lab.ui.shared.charts import CURVES
-from rlhf_lab.ui.shared.events import revision_of
 
 MAX_POINTS = 1000  # of a curve sent at once
 MAX_CACHED_RUNS = 8

@@ -37,9 +37,8 @@ from rlhf_lab.ui.runs.downloads import Download, ExportRequest, create_download,
 from rlhf_lab.ui.runs.hub_mirror import api as hub_mirror
 from rlhf_lab.ui.runs.import_data import api as import_data
 from rlhf_lab.ui.runs.quality import api as quality
-from rlhf_lab.ui.shared.api import Api, Payload
+from rlhf_lab.ui.shared.api import Api, Payload, revision_of
 from rlhf_lab.ui.shared.charts import CURVES, PLOTLY_CONFIG, layout, metric_descriptions
-from rlhf_lab.ui.shared.events import revision_of
 from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("runs")
@@ -109,7 +108,7 @@ class Comparison(RunComparison):
     metric: str
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
+def build(ctx: Context) -> None:
     remove_old_files(ctx.home)
     data = {
         "layout": layout(250) | {"showlegend": False, "hovermode": "closest"},
@@ -122,13 +121,13 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     }
     widget("runs", "runs/view.js", charts=True, data=data, label="Runs and data")
     with gr.Accordion("Quality of the labels", open=False, elem_id="runs-quality"):
-        quality.build(ctx, operator)
+        quality.build(ctx)
     with gr.Accordion("Import preferences", open=False, elem_id="runs-import"):
-        import_data.build(ctx, operator)
+        import_data.build(ctx)
     with gr.Accordion("Backup", open=False, elem_id="runs-backup"):
-        backup.build(ctx, operator)
+        backup.build(ctx)
         if ctx.mirror is not None:
-            hub_mirror.build(ctx, operator)
+            hub_mirror.build(ctx)
 
 
 @api.read(Payload)

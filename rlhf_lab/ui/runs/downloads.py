@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from gradio.processing_utils import save_file_to_cache
-from gradio.utils import get_upload_folder
 from typing_extensions import TypedDict
 
 from rlhf_lab.backup.archive import backup_name, write_backup
@@ -36,6 +34,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.gradio_patches import save_to_cache, upload_folder
 from rlhf_lab.ui.shared.api import Payload
 
 EXPORT_FOLDER = "exports"
@@ -100,7 +99,7 @@ def create_download(ctx: Context, request: ExportRequest) -> Download:
 
 
 def cache_folder() -> Path:
-    return Path(get_upload_folder()) / CACHE_FOLDER
+    return upload_folder() / CACHE_FOLDER
 
 
 def remove_old_files(home: Path) -> None:
@@ -121,7 +120,7 @@ def _move_to_cache(path: Path) -> Path:
     cache = cache_folder()
     make_private_folder(cache)
     restrict_folder(cache)
-    return Path(save_file_to_cache(path, cache_dir=str(cache)))
+    return save_to_cache(path, cache)
 
 
 def _write(ctx: Context, work_folder: Path, request: ExportRequest, on_note: Callable[[str], None]) -> Path:

@@ -29,7 +29,8 @@ from typing_extensions import TypedDict
 
 from rlhf_lab.common.records import Role
 from rlhf_lab.errors import ConfigError, LabError
-from rlhf_lab.ui.context import Context, set_current_request
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.gradio_patches import set_current_request
 from rlhf_lab.ui.limits import API_FOLDER, READ, Limit
 from rlhf_lab.ui.request_checks import describe_exception, is_json, parse_json
 
@@ -143,6 +144,11 @@ def parse_payload(model: type[PayloadT], data: Any) -> PayloadT:
     low, high = (next(getattr(item, end) for item in info.metadata if hasattr(item, end)) for end in ("ge", "le"))
     typed = str(data.get(name, "")).strip()
     raise FieldError(name, f'{info.title} = "{typed}": give {type_text} from {low:,} to {high:,}.')
+
+
+def revision_of(value: Any) -> str:
+    """A short checksum of JSON data, by which a page recognises changes."""
+    return f"{zlib.crc32(json.dumps(value, sort_keys=True).encode()):x}"
 
 
 def unusable(name: str) -> ConfigError:

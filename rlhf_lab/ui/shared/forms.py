@@ -10,7 +10,7 @@ from rlhf_lab.common.algorithms import ALGORITHMS
 from rlhf_lab.config.base import Config, Setting, fields_of
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.ui.shared.api import Payload
-from rlhf_lab.ui.shared.widgets import SILENT_MULTIPLE_EVENT
+from rlhf_lab.ui.shared.widgets import BROWSER_EVENT
 
 #: The events by which a widget asks for the values of a form, and sets them.
 SEND_VALUES, FILL_FIELDS = "send_values", "fill_fields"
@@ -55,7 +55,7 @@ class Form:
         fields = self.fields | others
         settings = f"Object.fromEntries({json.dumps(list(fields))}.map((name, i) => [name, values[i]]))"
         script = f"(...values) => ({{ settings: {settings}, sent_at: Date.now() }})"
-        inputs, options = list(fields.values()), {"js": script, **SILENT_MULTIPLE_EVENT}
+        inputs, options = list(fields.values()), {"js": script, **BROWSER_EVENT}
         getattr(component, SEND_VALUES)(None, inputs, component, **options)
         gr.on([field.change for field in inputs], None, inputs, component, **options)
 
@@ -68,7 +68,7 @@ class Form:
         updates = f"{json.dumps(list(self.fields))}.map((name) => ({{ __type__: 'update', ...fill[name] }}))"
         script = f"() => {{ const fill = {fill}; return [...{updates}, {{ filled_at: Date.now() }}]; }}"
         outputs = [*self.fields.values(), component]
-        getattr(component, FILL_FIELDS)(None, None, outputs, js=script, **SILENT_MULTIPLE_EVENT)
+        getattr(component, FILL_FIELDS)(None, None, outputs, js=script, **BROWSER_EVENT)
 
 
 def form_values(config: Config) -> dict[str, FormValue]:

@@ -1,6 +1,5 @@
 """Screen "Train": start a run, watch its curves, control it, read its samples and tokens at every step."""
 
-import gradio as gr
 from typing_extensions import TypedDict
 
 from rlhf_lab.common.records import Role
@@ -52,7 +51,7 @@ class MetricPoints(TypedDict):
     points: list[JsonPoint]
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
+def build(ctx: Context) -> None:
     if ctx.demo is not None:
         demo_run.build(ctx.demo)
     start_run.build(ctx)

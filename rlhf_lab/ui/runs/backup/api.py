@@ -8,7 +8,6 @@ upload is limited (`page.launch_options`).
 import shutil
 import time
 
-import gradio as gr
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -42,7 +41,7 @@ class BackupState(TypedDict):
     is_confirmed: bool
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
+def build(ctx: Context) -> None:
     widget("backup", "runs/backup/view.js", data={"piece_bytes": PIECE_BYTES}, label="Backup")
 
 

@@ -5,7 +5,6 @@ The token is never sent to a page; a page learns only whether there is one.
 
 import time
 
-import gradio as gr
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -40,7 +39,7 @@ class MirrorStatus(TypedDict):
     has_token: bool
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
+def build(ctx: Context) -> None:
     data = {"is_disk_wiped": ctx.on_space and not is_on_storage(ctx.home)}
     widget("hub_mirror", "runs/hub_mirror/view.js", data=data, label="Copy on the Hub")
 

@@ -7,7 +7,6 @@ are read in a separate process (`ui/shared/import_process.py`).
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -123,7 +122,7 @@ class ImportList(TypedDict):
     imports: list[ImportRecord]
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
+def build(ctx: Context) -> None:
     data = {
         "suffixes": list(FILE_SUFFIXES),
         "lab_command": lab_command(),

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import gradio as gr
 from pydantic import StrictFloat, StrictInt
 from typing_extensions import TypedDict
 
@@ -150,7 +149,7 @@ class QualityView(TypedDict):
     figures: QualityFigures | None
 
 
-def build(ctx: Context, operator: gr.BrowserState) -> None:
+def build(ctx: Context) -> None:
     widget("quality", "runs/quality/view.js", data={"heaviest": MAX_WEIGHT}, label="Quality of the labels")
 
 
