@@ -1,7 +1,4 @@
-"""Blind tests and tournaments: unconfirmed answers are stored and sent again only while the lab shows the same pair.
-
-Also: two people judge a tournament, and its ranking.
-"""
+"""Blind tests and tournaments of stored texts: keys, results, answers that are sent again, renaming and deleting."""
 
 import json
 
@@ -10,11 +7,11 @@ from accessibility import inspect_screen
 from browser_lab import Lab
 from helpers import control, expect_text, open_screen, open_tab
 from playwright.sync_api import expect
-from prepared_labs import fill_pool
+from prepared_labs import fill_pool, finish_job, without_engine
 from test_people_screen import access_keys, join_as
 
 from rlhf_lab.common.enums import Choice, JobKind
-from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.blind_tests import add_test, answers
 from rlhf_lab.store.database import Database
@@ -26,27 +23,31 @@ TEXTS = "[...document.querySelectorAll('.tournament .side .lab-text')].map((text
 KEPT = "localStorage.getItem('rlhf-lab-blind-answer')"
 
 
+def add_blind_test(db, project_id: int, left_out=()) -> int:
+    """A blind test of 6 pairs, without the pairs of the prompts at these positions, which were too long. Returns its id."""
+    jobs, positions = [], [i for i in range(6) if i not in left_out]
+    for checkpoint, letter in (("base", "a"), ("run/1/5", "b")):
+        payload = {"checkpoint": checkpoint, "prompts": [one.text for one in prompts(db, project_id, "eval")[:6]]}
+        payload |= {"max_new_tokens": 24, "leave_out": True}
+        jobs.append(queue.submit(db, JobKind.COMPLETE, project_id, payload))
+        texts = [f"{letter} {i}" for i in positions]
+        finish_job(db, jobs[-1], {"texts": texts, "scores": [0.0] * len(texts), "left_out": list(left_out)})
+    return add_test(db, project_id, jobs[0].id, jobs[1].id).id
+
+
 def fill_home(home) -> None:
     """A blind test of 6 pairs and a tournament of 3 contestants, both with stored texts."""
     with Database.open(home) as db:
-        project, jobs = new_project(db), []
-        engine = engine_process.record_heartbeat(db, "idle")
-        for checkpoint, letter in (("base", "a"), ("run/1/5", "b")):
-            payload = {"checkpoint": checkpoint, "prompts": [one.text for one in prompts(db, project.id, "eval")[:6]]}
-            jobs.append(queue.submit(db, JobKind.COMPLETE, project.id, payload))
-            queue.claim(db, [JobKind.COMPLETE], engine)
-            queue.finish(db, jobs[-1].id, {"texts": [f"{letter} {i}" for i in range(6)], "scores": [0.0] * 6})
-        add_test(db, project.id, jobs[0].id, jobs[1].id)
+        project = new_project(db)
+        add_blind_test(db, project.id)
         job = queue.submit(db, JobKind.TOURNAMENT, project.id, {})
-        queue.claim(db, [JobKind.TOURNAMENT], engine)
         rows = [
             {"model": model, "texts": [f"{letter} {i}" for i in range(8)], "scores": [0.5] * 8, "kl": [1.5] * 8}
             for model, letter in CONTESTANTS.items()
         ]
         prompt_texts = [one.text for one in prompts(db, project.id, "eval")[:8]]
-        queue.finish(db, job.id, {"prompts": prompt_texts, "contestants": rows})
+        finish_job(db, job, {"prompts": prompt_texts, "contestants": rows})
         add_tournament(db, project.id, job.id)
-        engine_process.mark_engine_stopped(db, engine)
         fill_pool(db, project.id)
 
 
@@ -54,18 +55,16 @@ def fill_home(home) -> None:
 def lab(tmp_path_factory):
     home = tmp_path_factory.mktemp("blind") / "home"
     fill_home(home)
-    lab = Lab(home).start()
-    yield lab
-    lab.stop()
+    with without_engine(Lab(home)) as lab:
+        yield lab
 
 
 @pytest.fixture
 def shared_lab(tmp_path):
     """One that several people use."""
     fill_home(tmp_path / "home")
-    lab = Lab(tmp_path / "home", options=("--host", "0.0.0.0")).start()
-    yield lab
-    lab.stop()
+    with without_engine(Lab(tmp_path / "home", options=("--host", "0.0.0.0"))) as lab:
+        yield lab
 
 
 def answer_count(lab) -> int:
@@ -86,39 +85,7 @@ def lose_answer(page):
     expect_text(page, "blind-notice", "Your last answer is not stored yet")
 
 
-def test_an_unanswered_answer_is_sent_again_when_the_lab_replies(lab, open_page):
-    page, before = open_test(lab, open_page), answer_count(lab)
-    lose_answer(page)
-    assert answer_count(lab) == before
-    page.context.set_offline(False)
-    page.wait_for_selector("[data-judged='1']")
-    assert answer_count(lab) == before + 1
-    assert page.evaluate(KEPT) is None
-    open_page.console_messages.clear()
-
-
-def test_a_kept_answer_is_not_sent_for_another_person_or_other_texts(lab, open_page):
-    page, before = open_test(lab, open_page), answer_count(lab)
-    lose_answer(page)
-    stored = json.loads(page.evaluate(KEPT))
-    page.context.set_offline(False)
-    page.evaluate(
-        "kept => localStorage.setItem('rlhf-lab-blind-answer', JSON.stringify(kept))", stored | {"by": "another"}
-    )
-    page.reload()
-    open_tab(page, "Compare")
-    page.wait_for_selector("[data-judged]")
-    page.wait_for_timeout(3000)
-    assert json.loads(page.evaluate(KEPT))["by"] == "another"
-    other_texts = stored | {"pair": stored["pair"] | {"left": "of another lab"}}
-    page.evaluate("kept => localStorage.setItem('rlhf-lab-blind-answer', JSON.stringify(kept))", other_texts)
-    expect_text(page, "blind-notice", "stored now")
-    assert page.evaluate(KEPT) is None
-    assert answer_count(lab) <= before + 1
-    open_page.console_messages.clear()
-
-
-def test_a_kept_answer_can_be_discarded(lab, open_page):
+def test_an_unanswered_answer_is_sent_again_unless_it_is_discarded_or_not_this_pair(lab, open_page):
     page, before = open_test(lab, open_page), answer_count(lab)
     lose_answer(page)
     page.click("[data-do=blind-discard]")
@@ -128,7 +95,119 @@ def test_a_kept_answer_can_be_discarded(lab, open_page):
     page.wait_for_timeout(3000)
     assert answer_count(lab) == before
     expect(page.locator("[data-judged='0']")).to_be_visible()
+
+    lose_answer(page)
+    page.context.set_offline(False)
+    page.wait_for_selector("[data-judged='1']")
+    assert answer_count(lab) == before + 1
+    assert page.evaluate(KEPT) is None
+
+    lose_answer(page)
+    stored = json.loads(page.evaluate(KEPT))
+    store = "kept => localStorage.setItem('rlhf-lab-blind-answer', JSON.stringify(kept))"
+    page.context.set_offline(False)
+    page.evaluate(store, stored | {"by": "another"})
+    page.reload()
+    open_tab(page, "Compare")
+    page.wait_for_selector("[data-judged]")
+    page.wait_for_timeout(3000)
+    assert json.loads(page.evaluate(KEPT))["by"] == "another"
+    page.evaluate(store, stored | {"pair": stored["pair"] | {"left": "of another lab"}})
+    expect_text(page, "blind-notice", "stored now")
+    assert page.evaluate(KEPT) is None
+    assert answer_count(lab) <= before + 2
     open_page.console_messages.clear()
+
+
+def add_and_pick(lab, *pages, left_out=()) -> str:
+    """Add a blind test, and choose it on the pages. Returns its id."""
+    with Database.open(lab.home) as db:
+        number = str(add_blind_test(db, 1, left_out))
+    for page in pages:
+        page.locator(f"[data-do=blind-pick] option[value='{number}']").wait_for(state="attached")
+        control(page, "blind-pick").select_option(number)
+        page.wait_for_selector("[data-judged='0']")
+        page.locator(".blind h2").click()  # leave the field
+    return number
+
+
+def test_blind_test_is_judged_by_keys_and_reveals_the_models(lab, open_page):
+    page, another = open_screen(lab, open_page, "Compare"), open_screen(lab, open_page, "Compare")
+    add_and_pick(lab, page, another)
+    judged, chosen = [], []
+    while len(judged) < 5:
+        left, right = (page.inner_text(f".blind .{side} .lab-text") for side in ("left", "right"))
+        judged.append(sorted((left, right)))
+        key = "102"[len(judged) % 3]
+        chosen += {"1": [left], "2": [right], "0": []}[key]
+        page.keyboard.press(key)
+        page.wait_for_selector(f"[data-judged='{len(judged)}']")
+    expect(control(another, "blind-others")).to_have_text("1 other: 1 in progress")
+    expect(control(page, "blind-others")).to_have_text("")  # a visitor without answers does not count
+    shown = page.locator(".blind .sides").element_handle()
+    control(another, "blind-stop").click()
+    expect_text(another, "blind-result", "You decided no pair.")
+    expect(control(page, "blind-others")).to_have_text("1 other: 1 done")  # although it decided no pair
+    assert shown.evaluate("node => node.isConnected")  # the page is not redrawn
+    control(page, "blind-tie").click()
+    expect_text(page, "blind-result", f"{len(chosen)} decided pair")
+    for one in (page, another):
+        expect(control(one, "blind-others")).to_have_text("1 other: 1 done")
+    page.locator(".blind details summary").click()
+    rows = page.locator(".blind tbody tr")
+    expect(rows).to_have_count(6)
+    texts = [sorted(row.locator("td:not(:first-child) .lab-text").all_inner_texts()) for row in rows.all()]
+    assert texts[:5] == judged
+    chosen_cells = rows.locator("td", has_text="you chose this").locator(".lab-text")
+    assert chosen_cells.all_inner_texts() == chosen
+    page.reload()
+    open_tab(page, "Compare")
+    expect_text(page, "blind-result", f"{len(chosen)} decided pair")
+
+
+def test_blind_test_is_renamed_and_deleted(lab, open_page):
+    page = open_screen(lab, open_page, "Compare")
+    control(page, "blind-pairs").fill("999")
+    control(page, "blind-begin").click()
+    expect_text(page, "blind-notice", "from 1 to 64")
+    page.wait_for_selector("[data-judged]")
+    judged = control(page, "blind-pick").input_value()
+    names = control(page, "blind-pick").locator("option")
+    count = names.count()
+    with Database.open(lab.home) as db:
+        add_blind_test(db, 1)
+    expect(names).to_have_count(count + 1)
+    for _ in range(2):  # a newer test does not replace the one being judged
+        with page.expect_response("**/lab-api/blind_test/get_state"):
+            pass
+    expect(control(page, "blind-pick")).to_have_value(judged)
+    add_and_pick(lab, page, left_out=(1, 4))
+    expect_text(page, "blind-left-out", "2 prompts left out: too long for the model with 24 new tokens")
+    requests, released = [], []
+
+    def hold(route):
+        route.continue_() if released else requests.append(route)
+
+    page.route("**/lab-api/compare/options", hold)  # the new name is shown without another request
+    control(page, "blind-rename").click()
+    control(page, "blind-name").fill("<img src=x onerror=alert(1)> {{ value }} <b>once")
+    page.keyboard.press("Enter")
+    expect_text(page, "blind-notice", "is called")
+    expect(names.first).to_contain_text("<img src=x onerror=alert(1)> {{ value }} <b>once")
+    released.append(True)
+    for route in requests:
+        route.continue_()
+    page.wait_for_selector("[data-judged='0']")
+    page.keyboard.press("1")
+    page.wait_for_selector("[data-judged='1']")
+    control(page, "blind-delete").click()
+    expect(page.locator(".blind .controls")).to_contain_text("permanently, with its texts and 1 answer of one person?")
+    control(page, "blind-delete-leave").click()
+    expect(names).to_have_count(count + 2)
+    control(page, "blind-delete").click()
+    control(page, "blind-delete-sure").click()
+    expect_text(page, "blind-notice", "is deleted, with its texts and 1 answer of one person.")
+    expect(names).to_have_count(count + 1)
 
 
 def open_tournament(lab, open_page):
