@@ -2,12 +2,12 @@
 
 import pytest
 from browser_lab import Lab
-from helpers import control, open_screen, open_tab, wait_visible
+from helpers import control, open_screen, open_tab, wait_until, wait_visible
 from playwright.sync_api import expect
-from prepared_labs import wait_for_job
+from prepared_labs import finish_job, without_engine
 
 from rlhf_lab.common.chat_format import prompt_of_chat
-from rlhf_lab.common.enums import Choice, JobKind, Source
+from rlhf_lab.common.enums import Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.records import ChatSettings, NewCompletion, Sample, StepResult, TokenRecord, Vote
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.jobs import queue
@@ -52,18 +52,15 @@ def lab(tmp_path_factory):
         model = add_reward_model(db, project.id, "x", config={}, report=report, snapshot=snapshot)
         payload = {"prompts": [STORED], "checkpoint": "base", "temperature": 1.0, "max_new_tokens": 16}
         jobs = [queue.submit(db, JobKind.COMPLETE, project.id, payload | {"seed": seed}) for seed in (0, 1)]
+        for job, text in zip(jobs, ("Knock, knock.", "No."), strict=True):
+            finish_job(db, job, {"texts": [text], "scores": [0.5]})
         add_test(db, project.id, *(job.id for job in jobs))
         config = PolicyConfig().to_dict()
         run = create_run(db, project.id, model.id, "a run", config=config, manifest={}, total_steps=9)
         for step, text in ((0, "Knock, knock."), (5, "Who is there?")):
             record_step(db, run.id, StepResult(step, {}, [TOKENS] * bool(step), [Sample(STORED, 1, text, 0.5)]))
-        lab.start()
-        try:
-            for job in jobs:
-                wait_for_job(db, job)
+        with without_engine(lab):
             yield lab
-        finally:
-            lab.stop()
 
 
 def turns(root) -> list[tuple[str, str]]:
@@ -81,22 +78,36 @@ def turns(root) -> list[tuple[str, str]]:
 SIZES = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_samples_and_tokens_of_a_run(lab, open_page, size):
-    page = open_screen(lab, open_page, "Train", viewport=SIZES[size])
+def test_samples_and_tokens_of_a_run(lab, open_page):
+    page = open_screen(lab, open_page, "Train")
     sample = page.locator(".sample")
     expect(sample).to_contain_text("Who is there?")
-    assert turns(sample) == SHOWN
-    assert "Human:" not in sample.inner_text()
-    control(page, "to-tokens").click()
-    expect(page.locator(".microscope .tokens")).to_have_text("Who")
-    assert turns(page.locator(".microscope")) == SHOWN
+    for size in SIZES.values():
+        page.set_viewport_size(size)
+        assert turns(sample) == SHOWN
+        assert "Human:" not in sample.inner_text()
+        control(page, "to-tokens").click()
+        expect(page.locator(".microscope .tokens")).to_have_text("Who")
+        assert turns(page.locator(".microscope")) == SHOWN
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def expect_last_turn_and_answers_in_view(page) -> None:
+    shown = page.locator(".lab-label > .conversation .turn")
+    speakers, texts = (shown.locator(part).all_inner_texts() for part in (".muted", ".lab-text"))
+    assert list(zip(speakers, [text.strip() for text in texts], strict=True)) == [SYSTEM, *SHOWN]
+    expect(shown.last.locator(".lab-text")).to_be_in_viewport(ratio=1)
+    for name in ("left", "right", "tie", "both_bad", "skip"):
+        expect(page.locator(f".lab-label [data-do={name}]")).to_be_in_viewport(ratio=1)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_examples_and_earlier_labels(lab, open_page):
-    page = open_screen(lab, open_page, "Label", viewport=SIZES["phone"])
+def test_a_pair_examples_and_earlier_labels(lab, open_page):
+    page = open_screen(lab, open_page, "Label")
     page.wait_for_selector(".lab-label[data-open]")
+    for size in SIZES.values():
+        page.set_viewport_size(size)
+        expect_last_turn_and_answers_in_view(page)
     page.keyboard.press("1")
     expect(page.locator("[data-count]")).to_have_attribute("data-count", "2")  # the reply redraws the list
     page.click("summary:has-text('Your earlier labels')")
@@ -118,18 +129,22 @@ def test_examples_and_earlier_labels(lab, open_page):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_blind_test(lab, open_page, size):
-    page = open_screen(lab, open_page, "Compare", viewport=SIZES[size])
+def test_blind_test(lab, open_page):
+    page = open_screen(lab, open_page, "Compare")
     stage = page.locator(".blind .stage")
     wait_visible(page, ".blind .side")
-    assert turns(stage) == [SYSTEM, *SHOWN]
+    for size in SIZES.values():
+        page.set_viewport_size(size)
+        assert turns(stage) == [SYSTEM, *SHOWN]
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     control(page, "blind-left").click()
     expect(page.locator("[data-do=blind-result]")).to_be_visible()
     page.locator(".blind details summary").click()
-    assert turns(page.locator(".blind td").first) == SHOWN
-    assert "Human:" not in stage.inner_text()
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for size in SIZES.values():
+        page.set_viewport_size(size)
+        assert turns(page.locator(".blind td").first) == SHOWN
+        assert "Human:" not in stage.inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_comparison_shows_turns_and_lets_them_be_edited_as_text(lab, open_page):
@@ -142,6 +157,11 @@ def test_comparison_shows_turns_and_lets_them_be_edited_as_text(lab, open_page):
     control(page, "reward").select_option("")
     control(page, "max_new_tokens").fill("4")
     control(page, "write").click()
+    with Database.open(lab.home) as db:
+        kinds = {"kinds": [JobKind.COMPLETE], "statuses": [JobStatus.QUEUED]}
+        wait_until(lambda: queue.jobs(db, **kinds), "the request for texts", page)
+        for job in reversed(queue.jobs(db, **kinds)):
+            finish_job(db, job, {"texts": ["Who is there?"] * len(job.payload["prompts"]), "scores": []})
     results = page.locator(".results .lab-card").first
     wait_visible(page, "[data-do=answer] .turn")
     assert turns(results) == [SYSTEM, *SHOWN]
