@@ -37,6 +37,9 @@ WORK_PREFIX = ".backup-"
 MAX_WORK_AGE_S = 86_400.0
 MAX_MANIFEST_BYTES = 2**26
 MAX_FILES = 200_000
+#: Of the zip's own list of files, which is read into memory when the archive is opened: a name has a few hundred bytes.
+MAX_DIRECTORY_BYTES = 2**26
+_DIRECTORY_SIZE = 5  # its index in the record at the end of a zip
 #: Bytes of disk that a restore leaves free, for the migration of the database.
 SPARE_BYTES = 2**26
 CHUNK_BYTES = 1 << 20
@@ -219,7 +222,8 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
     """Open the archive. Errors while it is read are raised as DataError."""
     try:
         try:
-            archive = zipfile.ZipFile(regular_file(file))
+            _check_directory(regular_file(file))
+            archive = zipfile.ZipFile(file)
         except OSError as error:
             raise DataError(f"{file} cannot be read: {error.strerror or error}. Name a backup of a lab.") from error
         with archive:
@@ -229,6 +233,14 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
             f"{file.name} is no intact backup of a lab ({error}): it is damaged, was not transferred whole, or is another file. "
             "Nothing was changed."
         ) from error
+
+
+def _check_directory(file: Path) -> None:
+    """Raises DataError for a zip whose list of files is too long to be read. It has no limit of its own."""
+    with file.open("rb") as source:
+        end = zipfile._EndRecData(source)  # type: ignore[attr-defined]  # zipfile has no public function for it
+    if end is not None and end[_DIRECTORY_SIZE] > MAX_DIRECTORY_BYTES:
+        raise DataError("This zip is no backup of a lab: its list of files is too long. Nothing was changed.")
 
 
 def _checked_manifest(archive: zipfile.ZipFile) -> Manifest:

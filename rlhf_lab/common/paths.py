@@ -27,6 +27,15 @@ def regular_file(path: Path) -> Path:
     return path
 
 
+def existing_path(text: str) -> Path | None:
+    """The file or folder of this name, with ~ for the home of a person; None if there is none, or if none can have the name."""
+    try:
+        path = Path(text).expanduser()
+        return path if text and path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown user, a NUL character
+        return None
+
+
 def default_home() -> Path:
     """The home that is used if none is given.
 

@@ -29,6 +29,7 @@ from rlhf_lab.common.model_folder import (
     read_config,
     read_json,
 )
+from rlhf_lab.common.paths import existing_path
 from rlhf_lab.errors import ModelError, TemplateLimitError
 from rlhf_lab.models.chat_templates import TemplateRenderer
 from rlhf_lab.training.trial_process import try_configuration
@@ -115,10 +116,10 @@ def read_model_facts(name: str) -> ModelFacts:
     name = name.strip()
     if name == EMBEDDED_MODEL:
         return inspect_model_folder(name, embedded_model_folder())
-    path = Path(name).expanduser()
-    if name and path.is_dir():
+    path = existing_path(name)
+    if path is not None and path.is_dir():
         return inspect_model_folder(str(path.resolve()), path)
-    if not HUB_MODEL_ID_PATTERN.fullmatch(name) or path.exists():
+    if not HUB_MODEL_ID_PATTERN.fullmatch(name) or path is not None:
         raise ModelError(
             f'"{name}" is neither a folder nor a Hub id. Give a folder with config.json, a tokenizer and *.safetensors, '
             f'a Hub id such as "HuggingFaceTB/SmolLM2-135M-Instruct", or "{EMBEDDED_MODEL}".'
@@ -159,7 +160,8 @@ def stop_token_ids(model: str) -> frozenset[int]:
 @functools.lru_cache
 def _stop_token_ids(model: str) -> frozenset[int]:
     """Raises ModelError, whose outcome is not cached: the model may be downloaded later."""
-    if model == EMBEDDED_MODEL or Path(model).is_dir():
+    path = existing_path(model)
+    if model == EMBEDDED_MODEL or (path is not None and path.is_dir()):
         return frozenset(end_token_ids(embedded_model_folder() if model == EMBEDDED_MODEL else Path(model)))
     facts = find_cached_model(model)
     if facts is None or facts.folder is None:

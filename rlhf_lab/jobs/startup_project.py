@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from rlhf_lab.common.bundled_assets import PROMPT_SETS
+from rlhf_lab.common.paths import existing_path
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, ChatSettings
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabError, ModelError
@@ -168,8 +169,8 @@ def _parse_max_new_tokens(text: str) -> int:
 def _parse_prompt_set(text: str) -> str | Path:
     if text in PROMPT_SETS:
         return text
-    path = Path(text).expanduser()
-    if not path.exists():
+    path = existing_path(text)
+    if path is None:
         raise ConfigError(
             f'"{text}" is neither a bundled prompt set nor a file. Give one of {", ".join(PROMPT_SETS)}, or the path of a file '
             "with a prompt a line."

@@ -25,6 +25,7 @@ from transformers import (
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, embedded_model_folder, weights_digest
 from rlhf_lab.common.model_folder import check_model_folder, no_end_token_message
+from rlhf_lab.common.paths import existing_path
 from rlhf_lab.common.records import ChatSettings
 from rlhf_lab.config.dtype import QUANTIZE_VARIABLE
 from rlhf_lab.errors import ModelError
@@ -342,9 +343,10 @@ def resolve_model_folder(name: str) -> Path:
     """The local folder of a model name. The only place that downloads Hub ids."""
     if name == EMBEDDED_MODEL:
         return embedded_model_folder()
-    if Path(name).is_dir():
-        return Path(name)
-    if Path(name).exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+    path = existing_path(name)
+    if path is not None and path.is_dir():
+        return path
+    if path is not None or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(
             f"{name} is not a folder. Give a folder with config.json, a tokenizer and *.safetensors, "
             f'a Hub id such as "HuggingFaceTB/SmolLM2-135M-Instruct", or "{EMBEDDED_MODEL}".'

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sqlite3
 import stat
+import struct
 import subprocess
 import sys
 import time
@@ -601,3 +602,15 @@ def test_an_error_of_a_restore_names_only_what_the_person_has(home, tmp_path, ch
     assert str(tmp_path) not in str(raised.value)
     assert ".restore-" not in str(raised.value)
     assert "moved to" not in str(raised.value)
+
+
+def test_a_zip_with_an_endless_list_of_files_is_not_opened(tmp_path, monkeypatch):
+    """zipfile reads the whole list into memory: some hundred bytes for each entry of 47."""
+    size = archive.MAX_DIRECTORY_BYTES + 1
+    with (tmp_path / "many.zip").open("wb") as file:
+        file.truncate(size)  # zeros in place of the entries, which are not read
+        file.seek(size)
+        file.write(struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 0xFFFE, 0xFFFE, size, 0, 0))
+    monkeypatch.setattr(archive.zipfile, "ZipFile", None)
+    with pytest.raises(DataError, match="its list of files is too long"):
+        read_manifest(tmp_path / "many.zip")
