@@ -13,7 +13,7 @@ import pytest
 from browser_lab import current_pair
 from helpers import control, expect_text, open_tab, wait_until
 from playwright.sync_api import expect
-from prepared_labs import idle_lab
+from prepared_labs import idle_lab, without_engine
 
 from rlhf_lab.common.chat_format import prompt_of_chat
 from rlhf_lab.common.enums import Choice, EventKind, JobKind, RunStatus, Source
@@ -35,7 +35,7 @@ from rlhf_lab.store.projects import (
 )
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import add_event, create_run, set_run_status
+from rlhf_lab.store.runs import create_run, pending_events, set_run_status
 from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
 from rlhf_lab.ui.shared.charts import CURVES
 
@@ -82,15 +82,8 @@ def expect_inside(page, state: str) -> None:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A lab whose engine is this process and does nothing: jobs and runs stay in the state that a test gives them."""
-    lab = idle_lab(tmp_path_factory.mktemp("edge") / "home")
-    with Database.open(lab.home) as db:
-        engine = engine_process.record_heartbeat(db, "idle")
-        try:
-            yield lab.start()
-        finally:
-            engine_process.mark_engine_stopped(db, engine)
-            lab.stop()
+    with without_engine(idle_lab(tmp_path_factory.mktemp("edge") / "home")) as lab:
+        yield lab
 
 
 @pytest.fixture
@@ -232,7 +225,9 @@ def test_reward_model(lab, db, open_page):
         expect_inside(page, "failed")
     for accuracy in (0.62, 0.7):
         add_model(db, project, accuracy, disagreements=3)
-    expect(page.locator(".curve-part .js-plotly-plot")).to_be_visible()
+    for part in ("curve", "losses"):
+        expect(page.locator(f".{part}-part .js-plotly-plot")).to_be_visible()
+    expect_text(page, "note", f"{REPORT['note']}.")
     page.evaluate("for (const one of document.querySelectorAll('.lab-reward details')) one.open = true")
     expect_inside(page, "trained")
     control(page, "explain-text").fill(f"A text {LONG}")
@@ -277,8 +272,14 @@ def test_train(lab, db, open_page):
             samples = [Sample(LONG, seed, f"{step} {LONG}", 0.1, 0.2) for seed in range(2)]
             values = dict.fromkeys(metrics, 0.01 * step * (-1) ** step) if step else {}
             record_step(db, run.id, StepResult(step, values, [TOKENS] if step else [], samples))
-        add_event(db, run.id, EventKind.SWITCH_REWARD, {"reward_model_id": second.id})
         expect(page.locator(".lab-train .chart .js-plotly-plot").first).to_be_visible()
+        control(page, "switch").select_option(str(second.id))
+        wait_until(lambda: pending_events(db, run.id), "the request for another reward model", page)
+        (event,) = pending_events(db, run.id)
+        assert (event.kind, event.payload["reward_model_id"]) == (EventKind.SWITCH_REWARD, second.id)
+        expect(control(page, "switch")).to_have_value(str(second.id))
+        gold = page.locator("[data-metric='objective/gold']")  # of a judge, if one labelled
+        expect(gold.locator(".verdict")).not_to_have_text("")
         expect_inside(page, "running")
         control(page, "start-open").click()
         expect(control(page, "start")).to_be_enabled()
@@ -357,6 +358,11 @@ def test_other_screens(lab, db, open_page):
         page.evaluate("for (const one of document.querySelectorAll('.lab details')) one.open = true")
         expect_inside(page, name)
     expect_english(page)
+    open_tab(page, "Runs & data")
+    control(page, "run-resume").click()
+    expect_text(page, "runs-notice", f"Run {run.id} continues")
+    control(page, "run-watch").click()
+    expect(page.locator(".lab-train")).to_have_attribute("data-run", str(run.id))
 
 
 def expect_english(page) -> None:
