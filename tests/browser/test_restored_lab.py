@@ -3,18 +3,22 @@
 import shutil
 
 import pytest
-from browser_lab import Lab, press_key
-from helpers import ENGINE_TIMEOUT_MS, control, open_tab, wait_until
+from browser_lab import press_key
+from helpers import ENGINE_TIMEOUT_MS, control, open_tab
 from playwright.sync_api import expect
-from prepared_labs import FAST_CONFIG, add_labels, submit_reward_training, wait_for_job
+from prepared_labs import add_labels, idle_lab
 from support.mirror_hub import MirrorHub
 
 from rlhf_lab.common.enums import RunStatus, Source
+from rlhf_lab.common.records import Sample, StepResult
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.jobs import run_control
-from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import get_run
+from rlhf_lab.store.label_snapshots import snapshot_labels
+from rlhf_lab.store.projects import current_project
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.run_metrics import record_step
+from rlhf_lab.store.runs import create_run, set_run_status
+from rlhf_lab.ui.shared.charts import CURVES as CHARTS
 
 STEPS = 3
 #: JavaScript: the points of every curve, by metric.
@@ -37,22 +41,27 @@ def hub(tmp_path):
 @pytest.fixture
 def lab(hub, tmp_path):
     environment = hub.environment(tmp_path / "cache") | {"RLHF_LAB_MIRROR": "someone/lab"}
-    lab = Lab(tmp_path / "home", environment=environment)
-    yield lab
+    lab = idle_lab(tmp_path / "home", environment=environment)
+    with Database.open(lab.home) as db:
+        add_run(db)
+    yield lab.start()
     lab.stop()
 
 
-def train(lab):
-    """14 labels of Ann, a reward model, and a finished run."""
-    with Database.open(lab.home) as db:
-        project = new_project(db)
-        add_labels(db, project.id, Source.HUMAN, 14)
-        job = submit_reward_training(db, project.id, Source.HUMAN, FAST_CONFIG)
-        lab.start()
-        wait_for_job(db, job)
-        config = PolicyConfig(steps=STEPS, batch_size=4, sample_every=2)
-        run = run_control.start_run(db, lab.home, project.id, config, name="finished")
-        wait_until(lambda: get_run(db, run.id).status is RunStatus.DONE, "the end of the run")
+def add_run(db):
+    """Seven labels of Ann, a reward model, and a finished run."""
+    project = current_project(db)
+    add_labels(db, project.id, Source.HUMAN, 7)
+    report = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9, "train_accuracy": 0.9, "folds": 3}
+    snapshot = snapshot_labels(db, project.id, Source.HUMAN)
+    model = add_reward_model(db, project.id, "x", config={}, report=report, snapshot=snapshot)
+    config = PolicyConfig(steps=STEPS).to_dict()
+    run = create_run(db, project.id, model.id, "finished", config=config, manifest={}, total_steps=STEPS)
+    for step in range(STEPS + 1):
+        samples = [Sample("A tale", seed, f"Text {seed} of step {step}", 0.1 * step) for seed in range(6)]
+        values = {curve.metric: 0.1 * step for curve in CHARTS} if step else {}
+        record_step(db, run.id, StepResult(step, values, [], samples))
+    set_run_status(db, run.id, RunStatus.DONE)
 
 
 def shown_state(page):
@@ -74,13 +83,12 @@ def shown_state(page):
 
 
 def test_labels_curves_and_samples_come_back_on_a_new_disk(lab, open_page):
-    train(lab)
     page = open_page(lab)
     for key in "12":
         press_key(page, key)
     expect(control(page, "mirror")).to_contain_text("Saved ", timeout=ENGINE_TIMEOUT_MS)
     before = shown_state(page)
-    assert "16 labels" in before["header"]
+    assert "9 labels" in before["header"]
     assert len(before["samples of step 0"].splitlines()) > 10
     browser_data = page.context.storage_state()
     page.context.close()
