@@ -10,7 +10,9 @@ from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
 
 BUTTONS = ("left", "right", "tie", "both_bad", "skip", "undo", "redo")
+ANSWERS = [f".lab-label [data-do={name}]" for name in BUTTONS]
 SIZES = [(844, 390), (568, 320), (667, 375), (320, 568), (360, 640), (390, 844), (1280, 620)]
+SIZES_IN_TWO_PARTS = [(844, 390), (320, 568), (390, 844)]
 FITS = "node => node.scrollHeight <= node.clientHeight + 1"
 TEXTS = {"short": ("A pear.", "A plum, or a fig."), "long": ("word " * 1200, "W" * 3000 + " word" * 600)}
 
@@ -48,53 +50,46 @@ def expect_buttons_in_view(page, selectors) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-def test_all_answers_are_visible_when_the_screen_opens(lab_with_pair, open_page, size):
-    lab, kind = lab_with_pair
-    page = open_page(lab, viewport={"width": size[0], "height": size[1]})
-    current_pair(page)
-    buttons = [f".lab-label [data-do={name}]" for name in BUTTONS]
-    expect_buttons_in_view(page, buttons)
-    page.evaluate("document.body.classList.toggle('dark')")
-    expect_buttons_in_view(page, buttons)
-    for name in BUTTONS:
-        box = page.locator(f".lab-label [data-do={name}]").bounding_box()
-        assert min(box["width"], box["height"]) >= 40, name  # for a thumb
-    for name, other in (("left", "right"), ("right", "left")):
-        body = page.locator(f".side.{name} .lab-text")
-        if kind == "long":  # each text scrolls separately
-            assert body.evaluate("node => { node.scrollTop = 200; return node.scrollTop; }") == 200
-            assert body.bounding_box()["height"] >= 40
-            assert page.locator(f".side.{other} .lab-text").evaluate("node => node.scrollTop") == (
-                0 if name == "left" else 200
-            )
-        else:
-            assert body.evaluate(FITS)
-    if (kind, size) == ("short", (390, 844)):  # a long text gets the room that the short one leaves
-        first = page.locator(".side .lab-text").first
-        first.evaluate("node => { node.textContent = 'word '.repeat(50); dispatchEvent(new Event('resize')); }")
-        assert first.evaluate(FITS)
-        expect_buttons_in_view(page, buttons)
-    if size[1] >= 568:
-        page.evaluate("document.querySelector('.lab-header').style.minHeight = '100px'")  # a job is shown there
-        expect_buttons_in_view(page, buttons)
-
-
-@pytest.mark.parametrize("size", [(844, 390), (320, 568), (390, 844)], ids=lambda size: f"{size[0]}x{size[1]}")
-def test_buttons_have_their_places_before_gradio_has_rendered_the_page(lab_with_pair, open_page, size):
-    lab, _ = lab_with_pair
-    page, held_requests = open_page(lab, viewport={"width": size[0], "height": size[1]}), []
-
-    def hold(route):
-        held_requests.append(route)
-
-    page.route("**/assets/index*.js", hold)
+def reload_in_two_parts(page) -> None:
+    """Reload; the buttons have their places already before Gradio has rendered the page."""
+    requests = []
+    page.route("**/assets/index*.js", lambda route: requests.append(route))  # noqa: PLW0108  Playwright reads its signature
     page.reload(wait_until="commit")
-    buttons = page.locator(".lab-first button")
-    expect(buttons).to_have_count(7)
-    for i in range(7):
-        expect(buttons.nth(i)).to_be_in_viewport(ratio=1)
-    for request in held_requests:
+    expect(page.locator(".lab-first button")).to_have_count(7)
+    expect_buttons_in_view(page, [f".lab-first button >> nth={i}" for i in range(7)])
+    for request in requests:
         request.continue_()
     page.unroute("**/assets/index*.js")
     current_pair(page)
+
+
+def test_all_answers_are_visible_when_the_screen_opens(lab_with_pair, open_page):
+    lab, kind = lab_with_pair
+    page = open_page(lab)
+    sides = [page.locator(f".side.{name} .lab-text") for name in ("left", "right")]
+    for width, height in SIZES:
+        page.set_viewport_size({"width": width, "height": height})
+        if (width, height) in SIZES_IN_TWO_PARTS:
+            reload_in_two_parts(page)
+        else:
+            page.reload()
+            current_pair(page)
+        expect_buttons_in_view(page, ANSWERS)
+        page.evaluate("document.body.classList.toggle('dark')")
+        expect_buttons_in_view(page, ANSWERS)
+        for selector in ANSWERS:
+            box = page.locator(selector).bounding_box()
+            assert min(box["width"], box["height"]) >= 40, selector  # for a thumb
+        if kind == "short":
+            assert [body.evaluate(FITS) for body in sides] == [True, True]
+        else:  # each text scrolls separately
+            assert sides[0].evaluate("node => { node.scrollTop = 200; return node.scrollTop; }") == 200
+            assert sides[1].evaluate("node => node.scrollTop") == 0
+            assert min(body.bounding_box()["height"] for body in sides) >= 40
+        if (kind, width) == ("short", 390):  # a long text gets the room that the short one leaves
+            sides[0].evaluate("node => { node.textContent = 'word '.repeat(50); dispatchEvent(new Event('resize')); }")
+            assert sides[0].evaluate(FITS)
+            expect_buttons_in_view(page, ANSWERS)
+        if height >= 568:
+            page.evaluate("document.querySelector('.lab-header').style.minHeight = '100px'")  # a job is shown there
+            expect_buttons_in_view(page, ANSWERS)
