@@ -56,7 +56,7 @@ from rlhf_lab.store.column_types import (
     table_without_id_reuse,
 )
 
-SCHEMA_VERSION = "0018"
+SCHEMA_VERSION = "0019"
 
 metadata = MetaData(naming_convention=NAMING_CONVENTION)
 

@@ -137,6 +137,7 @@ def test_thirty_labels_then_automatic_reward_model_then_ppo(lab, fresh_project, 
 def label_thirty_pairs(lab, project, page):
     voted, judge = 0, load_judge("cheerful")
     while voted < 30:
+        page.wait_for_selector(".lab-label[data-open]", timeout=ENGINE_TIMEOUT_MS)  # further pairs come from the engine
         before = current_pair(page)
         left, right = (judge.score("", page.inner_text(f".side.{side} .lab-text")) for side in ("left", "right"))
         key = {3: "0", 5: "s"}.get(voted, "1" if left > right else "2" if right > left else "0")
