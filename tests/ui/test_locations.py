@@ -7,6 +7,7 @@ import pytest
 from support.page_requests import requests_of
 from typing_extensions import TypedDict
 
+import rlhf_lab.importers.column_mapping  # noqa: F401  defines a LabError
 from rlhf_lab import errors
 from rlhf_lab.common.records import Role
 from rlhf_lab.ui.locations import without_known_locations, without_locations
@@ -57,7 +58,11 @@ def kinds(kind=errors.LabError):
 
 
 def raised(kind, message):
-    return kind("field", message) if issubclass(kind, FieldError) else kind(message)
+    """An error of this kind with this message, whatever its constructor takes."""
+    error = kind.__new__(kind, message)
+    if isinstance(error, FieldError):
+        error.field = "field"
+    return error
 
 
 class Text(TypedDict):
