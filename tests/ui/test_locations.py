@@ -19,7 +19,7 @@ KNOWN = ["/srv/our lab/home", "/data", URL]
 LOCATIONS = {
     "The database /srv/our lab/home/lab.db is locked.": "The database … is locked.",
     "[Errno 13] Permission denied: '/srv/our lab/home/runs/3/x.json'": "[Errno 13] Permission denied: '…'",
-    "/root/.cache/huggingface/hub: no space left": "…: no space left",
+    "/home/jo/.cache/huggingface/hub: no space left": "…: no space left",
     "Delete ~/labs/first by hand, then /tmp/x/y.": "Delete … by hand, then ….",
     r"The file C:\Users\jo\lab.db cannot be read": "The file … cannot be read",
     f"The database {URL} failed.": "The database … failed.",

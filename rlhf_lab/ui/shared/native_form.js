@@ -1,5 +1,6 @@
 // @ts-check
 // The Gradio fields that belong to a widget: the counterpart of Form in forms.py.
+const RETRY_MS = 1000;
 
 /**
  * onChange(values) is called with the values by name when one has changed. Returns {values, fill}: values() promises
@@ -18,7 +19,12 @@ export function nativeForm({ element, props, trigger, watch }, onChange) {
   });
   const request = (event) =>
     new Promise((resolve) => {
-      waiting[event].push(resolve);
+      // Gradio may show the widget only the last of several values at once, so a reply can be lost: ask again.
+      const timer = setInterval(() => trigger(event), RETRY_MS);
+      waiting[event].push((value) => {
+        clearInterval(timer);
+        resolve(value);
+      });
       trigger(event);
     });
   return {
