@@ -1,6 +1,5 @@
 // @ts-check
 // The Gradio fields that belong to a widget: the counterpart of Form in forms.py.
-const RETRY_MS = 1000;
 
 /**
  * onChange(values) is called with the values by name when one has changed. Returns {values, fill}: values() promises
@@ -19,12 +18,7 @@ export function nativeForm({ element, props, trigger, watch }, onChange) {
   });
   const request = (event) =>
     new Promise((resolve) => {
-      // Gradio may show the widget only the last of several values at once, so a reply can be lost: ask again.
-      const timer = setInterval(() => trigger(event), RETRY_MS);
-      waiting[event].push((value) => {
-        clearInterval(timer);
-        resolve(value);
-      });
+      waiting[event].push(resolve);
       trigger(event);
     });
   return {

@@ -195,6 +195,7 @@ def start(ctx: Context, payload: StartRun) -> StartedRun:
 
 def reward_terms_input() -> Any:
     return gr.Textbox(
+        value="",  # None would be sent as null
         label="Reward terms, one per line",
         lines=2,
         elem_id="start-reward-terms",
