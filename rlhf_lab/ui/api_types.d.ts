@@ -9,7 +9,7 @@ export interface Action<Payload, Reply> {
 }
 
 export interface HeaderRequests {
-  status: Read<Payload, HeaderStatus>;
+  status: Read<StatusQuery, HeaderStatus>;
 }
 
 export interface LabelRequests {
@@ -218,11 +218,12 @@ export type GoldRow = { annotator: string; right: number; answers: number; low: 
 export type GoldView = { gold_pairs: number; rule: 'none' | 'inform' | 'down_weight' | 'pause'; people: Array<GoldRow>; experts: Array<string> };
 export type HeaderDemo = { reset_at: number; is_reset_due: boolean };
 export type HeaderEngine = { label: string; style: string; description: string; device: string; memory_mib: number | null; is_working: boolean };
+export type HeaderGuide = { steps: Array<Step>; done: Array<Step>; present: Step; note: string; button: string; hint: string };
 export type HeaderJob = { label: string; run: number | null; step: number | null; progress: number; show_percent: boolean; eta_s: number | null };
 export type HeaderMirror = { repository: string; saved_at: number | null; age_s: number | null; problem: string; is_late: boolean };
 export type HeaderReward = { id: number; accuracy: number | null; low: number | null; high: number | null; simulated: boolean };
 export type HeaderStartup = { phase: StartupPhase; model: string; message: string; downloaded_bytes: number | null; total_bytes: number | null; eta_s: number | null };
-export type HeaderStatus = { project: string; model: string; project_created_at: number; counted_at: number; labels: number; simulated: number; reward: HeaderReward | null; engine: HeaderEngine; job: HeaderJob | null; demo: HeaderDemo | null; startup: HeaderStartup | null; mirror: HeaderMirror | null; warning: string; is_operator: boolean };
+export type HeaderStatus = { project: string; model: string; project_created_at: number; counted_at: number; labels: number; simulated: number; reward: HeaderReward | null; engine: HeaderEngine; job: HeaderJob | null; demo: HeaderDemo | null; startup: HeaderStartup | null; mirror: HeaderMirror | null; warning: string; is_operator: boolean; guide: HeaderGuide | null };
 export type HomeSummary = { path: string; note: string; usage: Array<[string, number]>; free: number; log: string };
 export type ImportId = { annotator?: string | null; project: number | string; import_id: number | string };
 export type ImportList = { project: number; imports: Array<ImportRecord> };
@@ -243,7 +244,7 @@ export type JudgePayload = { annotator?: string | null; judge: string; count: nu
 export type LabelCounts = { human: number; simulated: number; goals: Record<string, number>; train_every: number; visitor_goal?: number };
 export type LabelPayload = { annotator?: string | null; project_created_at?: number | string | null };
 export type LabelProject = { project_created_at: number; name: string; prompt_set: string };
-export type LabelState = { counted_at: number; labels: number; simulated: number; active_run: ActiveRun | null; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; project: LabelProject; pair: ShownPair | null; next_pair: ShownPair | null; waiting_text: string; you: LabelVisitor; guideline: string; quality_note: string; length_note: string; people_here: number; notice: string };
+export type LabelState = { counted_at: number; labels: number; simulated: number; active_run: ActiveRun | null; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; guide_note: string; project: LabelProject; pair: ShownPair | null; next_pair: ShownPair | null; waiting_text: string; you: LabelVisitor; guideline: string; quality_note: string; length_note: string; people_here: number; notice: string };
 export type LabelVisitor = { name: string; role: Role };
 export type LabellingConfig = { overlap?: number; repeats?: number; hold_s?: number; sampling?: 'random' | 'teaching' | 'information' | 'uncertainty' | 'diversity'; texts?: 'base' | 'policy'; gold_rate?: number; gold_rule?: 'none' | 'inform' | 'down_weight' | 'pause'; gold_bound?: number; gold_answers?: number; gold_weight?: number; gold_training?: boolean; markdown?: boolean; guideline?: string };
 export type LeaderboardRow = { annotator: string; labels: number; repeats: number; consistent_repeats: number; comparisons: number; agreements: number };
@@ -272,7 +273,7 @@ export type PageVisitor = { name: string; role: Role };
 export type PairOfTest = { token: string; turns: Array<Record<string, string>>; left: string; right: string; position: number };
 export type PairToJudge = { token: string; turns: Array<Record<string, string>>; left: string; right: string };
 export type Payload = { annotator?: string | null };
-export type PeopleHere = { counted_at: number; labels: number; simulated: number; active_run: ActiveRun | null; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; project_created_at: number; people_here: number; you: LabelVisitor };
+export type PeopleHere = { counted_at: number; labels: number; simulated: number; active_run: ActiveRun | null; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; guide_note: string; project_created_at: number; people_here: number; you: LabelVisitor };
 export type PeopleState = { you: PageVisitor; present: Array<string>; leaderboard: Array<LeaderboardRow>; has_agreement: boolean; rules: LabellingConfig };
 export type PersonPayload = { annotator?: string | null; name: string; is_expert?: boolean | null; go_on?: boolean };
 export type PredictionStats = { right: number; decided: number; low: number; high: number; chosen_right: number; chosen_decided: number };
@@ -324,6 +325,8 @@ export type StartedDemoRun = { run: number; runs_before: number };
 export type StartedRun = { run: number };
 export type StartupPhase = 'checking' | 'downloading' | 'ready' | 'failed';
 export type StaticState = { label_source: string; runs: Array<[number, string, RunStatus]>; events: Array<ChangeMarker>; reward_terms: Array<[string, number]>; other_metrics: Array<string>; live_settings: Array<string>; adapted_settings: Array<string>; has_rollouts: boolean; reward_models: Array<[number, string]> };
+export type StatusQuery = { annotator?: string | null; guide?: boolean };
+export type Step = 'Label' | 'Reward model' | 'Train' | 'Compare';
 export type StepConstants = { beta: number; gamma: number; lam: number; low: number; high: number };
 export type StepQuery = { annotator?: string | null; run: number | string; step: number | string };
 export type StepSamples = { run: number; step: number; rows: Array<SampleRow> };

@@ -18,6 +18,7 @@ const STATUS = {
   labels: 3,
   simulated: 0,
   job: { label: 'run 4, step 2 of 30', run: 4, step: 2 },
+  guide: null,
 };
 const counts = (values) => ({ project_created_at: 5, counted_at: 11, labels: 7, simulated: 40, ...values });
 const shown = (publishedCounts, step, now = 1000) => withScreenFigures(STATUS, publishedCounts, step, now);
@@ -37,6 +38,16 @@ test('a newer step of the open screen is shown for four seconds', () => {
   assert.equal(label({ run: 4, step: 3, at: 1000 }, 5000), 'run 4, step 3 of 30');
   assert.equal(label({ run: 4, step: 3, at: 1000 }, 5001), 'run 4, step 2 of 30');
   assert.equal(withScreenFigures({ ...STATUS, job: null }, null, { run: 4, step: 3, at: 0 }, 0).job, null);
+});
+
+test('the guide says the same as the open screen', () => {
+  const guide = (present, note) => ({ ...STATUS, guide: { present, note } });
+  const note = (status, published) => withScreenFigures(status, ...published, 1000).guide.note;
+  const published = [counts({ guide_note: '3 more labels' }), { run: 4, step: 3, at: 1000 }];
+  assert.equal(note(guide('Label', '4 more labels'), published), '3 more labels');
+  assert.equal(note(guide('Label', '4 more'), [counts({ counted_at: 10, guide_note: '' }), null]), '4 more');
+  assert.equal(note(guide('Train', 'run 4 step 2 of 30'), published), 'run 4 step 3 of 30');
+  assert.equal(note(guide('Compare', '4 more pairs'), published), '4 more pairs');
 });
 
 test('the accuracy names its labels where there are both kinds', () => {

@@ -7,7 +7,7 @@ from typing_extensions import TypedDict
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus, RunStatus, Source
-from rlhf_lab.common.records import EngineStatus, Job
+from rlhf_lab.common.records import EngineStatus, Job, Role
 from rlhf_lab.common.storage import is_on_storage
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, retraining
@@ -18,6 +18,7 @@ from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_model_list import newest_listed
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.header.guide import HeaderGuide, guide_view, progress_of
 from rlhf_lab.ui.shared.api import Api, Payload
 from rlhf_lab.ui.shared.instant_view import rounded_bound
 from rlhf_lab.ui.shared.presence import PRESENCE
@@ -41,6 +42,12 @@ ENGINE_LABELS = {
     EngineState.ALIVE: ("engine ready", "good", "The process that trains and samples. It continues when this page is closed."),
     EngineState.DEAD: ("engine lost", "bad", "It does not answer. Work continues from the last checkpoint after a restart."),
 }  # fmt: skip
+
+
+class StatusQuery(Payload):
+    """guide: whether the page shows it."""
+
+    guide: bool = True
 
 
 class HeaderReward(TypedDict):
@@ -121,18 +128,24 @@ class HeaderState(TypedDict):
 
 class HeaderStatus(HeaderState):
     is_operator: bool
+    guide: HeaderGuide | None
 
 
 def build() -> None:
     widget("header", "header/view.js", label="State of the lab")
 
 
-@api.read(Payload)
-def status(ctx: Context, query: Payload) -> HeaderStatus:
+@api.read(StatusQuery)
+def status(ctx: Context, query: StatusQuery) -> HeaderStatus:
     name = ctx.annotator_name(query.annotator)[:MAX_PERSON_NAME_CHARS]
     if name and name.isprintable() and ctx.is_labeller():
         PRESENCE.touch(name)
-    return {**ctx.cache.get("header", CACHED_S, lambda: refresh(ctx)), "is_operator": ctx.is_operator()}
+    is_operator, shared, guide = ctx.is_operator(), ctx.cache.get("header", CACHED_S, lambda: refresh(ctx)), None
+    if query.guide:
+        progress = ctx.cache.get("guide", CACHED_S, lambda: progress_of(ctx))
+        role = Role.OPERATOR if is_operator else Role.LABELLER if ctx.is_labeller() else Role.VIEWER
+        guide = guide_view(progress, role, name, is_demo=ctx.demo is not None)
+    return {**shared, "is_operator": is_operator, "guide": guide}
 
 
 def refresh(ctx: Context) -> HeaderState:

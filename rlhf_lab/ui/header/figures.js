@@ -11,7 +11,7 @@ import { momentText, timeLeftText } from '../shared/format.js';
 const SCREEN_STEP_MS = 4000; // how long a step that the screen Train published is used
 
 // The status with the figures that the open screen published, where they are newer: Label publishes counts
-// {project_created_at, counted_at, labels, simulated}, Train a step {run, step, at}. now, at: ms.
+// {project_created_at, counted_at, labels, simulated, guide_note}, Train a step {run, step, at}. now, at: ms.
 /** @param {HeaderStatus} status @returns {HeaderStatus} */
 export function withScreenFigures(status, counts, step, now) {
   const areCountsNewer =
@@ -19,8 +19,11 @@ export function withScreenFigures(status, counts, step, now) {
   const { labels, simulated } = areCountsNewer ? counts : status;
   const { job } = status;
   const isStepNewer = job && step && job.run === step.run && job.step < step.step && now - step.at <= SCREEN_STEP_MS;
-  const label = isStepNewer && job.label.replace(`step ${job.step} of`, `step ${step.step} of`);
-  return { ...status, labels, simulated, job: isStepNewer ? { ...job, label } : job };
+  const withStep = (text) => text.replace(`step ${job.step} of`, `step ${step.step} of`);
+  let guide = status.guide;
+  if (guide?.present === 'Label' && areCountsNewer) guide = { ...guide, note: counts.guide_note };
+  else if (guide?.present === 'Train' && isStepNewer) guide = { ...guide, note: withStep(guide.note) };
+  return { ...status, labels, simulated, guide, job: isStepNewer ? { ...job, label: withStep(job.label) } : job };
 }
 
 /** @param {HeaderStatus} status */

@@ -2,6 +2,7 @@
 // The strip above every screen: project, engine and running job.
 import { accuracyHelp, accuracyText, downloadText, intervalText, machineText } from './figures.js';
 import { isUnsaved, savedText, unsavedText, withScreenFigures } from './figures.js';
+import { Guide, isGuideHidden } from './guide.js';
 import { requests } from '../shared/api.js';
 import { formatPercent, isWideInterval, plural, resetText, timeLeftText } from '../shared/format.js';
 import { html } from '../shared/html.js';
@@ -60,6 +61,9 @@ class Header {
     this.status = /** @type {HeaderStatus | null} */ (null);
     this.counts = null; // as published by the screen Label
     this.step = null; // as published by the screen Train
+    this.strip = html`<div class="strip"></div>`;
+    this.guide = new Guide();
+    this.notices = html`<div class="notices"></div>`;
   }
 
   start() {
@@ -71,12 +75,13 @@ class Header {
     window.addEventListener('lab-step', (/** @type {any} */ { detail }) =>
       use({ step: { ...detail, at: Date.now() } }),
     );
+    window.addEventListener('hashchange', () => this.draw());
     poll(this.root, () => this.update(), POLL_MS);
   }
 
   async update() {
     const secret = operatorSecret();
-    this.status = await api.status();
+    this.status = await api.status({ guide: !isGuideHidden() });
     const { is_operator: isNowOperator } = this.status;
     if (secret && !isNowOperator) refuseOperatorSecret(secret);
     if (isNowOperator !== isOperator()) setOperator(isNowOperator);
@@ -86,14 +91,14 @@ class Header {
   draw() {
     if (!this.status) return;
     const status = withScreenFigures(this.status, this.counts, this.step, Date.now());
-    this.root.replaceChildren(
-      html`<div class="strip">
-          ${projectAndFigures(status)}
-          <span class="lab-grow"></span>
-          <span class="buttons">${this.projectorButton()} ${this.themeButton()}</span>
-        </div>
-        ${notices(status)}`,
+    if (!this.strip.isConnected) this.root.replaceChildren(this.strip, this.guide.node, this.notices);
+    this.strip.replaceChildren(
+      html`${projectAndFigures(status)}
+        <span class="lab-grow"></span>
+        <span class="buttons">${this.projectorButton()} ${this.themeButton()}</span>`,
     );
+    this.guide.draw(status.guide);
+    this.notices.replaceChildren(...notices(status));
   }
 
   toggle(mode) {
@@ -133,7 +138,7 @@ function projectAndFigures(status) {
       ${(isWorking && machine) || `${engine.label}${machine && ` · ${machine}`}`}
     </span>
     <span class="lab-badge">${plural(status.labels, 'label')}${simulated}</span>
-    <span class="lab-badge" title=${accuracyHelp(reward)}>
+    <span class="lab-badge${reward ? '' : ' no-model'}" title=${accuracyHelp(reward)}>
       ${accuracyText(status)}${reward && !isWorking ? accuracyNote(reward) : null}
     </span>
     ${status.mirror && mirrorBadge(status.mirror)} ${status.job && jobView(status.job)}`;

@@ -17,6 +17,7 @@ from rlhf_lab.store.gold_pairs import mark_gold
 from rlhf_lab.store.pair_leases import redo_last_vote, start_adjudicating, undo_last_vote
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.header.guide import label_note
 from rlhf_lab.ui.limits import ANSWER
 from rlhf_lab.ui.run_views.run_feed import runs_note
 from rlhf_lab.ui.run_views.stage_estimates import next_pair_sentence
@@ -87,7 +88,7 @@ class ActiveRun(TypedDict):
 
 class LabelProgress(TypedDict):
     """How many labels there are, and when the next reward model is trained. The page uses `counted_at` to ignore older
-    replies."""
+    replies. guide_note: what the guide says of it."""
 
     counted_at: int
     labels: int
@@ -97,6 +98,7 @@ class LabelProgress(TypedDict):
     labels_to_next: int
     has_model: bool
     training_text: str
+    guide_note: str
 
 
 class LabelVisitor(TypedDict):
@@ -361,4 +363,5 @@ def label_progress(ctx: Context) -> LabelProgress:
         "labels_to_next": progress.remaining,
         "has_model": bool(progress.newest_model_id),
         "training_text": "" if progress.remaining > 0 else training_text(ctx),
+        "guide_note": label_note(ctx.db, ctx.project.id, progress),
     }

@@ -1,5 +1,6 @@
 // @ts-check
 // Shows the pair to label until Gradio has rendered the page, so that reading can begin. Its buttons are disabled.
+import { INTRODUCTION, isFirstVisit, isGuideHidden } from '../header/guide.js';
 import { fitTextHeights, promptSection, withCut } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { annotatorName, currentTab, getItem } from '../shared/session.js';
@@ -33,6 +34,7 @@ function show({ turns, left, right, cut, guideline }) {
   const buttons = ['Equally good', 'Both bad', 'Skip', 'Undo', 'Redo'];
   const overlay = html`<div class="lab lab-first" aria-busy="true">
     <div class="top"><span class="name">RLHF Lab</span><span class="muted">getting ready …</span></div>
+    ${!isGuideHidden() && html`<div class="introduction muted">${isFirstVisit && INTRODUCTION}</div>`}
     <div class="screen">
       ${guideline ? html`<p class="guideline lab-scroll lab-text" dir="auto">${guideline}</p>` : null}
       ${promptSection(turns)}

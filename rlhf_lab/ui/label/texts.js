@@ -68,7 +68,7 @@ export function goalText(state) {
 // Replies may arrive in another order; the newest counts stay on screen.
 const COUNT_KEYS = [
   ...['counted_at', 'labels', 'simulated', 'next_training_at', 'labels_to_next', 'has_model', 'training_text'],
-  'active_run',
+  ...['active_run', 'guide_note'],
 ];
 export const counts = (reply) => Object.fromEntries(COUNT_KEYS.map((key) => [key, reply[key]]));
 

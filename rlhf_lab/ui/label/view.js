@@ -226,8 +226,8 @@ class Label {
 
   // Lets the header show these counts immediately.
   publishCounts() {
-    const { project, counted_at, labels, simulated } = this.current;
-    const detail = { project_created_at: project.project_created_at, counted_at, labels, simulated };
+    const { project, counted_at, labels, simulated, guide_note } = this.current;
+    const detail = { project_created_at: project.project_created_at, counted_at, labels, simulated, guide_note };
     window.dispatchEvent(new CustomEvent('lab-counts', { detail }));
   }
 

@@ -88,7 +88,8 @@ export function getItem(name) {
 }
 
 // The address contains the open tab, so that Back, a reload and a link lead to it; the header opens it.
-export const tabSlug = (tab) => tab.textContent.trim().toLowerCase().replace(/\W+/g, '-');
+export const slugOf = (name) => name.trim().toLowerCase().replace(/\W+/g, '-');
+export const tabSlug = (tab) => slugOf(tab.textContent);
 // The open tab. A short form in the address is enough (#runs, #data, #reward); an unknown one opens Label. Before
 // Gradio has drawn the tabs, the address is returned unchanged.
 export function currentTab() {

@@ -1,0 +1,59 @@
+// @ts-check
+// The guide: the visitor's steps, the present one, what is missing, and the next action. guide.py decides what it says.
+import { html } from '../shared/html.js';
+import { currentTab, openTab, slugOf } from '../shared/session.js';
+
+/** @typedef {import('../api_types').HeaderGuide} HeaderGuide */
+
+const HIDDEN = 'rlhf-lab-guide-hidden'; // in localStorage, for good
+const VISITED = 'rlhf-lab-visited';
+export const INTRODUCTION =
+  'People choose the better of two texts, a reward model learns their taste, and a language model learns to please it.';
+
+export const isGuideHidden = () => localStorage.getItem(HIDDEN) !== null;
+export const isFirstVisit = localStorage.getItem(VISITED) === null && !isGuideHidden();
+localStorage.setItem(VISITED, 'yes');
+
+export class Guide {
+  constructor() {
+    this.node = html`<nav class="guide" aria-label="guide" hidden></nav>`;
+    this.drawnKey = '';
+  }
+
+  /** @param {HeaderGuide | null} guide */
+  draw(guide) {
+    this.node.hidden = !guide || isGuideHidden();
+    const tab = currentTab();
+    const key = JSON.stringify([guide, tab]);
+    if (this.node.hidden || key === this.drawnKey) return; // a new button would lose the focus
+    this.drawnKey = key;
+    const focused = /** @type {HTMLElement | null} */ (this.node.querySelector(':focus'))?.dataset.do;
+    this.node.replaceChildren(this.content(guide, tab));
+    /** @type {HTMLElement | null} */ (focused && this.node.querySelector(`[data-do=${focused}]`))?.focus();
+  }
+
+  /** @param {HeaderGuide} guide @param {string} tab the open one */
+  content({ steps, done, present, note, button, hint }, tab) {
+    const isThere = tab === slugOf(present);
+    const step = (name) =>
+      html`<li class=${name === present ? 'present' : done.includes(name) ? 'done' : null}
+        aria-current=${name === present && 'step'}
+      >${name}</li>`;
+    const next = html`<button
+      type="button" class="lab-button lab-main small" data-do="guide-next" onclick=${() => openTab(present)}
+    >${button}</button>`;
+    return html`${isFirstVisit && tab === 'label' && html`<p class="introduction">${INTRODUCTION}</p>`}
+      <ol>${steps.map(step)}</ol>
+      <span class="missing"><b>${note}</b> ${isThere && html`<span class="hint">${hint}</span>`}</span>
+      ${!isThere && next}
+      <button
+        type="button" class="lab-button small" data-do="guide-hide" aria-label="hide the guide for good"
+        title="hide the guide for good" onclick=${() => this.hide()}
+      >✕</button>`;
+  }
+
+  hide() {
+    localStorage.setItem(HIDDEN, 'yes');
+    this.node.hidden = true;
+  }
+}

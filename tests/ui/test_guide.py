@@ -1,0 +1,164 @@
+"""The guide in the header: its step, what is missing and the next action, for each role; its numbers are those of the screens."""
+
+from dataclasses import replace
+
+import pytest
+from fake_blind_tests import answer, finish_jobs, start
+
+from rlhf_lab.common.enums import RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, Role
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.jobs import queue, retraining
+from rlhf_lab.store.blind_tests import end_test
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.runs import create_run, update_run
+from rlhf_lab.ui.compare.blind_test import api as blind_test
+from rlhf_lab.ui.header import api as header
+from rlhf_lab.ui.header.guide import Step, guide_view, progress_of
+from rlhf_lab.ui.label import api as label
+from rlhf_lab.ui.page import SCREENS
+from rlhf_lab.ui.shared import voting
+from rlhf_lab.ui.shared.api import Payload
+
+GOOD = {"accuracy": 0.9, "accuracy_low": 0.7, "accuracy_high": 0.97}
+EVEN = {"accuracy": 0.6, "accuracy_low": 0.4, "accuracy_high": 0.8}
+
+
+def guide(ctx, role=Role.OPERATOR, annotator="ann", **options):
+    return guide_view(progress_of(ctx), role, annotator, **options)
+
+
+def shown(ctx, role=Role.OPERATOR, annotator="ann", **options):
+    """The present step, what is missing, and the label of the button."""
+    view = guide(ctx, role, annotator, **options)
+    return view["present"], view["note"], view["button"]
+
+
+def vote(ctx, *choices):
+    for number, choice in enumerate(choices):
+        pair = label.state(ctx, "ann")["pair"]["id"]
+        payload = voting.VotePayload(uuid=f"{pair} {number}", pair_id=pair, choice=choice)
+        voting.cast_vote(ctx, payload, "ann")
+
+
+def add_model(ctx, source=Source.HUMAN, report=GOOD, votes=()):
+    snapshot = LabelSnapshot(tuple(votes), "", source)
+    return add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=snapshot)
+
+
+def add_run(ctx, status=RunStatus.DONE, step=40):
+    config = PolicyConfig(steps=40).to_dict()
+    run = create_run(ctx.db, ctx.project.id, None, "r", config=config, manifest={}, total_steps=40)
+    with ctx.db.write() as conn:
+        update_run(conn, run.id, status=status, step=step)
+    return run
+
+
+def test_the_steps_have_the_names_of_the_tabs():
+    assert list(Step) == list(SCREENS)[:4] == ["Label", "Reward model", "Train", "Compare"]
+
+
+def test_labels_are_counted_down_to_the_first_reward_model(ctx):
+    assert shown(ctx) == ("Label", "10 more labels for a reward model", "Label pairs")
+    vote(ctx, *["left"] * 8, "skip", "tie")
+    assert shown(ctx)[1] == "1 more label for a reward model"
+    assert (
+        guide(ctx)["note"]
+        == label.state(ctx, "ann")["guide_note"]
+        == label.presence(ctx, Payload(annotator="ann"))["guide_note"]
+    )
+    vote(ctx, "right")
+    assert shown(ctx)[:2] == ("Reward model", "one is trained automatically")
+    assert guide(ctx)["done"] == []
+
+
+def test_ten_ties_teach_nothing(ctx):
+    vote(ctx, *["tie"] * 10, "left")
+    assert shown(ctx)[:2] == ("Label", "labels that prefer one text")
+
+
+def test_a_cancelled_training_is_started_again_under_reward_model(ctx):
+    vote(ctx, *["left"] * 10)
+    job = retraining.submit_training(ctx.db, ctx.project.id, Source.HUMAN)
+    assert shown(ctx)[0] == "Reward model"
+    queue.cancel(ctx.db, job.id)
+    assert shown(ctx) == ("Reward model", "the training has not ended well", "Train again")
+
+
+def test_a_reward_model_that_may_be_guessing_needs_more_labels(ctx):
+    vote(ctx, *["left"] * 10)
+    add_model(ctx, report=EVEN, votes=range(1, 11))
+    assert shown(ctx) == ("Label", "20 more labels: the reward model may still be guessing", "Label pairs")
+    add_model(ctx, Source.SIMULATED, GOOD)
+    assert shown(ctx) == ("Train", "no run yet", "Start a run")
+    assert guide(ctx)["done"] == ["Label", "Reward model"]
+
+
+@pytest.mark.parametrize(
+    ("status", "step", "expected"),
+    [
+        (RunStatus.QUEUED, 0, ("Train", "run 1 is queued, step 0 of 40", "Watch the run")),
+        (RunStatus.RUNNING, 7, ("Train", "run 1 step 7 of 40", "Watch the run")),
+        (RunStatus.PAUSED, 7, ("Train", "run 1 is paused, step 7 of 40", "Watch the run")),
+        (RunStatus.FAILED, 7, ("Train", "run 1 failed", "Look at the run")),
+        (RunStatus.STOPPED, 0, ("Train", "no run yet", "Start a run")),
+        (RunStatus.STOPPED, 7, ("Compare", "no blind test yet", "Compare")),
+        (RunStatus.DONE, 40, ("Compare", "no blind test yet", "Compare")),
+    ],
+)
+def test_a_run_is_watched_then_compared(ctx, status, step, expected):
+    add_model(ctx)
+    add_run(ctx, status, step)
+    assert shown(ctx) == expected
+
+
+def test_a_blind_test_is_judged_then_the_labels_go_on(ctx):
+    add_model(ctx)
+    add_run(ctx)
+    started_test = start(ctx)
+    assert shown(ctx) == ("Compare", "the texts are being written", "Look at it")
+    finish_jobs(ctx, started_test)
+    assert shown(ctx) == ("Compare", "3 more pairs to judge", "Judge them")
+    answer(ctx, "ann", test_id=started_test.id, choice="left")
+    state = blind_test.state(ctx, None, "ann")
+    assert (
+        shown(ctx)[1] == f"{state['pair_count'] - state['judged_count']} more pairs to judge" == "2 more pairs to judge"
+    )
+    assert shown(ctx, Role.LABELLER)[0] == "Compare"
+    assert shown(ctx, Role.LABELLER, "bea")[1] == "3 more pairs to judge"
+    answer(ctx, "ann", test_id=started_test.id, choice="stop", token="")
+    assert shown(ctx)[:2] == ("Label", "20 more labels for the next model")
+    assert guide(ctx)["done"] == ["Reward model", "Train", "Compare"]
+    add_run(ctx)  # nobody has compared this one
+    assert shown(ctx) == ("Compare", "no blind test yet", "Compare")
+
+
+def test_in_a_lab_of_several_people_the_operator_ends_the_test(ctx):
+    add_model(ctx)
+    add_run(ctx)
+    started_test = start(ctx)
+    finish_jobs(ctx, started_test)
+    lab = replace(ctx, operator_secret="sesame").as_multi_user(open_to_all=False)
+    answer(lab, "ann", test_id=started_test.id, choice="stop")
+    assert shown(lab) == ("Compare", "all is judged", "See the result")
+    assert shown(lab, Role.LABELLER)[0] == "Label"
+    end_test(ctx.db, started_test.id)
+    assert shown(lab)[0] == "Label"
+
+
+def test_labellers_and_viewers_see_their_own_steps_only(ctx):
+    add_model(ctx)
+    assert guide(ctx, Role.LABELLER)["steps"] == ("Label", "Compare")
+    assert shown(ctx, Role.LABELLER) == ("Label", "20 more labels for the next model", "Label pairs")
+    assert guide(ctx, Role.VIEWER, "")["steps"] == ("Label", "Train")
+    assert shown(ctx, Role.VIEWER, "")[0] == "Label"
+    add_run(ctx, RunStatus.RUNNING, 3)
+    assert shown(ctx, Role.VIEWER, "") == ("Train", "run 1 step 3 of 40", "Watch the run")
+    assert shown(ctx, Role.LABELLER)[0] == "Label"
+    assert guide(ctx, Role.LABELLER, is_demo=True)["steps"] == tuple(Step)
+
+
+def test_the_guide_comes_with_the_state_of_the_header(ctx, calls):
+    send = calls(header, ctx).status
+    assert send()["guide"]["note"] == "10 more labels for a reward model"
+    assert send({"guide": False})["guide"] is None
