@@ -38,6 +38,7 @@ from rlhf_lab.rewards.terms import OWN, REWARD_MODEL, TERMS_KEY, RewardTerm, che
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import current_labels, labels_with_gold, load_comparisons, snapshot_annotators
 from rlhf_lab.store.projects import get_project, prompts
+from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models
 from rlhf_lab.store.reward_models import get_reward_model, latest_reward_model
 from rlhf_lab.store.runs import (
     add_event,
@@ -216,8 +217,17 @@ def start_visitor_run(db: Database, home: Path, project_id: int, config: PolicyC
 
 
 def default_reward_model(db: Database, project_id: int) -> RewardModelRow | None:
-    """The newest reward model from people's labels, else the newest one."""
-    return latest_reward_model(db, project_id, Source.HUMAN) or latest_reward_model(db, project_id)
+    """The `best_supported` reward model of a project; None without any."""
+    model = best_supported(list_reward_models(db, project_id))
+    return None if model is None else get_reward_model(db, model.id)
+
+
+def best_supported(models: Sequence[ListedRewardModel]) -> ListedRewardModel | None:
+    """The reward model from which a run learns unless another one is chosen: one that ranks better than chance, if there is one;
+    among these one from people's labels, if there is one; among these the newest. models: newest first."""
+    return min(
+        models, key=lambda model: (bool(accuracy_warning(model.report)), model.source is not Source.HUMAN), default=None
+    )
 
 
 @contextlib.contextmanager

@@ -294,7 +294,8 @@ def format_value(value: float) -> str:
 
 def check_token_view_shows_the_recorded_values_of_every_token(lab, page, run):
     page.locator("[data-do=scrub]").press("End")
-    page.click("[data-do=to-tokens]")
+    page.mouse.move(0, 0)  # a token under the mouse would be shown
+    page.locator("[data-do=to-tokens]").press("Enter")
     page.wait_for_selector(".microscope .token.seen")
     shown, heading = page.locator("[data-token-step]"), page.locator(".microscope .facts .lab-row")
     at = int(shown.get_attribute("data-token-step"))
@@ -305,6 +306,20 @@ def check_token_view_shows_the_recorded_values_of_every_token(lab, page, run):
     texts = page.locator(".microscope .tokens")
     assert texts.all_text_contents() == ["".join(record.tokens) for record in (first, second)]
     count = len(first.tokens)
+    opened = int(page.get_attribute(".microscope .token.seen", "data-token"))
+    expect(heading).to_contain_text(f"token {opened + 1} of")
+    row = page.locator(".microscope .tokens").evaluate_all("all => all.findIndex((one) => one.querySelector('.seen'))")
+    any_clipped = any(first.clipped + second.clipped)
+    advantages = [
+        [
+            abs(advantage)
+            for advantage, clipped in zip(one.advantage, one.clipped, strict=True)
+            if clipped or not any_clipped
+        ]
+        for one in (first, second)
+    ]
+    assert abs((first, second)[row].advantage[opened]) == max(map(max, filter(None, advantages)))
+    texts.nth(0).locator(".token").last.hover()
     expect(heading).to_contain_text(f"token {count} of {count}")
     sums = page.locator(".microscope .sum").all_text_contents()
     assert sums[0].startswith(f"{format_value(first.kl[-1])} = ")

@@ -187,10 +187,10 @@ def test_default_reward_model_is_from_people_even_if_a_judge_has_a_newer_one(lab
         reward, note = page.locator("[data-do=start-reward]"), page.locator("[data-do=start-note]")
         expect(reward).to_have_value(str(human))
         expect(note).to_contain_text(
-            f"Reward model {judged} is newer, but was trained on the labels of a simulated judge."
+            f"Reward model {human} is preselected because it is the newest from people's labels"
         )
         reward.select_option(str(judged))
-        expect(note).not_to_contain_text("is newer")
+        expect(note).not_to_contain_text("is preselected")
         later = add_model(db, Source.HUMAN)  # the form is rebuilt and keeps the choice
         expect(reward.locator("option").first).to_have_attribute("value", str(later))
         expect(reward).to_have_value(str(judged))

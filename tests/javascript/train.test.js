@@ -150,6 +150,7 @@ test('a long curve has no dots', () => {
 const STATE = {
   models: [{ id: 3, label: '3: 40 labels', note: 'It learns from labels.' }],
   default_id: 3,
+  default_reason: '',
   labels_text: '',
   labels_missing: 0,
   training_progress: null,
@@ -194,14 +195,14 @@ test('reward models and runs in progress', () => {
   const busy = {
     ...STATE,
     models: [{ id: 4, label: '', note: '' }, MODEL],
+    default_reason: 'Reward model 3 is preselected.',
     training_text: 'A reward model learns.',
     active_runs: [7, 6],
   };
   assert.equal(
     progressText(busy, MODEL),
-    'Reward model 4 is newer, but was trained on the labels of a simulated judge. A reward model learns. A run started ' +
-      'now learns from reward model 3 and can be switched to that one later. Run 7, 6 is in progress; this run waits ' +
-      'until it has ended.',
+    'Reward model 3 is preselected. A reward model learns. A run started now learns from reward model 3 and can be ' +
+      'switched to that one later. Run 7, 6 is in progress; this run waits until it has ended.',
   );
   assert.equal(progressText(busy, undefined), 'Run 7, 6 is in progress; this run waits until it has ended.');
 });

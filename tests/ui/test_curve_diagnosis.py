@@ -162,7 +162,13 @@ CASES = {
     "kl: no longer near": ({KL: curve((5.0, 10))}, KL, Level.INFO, "steady since the start: no longer near the base"),
     "kl: creeps up": ({KL: ramp(0, 0.8, 8)}, KL, Level.GOOD, "+0.5 since the start: near"),
     "kl: early": ({KL: curve((0.0, 1))}, KL, Level.INFO, "too early"),
-    "kl: an estimate below 0": ({KL: curve((-0.08, 6))}, KL, Level.GOOD, "KL −0.08: an estimate"),
+    "kl: an estimate below 0": (
+        {KL: curve((-0.08, 6))}, KL, Level.GOOD, "near the base model. Points below 0 are noise: the KL is estimated from",
+    ),
+    "kl: below 0 at first": ({KL: curve((-0.1, 1), (2.0, 14))}, KL, Level.GOOD, "near the base model. Points below 0 are noise"),
+    "kl: below 0 and hardly moved": (
+        {KL: curve((-0.01, 15)), SCORE: curve((0.0, 15))}, KL, Level.WARN, "hardly moved; raise lr or lower beta. Points below 0",
+    ),
     "kl: fast": ({KL: curve((1.0, 5), (3.5, 5))}, KL, Level.WARN, "+2.5 in 5 steps: fast"),
     "kl: high": ({KL: curve((9.0, 10))}, KL, Level.WARN, "above the usual 8"),
     "kl: far": ({KL: curve((15.0, 10))}, KL, Level.ALERT, "far from the base"),

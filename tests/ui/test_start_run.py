@@ -76,6 +76,40 @@ def test_the_newest_reward_model_of_peoples_labels_is_the_default(ctx, monkeypat
     assert [model["id"] for model in shown["models"]] == [later[2], later[1], human.id]
 
 
+def test_the_best_supported_reward_model_is_preselected_with_the_reason(ctx):
+    """Better than chance comes first, then people's labels, then the date."""
+
+    def preselected():
+        shown = options(ctx)
+        assert run_control.default_reward_model(ctx.db, ctx.project.id).id == shown["default_id"]
+        return shown["default_id"], shown["default_reason"]
+
+    even, good = {"accuracy_low": 0.4, "accuracy_high": 0.9}, {"accuracy_low": 0.7, "accuracy_high": 0.9}
+    assert run_control.default_reward_model(ctx.db, ctx.project.id) is None
+    guessing_human = reward_model(ctx, Source.HUMAN, **even)
+    assert preselected() == (guessing_human.id, "")
+    reward_model(ctx, **even)
+    assert preselected() == (
+        guessing_human.id,
+        f"Reward model {guessing_human.id} is preselected because it is the newest from people's labels. No other ranks better "
+        "than chance either.",
+    )
+    judged = reward_model(ctx, **good)
+    assert preselected() == (
+        judged.id,
+        f"Reward model {judged.id} is preselected because it is the newest that ranks better than chance. None from people's "
+        "labels does yet.",
+    )
+    human = reward_model(ctx, Source.HUMAN, **good)
+    for later in ((Source.HUMAN, even), (Source.SIMULATED, good)):
+        reward_model(ctx, later[0], **later[1])
+        assert preselected() == (
+            human.id,
+            f"Reward model {human.id} is preselected because it is the newest from people's labels that ranks better than "
+            "chance.",
+        )
+
+
 def test_a_reward_model_that_may_be_guessing_has_a_warning(ctx):
     wide = reward_model(ctx, accuracy=0.17, accuracy_low=0.03, accuracy_high=0.56)
     good = reward_model(ctx, accuracy=0.8, accuracy_low=0.7, accuracy_high=0.9)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 from fake_runs import a_run
@@ -15,7 +16,7 @@ from rlhf_lab.errors import StoreError
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.scripts import UI
-from rlhf_lab.ui.train.token_view import color_intensity, names_in_equation, token_view
+from rlhf_lab.ui.train.token_view import color_intensity, names_in_equation, notable_token, token_view
 
 SIGNS = {"−": "-", "·": "*", "½": "0.5", "²": "**2"}
 FUNCTIONS = {"exp": math.exp, "max": max, "clip": lambda x, low, high: min(max(x, low), high)}
@@ -249,3 +250,21 @@ def test_every_colour_behind_a_token_uses_the_strongest_share_at_most(file):
     mixed = re.findall(r"color-mix\(in srgb, .*?transparent\)", (UI / file).read_text())
     assert mixed
     assert all("var(--lab-strongest)" in one for one in mixed)
+
+
+@pytest.mark.parametrize(
+    ("advantages", "clipped", "expected"),
+    [
+        ([[0.5, -2.0, 0.0], [1.0, 0.0]], [[], []], (0, 1)),
+        ([[0.5, -2.0, 0.0], [1.0, -1.5]], [[0], [1]], (1, 1)),  # of the clipped ones
+        ([[0.5, math.nan, 0.0], [math.inf, -1.5]], [[], []], (1, 1)),
+        ([[0.0, 0.0]], [[]], (0, 0)),
+        ([], [], (0, 0)),
+    ],
+)
+def test_it_opens_on_a_token_where_something_happened(advantages, clipped, expected):
+    records = [
+        SimpleNamespace(advantage=values, clipped=[index in places for index in range(len(values))])
+        for values, places in zip(advantages, clipped, strict=True)
+    ]
+    assert notable_token(records) == expected

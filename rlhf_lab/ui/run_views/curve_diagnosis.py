@@ -34,6 +34,8 @@ SCORES_CLIPPED = 0.9  # share of the scores: little is left to gain
 MANY_CLIPPED = 0.25  # share of the scores: said under the score
 KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
 KL_BUDGET_FAR = 2.0  # times the budget: the policy is far beyond it
+KL_NEGATIVE = -0.005  # nats a response; a value below it is visibly below 0
+NEGATIVE_KL = " Points below 0 are noise: the KL is estimated from the texts of the step."
 KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
 KL_UNMOVED, KL_UNMOVED_SHARE = (
     0.05,
@@ -94,7 +96,8 @@ class CurveTrends(dict[str, Trend]):
     """The trend of every curve; `recent_changes`: the settings changed within the last SETTLING_STEPS.
 
     control: of the KL. steered: the settings that the run adapts to keep a KL budget. set_by_hand: the adapted settings that a
-    person has set. reward_parts: the summands of the reward, in its own windows; empty if a curve is missing.
+    person has set. reward_parts: the summands of the reward, in its own windows; empty if a curve is missing. has_negative_kl:
+    the curve of the KL has points below 0.
     """
 
     recent_changes: Sequence[SettingChange] = ()
@@ -102,6 +105,7 @@ class CurveTrends(dict[str, Trend]):
     steered: Collection[str] = ()
     set_by_hand: Collection[str] = ()
     reward_parts: Sequence[RewardPart] = ()
+    has_negative_kl = False
 
     @property
     def kl_high(self) -> float:
@@ -130,6 +134,7 @@ def diagnose(
     last_step = max((points[-1][0] for points in curves.values() if points), default=0)
     trends.control, trends.steered = control, set(control.keeps_budget_by) - set(set_by_hand)
     trends.set_by_hand, trends.reward_parts = set_by_hand, reward_parts(curves, missing_eos_penalty)
+    trends.has_negative_kl = any(value < KL_NEGATIVE for _, value in curves.get("objective/kl", ()))
     trends.recent_changes = [
         change
         for change in changes
@@ -296,7 +301,19 @@ def _reward_finding(text: str, trends: CurveTrends, amount: Callable[[Trend], fl
     return Finding(Level.INFO if is_usual else Level.WARN, message, if_restrained=if_restrained)
 
 
-def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return a rule
+def _kl(kl: Trend, trends: CurveTrends) -> Finding:
+    """Explains points below 0, where the curve has some."""
+    finding = _kl_level(kl, trends)
+    if not trends.has_negative_kl:
+        return finding
+    restrained = finding.if_restrained
+    return finding._replace(
+        message=finding.message + NEGATIVE_KL,
+        if_restrained=None if restrained is None else restrained + NEGATIVE_KL,
+    )
+
+
+def _kl_level(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return a rule
     gold, score = trends.get("objective/gold"), trends.get("objective/scores")
     control, budget = trends.control, trends.control.budget
     if budget is not None and control.is_at_budget(kl.current):
@@ -328,8 +345,7 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
     if kl.current < -0.5:
         return Finding(
             Level.WARN,
-            f"KL {kl.current:.1f}: negative on average, which is noise; use more rollouts per step for a better "
-            "estimate.",
+            f"KL {kl.current:.1f}: negative on average; use more rollouts per step for a better estimate.",
         )
     unmoved = max(KL_UNMOVED, KL_UNMOVED_SHARE * (budget or 0.0))
     if kl.num_points >= PATIENCE_STEPS and kl.current < unmoved and (score is None or score.gain < SCORE_LEARNT):
@@ -341,8 +357,6 @@ def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return
         return Finding(Level.INFO, f"{text}: no longer near the base; read the samples.")
     if kl.num_points < WINDOW:
         return Finding(Level.INFO, f"KL {kl.current:.2f} nats a response: too early to say.")
-    if kl.current < 0:
-        return Finding(Level.GOOD, f"KL {kl.current:.2f}: an estimate, which can be negative when the KL is near 0.")
     return Finding(Level.GOOD, f"{text}: near the base model.")
 
 

@@ -26,7 +26,7 @@ CLIP_TEXT = (
 CURVES = (
     Curve("objective/scores", "Score", "sd", "Score of the reward model, or sum of the reward terms, in sd of base samples."),
     Curve("objective/rlhf_reward", "Reward with KL", "sd", "Rewarded score minus beta times the KL, which PPO maximises."),
-    Curve("objective/kl", "KL to the reference", "nats", "Distance from the base model, summed over a response."),
+    Curve("objective/kl", "KL to the reference", "nats", "How far the policy is from the base model, summed over a response."),
     Curve("objective/gold", "Gold: judge's score", "points", "Score by the simulated judge itself. PPO does not see it."),
     Curve("policy/clipfrac_avg", "Clip fraction", "share", CLIP_TEXT),
     Curve("loss/value_avg", "Value loss", "", "Error of the value head's predictions of the return."),

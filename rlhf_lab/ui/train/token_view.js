@@ -19,7 +19,7 @@ export class TokenView {
     this.view = /** @type {import('../api_types').TokenView | null} */ (null);
     this.requestedKey = '';
     this.scrollsWhenLoaded = false;
-    this.selected = [0, -1]; // row and token (-1: the last)
+    this.selected = [0, 0]; // row and token
     this.isPinned = false; // a pinned token stays selected when the mouse moves
     this.node = this.build();
     this.texts = this.node.querySelector('.texts');
@@ -120,7 +120,8 @@ export class TokenView {
     }
     this.texts.replaceChildren(...view.rows.map((row, i) => this.textCard(row, i)));
     this.colorTokens();
-    this.select(Math.min(this.selected[0], view.rows.length - 1), this.selected[1], this.isPinned);
+    const [row, token] = this.isPinned ? this.selected : view.notable;
+    this.select(Math.min(row, view.rows.length - 1), token, this.isPinned);
   }
 
   textCard(row, rowIndex) {
@@ -192,7 +193,7 @@ export class TokenView {
   select(rowIndex, i, pin = false) {
     const row = this.view.rows[rowIndex];
     const last = row.tokens.length - 1;
-    const index = i < 0 ? last : Math.min(i, last);
+    const index = Math.min(i, last);
     this.selected = [rowIndex, index];
     this.isPinned = pin;
     this.texts.querySelectorAll('.tokens').forEach((line, at) => {

@@ -72,7 +72,8 @@ class TokenRow(TypedDict):
 
 
 class TokenView(TypedDict):
-    """The stored responses of a step. last_step: of the run; tokens_per_step: how many responses the run stores."""
+    """The stored responses of a step. last_step: of the run; tokens_per_step: how many responses the run stores. notable: row and
+    token of `notable_token`."""
 
     run: int
     step: int
@@ -81,6 +82,7 @@ class TokenView(TypedDict):
     constants: StepConstants
     equations: list[TokenEquation]
     color_scales: list[TokenScale]
+    notable: tuple[int, int]
     rows: list[TokenRow]
 
 
@@ -134,11 +136,25 @@ def token_view(db: Database, run_id: int, step: int) -> TokenView:
             }
             for scale in scales
         ],
+        "notable": notable_token(records),
         "rows": [
             _token_row(record, columns, token_colors(scales, columns, all_columns))
             for record, columns in zip(records, all_columns, strict=True)
         ],
     }
+
+
+def notable_token(records: Sequence[TokenRecord]) -> tuple[int, int]:
+    """Row and index of the token to show first: of the clipped tokens, or of all if none is clipped, that with the largest finite
+    absolute advantage; (0, 0) without tokens."""
+    places = [(row, index) for row, record in enumerate(records) for index in range(len(record.advantage))]
+
+    def weight(place: tuple[int, int]) -> tuple[bool, float]:
+        record, index = records[place[0]], place[1]
+        size = abs(record.advantage[index])
+        return record.clipped[index], size if math.isfinite(size) else 0.0
+
+    return max(places, key=weight, default=(0, 0))
 
 
 def step_constants(config: PolicyConfig, beta: float) -> StepConstants:
@@ -226,9 +242,11 @@ def _kl_equation(config: PolicyConfig) -> Equation:
         "k3": ("{kl} = exp({ref_logprob} − {old_logprob}) − 1 + {old_logprob} − {ref_logprob}", "exp(−d) − 1 + d"),
         "full": ("{kl}", "Σ π_old · (log π_old − log π_ref)"),
     }
-    about = "Distance of this token's choice from the reference, in nats."
+    about = "How much likelier the policy made this token than the reference does, in nats; below 0: less likely."
+    if config.kl_estimator != "k1":
+        about = "Estimate of the KL to the reference from this token, in nats."
     if config.kl_estimator == "full":
-        about += " Over the whole vocabulary."
+        about = "KL to the reference at this token, over the whole vocabulary, in nats."
     return Equation("KL", *equations[config.kl_estimator], about)
 
 

@@ -1,5 +1,6 @@
 """The form of a new run on the screen "Train": reward model, preset and name in a widget, every setting in native fields."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
@@ -83,14 +84,16 @@ class RewardModelOption(TypedDict):
 
 
 class StartOptions(TypedDict):
-    """models: those that a run can use, newest first. labels_text: the labels that dpo and sft learn from without one.
-    training_text, training_progress: of a reward model. measured_at: changes with the estimates of time."""
+    """models: those that a run can use, newest first. default_reason: why that one is preselected. labels_text: the labels that
+    dpo and sft learn from without one. training_text, training_progress: of a reward model. measured_at: changes with the
+    estimates of time."""
 
     project: int
     temperature: float
     max_new_tokens: int
     models: list[RewardModelOption]
     default_id: int | None
+    default_reason: str
     labels_text: str
     labels_missing: int
     training_progress: float | None
@@ -131,8 +134,8 @@ def build(ctx: Context) -> None:
 def options(ctx: Context, _: Payload) -> StartOptions:
     project = ctx.project
     reward_rows, project_runs = list_reward_models(ctx.db, project.id), runs(ctx.db, project.id)
-    default = next((row for row in reward_rows if row.source is Source.HUMAN), None)
-    default_id = default.id if default else reward_rows[0].id if reward_rows else None
+    default = run_control.best_supported(reward_rows)
+    default_id = default.id if default else None
     training = queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], statuses=[JobStatus.RUNNING])
     return {
         "project": project.id,
@@ -143,6 +146,7 @@ def options(ctx: Context, _: Payload) -> StartOptions:
             for row in run_summary.newest_rows(reward_rows, MAX_MODELS, default_id)
         ],
         "default_id": default_id,
+        "default_reason": default_reason(reward_rows, default) if default else "",
         "labels_text": labels_text(ctx.db, project.id),
         "labels_missing": retraining.get_label_progress(ctx.db, project.id).remaining,
         "training_progress": round(training[-1].progress, 2) if training else None,
@@ -226,6 +230,22 @@ def labels_text(db: Database, project_id: int) -> str:
     has_preference = counts[source][Choice.FIRST] + counts[source][Choice.SECOND] > 0
     whose = "of people" if source is Source.HUMAN else "of simulated judges"
     return f"{pluralize(label_count(counts[source]), 'label')} {whose}" if has_preference else ""
+
+
+def default_reason(rows: Sequence[ListedRewardModel], default: ListedRewardModel) -> str:
+    """Why `default` of these reward models is preselected, as sentences; "" if it is the only one."""
+    if len(rows) == 1:
+        return ""
+    is_guessing, is_human = bool(run_control.accuracy_warning(default.report)), default.source is Source.HUMAN
+    newest = "the newest from people's labels" if is_human else "the newest"
+    if is_guessing:
+        return f"Reward model {default.id} is preselected because it is {newest}. No other ranks better than chance either."
+    others = (
+        ""
+        if is_human or all(row.source is not Source.HUMAN for row in rows)
+        else " None from people's labels does yet."
+    )
+    return f"Reward model {default.id} is preselected because it is {newest} that ranks better than chance.{others}"
 
 
 def reward_note(row: ListedRewardModel) -> str:

@@ -39,11 +39,10 @@ export function sourceText(state, model, algorithm, learnsFromLabels) {
  * What to know about reward models and runs in progress.
  * @param {StartOptions} state @param {RewardModelOption | undefined} model
  */
-export function progressText({ models, default_id: defaultId, training_text: training, active_runs: runs }, model) {
-  const newestId = models[0]?.id;
-  const isOlder = model && model.id === defaultId && newestId !== defaultId;
+export function progressText(state, model) {
+  const { default_id: defaultId, default_reason: reason, training_text: training, active_runs: runs } = state;
   return [
-    isOlder && `Reward model ${newestId} is newer, but was trained on the labels of a simulated judge.`,
+    model?.id === defaultId && reason,
     training &&
       model &&
       `${training} A run started now learns from reward model ${model.id} and can be switched to that one later.`,
