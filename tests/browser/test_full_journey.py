@@ -14,6 +14,7 @@ from accessibility import SCREENS, inspect_screen
 from browser_lab import current_pair, press_key
 from helpers import (
     ENGINE_TIMEOUT_MS,
+    control,
     open_screen,
     open_tab,
     wait_for_engine,
@@ -45,7 +46,7 @@ from rlhf_lab.store.votes import label_count, vote_counts
 CURVES = ("objective/scores", "objective/kl", "policy/clipfrac_avg", "loss/value_avg")
 #: The charts of Train in order, and those without values for PPO on people's labels.
 CHART_ORDER = [
-    "objective/scores", "objective/rlhf_reward", "objective/kl", "objective/gold", "policy/clipfrac_avg", "loss/value_avg",
+    "objective/scores", "objective/kl", "policy/clipfrac_avg", "loss/value_avg", "objective/rlhf_reward", "objective/gold",
     "rewards/margins", "rewards/accuracies", "loss/dpo_avg", "loss/sft_avg", "policy/entropy_avg", "tokens/response_len",
 ]  # fmt: skip
 NOT_SHOWN = {"objective/gold", "rewards/margins", "rewards/accuracies", "loss/dpo_avg", "loss/sft_avg"}
@@ -368,6 +369,21 @@ def check_last_of_an_odd_number_of_charts_spans_both_columns(page):
     plots.first.evaluate("plot => plot.closest('figure').remove()")
     assert len(widths()) == count - 1  # of the two numbers one is odd
     wait_until(is_arranged, f"the widths of {count - 1} charts", page)
+
+
+def test_first_view_of_train_has_four_curves_and_a_sample(lab, stopped_run, open_page):
+    page = open_training(lab, open_page, viewport={"width": 1280, "height": 800})
+    for metric in CURVES:
+        expect(page.locator(f"[data-metric='{metric}'] .plot")).to_be_in_viewport(ratio=1)
+    expect(page.locator(".lab-train .sample").first).to_be_in_viewport(ratio=0.9)
+    settings = page.locator(".lab-train .details")
+    assert settings.evaluate("node => node.previousElementSibling.dataset.metric") == CURVES[-1]
+    page.get_by_role("tab", name="Train", exact=True).focus()
+    tokens, stops = control(page, "to-tokens"), 0
+    while not tokens.evaluate("node => node === document.activeElement"):
+        page.keyboard.press("Tab")
+        stops += 1
+        assert stops <= 15
 
 
 def test_every_screen_is_legible_in_light_dark_and_projector_mode(lab, stopped_run, open_page):

@@ -35,7 +35,7 @@ MANY_CLIPPED = 0.25  # share of the scores: said under the score
 KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
 KL_BUDGET_FAR = 2.0  # times the budget: the policy is far beyond it
 KL_NEGATIVE = -0.005  # nats a response; a value below it is visibly below 0
-NEGATIVE_KL = " Points below 0 are noise: the KL is estimated from the texts of the step."
+NEGATIVE_KL = " Points below 0 are noise of the estimate from few texts."
 KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
 KL_UNMOVED, KL_UNMOVED_SHARE = (
     0.05,

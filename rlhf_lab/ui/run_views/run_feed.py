@@ -74,6 +74,7 @@ class LiveState(TypedDict):
     checks: SelfChecks
     pending_changes: list[str]
     status_text: str
+    best_text: str
     eta_s: float | None
     static: "NotRequired[StaticState]"
 
@@ -353,6 +354,7 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
         },
         "checks": run_summary.self_checks(cache.curves),
         "pending_changes": run_summary.pending_changes(view),
-        "status_text": f"{activity_text} {best_text}".strip(),
+        "status_text": activity_text,
+        "best_text": best_text,
         "eta_s": job.eta_s if job is not None and job.status is JobStatus.RUNNING else None,
     }

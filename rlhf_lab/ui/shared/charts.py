@@ -23,13 +23,14 @@ CLIP_TEXT = (
     "Share of tokens whose probability ratio was clipped during the updates of a step: the mean over these updates. The token "
     "view marks the tokens that are clipped after the last one."
 )
+#: The first four charts of a run are in view when Train opens.
 CURVES = (
     Curve("objective/scores", "Score", "sd", "Score of the reward model, or sum of the reward terms, in sd of base samples."),
-    Curve("objective/rlhf_reward", "Reward with KL", "sd", "Rewarded score minus beta times the KL, which PPO maximises."),
     Curve("objective/kl", "KL to the reference", "nats", "How far the policy is from the base model, summed over a response."),
-    Curve("objective/gold", "Gold: judge's score", "points", "Score by the simulated judge itself. PPO does not see it."),
     Curve("policy/clipfrac_avg", "Clip fraction", "share", CLIP_TEXT),
     Curve("loss/value_avg", "Value loss", "", "Error of the value head's predictions of the return."),
+    Curve("objective/rlhf_reward", "Reward with KL", "sd", "Rewarded score minus beta times the KL, which PPO maximises."),
+    Curve("objective/gold", "Gold: judge's score", "points", "Score by the simulated judge itself. PPO does not see it."),
     Curve("rewards/margins", "Implicit reward margin", "", "DPO: beta times how far chosen texts rose above rejected ones."),
     Curve("rewards/accuracies", "Implicit reward accuracy", "share", "DPO: share of the pairs ranked as labelled."),
     Curve("loss/dpo_avg", "DPO loss", "", "DPO: falls as the policy ranks more pairs as labelled."),
@@ -39,8 +40,8 @@ CURVES = (
 )  # fmt: skip
 
 
-def layout(height: int = 190) -> dict[str, Any]:
-    """The layout of a small live chart as JSON: transparent, compact, one legendless curve."""
+def layout(height: int | None = None) -> dict[str, Any]:
+    """The layout of a small live chart as JSON: transparent, compact, one legendless curve. height: None for that of its element."""
     figure = go.Figure(
         layout={
             "height": height,

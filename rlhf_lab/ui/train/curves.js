@@ -10,6 +10,7 @@ import { axisRanges, changeMarkers, lineMode } from './chart_layout.js';
 /** @typedef {import('../api_types').StaticState} StaticState */
 
 const MAX_POINTS = 2500; // of a curve in the page; a longer one is requested again, thinned
+const FIRST_CHARTS = 4; // in view when the screen opens
 const TERM_PREFIX = 'objective/reward/';
 const EXPLANATION =
   'The sentence under each curve describes the mean of its last 5 steps (fewer before step 10), because single steps ' +
@@ -21,8 +22,9 @@ export class Curves {
    * @param {{ curves: any[], descriptions: Record<string, string>, layout: any, config: any }} data of the widget
    * @param {(metric: string) => Promise<import('../api_types').MetricPoints>} fetchMetric
    * @param {(step: number) => void} onStep a point was clicked
+   * @param {HTMLElement} details of the run, placed after the first charts
    */
-  constructor(data, fetchMetric, onStep) {
+  constructor(data, fetchMetric, onStep, details) {
     this.data = data;
     this.fetchMetric = fetchMetric;
     this.onStep = onStep;
@@ -30,6 +32,7 @@ export class Curves {
     this.changes = [];
     this.step = null; // of the samples
     this.isRemoved = false;
+    this.details = details;
     this.grid = html`<div class="grid" role="group" aria-label="curves"></div>`;
     this.moreGrid = html`<div class="grid"></div>`;
     this.moreSelect = html`<select
@@ -46,6 +49,7 @@ export class Curves {
     </div>`;
     this.node = html`<div class="curves">${this.none}${this.grid}${this.explanation}${this.more}</div>`;
     this.charts = Object.fromEntries(data.curves.map((curve) => [curve.metric, this.chart(this.grid, curve)]));
+    this.grid.prepend(details);
   }
 
   chart(grid, curve) {
@@ -68,11 +72,12 @@ export class Curves {
       if (verdict) chart.showVerdict(verdict.level, verdict.message);
     }
     this.listMetrics(fixed.other_metrics);
-    let previous = this.charts['objective/scores'];
+    let previous = this.charts['loss/value_avg'];
     for (const [metric, weight] of fixed.reward_terms) {
       previous = this.extraCharts[metric] ??= this.termChart(metric, weight, previous);
     }
     for (const metric of Object.keys(this.extraCharts)) this.refresh(metric);
+    this.placeDetails();
     return Object.values(this.charts).some((chart) => chart.pointCount > MAX_POINTS);
   }
 
@@ -81,7 +86,13 @@ export class Curves {
     for (const chart of this.all()) chart.mark(changes, step);
   }
 
-  // The curve of a reward term is placed beside the score, of which it is a part.
+  placeDetails() {
+    const shown = this.grid.querySelectorAll('figure:not([hidden])');
+    const last = shown[Math.min(FIRST_CHARTS, shown.length) - 1];
+    if (last && last.nextElementSibling !== this.details) last.after(this.details);
+  }
+
+  // The curves of reward terms, of which the score consists, are placed after those that every run has.
   termChart(metric, weight, previous) {
     const description = this.data.descriptions[`${TERM_PREFIX}<term>`] || '';
     const title = `Reward term: ${metric.slice(TERM_PREFIX.length)}`;

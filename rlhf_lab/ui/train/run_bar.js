@@ -1,5 +1,6 @@
 // @ts-check
-// The bar above the curves: which run, its progress and controls, the settings that can be changed, two self-checks.
+// The bar above the curves: which run, its progress and controls. Its details stand below the first curves: the settings
+// that can be changed, what the run learns from, two self-checks, the best checkpoint.
 import { formatNumber, timeLeftText } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
@@ -36,7 +37,6 @@ export class RunBar {
       onchange=${(event) => this.send({ action: 'switch', reward_model: Number(event.target.value) })}
     ></select>`;
     this.rewardRow = html`<label class="lab-row knobs"><span class="muted">reward model</span>${this.reward}</label>`;
-    this.error = html`<p class="lab-notice bad" role="alert" hidden data-do="error"></p>`;
     this.buttons = {
       pause: this.button('pause', 'Pause'),
       resume: this.button('resume', 'Resume', 'lab-main'),
@@ -46,6 +46,8 @@ export class RunBar {
       class="lab-input picker" aria-label="run" data-do="pick"
       onchange=${(event) => onPick(Number(event.target.value))}
     ></select>`;
+    this.error = html`<p class="lab-notice bad" role="alert" hidden data-do="error"></p>`;
+    this.details = this.buildDetails();
     this.node = this.build();
   }
 
@@ -59,32 +61,35 @@ export class RunBar {
 
   build() {
     const { pause, resume, stop } = this.buttons;
-    const { beta, lr } = this.settings;
     return html`<div class="lab-card bar">
       <div class="lab-row">
         ${this.picker}
         <span class="lab-badge" data-status></span>
         <span class="lab-grow progress">
-          <span class="muted" data-step></span>
+          <span class="muted"><span data-step></span><span role="status" data-asked></span></span>
           <div class="lab-bar" role="progressbar" aria-label="progress of the run" aria-valuemin="0"><i></i></div>
         </span>
         ${operatorOnly(pause, resume, stop)}
-      </div>
-      <div class="lab-row settings">
-        ${operatorOnly(beta.label, lr.label, this.rewardRow)}
-        <span class="muted" role="status" data-asked></span>
-      </div>
-      <div class="lab-row">
-        <span class="lab-badge ratio"></span>
-        <span class="lab-badge kl"></span>
-        <span class="muted lab-grow source"></span>
       </div>
       ${this.error}
     </div>`;
   }
 
+  buildDetails() {
+    const { beta, lr } = this.settings;
+    return html`<div class="lab-card bar details">
+      <div class="lab-row settings">${operatorOnly(beta.label, lr.label, this.rewardRow)}</div>
+      <div class="lab-row">
+        <span class="lab-badge ratio"></span>
+        <span class="lab-badge kl"></span>
+        <span class="muted lab-grow source"></span>
+      </div>
+      <p class="muted" data-do="best"></p>
+    </div>`;
+  }
+
   part(selector) {
-    return this.node.querySelector(selector);
+    return this.node.querySelector(selector) ?? this.details.querySelector(selector);
   }
 
   // ---- controls
@@ -141,6 +146,9 @@ export class RunBar {
     drawCheck(this.part('.ratio'), 'first ratio = 1', deviation, 1e-5, RATIO_TITLE);
     this.part('.ratio').hidden = run.step > 0 && deviation === null; // an offline method has no ratio
     drawCheck(this.part('.kl'), 'KL at the first step = 0', firstKl, 1e-3, KL_TITLE);
+    const best = this.part('[data-do=best]');
+    best.hidden = !reply.best_text;
+    best.textContent = reply.best_text;
   }
 
   /** @param {StaticState} fixed */

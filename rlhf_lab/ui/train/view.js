@@ -117,11 +117,6 @@ class TrainScreen {
       },
       onTokens: () => this.tokenView.open(),
     });
-    const curves = new Curves(
-      this.data,
-      (metric) => api.metric_points({ run: runId, metric }),
-      (step) => samples.goTo(samples.nearest(step)),
-    );
     const bar = new RunBar({
       control: (fields) => api.control(fields),
       onPick: (run) => this.selectRun(run),
@@ -130,13 +125,19 @@ class TrainScreen {
         this.pollNow();
       },
     });
+    const curves = new Curves(
+      this.data,
+      (metric) => api.metric_points({ run: runId, metric }),
+      (step) => samples.goTo(samples.nearest(step)),
+      bar.details,
+    );
     const activity = html`<p class="lab-notice" role="status" hidden></p>`;
     this.parts = { bar, curves, samples, activity };
     this.root.dataset.run = runId;
     delete this.root.dataset.elsewhere;
     this.root.replaceChildren(
       html`${bar.node}${activity}
-        <div class="columns">${curves.node}${samples.node}</div>
+        <div class="columns">${samples.node}${curves.node}</div>
         ${this.tokenView.node}`,
     );
   }
