@@ -35,7 +35,8 @@ from rlhf_lab.common.bundled_assets import EVERYDAY
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import NO_CHAT_SETTINGS, Project
 from rlhf_lab.common.text import pluralize
-from rlhf_lab.config.base import add_arguments, from_args
+from rlhf_lab.common.text_attributes import ATTRIBUTES
+from rlhf_lab.config.base import add_arguments, fields_of, from_args
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.job_handlers import RewardRequest, train_reward_model
@@ -186,6 +187,9 @@ def add_parser(subparsers: Any) -> None:
     )
     add_chat_arguments(parser, "a system prompt before every prompt (default: none)")
     add_arguments(parser, PolicyConfig, skip=("temperature",))
+    add_arguments(
+        parser, RewardConfig, skip=tuple(item.name for item in fields_of(RewardConfig) if item.name not in ATTRIBUTES)
+    )
     parser.set_defaults(run=run, home=None, project=None)
 
 
@@ -207,7 +211,8 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         )
     judge = load_judge(args.judge)
     seed = args.seed or 0
-    reward_config: RewardConfig = from_args(RewardConfig, argparse.Namespace(pooling=args.pooling, seed=seed))
+    reward_settings = {name: getattr(args, name) for name in ("pooling", *ATTRIBUTES)} | {"seed": seed}
+    reward_config: RewardConfig = from_args(RewardConfig, argparse.Namespace(**reward_settings))
     with engine_lock(home), Database.open(home) as db, progress_reporter("demo") as report:
         timer = _PhaseTimer(report)
         model_cache = ModelCache(home, db)

@@ -4,12 +4,17 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from rlhf_lab.common.enums import EnsembleCombination
+from rlhf_lab.common.text_attributes import ATTRIBUTES
 from rlhf_lab.config.base import Config, setting
 from rlhf_lab.config.policy import SHARDING_NEEDS_PROCESSES
 from rlhf_lab.errors import ConfigError
 
 REFERENCE_SAMPLES = 128  # samples of the base model on which scores are normalised
 MAX_SCORED_PAIRS = 400  # number of the newest unlabelled pairs that a new reward model scores
+
+
+AttributeUse = Literal["as_labelled", "ignore"]
+_OR_IGNORE = "as the labels reward it, or not at all: the scores then have no linear relation to it"
 
 
 @dataclass(frozen=True)
@@ -104,12 +109,28 @@ class RewardConfig(Config):
         0, 20,
         group="labels",
     )  # fmt: skip
+    length: AttributeUse = setting("as_labelled", f"the length of a text counts {_OR_IGNORE}", group="attributes")
+    cut: AttributeUse = setting("as_labelled", f"whether a text was cut off counts {_OR_IGNORE}", group="attributes")
+    lists: AttributeUse = setting(
+        "as_labelled", f"the share of list items and headings counts {_OR_IGNORE}", group="attributes"
+    )
+    exclamations: AttributeUse = setting(
+        "as_labelled", f"the number of exclamation marks and emoji counts {_OR_IGNORE}", group="attributes"
+    )
+    copied: AttributeUse = setting(
+        "as_labelled", f"the share of words copied from the prompt counts {_OR_IGNORE}", group="attributes"
+    )
     seed: int = setting(0, "random seed of the adapter, the heads and the batches", 0, 2**31 - 1, group="labels")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shard_backbone and self.processes < 2:
             raise ConfigError(SHARDING_NEEDS_PROCESSES)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The names of the attributes that the reward model ignores."""
+        return tuple(name for name in ATTRIBUTES if getattr(self, name) == "ignore")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

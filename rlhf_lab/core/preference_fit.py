@@ -55,14 +55,10 @@ def fit_dual(gram: Float64, targets: PreferenceTargets, ridge: float, start: Flo
     gram: (N, N) of the differences chosen - rejected. A tie's target is 0.5. start: (N,) coefficients to begin with.
     """
     count = len(gram)
-    target_probs = np.where(targets.ties, 0.5, 1.0 - targets.label_smoothing)
-    margins = np.zeros(count) if targets.margins is None else np.where(targets.ties, 0.0, targets.margins)
-    counts = np.ones(count) if targets.counts is None else targets.counts
+    target_probs, margins, counts = _full_targets(targets)
 
     def loss(coefficients: Float64, scores: Float64) -> float:
-        logits = scores - margins
-        nats = target_probs * np.logaddexp(0.0, -logits) + (1 - target_probs) * np.logaddexp(0.0, logits)
-        return float(ridge / 2 * coefficients @ scores + counts @ nats)
+        return float(ridge / 2 * coefficients @ scores) + label_nats(scores, targets)
 
     coefficients = np.zeros(count) if start is None else start
     scores = gram @ coefficients
@@ -70,7 +66,7 @@ def fit_dual(gram: Float64, targets: PreferenceTargets, ridge: float, start: Flo
         gradient, curvature = _derivatives(scores - margins, target_probs, counts)
         target = curvature * scores - gradient
         root = np.sqrt(curvature)
-        solved = np.linalg.solve(_scaled_system(gram, root, ridge), root * (gram @ target))
+        solved = np.linalg.solve(scaled_system(gram, root, ridge), root * (gram @ target))
         step = (target - root * solved) / ridge - coefficients
         score_step = gram @ step
         loss_before, step_size = loss(coefficients, scores), 1.0
@@ -88,6 +84,14 @@ def fit_dual(gram: Float64, targets: PreferenceTargets, ridge: float, start: Flo
     return DualFit(coefficients, scores, *_derivatives(scores - margins, target_probs, counts), ridge)
 
 
+def label_nats(scores: Float64, targets: PreferenceTargets) -> float:
+    """The sum of the Bradley-Terry losses at these score differences (N,), in nats."""
+    target_probs, margins, counts = _full_targets(targets)
+    logits = scores - margins
+    nats = target_probs * np.logaddexp(0.0, -logits) + (1 - target_probs) * np.logaddexp(0.0, logits)
+    return float(counts @ nats)
+
+
 def held_out_scores(gram: Float64, fit: DualFit, groups: Sequence[Hashable]) -> Float64:
     """(N,) score differences, each by a head that was fitted without the labels of its group (one Newton step from the full fit).
 
@@ -96,10 +100,10 @@ def held_out_scores(gram: Float64, fit: DualFit, groups: Sequence[Hashable]) -> 
     this is exact (Cook 1977); for logistic regression: Pregibon 1981. Differences that are only rounding are 0: equal scores.
     """
     root = np.sqrt(fit.curvature)
-    inverse = fit.ridge * np.linalg.inv(_scaled_system(gram, root, fit.ridge))
+    inverse = fit.ridge * np.linalg.inv(scaled_system(gram, root, fit.ridge))
     scaled_gradient = fit.gradient / root
     result = np.empty_like(fit.scores)
-    for indices in _indices_by_group(groups):
+    for indices in indices_by_group(groups):
         block = scaled_gradient[indices]
         result[indices] = (
             fit.scores[indices] + (np.linalg.solve(inverse[np.ix_(indices, indices)], block) - block) / root[indices]
@@ -197,20 +201,29 @@ class PairGram:
         return [slice(i, min(i + _CHUNK_ROWS, len(self))) for i in range(0, len(self), _CHUNK_ROWS)]
 
 
+def _full_targets(targets: PreferenceTargets) -> tuple[Float64, Float64, Float64]:
+    """(N,) target probabilities, margins (0 for ties) and counts."""
+    ties, zeros = targets.ties, np.zeros(len(targets.ties))
+    target_probs = np.where(ties, 0.5, 1.0 - targets.label_smoothing)
+    margins = zeros if targets.margins is None else np.where(ties, 0.0, targets.margins)
+    return target_probs, margins, zeros + 1.0 if targets.counts is None else targets.counts
+
+
 def _derivatives(logits: Float64, target_probs: Float64, counts: Float64) -> tuple[Float64, Float64]:
     """First and second derivative of each label's loss in its score difference."""
     probs = 0.5 * (1.0 + np.tanh(0.5 * logits))  # sigmoid without overflow
     return counts * (probs - target_probs), np.maximum(counts * probs * (1 - probs), MIN_CURVATURE)
 
 
-def _scaled_system(gram: Float64, root: Float64, ridge: float) -> Float64:
+def scaled_system(gram: Float64, root: Float64, ridge: float) -> Float64:
     """ridge·I + W^½ K W^½, which is well conditioned whatever the Gram matrix K."""
     system = gram * np.outer(root, root)
     system[np.diag_indices_from(system)] += ridge
     return system
 
 
-def _indices_by_group(groups: Sequence[Hashable]) -> list[list[int]]:
+def indices_by_group(groups: Sequence[Hashable]) -> list[list[int]]:
+    """The indices of each group."""
     by_group: dict[Hashable, list[int]] = {}
     for i, group in enumerate(groups):
         by_group.setdefault(group, []).append(i)

@@ -173,10 +173,7 @@ class PolicyRun:
             self._functions = FunctionTerms(
                 [term for term in terms if term.name != REWARD_MODEL], self.model_cache.home
             )
-        db, project_id = self.model_cache.db, self.run.project_id
-        prompt_texts = [prompt.text for split in ("train", "eval") for prompt in prompts(db, project_id, split)]
-        texts = {tuple(backbone.encode_prompt(text)): text for text in prompt_texts}
-        return WeightedReward(backbone, model, self._functions, {term.label: term.weight for term in terms}, texts)
+        return WeightedReward(backbone, model, self._functions, {term.label: term.weight for term in terms})
 
     def _pretraining_texts(self) -> list[str]:
         """The run's own texts, or some of the embedded model's corpus. Raises TrainingError if the run's own are missing."""

@@ -48,6 +48,7 @@ DecodeFunction = Callable[[Tensor, Tensor, Tensor, Cache], Tensor]
 CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len")
 #: Types with windows of attention over columns, whose layers nevertheless cache every token.
 COLUMN_WINDOW_TYPES = ("gpt_neo",)
+MAX_PROMPT_TEXTS = 200_000
 #: Larger relative errors of the logits mean that a model changes them after its head in an unsupported way.
 HEAD_TOLERANCE, HALF_HEAD_TOLERANCE = 2e-3, 5e-3
 
@@ -88,6 +89,7 @@ class Backbone:
     batch_splits: int = 1
     dtype_reason: str = ""
     chat_settings: ChatSettings = field(default_factory=ChatSettings)
+    _prompt_texts: dict[tuple[int, ...], str] = field(default_factory=dict)  # of the newest encoded prompts
 
     @property
     def hidden_size(self) -> int:
@@ -126,6 +128,17 @@ class Backbone:
 
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a stored prompt for the policy: its turns in the chat template, or plain text with the tokenizer's BOS."""
+        ids = self._encode_prompt(text)
+        self._prompt_texts[tuple(ids)] = text
+        if len(self._prompt_texts) > MAX_PROMPT_TEXTS:
+            del self._prompt_texts[next(iter(self._prompt_texts))]
+        return ids
+
+    def prompt_text(self, ids: Sequence[int]) -> str:
+        """The text that `encode_prompt` encoded, without chat template and system prompt; other prompts are decoded."""
+        return self._prompt_texts.get(tuple(ids)) or self.decode(ids)
+
+    def _encode_prompt(self, text: str) -> list[int]:
         if getattr(self.tokenizer, "chat_template", None):
             return encode_chat_prompt(self.text_tokenizer, text, self.chat_settings)
         text = plain_prompt_with_system(text, self.chat_settings.system_prompt)

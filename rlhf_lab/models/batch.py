@@ -39,6 +39,15 @@ class Batch(NamedTuple):
             prompts[:, -width:], prompt_mask[:, -width:], responses[:, :length], mask[:, :length], ended, lengths
         )
 
+    def token_ids(self) -> tuple[list[list[int]], list[list[int]]]:
+        """The token ids of the prompts and of the responses, row by row."""
+        prompts, responses = self.prompts.tolist(), self.responses.tolist()
+        lengths = self.lengths.tolist()
+        return (
+            [row[len(row) - length :] for row, (length, _) in zip(prompts, lengths, strict=True)],
+            [row[:length] for row, (_, length) in zip(responses, lengths, strict=True)],
+        )
+
     @property
     def response_indices(self) -> tuple[Tensor, Tensor]:
         """Row and column of every response token, (N,) int64 each."""

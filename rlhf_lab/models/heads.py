@@ -64,9 +64,13 @@ class RewardHead(nn.Module):
         """Make the scores of reference samples mean 0, sd 1; raw: (1, N), their `raw_members`."""
         _normalise(self, raw[0])
 
+    def normalised(self, raw: Tensor) -> Tensor:
+        """(B,) normalised scores; raw: (1, B), the `raw_members`."""
+        return (raw[0] - self.shift) / self.scale
+
     def forward(self, features: Tensor) -> Tensor:
         """(B,) normalised scores of features (B, F)."""
-        return (self.raw(features) - self.shift) / self.scale
+        return self.normalised(self.raw_members(features))
 
     def per_token(self, states: Tensor, mask: Tensor) -> Tensor:
         """(B, T) contributions whose masked mean is the score, from the states (B, T, F) that the features pool under a
@@ -125,10 +129,14 @@ class EnsembleHead(nn.Module):
             _normalise(head, row)
         _normalise(self, combine_ensemble_scores(self.normalised_members(raw), self.mode, self.coef))
 
+    def normalised(self, raw: Tensor) -> Tensor:
+        """(B,) normalised scores; raw: (K, B), the `raw_members`."""
+        scores = combine_ensemble_scores(self.normalised_members(raw), self.mode, self.coef)
+        return (scores - self.shift) / self.scale
+
     def forward(self, features: Tensor) -> Tensor:
         """(B,) normalised scores of features (B, F)."""
-        scores = combine_ensemble_scores(self.normalised_members(self.raw_members(features)), self.mode, self.coef)
-        return (scores - self.shift) / self.scale
+        return self.normalised(self.raw_members(features))
 
     def per_token(self, states: Tensor, mask: Tensor) -> Tensor:
         """(B, T) contributions whose masked mean is the score, as for a single head.

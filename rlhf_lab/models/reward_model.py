@@ -15,6 +15,7 @@ from rlhf_lab.common.model_files import HEAD_CONFIG, HEAD_FILE
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.attribute_correction import AttributeCorrection, token_attributes
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import Batch, make_batch, map_by_length
 from rlhf_lab.models.features import FeatureSpec, features_and_states, text_features, token_states
@@ -23,24 +24,36 @@ from rlhf_lab.models.heads import EnsembleHead, RewardHead
 
 @dataclass
 class RewardModel:
-    """adapter: the name of its adapter, or None for a head on the frozen backbone."""
+    """adapter: the name of its adapter, or None for a head on the frozen backbone. correction: of the head's scores, if the
+    model ignores attributes of the texts.
+    """
 
     backbone: Backbone
     adapters: Adapters
     adapter: str | None
     head: RewardHead | EnsembleHead
+    correction: AttributeCorrection | None = None
 
     def score_batch(self, batch: Batch) -> Tensor:
         """(B,) normalised scores; with gradients unless the caller disables them."""
         with self.adapters.using(self.adapter):
             scores: Tensor = self.head(text_features(self.backbone, batch, self.head.features))
-            return scores
+        return self._corrected_batch(scores, batch)
 
     def score_batch_and_states(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(B,) normalised scores, and from the same pass (B, R, H) hidden states where each response token is predicted."""
         with self.adapters.using(self.adapter):
             features, hidden = features_and_states(self.backbone, batch, self.head.features)
-        return self.head(features), hidden.before_token
+        return self._corrected_batch(self.head(features), batch), hidden.before_token
+
+    def _corrected_batch(self, scores: Tensor, batch: Batch) -> Tensor:
+        return scores if self.correction is None else self.corrected(scores, *batch.token_ids())
+
+    def corrected(self, scores: Tensor, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> Tensor:
+        """Scores (N,) of the head less the effect of the ignored attributes of these texts, given as token ids."""
+        if self.correction is None:
+            return scores
+        return self.correction.apply(scores, token_attributes(self.backbone, prompts, responses, self.correction.names))
 
     @torch.no_grad()
     def scores(
@@ -59,8 +72,8 @@ class RewardModel:
         responses: Sequence[Sequence[int]],
         on_progress: ProgressCallback = no_progress,
     ) -> Tensor:
-        """(K, N) float32 scores of each member before normalisation, on the CPU: a difference is the logit of a
-        preference.
+        """(K, N) float32 scores of each member before normalisation and correction, on the CPU: a difference is the logit of a
+        preference, without the effect of ignored attributes on the labels.
         """
 
         def raw(batch: Batch) -> Tensor:
@@ -84,11 +97,9 @@ class RewardModel:
                 "a single head has no measure of uncertainty. Train the reward model with ensemble = 3 or more: the "
                 "uncertainty of a text is how far its members differ."
             )
-        return (
-            self.head.normalised_members(self.raw_scores(prompts, responses, on_progress).to(self.head.scale.device))
-            .std(dim=0, correction=0)
-            .cpu()
-        )
+        raw = self.raw_scores(prompts, responses, on_progress).to(self.head.scale.device)
+        spread = self.head.normalised_members(raw).std(dim=0, correction=0).cpu()
+        return spread if self.correction is None else spread / self.correction.unit
 
     def _map_batches(
         self, score_fn: Callable[[Batch], Tensor], prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]],
@@ -116,7 +127,11 @@ class RewardModel:
         batch = make_batch(self.backbone, [prompt], [response])
         with self.adapters.using(self.adapter):
             states = token_states(self.backbone, batch, self.head.features)
-        return [float(x) for x in self.head.per_token(states, batch.mask)[0]]
+        contributions = self.head.per_token(states, batch.mask)[0]
+        if self.correction is not None:  # the same for each token, since no single one has the text's length
+            attributes = token_attributes(self.backbone, [prompt], [response], self.correction.names)
+            contributions = self.correction.apply(contributions, attributes.expand(len(contributions), -1))
+        return [float(x) for x in contributions]
 
     def save(self, folder: Path) -> None:
         """Save the adapter in PEFT's format, and the head with its normalisation."""
@@ -133,6 +148,8 @@ class RewardModel:
         }
         if isinstance(self.head, EnsembleHead):
             metadata["ensemble"] = {"members": len(self.head.heads), "mode": self.head.mode, "coef": self.head.coef}
+        if self.correction is not None:
+            metadata["correction"] = self.correction.to_json()
         (folder / HEAD_CONFIG).write_text(json.dumps(metadata, indent=1), encoding="utf-8")
 
 
@@ -156,12 +173,13 @@ def load_reward_model(backbone: Backbone, adapters: Adapters, folder: Path, adap
     head = _head_from_metadata(backbone, metadata).to(backbone.device)
     try:
         head.load_state_dict(tensors)
-    except RuntimeError as error:  # tensors of another shape, or of another number of members
+        correction = AttributeCorrection.from_json(metadata["correction"]) if "correction" in metadata else None
+    except (RuntimeError, LookupError, TypeError, ValueError) as error:  # tensors of another shape or number of members
         raise ModelError(f"the reward model in {folder} does not fit its description. Train it again.") from error
     head.requires_grad_(False)
     if metadata["adapter"]:
         adapters.load(adapter, folder)
-    return RewardModel(backbone, adapters, adapter if metadata["adapter"] else None, head)
+    return RewardModel(backbone, adapters, adapter if metadata["adapter"] else None, head, correction)
 
 
 def _head_from_metadata(backbone: Backbone, metadata: dict[str, Any]) -> RewardHead | EnsembleHead:

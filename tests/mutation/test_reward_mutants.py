@@ -124,7 +124,7 @@ MUTANTS = [
            "training/test_weighted_reward.py::test_the_sum_weighs_each_term"),
     Mutant(TERM_SUM, "the values of two functions are swapped", "function_scores.cpu().unbind(1)", "function_scores.cpu().flip(1).unbind(1)",
            "training/test_weighted_reward.py::test_the_sum_weighs_each_term"),
-    Mutant(TERM_SUM, "functions get prompts with their chat template", "self.prompt_texts.get(tuple(ids)) or ", "",
+    Mutant(TERM_SUM, "functions get prompts with their chat template", "self.backbone.prompt_text(ids)", "self.backbone.decode(ids)",
            "training/test_weighted_reward.py::test_functions_get_the_prompts_as_they_were_given"),
 ]
 # fmt: on

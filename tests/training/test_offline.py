@@ -349,7 +349,7 @@ class WordsAndTwo:
 def test_each_reward_term_is_measured(gpt2_folder):
     functions = WordsAndTwo()
     trainer = tiny_models.learner(gpt2_folder, "sft", kl_budget=None)
-    trainer.set_scorer(WeightedReward(trainer.backbone, None, functions, {"words": 3.0, "two": -1.0}, {}))
+    trainer.set_scorer(WeightedReward(trainer.backbone, None, functions, {"words": 3.0, "two": -1.0}))
     metrics = trainer.run_step().metrics
     counts = [len(text.split()) for text in functions.calls[0]]
     assert metrics["objective/reward/words"] == pytest.approx(sum(counts) / len(counts))

@@ -6,7 +6,13 @@ from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
 
 class Words:
-    """A backbone that decodes the ids 1, 2, 3 to a, b, c; a response is decoded after its prompt."""
+    """A backbone that decodes the ids 1, 2, 3 to a, b, c; a response is decoded after its prompt. prompts: as they were given."""
+
+    def __init__(self, prompts):
+        self.prompts = prompts
+
+    def prompt_text(self, ids):
+        return self.prompts.get(tuple(ids)) or self.decode(ids)
 
     def decode(self, ids, after=None):
         text = "".join(" abc"[i] for i in ids)
@@ -22,7 +28,7 @@ class Functions:
 
 
 def reward(weights, prompt_texts=None):
-    return WeightedReward(Words(), None, Functions(), weights, prompt_texts or {})
+    return WeightedReward(Words(prompt_texts or {}), None, Functions(), weights)
 
 
 def test_functions_get_the_prompts_as_they_were_given():

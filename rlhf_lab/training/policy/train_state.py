@@ -17,6 +17,7 @@ from rlhf_lab.models.sampling.sampler import PROGRESS_EVERY
 from rlhf_lab.training.distributed import Distributed
 from rlhf_lab.training.optimizers import make_fused_adam
 from rlhf_lab.training.policy import batching
+from rlhf_lab.training.policy.attribute_refit import AttributeRefit
 from rlhf_lab.training.policy.kl_control import AdaptivePenalty, KLControl, make_kl_control
 from rlhf_lab.training.policy.objectives import AdaptiveCoefficients
 from rlhf_lab.training.policy.ptx import PtxObjective
@@ -48,7 +49,8 @@ class TrainState:
     parameters: everything that is trained. kl_control: of beta, and what a KL budget measures. penalty_controller: of the
     coefficient of ppo_penalty. lr: before its schedule. set_by_hand: the live settings that a person has set, see
     `value_in_force`. score_moments: running mean and variance of the scores. episodes: responses trained on so far. rounding:
-    what rounding adds to the KL of an update, nats per token, None before it is measured. chosen_texts: the texts that the last
+    what rounding adds to the KL of an update, nats per token, None before it is measured. attribute_refit: of a reward model that
+    ignores attributes. chosen_texts: the texts that the last
     round of rejection sampling chose.
     """
 
@@ -65,6 +67,7 @@ class TrainState:
     lr: float = field(init=False)
     set_by_hand: dict[str, float] = field(default_factory=dict)
     rounding: float | None = None
+    attribute_refit: AttributeRefit | None = None
     chosen_texts: list[ChosenText] = field(default_factory=list)
     steps_done: int = 0
     episodes: int = 0
@@ -145,6 +148,8 @@ class TrainState:
                 tensors[f"optimiser.{i}.{key}"] = value.detach().clone()
         if self.chosen_texts:
             tensors |= _pack_texts(self.chosen_texts)
+        if self.attribute_refit is not None:
+            tensors |= self.attribute_refit.tensors()
         numbers: dict[str, Any] = {
             "algorithm": self.config.algorithm, "step": self.steps_done, "episodes": self.episodes,
             "lr": self.lr, SET_BY_HAND: dict(self.set_by_hand), **self.kl_control.numbers(),
@@ -185,6 +190,8 @@ class TrainState:
         rounding = numbers.get("rounding")
         self.rounding = None if rounding is None else float(rounding)
         self.chosen_texts = _unpack_texts(tensors) if "chosen.ids" in tensors else []
+        if self.attribute_refit is not None:
+            self.attribute_refit.load(tensors)
         self.kl_control.load(numbers)
         if self.penalty_controller is not None:
             self.penalty_controller.value = float(numbers["penalty"])

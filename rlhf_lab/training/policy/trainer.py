@@ -35,6 +35,7 @@ from rlhf_lab.models.sampling.sampler import Sampled, sample, uniforms
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 from rlhf_lab.training.optimizers import set_lr
 from rlhf_lab.training.policy import run_evaluation, trpo_update, update
+from rlhf_lab.training.policy.attribute_refit import own_scorer
 from rlhf_lab.training.policy.batching import prompt_indices
 from rlhf_lab.training.policy.invariants import (
     check_finite,
@@ -57,6 +58,7 @@ from rlhf_lab.training.policy.rollout import (
 )
 from rlhf_lab.training.policy.token_traces import token_records
 from rlhf_lab.training.policy.train_state import TrainState
+from rlhf_lab.training.policy.weighted_reward import REWARD_MODEL_LABEL
 
 TextOrIds = str | Sequence[int]
 
@@ -113,9 +115,10 @@ class PolicyTrainer:
         on_progress: ProgressCallback = no_progress, distributed: Distributed = SINGLE_PROCESS,
     ) -> None:  # fmt: skip
         check_process_count(distributed.world_size, config)
+        scorer, attribute_refit = own_scorer(task.scorer)
+        task = dataclasses.replace(task, scorer=scorer)
         self.backbone, self.adapters, self.task = backbone, adapters, task
         self.prompt_ids = [backbone.encode_prompt(prompt) for prompt in task.prompts]
-        self.prompt_texts = {tuple(ids): text for ids, text in zip(self.prompt_ids, task.prompts, strict=True)}
         self.eval_prompt_ids = [backbone.encode_prompt(prompt) for prompt in task.eval_prompts[:HELD_OUT_RESPONSES]]
         seed = derive_seed(config.seed, "policy adapter")
         adapters.add(adapter, r=config.lora_r, alpha=config.lora_alpha, seed=seed, trainable=True)
@@ -128,6 +131,7 @@ class PolicyTrainer:
             parameters += add_critic(adapters, value_head, task.scorer, config)
         ptx = PtxObjective(policy, task.ptx_texts, config) if config.ptx_coef > 0 else None
         self.state = TrainState(config, policy, parameters, ptx, distributed, on_progress)
+        self.state.attribute_refit = attribute_refit
 
     @property
     def steps_done(self) -> int:
@@ -146,7 +150,8 @@ class PolicyTrainer:
 
     def set_scorer(self, scorer: Scorer) -> None:
         """Score with another reward model from the next step on. The search for the best checkpoint starts again."""
-        self.task = dataclasses.replace(self.task, scorer=scorer)
+        own, self.state.attribute_refit = own_scorer(scorer)
+        self.task = dataclasses.replace(self.task, scorer=own)
         self.state.kl_control.score_unit = self.state.kl_control.best = None
 
     @property
@@ -212,6 +217,9 @@ class PolicyTrainer:
         scored = score_responses(
             state.policy, self.scorer, prompts, sampled.tokens, state.config, state.on_progress, state.distributed
         )
+        if state.attribute_refit is not None:
+            model_scores = scored.terms.get(REWARD_MODEL_LABEL, scored.scores)
+            state.attribute_refit.add(state.steps_done + 1, prompts, sampled.tokens, model_scores)
         scores = self.scores_in_unit(scored.scores).float().to(self.backbone.device)
         batch = make_batch(self.backbone, prompts, sampled.tokens)
         return self.train_on_scored(
@@ -294,21 +302,20 @@ class PolicyTrainer:
         return StepResult(state.steps_done, metrics, tokens, self.samples() if samples_due else [])
 
     def held_out_metrics(self) -> dict[str, float]:
-        """With a KL budget, at the steps that make a checkpoint: score and KL on held-out prompts, and the best step so far."""
+        """At the steps that make a checkpoint, with a KL budget: score and KL on held-out prompts, and the best step so far."""
         state, config = self.state, self.state.config
         is_due = state.steps_done % config.checkpoint_every == 0 or state.steps_done == config.steps
+        if is_due and state.attribute_refit is not None:
+            state.attribute_refit.refit()
         if state.kl_control.has_budget and self.eval_prompt_ids and self.task.scorer is not None and is_due:
             return run_evaluation.evaluate_held_out(state, self.eval_prompt_ids, self.scorer)
         return {}
 
     def texts_of(self, batch: Batch) -> tuple[list[str], list[str]]:
         """The prompts and responses of a batch as texts; prompts of the task as they were given, without a chat template."""
-        prompts, responses = [], []
-        for prompt, prompt_mask, response, mask in zip(*batch[:4], strict=True):
-            ids = prompt[prompt_mask.bool()].tolist()
-            prompts.append(self.prompt_texts.get(tuple(ids)) or self.backbone.decode(ids))
-            responses.append(self.backbone.decode(response[mask].tolist(), after=ids))
-        return prompts, responses
+        prompts, responses = batch.token_ids()
+        texts = [self.backbone.decode(ids, after=prompt) for prompt, ids in zip(prompts, responses, strict=True)]
+        return [self.backbone.prompt_text(ids) for ids in prompts], texts
 
     def prepare_rollout(
         self, batch: Batch, scores: Tensor, sampler_logprobs: Sequence[Sequence[float]] | None,

@@ -26,15 +26,12 @@ class FunctionScorer(Protocol):
 class WeightedReward:
     """A scorer. weights: by label, in the order of `functions`. If there is a reward model, its weight has the label
     REWARD_MODEL_LABEL; without one, a function may have this label.
-
-    prompt_texts: the texts that functions get for prompts (without a chat template); others are decoded.
     """
 
     backbone: Backbone
     reward_model: RewardModel | None
     functions: FunctionScorer
     weights: Mapping[str, float]
-    prompt_texts: Mapping[tuple[int, ...], str]
 
     def function_scores(
         self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], on_progress: ProgressCallback
@@ -42,7 +39,7 @@ class WeightedReward:
         """(N, F) float64 on the CPU: the values of each function."""
         if not self._function_labels(has_model=self.reward_model is not None):
             return torch.zeros(len(prompts), 0, dtype=torch.float64)
-        prompt_texts = [self.prompt_texts.get(tuple(ids)) or self.backbone.decode(list(ids)) for ids in prompts]
+        prompt_texts = [self.backbone.prompt_text(ids) for ids in prompts]
         texts = [self.backbone.decode(list(ids), after=list(p)) for p, ids in zip(prompts, responses, strict=True)]
         return torch.tensor(self.functions.scores(prompt_texts, texts, on_progress), dtype=torch.float64).T
 

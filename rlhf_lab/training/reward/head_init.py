@@ -7,9 +7,18 @@ ranks texts after a few dozen. The fit is that of the instant reward model (core
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_lab.core.attribute_effects import (
+    AttributeEffects,
+    AttributeScaler,
+    attribute_effects,
+    attribute_gram,
+    held_out_attribute_scores,
+    linear_slopes,
+)
 from rlhf_lab.core.preference_fit import LayerScaler, PreferenceTargets, choose_ridge, fit_dual, held_out_scores
 
 #: With more labels, a head is fitted to an evenly spaced subset of this size: the time grows with its cube, and the
@@ -22,6 +31,7 @@ class HeadFit(NamedTuple):
 
     weights: (F,) float32, of features; bias: makes the mean score of the reference texts 0. scaled_weights: (F,) float64,
     of scaled features. held_out: (n,) float64, score differences by heads fitted without the labels of the same group.
+    effects: of the attributes that are fitted beside the features; the scores do not contain them.
     """
 
     indices: list[int]
@@ -30,21 +40,38 @@ class HeadFit(NamedTuple):
     scaled_weights: Tensor
     held_out: Tensor
     ridge: float
+    effects: AttributeEffects | None = None
+
+
+class PairAttributes(NamedTuple):
+    """Attributes (A of them) that are fitted beside the features, float64: of chosen minus rejected (N, A), and of the reference
+    texts (M, A)."""
+
+    differences: Tensor
+    reference: Tensor
 
 
 class HeadFitter:
     """Fits heads to any of the comparisons.
 
-    differences: (N, F) float32 features of chosen minus rejected, scaled (`LayerScaler`). gram: (N, N) of them.
+    differences: (N, F) float32 features of chosen minus rejected, scaled (`LayerScaler`), and less their regression on the
+    attributes if there are any (core/attribute_effects.py). gram: (N, N) of them. attributes: (N, A) scaled differences.
     """
 
     def __init__(
         self, differences: Tensor, reference: Tensor, layers: int, targets: PreferenceTargets, groups: Sequence[int],
-        ridge: float,
+        ridge: float, attributes: PairAttributes | None = None,
     ) -> None:  # fmt: skip
         """differences (N, F), reference (M, F) float32: features, in `layers` blocks; ridge: 0 chooses it for each fit."""
         self.scaler = LayerScaler(reference.numpy(), layers)
         self.differences = torch.from_numpy(self.scaler(differences.numpy()))
+        self.attributes, self.attribute_sd = np.zeros((len(differences), 0)), np.ones(0)
+        if attributes is not None:
+            scaler = AttributeScaler(attributes.reference.numpy())
+            self.attributes = scaler.differences(attributes.differences.numpy())
+            slopes = linear_slopes(self.scaler(reference.numpy()), scaler(attributes.reference.numpy()))
+            self.differences -= torch.from_numpy((self.attributes @ slopes).astype(np.float32))
+            self.attribute_sd = scaler.sd
         self.targets, self.groups, self.ridge = targets, groups, ridge
         self.rows = range(0, len(differences), -(-len(differences) // MAX_HEAD_LABELS))
         rows = self.differences[:: self.rows.step]
@@ -55,6 +82,8 @@ class HeadFitter:
         indices = [i for i in indices if i in self.rows]
         positions = [i // self.rows.step for i in indices]
         gram, groups = self.gram[positions][:, positions], [self.groups[i] for i in indices]
+        attributes = self.attributes[indices]
+        gram = gram + attribute_gram(attributes) if attributes.size else gram
         targets = PreferenceTargets(
             self.targets.ties[indices],
             self.targets.margins[indices] if self.targets.margins is not None else None,
@@ -65,9 +94,19 @@ class HeadFitter:
         fit = fit_dual(gram, targets, ridge)
         scaled_weights = torch.from_numpy(fit.coefficients).float() @ self.differences[indices]
         weights = scaled_weights * torch.from_numpy(self.scaler.scales)
-        held_out = torch.from_numpy(held_out_scores(gram, fit, groups))
+        held_out = held_out_scores(gram, fit, groups)
         bias = -float(torch.from_numpy(self.scaler.mean) @ weights)
-        return HeadFit(indices, weights, bias, scaled_weights.double(), held_out, ridge)
+        effects = None
+        if attributes.size:
+            held_out = held_out - held_out_attribute_scores(gram, fit, attributes, groups)
+            effects = attribute_effects(gram, fit, targets, attributes)
+        return HeadFit(indices, weights, bias, scaled_weights.double(), torch.from_numpy(held_out), ridge, effects)
+
+    def attribute_scores(self, fit: HeadFit) -> Tensor:
+        """(N,) float32: what the attributes add to the log-odds of each comparison; 0 without attributes."""
+        if fit.effects is None:
+            return torch.zeros(len(self.differences))
+        return torch.from_numpy(self.attributes @ fit.effects.log_odds).float()
 
     def score_differences(self, fit: HeadFit, indices: Sequence[int]) -> Tensor:
         """(n,) float64 score of chosen minus rejected of the comparisons `indices`."""

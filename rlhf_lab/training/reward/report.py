@@ -29,6 +29,16 @@ class HeldOutPrediction:
 
 
 @dataclass(frozen=True)
+class AttributeEffect:
+    """name: in ATTRIBUTES. log_odds: what its `step` adds to the log-odds of being preferred; low, high: 95 % interval."""
+
+    name: str
+    log_odds: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class RewardReport:
     """accuracy: over decided (non-tie) labels that were held out, `folds` times; accuracy_low, accuracy_high: the 95 % interval
     of the expected accuracy on new prompts of a model trained on as many labels. A fitted head holds out every group of labels
@@ -43,7 +53,7 @@ class RewardReport:
     agreement: among pairs that were labelled more than once, the fraction of equal labels and the number of label pairs.
     epochs: of the final fit; fewer than configured with early stopping, or if the adapter does not help. indistinguishable:
     labels that were left out because the model reads the same tokens for both texts. `labels` and `ties` count neither these
-    nor labels of weight or count 0.
+    nor labels of weight or count 0. attribute_effects: on the labels, of the attributes in which labelled texts differ.
     """
 
     labels: int
@@ -64,6 +74,7 @@ class RewardReport:
     epochs: int = 0
     indistinguishable: int = 0
     adapter: dict[str, Any] | None = None
+    attribute_effects: list[AttributeEffect] = field(default_factory=list)
 
 
 def held_out_metrics(

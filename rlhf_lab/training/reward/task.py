@@ -11,11 +11,14 @@ from torch import Tensor
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison
 from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.common.text_attributes import ATTRIBUTES
 from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.core.attribute_effects import MIN_DIFFERENCE, MIN_RIDGE
 from rlhf_lab.core.preference import bradley_terry_loss, centring_penalty, margin_from_strength, score_l2
 from rlhf_lab.core.preference_fit import PreferenceTargets
 from rlhf_lab.errors import NotFiniteError
 from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.attribute_correction import AttributeCorrection, fitted_slopes, token_attributes
 from rlhf_lab.models.batch import make_batch, map_by_length
 from rlhf_lab.models.features import FeatureSpec, text_features
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
@@ -23,8 +26,8 @@ from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 from rlhf_lab.training.label_tokens import response_tokens
 from rlhf_lab.training.optimizers import make_fused_adam, set_lr
-from rlhf_lab.training.reward.head_init import HeadFit, HeadFitter
-from rlhf_lab.training.reward.report import HeldOutPrediction
+from rlhf_lab.training.reward.head_init import HeadFit, HeadFitter, PairAttributes
+from rlhf_lab.training.reward.report import AttributeEffect, HeldOutPrediction
 
 #: The adapter that is trained; loaded reward models have other names.
 REWARD_TRAINING_ADAPTER = "reward training"
@@ -40,11 +43,13 @@ class ReferenceSamples(NamedTuple):
 
 @dataclass(frozen=True)
 class FrozenFeatures:
-    """Features of the frozen backbone, float32: of chosen and rejected texts (N, F) and of reference samples (M, F)."""
+    """Features of the frozen backbone, float32: of chosen and rejected texts (N, F) and of reference samples (M, F), in `layers`
+    blocks."""
 
     chosen: Tensor
     rejected: Tensor
     reference: Tensor
+    layers: int
     fitter: HeadFitter
 
 
@@ -90,7 +95,14 @@ class RewardTask:
         self.ties = torch.tensor([c.tie for c in comparisons])
         strength = torch.tensor([c.strength for c in comparisons], dtype=torch.float64)
         self.margins = torch.tensor([c.margin for c in comparisons]) + margin_from_strength(strength, config.margin)
+        self.attributes = self.pair_attributes(config.ignored) if config.ignored else None
         self.frozen = self._frozen_features() if config.warm_start else None
+
+    def pair_attributes(self, names: Sequence[str]) -> PairAttributes:
+        """The named attributes of the labelled texts and of the reference texts."""
+        texts = self.label_texts(list(range(len(self.comparisons))))
+        chosen, rejected, reference = (token_attributes(self.backbone, *rows, names) for rows in texts)
+        return PairAttributes(chosen - rejected, reference)
 
     def _frozen_features(self) -> "FrozenFeatures":
         chosen = self.features(self.prompts, self.chosen)
@@ -101,8 +113,8 @@ class RewardTask:
         )
         layers = reference.shape[1] // self.backbone.hidden_size
         groups = [comparison.group for comparison in self.comparisons]
-        fitter = HeadFitter(chosen - rejected, reference, layers, targets, groups, self.config.ridge)
-        return FrozenFeatures(chosen, rejected, reference, fitter)
+        fitter = HeadFitter(chosen - rejected, reference, layers, targets, groups, self.config.ridge, self.attributes)
+        return FrozenFeatures(chosen, rejected, reference, layers, fitter)
 
     @torch.no_grad()
     def features(self, prompts: TokenIds, responses: TokenIds) -> Tensor:
@@ -148,8 +160,10 @@ class RewardTask:
         config, trains_adapter = self.config, spec.epochs > 0
         member_counts = self.bootstrap_counts(spec.subset)
         head = self.new_head(len(member_counts))
+        self.attribute_scores = torch.zeros(len(member_counts), len(self.comparisons))
         if self.frozen is not None:
-            for member, fit in zip(head.heads, self.fit_heads(spec.subset), strict=True):
+            for k, (member, fit) in enumerate(zip(head.heads, self.fit_heads(spec.subset), strict=True)):
+                self.attribute_scores[k] = self.frozen.fitter.attribute_scores(fit)
                 with torch.no_grad():
                     member.linear.weight.copy_(fit.weights[None])
                     member.linear.bias.fill_(fit.bias)
@@ -163,6 +177,29 @@ class RewardTask:
         head.requires_grad_(False)
         return model, losses
 
+    def attribute_effects(self) -> list[AttributeEffect]:
+        """The effects of all attributes on the labels, in a head that is fitted beside them; [] without frozen features."""
+        if self.frozen is None:
+            return []
+        names, frozen = tuple(ATTRIBUTES), self.frozen
+        attributes = self.pair_attributes(names)
+        ridge = max(MIN_RIDGE, self.fit_heads(self.distinguishable)[0].ridge)
+        fitter = HeadFitter(
+            frozen.chosen - frozen.rejected, frozen.reference, frozen.layers, frozen.fitter.targets, frozen.fitter.groups,
+            ridge, attributes,
+        )  # fmt: skip
+        fit = fitter.fit(self.distinguishable, self.counts * self.weights)
+        assert fit.effects is not None
+        labelled = torch.from_numpy(fitter.attributes[fit.indices])
+        is_known = (labelled.square().mean(0).sqrt() > MIN_DIFFERENCE).tolist()
+        effects = []
+        for i, name in enumerate(names):
+            if is_known[i]:
+                scale = ATTRIBUTES[name].step / fitter.attribute_sd[i]
+                low, log_odds, high = sorted(float(values[i] * scale) for values in fit.effects)
+                effects.append(AttributeEffect(name, log_odds, low, high))
+        return effects
+
     def fit_heads(self, subset: list[int]) -> list[HeadFit]:
         """A head of each member, fitted on frozen features to the comparisons `subset`; needs `warm_start`."""
         assert self.frozen is not None
@@ -172,7 +209,9 @@ class RewardTask:
         ]
 
     def normalise(self, model: RewardModel) -> None:
-        """Normalise its scores to mean 0 and sd 1 on the base model's samples. Raises NotFiniteError."""
+        """Normalise its scores to mean 0 and sd 1 on the base model's samples, without the ignored attributes if there are any.
+        Raises NotFiniteError.
+        """
         if self.frozen is not None and model.adapter is None:
             raw = model.head.raw_members(self.frozen.reference.to(self.backbone.device))
         else:
@@ -182,21 +221,31 @@ class RewardTask:
                 "the reward model scores the base model's own texts with numbers that are not finite. Lower its learning "
                 "rate (lr) or raise ridge; if that does not help, the model's weights are damaged."
             )
-        model.head.normalise(raw.to(self.backbone.device))
+        raw = raw.to(self.backbone.device)
+        model.head.normalise(raw)
+        if self.attributes is not None:
+            scores = model.head.normalised(raw)
+            model.correction = AttributeCorrection.fit(self.config.ignored, scores, self.attributes.reference)
 
     def final_scores(self, model: RewardModel, indices: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Normalised scores of the chosen and rejected texts of `indices` (n,), and of the base model's samples (M,)."""
         if self.frozen is not None and model.adapter is None:
             device, frozen = self.backbone.device, self.frozen
             features = (frozen.chosen[indices], frozen.rejected[indices], frozen.reference)
-            chosen, rejected, reference = (model.head(part.to(device)).cpu() for part in features)
+            scores = [model.head(part.to(device)).cpu() for part in features]
+            if model.correction is not None:
+                texts = self.label_texts(indices)
+                scores = [model.corrected(part, *rows) for part, rows in zip(scores, texts, strict=True)]
+            chosen, rejected, reference = scores
             return chosen, rejected, reference
+        chosen, rejected, reference = (self.score_all(model.scores, *texts) for texts in self.label_texts(indices))
+        return chosen, rejected, reference
+
+    def label_texts(self, indices: list[int]) -> list[tuple[TokenIds, TokenIds]]:
+        """Prompts and responses: the chosen texts of `indices`, the rejected ones, and the base model's samples."""
         prompts = [self.prompts[i] for i in indices]
-        return (
-            self.score_all(model.scores, prompts, [self.chosen[i] for i in indices]),
-            self.score_all(model.scores, prompts, [self.rejected[i] for i in indices]),
-            self.score_all(model.scores, *self.reference),
-        )
+        chosen, rejected = ([texts[i] for i in indices] for texts in (self.chosen, self.rejected))
+        return [(prompts, chosen), (prompts, rejected), self.reference]
 
     def new_head(self, members: int) -> RewardHead | EnsembleHead:
         config, size = self.config, self.feature_spec.size(self.backbone)
@@ -303,21 +352,24 @@ class RewardTask:
         with self.adapters.using(model.adapter):
             scores = model.head.raw_members(text_features(self.backbone, batch, self.feature_spec))
         losses, active_members = [], sum(divisor > 0 for divisor in divisors)
-        for member, label_counts, divisor in zip(scores, member_counts, divisors, strict=True):
+        members = zip(scores, member_counts, divisors, self.attribute_scores, strict=True)
+        for member, label_counts, divisor, attribute_scores in members:
             repeats = torch.repeat_interleave(torch.arange(len(indices)), label_counts[torch.tensor(indices)])
             weights = self.weights[torch.tensor(indices)[repeats]]
             chosen, rejected = member.chunk(2)
             for weight in weights[weights > 0].unique().tolist():  # a mean over each group of equal weights
                 rows = repeats[weights == weight]
-                member_loss = self.pair_loss(chosen[rows], rejected[rows], torch.tensor(indices)[rows])
+                label_indices = torch.tensor(indices)[rows]
+                margins = self.margins[label_indices] - attribute_scores[label_indices]
+                member_loss = self.pair_loss(chosen[rows], rejected[rows], label_indices, margins)
                 losses.append(member_loss * (weight * len(rows) / divisor / active_members))
         return torch.stack(losses).sum() if losses else scores.sum() * 0.0
 
-    def pair_loss(self, chosen: Tensor, rejected: Tensor, indices: Tensor) -> Tensor:
+    def pair_loss(self, chosen: Tensor, rejected: Tensor, indices: Tensor, margins: Tensor) -> Tensor:
         """Bradley-Terry and the penalties. chosen, rejected: (n,) raw scores of the comparisons `indices` (n,)."""
         config = self.config
         loss = bradley_terry_loss(
-            chosen, rejected, margin=self.margins[indices].to(chosen), tie=self.ties[indices].to(chosen.device),
+            chosen, rejected, margin=margins.to(chosen), tie=self.ties[indices].to(chosen.device),
             label_smoothing=config.label_smoothing,
         )  # fmt: skip
         loss = loss + config.centering * centring_penalty(chosen, rejected)
@@ -342,7 +394,12 @@ class RewardTask:
         prompts = [self.prompts[i] for i in indices]
         chosen = self.score_all(model.raw_scores, prompts, [self.chosen[i] for i in indices]).double()
         rejected = self.score_all(model.raw_scores, prompts, [self.rejected[i] for i in indices]).double()
-        probabilities = torch.sigmoid(chosen - rejected).mean(dim=0)
+        differences = chosen - rejected
+        if self.attributes is not None:
+            reference = self.score_all(model.raw_scores, *self.reference)
+            slopes = torch.stack([fitted_slopes(row, self.attributes.reference) for row in reference])
+            differences -= slopes @ self.attributes.differences[indices].T
+        probabilities = torch.sigmoid(differences).mean(dim=0)
         return [HeldOutPrediction(i, float(p)) for i, p in zip(indices, probabilities, strict=True)]
 
 

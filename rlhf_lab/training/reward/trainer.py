@@ -82,6 +82,7 @@ def train_reward(
         agreement=agreement(comparisons), epochs=epochs,
         indistinguishable=len(comparisons) - len(indices),
         adapter=compare_with_head(predictions_by_epoch, comparisons, epochs),
+        attribute_effects=task.attribute_effects(),
     )  # fmt: skip
 
 

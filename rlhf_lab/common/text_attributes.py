@@ -1,0 +1,75 @@
+"""Attributes of a text that labels may reward although nobody meant them, such as its length. No torch.
+
+Each attribute is a number that needs no model. `core/attribute_effects.py` measures how labels depend on them, and a reward
+model can be told to ignore some (`RewardConfig.ignored`).
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: A heading or an item of a list in Markdown, or a numbered line.
+LIST_LINE = re.compile(r"\s*([-*+•]\s|#{1,6}\s|\(?\d{1,3}[.)]\s)")
+#: Exclamation marks of all scripts, and the blocks of emoji.
+EXCLAMATION = re.compile("[!\u00a1\uff01\u203c\u2049\u2600-\u27bf\U0001f300-\U0001faff]")
+WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """measure(prompt, text): its value. step: a difference of values that `step_text` says in words."""
+
+    label: str
+    step_text: str
+    step: float
+    measure: Callable[[str, str], float]
+
+
+def log_length(_: str, text: str) -> float:
+    """log(1 + characters)."""
+    return math.log1p(len(text.strip()))
+
+
+def list_share(_: str, text: str) -> float:
+    """The share of lines that are items of a list or headings; empty lines do not count."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return sum(LIST_LINE.match(line) is not None for line in lines) / len(lines) if lines else 0.0
+
+
+def log_exclamations(_: str, text: str) -> float:
+    """log(1 + exclamation marks and emoji)."""
+    return math.log1p(len(EXCLAMATION.findall(text)))
+
+
+def copied_share(prompt: str, text: str) -> float:
+    """The share of the text's words that occur in the prompt, without regard to case."""
+    words, known = WORD.findall(text.lower()), set(WORD.findall(prompt.lower()))
+    return sum(word in known for word in words) / len(words) if words else 0.0
+
+
+CUT = "cut"  # measured from the tokens: a text that was cut off has no stop token
+#: By the name of the setting that ignores the attribute.
+ATTRIBUTES = {
+    "length": Attribute("length", "Half the length", -math.log(2), log_length),
+    CUT: Attribute("being cut off", "Being cut off", 1.0, lambda _, __: 0.0),
+    "lists": Attribute("lists and headings", "A list or headings in half of the lines", 0.5, list_share),
+    "exclamations": Attribute(
+        "exclamation marks and emoji", "The first exclamation mark or emoji", math.log(2), log_exclamations
+    ),
+    "copied": Attribute("words copied from the prompt", "A tenth more words copied from the prompt", 0.1, copied_share),
+}
+
+
+def attribute_values(
+    prompts: Sequence[str], texts: Sequence[str], cut: Iterable[bool], names: Sequence[str] = tuple(ATTRIBUTES)
+) -> NDArray[np.float64]:
+    """(N, A) values of the named attributes of N texts. cut: whether each was cut off."""
+    rows = [
+        [float(is_cut) if name == CUT else ATTRIBUTES[name].measure(prompt, text) for name in names]
+        for prompt, text, is_cut in zip(prompts, texts, cut, strict=True)
+    ]
+    return np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
