@@ -36,7 +36,7 @@ def log_length(_: str, text: str) -> float:
 
 def list_share(_: str, text: str) -> float:
     """The share of lines that are items of a list or headings; empty lines do not count."""
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.split("\n") if line.strip()]
     return sum(LIST_LINE.match(line) is not None for line in lines) / len(lines) if lines else 0.0
 
 

@@ -10,6 +10,7 @@ from rlhf_lab.common.algorithms import algorithm_of, spec_of
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, Project, RewardModelRow, Run
+from rlhf_lab.common.text_attributes import ATTRIBUTES
 from rlhf_lab.exporters.json_io import portable_name, to_strict_json
 from rlhf_lab.exporters.label_export import LabelExportOptions
 from rlhf_lab.exporters.tabular import COLUMN_TYPES, column_kind
@@ -168,7 +169,7 @@ Lab on {_label_summary(row)}. It scores a response to a prompt; 0 is the mean of
 | SHA-256 of the labels | `{row.snapshot.digest}` |
 
 `report.json` says how it was tested, `config.json` how it was trained.
-{lacks}
+{lacks}{_correction_text(head_config)}
 ```python
 {code}
 
@@ -236,6 +237,18 @@ def encode_prompt(prompt):
         if SYSTEM.strip() in text:
             break
     return tokenizer(text, add_special_tokens=False).input_ids"""
+
+
+def _correction_text(head_config: dict[str, Any]) -> str:
+    """How to correct the score of the code for the attributes that the reward model ignores; "" if there are none."""
+    if "correction" not in head_config:
+        return ""
+    labels = ", ".join(ATTRIBUTES[name].label for name in head_config["correction"]["names"])
+    return f"""
+In the lab its scores ignore: {labels}. The score of the code below still contains them. With `correction` of
+`reward_head.json` the lab's score is (score - slopes · (z - mean)) / unit, where z are the values of these attributes
+(`rlhf_lab/common/text_attributes.py` in the lab's source).
+"""
 
 
 def _description(head_config: dict[str, Any], offset: float | None) -> str:

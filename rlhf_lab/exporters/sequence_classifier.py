@@ -26,6 +26,7 @@ CONDITIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "`layers = last`": lambda head: head.get("layers", "last") == "last",
     "an adapter that is in use": lambda head: bool(head["adapter"]),
     "a single head (no ensemble)": lambda head: "ensemble" not in head,
+    "no ignored attributes": lambda head: "correction" not in head,
     "a class for sequence classification in transformers": lambda head: has_classifier(head["backbone"]),
 }
 

@@ -1,10 +1,12 @@
 """When the next reward model is trained: how many labels it needs, and the state of its training."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.records import Job
+from rlhf_lab.common.text_attributes import ATTRIBUTES
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabelError
 from rlhf_lab.jobs import queue
@@ -87,10 +89,20 @@ def submit_training(
 ) -> Job:
     """Queue the training of a reward model on the labels of one source, or return an unfinished job if there is one.
 
-    last_known_id: the newest training job that the requester knows of; a newer one is returned, even if it has ended.
+    config: by default `next_config`. last_known_id: the newest training job that the requester knows of; a newer one is
+    returned, even if it has ended.
     """
-    payload = training_payload(db, project_id, source, config or RewardConfig())
+    payload = training_payload(db, project_id, source, config or next_config(db, project_id, source))
     return queue.submit_once(db, JobKind.TRAIN_REWARD, project_id, payload, last_known_id)
+
+
+def next_config(
+    db: Database, project_id: int, source: Source, settings: Mapping[str, Any] | None = None
+) -> RewardConfig:
+    """The config of the next reward model: `settings`, and the choices of the newest one which attributes are ignored."""
+    newest = newest_listed(db, project_id, source)
+    choices = {} if newest is None else {name: newest.config[name] for name in ATTRIBUTES if name in newest.config}
+    return RewardConfig.from_dict({**(settings or {}), **choices})
 
 
 def training_payload(db: Database, project_id: int, source: Source, config: RewardConfig) -> dict[str, Any]:

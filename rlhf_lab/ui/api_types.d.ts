@@ -35,6 +35,7 @@ export interface RewardRequests {
   explanation: Read<JobQuery, Explanation>;
   train: Action<TrainReward, JobId>;
   visitor_train: Action<TrainAsVisitor, JobId>;
+  choose_attribute: Action<ChooseAttribute, JobId>;
   cancel: Action<CancelTraining, null>;
   explain: Action<ExplainText, JobId>;
 }
@@ -167,6 +168,7 @@ export type Answer = { status: JobStatus; is_waiting: boolean; text: string; tok
 export type Answers = { answers: Array<Answer> };
 export type AnswersPayload = { annotator?: string | null; jobs: Array<number | string> };
 export type AskPayload = { annotator?: string | null; models: Array<string>; seed: number | string; temperature: number | string; max_new_tokens: number | string; reward_model_id?: number | string | ''; turns: Array<Turn>; top_p: number | string; forget?: Array<number | string> };
+export type AttributeRow = { name: string; label: string; step_text: string; odds: number | null; low: number | null; high: number | null; is_ignored: boolean };
 export type BackupPiece = { annotator?: string | null; path: string; offset: number | string };
 export type BackupState = { is_confirmed: boolean };
 export type CancelTraining = { annotator?: string | null; job: number | string };
@@ -174,6 +176,7 @@ export type ChangeMarker = { step: number; text: string };
 export type ChangePayload = { annotator?: string | null; uuid: string; choice: 'left' | 'right' | 'tie' | 'both_bad' | 'skip'; strength?: Strength | ''; note?: string; duration_ms?: number | string; vote_id: number | string; project_created_at?: number | string | null };
 export type ChatOptions = { run: number | null; steps: Array<number>; best: number | null; project: number; temperature: number; max_new_tokens: number; models: Array<[string, string]>; system_prompt: string; has_chat_template: boolean };
 export type Choice = 'first' | 'second' | 'tie' | 'both_bad' | 'skip';
+export type ChooseAttribute = { annotator?: string | null; model: number | string; attribute: string; ignore: boolean; last_training?: number | string | null };
 export type ColumnsQuery = { annotator?: string | null; runs?: Array<number | string> };
 export type CompareEstimates = { comparison: string; blind_test: string; tournament: string };
 export type CompareOptions = { project: number; temperature: number; max_new_tokens: number; models: Array<[string, string]>; reward_models: Array<[number, string]>; judges: Array<string>; default_scorer: [number, string] | null; prompts: Array<string>; conversations: Record<string, Array<Record<string, string>>>; tests: Array<[number, string]>; measured_at: number; steps_by_run: Record<string, Array<number>>; best_by_run: Record<string, number | null>; scorer_by_run: Record<string, [number, string]> };
@@ -295,7 +298,7 @@ export type RenamePayload = { annotator?: string | null; project: number | strin
 export type RequestedTexts = { jobs: Array<number>; turns: Array<Record<string, string>> };
 export type ResetPayload = { annotator?: string | null; project_created_at?: number | string | null; stop_run?: number | string | null };
 export type RewardModelOption = { id: number; label: string; note: string };
-export type RewardReport = { id: number; counts_hidden: boolean; ties: number; folds: number; train_accuracy: number | null; chosen_scores: Array<[number, number]>; rejected_scores: Array<[number, number]>; length_correlation: number | null; loss: Array<number>; pooling: string | null; warm_start: boolean; adapter_rejected: boolean; note: string; seconds: number | null; example_texts: Array<ExampleText>; calibration: Array<[number, number, number]>; calibration_error: number | null; disagreements: Array<Disagreement> };
+export type RewardReport = { id: number; counts_hidden: boolean; ties: number; folds: number; train_accuracy: number | null; chosen_scores: Array<[number, number]>; rejected_scores: Array<[number, number]>; length_correlation: number | null; loss: Array<number>; pooling: string | null; warm_start: boolean; adapter_rejected: boolean; note: string; seconds: number | null; example_texts: Array<ExampleText>; calibration: Array<[number, number, number]>; calibration_error: number | null; disagreements: Array<Disagreement>; attributes: Array<AttributeRow> };
 export type RewardState = { project: number; models: Array<ModelSummary>; job: Training | null; last_training: number; cancelled: boolean; failed: string; labels: LabelCounts; prediction_stats: Record<string, PredictionStats>; instant: InstantAccuracy | null; measured_at: number };
 export type Role = 'viewer' | 'labeller' | 'operator';
 export type RulesPayload = { annotator?: string | null; rules: Record<string, any> };

@@ -56,11 +56,12 @@ def test_classifier_logit_plus_offset_is_the_score(kind, tmp_path):
 def test_reward_models_that_cannot_be_a_classifier():
     """Each condition alone, and several; documents state them all."""
     fits = {"adapter": True, "pooling": "last", "layers": "last", "backbone": "embedded"}
-    pooling, layers, adapter, head, model = sequence_classifier.CONDITIONS
+    pooling, layers, adapter, head, attributes, model = sequence_classifier.CONDITIONS
     assert sequence_classifier.unmet_conditions(fits) == []
     for change, unmet in (
         ({"pooling": "mean"}, [pooling]), ({"layers": "all"}, [layers]), ({"adapter": False}, [adapter]),
-        ({"ensemble": {"members": 3}}, [head]), ({"backbone": "someone/never-downloaded"}, [model]),
+        ({"ensemble": {"members": 3}}, [head]), ({"correction": {}}, [attributes]),
+        ({"backbone": "someone/never-downloaded"}, [model]),
         ({"backbone": "/no/such/folder"}, [model]), ({"pooling": "mean", "layers": "all"}, [pooling, layers]),
     ):  # fmt: skip
         assert sequence_classifier.unmet_conditions(fits | change) == unmet

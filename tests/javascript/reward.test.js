@@ -9,7 +9,8 @@ globalThis.document = /** @type {any} */ ({
 globalThis.matchMedia = /** @type {any} */ (() => ({ matches: false }));
 globalThis.ResizeObserver = /** @type {any} */ (class {});
 
-const { calibrationText, lengthText } = await import('../../rlhf_lab/ui/reward/report_cards.js');
+const { calibrationText } = await import('../../rlhf_lab/ui/reward/report_cards.js');
+const { correlationText, effectText } = await import('../../rlhf_lab/ui/reward/attributes.js');
 const { predictionsText } = await import('../../rlhf_lab/ui/reward/accuracy.js');
 const { nextTrainingText } = await import('../../rlhf_lab/ui/reward/training.js');
 
@@ -30,10 +31,22 @@ test('when the next reward model is trained', () => {
 });
 
 test('what a correlation with the length means', () => {
-  assert.match(lengthText(null), /^Not measured/);
-  assert.equal(lengthText(-0.19), 'Length hardly matters to it.');
-  assert.match(lengthText(-0.3), /^It likes shorter texts slightly/);
-  assert.match(lengthText(0.5), /^It mostly rewards longer texts.*the shorter one is better\.$/);
+  assert.equal(correlationText(null), '');
+  assert.match(correlationText(-0.19), /by −0.19: length hardly matters to this reward model\.$/);
+  assert.match(correlationText(-0.3), /it likes shorter texts\.$/);
+  assert.match(correlationText(0.5), /it likes longer texts\.$/);
+});
+
+test('what labels say about an attribute', () => {
+  const row = { step_text: 'Half the length', odds: 1.9, low: 1.1, high: 3.2 };
+  const text = 'Half the length multiplies the odds of being preferred by ';
+  assert.equal(effectText(row), `${text}1.9 (1.1 to 3.2).`);
+  assert.equal(effectText({ ...row, low: 0.9 }), `${text}1.9 (0.9 to 3.2). This may be chance.`);
+  assert.equal(
+    effectText({ ...row, odds: 0.02, low: 1e-8, high: 2e5 }),
+    `${text}0.02 (under 0.01 to over 100). This may be chance.`,
+  );
+  assert.match(effectText({ ...row, odds: null, low: null, high: null }), /^Not measured/);
 });
 
 test('calibration', () => {

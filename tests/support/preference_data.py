@@ -65,4 +65,4 @@ def flat(value):
         return [number for key in sorted(value) for number in flat(value[key])]
     if isinstance(value, list):
         return [number for item in value for number in flat(item)]
-    return [] if value is None else [value]
+    return [] if value is None or isinstance(value, str) else [value]

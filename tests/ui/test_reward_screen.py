@@ -82,6 +82,57 @@ def test_each_model_has_its_own_report(ctx):
         reward.model_detail(ctx, 99)
 
 
+def test_a_report_says_what_else_the_labels_prefer(ctx):
+    """As odds ratios: of log-odds 0.5, 1.65; beyond about 10^8 an exact number would claim too much. Older reports have none."""
+    effects = [
+        {"name": "length", "log_odds": 0.5, "low": -800.0, "high": 1.0},
+        {"name": "copied", "log_odds": -0.5, "low": -1.0, "high": 900.0},
+    ]
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
+    snapshot = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
+    config = RewardConfig(length="ignore", lists="ignore").to_dict()
+    row = add_reward_model(
+        ctx.db, ctx.project.id, "x", config=config, report=REPORT | {"attribute_effects": effects}, snapshot=snapshot
+    )
+    length, lists, copied = reward.model_detail(ctx, row.id)["attributes"]
+    assert (length["name"], length["step_text"], length["is_ignored"]) == ("length", "Half the length", True)
+    assert (length["odds"], length["low"], length["high"]) == (1.65, 1.52e-8, 2.72)
+    assert (lists["name"], lists["odds"], lists["low"], lists["is_ignored"]) == ("lists", None, None, True)
+    assert (copied["name"], copied["odds"], copied["high"], copied["is_ignored"]) == ("copied", 0.607, 6.57e7, False)
+    assert reward.model_detail(ctx, add(ctx).id)["attributes"] == []
+
+
+def test_choosing_an_attribute_trains_with_the_other_settings_of_the_model(ctx, calls):
+    """All later trainings keep the choice, whoever starts them."""
+    row, screen = add(ctx), calls(reward, ctx)
+    job = queue.get_job(
+        ctx.db, screen.choose_attribute({"model": row.id, "attribute": "length", "ignore": True})["job"]
+    )
+    assert job.payload["source"] == "simulated"
+    assert job.payload["config"] == RewardConfig(length="ignore").to_dict()
+    queue.cancel(ctx.db, job.id)
+    snapshot = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
+    newest = add_reward_model(
+        ctx.db, ctx.project.id, "y", config=job.payload["config"] | {"epochs": 7}, report=REPORT, snapshot=snapshot
+    )
+    settings = {"settings": {"epochs": "3"}, "source": "simulated"}
+    for trained in (
+        queue.get_job(ctx.db, screen.train(settings)["job"]),
+        retraining.submit_training(ctx.db, ctx.project.id, Source.SIMULATED),
+    ):
+        assert trained.payload["config"]["length"] == "ignore"
+        assert trained.payload["config"]["epochs"] in (2, 3)
+        queue.cancel(ctx.db, trained.id)
+    again = screen.choose_attribute({"model": newest.id, "attribute": "length", "ignore": False})
+    assert queue.get_job(ctx.db, again["job"]).payload["config"] == RewardConfig(epochs=7).to_dict()
+
+
+def test_an_unknown_attribute_is_refused(ctx, calls):
+    row = add(ctx)
+    reply = calls(reward, ctx).choose_attribute({"model": row.id, "attribute": "colour", "ignore": True})
+    assert 'no attribute "colour"' in reply["error"]
+
+
 def test_a_model_has_the_note_about_labels_left_out(ctx):
     with_note, plain = add(ctx, REPORT | {"note": "2 labels are left out"}), add(ctx)
     assert [reward.model_detail(ctx, row.id)["note"] for row in (with_note, plain)] == ["2 labels are left out", ""]

@@ -96,6 +96,7 @@ class RewardTask:
         strength = torch.tensor([c.strength for c in comparisons], dtype=torch.float64)
         self.margins = torch.tensor([c.margin for c in comparisons]) + margin_from_strength(strength, config.margin)
         self.attributes = self.pair_attributes(config.ignored) if config.ignored else None
+        self.attribute_scores = torch.zeros(config.ensemble, len(comparisons))  # of the present fit, by member
         self.frozen = self._frozen_features() if config.warm_start else None
 
     def pair_attributes(self, names: Sequence[str]) -> PairAttributes:
@@ -160,7 +161,6 @@ class RewardTask:
         config, trains_adapter = self.config, spec.epochs > 0
         member_counts = self.bootstrap_counts(spec.subset)
         head = self.new_head(len(member_counts))
-        self.attribute_scores = torch.zeros(len(member_counts), len(self.comparisons))
         if self.frozen is not None:
             for k, (member, fit) in enumerate(zip(head.heads, self.fit_heads(spec.subset), strict=True)):
                 self.attribute_scores[k] = self.frozen.fitter.attribute_scores(fit)

@@ -1,8 +1,9 @@
 """Screen "Reward model": train one, see its accuracy and calibration, and the score of each word of a text."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NotRequired, Required
+from typing import Any, NotRequired, Required
 
 import gradio as gr
 from typing_extensions import TypedDict
@@ -11,6 +12,7 @@ from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardPredictionStats, Role
+from rlhf_lab.common.text_attributes import ATTRIBUTES
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import ConfigError, LabError, NotAllowedError
 from rlhf_lab.jobs import engine_process, queue, retraining
@@ -37,6 +39,7 @@ api = Api("reward")
 MAX_TEXT_CHARS = 4000  # of a text to explain, including its prompt
 MAX_POINTS = 300  # of a loss curve
 MAX_LISTED = 50  # reward models
+MAX_LOG_ODDS = 18.0
 MIN_DECIDED_LABELS = 2  # needed for a training
 
 
@@ -69,6 +72,15 @@ class ExplainText(Payload):
     model: int
     prompt: str = ""
     text: str = ""
+
+
+class ChooseAttribute(Payload):
+    """Whether the next reward model ignores an attribute of the texts. The other settings are those of `model`."""
+
+    model: int
+    attribute: str
+    ignore: bool
+    last_training: int | None = None
 
 
 class JobId(TypedDict):
@@ -163,6 +175,19 @@ class Disagreement(TypedDict):
     probability: float
 
 
+class AttributeRow(TypedDict):
+    """What labels say about an attribute of the texts. odds: by what `step_text` multiplies the odds of being preferred;
+    low, high: 95 % interval; None if they are not measured."""
+
+    name: str
+    label: str
+    step_text: str
+    odds: float | None
+    low: float | None
+    high: float | None
+    is_ignored: bool
+
+
 class RewardReport(TypedDict):
     """The constant facts about a reward model. calibration: (confidence, accuracy, pairs) of each bin; scores: (score, texts)."""
 
@@ -184,6 +209,7 @@ class RewardReport(TypedDict):
     calibration: list[tuple[float, float, int]]
     calibration_error: float | None
     disagreements: list[Disagreement]
+    attributes: list[AttributeRow]
 
 
 class Explanation(TypedDict, total=False):
@@ -207,7 +233,7 @@ def build(ctx: Context) -> None:
         label="Reward model",
     )
     with gr.Accordion("All settings of the next reward model", open=False, elem_id="reward-settings"):
-        Form(RewardConfig(), "reward").send_values_to(component)
+        Form(RewardConfig(), "reward", skip=ATTRIBUTES).send_values_to(component)
 
 
 @api.read(Payload)
@@ -244,7 +270,8 @@ def explanation(ctx: Context, query: JobQuery) -> Explanation:
 
 @api.action(TrainReward, role=Role.OPERATOR)
 def train(ctx: Context, payload: TrainReward) -> JobId:
-    config = RewardConfig.from_dict(parse_settings(RewardConfig, payload.settings))
+    settings = parse_settings(RewardConfig, payload.settings)
+    config = retraining.next_config(ctx.db, ctx.project.id, payload.source, settings)
     return {"job": start_training(ctx, payload.source, config, payload.last_training).id}
 
 
@@ -253,7 +280,19 @@ def visitor_train(ctx: Context, payload: TrainAsVisitor) -> JobId:
     if ctx.demo is None:
         raise NotAllowedError("Visitors can train a reward model only in demo mode.")
     ctx.demo.check_training(ctx.project)
-    return {"job": start_training(ctx, Source.HUMAN, RewardConfig(), payload.last_training).id}
+    config = retraining.next_config(ctx.db, ctx.project.id, Source.HUMAN)
+    return {"job": start_training(ctx, Source.HUMAN, config, payload.last_training).id}
+
+
+@api.action(ChooseAttribute, role=Role.OPERATOR)
+def choose_attribute(ctx: Context, payload: ChooseAttribute) -> JobId:
+    """Train a reward model that ignores an attribute, or one that does not."""
+    if payload.attribute not in ATTRIBUTES:
+        raise LabError(f'There is no attribute "{payload.attribute:.40}". Choose one of {", ".join(ATTRIBUTES)}.')
+    row = listed_model(ctx.db, ctx.project.id, payload.model)
+    choice = {payload.attribute: "ignore" if payload.ignore else "as_labelled"}
+    config = RewardConfig.from_dict(row.config | choice)
+    return {"job": start_training(ctx, row.source, config, payload.last_training).id}
 
 
 @api.action(CancelTraining, role=Role.OPERATOR)
@@ -415,7 +454,29 @@ def model_detail(ctx: Context, model: int) -> RewardReport:
         "calibration": [(predicted, right, pairs) for predicted, right, pairs in report.get("calibration") or ()],
         "calibration_error": report.get("expected_calibration_error"),
         "disagreements": disagreement_rows(row.disagreements, labels),
+        "attributes": attribute_rows(report.get("attribute_effects") or [], row.config),
     }  # fmt: skip
+
+
+def attribute_rows(effects: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> list[AttributeRow]:
+    """The measured attributes and the ignored ones, in the order of ATTRIBUTES."""
+    by_name, rows = {effect["name"]: effect for effect in effects}, list[AttributeRow]()
+    for name, attribute in ATTRIBUTES.items():
+        is_ignored, effect = config.get(name) == "ignore", by_name.get(name)
+        if effect is not None or is_ignored:
+            odds, low, high = (
+                None if effect is None else odds_ratio(effect[key]) for key in ("log_odds", "low", "high")
+            )
+            rows.append({
+                "name": name, "label": attribute.label, "step_text": attribute.step_text, "odds": odds, "low": low,
+                "high": high, "is_ignored": is_ignored,
+            })  # fmt: skip
+    return rows
+
+
+def odds_ratio(log_odds: float) -> float:
+    """With three significant digits; at most about 10^8 and at least 10^-8, which is more than is ever known."""
+    return float(f"{math.exp(min(max(log_odds, -MAX_LOG_ODDS), MAX_LOG_ODDS)):.3g}")
 
 
 def without_counts(row: ListedRewardModel) -> ListedRewardModel:

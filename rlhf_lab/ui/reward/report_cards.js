@@ -2,7 +2,7 @@
 // Cards that show the report of one reward model, which never changes.
 import { integerTick } from '../shared/charts.js';
 import { promptView } from '../shared/dom.js';
-import { formatDuration, formatNumber, formatPercent, plural } from '../shared/format.js';
+import { formatDuration, formatPercent, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { lossFigure } from './chart_set.js';
 
@@ -71,45 +71,6 @@ function lossCurve(report, charts) {
 const directFitText = (report) =>
   'Its head was fitted directly, without gradient updates.' +
   (report.adapter_rejected ? ' An adapter was also trained, but it was not clearly better on held-out labels.' : '');
-
-/** What a correlation of score and length means. @param {number | null} correlation */
-export function lengthText(correlation) {
-  if (correlation === null) return 'Not measured: all texts are of the same length, or there are too few.';
-  const strength = Math.abs(correlation);
-  const [liked, other] = correlation > 0 ? ['longer', 'shorter'] : ['shorter', 'longer'];
-  if (strength < 0.2) return 'Length hardly matters to it.';
-  if (strength < 0.5) {
-    return `It likes ${liked} texts slightly, and PPO will follow. That is fine if you prefer them too.`;
-  }
-  return (
-    `It mostly rewards ${liked} texts, and PPO will write them. If that is not what you want, label pairs where the ` +
-    `${other} one is better.`
-  );
-}
-
-/** @param {RewardReport} report */
-export function lengthCard({ length_correlation: correlation }) {
-  const isMeasured = correlation !== null;
-  return html`<div class="lab-card length">
-    <div class="lab-row">
-      <h3>Influence of length</h3>
-      <span class="muted">correlation of score and length over base samples</span>
-    </div>
-    ${
-      isMeasured
-        ? html`<div class="interval" aria-hidden="true">
-          <div class="track">
-            <i class="chance" style="left: 50%"></i><i class="point" style="left: ${50 + 50 * correlation}%"></i>
-          </div>
-          <div class="ends"><span>−1: short</span><span>0</span><span>long: +1</span></div>
-        </div>`
-        : null
-    }
-    <p data-do="length">
-      ${isMeasured ? html`<strong>${formatNumber(correlation, 2)}. </strong>` : null}${lengthText(correlation)}
-    </p>
-  </div>`;
-}
 
 /** @param {RewardReport} report */
 export const unseenPairs = (report) => report.calibration.reduce((sum, [, , pairs]) => sum + pairs, 0);

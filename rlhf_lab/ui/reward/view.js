@@ -7,15 +7,9 @@ import { nativeForm } from '../shared/native_form.js';
 import { poll } from '../shared/poll.js';
 import { isOperator, judgeHint } from '../shared/session.js';
 import { accuracyCard, learningCurve, measuredModels, modelTable } from './accuracy.js';
+import { attributesCard } from './attributes.js';
 import { ChartSet } from './chart_set.js';
-import {
-  calibrationCard,
-  disagreementsCard,
-  hasCalibration,
-  lengthCard,
-  lossesCard,
-  scoreHistogram,
-} from './report_cards.js';
+import { calibrationCard, disagreementsCard, hasCalibration, lossesCard, scoreHistogram } from './report_cards.js';
 import { proposedSource, trainingBar, trainingCard, updateTraining } from './training.js';
 import { WordScores } from './words.js';
 
@@ -63,12 +57,16 @@ class RewardScreen {
     const { charts } = this;
     const report = (condition) => () => this.report && condition(this.report) && this.report.id;
     const measured = () => measuredModels(this.state.models);
-    const forAll = () => true;
     return [
       ['bar', () => this.barKey(), () => this.bar()],
       ['training', () => this.state.job?.id, () => trainingCard(charts, () => this.state.job?.loss || [])],
       ['intro', () => !this.state.models.length && !this.state.job && this.state.labels, () => introCard(this.state)],
       ['headline', () => this.headlineKey(), () => accuracyCard(this.shownModel(), this.report, this.state)],
+      [
+        'attributes',
+        () => this.report && [this.report.id, !!this.state.job],
+        () => attributesCard(this.report, !!this.state.job, (name, ignore) => this.chooseAttribute(name, ignore)),
+      ],
       [
         'curve',
         () => measured().length > 1 && measured().map(({ id, accuracy }) => [id, accuracy]),
@@ -78,7 +76,6 @@ class RewardScreen {
       ['words', () => this.report && [this.state.project, this.report.id], () => this.words.card(this.report)],
       ['calibration', report(hasCalibration), () => calibrationCard(this.report, charts)],
       ['losses', report((one) => !one.counts_hidden), () => lossesCard(this.report, charts)],
-      ['length', report(forAll), () => lengthCard(this.report)],
       ['disagreements', report((one) => one.disagreements.length), () => disagreementsCard(this.report)],
       ['table', () => this.shownModel() && [this.state.models, this.shownModel().id], () => this.table()],
     ];
@@ -121,6 +118,11 @@ class RewardScreen {
   train(source) {
     const lastTraining = this.state.last_training;
     this.send(async () => api.train({ source, last_training: lastTraining, settings: await this.form.values() }));
+  }
+
+  chooseAttribute(attribute, ignore) {
+    const { state, report } = this;
+    this.send(() => api.choose_attribute({ model: report.id, attribute, ignore, last_training: state.last_training }));
   }
 
   async send(request) {

@@ -1,7 +1,7 @@
 """A form generated from a config class: one Gradio component per setting, with its help text and range."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import gradio as gr
@@ -32,10 +32,13 @@ class SettingsQuery(Payload):
 class Form:
     """The native fields of a config, which exchange their values with a widget in the browser; see native_form.js."""
 
-    def __init__(self, initial: Config, prefix: str) -> None:
-        values, groups = form_values(initial), dict[str, list[Setting]]()
+    def __init__(self, initial: Config, prefix: str, skip: Collection[str] = ()) -> None:
+        """skip: the settings that have no field."""
+        values = {name: value for name, value in form_values(initial).items() if name not in skip}
+        groups = dict[str, list[Setting]]()
         for item in fields_of(type(initial)):
-            groups.setdefault(item.group, []).append(item)
+            if item.name in values:
+                groups.setdefault(item.group, []).append(item)
         fields: dict[str, Any] = {}
         for group, settings in groups.items():
             accordion = gr.Accordion(

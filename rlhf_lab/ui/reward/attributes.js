@@ -1,0 +1,64 @@
+// @ts-check
+// The card "What else the labels prefer": attributes of the texts, such as their length, which the scores may ignore.
+import { isOperator } from '../shared/session.js';
+import { formatNumber } from '../shared/format.js';
+import { html } from '../shared/html.js';
+
+/** @typedef {import('../api_types').AttributeRow} AttributeRow */
+
+const INTRO =
+  'People do not only choose the better answer. They may also choose the longer one, without meaning to. This is ' +
+  'what the labels of this reward model say, and PPO will follow it unless the scores ignore it.';
+
+// An odds ratio for people: beyond a factor of 100 its size is not known.
+const oddsText = (odds) => (odds > 100 ? 'over 100' : odds < 0.01 ? 'under 0.01' : formatNumber(odds, 2));
+
+/** What the labels say about an attribute. @param {AttributeRow} row */
+export function effectText({ step_text: step, odds, low, high }) {
+  if (odds === null) return 'Not measured: the labelled texts do not differ in it.';
+  const text = `${step} multiplies the odds of being preferred by ${oddsText(odds)}`;
+  const interval = ` (${oddsText(low)} to ${oddsText(high)}).`;
+  return text + interval + (low <= 1 && high >= 1 ? ' This may be chance.' : '');
+}
+
+/** How the base's scores and lengths go together. @param {number | null} correlation */
+export function correlationText(correlation) {
+  if (correlation === null) return '';
+  const text = `Over texts of the base model, score and length correlate by ${formatNumber(correlation, 2)}: `;
+  if (Math.abs(correlation) < 0.2) return `${text}length hardly matters to this reward model.`;
+  return `${text}it likes ${correlation > 0 ? 'longer' : 'shorter'} texts.`;
+}
+
+/**
+ * @param {import('../api_types').RewardReport} report
+ * @param {boolean} isBusy whether a reward model is being trained
+ * @param {(name: string, ignore: boolean) => void} choose
+ */
+export function attributesCard({ attributes, length_correlation: correlation }, isBusy, choose) {
+  return html`<div class="lab-card attributes">
+    <h3>What else the labels prefer</h3>
+    ${attributes.length ? html`<p class="muted">${INTRO}</p>` : null}
+    <ul>
+      ${attributes.map((row) => attributeItem(row, isBusy, choose))}
+    </ul>
+    <p data-do="length">${correlationText(correlation)}</p>
+  </div>`;
+}
+
+/** @param {AttributeRow} row */
+function attributeItem(row, isBusy, choose) {
+  const { name, label, low, high, is_ignored: isIgnored } = row;
+  const isKnown = low !== null && (low > 1 || high < 1);
+  const state = isIgnored ? html`<span class="lab-badge good">ignored</span>` : null;
+  const button = html`<button
+    type="button" class="lab-button small" data-do="attribute-${name}" disabled=${isBusy}
+    onclick=${() => choose(name, !isIgnored)}
+  >
+    ${isIgnored ? 'Count it as labelled' : 'Ignore it'}
+  </button>`;
+  return html`<li>
+    <span class="name"><strong>${label}</strong> ${state}</span>
+    <span class=${isKnown ? null : 'muted'}>${effectText(row)}</span>
+    ${isOperator() ? button : null}
+  </li>`;
+}
