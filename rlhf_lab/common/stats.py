@@ -41,6 +41,29 @@ def wilson_interval(successes: float, n: int, z: float = 1.96) -> tuple[float, f
     return _wilson(successes / n, n, z)
 
 
+def detectable_share(n: int) -> float | None:
+    """The smallest share above one half that n independent choices show with a probability of 80 %, by the exact two-sided
+    binomial test of one half at 5 %. None if even n equal choices may be chance (n < 6).
+
+    Smaller shares are shown less often than that, so "no difference found" does not mean that there is none.
+    """
+
+    def tail(wins: int, share: float) -> float:
+        """The probability of so many wins or more."""
+        logs = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in range(wins, n + 1))
+        odds = zip(logs, range(wins, n + 1), strict=True)
+        return math.fsum(math.exp(log + k * math.log(share) + (n - k) * math.log(1 - share)) for log, k in odds)
+
+    wins = next((k for k in range(n // 2 + 1, n + 1) if tail(k, 0.5) <= 0.025), None)
+    if wins is None:
+        return None
+    low, high = 0.5, 1.0
+    for _ in range(40):
+        share = (low + high) / 2
+        low, high = (low, share) if tail(wins, share) >= 0.8 else (share, high)
+    return high
+
+
 def clustered_interval(clusters: Iterable[tuple[float, int]]) -> tuple[float, float] | None:
     """A 95 % interval for a proportion whose trials are correlated within clusters, such as several people's answers to a pair.
 

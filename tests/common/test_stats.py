@@ -27,6 +27,19 @@ def test_wilson_interval_against_published_values(successes, n, low, high):
     assert actual == pytest.approx((low, high), abs=5e-5)
 
 
+@pytest.mark.parametrize(("n", "share"), [(20, 0.80), (40, 0.73), (80, 0.67), (200, 0.61)])
+def test_what_a_number_of_choices_shows(n, share):
+    """Rounded up, as on the page. The exact test: 15 of 20 has a two-sided p of 0.041, 14 of 20 one of 0.115."""
+    assert math.ceil(100 * stats.detectable_share(n)) / 100 == share
+
+
+def test_what_few_choices_show_by_hand():
+    """Five equal choices have p = 2/32; six have 2/64, and are six with a probability of 0.8 at a share of 0.8^(1/6)."""
+    assert [stats.detectable_share(n) for n in range(6)] == [None] * 6
+    assert stats.detectable_share(6) == pytest.approx(0.8 ** (1 / 6), abs=1e-9)
+    assert stats.detectable_share(2000) == pytest.approx(0.5 + 2.8 * math.sqrt(0.25 / 2000), abs=1e-3)
+
+
 def test_wilson_interval_by_hand():
     """5 of 10 at z = 2: centre 1/2; half width 2 sqrt(1/40 + 4/400) / (1 + 4/10) = sqrt(7/50) / 1.4."""
     low, high = stats.wilson_interval(5, 10, z=2.0)

@@ -1,6 +1,7 @@
 """The pairs of a blind test, read from its jobs, and its outcome in sentences: for one person, for all people, and compared with
 the reward model's choices."""
 
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -9,9 +10,12 @@ from typing_extensions import TypedDict
 from rlhf_lab.common.chat_format import Chat, turns_of_prompt
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import Job
-from rlhf_lab.common.stats import MIN_CLUSTERS, clustered_interval, wilson_interval
+from rlhf_lab.common.stats import MIN_CLUSTERS, clustered_interval, detectable_share, wilson_interval
 from rlhf_lab.common.text import pluralize, prompts_skipped_message
 from rlhf_lab.ui.shared.generation_requests import column_view
+
+#: A difference of a share from one half that matters little, if the whole interval is nearer to one half.
+SMALL_DIFFERENCE = 0.1
 
 
 class PairToJudge(TypedDict):
@@ -160,9 +164,8 @@ def preference_sentence(counts: ChoiceCounts, names: list[str], *, third_person:
     """ "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."; with a warning if the
     interval contains one half."""
     wins, decided = max(counts.first, counts.second), counts.first + counts.second
-    return outcome_sentence(
-        counts, names, "likes" if third_person else "like", "decided pairs", wilson_interval(wins, decided)
-    )
+    interval, verb = wilson_interval(wins, decided), "likes" if third_person else "like"
+    return outcome_sentence(counts, names, verb, "decided pairs", interval, None if third_person else decided)
 
 
 def group_preference_sentence(counts_per_pair: list[ChoiceCounts], names: list[str]) -> str:
@@ -175,19 +178,23 @@ def group_preference_sentence(counts_per_pair: list[ChoiceCounts], names: list[s
     ]
     wins = [pair_counts[counts.second > counts.first] for pair_counts in decided]
     interval = clustered_interval(zip(wins, map(sum, decided), strict=True))
-    return outcome_sentence(counts, names, "like", f"decided answers to {pluralize(len(decided), 'pair')}", interval)
+    unit = f"decided answers to {pluralize(len(decided), 'pair')}"
+    return outcome_sentence(counts, names, "like", unit, interval, len(decided))
 
 
 def outcome_sentence(
-    counts: ChoiceCounts, names: list[str], verb: str, unit: str, interval: tuple[float, float] | None
-) -> str:
-    """The outcome as a sentence. interval: of the share of the preferred model; None if there are too few pairs."""
+    counts: ChoiceCounts, names: list[str], verb: str, unit: str, interval: tuple[float, float] | None,
+    trials: int | None,
+) -> str:  # fmt: skip
+    """The outcome as a sentence. interval: of the share of the preferred model; None if there are too few pairs. trials: how many
+    independent choices there are; None leaves out what they can show."""
     decided = counts.first + counts.second
     ties = f", {pluralize(counts.ties, 'tie')}" if counts.ties else ""
     if not decided:
         return f"decided no pair{ties}."
     if counts.first == counts.second:
-        return f"{verb} both as often: {counts.first} of {decided} {unit} each{ties}."
+        note = no_difference_note(trials, *interval) if interval else ""
+        return f"{verb} both as often: {counts.first} of {decided} {unit} each{ties}.{note}"
     wins = max(counts.first, counts.second)
     winner = names[0] if wins == counts.first else names[1]
     article = "the " if winner.startswith("base") else ""
@@ -197,8 +204,20 @@ def outcome_sentence(
     else:
         low, high = interval
         share += f", 95 % interval {100 * low:.0f} to {100 * high:.0f} %"
-        chance_note = " This may be chance: the interval contains 50 %." if low <= 0.5 else ""
+        if low <= 0.5:
+            chance_note = f" This may be chance: the interval contains 50 %.{no_difference_note(trials, low, high)}"
     return f"{verb} {article}{winner} more often: {wins} of {decided} {unit} ({share}){ties}.{chance_note}"
+
+
+def no_difference_note(trials: int | None, low: float, high: float) -> str:
+    """What an interval that contains one half means: hardly a difference, or too few answers to find one."""
+    if trials is None:
+        return ""
+    if max(high - 0.5, 0.5 - low) <= SMALL_DIFFERENCE:
+        return " If there is a difference, it is small."
+    share = detectable_share(trials)
+    shown = "show no preference" if share is None else f"only show a preference of {math.ceil(100 * share)} % or more"
+    return f" So few pairs can {shown}; judge more pairs to find a smaller one."
 
 
 def choice_by_reward(pair: BlindPair) -> Choice:

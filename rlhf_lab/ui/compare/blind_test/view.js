@@ -13,6 +13,9 @@ import { othersText } from '../texts.js';
 /** @type {import('../../api_types').BlindTestRequests} */
 const api = requests('blind_test');
 
+const SIZES =
+  '20 decided pairs can show that one model wins 80 % of them or more, 40 pairs 73 %, 80 pairs 67 %, 200 pairs 61 %. ' +
+  'With fewer pairs a smaller difference is found only by luck.';
 const DONE = { rename: (name) => `called "${name}"`, end: () => 'ended', delete: () => 'deleted' };
 const ABOUT =
   'The models of the first two columns answer held-out prompts. You choose the better text without knowing which ' +
@@ -60,6 +63,7 @@ export class BlindTest extends BlindPairs {
       </div>
       ${this.notice} ${this.stage}
       <p class="muted about">${ABOUT}</p>
+      <p class="muted" data-do="blind-sizes">${SIZES}</p>
       ${operatorNotice('Only the operator can start and change blind tests; you can judge their pairs.')}
       <div class="lab-row new">${operatorOnly(count, begin)} ${this.estimate}</div>
     </section>`;

@@ -15,7 +15,8 @@ const MAX_CONTESTANTS = 8;
 const ABOUT =
   'Up to eight models answer the same prompts. You choose the better of two texts without knowing which models ' +
   'wrote them; the next pair is the one that is most informative about the ranking. Several people can judge at the ' +
-  'same time. Nothing is trained on these answers.';
+  'same time. How many pairs of two models show which difference is said under Blind test. Nothing is trained on ' +
+  'these answers.';
 const BEST_OF_4 = 'base/best/4';
 const canCompete = ([model]) => !model.startsWith('base/best/') || model === BEST_OF_4;
 
