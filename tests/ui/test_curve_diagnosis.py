@@ -163,9 +163,9 @@ CASES = {
     "kl: creeps up": ({KL: ramp(0, 0.8, 8)}, KL, Level.GOOD, "+0.5 since the start: near"),
     "kl: early": ({KL: curve((0.0, 1))}, KL, Level.INFO, "too early"),
     "kl: an estimate below 0": (
-        {KL: curve((-0.08, 6))}, KL, Level.GOOD, "near the base model. Points below 0 are noise of the estimate from few texts",
+        {KL: curve((-0.08, 6))}, KL, Level.GOOD, "near the base model. Points below 0 are noise of the estimate",
     ),
-    "kl: below 0 at first": ({KL: curve((-0.1, 1), (2.0, 14))}, KL, Level.GOOD, "near the base model. Points below 0 are noise of"),
+    "kl: below 0 at first": ({KL: curve((-0.1, 1), (2.0, 14))}, KL, Level.GOOD, "near the base model. Points below 0 are noise"),
     "kl: below 0 and hardly moved": (
         {KL: curve((-0.01, 15)), SCORE: curve((0.0, 15))}, KL, Level.WARN, "hardly moved; raise lr or lower beta. Points below 0",
     ),

@@ -41,7 +41,7 @@ CURVES = (
 
 
 def layout(height: int | None = None) -> dict[str, Any]:
-    """The layout of a small live chart as JSON: transparent, compact, one legendless curve. height: None for that of its element."""
+    """The layout of a small live chart as JSON: transparent, compact, one legendless curve. height: None to fill its element."""
     figure = go.Figure(
         layout={
             "height": height,

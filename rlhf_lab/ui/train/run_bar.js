@@ -1,6 +1,6 @@
 // @ts-check
-// The bar above the curves: which run, its progress and controls. Its details stand below the first curves: the settings
-// that can be changed, what the run learns from, two self-checks, the best checkpoint.
+// The bar above the curves: which run, its progress and controls. Its details stand below the first curves: the
+// settings that can be changed, what the run learns from, two self-checks, the best checkpoint.
 import { formatNumber, timeLeftText } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
