@@ -112,6 +112,18 @@ def held_out_scores(gram: Float64, fit: DualFit, groups: Sequence[Hashable]) -> 
     return result
 
 
+def label_influences(gram: Float64, fit: DualFit, products: Float64) -> Float64:
+    """(N,) by how much each label raises the score of a text: its score less that by a head that was fitted without the label.
+
+    products: (N,), differences (chosen - rejected) times the features of the text. As in `held_out_scores`, with one Newton step
+    from the full fit: without label i the coefficients a become a - M⁻¹_:i a_i / M⁻¹_ii, where M = K + ridge W⁻¹.
+    """
+    root = np.sqrt(fit.curvature)
+    inverse = np.outer(root, root) * np.linalg.inv(scaled_system(gram, root, fit.ridge))
+    influences: Float64 = (inverse @ products) * fit.coefficients / np.diag(inverse)
+    return influences
+
+
 def log_loss(scores: Float64, targets: PreferenceTargets) -> float:
     """Mean nats per label: -log sigmoid(score difference), and for a tie the mean of both sides."""
     nats = np.where(targets.ties, (np.logaddexp(0, -scores) + np.logaddexp(0, scores)) / 2, np.logaddexp(0, -scores))
@@ -180,6 +192,12 @@ class PairGram:
         """(N, N) Gram matrix of N labels, each of a pair. signs: (N,), 1 if first was chosen, -1 if second was."""
         indices = [self.index_by_pair[pair_id] for pair_id in pair_ids]
         result: Float64 = self._gram[np.ix_(indices, indices)] * np.outer(signs, signs)
+        return result
+
+    def products(self, pair_ids: Sequence[int], signs: Float64, features: Float32) -> Float64:
+        """(N,) differences of N labels times the scaled features (D,) of a text. signs: as for `gram`."""
+        products = self._dot(features[:, None] * np.float32(np.sqrt(self.width)))[:, 0]
+        result: Float64 = products[[self.index_by_pair[pair_id] for pair_id in pair_ids]] * signs
         return result
 
     def weights(self, pair_ids: Sequence[int], signed_coefficients: Float64) -> Float32:

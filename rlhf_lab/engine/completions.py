@@ -1,5 +1,6 @@
 """Short jobs on texts: continue prompts, score texts, and compute what each token contributes to the score."""
 
+import base64
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -11,6 +12,7 @@ from rlhf_lab.common.records import Project
 from rlhf_lab.config.reward import REFERENCE_SAMPLES
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import indices_that_fit, prompts_that_fit
+from rlhf_lab.engine.text_features import feature_vectors
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
@@ -130,10 +132,11 @@ def explain(
     """Score given texts, and compute what each token contributes to the score.
 
     payload: reward_model_id, items (list of {"prompt", "text"}). Result: items, each with score, tokens (pieces of the text;
-    the last, empty one stands for EOS) and token_scores, whose mean is the score (null if the head reads the last token only).
+    the last, empty one stands for EOS), token_scores, whose mean is the score (null if the head reads the last token only), and
+    features, which the instant reward model reads (half precision, base64).
     Raises ModelError if prompt and text do not fit the model's context.
     """
-    backbone, _ = model_cache.load_project(project)
+    backbone, adapters = model_cache.load_project(project)
     scorer = model_cache.reward_model(int(payload["reward_model_id"]), JOB_REWARD_SLOT)
     texts = [str(item["text"]) for item in payload["items"]]
     prompts = [backbone.encode_prompt(str(item["prompt"])) for item in payload["items"]]
@@ -144,15 +147,19 @@ def explain(
                 f"a prompt of {len(prompt)} tokens and a text of {len(response)} do not fit the model's context of "
                 f"{backbone.context_length}. Shorten the text."
             )
-    scores = scorer.scores(prompts, responses, on_progress).tolist() if texts else []
+    if not texts:
+        return {"items": []}
+    scores = scorer.scores(prompts, responses, on_progress).tolist()
+    features = feature_vectors(adapters, list(zip(prompts, responses, strict=True)))
     return {
         "items": [
             {
                 "score": score,
                 "tokens": token_pieces(backbone, ids, text),
                 "token_scores": token_contributions(scorer, prompt, ids, on_progress),
+                "features": base64.b64encode(vector.astype("<f2").tobytes()).decode(),
             }
-            for prompt, ids, text, score in zip(prompts, responses, texts, scores, strict=True)
+            for prompt, ids, text, score, vector in zip(prompts, responses, texts, scores, features, strict=True)
         ]
     }
 

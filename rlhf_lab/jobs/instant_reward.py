@@ -10,6 +10,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from rlhf_lab.core.preference_fit import (
     choose_ridge,
     fit_dual,
     held_out_scores,
+    label_influences,
 )
 from rlhf_lab.errors import LabError, NotFoundError
 from rlhf_lab.store.database import Database
@@ -97,6 +99,14 @@ class Prediction:
         if self.first == self.second:
             return None
         return Choice.FIRST if self.first > self.second else Choice.SECOND
+
+
+class Explanation(NamedTuple):
+    """score: of a text. influences: by vote, the score less that by a head that was fitted without it. In standard deviations of
+    the reference texts' scores."""
+
+    score: float
+    influences: dict[int, float]
 
 
 class InstantModel:
@@ -184,6 +194,26 @@ class InstantModel:
         assert weights is not None
         scores: Float32 = self._scaler(vectors - self._scaler.mean) @ weights
         return scores
+
+    def explain(self, vector: Float32) -> "Explanation | None":
+        """The score of a text by its features (D,), and the labels behind it.
+
+        None if nothing is fitted, the features are of another model, or the labels cancel out.
+        """
+        if self._fit is None or len(vector) != self._reference.shape[1]:
+            return None
+        weights = self._weights_without(None)
+        assert weights is not None
+        spread = float((self._reference @ weights).std())
+        if spread < MIN_SPREAD:
+            return None
+        features = self._scaler(vector - self._scaler.mean)
+        pair_ids, signs = self._signed(self._labels, np.ones(len(self._labels)))
+        influences = label_influences(
+            self._pairs.gram(pair_ids, signs), self._fit, self._pairs.products(pair_ids, signs, features)
+        )
+        by_vote = {label.vote_id: float(x) / spread for label, x in zip(self._labels, influences, strict=True)}
+        return Explanation(float(features @ weights) / spread, by_vote)
 
     def knows(self, pair_id: int | None) -> bool:
         """Whether the head has learnt from a label of the pair."""
@@ -308,6 +338,7 @@ class InstantReward:
         self._thread = threading.Thread(target=self._run, daemon=True, name="instant reward")
         self._wake, self._stopped = threading.Event(), threading.Event()
         self._lock = threading.Lock()
+        self._fit_lock = threading.Lock()  # held while the model changes, and while another thread reads it
         self._pending: dict[str, Vote] = {}  # by uuid, in order
         self._predictions: OrderedDict[str, tuple[Vote, Prediction | None]] = OrderedDict()
         self._last_request_at = -WATCHED_S
@@ -356,6 +387,13 @@ class InstantReward:
             return InstantFigures(project_id, Source.HUMAN)
         return model.figures
 
+    def explain(self, project_id: int, vector: Float32) -> Explanation | None:
+        """`InstantModel.explain` with the present labels of the open project."""
+        self.update()
+        with self._fit_lock:
+            model = self.model
+            return model.explain(vector) if model is not None and model.project_id == project_id else None
+
     def _is_watched(self) -> bool:
         return time.monotonic() - self._last_request_at < WATCHED_S
 
@@ -389,20 +427,22 @@ class InstantReward:
         """Predict the pending votes, learn from all labels of the open project, and choose the ridge if that is due."""
         self.update()
         if self.model is not None:
-            self.model.choose_ridge()  # last, because the figures can already be shown
+            with self._fit_lock:
+                self.model.choose_ridge()  # last, because the figures can already be shown
 
     def update(self) -> None:
         """Like `run_once`, but without choosing the ridge."""
         project = current_project(self.db)
         if project is None:
             return
-        if self.model is None or self.model.project_id != project.id:
-            self.model = InstantModel(self.db, project.id)
-            self.model.update()
         with self._lock:
             votes = list(self._pending.values())
-        predictions = self._predict(self.model, votes)
-        self.model.update()
+        with self._fit_lock:
+            if self.model is None or self.model.project_id != project.id:
+                self.model = InstantModel(self.db, project.id)
+                self.model.update()
+            predictions = self._predict(self.model, votes)
+            self.model.update()
         with self._lock:
             for vote in votes:
                 if self._pending.pop(vote.uuid, None) is not None:

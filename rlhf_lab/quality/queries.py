@@ -67,6 +67,23 @@ def doubted_labels(db: Database, model: ListedRewardModel) -> list[DoubtedLabel]
     ]
 
 
+def restore_vote(db: Database, project_id: int, vote_id: int) -> None:
+    """Make an undone vote live again.
+
+    Raises StaleVoteError if this project has no such vote, or if its annotator has voted on the pair again.
+    """
+    v, newer = t.votes.c, t.votes.alias("newer").c
+    is_replaced = select(newer.id).where(
+        newer.pair_id == v.pair_id, newer.annotator == v.annotator, newer.source == v.source, newer.undone_at.is_(None)
+    )
+    in_project = and_(t.pairs.c.id == v.pair_id, t.pairs.c.project_id == project_id)
+    query = select(v.id).join(t.pairs, in_project).where(v.id == vote_id, ~is_replaced.correlate(t.votes).exists())
+    with db.write() as conn:
+        if conn.execute(query).scalar() is None:
+            raise StaleVoteError("That label cannot be put back: its pair has been labelled again, or it is gone.")
+        update_vote(conn, vote_id, undone_at=None)
+
+
 def request_new_vote(db: Database, project_id: int, vote_id: int) -> None:
     """Undo a live vote, so that its annotator is shown the pair again.
 

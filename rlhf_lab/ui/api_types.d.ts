@@ -38,6 +38,7 @@ export interface RewardRequests {
   choose_attribute: Action<ChooseAttribute, JobId>;
   cancel: Action<CancelTraining, null>;
   explain: Action<ExplainText, JobId>;
+  take_out_label: Action<TakeOutLabel, null>;
 }
 
 export interface TrainRequests {
@@ -210,7 +211,7 @@ export type ErasePayload = { annotator?: string | null; name: string; delete_vot
 export type EstimateQuery = { annotator?: string | null; models?: Array<string>; contestants?: Array<string>; prompts?: number | string; samples: number | string; pairs: number | string; max_new_tokens: number | string; reward_model_id?: number | string | '' };
 export type ExampleText = { prompt: string; turns: Array<Record<string, string>>; text: string; tag: string };
 export type ExplainText = { annotator?: string | null; model: number | string; prompt?: string; text?: string };
-export type Explanation = { is_waiting: boolean; running?: boolean; failure?: string; score?: number; tokens?: Array<string>; token_scores?: Array<number> | null };
+export type Explanation = { is_waiting: boolean; running?: boolean; failure?: string; score?: number; tokens?: Array<string>; token_scores?: Array<number> | null; instant?: InstantExplanation | null };
 export type ExportProgressQuery = { annotator?: string | null; export: number | string };
 export type ExportRequest = { annotator?: string | null; export?: number | string | null; kind: 'labels' | 'dataset' | 'run' | 'adapter' | 'model' | 'reward-model' | 'backup'; run?: number | string | ''; reward_model?: number | string | ''; source?: 'human' | 'simulated' | 'all' | null; annotators?: Array<string>; ties?: string; layout?: string; agreement?: number | string; format?: string; names?: boolean };
 export type FeedQuery = { annotator?: string | null; run?: number | string | string | null; epoch?: string | null; after_step?: number | string; static_id?: string | null; revision?: string | null };
@@ -234,6 +235,7 @@ export type ImportPayload = { annotator?: string | null; path?: string; name?: s
 export type ImportQuestion = { text: string; columns: Array<string>; answers: Record<string, string> };
 export type ImportRecord = { id: number; project_id: number; name: string; who: string; created_at: number; taken_back_at: number | null; votes: number; votes_left: number; pairs: number; pairs_left: number };
 export type InstantAccuracy = { source: Source; decided: number; accuracy: number; low: number | null; high: number | null };
+export type InstantExplanation = { score: number; labels: Array<LabelBehindScore> };
 export type InstantFigures = { project_created_at: number; needed: number; labels: number; decided: number; waiting: number; simulated: boolean; right: number | null; low: number | null; high: number | null; pending: boolean; prediction: ShownPrediction | null };
 export type InstantQuery = { annotator?: string | null; vote_uuid?: string };
 export type Invitation = { code: string; link: string; qr: QrCode | null };
@@ -244,6 +246,7 @@ export type JobStatus = 'queued' | 'running' | 'done' | 'failed' | 'cancelled';
 export type Jobs = { jobs: Array<number> };
 export type JobsQuery = { annotator?: string | null; jobs: Array<number | string>; judge?: string };
 export type JudgePayload = { annotator?: string | null; judge: string; count: number | string };
+export type LabelBehindScore = { vote: number; turns: Array<Record<string, string>>; chosen: string; rejected: string; is_tie: boolean; influence: number };
 export type LabelCounts = { human: number; simulated: number; goals: Record<string, number>; train_every: number; visitor_goal?: number };
 export type LabelPayload = { annotator?: string | null; project_created_at?: number | string | null };
 export type LabelProject = { project_created_at: number; name: string; prompt_set: string };
@@ -334,6 +337,7 @@ export type StepConstants = { beta: number; gamma: number; lam: number; low: num
 export type StepQuery = { annotator?: string | null; run: number | string; step: number | string };
 export type StepSamples = { run: number; step: number; rows: Array<SampleRow> };
 export type Strength = 'slightly' | 'clearly' | 'much';
+export type TakeOutLabel = { annotator?: string | null; vote: number | string; put_back?: boolean };
 export type TemperaturePayload = { annotator?: string | null; project: number | string; temperature: number | string };
 export type TestAnswerPayload = { annotator?: string | null; test_id: number | string; token?: string; choice: 'left' | 'right' | 'tie' | 'stop' };
 export type TestQuery = { annotator?: string | null; test_id?: number | string | null };

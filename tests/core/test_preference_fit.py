@@ -14,6 +14,7 @@ from rlhf_lab.core.preference_fit import (
     choose_ridge,
     fit_dual,
     held_out_scores,
+    label_influences,
     log_loss,
 )
 
@@ -213,3 +214,41 @@ def test_weights_score_texts_as_the_fit_does():
     fit = fit_dual(pairs.gram(labels, signs), PreferenceTargets(np.zeros(71, bool)), 0.5)
     weights = pairs.weights(labels, fit.coefficients * signs)
     assert (differences[labels] @ weights * signs).tolist() == pytest.approx(fit.scores.tolist(), abs=5e-3)
+
+
+@pytest.mark.parametrize(("count", "ridge"), [(30, 0.1), (60, 1.0), (120, 3.0)])
+def test_influences_of_labels_are_those_of_refits_without_them(count, ridge):
+    """For ten texts: the same sign for the five largest, and a rank correlation of at least 0.98."""
+    differences = noisy_differences(5, count)
+    gram, ties = differences @ differences.T, np.arange(count) % 9 == 8
+    targets = PreferenceTargets(ties)
+    fit = fit_dual(gram, targets, ridge)
+    texts = np.random.default_rng(6).normal(size=(10, differences.shape[1])) / differences.shape[1] ** 0.5
+    refits = []
+    for left_out in range(count):
+        rest = [i for i in range(count) if i != left_out]
+        refits.append(
+            differences[rest].T @ fit_dual(gram[np.ix_(rest, rest)], PreferenceTargets(ties[rest]), ridge).coefficients
+        )
+    for text in texts:
+        actual = label_influences(gram, fit, differences @ text)
+        expected = text @ (differences.T @ fit.coefficients) - np.array(refits) @ text
+        largest = np.argsort(-np.abs(expected))[:5]
+        assert (np.sign(actual[largest]) == np.sign(expected[largest])).all()
+        ranks = [np.argsort(np.argsort(values)) for values in (actual, expected)]
+        assert np.corrcoef(*ranks)[0, 1] >= 0.98
+
+
+def test_the_influence_of_the_only_label_is_the_whole_score():
+    fit = fit_dual(np.ones((1, 1)), PreferenceTargets(np.array([False])), 0.2689414213699951)
+    assert label_influences(np.ones((1, 1)), fit, np.array([0.5])) == pytest.approx([0.5], abs=1e-7)
+
+
+def test_products_are_those_of_the_differences_with_their_signs():
+    """By the ids of the pairs, in half precision."""
+    pairs, rows = PairGram(3), np.array([[1.0, 2.0, 0.0], [0.0, -1.0, 4.0]], np.float32)
+    pairs.add([7, 3], rows)
+    features = np.array([0.5, 1.0, -1.0], np.float32)
+    assert pairs.products([3, 7, 3], np.array([1.0, -1.0, -1.0]), features) == pytest.approx(
+        [-5.0, -2.5, 5.0], rel=2e-3
+    )

@@ -1,8 +1,10 @@
 """Short jobs of the engine: explanations, completions, pairs, scores in advance, progress reports."""
 
+import base64
 import gc
 import weakref
 
+import numpy as np
 import pytest
 from support import tiny_models
 from support_worker import REWARD, Lab
@@ -14,6 +16,7 @@ from rlhf_lab.engine import pair_sampling as pairs_module
 from rlhf_lab.engine import worker as worker_module
 from rlhf_lab.engine.completions import shortened_to_context, token_pieces
 from rlhf_lab.engine.pair_sampling import MAX_PAIR_ATTEMPTS, PairRequest, sample_pairs
+from rlhf_lab.engine.text_features import feature_vectors
 from rlhf_lab.errors import LabelError, ModelError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.model_speed import ModelSpeed
@@ -38,6 +41,10 @@ def test_explain_returns_scores_and_token_contributions(lab):
     backbone = scorer.backbone
     alone = scorer.scores([backbone.encode_prompt("moon")], [[tiny_models.ID["ran"], tiny_models.EOS]])
     assert second["score"] == pytest.approx(float(alone[0]), abs=1e-5)
+    rows = [(backbone.encode_prompt("moon"), [tiny_models.ID["ran"], tiny_models.EOS])]
+    expected = feature_vectors(scorer.adapters, rows)[0]
+    stored = np.frombuffer(base64.b64decode(second["features"]), "<f2")
+    assert stored == pytest.approx(expected, abs=2e-3)
 
 
 def test_a_last_token_head_has_no_token_contributions(lab):

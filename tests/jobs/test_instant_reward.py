@@ -114,6 +114,38 @@ def test_it_learns_what_people_prefer(db, project, texts):
     assert figures.low < figures.right / 30 < figures.high <= 1.0
 
 
+def test_a_score_is_explained_by_the_labels_behind_it(db, project, texts, fixed_ridge):
+    """Without the label with the greatest influence the score changes by about this influence, in the units of either fit."""
+    model, p = InstantModel(db, project.id), texts.pairs(24)
+    assert model.explain(np.ones(WIDTH, np.float32)) is None
+    votes = [texts.vote(pair) for pair in p[:20]]
+    votes.append(texts.vote(p[20], Choice.TIE))
+    model.update()
+    vector = texts.vectors[p[22].first.id].astype(np.float32)
+    explained = model.explain(vector)
+    assert set(explained.influences) == {vote.id for vote in votes}
+    prediction = model.predict(p[22])
+    assert explained.score == pytest.approx(prediction.first, abs=1e-4)
+    strongest = max(votes, key=lambda vote: abs(explained.influences[vote.id]))
+    undo(db, strongest)
+    model.update()
+    change = explained.score - model.explain(vector).score
+    assert np.sign(change) == np.sign(explained.influences[strongest.id])
+    assert model.explain(vector[:5]) is None
+
+
+def test_the_page_explains_with_the_newest_labels(db, project, texts):
+    """Without the thread, and only texts of the open project."""
+    instant, p = InstantReward(db), texts.pairs(12)
+    vector = texts.vectors[p[11].first.id].astype(np.float32)
+    for pair in p[:8]:
+        texts.vote(pair)
+    assert len(instant.explain(project.id, vector).influences) == 8
+    texts.vote(p[8])
+    assert len(instant.explain(project.id, vector).influences) == 9
+    assert instant.explain(project.id + 1, vector) is None
+
+
 def test_texts_get_scores_once_it_is_known_to_have_learned_something(db, project, texts):
     texts.pairs(2)
     pairs = texts.pairs(36)

@@ -1,5 +1,7 @@
 """Screen "Reward model" without a browser: state, details of a model, training and explanations."""
 
+import base64
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from rlhf_lab.jobs import engine_process, queue, retraining
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.features import TextFeatures, add_features, texts_without_features
-from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
+from rlhf_lab.store.label_snapshots import comparisons_by_vote, load_comparisons, snapshot_labels
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.auth.visitors import Access, Visitor
@@ -133,6 +135,70 @@ def test_an_unknown_attribute_is_refused(ctx, calls):
     assert 'no attribute "colour"' in reply["error"]
 
 
+@pytest.fixture
+def explained(ctx):
+    """A job that explained a text of a project with 14 labels, with random features."""
+    texts = texts_without_features(ctx.db, ctx.project.id, 1000)
+    vectors = np.random.default_rng(0).normal(size=(len(texts), 4)).astype(np.float16)
+    add_features(ctx.db, {text.id: TextFeatures(1, vector) for (_, text), vector in zip(texts, vectors, strict=True)})
+    row = add(ctx)
+
+    def job_with(features):
+        job = explain(ctx, row.id, "a prompt", "a text")
+        queue.claim(ctx.db, [JobKind.EXPLAIN], engine_process.record_heartbeat(ctx.db, "x"))
+        item = {"score": 0.5, "tokens": ["a text", ""], "token_scores": [0.4, 0.6], "features": features}
+        queue.finish(ctx.db, job.id, {"items": [item]})
+        return queue.get_job(ctx.db, job.id)
+
+    return job_with
+
+
+def encoded(*numbers):
+    return base64.b64encode(np.array(numbers, "<f2").tobytes()).decode()
+
+
+def test_an_explanation_names_the_labels_behind_the_score(ctx, explained):
+    """At most three that raise it, the strongest first, and three that lower it."""
+    reply = reward.explanation_view(ctx, explained(encoded(0.5, -1.0, 2.0, 0.25)))
+    assert "features" not in reply
+    influences = [label["influence"] for label in reply["instant"]["labels"]]
+    raising, lowering = [x for x in influences if x > 0], [x for x in influences if x < 0]
+    assert influences == sorted(raising, reverse=True) + sorted(lowering)
+    assert 0 < len(raising) <= 3
+    assert 0 < len(lowering) <= 3
+    label = reply["instant"]["labels"][0]
+    stored = comparisons_by_vote(ctx.db, [label["vote"]])[label["vote"]]
+    assert (label["chosen"], label["rejected"]) == (stored.chosen.strip(), stored.rejected.strip())
+
+
+@pytest.mark.parametrize("features", ["", encoded(1.0, 2.0), encoded(float("inf"), 0, 0, 0)])
+def test_texts_without_usable_features_have_no_labels_behind_their_score(ctx, explained, features):
+    reply = reward.explanation_view(ctx, explained(features))
+    assert (reply["score"], reply["instant"]) == (0.5, None)
+
+
+def test_a_label_that_is_taken_out_can_be_put_back(ctx, explained, calls):
+    screen, job = calls(reward, ctx), explained(encoded(0.5, -1.0, 2.0, 0.25))
+    before = reward.explanation_view(ctx, job)["instant"]
+    vote = before["labels"][0]["vote"]
+    screen.take_out_label({"vote": vote})
+    after = reward.explanation_view(ctx, job)["instant"]
+    assert vote not in [label["vote"] for label in after["labels"]]
+    assert after["score"] != pytest.approx(before["score"], abs=1e-6)
+    assert "error" in screen.take_out_label({"vote": vote})
+    screen.take_out_label({"vote": vote, "put_back": True})
+    assert reward.explanation_view(ctx, job)["instant"]["score"] == pytest.approx(before["score"], abs=1e-5)
+
+
+def test_a_label_whose_pair_was_labelled_again_is_not_put_back(ctx, calls):
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 1)
+    screen, vote = calls(reward, ctx), int(snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED).vote_ids[0])
+    screen.take_out_label({"vote": vote})
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 1)
+    assert "labelled again" in screen.take_out_label({"vote": vote, "put_back": True})["error"]
+    assert "error" in screen.take_out_label({"vote": 10**6, "put_back": True})
+
+
 def test_a_model_has_the_note_about_labels_left_out(ctx):
     with_note, plain = add(ctx, REPORT | {"note": "2 labels are left out"}), add(ctx)
     assert [reward.model_detail(ctx, row.id)["note"] for row in (with_note, plain)] == ["2 labels are left out", ""]
@@ -252,12 +318,12 @@ def test_too_few_labels_submit_no_training(ctx):
 def test_an_explanation_is_a_job_of_the_engine(ctx):
     row = add(ctx)
     job = explain(ctx, row.id, "a prompt", "a text")
-    assert reward.explanation_view(queue.get_job(ctx.db, job.id)) == {"is_waiting": True, "running": False}
+    assert reward.explanation_view(ctx, queue.get_job(ctx.db, job.id)) == {"is_waiting": True, "running": False}
     engine = engine_process.record_heartbeat(ctx.db, "x")
     queue.claim(ctx.db, [JobKind.EXPLAIN], engine)
     item = {"score": 0.5, "tokens": ["a", ""], "token_scores": [1.0, 0.0]}
     queue.finish(ctx.db, job.id, {"items": [item]})
-    assert reward.explanation_view(queue.get_job(ctx.db, job.id)) == {"is_waiting": False, **item}
+    assert reward.explanation_view(ctx, queue.get_job(ctx.db, job.id)) == {"is_waiting": False, **item, "instant": None}
 
 
 @pytest.mark.parametrize("text", ["", "   ", "x" * 5000], ids=["empty", "blank", "long"])
@@ -271,7 +337,7 @@ def test_a_failed_explanation_has_its_error(ctx):
     row = add(ctx)
     job = explain(ctx, row.id, "p", "t")
     queue.fail(ctx.db, job.id, "the weights are not those")
-    assert reward.explanation_view(queue.get_job(ctx.db, job.id))["failure"] == "the weights are not those"
+    assert reward.explanation_view(ctx, queue.get_job(ctx.db, job.id))["failure"] == "the weights are not those"
 
 
 def test_explanations_need_an_existing_model_and_a_queue_that_is_not_full(ctx):

@@ -1,11 +1,13 @@
 """Screen "Reward model": train one, see its accuracy and calibration, and the score of each word of a text."""
 
+import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NotRequired, Required
 
 import gradio as gr
+import numpy as np
 from typing_extensions import TypedDict
 
 from rlhf_lab.common.chat_format import turns_of_prompt
@@ -19,6 +21,7 @@ from rlhf_lab.jobs import engine_process, queue, retraining
 from rlhf_lab.jobs.demo import visitor_training_goal
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.jobs.model_speed import speed_changed_at
+from rlhf_lab.quality.queries import request_new_vote, restore_vote
 from rlhf_lab.store.label_snapshots import comparisons_by_vote
 from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models, listed_model
 from rlhf_lab.store.reward_models import get_reward_model
@@ -39,6 +42,7 @@ api = Api("reward")
 MAX_TEXT_CHARS = 4000  # of a text to explain, including its prompt
 MAX_POINTS = 300  # of a loss curve
 MAX_LISTED = 50  # reward models
+MAX_LABELS_SHOWN = 3  # that raise a score, and that lower it
 MAX_LOG_ODDS = 18.0
 MIN_DECIDED_LABELS = 2  # needed for a training
 
@@ -81,6 +85,13 @@ class ChooseAttribute(Payload):
     attribute: str
     ignore: bool
     last_training: int | None = None
+
+
+class TakeOutLabel(Payload):
+    """put_back: count a label again that was taken out."""
+
+    vote: int
+    put_back: bool = False
 
 
 class JobId(TypedDict):
@@ -212,8 +223,27 @@ class RewardReport(TypedDict):
     attributes: list[AttributeRow]
 
 
+class LabelBehindScore(TypedDict):
+    """A label and by how much it raises the score of a text, in sd of the base's texts."""
+
+    vote: int
+    turns: list[dict[str, str]]
+    chosen: str
+    rejected: str
+    is_tie: bool
+    influence: float
+
+
+class InstantExplanation(TypedDict):
+    """A text's score by the head that is fitted after every vote, and the labels that raise and lower it most."""
+
+    score: float
+    labels: list[LabelBehindScore]
+
+
 class Explanation(TypedDict, total=False):
-    """Waiting (with `running`), failed (with `failure`), or the score of a text and of its tokens, if single ones have one."""
+    """Waiting (with `running`), failed (with `failure`), or the score of a text and of its tokens, if single ones have one.
+    instant: None for visitors who may not see comparisons, and before the head has learnt anything."""
 
     is_waiting: Required[bool]
     running: bool
@@ -221,6 +251,7 @@ class Explanation(TypedDict, total=False):
     score: float
     tokens: list[str]
     token_scores: list[float] | None
+    instant: InstantExplanation | None
 
 
 def build(ctx: Context) -> None:
@@ -265,7 +296,7 @@ def estimates(ctx: Context, query: SettingsQuery) -> dict[str, str]:
 
 @api.read(JobQuery)
 def explanation(ctx: Context, query: JobQuery) -> Explanation:
-    return explanation_view(own_job(ctx, query.job, JobKind.EXPLAIN, ctx.annotator_or_empty(query.annotator)))
+    return explanation_view(ctx, own_job(ctx, query.job, JobKind.EXPLAIN, ctx.annotator_or_empty(query.annotator)))
 
 
 @api.action(TrainReward, role=Role.OPERATOR)
@@ -342,7 +373,15 @@ def submit_explanation(ctx: Context, request: ExplainText, annotator: str) -> Jo
     return submit_short_jobs(ctx, JobKind.EXPLAIN, annotator, [job_payload])[0]
 
 
-def explanation_view(job: Job) -> Explanation:
+@api.action(TakeOutLabel, role=Role.OPERATOR)
+def take_out_label(ctx: Context, payload: TakeOutLabel) -> None:
+    """Undo a label, so that nothing learns from it and its annotator may see the pair again; or make it count again."""
+    change = restore_vote if payload.put_back else request_new_vote
+    change(ctx.db, ctx.project.id, payload.vote)
+    ctx.instant_reward.labels_changed()
+
+
+def explanation_view(ctx: Context, job: Job) -> Explanation:
     """An EXPLAIN job for the page: waiting, failed, or its one result."""
     if job.status in UNFINISHED_JOB_STATUSES:
         return {"is_waiting": True, "running": job.status is JobStatus.RUNNING}
@@ -351,6 +390,32 @@ def explanation_view(job: Job) -> Explanation:
     item = job.result["items"][0]
     return {
         "is_waiting": False, "score": item["score"], "tokens": item["tokens"], "token_scores": item["token_scores"],
+        "instant": instant_explanation(ctx, item.get("features", "")) if sees_comparisons(ctx) else None,
+    }  # fmt: skip
+
+
+def instant_explanation(ctx: Context, features: str) -> InstantExplanation | None:
+    """The labels behind the score of a text. features: as in the result of an EXPLAIN job."""
+    vector = np.frombuffer(base64.b64decode(features), "<f2").astype(np.float32)
+    if not len(vector) or not np.isfinite(vector).all():
+        return None
+    explained = ctx.instant_reward.explain(ctx.project.id, vector)
+    if explained is None:
+        return None
+    ordered = sorted(explained.influences.items(), key=lambda item: item[1])
+    extreme = [(vote, x) for vote, x in ordered[: -MAX_LABELS_SHOWN - 1 : -1] if x > 0]
+    extreme += [(vote, x) for vote, x in ordered[:MAX_LABELS_SHOWN] if x < 0]
+    labels = comparisons_by_vote(ctx.db, [vote for vote, _ in extreme])
+    return {
+        "score": explained.score,
+        "labels": [
+            {
+                "vote": vote, "turns": turns_of_prompt(labels[vote].prompt), "chosen": labels[vote].chosen.strip(),
+                "rejected": labels[vote].rejected.strip(), "is_tie": labels[vote].tie, "influence": influence,
+            }
+            for vote, influence in extreme
+            if vote in labels
+        ],
     }  # fmt: skip
 
 

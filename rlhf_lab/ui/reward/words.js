@@ -3,6 +3,7 @@
 import { conversationField } from '../shared/dom.js';
 import { formatDifference, formatDuration, formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
+import { labelsBehind } from './labels_behind.js';
 
 const HINT = 'Hover over a word, or move to it with Tab, to see its value.';
 const LAST_TOKEN_ONLY =
@@ -22,7 +23,10 @@ export class WordScores {
 
   reset() {
     this.pending = null; // {askedAt, job, running} of the text being explained
-    this.result = null; // {score, tokens, token_scores} or {failure}
+    this.result = null; // {score, tokens, token_scores, instant} or {failure}
+    this.job = 0; // of the result
+    this.removed = null; // the label that was taken out last
+    this.problem = ''; // why it could not be taken out or put back
   }
 
   /** @param {import('../api_types').RewardReport} report */
@@ -113,14 +117,35 @@ export class WordScores {
   finish(pending, result) {
     if (this.pending !== pending) return;
     this.result = result;
+    this.job = pending.job;
     this.pending = null;
+    this.draw();
+  }
+
+  labels() {
+    const { instant } = this.result;
+    return instant ? labelsBehind(instant, this, (label, putBack) => this.change(label, putBack)) : '';
+  }
+
+  // Take a label out or put it back; the score by the present labels follows at once.
+  async change(label, putBack) {
+    const { job } = this;
+    this.problem = '';
+    try {
+      await this.api.take_out_label({ vote: label.vote, put_back: putBack });
+      this.removed = putBack ? null : label;
+      const result = await this.api.explanation({ job });
+      if (this.job === job && this.result) this.result = result;
+    } catch (error) {
+      this.problem = error.message;
+    }
     this.draw();
   }
 
   draw() {
     const container = this.container();
     if (!container) return;
-    if (this.result) container.replaceChildren(resultView(this.result));
+    if (this.result) container.replaceChildren(resultView(this.result), this.labels());
     else
       container.replaceChildren(
         this.pending ? html`<p class="muted" role="status">${waitingText(this.pending)}</p>` : '',

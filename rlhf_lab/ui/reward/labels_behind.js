@@ -1,0 +1,50 @@
+// @ts-check
+// The labels that raise and lower the score of a text, by the head that learns from every vote.
+import { promptView } from '../shared/dom.js';
+import { formatDifference, formatNumber } from '../shared/format.js';
+import { html } from '../shared/html.js';
+import { isOperator } from '../shared/session.js';
+
+/** @typedef {import('../api_types').LabelBehindScore} LabelBehindScore */
+
+const HEAD_HINT =
+  'By the instant reward model, which learns from every vote at once; a trained adapter is not part of it. A value ' +
+  'is what the score would lose without that label.';
+
+/**
+ * @param {import('../api_types').InstantExplanation} explained
+ * @param {{removed: LabelBehindScore | null, problem: string}} state the label that was taken out; why a change failed
+ * @param {(label: LabelBehindScore, putBack: boolean) => void} change
+ */
+export function labelsBehind({ score, labels }, { removed, problem }, change) {
+  const rows = labels.map((label) => labelRow(label, 'Take this label out', () => change(label, false)));
+  const back = removed && labelRow(removed, 'Put it back', () => change(removed, true));
+  return html`<section class="behind" aria-label="labels behind this score">
+    <strong>Labels behind this score</strong>
+    <p class="muted">${HEAD_HINT}</p>
+    <p role="status" data-do="instant-score">Its score: <strong>${formatNumber(score, 2)} sd</strong></p>
+    ${problem ? html`<p class="lab-notice bad" role="alert">${problem}</p>` : null}
+    ${back ? html`<p class="muted">Taken out; nothing learns from it now:</p><ol>${back}</ol>` : null}
+    ${rows.length ? html`<ol>${rows}</ol>` : html`<p class="muted">No label changes it.</p>`}
+  </section>`;
+}
+
+/** @param {LabelBehindScore} label @param {string} text of the button @param {() => void} press */
+function labelRow({ vote, turns, chosen, rejected, is_tie: isTie, influence }, text, press) {
+  const side = (name, words) =>
+    html`<div><span class="muted">${name}</span><p class="lab-text" dir="auto">${words}</p></div>`;
+  const names = isTie ? ['no difference', 'from'] : ['preferred', 'over'];
+  const button = html`<button
+    type="button" class="lab-button small" data-do="take-out" data-vote=${vote} onclick=${press}
+  >
+    ${text}
+  </button>`;
+  return html`<li>
+    <div class="lab-row">
+      <span class="lab-badge ${influence > 0 ? 'good' : 'warn'}">${formatDifference(influence, 2)} sd</span>
+      <span class="lab-grow"></span>${isOperator() ? button : null}
+    </div>
+    ${promptView(turns, '.muted.brief')}
+    <div class="sides">${side(names[0], chosen)}${side(names[1], rejected)}</div>
+  </li>`;
+}
