@@ -124,6 +124,17 @@ def label_influences(gram: Float64, fit: DualFit, products: Float64) -> Float64:
     return influences
 
 
+def score_variance(gram: Float64, fit: DualFit, products: Float64, square_norm: float) -> float:
+    """The posterior variance of the score of a text, in the Laplace approximation (Rasmussen & Williams 2006, equation 3.24).
+
+    products: as for `label_influences`. square_norm: of the text's features. What no label says anything about keeps the prior's
+    variance, square_norm / ridge.
+    """
+    root = np.sqrt(fit.curvature)
+    explained = float((root * products) @ np.linalg.solve(scaled_system(gram, root, fit.ridge), root * products))
+    return max(0.0, square_norm - explained) / fit.ridge
+
+
 def log_loss(scores: Float64, targets: PreferenceTargets) -> float:
     """Mean nats per label: -log sigmoid(score difference), and for a tie the mean of both sides."""
     nats = np.where(targets.ties, (np.logaddexp(0, -scores) + np.logaddexp(0, scores)) / 2, np.logaddexp(0, -scores))

@@ -30,6 +30,7 @@ from rlhf_lab.core.preference_fit import (
     fit_dual,
     held_out_scores,
     label_influences,
+    score_variance,
 )
 from rlhf_lab.errors import LabError, NotFoundError
 from rlhf_lab.store.database import Database
@@ -102,10 +103,11 @@ class Prediction:
 
 
 class Explanation(NamedTuple):
-    """score: of a text. influences: by vote, the score less that by a head that was fitted without it. In standard deviations of
-    the reference texts' scores."""
+    """score: of a text, with the half-width of its 95 % interval. influences: by vote, the score less that by a head that was
+    fitted without it. In standard deviations of the reference texts' scores."""
 
     score: float
+    half_width: float
     influences: dict[int, float]
 
 
@@ -209,11 +211,11 @@ class InstantModel:
             return None
         features = self._scaler(vector - self._scaler.mean)
         pair_ids, signs = self._signed(self._labels, np.ones(len(self._labels)))
-        influences = label_influences(
-            self._pairs.gram(pair_ids, signs), self._fit, self._pairs.products(pair_ids, signs, features)
-        )
+        gram, products = self._pairs.gram(pair_ids, signs), self._pairs.products(pair_ids, signs, features)
+        influences = label_influences(gram, self._fit, products)
+        sd = score_variance(gram, self._fit, products, float(features @ features)) ** 0.5
         by_vote = {label.vote_id: float(x) / spread for label, x in zip(self._labels, influences, strict=True)}
-        return Explanation(float(features @ weights) / spread, by_vote)
+        return Explanation(float(features @ weights) / spread, 1.96 * sd / spread, by_vote)
 
     def knows(self, pair_id: int | None) -> bool:
         """Whether the head has learnt from a label of the pair."""

@@ -16,6 +16,7 @@ from rlhf_lab.core.preference_fit import (
     held_out_scores,
     label_influences,
     log_loss,
+    score_variance,
 )
 
 
@@ -252,3 +253,17 @@ def test_products_are_those_of_the_differences_with_their_signs():
     assert pairs.products([3, 7, 3], np.array([1.0, -1.0, -1.0]), features) == pytest.approx(
         [-5.0, -2.5, 5.0], rel=2e-3
     )
+
+
+@pytest.mark.parametrize("ridge", [0.3, 3.0])
+def test_the_variance_of_a_score_is_that_of_all_weights(ridge):
+    """xᵀ H⁻¹ x with the Hessian of the primal loss; far from all labels it is that of the prior, |x|² / ridge."""
+    differences, ties = problem(width=5)
+    gram, targets = differences @ differences.T, PreferenceTargets(ties)
+    fit = fit_dual(gram, targets, ridge)
+    hessian = differences.T @ (differences * fit.curvature[:, None]) + ridge * np.eye(5)
+    text = np.random.default_rng(1).normal(size=5)
+    actual = score_variance(gram, fit, differences @ text, float(text @ text))
+    assert actual == pytest.approx(float(text @ np.linalg.solve(hessian, text)), rel=1e-8)
+    assert actual < text @ text / ridge
+    assert score_variance(gram, fit, np.zeros(12), 2.0) == pytest.approx(2.0 / ridge)

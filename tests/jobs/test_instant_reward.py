@@ -126,6 +126,7 @@ def test_a_score_is_explained_by_the_labels_behind_it(db, project, texts, fixed_
     assert set(explained.influences) == {vote.id for vote in votes}
     prediction = model.predict(p[22])
     assert explained.score == pytest.approx(prediction.first, abs=1e-4)
+    assert 0.0 < explained.half_width < 10.0
     strongest = max(votes, key=lambda vote: abs(explained.influences[vote.id]))
     undo(db, strongest)
     model.update()

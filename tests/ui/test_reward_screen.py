@@ -166,6 +166,7 @@ def test_an_explanation_names_the_labels_behind_the_score(ctx, explained):
     assert influences == sorted(raising, reverse=True) + sorted(lowering)
     assert 0 < len(raising) <= 3
     assert 0 < len(lowering) <= 3
+    assert reply["instant"]["low"] < reply["instant"]["score"] < reply["instant"]["high"]
     label = reply["instant"]["labels"][0]
     stored = comparisons_by_vote(ctx.db, [label["vote"]])[label["vote"]]
     assert (label["chosen"], label["rejected"]) == (stored.chosen.strip(), stored.rejected.strip())

@@ -235,9 +235,12 @@ class LabelBehindScore(TypedDict):
 
 
 class InstantExplanation(TypedDict):
-    """A text's score by the head that is fitted after every vote, and the labels that raise and lower it most."""
+    """A text's score by the head that is fitted after every vote, with its 95 % interval, and the labels that raise and lower it
+    most."""
 
     score: float
+    low: float
+    high: float
     labels: list[LabelBehindScore]
 
 
@@ -408,6 +411,7 @@ def instant_explanation(ctx: Context, features: str) -> InstantExplanation | Non
     labels = comparisons_by_vote(ctx.db, [vote for vote, _ in extreme])
     return {
         "score": explained.score,
+        "low": explained.score - explained.half_width, "high": explained.score + explained.half_width,
         "labels": [
             {
                 "vote": vote, "turns": turns_of_prompt(labels[vote].prompt), "chosen": labels[vote].chosen.strip(),

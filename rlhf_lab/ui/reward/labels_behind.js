@@ -16,13 +16,16 @@ const HEAD_HINT =
  * @param {{removed: LabelBehindScore | null, problem: string}} state the label that was taken out; why a change failed
  * @param {(label: LabelBehindScore, putBack: boolean) => void} change
  */
-export function labelsBehind({ score, labels }, { removed, problem }, change) {
+export function labelsBehind({ score, low, high, labels }, { removed, problem }, change) {
   const rows = labels.map((label) => labelRow(label, 'Take this label out', () => change(label, false)));
   const back = removed && labelRow(removed, 'Put it back', () => change(removed, true));
   return html`<section class="behind" aria-label="labels behind this score">
     <strong>Labels behind this score</strong>
     <p class="muted">${HEAD_HINT}</p>
-    <p role="status" data-do="instant-score">Its score: <strong>${formatNumber(score, 2)} sd</strong></p>
+    <p role="status" data-do="instant-score">
+      Its score: <strong>${formatNumber(score, 2)} sd</strong>, with 95 % certainty between ${formatNumber(low, 2)} and
+      ${formatNumber(high, 2)}
+    </p>
     ${problem ? html`<p class="lab-notice bad" role="alert">${problem}</p>` : null}
     ${back ? html`<p class="muted">Taken out; nothing learns from it now:</p><ol>${back}</ol>` : null}
     ${rows.length ? html`<ol>${rows}</ol>` : html`<p class="muted">No label changes it.</p>`}
