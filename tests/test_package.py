@@ -32,11 +32,11 @@ def test_the_package_works_with_the_folders_that_its_wheel_carries(tmp_path):
         copy(ROOT / source, tmp_path / target)
     code = (
         "from rlhf_lab.common.bundled_assets import embedded_model_folder\n"
-        "from rlhf_lab.ui.shared.charts import metric_descriptions\n"
+        "from rlhf_lab.ui.shared.glossary import definitions\n"
         "from rlhf_lab.ui.page import initial_body_html\n"
         "from rlhf_lab.ui.scripts import MODULES\n"
         "assert 'label/view.js' in MODULES\n"
-        "assert metric_descriptions() and len(initial_body_html()) > 10_000\n"
+        "assert definitions() and len(initial_body_html()) > 10_000\n"
         "from rlhf_lab.common.program_names import lab_command, page_command\n"
         "print(embedded_model_folder(), page_command(), lab_command(), sep='|')"
     )

@@ -28,7 +28,7 @@ BUTTON_STYLES = """names => [...new Set([...document.querySelectorAll(names)].fi
     .map((one) => getComputedStyle(one)).map((style) => `${style.opacity} ${style.pointerEvents}`))]"""
 #: Addresses of what a page polls.
 REQUESTS = re.compile("lab-api/")
-HEADER_BUTTONS, SCREEN_BUTTONS = ".lab-header button", ".lab:not(.lab-header) button"
+HEADER_BUTTONS, SCREEN_BUTTONS = ".lab-header button", ".lab:not(.lab-header) .lab-button"
 #: JavaScript: title, unit, label for screen readers and hover title of every chart.
 CHART_TEXTS = """figures => figures.filter((one) => one.offsetParent).map((one) => [one.querySelector('h3').textContent,
     one.querySelector('h3 + *').textContent, one.querySelector('.plot').getAttribute('aria-label'),
@@ -95,7 +95,7 @@ def test_run_form_says_why_nothing_can_be_started(lab, open_page):
     start = page.locator(".lab-run-form")
     expect(start).to_contain_text("PPO needs a reward model, and a reward model needs labels.")
     expect(start).to_contain_text("Label 10 more pairs under Label, or let a simulated judge label 40 there;")
-    expect(start.locator("button")).to_have_text(["Start without a reward model …"])
+    expect(start.locator(".lab-button")).to_have_text(["Start without a reward model …"])
     with Database.open(lab.home) as db:
         job = add_running_job(db, JobKind.TRAIN_REWARD, source="human")
         expect(start).to_contain_text("A reward model learns from people's labels. 25 % done.")

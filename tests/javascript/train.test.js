@@ -62,18 +62,18 @@ test('good and bad have their own colours, other scales left and right', () => {
 
 test('a score with its change since the base', () => {
   assert.equal(scoreBadge('score', null, 1), null);
-  assert.deepEqual(scoreBadge('score', 1.25, null), { text: 'score 1.25', title: 'score now', style: '' });
+  assert.deepEqual(scoreBadge('score', 1.25, null), { text: '1.25', title: 'score now', style: '' });
   assert.deepEqual(scoreBadge('gold', 1, 0.5), {
-    text: 'gold 1 (+0.5)',
+    text: '1 (+0.5)',
     title: 'gold now; 0.5 at the start',
     style: 'good',
   });
   assert.deepEqual(
     [0.5, 0.48, 0.4].map((value) => [scoreBadge('score', value, 0.5).text, scoreBadge('score', value, 0.5).style]),
     [
-      ['score 0.5', ''],
-      ['score 0.48 (−0.02)', ''],
-      ['score 0.4 (−0.1)', 'bad'],
+      ['0.5', ''],
+      ['0.48 (−0.02)', ''],
+      ['0.4 (−0.1)', 'bad'],
     ],
   );
 });

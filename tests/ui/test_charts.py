@@ -1,29 +1,9 @@
-"""The static part of charts, and descriptions of metrics from the tables of the documentation."""
+"""The static part of charts."""
 
 import json
 
 from rlhf_lab.ui.page import build_page, launch_options
-from rlhf_lab.ui.shared.charts import PLOTLY_CONFIG, layout, metric_descriptions
-
-DOCUMENT = """
-# Metrics
-
-| key | what | unit | healthy | otherwise |
-|---|---|---|---|---|
-| `objective/kl` | distance from the base | nats | below 8 | raise `beta` |
-| `grad_norm` | norm of the gradient | – | – | – |
-| `a` | b |
-| kl | no key, | nats | so | left out |
-"""
-
-
-def test_metric_descriptions_come_from_the_documents(tmp_path):
-    path = tmp_path / "METRICS.md"
-    path.write_text(DOCUMENT)
-    assert metric_descriptions(path) == {
-        "objective/kl": "Distance from the base (nats). Healthy: below 8. Otherwise: raise beta.",
-        "grad_norm": "Norm of the gradient.",
-    }
+from rlhf_lab.ui.shared.charts import PLOTLY_CONFIG, layout
 
 
 def test_a_small_chart_has_one_curve_and_a_transparent_background():

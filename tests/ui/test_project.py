@@ -374,7 +374,7 @@ def test_the_label_of_a_model_omits_its_folder(tmp_path):
 
 
 def test_a_model_offered_by_name_is_marked_untested_until_a_figure_stands_in_the_decisions():
-    from rlhf_lab.ui.shared.charts import METRICS_DOC
+    from rlhf_lab.ui.shared.glossary import METRICS_DOC
 
     decisions = METRICS_DOC.with_name("DECISIONS.md").read_text(encoding="utf-8")
     assert not [name for name, _ in SUGGESTED_MODELS if name in decisions]

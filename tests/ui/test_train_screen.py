@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from fake_runs import KL, SCORE, a_run, reward_model, step
+from fake_runs import SCORE, a_run, reward_model, step
 
 from rlhf_lab.common.enums import EventKind, JobKind, RunStatus
 from rlhf_lab.errors import LabError, StoreError
@@ -12,7 +12,6 @@ from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.runs import events, set_run_status
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.shared import charts
 from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.train import api as train
 
@@ -109,17 +108,6 @@ def test_the_page_polls_with_what_it_knows(ctx, calls):
 
 
 # ---- the page
-
-
-def test_every_drawn_metric_is_documented():
-    descriptions = charts.metric_descriptions()
-    assert {curve.metric for curve in charts.CURVES} <= set(descriptions)
-    assert descriptions[KL].startswith("KL of the sampling policy")
-    assert "Healthy: 0 at step 1" in descriptions[KL]
-
-
-def test_missing_documents_are_no_error(tmp_path):
-    assert charts.metric_descriptions(tmp_path / "METRICS.md") == {}
 
 
 def test_the_screen_is_built_without_torch(tmp_path):

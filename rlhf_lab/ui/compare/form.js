@@ -3,6 +3,7 @@
 // It is built once; its options are refreshed in place, so that no input is lost.
 import { conversationField, fillProposed } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
+import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { otherScorersNote } from './texts.js';
 
@@ -11,8 +12,6 @@ import { otherScorersNote } from './texts.js';
 const COLUMNS = [1, 2, 3];
 const COLUMN_NAMES = ['first column', 'second column', 'third column'];
 const NUMBERS = ['samples', 'seed', 'temperature', 'max_new_tokens'];
-const HINT =
-  'The same seed gives every model the same random numbers; words that differ from the first column are marked.';
 const NO_RUN =
   'No run has completed a step yet. Start one under Train to compare before and after; until then you can sample ' +
   'from the base model.';
@@ -68,7 +67,10 @@ export class CompareForm {
         ${button('write', 'Write', () => this.write(), 'lab-main')}
         ${button('dice', 'Another seed', () => this.writeWithNewSeed(), 'small', 'write again with another seed')}
         ${this.estimate}
-        <span class="muted lab-grow hint">${HINT}</span>
+        <span class="muted lab-grow hint">
+          The same ${term('seed')} gives every model the same random numbers; words that differ from the first column
+          are marked.
+        </span>
       </div>
       ${this.note} ${this.error}
     </div>`;

@@ -3,6 +3,7 @@
 import { markedDiff } from '../shared/diff.js';
 import { promptView, withCut } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
+import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { meansText, waitingText } from './texts.js';
 
@@ -71,9 +72,11 @@ function badges({ scores, gold, best_of: bestOf }, i, judge) {
   const isHighest = bestOf === 1 && scores.length > 2 && scores[i] === Math.max(...scores);
   return [
     scores[i] !== undefined &&
-      html`<span class="lab-badge" title="reward model, in sd of base samples">score ${formatNumber(scores[i])}</span>`,
+      html`<span class="lab-badge">${i ? 'score' : term('score')} ${formatNumber(scores[i])}</span>`,
     gold[i] !== undefined &&
-      html`<span class="lab-badge" title="score by the judge ${judge}">gold ${formatNumber(gold[i])}</span>`,
+      html`<span class="lab-badge" title="score by the judge ${judge}">
+        ${i ? 'gold' : term('gold')} ${formatNumber(gold[i])}
+      </span>`,
     bestOf > 1 && html`<span class="lab-badge accent">best of ${bestOf} by its score</span>`,
     isHighest && html`<span class="lab-badge good">highest of ${scores.length}</span>`,
   ];

@@ -20,6 +20,7 @@ from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.header.guide import HeaderGuide, guide_view, progress_of
 from rlhf_lab.ui.shared.api import Api, Payload
+from rlhf_lab.ui.shared.glossary import definitions
 from rlhf_lab.ui.shared.instant_view import rounded_bound
 from rlhf_lab.ui.shared.presence import PRESENCE
 from rlhf_lab.ui.shared.widgets import widget
@@ -132,7 +133,7 @@ class HeaderStatus(HeaderState):
 
 
 def build() -> None:
-    widget("header", "header/view.js", label="State of the lab")
+    widget("header", "header/view.js", data={"definitions": definitions()}, label="State of the lab")
 
 
 @api.read(StatusQuery)

@@ -1,5 +1,6 @@
 // @ts-check
 // The guide: the visitor's steps, the present one, what is missing, and the next action. guide.py decides what it says.
+import { redraw } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { currentTab, openTab, slugOf } from '../shared/session.js';
 
@@ -25,11 +26,9 @@ export class Guide {
     this.node.hidden = !guide || isGuideHidden();
     const tab = currentTab();
     const key = JSON.stringify([guide, tab]);
-    if (this.node.hidden || key === this.drawnKey) return; // a new button would lose the focus
+    if (this.node.hidden || key === this.drawnKey) return;
     this.drawnKey = key;
-    const focused = /** @type {HTMLElement | null} */ (this.node.querySelector(':focus'))?.dataset.do;
-    this.node.replaceChildren(this.content(guide, tab));
-    /** @type {HTMLElement | null} */ (focused && this.node.querySelector(`[data-do=${focused}]`))?.focus();
+    redraw(this.node, this.content(guide, tab));
   }
 
   /** @param {HeaderGuide} guide @param {string} tab the open one */

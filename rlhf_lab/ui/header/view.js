@@ -4,6 +4,8 @@ import { accuracyHelp, accuracyText, downloadText, intervalText, machineText } f
 import { isUnsaved, savedText, unsavedText, withScreenFigures } from './figures.js';
 import { Guide, isGuideHidden } from './guide.js';
 import { requests } from '../shared/api.js';
+import { redraw } from '../shared/dom.js';
+import { term, useDefinitions } from '../shared/glossary.js';
 import { formatPercent, isWideInterval, plural, resetText, timeLeftText } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
@@ -24,7 +26,8 @@ import {
 const api = requests('header');
 const POLL_MS = 1500;
 
-export default function mount({ element }) {
+export default function mount({ element, props }) {
+  useDefinitions(props.data.definitions);
   for (const name of ['projector', 'dark']) if (getItem(name)) setDisplayMode(name, getItem(name) === 'on');
   openTabFromAddress(300);
   window.addEventListener('hashchange', () => openTabFromAddress(50));
@@ -64,6 +67,7 @@ class Header {
     this.strip = html`<div class="strip"></div>`;
     this.guide = new Guide();
     this.notices = html`<div class="notices"></div>`;
+    this.drawnKey = '';
   }
 
   start() {
@@ -92,12 +96,16 @@ class Header {
     if (!this.status) return;
     const status = withScreenFigures(this.status, this.counts, this.step, Date.now());
     if (!this.strip.isConnected) this.root.replaceChildren(this.strip, this.guide.node, this.notices);
-    this.strip.replaceChildren(
+    this.guide.draw(status.guide);
+    const key = JSON.stringify({ ...status, counted_at: 0, classes: document.body.className });
+    if (key === this.drawnKey) return;
+    this.drawnKey = key;
+    redraw(
+      this.strip,
       html`${projectAndFigures(status)}
         <span class="lab-grow"></span>
         <span class="buttons">${this.projectorButton()} ${this.themeButton()}</span>`,
     );
-    this.guide.draw(status.guide);
     this.notices.replaceChildren(...notices(status));
   }
 
@@ -108,7 +116,7 @@ class Header {
 
   projectorButton() {
     return html`<button
-      type="button" class="lab-button small projector" title="larger text, for a projector"
+      type="button" class="lab-button small projector" data-do="projector" title="larger text, for a projector"
       aria-pressed=${String(document.body.classList.contains('projector'))} onclick=${() => this.toggle('projector')}
     >
       Projector
@@ -117,7 +125,8 @@ class Header {
 
   themeButton() {
     return html`<button
-      type="button" class="lab-button small" title="switch between light and dark" onclick=${() => this.toggle('dark')}
+      type="button" class="lab-button small" data-do="theme" title="switch between light and dark"
+      onclick=${() => this.toggle('dark')}
     >
       ${document.body.classList.contains('dark') ? 'Light' : 'Dark'}
     </button>`;
@@ -135,11 +144,12 @@ function projectAndFigures(status) {
     <span class="what" title=${project}>${project}</span>
     <span class="lab-badge machine" title="${engine.label}. ${engine.description}">
       <i class="dot ${engine.style}"></i>
-      ${(isWorking && machine) || `${engine.label}${machine && ` · ${machine}`}`}
+      ${(isWorking && machine) || [term('engine', engine.label), machine && ` · ${machine}`]}
     </span>
     <span class="lab-badge">${plural(status.labels, 'label')}${simulated}</span>
     <span class="lab-badge${reward ? '' : ' no-model'}" title=${accuracyHelp(reward)}>
-      ${accuracyText(status)}${reward && !isWorking ? accuracyNote(reward) : null}
+      ${term(reward ? 'accuracy' : 'reward model', accuracyText(status))}
+      ${reward && !isWorking ? accuracyNote(reward) : null}
     </span>
     ${status.mirror && mirrorBadge(status.mirror)} ${status.job && jobView(status.job)}`;
 }

@@ -4,6 +4,7 @@
 import { verdict, waitingText } from './texts.js';
 import { stackedScreen } from '../shared/dom.js';
 import { formatAccuracy, formatDifference, formatInterval, isWideInterval } from '../shared/format.js';
+import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 
 /** @typedef {import('../api_types').InstantFigures} InstantFigures */
@@ -64,7 +65,10 @@ export class InstantPanel {
 
   guess() {
     const text = this.figures ? waitingText(this.figures, this.uuid) : ' ';
-    if (text) return html`<span><strong>Instant reward model</strong> <span class="muted">${text}</span></span>`;
+    if (text) {
+      const name = term('instant reward model', 'Instant reward model');
+      return html`<span><strong>${name}</strong> <span class="muted">${text}</span></span>`;
+    }
     const { prediction } = this.figures;
     const sideNames = stackedScreen.matches ? ['first', 'second'] : ['left', 'right'];
     const [first, second] = prediction.decided ? ['your choice', 'other'] : sideNames;

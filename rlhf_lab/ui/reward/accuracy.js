@@ -11,6 +11,7 @@ import {
   plotlyText,
   plural,
 } from '../shared/format.js';
+import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { hasCalibration, MIN_CALIBRATION_PAIRS, unseenPairs } from './report_cards.js';
 
@@ -36,7 +37,7 @@ export function accuracyCard(model, report, state) {
       ${isMeasured ? intervalBar(model) : null}
     </div>
     <div>
-      <h2>${isMeasured ? 'of held-out pairs ranked as labelled' : 'Accuracy not measured'}</h2>
+      <h2>${term('accuracy', isMeasured ? 'of held-out pairs ranked as labelled' : 'Accuracy not measured')}</h2>
       ${
         isWide
           ? html`<p class="warn">

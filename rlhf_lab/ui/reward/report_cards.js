@@ -3,6 +3,7 @@
 import { integerTick } from '../shared/charts.js';
 import { promptView } from '../shared/dom.js';
 import { formatDuration, formatPercent, plural } from '../shared/format.js';
+import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { lossFigure } from './chart_set.js';
 
@@ -17,7 +18,7 @@ const DISAGREEMENTS_HINT =
 export function scoreHistogram(report, charts) {
   return html`<div class="lab-card">
     <div class="lab-row">
-      <h3>Scores of the labelled texts</h3>
+      <h3>${term('score', 'Scores of the labelled texts')}</h3>
       <span class="lab-badge"><i class="swatch up"></i>preferred</span>
       <span class="lab-badge"><i class="swatch down"></i>not preferred</span>
     </div>
@@ -94,7 +95,7 @@ export function calibrationCard(report, charts) {
   const label = "share of held-out pairs ranked correctly, by the reward model's confidence";
   return html`<div class="lab-card">
     <div class="lab-row">
-      <h3>Calibration</h3>
+      <h3>${term('Calibration')}</h3>
       <span class="muted">on held-out pairs; perfect calibration lies on the line</span>
     </div>
     ${charts.create('calibration', label, (colors) => calibrationFigure(report.calibration, colors))}

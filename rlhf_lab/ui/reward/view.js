@@ -1,6 +1,7 @@
 // @ts-check
 // Screen "Reward model": accuracy, training, what it rewards. A card is redrawn only when its own data has changed.
 import { requests } from '../shared/api.js';
+import { redraw } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { nativeForm } from '../shared/native_form.js';
@@ -177,11 +178,9 @@ class RewardScreen {
       const value = key() || null;
       const newKey = JSON.stringify(value);
       if (container.dataset.key === newKey) continue;
-      const focused = container.contains(document.activeElement) ? document.activeElement['dataset'].do : null;
       container.dataset.key = newKey;
       container.hidden = value === null;
-      container.replaceChildren(...(value === null ? [] : [build()]));
-      if (focused) container.querySelector(`[data-do="${focused}"]`)?.focus();
+      redraw(container, ...(value === null ? [] : [build()]));
     }
     this.charts.removeUnused();
     const training = this.root.querySelector('.training');

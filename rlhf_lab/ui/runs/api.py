@@ -38,7 +38,7 @@ from rlhf_lab.ui.runs.hub_mirror import api as hub_mirror
 from rlhf_lab.ui.runs.import_data import api as import_data
 from rlhf_lab.ui.runs.quality import api as quality
 from rlhf_lab.ui.shared.api import Api, Payload, revision_of
-from rlhf_lab.ui.shared.charts import CURVES, PLOTLY_CONFIG, layout, metric_descriptions
+from rlhf_lab.ui.shared.charts import CURVES, PLOTLY_CONFIG, layout
 from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("runs")
@@ -113,7 +113,6 @@ def build(ctx: Context) -> None:
     data = {
         "layout": layout(250) | {"showlegend": False, "hovermode": "closest"},
         "config": PLOTLY_CONFIG,
-        "descriptions": metric_descriptions(),
         "max_runs": MAX_RUNS,
         "window": WINDOW,
         "buckets": BUCKETS,

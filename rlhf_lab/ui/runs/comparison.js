@@ -2,6 +2,7 @@
 // The card "Comparison" of the screen "Runs & data": charts of the chosen runs, and which of their settings differ.
 import { chartConfig, chartTheme, integerTick } from '../shared/charts.js';
 import { plotlyText } from '../shared/format.js';
+import { definitionOf, term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { options, scrollingTable } from './elements.js';
 
@@ -155,7 +156,7 @@ export class Comparison {
       select.dataset.names = metrics.join();
       select.replaceChildren(...options(items, this.metric));
     }
-    this.part('.about').textContent = this.data.descriptions[drawn] || '';
+    this.part('.about').textContent = definitionOf(drawn);
   }
 
   /** @param {ComparedRun[]} runs */
@@ -180,7 +181,7 @@ export class Comparison {
 function plots(buckets) {
   const figure = (name, title, description, label) =>
     html`<figure class=${name}>
-      <div class="lab-row"><h3>${title}</h3><span class="muted">${description}</span></div>
+      <div class="lab-row"><h3>${term(name, title)}</h3><span class="muted">${description}</span></div>
       <div class="plot ${name}" role="img" aria-label="${label} over the square root of KL"></div>
     </figure>`;
   return html`<div class="drawn">

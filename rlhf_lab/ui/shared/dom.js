@@ -23,6 +23,13 @@ export function el(selector, attributes = {}, ...children) {
 export const actionButton = (action, label, onclick, style = 'small') =>
   html`<button type="button" class="lab-button ${style}" data-do=${action} onclick=${onclick}>${label}</button>`;
 
+// Replaces the children of an element. The focus stays on the control of the same name.
+export function redraw(node, ...children) {
+  const focused = node.contains(document.activeElement) ? document.activeElement.dataset.do : '';
+  node.replaceChildren(...children);
+  if (focused) node.querySelector(`[data-do="${focused}"]`)?.focus();
+}
+
 // The head of a table, a column for each label.
 export function tableHead(labels) {
   const cells = labels.map((label) => el('th', { scope: 'col' }, label));

@@ -11,7 +11,7 @@ from rlhf_lab.ui.run_views import run_summary
 from rlhf_lab.ui.run_views.run_feed import MAX_POINTS, FeedQuery, FeedReply, RunElsewhere, feed_of
 from rlhf_lab.ui.run_views.run_summary import JsonPoint, StepSamples
 from rlhf_lab.ui.shared.api import Api, Payload, unusable
-from rlhf_lab.ui.shared.charts import CURVES, PLOTLY_CONFIG, layout, metric_descriptions
+from rlhf_lab.ui.shared.charts import CURVES, PLOTLY_CONFIG, layout
 from rlhf_lab.ui.shared.widgets import widget
 from rlhf_lab.ui.train import token_view
 from rlhf_lab.ui.train.demo_run import api as demo_run
@@ -59,7 +59,6 @@ def build(ctx: Context) -> None:
         "curves": [curve._asdict() for curve in CURVES],
         "layout": layout(),
         "config": PLOTLY_CONFIG,
-        "descriptions": metric_descriptions(),
     }
     widget("train", "train/view.js", charts=True, data=data, label="Training run")
 

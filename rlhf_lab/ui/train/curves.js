@@ -3,6 +3,7 @@
 import { chartConfig, chartTheme, integerTick, widthObserver } from '../shared/charts.js';
 import { palette } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
+import { definitionOf, term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { axisRanges, changeMarkers, lineMode } from './chart_layout.js';
 
@@ -19,7 +20,7 @@ const EXPLANATION =
 
 export class Curves {
   /**
-   * @param {{ curves: any[], descriptions: Record<string, string>, layout: any, config: any }} data of the widget
+   * @param {{ curves: any[], layout: any, config: any }} data of the widget
    * @param {(metric: string) => Promise<import('../api_types').MetricPoints>} fetchMetric
    * @param {(step: number) => void} onStep a point was clicked
    * @param {HTMLElement} details of the run, placed after the first charts
@@ -94,9 +95,8 @@ export class Curves {
 
   // The curves of reward terms, of which the score consists, are placed after those that every run has.
   termChart(metric, weight, previous) {
-    const description = this.data.descriptions[`${TERM_PREFIX}<term>`] || '';
     const title = `Reward term: ${metric.slice(TERM_PREFIX.length)}`;
-    const chart = this.chart(this.grid, { metric, title, unit: '', description });
+    const chart = this.chart(this.grid, { metric, title, unit: '', documented: `${TERM_PREFIX}<term>` });
     previous.figure.after(chart.figure);
     chart.showVerdict('info', `Mean of the sampled texts. Its weight in the score is ${formatNumber(weight)}.`);
     return chart;
@@ -113,10 +113,9 @@ export class Curves {
   add(metric) {
     this.moreSelect.value = '';
     if (!metric || this.extraCharts[metric]) return;
-    const description = this.data.descriptions[metric] || '';
-    const chart = this.chart(this.moreGrid, { metric, title: metric, unit: '', description });
+    const chart = this.chart(this.moreGrid, { metric, title: metric, unit: '' });
     this.extraCharts[metric] = chart;
-    if (description) chart.showVerdict('info', description);
+    chart.showVerdict('info', definitionOf(metric));
     this.refresh(metric);
   }
 
@@ -159,7 +158,8 @@ function themeChanges() {
 class MetricChart {
   /**
    * @param {{ append: (node: any) => void }} container
-   * @param {{ metric: string, title: string, unit: string, description: string }} curve
+   * @param {{ metric: string, title: string, unit: string, documented?: string }} curve documented: the metric whose
+   *   definition it has, if not its own
    * @param {{ layout: any, config: any }} base of plotly
    * @param {(step: number) => void} onStep a point was clicked
    */
@@ -178,8 +178,8 @@ class MetricChart {
     this.verdict = html`<figcaption class="verdict"> </figcaption>`;
     this.figure = html`<figure class="lab-card chart" data-metric=${curve.metric} hidden>
       <div class="lab-row">
-        <h3 title=${curve.description || curve.metric}>${curve.title}</h3>
-        <span class="muted">${curve.unit}</span>
+        <h3>${term(curve.title, curve.title, curve.documented ?? curve.metric)}</h3>
+        <span class="muted">${curve.unit && term(curve.unit)}</span>
       </div>
       <div class="stage">${this.plot}${this.cursor}</div>
       ${this.verdict}

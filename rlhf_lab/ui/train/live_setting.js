@@ -1,5 +1,6 @@
 // @ts-check
 // A setting that can be changed during a run: its field, Set, and Automatic.
+import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 
 /** @typedef {import('../api_types').RunState} RunState */
@@ -27,14 +28,14 @@ export class LiveSetting {
       Automatic
     </button>`;
     this.setBy = html`<span class="muted" data-do="set-by-${name}"></span>`;
-    this.label = html`<label class="lab-row knobs">
-      <span class="muted">${name}</span>
+    this.label = html`<div class="lab-row knobs" role="group" aria-label=${name}>
+      <span class="muted">${term(name)}</span>
       ${this.input}
       <button type="button" class="lab-button small" data-do="set-${name}" aria-label="set ${name}" onclick=${submit}>
         Set
       </button>
       ${this.automatic}${this.setBy}
-    </label>`;
+    </div>`;
   }
 
   restoreIfEmpty() {

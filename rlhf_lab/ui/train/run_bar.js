@@ -2,6 +2,7 @@
 // The bar above the curves: which run, its progress and controls. Its details stand below the first curves: the
 // settings that can be changed, what the run learns from, two self-checks, the best checkpoint.
 import { formatNumber, timeLeftText } from '../shared/format.js';
+import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
 import { LiveSetting } from './live_setting.js';
@@ -11,8 +12,6 @@ import { LiveSetting } from './live_setting.js';
 
 export const ACTIVE = ['queued', 'running', 'paused'];
 const STATUS_STYLES = { running: 'accent', paused: 'warn', failed: 'bad', done: 'good', interrupted: 'warn' };
-const RATIO_TITLE = 'The first update of every step starts from the policy that wrote the texts: all ratios must be 1.';
-const KL_TITLE = 'The policy starts as a copy of the reference: its first texts must have KL 0.';
 
 export class RunBar {
   /**
@@ -36,7 +35,9 @@ export class RunBar {
       class="lab-input reward" aria-label="reward model in use" data-do="switch"
       onchange=${(event) => this.send({ action: 'switch', reward_model: Number(event.target.value) })}
     ></select>`;
-    this.rewardRow = html`<label class="lab-row knobs"><span class="muted">reward model</span>${this.reward}</label>`;
+    this.rewardRow = html`<div class="lab-row knobs">
+      <span class="muted">${term('reward model')}</span>${this.reward}
+    </div>`;
     this.buttons = {
       pause: this.button('pause', 'Pause'),
       resume: this.button('resume', 'Resume', 'lab-main'),
@@ -80,8 +81,8 @@ export class RunBar {
     return html`<div class="lab-card bar details">
       <div class="lab-row settings">${operatorOnly(beta.label, lr.label, this.rewardRow)}</div>
       <div class="lab-row">
-        <span class="lab-badge ratio"></span>
-        <span class="lab-badge kl"></span>
+        <span class="lab-badge ratio">${term('first ratio', 'first ratio = 1')}<span></span></span>
+        <span class="lab-badge kl">${term('KL at the first step', 'KL at the first step = 0')}<span></span></span>
         <span class="muted lab-grow source"></span>
       </div>
       <p class="muted" data-do="best"></p>
@@ -143,9 +144,9 @@ export class RunBar {
     this.drawButtons();
     for (const setting of Object.values(this.settings)) setting.draw(run, fixed.adapted_settings, reply.in_use);
     const { max_first_ratio_deviation: deviation, first_step_kl: firstKl } = reply.checks;
-    drawCheck(this.part('.ratio'), 'first ratio = 1', deviation, 1e-5, RATIO_TITLE);
+    drawCheck(this.part('.ratio'), deviation, 1e-5);
     this.part('.ratio').hidden = run.step > 0 && deviation === null; // an offline method has no ratio
-    drawCheck(this.part('.kl'), 'KL at the first step = 0', firstKl, 1e-3, KL_TITLE);
+    drawCheck(this.part('.kl'), firstKl, 1e-3);
     const best = this.part('[data-do=best]');
     best.hidden = !reply.best_text;
     best.textContent = reply.best_text;
@@ -180,14 +181,13 @@ export class RunBar {
   }
 }
 
-function drawCheck(badge, label, value, limit, title) {
+function drawCheck(badge, value, limit) {
   const isKnown = value !== null;
   const isOk = isKnown && Math.abs(value) <= limit;
   badge.classList.toggle('good', isKnown && isOk);
   badge.classList.toggle('bad', isKnown && !isOk);
-  badge.title = title;
   badge.dataset.check = isKnown ? (isOk ? 'ok' : 'failed') : '';
-  badge.textContent = isKnown
-    ? `${label} ${isOk ? '✓' : '✗'} (max deviation ${formatNumber(Math.abs(value), 2)})`
-    : `${label}: measured at the first step`;
+  badge.lastElementChild.textContent = isKnown
+    ? ` ${isOk ? '✓' : '✗'} (max deviation ${formatNumber(Math.abs(value), 2)})`
+    : ': measured at the first step';
 }

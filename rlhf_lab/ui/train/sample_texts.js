@@ -16,11 +16,11 @@ export function stepText(step) {
  */
 export function scoreBadge(name, value, base) {
   if (value === null) return null;
-  if (base === null) return { text: `${name} ${formatNumber(value)}`, title: `${name} now`, style: '' };
+  if (base === null) return { text: formatNumber(value), title: `${name} now`, style: '' };
   const change = value - base;
   const difference = change ? ` (${formatDifference(change, 2)})` : '';
   return {
-    text: `${name} ${formatNumber(value)}${difference}`,
+    text: `${formatNumber(value)}${difference}`,
     title: `${name} now; ${formatNumber(base)} at the start`,
     style: Math.abs(change) < MIN_CHANGE ? '' : change > 0 ? 'good' : 'bad',
   };

@@ -2,6 +2,7 @@
 // The samples of a run, beside its curves: the texts of one step, and a slider that selects the step.
 import { markedDiff } from '../shared/diff.js';
 import { promptView, withCut } from '../shared/dom.js';
+import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { scoreBadge, stepText } from './sample_texts.js';
 
@@ -129,20 +130,23 @@ export class SampleViewer {
 
   draw({ rows, step }) {
     const { scrollTop } = this.node;
-    const samples = rows.map((row) => sample(row, step));
+    const samples = rows.map((row, i) => sample(row, step, i === 0));
     if (!rows.length) samples.push(html`<p class="lab-empty">No samples were stored at this step.</p>`);
     this.rows.replaceChildren(...samples);
     this.node.scrollTop = scrollTop;
   }
 }
 
-/** @param {SampleRow} row @param {number} step */
-function sample(row, step) {
+/** @param {SampleRow} row @param {number} step @param {boolean} isFirst whether its words open their definitions */
+function sample(row, step, isFirst) {
   const showsBase = step !== 0 && row.base_text !== null;
   const plain = (text) => html`<p class="lab-text" dir="auto">${text}</p>`;
   const badge = (name, value, base) => {
     const shown = scoreBadge(name, value, showsBase ? base : null);
-    return shown && html`<span class="lab-badge ${shown.style}" title=${shown.title}>${shown.text}</span>`;
+    if (!shown) return null;
+    return html`<span class="lab-badge ${shown.style}" title=${shown.title}>
+      ${isFirst ? term(name) : name} ${shown.text}
+    </span>`;
   };
   return html`<article class="lab-card sample">
     ${promptView(row.turns, '.muted')}
@@ -150,7 +154,7 @@ function sample(row, step) {
       ${
         showsBase &&
         html`<div class="before">
-          <span class="tag">base</span>${withCut(plain(row.base_text), row.base_cut)}
+          <span class="tag">${isFirst ? term('base') : 'base'}</span>${withCut(plain(row.base_text), row.base_cut)}
         </div>`
       }
       <div class="now">

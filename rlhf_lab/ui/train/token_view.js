@@ -3,6 +3,7 @@
 // token.
 import { promptView } from '../shared/dom.js';
 import { formatNumber, plural } from '../shared/format.js';
+import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { background, equationText, probabilityText, scoreText } from './token_texts.js';
 
@@ -227,7 +228,7 @@ export class TokenView {
 }
 
 function equationLine({ name, equation, symbols, about }, row, constants, i) {
-  return html`<strong>${name}</strong>
+  return html`<strong>${term(name)}</strong>
     <span class="sum">${equationText(equation, row.columns, constants, i)}</span>
     <span class="muted"><code>${symbols}</code> ${about}</span>`;
 }

@@ -4,6 +4,7 @@
 import { requests } from '../../shared/api.js';
 import { deleteConfirmation, nameField, promptView, showNotice } from '../../shared/dom.js';
 import { plural } from '../../shared/format.js';
+import { term } from '../../shared/glossary.js';
 import { html } from '../../shared/html.js';
 import { operatorNotice, operatorOnly } from '../../shared/session.js';
 import { BlindPairs } from '../blind_pairs.js';
@@ -57,7 +58,7 @@ export class BlindTest extends BlindPairs {
     const count = html`<label class="lab-row"><span class="muted">pairs</span>${this.pairCount}</label>`;
     return html`<section class="lab-card blind blind-pairs" aria-label="blind test">
       <div class="lab-row">
-        <h2>Blind test</h2>
+        <h2>${term('blind test', 'Blind test')}</h2>
         <span class="lab-grow"></span>
         ${this.controls}
       </div>

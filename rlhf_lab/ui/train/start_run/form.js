@@ -1,6 +1,7 @@
 // @ts-check
 // The elements of the form that starts a run.
 import { actionButton } from '../../shared/dom.js';
+import { term } from '../../shared/glossary.js';
 import { html } from '../../shared/html.js';
 import { judgeHint, operatorOnly } from '../../shared/session.js';
 import { missingModelText } from './texts.js';
@@ -11,7 +12,7 @@ import { missingModelText } from './texts.js';
 export function missingModelCard(state, startWithout) {
   const isLabelling = !state.training_text && state.labels_missing > 0;
   return html`<div class="lab-card lab-empty" role="status">
-    <p>PPO needs a reward model, and a reward model needs labels.</p>
+    <p>${term('PPO')} needs a ${term('reward model')}, and a reward model needs labels.</p>
     <p>
       ${missingModelText(state)}${
         isLabelling ? [judgeHint(), '; the reward model is then trained automatically.'] : null
