@@ -17,6 +17,9 @@ from rlhf_lab.errors import LabelError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.annotators import OPERATOR_NAME, VISITOR_PREFIX
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.edited_answers import edits_by
+
+ERASED_TEXT = "(erased)"
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,8 @@ def count_person_votes(db: Database, name: str) -> int:
 def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
     """Replace a person's name by that of an anonymous visitor, in all projects. Sessions under the name end.
 
-    votes: also undo their votes, and delete the notes on these and their answers in blind tests and tournaments. Raises
-    LabelError if no one in the lab has this name, or if an unfinished job names the person.
+    votes: also undo their votes, and delete the notes on these, the texts that they edited, and their answers in blind tests and
+    tournaments. Raises LabelError if no one in the lab has this name, or if an unfinished job names the person.
     """
     _check_name_known(db, name)
     placeholder = f"{VISITOR_PREFIX}{secrets.token_hex(6)}"
@@ -65,6 +68,12 @@ def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
             conn.execute(delete(table).where(table.c.annotator == name))
         conn.execute(delete(t.tournament_answers).where(a.annotator == name, a.choice.is_(None)))
         if votes:
+            edits = conn.execute(edits_by(name)).all()
+            for table, ids, values in (
+                (t.pairs, [row.id for row in edits], {"taken_back_at": time.time()}),
+                (t.completions, [row.first_id for row in edits], {"text": ERASED_TEXT}),
+            ):
+                conn.execute(update(table).where(table.c.id.in_(ids)).values(**values))
             conn.execute(update(t.votes).where(by_person, v.undone_at.is_(None)).values(undone_at=time.time()))
             conn.execute(update(t.votes).where(by_person).values(note=""))
             conn.execute(delete(t.blind_votes).where(b.annotator == name))

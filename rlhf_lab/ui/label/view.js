@@ -1,6 +1,7 @@
 // @ts-check
 // Screen "Label". A vote names the pair that was on screen. The next pair is shown immediately, but accepts no answer
 // until the vote on the last one is stored.
+import { answerEditor } from './answer_editor.js';
 import { demonstrationView } from './demonstration.js';
 import { loadHistory, noteField } from './history.js';
 import { InstantPanel } from './instant_panel.js';
@@ -29,6 +30,7 @@ const SHORTCUTS = {
   tie: ['0', '='],
   both_bad: ['x'],
   skip: ['s'],
+  edit: ['e'],
   undo: ['u'],
   redo: ['r'],
 };
@@ -54,6 +56,7 @@ class Label {
     this.readableTimer = /** @type {any} */ (null);
     this.strength = ''; // how much better, optional
     this.note = '';
+    this.isEditing = false; // whether the choice of a text opens the editor
     this.marksDifferences = false; // whether differing words are marked
     this.disputes = /** @type {import('../api_types').Disputes} */ ({ count: 0, pairs: [] }); // for experts
   }
@@ -102,16 +105,35 @@ class Label {
     const { current, root } = this;
     if (!this.isVisible() || !current || current.you.role === 'viewer') return;
     if (name === 'undo' || name === 'redo') this.sendOnce(name, this.identity());
+    else if (name === 'edit') this.setEditing(!this.isEditing);
+    else if ('open' in root.dataset && this.isEditing && current.pair[name]) this.openEditor(name);
     else if ('open' in root.dataset) this.vote(name);
   }
 
-  vote(choice) {
+  // While a text is chosen for editing, the buttons and keys of both texts open the editor.
+  setEditing(isEditing) {
+    if (!this.current.pair || !this.current.may_edit) return;
+    this.isEditing = isEditing;
+    this.root.querySelector('.sides').replaceWith(this.sides());
+    this.redrawOptional();
+    this.fitTexts();
+  }
+
+  openEditor(name) {
+    const original = this.current.pair[name];
+    const save = (text) => 'open' in this.root.dataset && this.vote(name, text);
+    const editor = answerEditor(original, save, () => this.setEditing(false));
+    this.root.querySelector(`.side.${name}`).replaceChildren(editor);
+    editor.querySelector('textarea').focus();
+  }
+
+  vote(choice, edit = '') {
     const { current } = this;
     const card = this.root.querySelector(`.side.${choice}`);
     const duration = Math.round(performance.now() - this.shownAt);
     this.lastVote = {
       ...{ name: 'vote', pair_id: current.pair.id, choice, uuid: newUuid(), duration_ms: duration },
-      ...{ strength: card ? this.strength : '', note: this.note, ...this.identity() },
+      ...{ strength: card ? this.strength : '', note: this.note, edit, ...this.identity() },
     };
     this.sender.sendKept(this.lastVote);
     this.instant.expect(choice === 'skip' ? '' : this.lastVote.uuid);
@@ -280,6 +302,7 @@ class Label {
   // Another pair comes on screen; if it is that of the last vote, with what was entered then.
   beginPair(pair) {
     const isLastVoted = pair && this.lastVote?.pair_id === pair.id;
+    this.isEditing = false;
     this.strength = isLastVoted ? this.lastVote.strength : '';
     this.note = isLastVoted ? this.lastVote.note : '';
     this.shownAt = performance.now();
@@ -332,8 +355,9 @@ class Label {
   // wide, narrow: names of the text when both are side by side, and when they are stacked on a phone.
   side(name, other, wide, narrow, key) {
     const { pair } = this.current;
+    const action = this.isEditing ? ': edit it' : ' is better';
     const label = html`<span>
-      <span class="beside">${wide}</span><span class="above">${narrow}</span>${' is better'}
+      <span class="beside">${wide}</span><span class="above">${narrow}</span>${action}
     </span>`;
     return html`<article class="lab-card side ${name}" aria-label="${wide} text">
       ${withCut(this.textBody(pair[name], pair[other]), pair.cut[name])}${this.button(name, label, key)}
@@ -367,6 +391,7 @@ class Label {
       this.redrawOptional();
       this.fitTexts();
     };
+    const edit = () => this.act('edit');
     return html`<div class="more">
       <span class="muted" role="group" aria-label="how much better, optional">
         Optional: how much better?${' '}
@@ -374,6 +399,7 @@ class Label {
           ${STRENGTHS.map((word) => toggle({ strength: word }, this.strength === word, word, choose(word)))}
         </span>
       </span>
+      ${this.current.may_edit && toggle({ do: 'edit' }, this.isEditing, 'edit the better text (E)', edit)}
       ${toggle({ do: 'differ' }, this.marksDifferences, 'mark differences', mark)}
       ${noteField(this.note, ({ target }) => Object.assign(this, { note: target.value }))}
     </div>`;

@@ -17,6 +17,7 @@ from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, NotAllowedError, NotFoundError, StaleVoteError
 from rlhf_lab.jobs.model_inspection import stop_token_ids
 from rlhf_lab.store import pair_leases
+from rlhf_lab.store.edited_answers import check_edit
 from rlhf_lab.store.gold_pairs import known_answers
 from rlhf_lab.store.projects import get_labelling_config, get_pair
 from rlhf_lab.store.votes import find_vote, vote_history
@@ -105,7 +106,10 @@ class Answer(Payload):
 
 
 class VotePayload(Answer):
+    """edit: the better text as the person would have written it; "" without an edit."""
+
     pair_id: int
+    edit: str = ""
 
 
 class ChangePayload(Answer):
@@ -149,12 +153,31 @@ def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "pa
         if (existing := find_vote(ctx.db, payload.uuid)) is not None:
             return existing  # sent again, because its answer was lost
         raise StaleVoteError("Another project has been opened; here is its next pair. Your vote was not counted.")
+    if payload.edit:
+        check_may_edit(ctx, payload, pair)
     sides = sides_by_shown_id(ctx, annotator, pair.id, leased.get(pair.id, False))
     first_on_left = sides.get(payload.pair_id, False)  # False: not leased, so that the vote is refused
     vote = _vote_of(payload, pair.id, annotator, first_on_left, via)
     remembered = ctx.demo.labelling_from(annotator, ctx.client_address()) if ctx.demo else contextlib.nullcontext()
     with remembered:
         return pair_leases.vote_on_lease(ctx.db, vote, get_labelling_config(ctx.db, pair.project_id))
+
+
+def may_edit(ctx: Context) -> bool:
+    """Whether a visitor may write texts for pairs: in demo mode, where everybody may be anybody, only the operator."""
+    return ctx.is_labeller() and (ctx.demo is None or ctx.is_operator())
+
+
+def check_may_edit(ctx: Context, payload: VotePayload, pair: Pair) -> None:
+    """Raises NotAllowedError, or LabelError for a text that cannot be stored; before the vote is."""
+    if not may_edit(ctx):
+        raise NotAllowedError(
+            "In demo mode only the operator can edit texts. Your vote was not counted: send it without."
+        )
+    if payload.choice not in CHOICES_BY_SIDE:
+        raise LabelError("Only the better text of a pair can be edited. Choose one, then edit it.")
+    for text in (pair.first.text, pair.second.text):
+        check_edit(text, payload.edit)
 
 
 def _pair_id_of(ctx: Context, annotator: str, shown_id: int, leased: Iterable[int]) -> int:

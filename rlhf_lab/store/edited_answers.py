@@ -1,0 +1,69 @@
+"""Stores what a person would have written instead of the better text of a pair: a text of theirs, and a label that prefers it."""
+
+import time
+from typing import Any
+
+from sqlalchemy import Select, select
+
+from rlhf_lab.common.enums import Choice, Source, Strength
+from rlhf_lab.common.records import Vote
+from rlhf_lab.errors import LabelError
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database, insert_row
+from rlhf_lab.store.projects import load_pairs
+from rlhf_lab.store.votes import insert_vote, vote_by_uuid
+
+EDIT_REASON = "edit"  # of the pairs
+PERSON = "person"  # in place of the checkpoint that wrote a text
+EDIT_SUFFIX = "-edit"  # of the uuid of the second label of an edited answer
+MAX_EDIT_CHARS = 20_000
+
+
+def edits_by(annotator: str) -> Select[*tuple[Any, ...]]:
+    """The pair and the completion of each text that a person edited."""
+    v, p = t.votes.c, t.pairs.c
+    query = select(p.id, p.first_id).join(t.votes, v.pair_id == p.id)
+    return query.where(p.reason == EDIT_REASON, v.annotator == annotator, v.uuid.endswith(EDIT_SUFFIX, autoescape=True))
+
+
+def check_edit(original: str, text: str) -> str:
+    """The edited text without surrounding space. Raises LabelError if it is empty, unchanged or too long."""
+    text = text.strip()
+    if not text or text == original.strip():
+        raise LabelError("The edited text is empty or unchanged. Change it, or vote without an edit.")
+    if len(text) > MAX_EDIT_CHARS:
+        raise LabelError(f"The edited text has {len(text):,} characters; {MAX_EDIT_CHARS:,} are allowed. Shorten it.")
+    return text
+
+
+def add_edited_answer(db: Database, vote: Vote, text: str) -> Vote:
+    """Store the edit of the text that `vote` prefers, as a text by a person, with the label that it is much better.
+
+    A repeated request changes nothing. The new pair is labelled; if that label is undone, people may judge the pair. Raises
+    LabelError for a vote that prefers no text, and as `check_edit`.
+    """
+    if vote.choice not in (Choice.FIRST, Choice.SECOND):
+        raise LabelError("Only the better text of a pair can be edited. Choose one, then edit it.")
+    uuid = vote.uuid + EDIT_SUFFIX
+    with db.write() as conn:
+        if (existing := vote_by_uuid(conn, uuid)) is not None:
+            return existing
+        pair = load_pairs(conn, [vote.pair_id])[0]
+        original = pair.first if vote.choice is Choice.FIRST else pair.second
+        completion = {
+            "prompt_id": pair.prompt.id, "text": check_edit(original.text, text), "token_ids": (), "checkpoint": PERSON,
+            "seed": 0, "created_at": time.time(),
+        }  # fmt: skip
+        edited_id = insert_row(conn, t.completions, completion)
+        pair_row = {
+            "project_id": pair.project_id, "first_id": edited_id, "second_id": original.id, "reason": EDIT_REASON,
+            "created_at": time.time(),
+        }  # fmt: skip
+        pair_id = insert_row(conn, t.pairs, pair_row)
+        return insert_vote(
+            conn,
+            Vote(
+                uuid, pair_id, vote.annotator, Source.HUMAN, Choice.FIRST, first_on_left=True, strength=Strength.MUCH,
+                note=vote.note, via=vote.via,
+            ),
+        )  # fmt: skip

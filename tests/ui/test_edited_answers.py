@@ -1,0 +1,142 @@
+"""The better text of a pair, edited on the screen Label: what is stored, undone, exported and erased."""
+
+import json
+
+import pytest
+from support.page_requests import requests_of
+
+from rlhf_lab.cli.main import main
+from rlhf_lab.common.enums import Choice, Source, Strength
+from rlhf_lab.errors import LabelError
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.edited_answers import MAX_EDIT_CHARS, add_edited_answer, check_edit
+from rlhf_lab.store.erasure import erase_person_rows
+from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
+from rlhf_lab.store.projects import get_pair
+from rlhf_lab.store.votes import vote_history
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.label import api as label
+from rlhf_lab.ui.shared import voting
+
+EDIT = "A better text,\nwritten by <b>hand</b>."
+
+
+@pytest.fixture
+def ctx(tmp_path):
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        yield Context(tmp_path, db)
+
+
+@pytest.fixture
+def screen(ctx):
+    return requests_of(ctx, label.api)
+
+
+def send_vote(screen, pair, choice="left", edit=EDIT, uuid="u1", **more):
+    return screen.vote(
+        {"pair_id": pair["id"], "choice": choice, "uuid": uuid, "edit": edit, "annotator": "ann", **more}
+    )
+
+
+def edited_history(ctx):
+    """The person's live votes, the newest first, as (choice, first text, second text, strength)."""
+    history = vote_history(ctx.db, ctx.project.id, "ann")
+    return [(vote.choice, pair.first.text, pair.second.text.strip(), vote.strength) for vote, pair in history]
+
+
+def test_an_edit_is_a_text_by_a_person_that_is_much_better_than_the_original(ctx, screen):
+    state = screen.opened({"annotator": "ann"})
+    assert state["may_edit"]
+    pair = state["pair"]
+    reply = send_vote(screen, pair, edit=f"  {EDIT}\n", note="why")
+    assert (reply["notice"], reply["labels"]) == ("", 2)
+    newest, oldest = edited_history(ctx)
+    assert newest == (Choice.FIRST, EDIT, pair["left"], Strength.MUCH)
+    assert pair["left"] in (oldest[1].strip(), oldest[2])
+    vote, stored = vote_history(ctx.db, ctx.project.id, "ann")[0]
+    assert (stored.reason, stored.first.checkpoint, stored.first.token_ids) == ("edit", "person", ())
+    assert vote.note == "why"
+    comparison = load_comparisons(ctx.db, snapshot_labels(ctx.db, ctx.project.id, Source.HUMAN))[-1]
+    assert (comparison.chosen, comparison.rejected.strip(), comparison.strength) == (EDIT, pair["left"], 2.0)
+
+
+def test_a_request_that_is_sent_again_stores_the_edit_once(ctx, screen):
+    pair = screen.opened({"annotator": "ann"})["pair"]
+    send_vote(screen, pair)
+    assert send_vote(screen, pair, edit="another text")["labels"] == 2
+    assert [row[1] for row in edited_history(ctx)].count(EDIT) == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "edit", "message"),
+    [
+        ("tie", EDIT, "Only the better text"),
+        ("left", " \n", "empty or unchanged"),
+        ("left", "unchanged", "empty or unchanged"),
+        ("right", "x" * (MAX_EDIT_CHARS + 1), "20,001 characters; 20,000 are allowed"),
+    ],
+)
+def test_an_edit_that_cannot_be_stored_is_refused_with_the_vote_and_given_back(ctx, screen, choice, edit, message):
+    pair = screen.opened({"annotator": "ann"})["pair"]
+    edit = pair["left"] if edit == "unchanged" else edit
+    reply = send_vote(screen, pair, choice, edit)
+    assert message in reply["notice"]
+    assert f'Your edited text was: "{edit}"' in reply["notice"]
+    assert (reply["labels"], reply["pair"]["id"]) == (0, pair["id"])
+
+
+def test_undo_takes_the_edit_and_the_answer_back_and_redo_restores_both(ctx, screen):
+    pair = screen.opened({"annotator": "ann"})["pair"]
+    send_vote(screen, pair)
+    before = edited_history(ctx)
+    undone = screen.undo({"annotator": "ann"})
+    assert (undone["labels"], undone["pair"]["id"]) == (0, pair["id"])
+    assert edited_history(ctx) == []
+    assert screen.redo({"annotator": "ann"})["labels"] == 2
+    assert edited_history(ctx) == before
+
+
+def test_undo_of_an_answer_without_an_edit_undoes_one(ctx, screen):
+    first = screen.opened({"annotator": "ann"})["pair"]
+    second = send_vote(screen, first, uuid="u1")["pair"]
+    send_vote(screen, second, edit="", uuid="u2")
+    assert screen.undo({"annotator": "ann"})["labels"] == 2
+    assert screen.redo({"annotator": "ann"})["labels"] == 3
+
+
+def test_visitors_of_a_demo_cannot_write_texts(ctx, screen, monkeypatch):
+    pair = screen.opened({"annotator": "ann"})["pair"]
+    monkeypatch.setattr(voting, "may_edit", lambda _: False)
+    reply = send_vote(screen, pair)
+    assert "only the operator can edit texts" in json.dumps(reply)
+    assert edited_history(ctx) == []
+
+
+def test_an_erased_persons_texts_are_gone(ctx, screen):
+    pair = screen.opened({"annotator": "ann"})["pair"]
+    send_vote(screen, pair)
+    edit_pair = vote_history(ctx.db, ctx.project.id, "ann")[0][1]
+    erase_person_rows(ctx.db, "ann", votes=True)
+    assert get_pair(ctx.db, edit_pair.id).first.text == "(erased)"
+    shown = {screen.opened({"annotator": f"person {i}"})["pair"]["id"] for i in range(5)}
+    assert edit_pair.id not in shown
+
+
+def test_an_export_has_the_edited_text(ctx, screen, tmp_path):
+    pair = screen.opened({"annotator": "ann"})["pair"]
+    send_vote(screen, pair)
+    out = tmp_path / "labels.jsonl"
+    assert main(["export", "labels", "--home", str(tmp_path), "--out", str(out)]) == 0
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert EDIT in [row["chosen"] for row in rows]
+
+
+def test_only_a_preferred_text_can_be_edited(ctx, screen):
+    pair = screen.opened({"annotator": "ann"})["pair"]
+    send_vote(screen, pair, "tie", edit="")
+    vote = vote_history(ctx.db, ctx.project.id, "ann")[0][0]
+    with pytest.raises(LabelError, match="Choose one"):
+        add_edited_answer(ctx.db, vote, EDIT)
+    assert check_edit("a", " b ") == "b"
