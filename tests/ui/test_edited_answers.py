@@ -127,9 +127,9 @@ def test_an_erased_persons_texts_are_gone(ctx, screen):
 def test_an_export_has_the_edited_text(ctx, screen, tmp_path):
     pair = screen.opened({"annotator": "ann"})["pair"]
     send_vote(screen, pair)
-    out = tmp_path / "labels.jsonl"
-    assert main(["export", "labels", "--home", str(tmp_path), "--out", str(out)]) == 0
-    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert main(["export", "labels", "--home", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    (file,) = (tmp_path / "out").glob("*.jsonl")
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert EDIT in [row["chosen"] for row in rows]
 
 
