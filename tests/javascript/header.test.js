@@ -2,7 +2,6 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 
 import {
-  accuracyHelp,
   accuracyText,
   downloadText,
   intervalText,
@@ -59,8 +58,6 @@ test('the accuracy names its labels where there are both kinds', () => {
   assert.equal(intervalText(reward), ' (75–85 %)');
   assert.equal(intervalText({ ...reward, low: 0.5 }), '');
   assert.equal(intervalText({ ...reward, low: null }), '');
-  assert.equal(accuracyHelp(null), null);
-  assert.match(accuracyHelp(reward), /reward model 2, the newest that was trained on labels of people/);
 });
 
 test('device and memory', () => {

@@ -23,8 +23,10 @@ from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.context import OPERATOR_HEADER, Context
 from rlhf_lab.ui.header import api as header
 from rlhf_lab.ui.label import api as label
+from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.shared import voting
 from rlhf_lab.ui.shared.presence import PRESENCE
+from rlhf_lab.ui.train.start_run import api as start_run
 
 
 @pytest.fixture
@@ -85,23 +87,27 @@ def test_a_run_is_named_with_its_step(ctx):
     assert shown["reward"] == {"id": row.id, "accuracy": 0.8, "low": 0.7, "high": 0.88, "simulated": True}
 
 
-def test_the_accuracy_is_that_of_the_newest_reward_model_that_people_taught(ctx):
-    def add_model(source, accuracy):
-        pinned, report = (
+def test_the_accuracy_is_that_of_the_reward_model_which_a_run_learns_from(ctx, calls):
+    def add_model(source, accuracy, low):
+        snapshot, report = (
             LabelSnapshot((), "", source),
-            {"accuracy": accuracy, "accuracy_low": 0.5, "accuracy_high": 1.0},
+            {"accuracy": accuracy, "accuracy_low": low, "accuracy_high": 1.0},
         )
-        return add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=pinned).id
+        return add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=snapshot).id
 
     def shown_reward():
-        reward = header.state(ctx)["reward"]
-        return reward["id"], reward["accuracy"], reward["simulated"]
+        ctx.cache._entries.clear()
+        shown = header.state(ctx)["reward"]
+        assert calls(reward, ctx).state()["default_id"] == calls(start_run, ctx).options()["default_id"] == shown["id"]
+        return shown["id"], shown["accuracy"], shown["simulated"]
 
-    first = add_model(Source.SIMULATED, 0.9)
+    first = add_model(Source.SIMULATED, 0.9, 0.6)
     assert shown_reward() == (first, 0.9, True)
-    human = add_model(Source.HUMAN, 0.6)
-    add_model(Source.SIMULATED, 0.95)
-    assert shown_reward() == (human, 0.6, False)
+    add_model(Source.HUMAN, 0.6, 0.4)
+    assert shown_reward() == (first, 0.9, True)
+    human = add_model(Source.HUMAN, 0.7, 0.6)
+    add_model(Source.SIMULATED, 0.95, 0.9)
+    assert shown_reward() == (human, 0.7, False)
 
 
 def test_counts_come_with_the_time_of_counting_and_the_step_of_the_run(ctx):

@@ -10,12 +10,12 @@ from rlhf_lab.common.enums import EngineState, JobKind, JobStatus, RunStatus, So
 from rlhf_lab.common.records import EngineStatus, Job, Role
 from rlhf_lab.common.storage import is_on_storage
 from rlhf_lab.errors import LabError
-from rlhf_lab.jobs import engine_process, queue, retraining
+from rlhf_lab.jobs import engine_process, queue, retraining, run_control
 from rlhf_lab.jobs.mirror_loop import MIRROR_VARIABLE, mirror_view
 from rlhf_lab.jobs.startup_project import StartupPhase
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.store.projects import get_project
-from rlhf_lab.store.reward_model_list import newest_listed
+from rlhf_lab.store.reward_model_list import list_reward_models
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.header.guide import HeaderGuide, guide_view, progress_of
@@ -52,7 +52,7 @@ class StatusQuery(Payload):
 
 
 class HeaderReward(TypedDict):
-    """The reward model whose accuracy is shown. low, high: bounds of its 95 % interval."""
+    """The reward model whose accuracy is shown: the one that a new run learns from. low, high: bounds of its 95 % interval."""
 
     id: int
     accuracy: float | None
@@ -158,7 +158,7 @@ def refresh(ctx: Context) -> HeaderState:
 def state(ctx: Context) -> HeaderState:
     project, counted_at = ctx.project, time.time_ns() // 1000
     label_counts = retraining.get_label_progress(ctx.db, project.id)
-    row = newest_listed(ctx.db, project.id, Source.HUMAN) or newest_listed(ctx.db, project.id)
+    row = run_control.best_supported(list_reward_models(ctx.db, project.id))
     running = queue.jobs(ctx.db, statuses=[JobStatus.RUNNING])
     job = min(running, key=lambda job: job.id) if running else None
     engine = engine_process.engine_state(ctx.db)

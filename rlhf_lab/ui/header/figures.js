@@ -45,15 +45,6 @@ export function intervalText(reward) {
   return isWideInterval(reward) || reward.low === null ? '' : ` (${formatInterval(reward.low, reward.high)})`;
 }
 
-/** @param {HeaderReward | null} reward */
-export function accuracyHelp(reward) {
-  if (!reward) return null;
-  const source = reward.simulated
-    ? 'was trained on simulated labels; none was trained on labels of people'
-    : 'was trained on labels of people';
-  return `cross-validated accuracy of reward model ${reward.id}, the newest that ${source}, with its 95 % interval`;
-}
-
 /** @param {HeaderMirror} mirror */
 export const isUnsaved = ({ problem, is_late: isLate }) => Boolean(problem) || isLate;
 

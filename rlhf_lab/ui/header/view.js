@@ -1,6 +1,6 @@
 // @ts-check
 // The strip above every screen: project, engine and running job.
-import { accuracyHelp, accuracyText, downloadText, intervalText, machineText } from './figures.js';
+import { accuracyText, downloadText, intervalText, machineText } from './figures.js';
 import { isUnsaved, savedText, unsavedText, withScreenFigures } from './figures.js';
 import { Guide, isGuideHidden } from './guide.js';
 import { requests } from '../shared/api.js';
@@ -147,7 +147,7 @@ function projectAndFigures(status) {
       ${(isWorking && machine) || [term('engine', engine.label), machine && ` · ${machine}`]}
     </span>
     <span class="lab-badge">${plural(status.labels, 'label')}${simulated}</span>
-    <span class="lab-badge${reward ? '' : ' no-model'}" title=${accuracyHelp(reward)}>
+    <span class="lab-badge${reward ? '' : ' no-model'}">
       ${term(reward ? 'accuracy' : 'reward model', accuracyText(status))}
       ${reward && !isWorking ? accuracyNote(reward) : null}
     </span>

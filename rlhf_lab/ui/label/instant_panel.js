@@ -1,9 +1,9 @@
 // @ts-check
-// The instant reward model's prediction of the last vote, and how often it is right. It reveals nothing about the pair
-// on screen.
+// The instant reward model's prediction of the last vote, and which of the last ones were right. It reveals nothing
+// about the pair on screen.
 import { verdict, waitingText } from './texts.js';
 import { stackedScreen } from '../shared/dom.js';
-import { formatAccuracy, formatDifference, formatInterval, isWideInterval } from '../shared/format.js';
+import { formatDifference } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 
@@ -29,7 +29,7 @@ export class InstantPanel {
   view() {
     return html`<section class="instant" aria-label="instant reward model" data-right=${this.figures?.right ?? ''}>
       <div class="guess" aria-live="polite">${this.guess()}</div>
-      <div class="accuracy">${this.accuracy()}</div>
+      <div class="hits">${this.hits()}</div>
     </section>`;
   }
 
@@ -38,7 +38,7 @@ export class InstantPanel {
     if (!panel) return;
     panel.dataset.right = this.figures?.right ?? '';
     panel.querySelector('.guess').replaceChildren(this.guess());
-    panel.querySelector('.accuracy').replaceChildren(...this.accuracy());
+    panel.querySelector('.hits').replaceChildren(this.hits());
   }
 
   async load() {
@@ -83,30 +83,9 @@ export class InstantPanel {
       </span>`;
   }
 
-  accuracy() {
-    if (!this.figures || this.figures.right === null) return [];
-    const { low, high, decided, right, simulated } = this.figures;
-    const figure = { accuracy: right / decided, low, high };
-    const answers = `${decided}${simulated ? ' simulated' : ''} answers`;
-    const title =
-      'Leave-one-out: each answer is predicted by a model that was fitted without the answers to its prompt and ' +
-      'about its texts. If most answers share a prompt, those about other texts stay in. Guessing is right in half ' +
-      'of the cases. The interval is for new prompts, with as many answers to learn from.';
-    const interval = html`<span class="muted beside"> (95 % sure: ${formatInterval(low, high)})</span>`;
-    return [
-      html`<span class="figure">
-        <b>${formatAccuracy(figure)}</b><span class="muted"> right</span>${isWideInterval(figure) ? null : interval}
-      </span>`,
-      html`<span class="range" aria-hidden="true">
-        <i class="span" style="left: ${100 * low}%; width: ${100 * (high - low)}%"></i>
-        <i class="mark" style="left: ${100 * figure.accuracy}%"></i>
-      </span>`,
-      html`<span class="muted" title=${title}>
-        <span class="beside">tested on ${answers} that were hidden from it</span>
-        <span class="above">of ${answers}</span>
-      </span>`,
-      ...(this.guesses.length > 1 ? [guessesView(this.guesses)] : []),
-    ];
+  // The accuracy of the reward model is in the header; this one is not that model.
+  hits() {
+    return this.guesses.length > 1 ? guessesView(this.guesses) : '';
   }
 }
 
@@ -121,9 +100,10 @@ function scoreBar(label, score) {
 }
 
 function guessesView(guesses) {
-  const label = `${guesses.filter(Boolean).length} of your last ${guesses.length} answers predicted correctly`;
   const title = 'Its latest predictions of your answers, made before it was trained on them';
-  return html`<span class="guesses" role="img" title=${title} aria-label=${label}>
-    <span class="muted">last ones </span>${guesses.map((right) => html`<i class=${right ? 'right' : null}></i>`)}
+  const count = guesses.filter(Boolean).length;
+  return html`<span class="guesses" title=${title}>
+    <span class="muted">${count} of your last ${guesses.length} answers expected</span>
+    <span aria-hidden="true">${guesses.map((right) => html`<i class=${right ? 'right' : null}></i>`)}</span>
   </span>`;
 }

@@ -25,8 +25,12 @@ const OVERFIT_GAP = 0.15;
 /** @param {ModelSummary[]} models */
 export const measuredModels = (models) => models.filter(({ accuracy }) => accuracy !== null);
 
-/** @param {ModelSummary} model @param {RewardReport | null} report @param {RewardState} state */
-export function accuracyCard(model, report, state) {
+/**
+ * The accuracy of a model; other measurements are folded away, because the header shows this one.
+ * @param {ModelSummary} model @param {RewardReport | null} report @param {RewardState} state
+ * @param {boolean | undefined} isOpen whether the others are shown
+ */
+export function accuracyCard(model, report, state, isOpen) {
   const isMeasured = model.accuracy !== null;
   const isWide = isMeasured && isWideInterval(model);
   return html`<div class="lab-card headline">
@@ -38,21 +42,18 @@ export function accuracyCard(model, report, state) {
     </div>
     <div>
       <h2>${term('accuracy', isMeasured ? 'of held-out pairs ranked as labelled' : 'Accuracy not measured')}</h2>
-      ${
-        isWide
-          ? html`<p class="warn">
-            Too few labels for a single figure: ${formatPercent(model.accuracy)} were ranked correctly, which may be
-            chance.
-          </p>`
-          : null
-      }
+      ${isWide && html`<p class="warn">Too few labels for a single figure.</p>`}
       <p class="muted">${measurementText(model, report)}</p>
-      <p class="muted">${trainedOnText(model, report)}</p>
-      ${state.instant?.source === model.source ? html`<p data-do="instant">${instantText(state.instant)}</p>` : null}
+      <p class="muted">${trainedOnText(model, state.default_id)}</p>
       ${report?.note ? html`<p class="warn" data-do="note">${report.note}.</p>` : null}
       ${isMeasured && report ? overfitWarning(report.train_accuracy - model.accuracy) : null}
-      <p data-do="predictions">${predictionsText(state.prediction_stats[model.source])}</p>
       ${moreToCome(state, report)}
+      <details data-do="other-measurements" open=${Boolean(isOpen)}>
+        <summary class="muted">Other measurements</summary>
+        ${report && html`<p>It ranks ${formatPercent(report.train_accuracy)} of its training labels correctly.</p>`}
+        ${state.instant?.source === model.source ? html`<p data-do="instant">${instantText(state.instant)}</p>` : null}
+        <p data-do="predictions">${predictionsText(state.prediction_stats[model.source])}</p>
+      </details>
     </div>
   </div>`;
 }
@@ -74,16 +75,15 @@ function measurementText(model, report) {
   if (model.accuracy === null) return 'Too few labels or prompts to hold some of them out. Label more pairs.';
   if (!report) return '';
   const ties = report.ties ? `, ${plural(report.ties, 'tie')} (or both bad) not counted` : '';
-  return (
-    `95 % interval ${formatInterval(model.low, model.high)}; cross-validated on ` +
-    `${plural(model.labels, 'label')}${ties}, ${report.folds} folds that never split a prompt.`
-  );
+  const interval = isWideInterval(model) ? '' : `95 % interval ${formatInterval(model.low, model.high)}; `;
+  const text = `${interval}cross-validated on ${plural(model.labels, 'label')}${ties}`;
+  return `${text[0].toUpperCase()}${text.slice(1)}, ${report.folds} folds that never split a prompt.`;
 }
 
-function trainedOnText(model, report) {
+function trainedOnText(model, defaultId) {
   const labels = model.source_text === 'people' ? "people's labels" : `labels ${model.source_text}`;
-  const ranks = report ? ` It ranks ${formatPercent(report.train_accuracy)} of its training labels correctly.` : '';
-  return `Reward model ${model.id}, trained on ${labels}.${ranks}`;
+  const use = model.id === defaultId ? ' A new run learns from it.' : '';
+  return `Reward model ${model.id}, trained on ${labels}.${use}`;
 }
 
 const instantText = (instant) =>
@@ -190,11 +190,11 @@ function curveTrace(models, color) {
 }
 
 /**
- * @param {ModelSummary[]} models @param {number} shownId
- * @param {(id: number | null) => void} choose null: the newest
+ * @param {RewardState} state @param {number} shownId
+ * @param {(id: number | null) => void} choose null: the one that a new run learns from
  */
-export function modelTable(models, shownId, choose) {
-  const isNewest = shownId === models[0].id;
+export function modelTable({ models, default_id: defaultId }, shownId, choose) {
+  const isDefault = shownId === defaultId;
   const row = (model) =>
     html`<tr class=${model.id === shownId ? 'open' : null}>
       <td>
@@ -214,13 +214,13 @@ export function modelTable(models, shownId, choose) {
     <div class="lab-row">
       <h3>All reward models</h3>
       <span class="muted">
-        ${isNewest ? 'press a number to view an older one' : `you are viewing number ${shownId}`}
+        ${isDefault ? 'press a number to view another one' : `you are viewing number ${shownId}`}
       </span>
       ${
-        isNewest
+        isDefault
           ? null
-          : html`<button type="button" class="lab-button small" data-do="newest" onclick=${() => choose(null)}>
-            Back to the newest
+          : html`<button type="button" class="lab-button small" data-do="look-at-default" onclick=${() => choose(null)}>
+            Back to number ${defaultId}
           </button>`
       }
     </div>

@@ -17,7 +17,7 @@ from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardPredic
 from rlhf_lab.common.text_attributes import ATTRIBUTES
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import ConfigError, LabError, NotAllowedError
-from rlhf_lab.jobs import engine_process, queue, retraining
+from rlhf_lab.jobs import engine_process, queue, retraining, run_control
 from rlhf_lab.jobs.demo import visitor_training_goal
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.jobs.model_speed import speed_changed_at
@@ -154,10 +154,12 @@ class InstantAccuracy(TypedDict):
 
 
 class RewardState(TypedDict):
-    """What changes while the screen is open; models: the newest first."""
+    """What changes while the screen is open; models: the newest first. default_id: of the one that a new run learns from; it is
+    shown first."""
 
     project: int
     models: list[ModelSummary]
+    default_id: int | None
     job: Training | None
     last_training: int
     cancelled: bool
@@ -427,6 +429,8 @@ def screen_state(ctx: Context) -> RewardState:
     project = ctx.project
     label_counts = retraining.get_label_progress(ctx.db, project.id)
     latest = retraining.last_training(ctx.db, project.id)
+    models = list_reward_models(ctx.db, project.id)
+    default = run_control.best_supported(models)
     labels: LabelCounts = {
         "human": label_counts.human,
         "simulated": label_counts.simulated,
@@ -437,7 +441,8 @@ def screen_state(ctx: Context) -> RewardState:
         labels["visitor_goal"] = visitor_training_goal(ctx.db, project.id)
     return {
         "project": project.id,
-        "models": [model_summary(row) for row in list_reward_models(ctx.db, project.id)[:MAX_LISTED]],
+        "models": [model_summary(row) for row in models[:MAX_LISTED]],
+        "default_id": default.id if default else None,
         "job": training_view(ctx, latest) if latest and latest.status in UNFINISHED_JOB_STATUSES else None,
         "last_training": latest.id if latest else 0,
         "cancelled": latest is not None and latest.status is JobStatus.CANCELLED,

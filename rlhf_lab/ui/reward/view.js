@@ -31,7 +31,7 @@ class RewardScreen {
     this.words = new WordScores(api, () => this.root.querySelector('[data-do=tokens]'));
     this.state = /** @type {RewardState | null} */ (null);
     this.report = /** @type {import('../api_types').RewardReport | null} */ (null); // of the shown model
-    this.chosenId = null; // the selected model; null: the newest
+    this.chosenId = null; // the selected model; null: the one that a new run learns from
     this.source = null; // the chosen label source; null: the one with more labels
     this.trainError = ''; // why the last training did not start
     this.estimates = {}; // how long a training takes, by the source of its labels
@@ -49,7 +49,8 @@ class RewardScreen {
 
   shownModel() {
     const models = this.state?.models || [];
-    return models.find((model) => model.id === this.chosenId) || models[0] || null;
+    const id = this.chosenId ?? this.state?.default_id;
+    return models.find((model) => model.id === id) || models[0] || null;
   }
 
   // Each part of the screen: its name, a key (redrawn when that changes, hidden without one), and how it is built.
@@ -62,7 +63,7 @@ class RewardScreen {
       ['bar', () => this.barKey(), () => this.bar()],
       ['training', () => this.state.job?.id, () => trainingCard(charts, () => this.state.job?.loss || [])],
       ['intro', () => !this.state.models.length && !this.state.job && this.state.labels, () => introCard(this.state)],
-      ['headline', () => this.headlineKey(), () => accuracyCard(this.shownModel(), this.report, this.state)],
+      ['headline', () => this.headlineKey(), () => this.headline()],
       [
         'attributes',
         () => this.report && [this.report.id, !!this.state.job],
@@ -89,8 +90,22 @@ class RewardScreen {
   }
 
   headlineKey() {
-    const { models, prediction_stats: predictions, instant } = this.state;
-    return this.shownModel() && [this.shownModel(), predictions, instant, !!this.report, measuredModels(models).length];
+    const { models, default_id: defaultId, prediction_stats: predictions, instant } = this.state;
+    return (
+      this.shownModel() && [
+        this.shownModel(),
+        defaultId,
+        predictions,
+        instant,
+        !!this.report,
+        measuredModels(models).length,
+      ]
+    );
+  }
+
+  headline() {
+    const isOpen = this.root.querySelector('[data-do=other-measurements]')?.open;
+    return accuracyCard(this.shownModel(), this.report, this.state, isOpen);
   }
 
   bar() {
@@ -108,7 +123,7 @@ class RewardScreen {
   }
 
   table() {
-    return modelTable(this.state.models, this.shownModel().id, (id) => {
+    return modelTable(this.state, this.shownModel().id, (id) => {
       this.chosenId = id;
       this.pollNow();
     });
