@@ -159,7 +159,7 @@ def guide_view(progress: ProjectProgress, role: Role, annotator: str, *, is_demo
         action = _judging(remaining) if remaining else _labelling(progress)
     else:
         action = _watching(progress.runs) or NextAction(
-            Step.LABEL, "to label, join the lab", "Join", "Press Join to label."
+            Step.LABEL, "to label, join the lab", "Join", "Use the button below."
         )
     steps = STEPS[Role.OPERATOR if has_all_steps else role]
     reached = {
