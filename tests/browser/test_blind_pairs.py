@@ -285,7 +285,7 @@ def test_the_operator_ends_a_test_for_everybody(shared_lab, open_page):
     for page in (labeller, operator):
         open_tab(page, "Compare")
         page.wait_for_selector("[data-judged='0']")
-    labeller.locator(".blind h2").click()
+    labeller.locator(".blind .asked").click()
     labeller.keyboard.press("1")
     labeller.wait_for_selector("[data-judged='1']")
     for page in (labeller, operator):
