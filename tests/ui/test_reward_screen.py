@@ -100,6 +100,10 @@ def test_a_report_says_what_else_the_labels_prefer(ctx):
     assert (length["name"], length["step_text"], length["is_ignored"]) == ("length", "Half the length", True)
     assert (length["odds"], length["low"], length["high"]) == (1.65, 1.52e-8, 2.72)
     assert (lists["name"], lists["odds"], lists["low"], lists["is_ignored"]) == ("lists", None, None, True)
+    assert (
+        reward.screen_state(ctx)["models"][0]["source_text"]
+        == "simulated by cheerful; ignores length, lists and headings"
+    )
     assert (copied["name"], copied["odds"], copied["high"], copied["is_ignored"]) == ("copied", 0.607, 6.57e7, False)
     assert reward.model_detail(ctx, add(ctx).id)["attributes"] == []
 

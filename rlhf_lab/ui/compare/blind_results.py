@@ -215,9 +215,10 @@ def no_difference_note(trials: int | None, low: float, high: float) -> str:
         return ""
     if max(high - 0.5, 0.5 - low) <= SMALL_DIFFERENCE:
         return " If there is a difference, it is small."
-    share = detectable_share(trials)
-    shown = "show no preference" if share is None else f"only show a preference of {math.ceil(100 * share)} % or more"
-    return f" So few pairs can {shown}; judge more pairs to find a smaller one."
+    share, pairs = detectable_share(trials), pluralize(trials, "decided pair")
+    if share is None:
+        return f" {pairs} {'is' if trials == 1 else 'are'} too few to tell."
+    return f" {pairs} can only show a preference of {math.ceil(100 * share)} % or more; a weaker one needs more pairs."
 
 
 def choice_by_reward(pair: BlindPair) -> Choice:

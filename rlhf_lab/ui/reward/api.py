@@ -42,6 +42,7 @@ api = Api("reward")
 MAX_TEXT_CHARS = 4000  # of a text to explain, including its prompt
 MAX_POINTS = 300  # of a loss curve
 MAX_LISTED = 50  # reward models
+MIN_INFLUENCE = 0.005  # of a label that is shown, in sd
 MAX_LABELS_SHOWN = 3  # that raise a score, and that lower it
 MAX_LOG_ODDS = 18.0
 MIN_DECIDED_LABELS = 2  # needed for a training
@@ -408,8 +409,8 @@ def instant_explanation(ctx: Context, features: str) -> InstantExplanation | Non
     if explained is None:
         return None
     ordered = sorted(explained.influences.items(), key=lambda item: item[1])
-    extreme = [(vote, x) for vote, x in ordered[: -MAX_LABELS_SHOWN - 1 : -1] if x > 0]
-    extreme += [(vote, x) for vote, x in ordered[:MAX_LABELS_SHOWN] if x < 0]
+    extreme = [(vote, x) for vote, x in ordered[: -MAX_LABELS_SHOWN - 1 : -1] if x >= MIN_INFLUENCE]
+    extreme += [(vote, x) for vote, x in ordered[:MAX_LABELS_SHOWN] if x <= -MIN_INFLUENCE]
     labels = comparisons_by_vote(ctx.db, [vote for vote, _ in extreme])
     return {
         "score": explained.score,
@@ -502,11 +503,11 @@ def model_summary(row: ListedRewardModel) -> ModelSummary:
 
 
 def source_text(row: ListedRewardModel) -> str:
-    """Whose labels the model was trained on."""
-    if row.source is Source.HUMAN:
-        return "people"
-    names = sorted({judge_name_of(name) for name in row.annotators})
-    return f"simulated by {', '.join(names)}" if names else "simulated"
+    """Whose labels the model was trained on, and which attributes of the texts it ignores."""
+    names = ", ".join(sorted({judge_name_of(name) for name in row.annotators}))
+    simulated = f"simulated by {names}" if names else "simulated"
+    ignored = ", ".join(attribute.label for name, attribute in ATTRIBUTES.items() if row.config.get(name) == "ignore")
+    return ("people" if row.source is Source.HUMAN else simulated) + (f"; ignores {ignored}" if ignored else "")
 
 
 def model_detail(ctx: Context, model: int) -> RewardReport:

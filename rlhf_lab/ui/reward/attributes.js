@@ -7,8 +7,8 @@ import { html } from '../shared/html.js';
 /** @typedef {import('../api_types').AttributeRow} AttributeRow */
 
 const INTRO =
-  'People do not only choose the better answer. They may also choose the longer one, without meaning to. This is ' +
-  'what the labels of this reward model say, and PPO will follow it unless the scores ignore it.';
+  'People do not only choose the better answer. They may also choose the longer or the shorter one, without meaning ' +
+  'to. This is what the labels of this reward model say, and PPO will follow it unless the scores ignore it.';
 
 // An odds ratio for people: beyond a factor of 100 its size is not known.
 const oddsText = (odds) => (odds > 100 ? 'over 100' : odds < 0.01 ? 'under 0.01' : formatNumber(odds, 2));
@@ -22,12 +22,11 @@ export function effectText({ step_text: step, odds, low, high }) {
 }
 
 /** How the base's scores and lengths go together. @param {number | null} correlation */
-export function correlationText(correlation) {
-  if (correlation === null) return '';
-  const text = `Over texts of the base model, score and length correlate by ${formatNumber(correlation, 2)}: `;
-  if (Math.abs(correlation) < 0.2) return `${text}length hardly matters to this reward model.`;
-  return `${text}it likes ${correlation > 0 ? 'longer' : 'shorter'} texts.`;
-}
+export const correlationText = (correlation) =>
+  correlation === null
+    ? ''
+    : `The scores of this reward model and the lengths of texts correlate by ${formatNumber(correlation, 2)}, over ` +
+      'texts of the base model.';
 
 /**
  * @param {import('../api_types').RewardReport} report

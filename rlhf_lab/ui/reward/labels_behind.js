@@ -8,8 +8,8 @@ import { isOperator } from '../shared/session.js';
 /** @typedef {import('../api_types').LabelBehindScore} LabelBehindScore */
 
 const HEAD_HINT =
-  'By the instant reward model, which learns from every vote at once; a trained adapter is not part of it. A value ' +
-  'is what the score would lose without that label.';
+  'The instant reward model learns from every vote at once; a trained adapter is not part of it. The value of a ' +
+  'label is what the score would lose without it.';
 
 /**
  * @param {import('../api_types').InstantExplanation} explained
@@ -18,17 +18,17 @@ const HEAD_HINT =
  */
 export function labelsBehind({ score, low, high, labels }, { removed, problem }, change) {
   const rows = labels.map((label) => labelRow(label, 'Take this label out', () => change(label, false)));
+  const interval = `, with 95 % certainty between ${formatNumber(low, 2)} and ${formatNumber(high, 2)}`;
   const back = removed && labelRow(removed, 'Put it back', () => change(removed, true));
   return html`<section class="behind" aria-label="labels behind this score">
     <strong>Labels behind this score</strong>
     <p class="muted">${HEAD_HINT}</p>
     <p role="status" data-do="instant-score">
-      Its score: <strong>${formatNumber(score, 2)} sd</strong>, with 95 % certainty between ${formatNumber(low, 2)} and
-      ${formatNumber(high, 2)}
+      <strong>Score by the instant reward model: ${formatNumber(score, 2)} sd</strong>${interval}
     </p>
     ${problem ? html`<p class="lab-notice bad" role="alert">${problem}</p>` : null}
-    ${back ? html`<p class="muted">Taken out; nothing learns from it now:</p><ol>${back}</ol>` : null}
-    ${rows.length ? html`<ol>${rows}</ol>` : html`<p class="muted">No label changes it.</p>`}
+    ${back ? html`<p class="muted">Taken out; nothing learns from it now:</p><ul>${back}</ul>` : null}
+    ${rows.length ? html`<ul>${rows}</ul>` : html`<p class="muted">No label changes it.</p>`}
   </section>`;
 }
 

@@ -18,6 +18,8 @@ import { WordScores } from './words.js';
 /** @type {import('../api_types').RewardRequests} */
 const api = requests('reward');
 
+const NEWEST = 'newest';
+
 export default function mount(widget) {
   new RewardScreen(widget).start();
 }
@@ -31,7 +33,7 @@ class RewardScreen {
     this.words = new WordScores(api, () => this.root.querySelector('[data-do=tokens]'));
     this.state = /** @type {RewardState | null} */ (null);
     this.report = /** @type {import('../api_types').RewardReport | null} */ (null); // of the shown model
-    this.chosenId = null; // the selected model; null: the one that a new run learns from
+    this.chosenId = null; // the selected model or NEWEST; null: the one that a new run learns from
     this.source = null; // the chosen label source; null: the one with more labels
     this.trainError = ''; // why the last training did not start
     this.estimates = {}; // how long a training takes, by the source of its labels
@@ -49,7 +51,8 @@ class RewardScreen {
 
   shownModel() {
     const models = this.state?.models || [];
-    const id = this.chosenId ?? this.state?.default_id;
+    const newest = this.state?.models[0]?.id;
+    const id = this.chosenId === NEWEST ? newest : (this.chosenId ?? this.state?.default_id);
     return models.find((model) => model.id === id) || models[0] || null;
   }
 
@@ -138,6 +141,7 @@ class RewardScreen {
 
   chooseAttribute(attribute, ignore) {
     const { state, report } = this;
+    this.chosenId = NEWEST; // also when it is trained
     this.send(() => api.choose_attribute({ model: report.id, attribute, ignore, last_training: state.last_training }));
   }
 
