@@ -100,7 +100,7 @@ class RewardScreen {
         defaultId,
         predictions,
         instant,
-        !!this.report,
+        this.report?.id,
         measuredModels(models).length,
       ]
     );
@@ -184,6 +184,7 @@ class RewardScreen {
     const model = this.shownModel();
     if (!model || this.report?.id !== model.id) {
       this.words.reset();
+      this.report = null; // nothing is drawn of another model meanwhile
       this.report = model ? await api.report({ model: model.id }) : null;
     }
     this.draw();
