@@ -2,7 +2,9 @@
 // Editing the better text of a pair in place: the edited text counts as much better than the original.
 import { html } from '../shared/html.js';
 
-const HINT = 'Write it as it should be. It is stored as your text, and counts as much better than the original.';
+const HINT =
+  'Write it as it should be. Saving gives two labels: this text is better than the other one, and your version is ' +
+  'much better than this text.';
 
 // save(text): called with a text that differs from the original. cancel(): called for Escape, too.
 export function answerEditor(original, save, cancel) {
