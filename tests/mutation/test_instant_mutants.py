@@ -9,9 +9,9 @@ SCREEN = "ui/test_label_screen.py::"
 # fmt: off
 MUTANTS = [
     # --- core/preference_fit.py ---
-    Mutant(FIT, "ties count as labels for chosen", "np.where(targets.ties, 0.5, 1.0 - targets.label_smoothing)",
-           "np.full(count, 1.0 - targets.label_smoothing)", "test_the_primal_gradient_vanishes"),
-    Mutant(FIT, "ties have a margin", "np.where(targets.ties, 0.0, targets.margins)", "targets.margins",
+    Mutant(FIT, "ties count as labels for chosen", "np.where(ties, 0.5, 1.0 - targets.label_smoothing)",
+           "np.full(len(ties), 1.0 - targets.label_smoothing)", "test_the_primal_gradient_vanishes"),
+    Mutant(FIT, "ties have a margin", "np.where(ties, 0.0, targets.margins)", "targets.margins",
            "test_the_primal_gradient_vanishes"),
     Mutant(FIT, "the counts of labels are ignored", "return counts * (probs - target_probs)", "return (probs - target_probs)",
            "test_the_primal_gradient_vanishes test_held_out_scores_are_one_explicit_newton_step"),
@@ -35,8 +35,8 @@ MUTANTS = [
     # --- jobs/instant_reward.py ---
     Mutant(MODEL, "a pair's own labels take part in its prediction", "if not self.knows(pair_id):", "if True:",
            "test_a_pair_that_has_labels_is_predicted_without_them test_a_vote_learnt_before_its_turn_is_still_predicted_without_it"),
-    Mutant(MODEL, "a vote is learnt before it is predicted", "        predictions = self._predict(self.model, votes)\n        self.model.update()\n",
-           "        self.model.update()\n        predictions = self._predict(self.model, votes) if not votes else {}\n",
+    Mutant(MODEL, "a vote is learnt before it is predicted", "            predictions = self._predict(self.model, votes)\n            self.model.update()\n",
+           "            self.model.update()\n            predictions = self._predict(self.model, votes) if not votes else {}\n",
            "test_a_vote_is_predicted_before_it_is_learnt"),
     Mutant(MODEL, "labels are held out one by one, not by prompt", "groups = group_labels([self._keys[pair_id] for pair_id in pair_ids])", "groups = list(range(len(labels)))",
            "test_labels_on_one_prompt_are_held_out_together"),

@@ -236,8 +236,8 @@ MUTANTS = [
            "mask", "test_per_token_shares_with_a_last_token_that_weighs_more"),
     Mutant("training/reward/task.py", "the warm start uses other features than the head", "text_features(self.backbone, batch, self.feature_spec)\n\n",
            "text_features(self.backbone, batch, FeatureSpec(self.config.pooling))\n\n", "training/test_reward_loop.py::test_a_fitted_head_is_the_optimum_of_the_explicit_loss"),
-    Mutant(HEADS, "the shift of a head is ignored", "return (self.raw(features) - self.shift) /",
-           "return self.raw(features) /", "test_score_is_shifted_then_scaled"),
+    Mutant(HEADS, "the shift of a head is ignored", "return (raw[0] - self.shift) /",
+           "return raw[0] /", "test_score_is_shifted_then_scaled"),
     Mutant(HEADS, "the initial weights have a wrong standard deviation", "/ (feature_size + 1) ** 0.5", "/ 3",
            "test_reward_head_starts_at_one_over_root_d_plus_one"),
     Mutant(HEADS, "values start at random", "nn.init.zeros_(self.linear.weight)", "nn.init.normal_(self.linear.weight)",
@@ -431,8 +431,8 @@ MUTANTS = [
            "training/test_shared_pass.py::test_other_scorers_share_nothing"),
     Mutant("training/policy/trainer.py", "the reference is computed twice", "scored.ref_logprobs if state.steps_done else None", "None",
            "training/test_shared_pass.py::test_the_reference_is_not_read_twice"),
-    Mutant("models/reward_model.py", "the reference's states are one token late", "self.head(features), hidden.before_token",
-           "self.head(features), hidden.at_token", "training/test_shared_pass.py::test_both_equal_those_of_passes_of_their_own"),
+    Mutant("models/reward_model.py", "the reference's states are one token late", "batch), hidden.before_token",
+           "batch), hidden.at_token", "training/test_shared_pass.py::test_both_equal_those_of_passes_of_their_own"),
     Mutant(EVALUATION, "the bound of best-of-n lacks a term", "math.log(n) - (n - 1) / n", "math.log(n)", "test_best_of_n_kl_values"),
 ]
 # fmt: on
