@@ -19,7 +19,7 @@ const tabOf = (textContent) => ({ textContent });
 
 const { integerTick } = await import('../../rlhf_lab/ui/shared/charts.js');
 const { wordDiff } = await import('../../rlhf_lab/ui/shared/diff.js');
-const { shareHeight } = await import('../../rlhf_lab/ui/shared/dom.js');
+const { cutWithinLine, shareHeight } = await import('../../rlhf_lab/ui/shared/dom.js');
 const { annotatorName, currentTab, earlierName } = await import('../../rlhf_lab/ui/shared/session.js');
 
 test('the new words of a text', () => {
@@ -50,6 +50,13 @@ test('two texts share the height of a phone', () => {
   assert.deepEqual(shared(60, 300), [60, 140]);
   assert.deepEqual(shared(300, 201), [100, 100]);
   assert.deepEqual(shared(80, 80), [80, 80]);
+});
+
+test('a scrolled text ends within a line', () => {
+  assert.equal(cutWithinLine(100, 20), 94);
+  assert.equal(cutWithinLine(94, 20), 94);
+  assert.equal(cutWithinLine(93, 20), 74);
+  assert.equal(cutWithinLine(93, NaN), 93); // of a browser that does not say
 });
 
 test('short axes of steps have a tick at every integer', () => {

@@ -220,9 +220,16 @@ export function fitTextHeights(root, buttons, extra) {
     withExtra >= contentHeight || (withExtra >= COMFORTABLE_TEXT_PX * rows.length && withoutExtra < contentHeight);
   const room = isExtraShown ? withExtra : withoutExtra;
   const heights = rows.length > 1 ? shareHeight(contentHeights, room) : texts.map(() => room);
-  texts.forEach((text, i) => text.style.setProperty('--text-height', `${Math.max(MIN_TEXT_PX, heights[i])}px`));
+  texts.forEach((text, i) => {
+    const line = parseFloat(getComputedStyle(text).lineHeight);
+    const height = contentHeights[i] > heights[i] ? cutWithinLine(heights[i], line) : heights[i];
+    text.style.setProperty('--text-height', `${Math.max(MIN_TEXT_PX, height)}px`);
+  });
   for (const text of texts) text.classList.toggle('fits', fitsInside(text));
 }
+
+// A height at which a scrolled text ends within a line, so that it does not look complete. line: height of a line in px.
+export const cutWithinLine = (height, line) => (line > 0 ? (Math.floor(height / line - 0.7) + 0.7) * line : height);
 
 const fitsInside = (node) => node.scrollHeight <= node.clientHeight + 1;
 
