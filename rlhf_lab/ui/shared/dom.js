@@ -228,7 +228,7 @@ export function fitTextHeights(root, buttons, extra) {
   for (const text of texts) text.classList.toggle('fits', fitsInside(text));
 }
 
-// A height at which a scrolled text ends within a line, so that it does not look complete. line: height of a line in px.
+// A height at which a scrolled text ends within a line, so that it does not look complete. line: its height in px.
 export const cutWithinLine = (height, line) => (line > 0 ? (Math.floor(height / line - 0.7) + 0.7) * line : height);
 
 const fitsInside = (node) => node.scrollHeight <= node.clientHeight + 1;
