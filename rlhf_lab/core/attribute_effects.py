@@ -3,7 +3,8 @@
 The labels follow P(a ≻ b) = sigmoid(w·(φ(a) − φ(b)) + γ·(z(a) − z(b))), where z are the attributes and φ the features less
 their regression on z over reference texts. So γ is the whole linear effect of an attribute on the log-odds, and w·φ has none.
 The prior of w is that of `fit_dual`, N(0, 1/ridge); that of γ, for attributes of standard deviation 1, is
-N(0, PRIOR_SD²/ridge): a standard deviation of 1.7 to 3 log-odds. Both give one Gram matrix, K + PRIOR_SD² ΔzΔzᵀ.
+N(0, PRIOR_SD²/ridge): a standard deviation of 1.7 to 3 log-odds for the ridges of 1 to 3 with which effects are measured.
+Both give one Gram matrix, K + PRIOR_SD² ΔzΔzᵀ.
 """
 
 from collections.abc import Callable, Hashable, Sequence

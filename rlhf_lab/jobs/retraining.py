@@ -99,10 +99,11 @@ def submit_training(
 def next_config(
     db: Database, project_id: int, source: Source, settings: Mapping[str, Any] | None = None
 ) -> RewardConfig:
-    """The config of the next reward model: `settings`, and the choices of the newest one which attributes are ignored."""
+    """The config of the next reward model: `settings`; it ignores the attributes that the newest one ignores, unless `settings`
+    say otherwise."""
     newest = newest_listed(db, project_id, source)
     choices = {} if newest is None else {name: newest.config[name] for name in ATTRIBUTES if name in newest.config}
-    return RewardConfig.from_dict({**(settings or {}), **choices})
+    return RewardConfig.from_dict({**choices, **(settings or {})})
 
 
 def training_payload(db: Database, project_id: int, source: Source, config: RewardConfig) -> dict[str, Any]:

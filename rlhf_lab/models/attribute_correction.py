@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_lab.common.chat_format import plain_prompt
 from rlhf_lab.common.text_attributes import attribute_values
 from rlhf_lab.core.attribute_effects import AttributeScaler, linear_slopes
 from rlhf_lab.models.backbone import Backbone
@@ -26,7 +27,8 @@ def token_attributes(
     """(N, A) float64 attributes of responses. A response is cut off if it does not end with a stop token."""
     texts = [backbone.decode(ids, after=prompt) for prompt, ids in zip(prompts, responses, strict=True)]
     cut = [not ids or ids[-1] not in backbone.eos_ids for ids in responses]
-    return torch.from_numpy(attribute_values([backbone.prompt_text(ids) for ids in prompts], texts, cut, names))
+    prompt_texts = [plain_prompt(backbone.prompt_text(ids)) for ids in prompts]
+    return torch.from_numpy(attribute_values(prompt_texts, texts, cut, names))
 
 
 @dataclass(frozen=True)
@@ -42,17 +44,17 @@ class AttributeCorrection:
     def fit(cls, names: Sequence[str], scores: Tensor, attributes: Tensor) -> Self:
         """The correction of head scores (M,) of the base's texts with attributes (M, A)."""
         slopes = fitted_slopes(scores, attributes)
-        residual = scores.double() - (attributes - attributes.mean(0)) @ slopes
+        residual = scores.cpu().double() - (attributes - attributes.mean(0)) @ slopes
         return cls(tuple(names), attributes.mean(0), slopes, max(MIN_UNIT, float(residual.std())))
 
     def apply(self, scores: Tensor, attributes: Tensor) -> Tensor:
         """Corrected scores (N,) of head scores (N,) of texts with attributes (N, A); on the device of the scores."""
-        corrected = (scores.double().cpu() - (attributes - self.mean) @ self.slopes) / self.unit
+        corrected = (scores.cpu().double() - (attributes - self.mean) @ self.slopes) / self.unit
         return corrected.to(scores)
 
     def undo(self, corrected: Tensor, attributes: Tensor) -> Tensor:
         """(N,) float64 head scores of corrected ones."""
-        return corrected.double().cpu() * self.unit + (attributes - self.mean) @ self.slopes
+        return corrected.cpu().double() * self.unit + (attributes - self.mean) @ self.slopes
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -69,5 +71,5 @@ def fitted_slopes(scores: Tensor, attributes: Tensor) -> Tensor:
     """(A,) float64 slopes of scores (M,) on attributes (M, A); 0 for an attribute that hardly varies."""
     values = attributes.numpy()
     scaler = AttributeScaler(values)
-    slopes = linear_slopes(scores.double().cpu().numpy(), scaler(values)) / scaler.sd
+    slopes = linear_slopes(scores.detach().cpu().double().numpy(), scaler(values)) / scaler.sd
     return torch.from_numpy(np.where(scaler.varies, slopes, 0.0))

@@ -48,7 +48,7 @@ DecodeFunction = Callable[[Tensor, Tensor, Tensor, Cache], Tensor]
 CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len")
 #: Types with windows of attention over columns, whose layers nevertheless cache every token.
 COLUMN_WINDOW_TYPES = ("gpt_neo",)
-MAX_PROMPT_TEXTS = 200_000
+MAX_PROMPT_TEXTS = 200_000  # remembered prompts; older ones are decoded from their tokens
 #: Larger relative errors of the logits mean that a model changes them after its head in an unsupported way.
 HEAD_TOLERANCE, HALF_HEAD_TOLERANCE = 2e-3, 5e-3
 
@@ -89,7 +89,7 @@ class Backbone:
     batch_splits: int = 1
     dtype_reason: str = ""
     chat_settings: ChatSettings = field(default_factory=ChatSettings)
-    _prompt_texts: dict[tuple[int, ...], str] = field(default_factory=dict)  # of the newest encoded prompts
+    _prompt_texts: dict[tuple[int, ...], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def hidden_size(self) -> int:

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-from sqlalchemy import and_, select
+from sqlalchemy import and_, delete, select
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Pair, Vote
@@ -12,7 +12,7 @@ from rlhf_lab.errors import StaleVoteError
 from rlhf_lab.quality.agreement import FIRST, TIE, VoteColumns
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import load_pairs
+from rlhf_lab.store.projects import live_pair_of, load_pairs
 from rlhf_lab.store.reward_model_list import ListedRewardModel
 from rlhf_lab.store.vote_table import VoteTable, code, current_votes
 from rlhf_lab.store.votes import LIVE_VOTE, NOT_A_REPEAT, update_vote, vote_from_row
@@ -68,19 +68,28 @@ def doubted_labels(db: Database, model: ListedRewardModel) -> list[DoubtedLabel]
 
 
 def restore_vote(db: Database, project_id: int, vote_id: int) -> None:
-    """Make an undone vote live again.
+    """Make an undone vote live again; one that is live stays so. Its annotator is not shown the pair any more.
 
-    Raises StaleVoteError if this project has no such vote, or if its annotator has voted on the pair again.
+    Raises StaleVoteError if this project has no such vote, if its annotator has voted on the pair again, or if it belongs to an
+    import that was undone.
     """
-    v, newer = t.votes.c, t.votes.alias("newer").c
+    v, i, newer = t.votes.c, t.imports.c, t.votes.alias("newer").c
     is_replaced = select(newer.id).where(
-        newer.pair_id == v.pair_id, newer.annotator == v.annotator, newer.source == v.source, newer.undone_at.is_(None)
-    )
-    in_project = and_(t.pairs.c.id == v.pair_id, t.pairs.c.project_id == project_id)
-    query = select(v.id).join(t.pairs, in_project).where(v.id == vote_id, ~is_replaced.correlate(t.votes).exists())
+        newer.pair_id == v.pair_id, newer.annotator == v.annotator, newer.repeat == v.repeat,
+        newer.adjudication == v.adjudication, newer.undone_at.is_(None), newer.id != v.id,
+    )  # fmt: skip
+    import_was_undone = select(i.id).where(i.id == v.import_id, i.taken_back_at.is_not(None))
+    query = select(v.pair_id, v.annotator).join(t.pairs, t.pairs.c.id == v.pair_id)
+    query = query.where(
+        v.id == vote_id, live_pair_of(project_id), ~is_replaced.correlate(t.votes).exists(),
+        ~import_was_undone.correlate(t.votes).exists(),
+    )  # fmt: skip
     with db.write() as conn:
-        if conn.execute(query).scalar() is None:
+        row = conn.execute(query).one_or_none()
+        if row is None:
             raise StaleVoteError("That label cannot be put back: its pair has been labelled again, or it is gone.")
+        own_lease = and_(t.leases.c.pair_id == row.pair_id, t.leases.c.annotator == row.annotator)
+        conn.execute(delete(t.leases).where(own_lease))
         update_vote(conn, vote_id, undone_at=None)
 
 

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Connection, Select, select, update
 
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Vote
@@ -11,7 +11,7 @@ from rlhf_lab.errors import LabelError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 from rlhf_lab.store.projects import load_pairs
-from rlhf_lab.store.votes import insert_vote, vote_by_uuid
+from rlhf_lab.store.votes import insert_vote, update_vote, vote_by_uuid
 
 EDIT_REASON = "edit"  # of the pairs
 PERSON = "person"  # in place of the checkpoint that wrote a text
@@ -20,17 +20,48 @@ MAX_EDIT_CHARS = 20_000
 
 
 def edits_by(annotator: str) -> Select[*tuple[Any, ...]]:
-    """The pair and the completion of each text that a person edited."""
+    """The pair and the text of each edit of a person."""
     v, p = t.votes.c, t.pairs.c
     query = select(p.id, p.first_id).join(t.votes, v.pair_id == p.id)
     return query.where(p.reason == EDIT_REASON, v.annotator == annotator, v.uuid.endswith(EDIT_SUFFIX, autoescape=True))
+
+
+def undo_edited(conn: Connection, edit: Vote) -> Vote | None:
+    """If a vote that was just undone is the label of an edit: withdraw its pair, and undo and return the answer it belongs to.
+
+    None otherwise, and if that answer is not live.
+    """
+    if not edit.uuid.endswith(EDIT_SUFFIX):
+        return None
+    answer = vote_by_uuid(conn, edit.uuid.removesuffix(EDIT_SUFFIX))
+    if answer is None or answer.undone_at is not None:
+        return None
+    _set_withdrawn(conn, edit.pair_id, edit.undone_at)
+    return update_vote(conn, answer.id, undone_at=edit.undone_at)
+
+
+def redo_edit(conn: Connection, answer: Vote) -> None:
+    """Restore the edit of an answer that is being restored, if `undo_edited` took both back."""
+    edit = vote_by_uuid(conn, answer.uuid + EDIT_SUFFIX)
+    if edit is not None and edit.undone_at is not None and edit.undone_at == answer.undone_at:
+        _set_withdrawn(conn, edit.pair_id, None)
+        update_vote(conn, edit.id, undone_at=None)
+
+
+def _set_withdrawn(conn: Connection, pair_id: int, at: float | None) -> None:
+    conn.execute(update(t.pairs).where(t.pairs.c.id == pair_id).values(taken_back_at=at))
+
+
+def leading_space(text: str) -> str:
+    """The white space with which a text begins: an edit keeps it, because the page shows texts without it."""
+    return text[: len(text) - len(text.lstrip())]
 
 
 def check_edit(original: str, text: str) -> str:
     """The edited text without surrounding space. Raises LabelError if it is empty, unchanged or too long."""
     text = text.strip()
     if not text or text == original.strip():
-        raise LabelError("The edited text is empty or unchanged. Change it, or vote without an edit.")
+        raise LabelError("The edited text is empty, or one of the two texts. Change it, or vote without an edit.")
     if len(text) > MAX_EDIT_CHARS:
         raise LabelError(f"The edited text has {len(text):,} characters; {MAX_EDIT_CHARS:,} are allowed. Shorten it.")
     return text
@@ -39,8 +70,8 @@ def check_edit(original: str, text: str) -> str:
 def add_edited_answer(db: Database, vote: Vote, text: str) -> Vote:
     """Store the edit of the text that `vote` prefers, as a text by a person, with the label that it is much better.
 
-    A repeated request changes nothing. The new pair is labelled; if that label is undone, people may judge the pair. Raises
-    LabelError for a vote that prefers no text, and as `check_edit`.
+    A repeated request changes nothing. The pair is shown to others while it needs votes. Raises LabelError for a vote that
+    prefers no text, and as `check_edit`.
     """
     if vote.choice not in (Choice.FIRST, Choice.SECOND):
         raise LabelError("Only the better text of a pair can be edited. Choose one, then edit it.")
@@ -51,8 +82,8 @@ def add_edited_answer(db: Database, vote: Vote, text: str) -> Vote:
         pair = load_pairs(conn, [vote.pair_id])[0]
         original = pair.first if vote.choice is Choice.FIRST else pair.second
         completion = {
-            "prompt_id": pair.prompt.id, "text": check_edit(original.text, text), "token_ids": (), "checkpoint": PERSON,
-            "seed": 0, "created_at": time.time(),
+            "prompt_id": pair.prompt.id, "text": leading_space(original.text) + check_edit(original.text, text),
+            "token_ids": (), "checkpoint": PERSON, "seed": 0, "created_at": time.time(),
         }  # fmt: skip
         edited_id = insert_row(conn, t.completions, completion)
         pair_row = {

@@ -9,14 +9,14 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, or_, select, update
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Source
 from rlhf_lab.common.records import REQUESTER_KEY
 from rlhf_lab.errors import LabelError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.annotators import OPERATOR_NAME, VISITOR_PREFIX
-from rlhf_lab.store.database import Database
+from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.edited_answers import edits_by
 
 ERASED_TEXT = "(erased)"
@@ -68,12 +68,12 @@ def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
             conn.execute(delete(table).where(table.c.annotator == name))
         conn.execute(delete(t.tournament_answers).where(a.annotator == name, a.choice.is_(None)))
         if votes:
-            edits = conn.execute(edits_by(name)).all()
-            for table, ids, values in (
-                (t.pairs, [row.id for row in edits], {"taken_back_at": time.time()}),
-                (t.completions, [row.first_id for row in edits], {"text": ERASED_TEXT}),
-            ):
-                conn.execute(update(table).where(table.c.id.in_(ids)).values(**values))
+            texts = [row.first_id for row in conn.execute(edits_by(name))]
+            for ids in in_chunks(texts):
+                has_text = or_(t.pairs.c.first_id.in_(ids), t.pairs.c.second_id.in_(ids))
+                conn.execute(update(t.pairs).where(has_text).values(taken_back_at=time.time()))
+                conn.execute(update(t.completions).where(t.completions.c.id.in_(ids)).values(text=ERASED_TEXT))
+                conn.execute(delete(t.features).where(t.features.c.completion_id.in_(ids)))
             conn.execute(update(t.votes).where(by_person, v.undone_at.is_(None)).values(undone_at=time.time()))
             conn.execute(update(t.votes).where(by_person).values(note=""))
             conn.execute(delete(t.blind_votes).where(b.annotator == name))

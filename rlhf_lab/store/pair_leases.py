@@ -25,6 +25,7 @@ from rlhf_lab.errors import StaleVoteError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.adjudication import next_disputed_pair
 from rlhf_lab.store.database import AnyRow, Database, in_chunks
+from rlhf_lab.store.edited_answers import redo_edit, undo_edited
 from rlhf_lab.store.pair_selection import (
     draw_gold_pair,
     has_enough_votes,
@@ -45,6 +46,7 @@ from rlhf_lab.store.votes import (
     mark_last_vote_undone,
     update_vote,
     vote_by_uuid,
+    vote_from_row,
 )
 
 DEFAULT_CONFIG = LabellingConfig()
@@ -273,12 +275,16 @@ def vote_on_lease(
 def undo_last_vote(
     db: Database, project_id: int, annotator: str, config: LabellingConfig = DEFAULT_CONFIG, *, now: float | None = None
 ) -> Lease | None:
-    """Undo this person's last live vote and lease its pair to them again. Returns None if there is nothing to undo."""
+    """Undo this person's last live vote and lease its pair to them again. Returns None if there is nothing to undo.
+
+    An edited answer is undone as a whole, and redone (store/edited_answers.py).
+    """
     now = time.time() if now is None else now
     with db.write() as conn:
         undone = mark_last_vote_undone(conn, project_id, annotator)
         if undone is None:
             return None
+        undone = undo_edited(conn, undone) or undone
         leased_at = _top_of_stack(conn, annotator, now) + STACK_GAP_S
         selected = _Selected(undone.pair_id, undone.repeat, undone.adjudication)
         return _save_stack(conn, [selected], annotator, config, now, leased_at)[0]
@@ -305,6 +311,7 @@ def redo_last_vote(db: Database, project_id: int, annotator: str) -> Vote | None
         if live_vote(conn, undone.pair_id, annotator, undone.repeat, undone.adjudication) is not None:
             return None
         conn.execute(delete(t.leases).where(t.leases.c.pair_id == undone.pair_id, t.leases.c.annotator == annotator))
+        redo_edit(conn, vote_from_row(undone))
         return update_vote(conn, undone.id, undone_at=None)
 
 

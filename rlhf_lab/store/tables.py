@@ -118,7 +118,7 @@ completions = table_without_id_reuse(
     foreign_key("prompt_id", "prompts", nullable=False, index=True),
     required("text", PlainText),
     required("token_ids", Json),
-    required("checkpoint", PlainText),  # "base", "shipped" or "run/<id>/<step>"
+    required("checkpoint", PlainText),  # "base", "shipped", "run/<id>/<step>", "imported" or "person"
     required("seed", LONG),
     required("created_at", Float),
 )
@@ -145,7 +145,7 @@ pairs = table_without_id_reuse(
     UniqueConstraint("first_id", "second_id"),
     CheckConstraint("first_id <> second_id", name="distinct"),
     Column("import_id", Integer, index=True),
-    Column("taken_back_at", Float),  # when its import was undone; it is not shown any more
+    Column("taken_back_at", Float),  # when it was withdrawn, for example with its import; it is not shown
     Column("gold", enum_type(enums.Choice)),  # the known answer of a gold pair
     Column("gold_at", Float),  # when it became a gold pair
 )

@@ -126,7 +126,7 @@ MUTANTS = [
     Mutant("core/attribute_effects.py", "the interval forgets the prior", "+ prior * step**2", "+ 0.0 * prior * step**2",
            "core/test_attribute_effects.py::test_effects_are_those_of_a_fit_of_all_weights"),
     Mutant("models/attribute_correction.py", "the correction has the wrong sign",
-           "(scores.double().cpu() - (attributes", "(scores.double().cpu() + (attributes",
+           "(scores.cpu().double() - (attributes", "(scores.cpu().double() + (attributes",
            "models/test_attribute_correction.py::test_corrected_scores_have_no_linear_relation_to_the_attributes"),
     Mutant("training/policy/attribute_refit.py", "the window is a step too long", "> step - WINDOW_STEPS", ">= step - WINDOW_STEPS",
            "training/test_attribute_refit.py::test_slopes_are_refitted_to_the_responses_of_the_last_steps"),

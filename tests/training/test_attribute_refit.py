@@ -108,6 +108,17 @@ def test_slopes_are_refitted_to_the_responses_of_the_last_steps(llama_folder):
     assert scorer.correction is first
 
 
+def test_an_attribute_that_does_not_vary_in_the_window_keeps_its_slope(llama_folder):
+    """Otherwise its reward would come back as soon as the policy has unlearned it."""
+    _, scorer = run_trainer(llama_folder)
+    slopes = torch.tensor([0.7, -0.4], dtype=torch.float64)
+    correction = AttributeCorrection(("length", "cut"), torch.zeros(2, dtype=torch.float64), slopes, 1.0)
+    refit = AttributeRefit(dataclasses.replace(scorer, correction=correction), correction)
+    refit.rows = torch.tensor([[1.0, 2.0, 1.0, 0.0], [1.0, 4.0, 2.0, 0.0], [1.0, 6.0, 3.0, 0.0]], dtype=torch.float64)
+    refit.refit()
+    assert refit.correction.slopes.tolist() == pytest.approx([2.0, -0.4])
+
+
 def curve(trainer, steps):
     return [tiny_models.numbers(result.metrics) for result in tiny_models.run(trainer, steps)]
 

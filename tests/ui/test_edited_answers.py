@@ -3,18 +3,20 @@
 import json
 
 import pytest
+from sqlalchemy import select
 from support.page_requests import requests_of
 
 from rlhf_lab.cli.main import main
 from rlhf_lab.common.enums import Choice, Source, Strength
+from rlhf_lab.common.records import Vote
 from rlhf_lab.errors import LabelError
 from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.edited_answers import MAX_EDIT_CHARS, add_edited_answer, check_edit
 from rlhf_lab.store.erasure import erase_person_rows
 from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
-from rlhf_lab.store.projects import get_pair
-from rlhf_lab.store.votes import vote_history
+from rlhf_lab.store.votes import cast_vote, vote_history
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.shared import voting
@@ -43,7 +45,7 @@ def send_vote(screen, pair, choice="left", edit=EDIT, uuid="u1", **more):
 def edited_history(ctx):
     """The person's live votes, the newest first, as (choice, first text, second text, strength)."""
     history = vote_history(ctx.db, ctx.project.id, "ann")
-    return [(vote.choice, pair.first.text, pair.second.text.strip(), vote.strength) for vote, pair in history]
+    return [(vote.choice, pair.first.text.strip(), pair.second.text.strip(), vote.strength) for vote, pair in history]
 
 
 def test_an_edit_is_a_text_by_a_person_that_is_much_better_than_the_original(ctx, screen):
@@ -54,12 +56,14 @@ def test_an_edit_is_a_text_by_a_person_that_is_much_better_than_the_original(ctx
     assert (reply["notice"], reply["labels"]) == ("", 2)
     newest, oldest = edited_history(ctx)
     assert newest == (Choice.FIRST, EDIT, pair["left"], Strength.MUCH)
-    assert pair["left"] in (oldest[1].strip(), oldest[2])
+    assert pair["left"] in oldest[1:3]
     vote, stored = vote_history(ctx.db, ctx.project.id, "ann")[0]
     assert (stored.reason, stored.first.checkpoint, stored.first.token_ids) == ("edit", "person", ())
     assert vote.note == "why"
     comparison = load_comparisons(ctx.db, snapshot_labels(ctx.db, ctx.project.id, Source.HUMAN))[-1]
-    assert (comparison.chosen, comparison.rejected.strip(), comparison.strength) == (EDIT, pair["left"], 2.0)
+    assert (comparison.chosen.strip(), comparison.rejected.strip(), comparison.strength) == (EDIT, pair["left"], 2.0)
+    spaces = [len(text) - len(text.lstrip()) for text in (comparison.chosen, comparison.rejected)]
+    assert spaces[0] == spaces[1]  # otherwise every label would also teach the missing space
 
 
 def test_a_request_that_is_sent_again_stores_the_edit_once(ctx, screen):
@@ -73,8 +77,8 @@ def test_a_request_that_is_sent_again_stores_the_edit_once(ctx, screen):
     ("choice", "edit", "message"),
     [
         ("tie", EDIT, "Only the better text"),
-        ("left", " \n", "empty or unchanged"),
-        ("left", "unchanged", "empty or unchanged"),
+        ("left", " \n", "empty, or one of the two texts"),
+        ("left", "unchanged", "empty, or one of the two texts"),
         ("right", "x" * (MAX_EDIT_CHARS + 1), "20,001 characters; 20,000 are allowed"),
     ],
 )
@@ -94,8 +98,39 @@ def test_undo_takes_the_edit_and_the_answer_back_and_redo_restores_both(ctx, scr
     undone = screen.undo({"annotator": "ann"})
     assert (undone["labels"], undone["pair"]["id"]) == (0, pair["id"])
     assert edited_history(ctx) == []
+    with ctx.db.read() as conn:
+        withdrawn = conn.execute(select(t.pairs.c.taken_back_at).where(t.pairs.c.reason == "edit")).scalar_one()
+    assert withdrawn is not None  # nobody is shown the text
     assert screen.redo({"annotator": "ann"})["labels"] == 2
     assert edited_history(ctx) == before
+    screen.undo({"annotator": "ann"})
+    assert (screen.redo({"annotator": "ann"})["labels"], screen.redo({"annotator": "ann"})["labels"]) == (2, 2)
+
+
+def test_undo_of_another_persons_answer_to_an_edit_undoes_that_alone(ctx, screen):
+    """Bob judged the pair of Ann's edit like any other, after another pair."""
+    send_vote(screen, screen.opened({"annotator": "ann"})["pair"])
+    edit_pair = vote_history(ctx.db, ctx.project.id, "ann")[0][1]
+    screen.vote(
+        {
+            "pair_id": screen.opened({"annotator": "bob"})["pair"]["id"],
+            "choice": "tie",
+            "uuid": "b1",
+            "annotator": "bob",
+        }
+    )
+    cast_vote(ctx.db, Vote("b2", edit_pair.id, "bob", Source.HUMAN, Choice.SECOND, True))
+    screen.undo({"annotator": "bob"})
+    assert [vote.uuid for vote, _ in vote_history(ctx.db, ctx.project.id, "bob")] == ["b1"]
+    assert len(edited_history(ctx)) == 2
+
+
+def test_a_vote_with_the_uuid_of_another_person_stores_no_edit_for_them(ctx, screen):
+    pair = screen.opened({"annotator": "ann"})["pair"]
+    send_vote(screen, pair, edit="")
+    screen.opened({"annotator": "bob"})
+    send_vote(screen, pair, annotator="bob")
+    assert [row[1] for row in edited_history(ctx)].count(EDIT) == 0
 
 
 def test_undo_of_an_answer_without_an_edit_undoes_one(ctx, screen):
@@ -119,7 +154,12 @@ def test_an_erased_persons_texts_are_gone(ctx, screen):
     send_vote(screen, pair)
     edit_pair = vote_history(ctx.db, ctx.project.id, "ann")[0][1]
     erase_person_rows(ctx.db, "ann", votes=True)
-    assert get_pair(ctx.db, edit_pair.id).first.text == "(erased)"
+    with ctx.db.read() as conn:
+        completion, pairs = t.completions.c, t.pairs.c
+        texts = conn.execute(select(completion.text).where(completion.id == edit_pair.first.id)).scalars().all()
+        withdrawn = conn.execute(select(pairs.taken_back_at).where(pairs.id == edit_pair.id)).scalar_one()
+    assert texts == ["(erased)"]
+    assert withdrawn is not None
     shown = {screen.opened({"annotator": f"person {i}"})["pair"]["id"] for i in range(5)}
     assert edit_pair.id not in shown
 
@@ -130,7 +170,7 @@ def test_an_export_has_the_edited_text(ctx, screen, tmp_path):
     assert main(["export", "labels", "--home", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     (file,) = (tmp_path / "out").glob("*.jsonl")
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    assert EDIT in [row["chosen"] for row in rows]
+    assert EDIT in [row["chosen"].strip() for row in rows]
 
 
 def test_only_a_preferred_text_can_be_edited(ctx, screen):

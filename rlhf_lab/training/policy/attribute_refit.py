@@ -1,7 +1,7 @@
 """Keeps the scores of a run free of the ignored attributes while the policy changes (models/attribute_correction.py).
 
-The policy moves to texts for which the slopes of the base's texts are no longer right. At every evaluation they are fitted
-again to the responses of the last steps. Centre and unit of the scores stay those of the base's texts.
+The policy moves to texts for which the slopes of the base's texts are no longer right. At every step that makes a checkpoint
+they are fitted again to the responses of the last steps. Centre and unit of the scores stay those of the base's texts.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rlhf_lab.core.attribute_effects import AttributeScaler
 from rlhf_lab.models.attribute_correction import AttributeCorrection, fitted_slopes, token_attributes
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.policy.rollout import Scorer
@@ -45,16 +46,18 @@ class AttributeRefit:
         self.rows = rows[rows[:, 0] > step - WINDOW_STEPS]
 
     def refit(self) -> None:
-        """Fit the slopes to the responses of the window."""
+        """Fit the slopes to the responses of the window; attributes that hardly vary there keep theirs."""
         if len(self.rows):
-            slopes = fitted_slopes(self.rows[:, 1], self.rows[:, 2:])
+            scores, attributes = self.rows[:, 1], self.rows[:, 2:]
+            varies = torch.from_numpy(AttributeScaler(attributes.numpy()).varies)
+            slopes = torch.where(varies, fitted_slopes(scores, attributes), self.correction.slopes)
             self.model.correction = dataclasses.replace(self.correction, slopes=slopes)
 
     def tensors(self) -> dict[str, Tensor]:
         return {ROWS: self.rows.clone(), SLOPES: self.correction.slopes.clone()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `tensors` returned; a state of a run with another reward model has none for this one."""
+        """Restore what `tensors` returned; a state from before the model ignored attributes has none."""
         if SLOPES in tensors and tensors[SLOPES].shape == self.correction.slopes.shape:
             self.rows = tensors[ROWS].clone()
             self.model.correction = dataclasses.replace(self.correction, slopes=tensors[SLOPES].clone())

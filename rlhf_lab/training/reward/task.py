@@ -360,17 +360,18 @@ class RewardTask:
             for weight in weights[weights > 0].unique().tolist():  # a mean over each group of equal weights
                 rows = repeats[weights == weight]
                 label_indices = torch.tensor(indices)[rows]
-                margins = self.margins[label_indices] - attribute_scores[label_indices]
-                member_loss = self.pair_loss(chosen[rows], rejected[rows], label_indices, margins)
+                attributes = attribute_scores[label_indices]
+                member_loss = self.pair_loss(chosen[rows], rejected[rows], label_indices, attributes)
                 losses.append(member_loss * (weight * len(rows) / divisor / active_members))
         return torch.stack(losses).sum() if losses else scores.sum() * 0.0
 
-    def pair_loss(self, chosen: Tensor, rejected: Tensor, indices: Tensor, margins: Tensor) -> Tensor:
-        """Bradley-Terry and the penalties. chosen, rejected: (n,) raw scores of the comparisons `indices` (n,)."""
+    def pair_loss(self, chosen: Tensor, rejected: Tensor, indices: Tensor, attribute_scores: Tensor) -> Tensor:
+        """Bradley-Terry and the penalties. chosen, rejected: (n,) raw scores of the comparisons `indices` (n,). attribute_scores:
+        (n,) what ignored attributes add to the log-odds."""
         config = self.config
         loss = bradley_terry_loss(
-            chosen, rejected, margin=margins.to(chosen), tie=self.ties[indices].to(chosen.device),
-            label_smoothing=config.label_smoothing,
+            chosen + attribute_scores.to(chosen), rejected, margin=self.margins[indices].to(chosen),
+            tie=self.ties[indices].to(chosen.device), label_smoothing=config.label_smoothing,
         )  # fmt: skip
         loss = loss + config.centering * centring_penalty(chosen, rejected)
         return loss + config.score_l2 * score_l2(chosen, rejected) if config.score_l2 else loss

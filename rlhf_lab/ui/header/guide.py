@@ -154,7 +154,10 @@ def guide_view(progress: ProjectProgress, role: Role, annotator: str, *, is_demo
     has_all_steps = role is Role.OPERATOR or (is_demo and role is Role.LABELLER)
     remaining = progress.test.remaining(annotator) if progress.test else 0
     if has_all_steps:
-        action = _training_action(progress) or _comparison_action(progress, remaining)
+        action = _training_action(progress)
+        if action is None and role is Role.OPERATOR:
+            action = _comparison_action(progress, remaining)
+        action = action or (_judging(remaining) if remaining else _labelling(progress))
     elif role is Role.LABELLER:
         action = _judging(remaining) if remaining else _labelling(progress)
     else:

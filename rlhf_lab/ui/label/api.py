@@ -13,11 +13,10 @@ from rlhf_lab.jobs.answer_length import length_note
 from rlhf_lab.jobs.project_setup import copy_project
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.adjudication import stop_adjudicating
-from rlhf_lab.store.edited_answers import EDIT_REASON, EDIT_SUFFIX, add_edited_answer
+from rlhf_lab.store.edited_answers import add_edited_answer
 from rlhf_lab.store.gold_pairs import mark_gold
 from rlhf_lab.store.pair_leases import redo_last_vote, start_adjudicating, undo_last_vote
 from rlhf_lab.store.projects import get_labelling_config
-from rlhf_lab.store.votes import find_vote
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.header.guide import label_note
 from rlhf_lab.ui.limits import ANSWER
@@ -216,7 +215,7 @@ def vote(ctx: Context, payload: voting.VotePayload) -> LabelState:
         stored = voting.cast_vote(ctx, payload, annotator)
         if stored.choice is not Choice.SKIP:
             ctx.instant_reward.predict_vote(stored)
-        if payload.edit:
+        if payload.edit and stored.annotator == annotator and not stored.undone_at and voting.may_edit(ctx):
             add_edited_answer(ctx.db, stored, payload.edit)
             ctx.instant_reward.labels_changed()
     except LabelError as error:  # the page already shows the next pair; this reply makes it show the right one
@@ -234,8 +233,6 @@ def undo(ctx: Context, payload: LabelPayload) -> LabelState:
     rules = get_labelling_config(ctx.db, project.id)
     voting.check_may_hold(ctx, annotator, rules)
     undone = undo_last_vote(ctx.db, project.id, annotator, rules)
-    if undone is not None and undone.pair.reason == EDIT_REASON:
-        undone = undo_last_vote(ctx.db, project.id, annotator, rules)  # the answer whose text was edited
     if undone is not None:
         ctx.instant_reward.forget_votes(annotator, undone.pair.id)
     notice = "There is nothing to undo." if undone is None else "Your last answer was undone."
@@ -248,9 +245,6 @@ def redo(ctx: Context, payload: LabelPayload) -> LabelState:
     if voting.is_stale_project(ctx, payload.project_created_at):
         return state(ctx, annotator, notice=OTHER_PROJECT_NOTICE)
     redone = redo_last_vote(ctx.db, ctx.project.id, annotator)
-    edit = redone and find_vote(ctx.db, redone.uuid + EDIT_SUFFIX)
-    if edit and edit.undone_at:
-        redo_last_vote(ctx.db, ctx.project.id, annotator)
     ctx.instant_reward.labels_changed()
     notice = "There is nothing to redo." if redone is None else "The undone vote counts again."
     return state(ctx, annotator, notice=notice)

@@ -112,7 +112,7 @@ class Label {
 
   // While a text is chosen for editing, the buttons and keys of both texts open the editor.
   setEditing(isEditing) {
-    if (!this.current.pair || !this.current.may_edit) return;
+    if (!this.current.pair || !this.current.may_edit || (isEditing && this.root.querySelector('.editor'))) return;
     this.isEditing = isEditing;
     this.root.querySelector('.sides').replaceWith(this.sides());
     this.redrawOptional();
@@ -386,6 +386,7 @@ class Label {
       this.redrawOptional();
     };
     const mark = () => {
+      if (this.root.querySelector('.editor')) return; // it would lose the text
       this.marksDifferences = !this.marksDifferences;
       this.root.querySelector('.sides').replaceWith(this.sides());
       this.redrawOptional();

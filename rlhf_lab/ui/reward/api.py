@@ -249,7 +249,7 @@ class InstantExplanation(TypedDict):
 
 class Explanation(TypedDict, total=False):
     """Waiting (with `running`), failed (with `failure`), or the score of a text and of its tokens, if single ones have one.
-    instant: None for visitors who may not see comparisons, and before the head has learnt anything."""
+    instant: None for others than the operator, since it shows how labels were given, and before the head has learnt anything."""
 
     is_waiting: Required[bool]
     running: bool
@@ -396,7 +396,7 @@ def explanation_view(ctx: Context, job: Job) -> Explanation:
     item = job.result["items"][0]
     return {
         "is_waiting": False, "score": item["score"], "tokens": item["tokens"], "token_scores": item["token_scores"],
-        "instant": instant_explanation(ctx, item.get("features", "")) if sees_comparisons(ctx) else None,
+        "instant": instant_explanation(ctx, item.get("features", "")) if ctx.is_operator() else None,
     }  # fmt: skip
 
 

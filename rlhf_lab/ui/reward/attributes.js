@@ -15,7 +15,7 @@ const oddsText = (odds) => (odds > 100 ? 'over 100' : odds < 0.01 ? 'under 0.01'
 
 /** What the labels say about an attribute. @param {AttributeRow} row */
 export function effectText({ step_text: step, odds, low, high }) {
-  if (odds === null) return 'Not measured: the labelled texts do not differ in it.';
+  if (odds === null) return 'Not measured: the labelled texts do not differ in it, or it is not shown here.';
   const text = `${step} multiplies the odds of being preferred by ${oddsText(odds)}`;
   const interval = ` (${oddsText(low)} to ${oddsText(high)}).`;
   return text + interval + (low <= 1 && high >= 1 ? ' This may be chance.' : '');

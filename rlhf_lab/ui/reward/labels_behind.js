@@ -18,7 +18,7 @@ const HEAD_HINT =
  */
 export function labelsBehind({ score, low, high, labels }, { removed, problem }, change) {
   const rows = labels.map((label) => labelRow(label, 'Take this label out', () => change(label, false)));
-  const interval = `, with 95 % certainty between ${formatNumber(low, 2)} and ${formatNumber(high, 2)}`;
+  const interval = `; 95 % interval ${formatNumber(low, 2)} to ${formatNumber(high, 2)}`;
   const back = removed && labelRow(removed, 'Put it back', () => change(removed, true));
   return html`<section class="behind" aria-label="labels behind this score">
     <strong>Labels behind this score</strong>

@@ -26,6 +26,7 @@ export class WordScores {
     this.result = null; // {score, tokens, token_scores, instant} or {failure}
     this.job = 0; // of the result
     this.removed = null; // the label that was taken out last
+    this.isChanging = false;
     this.problem = ''; // why it could not be taken out or put back
   }
 
@@ -117,7 +118,7 @@ export class WordScores {
   finish(pending, result) {
     if (this.pending !== pending) return;
     this.result = result;
-    this.job = pending.job;
+    Object.assign(this, { job: pending.job, removed: null, problem: '' });
     this.pending = null;
     this.draw();
   }
@@ -130,7 +131,8 @@ export class WordScores {
   // Take a label out or put it back; the score by the present labels follows at once.
   async change(label, putBack) {
     const { job } = this;
-    this.problem = '';
+    if (this.isChanging) return;
+    Object.assign(this, { isChanging: true, problem: '' });
     try {
       await this.api.take_out_label({ vote: label.vote, put_back: putBack });
       this.removed = putBack ? null : label;
@@ -138,6 +140,8 @@ export class WordScores {
       if (this.job === job && this.result) this.result = result;
     } catch (error) {
       this.problem = error.message;
+    } finally {
+      this.isChanging = false;
     }
     this.draw();
   }

@@ -17,7 +17,7 @@ from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, NotAllowedError, NotFoundError, StaleVoteError
 from rlhf_lab.jobs.model_inspection import stop_token_ids
 from rlhf_lab.store import pair_leases
-from rlhf_lab.store.edited_answers import check_edit
+from rlhf_lab.store.edited_answers import EDIT_SUFFIX, check_edit
 from rlhf_lab.store.gold_pairs import known_answers
 from rlhf_lab.store.projects import get_labelling_config, get_pair
 from rlhf_lab.store.votes import find_vote, vote_history
@@ -172,10 +172,12 @@ def check_may_edit(ctx: Context, payload: VotePayload, pair: Pair) -> None:
     """Raises NotAllowedError, or LabelError for a text that cannot be stored; before the vote is."""
     if not may_edit(ctx):
         raise NotAllowedError(
-            "In demo mode only the operator can edit texts. Your vote was not counted: send it without."
+            "In demo mode only the operator can edit texts. Your vote was not counted: vote again without an edit."
         )
     if payload.choice not in CHOICES_BY_SIDE:
         raise LabelError("Only the better text of a pair can be edited. Choose one, then edit it.")
+    if len(payload.uuid) + len(EDIT_SUFFIX) > MAX_UUID:
+        raise LabelError(f"The vote's uuid is too long; at most {MAX_UUID - len(EDIT_SUFFIX)} characters with an edit.")
     for text in (pair.first.text, pair.second.text):
         check_edit(text, payload.edit)
 
