@@ -182,6 +182,15 @@ def test_texts_without_usable_features_have_no_labels_behind_their_score(ctx, ex
     assert (reply["score"], reply["instant"]) == (0.5, None)
 
 
+def test_only_the_operator_sees_the_labels_behind_a_score(ctx, explained, monkeypatch):
+    """They show how people labelled pairs that others may still have to judge."""
+    job = explained(encoded(0.5, -1.0, 2.0, 0.25))
+    assert reward.explanation_view(ctx, job)["instant"]["labels"]
+    monkeypatch.setattr(type(ctx), "is_operator", lambda *_: False)
+    reply = reward.explanation_view(ctx, job)
+    assert (reply["score"], reply["instant"]) == (0.5, None)
+
+
 def test_a_label_that_is_taken_out_can_be_put_back(ctx, explained, calls):
     screen, job = calls(reward, ctx), explained(encoded(0.5, -1.0, 2.0, 0.25))
     before = reward.explanation_view(ctx, job)["instant"]
