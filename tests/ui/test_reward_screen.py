@@ -121,6 +121,8 @@ def test_choosing_an_attribute_trains_with_the_other_settings_of_the_model(ctx, 
     newest = add_reward_model(
         ctx.db, ctx.project.id, "y", config=job.payload["config"] | {"epochs": 7}, report=REPORT, snapshot=snapshot
     )
+    chosen = retraining.next_config(ctx.db, ctx.project.id, Source.SIMULATED, {"length": "as_labelled"})
+    assert chosen.ignored == ()  # what is said now counts more than the earlier choice
     settings = {"settings": {"epochs": "3"}, "source": "simulated"}
     for trained in (
         queue.get_job(ctx.db, screen.train(settings)["job"]),
