@@ -16,7 +16,10 @@ def limited_memory(name: str, limits: Limits) -> Iterator[None]:
     """Raise DataError, which names the file, where this process takes more memory than `limits` and the machine allow.
 
     The limit holds for the process and ends with the context. Only Linux has one; elsewhere the system's own limits hold.
+    Libraries are loaded before it: their memory grows with the number of cores, and running out of it ends the process.
     """
+    from pyarrow import parquet  # noqa: F401
+
     memory = min(limits.max_memory, psutil.virtual_memory().available)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if sys.platform == "linux":

@@ -465,7 +465,9 @@ def _parse_parquet(content: bytes) -> RowStream:
         if header_error := _check_columns(names):
             yield RowError(0, "header", header_error)
             return
-        for batch in parquet.ParquetFile(io.BytesIO(content)).iter_batches(PARQUET_BATCH_ROWS):
+        # In a thread of pyarrow, running out of memory would end the process.
+        file = parquet.ParquetFile(io.BytesIO(content), pre_buffer=False)
+        for batch in file.iter_batches(PARQUET_BATCH_ROWS, use_threads=False):
             for cells in batch.to_pylist():
                 row_number += 1
                 yield SourceRow(row_number, f"row {row_number}", cells)

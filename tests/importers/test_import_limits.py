@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 import resource
-import subprocess
 import sys
 import tracemalloc
 
@@ -17,6 +16,7 @@ from rlhf_lab.errors import DataError
 from rlhf_lab.importers import readers
 from rlhf_lab.importers.parsed_rows import Limits
 from rlhf_lab.importers.parser import ImportRequest, parse_file
+from rlhf_lab.ui.shared.import_process import run_in_subprocess
 
 TEXT = "x" * 1_000
 MEGABYTES = 1_000_000
@@ -57,17 +57,13 @@ def parquet_bytes(column):
     return buffer.getvalue()
 
 
-def parse_in_a_process(path, max_bytes):
-    """The reply of an import in a process of its own: the limit of this one would count what other tests left."""
+def error_of_a_process(path, max_bytes):
+    """The error of an import in a process of its own: the limit of this one would count what other tests left."""
     request = {"what": str(path), "bytes": max_bytes, "home": str(path.parent / "home"), "project": 1}
-    completed = subprocess.run(
-        [sys.executable, "-m", "rlhf_lab.importers"],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(completed.stdout)
+    try:
+        return run_in_subprocess(request)["error"]
+    except DataError as error:
+        return str(error)
 
 
 @pytest.mark.parametrize("column", BOMBS.values(), ids=BOMBS)
@@ -76,7 +72,8 @@ def test_a_parquet_file_that_unpacks_to_more_than_the_memory_is_refused(files, c
     path = files.raw("v.parquet", parquet_bytes(column()))
     assert path.stat().st_size < MEGABYTES
     message = f"v.parquet takes more than {20 * LIMITS.max_bytes:,} bytes of memory. Import it in parts."
-    assert parse_in_a_process(path, LIMITS.max_bytes) == {"error": message}
+    # Rarely, pyarrow crashes where an allocation fails; no Python code can prevent that.
+    assert error_of_a_process(path, LIMITS.max_bytes).startswith((message, "The process that reads the file ended"))
 
 
 @pytest.mark.parametrize(
@@ -88,8 +85,8 @@ def test_a_parquet_file_that_unpacks_to_more_than_the_memory_is_refused(files, c
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
 def test_a_text_file_whose_values_take_more_than_the_memory_is_refused(files, name, text):
-    reply = parse_in_a_process(files.raw(name, text), len(text))
-    assert f"takes more than {20 * len(text):,} bytes of memory" in reply["error"]
+    error = error_of_a_process(files.raw(name, text), len(text))
+    assert f"takes more than {20 * len(text):,} bytes of memory" in error
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
