@@ -56,7 +56,8 @@ def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
     """Replace a person's name by that of an anonymous visitor, in all projects. Sessions under the name end.
 
     votes: also undo their votes, and delete the notes on these, the texts that they edited, and their answers in blind tests and
-    tournaments. Raises LabelError if no one in the lab has this name, or if an unfinished job names the person.
+    tournaments. Votes of others on a deleted text are undone, so that nothing is trained on what stands in its place. Raises
+    LabelError if no one in the lab has this name, or if an unfinished job names the person.
     """
     _check_name_known(db, name)
     placeholder = f"{VISITOR_PREFIX}{secrets.token_hex(6)}"
@@ -71,6 +72,8 @@ def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
             texts = [row.first_id for row in conn.execute(edits_by(name))]
             for ids in in_chunks(texts):
                 has_text = or_(t.pairs.c.first_id.in_(ids), t.pairs.c.second_id.in_(ids))
+                on_text = v.pair_id.in_(select(t.pairs.c.id).where(has_text))
+                conn.execute(update(t.votes).where(on_text, v.undone_at.is_(None)).values(undone_at=time.time()))
                 conn.execute(update(t.pairs).where(has_text).values(taken_back_at=time.time()))
                 conn.execute(update(t.completions).where(t.completions.c.id.in_(ids)).values(text=ERASED_TEXT))
                 conn.execute(delete(t.features).where(t.features.c.completion_id.in_(ids)))

@@ -17,6 +17,7 @@ from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import AnyRow, Database, in_chunks
+from rlhf_lab.store.erasure import ERASED_TEXT
 from rlhf_lab.store.gold_pairs import annotator_weights
 from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION, get_labelling_config
 from rlhf_lab.store.reward_model_list import ListedRewardModel
@@ -126,17 +127,18 @@ def load_comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
         labels = _label_rows(conn, snapshot.vote_ids)
     if _labels_digest(labels, snapshot.weights) != snapshot.digest:
         raise StoreError(
-            "The labels in the database differ from the recorded ones: votes or texts were changed by hand, or this "
-            "is another database. Train a new reward model, or start a new run, on the current labels."
+            "The labels in the database differ from the recorded ones: texts of a person were erased, rows were changed by "
+            "hand, or this is another database. Train a new reward model, or start a new run, on the current labels."
         )
     weights = snapshot.weights or (1.0,) * len(labels)
     return [_comparison_from_row(row, weight) for row, weight in zip(labels, weights, strict=True)]
 
 
 def comparisons_by_vote(db: Database, vote_ids: Sequence[int]) -> dict[int, Comparison]:
-    """The current labels of these votes by vote id, without votes that do not exist (any more)."""
+    """The current labels of these votes by vote id, without votes that do not exist (any more) and those on erased texts."""
     with db.read() as conn:
-        return {row.id: _comparison_from_row(row, 1.0) for row in _label_rows(conn, sorted(set(vote_ids)))}
+        rows = _label_rows(conn, sorted(set(vote_ids)))
+    return {row.id: _comparison_from_row(row, 1.0) for row in rows if ERASED_TEXT not in (row.first, row.second)}
 
 
 def _label_rows(conn: Connection, vote_ids: Sequence[int]) -> list[AnyRow]:

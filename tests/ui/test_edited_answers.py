@@ -9,26 +9,17 @@ from support.page_requests import requests_of
 from rlhf_lab.cli.main import main
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Vote
-from rlhf_lab.errors import LabelError
-from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.errors import LabelError, StoreError
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.database import Database
 from rlhf_lab.store.edited_answers import MAX_EDIT_CHARS, add_edited_answer, check_edit
 from rlhf_lab.store.erasure import erase_person_rows
-from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
+from rlhf_lab.store.features import newest_labels, texts_without_features
+from rlhf_lab.store.label_snapshots import comparisons_by_vote, load_comparisons, snapshot_labels
 from rlhf_lab.store.votes import cast_vote, vote_history
-from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.shared import voting
 
 EDIT = "A better text,\nwritten by <b>hand</b>."
-
-
-@pytest.fixture
-def ctx(tmp_path):
-    with Database.open(tmp_path) as db:
-        new_project(db)
-        yield Context(tmp_path, db)
 
 
 @pytest.fixture
@@ -162,6 +153,30 @@ def test_an_erased_persons_texts_are_gone(ctx, screen):
     assert withdrawn is not None
     shown = {screen.opened({"annotator": f"person {i}"})["pair"]["id"] for i in range(5)}
     assert edit_pair.id not in shown
+
+
+def test_erased_texts_reach_no_training(ctx, screen):
+    """Bob judged Ann's text, and wrote one in place of it."""
+    send_vote(screen, screen.opened({"annotator": "ann"})["pair"])
+    edit_pair = vote_history(ctx.db, ctx.project.id, "ann")[0][1]
+    bobs = cast_vote(ctx.db, Vote("b1", edit_pair.id, "bob", Source.HUMAN, Choice.FIRST, True))
+    add_edited_answer(ctx.db, bobs, "Bob's text")
+    other_pair = screen.opened({"annotator": "bob"})["pair"]["id"]
+    other = cast_vote(ctx.db, Vote("b2", other_pair, "bob", Source.HUMAN, Choice.FIRST, True))
+    before = snapshot_labels(ctx.db, ctx.project.id, Source.HUMAN)
+    assert len(load_comparisons(ctx.db, before)) == 5
+    erase_person_rows(ctx.db, "ann", votes=True)
+    assert snapshot_labels(ctx.db, ctx.project.id, Source.HUMAN).vote_ids == (other.id,)
+    assert [label.vote_id for label in newest_labels(ctx.db, ctx.project.id, Source.HUMAN)] == [other.id]
+    sides = [side for _, side in texts_without_features(ctx.db, ctx.project.id, 10_000)]
+    assert sides
+    assert "(erased)" not in {side.text for side in sides}
+    with pytest.raises(StoreError, match="texts of a person were erased"):  # a run that is resumed
+        load_comparisons(ctx.db, before)
+    shown = comparisons_by_vote(ctx.db, before.vote_ids)
+    assert len(shown) == 2  # those on the pairs that are left
+    assert "(erased)" not in {text for label in shown.values() for text in (label.chosen, label.rejected)}
+    assert screen.redo({"annotator": "bob"})["labels"] == 1
 
 
 def test_an_export_has_the_edited_text(ctx, screen, tmp_path):
