@@ -14,14 +14,11 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from rlhf_lab.common.records import Role
-from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import tables
 from rlhf_lab.store.annotators import add_person
-from rlhf_lab.store.database import Database
 from rlhf_lab.store.pair_leases import lease_pair
 from rlhf_lab.ui import initial_html
 from rlhf_lab.ui.auth.visitors import Visitor
-from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.page import initial_body_html
@@ -31,13 +28,6 @@ ROOT = Path(__file__).resolve().parents[2]
 START = "<style>p { margin: 0 }</style><script>'<body> … é \\\\1'</script>"
 PAGE = "<!doctype html><html><head><meta charset='utf-8'></head><body style='margin: 0'>once</body></html>"
 WANTED = PAGE.replace("once", f"{START}once")
-
-
-@pytest.fixture
-def ctx(tmp_path):
-    with Database.open(tmp_path) as db:
-        new_project(db)
-        yield Context(tmp_path, db)
 
 
 def post(ctx, payload, path="/first", **more):

@@ -7,19 +7,9 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from rlhf_lab.common.records import Role
-from rlhf_lab.jobs.project_setup import new_project
-from rlhf_lab.store.database import Database
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth.visitors import Visitor
-from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared import voting
-
-
-@pytest.fixture
-def ctx(tmp_path):
-    with Database.open(tmp_path) as db:
-        new_project(db)
-        yield Context(tmp_path, db)
 
 
 @pytest.fixture

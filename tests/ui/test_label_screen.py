@@ -10,7 +10,6 @@ from rlhf_lab.errors import ConfigError, LabelError, NotAllowedError, StaleVoteE
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.instant_reward import Prediction
 from rlhf_lab.jobs.project_setup import copy_project, new_project, remove_project
-from rlhf_lab.store.database import Database
 from rlhf_lab.store.features import TextFeatures, add_features, texts_without_features
 from rlhf_lab.store.projects import open_project, projects
 from rlhf_lab.store.votes import label_count, vote_counts
@@ -20,13 +19,6 @@ from rlhf_lab.ui.shared import voting
 from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.shared.instant_view import instant_view, prediction_view
 from rlhf_lab.ui.shared.presence import Presence
-
-
-@pytest.fixture
-def ctx(tmp_path):
-    with Database.open(tmp_path) as db:
-        new_project(db)
-        yield Context(tmp_path, db)
 
 
 def cast(ctx, payload, via="page"):

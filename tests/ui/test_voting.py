@@ -15,24 +15,14 @@ from rlhf_lab.common.text import cut_length
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError, LabError, StaleVoteError
 from rlhf_lab.jobs.model_inspection import stop_token_ids
-from rlhf_lab.jobs.project_setup import new_project
-from rlhf_lab.store.database import Database
 from rlhf_lab.store.pair_selection import REPEAT_AFTER_VOTES
 from rlhf_lab.store.projects import set_labelling_config
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth import api_clients
-from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.people import api as people
 from rlhf_lab.ui.shared import voting
 from rlhf_lab.ui.shared.api import parse_payload
-
-
-@pytest.fixture
-def ctx(tmp_path):
-    with Database.open(tmp_path) as db:
-        new_project(db)
-        yield Context(tmp_path, db)
 
 
 def cast(ctx, annotator="ann", **payload):
