@@ -4,8 +4,11 @@ Each attribute is a number that needs no model. `core/attribute_effects.py` meas
 model can be told to ignore some (`RewardConfig.ignored`).
 """
 
+import functools
 import math
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +17,6 @@ from numpy.typing import NDArray
 
 #: A heading or an item of a list in Markdown, or a numbered line.
 LIST_LINE = re.compile(r"\s*([-*+•]\s|#{1,6}\s|\(?\d{1,3}[.)]\s)")
-#: Exclamation marks of all scripts, and the blocks of emoji.
-EXCLAMATION = re.compile("[!\u00a1\uff01\u203c\u2049\u2600-\u27bf\U0001f300-\U0001faff]")
 WORD = re.compile(r"\w+")
 
 
@@ -40,9 +41,20 @@ def list_share(_: str, text: str) -> float:
     return sum(LIST_LINE.match(line) is not None for line in lines) / len(lines) if lines else 0.0
 
 
+@functools.cache
+def is_exclamation(character: str) -> bool:
+    """Whether it is an exclamation mark of any script, by its Unicode name, or a pictograph: a symbol of the blocks Miscellaneous
+    Symbols and Dingbats, one from U+1F000 on, or a wide one before the CJK blocks."""
+    if unicodedata.category(character) != "So":
+        return "EXCLAMATION" in unicodedata.name(character, "")
+    code = ord(character)
+    is_wide = unicodedata.east_asian_width(character) == "W"
+    return 0x2600 <= code < 0x27C0 or code >= 0x1F000 or (code < 0x2E80 and is_wide)
+
+
 def log_exclamations(_: str, text: str) -> float:
-    """log(1 + exclamation marks and emoji)."""
-    return math.log1p(len(EXCLAMATION.findall(text)))
+    """log(1 + exclamation marks and emoji). Emoji of several pictographs count as these, a flag as its two letters."""
+    return math.log1p(sum(count for character, count in Counter(text).items() if is_exclamation(character)))
 
 
 def copied_share(prompt: str, text: str) -> float:

@@ -22,6 +22,11 @@ LISTED = "# Title\n\nOne line.\n- first\n  2) second\n3. third\n"
         ("lists", "", "• 一\n• 二", 1.0),
         ("exclamations", "", "No.", 0.0),
         ("exclamations", "", "Yes! Good 😀 太好了！", math.log(4)),
+        ("exclamations", "", "¡Sí! ¿Qué? ‼ ⁉", math.log(5)),
+        ("exclamations", "", "\u055c\u07f9\u1944", math.log(4)),  # of Armenian, N'Ko and Limbu
+        ("exclamations", "", "❗❤\ufe0f⭐⏰✓", math.log(6)),
+        ("exclamations", "", "👍\U0001f3fd 🇫🇷", math.log(4)),  # a thumb of some colour; the letters F and R
+        ("exclamations", "", "© ™ ° → ─ ㈱ ⿰ 1\ufe0f\u20e3 ǃ", 0.0),
         ("copied", "The king's cat", "the CAT sat", 2 / 3),
         ("copied", "anything", "", 0.0),
         ("copied", "кот спит", "Кот не спит", 2 / 3),
