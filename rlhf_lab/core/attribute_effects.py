@@ -7,6 +7,7 @@ N(0, PRIOR_SD²/ridge): a standard deviation of 1.7 to 3 log-odds for the ridges
 Both give one Gram matrix, K + PRIOR_SD² ΔzΔzᵀ.
 """
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
@@ -93,20 +94,26 @@ def attribute_effects(
     moves = (PRIOR_SD * differences - gram @ (root[:, None] * solved)) / (
         fit.ridge * variance
     )  # of scores, per unit of it
-    nats = label_nats(fit.scores, targets)
-    bounds = np.empty((2, differences.shape[1]))
-    for i, move in enumerate(moves.T):
-        slope = fit.ridge * float(fit.coefficients @ move)
-        prior = 1.0 / variance[i] - float(fit.curvature @ move**2)  # second derivative of the prior's part
-
-        def deviance(step: float, move: Float64 = move, slope: float = slope, prior: float = prior) -> float:
-            rise = label_nats(fit.scores + step * move, targets) - nats
-            return 2 * (rise + slope * step) + prior * step**2
-
-        sd = float(np.sqrt(variance[i]))
-        bounds[:, i] = PRIOR_SD * _crossing(deviance, -sd), PRIOR_SD * _crossing(deviance, sd)
+    bounds = [
+        PRIOR_SD * _step_bounds(fit, targets, move, float(one)) for move, one in zip(moves.T, variance, strict=True)
+    ]
+    low, high = np.reshape(bounds, (-1, 2)).T
     log_odds = PRIOR_SD**2 * differences.T @ fit.coefficients
-    return AttributeEffects(log_odds, log_odds + bounds[0], log_odds + bounds[1])
+    return AttributeEffects(log_odds, log_odds + low, log_odds + high)
+
+
+def _step_bounds(fit: DualFit, targets: PreferenceTargets, move: Float64, variance: float) -> Float64:
+    """(2,) the steps down and up, from the fitted effect over PRIOR_SD, to the ends of its interval. move: (N,) of the scores for
+    each unit of a step. variance: of the effect over PRIOR_SD."""
+    nats, slope = label_nats(fit.scores, targets), fit.ridge * float(fit.coefficients @ move)
+    prior = 1.0 / variance - float(fit.curvature @ move**2)  # second derivative of the prior's part
+
+    def deviance(step: float) -> float:
+        rise = label_nats(fit.scores + step * move, targets) - nats
+        return 2 * (rise + slope * step) + prior * step**2
+
+    sd = math.sqrt(variance)
+    return np.array([_crossing(deviance, -sd), _crossing(deviance, sd)])
 
 
 def _crossing(deviance: Callable[[float], float], start: float) -> float:

@@ -12,6 +12,7 @@ from support.preference_data import comparisons, contradicting, raw_gap, referen
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import NotFiniteError
 from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.training.reward.head_init import HeadFitter
 from rlhf_lab.training.reward.task import RewardTask
 from rlhf_lab.training.reward.trainer import train_reward
 
@@ -79,6 +80,16 @@ def test_an_ensemble_learns_and_is_normalised(llama_folder, mode, epochs):
     members = [head.linear.weight for head in model.head.heads]
     assert not torch.equal(members[0], members[1])
     assert float(model.uncertainty(*reference_of(model.backbone)).mean()) > 0.01
+
+
+def test_the_heads_of_all_labels_are_fitted_once(llama_folder, monkeypatch):
+    """One for each member, for the model, the accuracy and the ridge, and one for the effects of attributes."""
+    subsets, fit = [], HeadFitter.fit
+    monkeypatch.setattr(HeadFitter, "fit", lambda *args: subsets.append(args[1]) or fit(*args))
+    _, report = train(llama_folder, ensemble=3, epochs=0, folds=3)
+    assert report.accuracy is not None
+    assert report.attribute_effects
+    assert subsets == [list(range(report.labels))] * 4
 
 
 def task_of(folder, labels, **changes):

@@ -98,6 +98,7 @@ class RewardTask:
         self.attributes = self.pair_attributes(config.ignored) if config.ignored else None
         self.attribute_scores = torch.zeros(config.ensemble, len(comparisons))  # of the present fit, by member
         self.frozen = self._frozen_features() if config.warm_start else None
+        self._fitted: tuple[list[int], list[HeadFit]] = [], []  # the subset of the last `fit_heads`, and the heads
 
     def pair_attributes(self, names: Sequence[str]) -> PairAttributes:
         """The named attributes of the labelled texts and of the reference texts."""
@@ -201,12 +202,16 @@ class RewardTask:
         return effects
 
     def fit_heads(self, subset: list[int]) -> list[HeadFit]:
-        """A head of each member, fitted on frozen features to the comparisons `subset`; needs `warm_start`."""
+        """A head of each member, fitted on frozen features to the comparisons `subset`; needs `warm_start`. The heads of the last
+        subset are kept, because a training needs them for its final model, its accuracy and the effects of attributes."""
         assert self.frozen is not None
-        return [
-            self.frozen.fitter.fit(subset, label_counts * self.weights)
-            for label_counts in self.bootstrap_counts(subset)
-        ]
+        if self._fitted[0] != subset:
+            fits = [
+                self.frozen.fitter.fit(subset, label_counts * self.weights)
+                for label_counts in self.bootstrap_counts(subset)
+            ]
+            self._fitted = list(subset), fits
+        return self._fitted[1]
 
     def normalise(self, model: RewardModel) -> None:
         """Normalise its scores to mean 0 and sd 1 on the base model's samples, without the ignored attributes if there are any.
