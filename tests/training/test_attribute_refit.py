@@ -137,6 +137,19 @@ def test_resuming_is_exact(llama_folder, tmp_path, weighted):
     assert tiny_models.same(resumed.state.state_dict()[0], whole.state.state_dict()[0])
 
 
+def test_a_state_of_other_attributes_leaves_the_slopes(llama_folder):
+    """A saved state names its attributes: slopes of one are none of another."""
+    part, _ = run_trainer(llama_folder)
+    curve(part, 2)
+    tensors, numbers = part.state.state_dict()
+    assert numbers["ignored_attributes"] == ["length"]
+    resumed, scorer = run_trainer(llama_folder)
+    resumed.state.load_state_dict(tensors, numbers | {"ignored_attributes": ["lists"]})
+    refit = resumed.state.attribute_refit
+    assert torch.equal(refit.correction.slopes, scorer.correction.slopes)
+    assert len(refit.rows) == 0
+
+
 def test_head_scores_are_those_before_the_correction(llama_folder):
     _, scorer = run_trainer(llama_folder)
     refit = AttributeRefit(scorer, scorer.correction)

@@ -57,10 +57,9 @@ class AttributeRefit:
         return {ROWS: self.rows.clone(), SLOPES: self.correction.slopes.clone()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `tensors` returned; a state from before the model ignored attributes has none."""
-        if SLOPES in tensors and tensors[SLOPES].shape == self.correction.slopes.shape:
-            self.rows = tensors[ROWS].clone()
-            self.model.correction = dataclasses.replace(self.correction, slopes=tensors[SLOPES].clone())
+        """Restore what `tensors` returned for the same attributes."""
+        self.rows = tensors[ROWS].clone()
+        self.model.correction = dataclasses.replace(self.correction, slopes=tensors[SLOPES].clone())
 
 
 def own_scorer(scorer: Scorer | None) -> tuple[Scorer | None, AttributeRefit | None]:

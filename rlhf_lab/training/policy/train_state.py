@@ -25,6 +25,7 @@ from rlhf_lab.training.policy.rollout import CRITIC_ADAPTER, PolicyModel
 
 StateDict = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and plain numbers for JSON
 SET_BY_HAND = "set_by_hand"  # its name in a saved state; states of version 0.2.0 and earlier do not have it
+IGNORED = "ignored_attributes"  # their names in a saved state, if the reward model ignores some
 
 #: The names of the numbers in a saved state, and how many values each has.
 NUMBER_COUNTS = {
@@ -50,8 +51,7 @@ class TrainState:
     coefficient of ppo_penalty. lr: before its schedule. set_by_hand: the live settings that a person has set, see
     `value_in_force`. score_moments: running mean and variance of the scores. episodes: responses trained on so far. rounding:
     what rounding adds to the KL of an update, nats per token, None before it is measured. attribute_refit: of a reward model that
-    ignores attributes. chosen_texts: the texts that the last
-    round of rejection sampling chose.
+    ignores attributes. chosen_texts: the texts that the last round of rejection sampling chose.
     """
 
     config: PolicyConfig
@@ -154,6 +154,8 @@ class TrainState:
             "algorithm": self.config.algorithm, "step": self.steps_done, "episodes": self.episodes,
             "lr": self.lr, SET_BY_HAND: dict(self.set_by_hand), **self.kl_control.numbers(),
         }  # fmt: skip
+        if self.attribute_refit is not None:
+            numbers[IGNORED] = list(self.attribute_refit.correction.names)
         if self.penalty_controller is not None:
             numbers["penalty"] = self.penalty_controller.value
         if self.config.scale_scores:
@@ -190,8 +192,9 @@ class TrainState:
         rounding = numbers.get("rounding")
         self.rounding = None if rounding is None else float(rounding)
         self.chosen_texts = _unpack_texts(tensors) if "chosen.ids" in tensors else []
-        if self.attribute_refit is not None:
-            self.attribute_refit.load(tensors)
+        refit = self.attribute_refit  # the state may be from before a switch of the reward model
+        if refit is not None and numbers.get(IGNORED) == list(refit.correction.names):
+            refit.load(tensors)
         self.kl_control.load(numbers)
         if self.penalty_controller is not None:
             self.penalty_controller.value = float(numbers["penalty"])
