@@ -8,8 +8,8 @@ import { isOperator } from '../shared/session.js';
 /** @typedef {import('../api_types').LabelBehindScore} LabelBehindScore */
 
 const HEAD_HINT =
-  'The instant reward model learns from every vote at once; a trained adapter is not part of it. The value of a ' +
-  'label is what the score would lose without it.';
+  'The instant reward model is fitted again after every vote. It is simpler than a trained one, so the two scores ' +
+  'can differ. The number above a label says how much this label adds to the score.';
 
 /**
  * @param {import('../api_types').InstantExplanation} explained
