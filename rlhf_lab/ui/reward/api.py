@@ -32,7 +32,7 @@ from rlhf_lab.ui.limits import ENGINE
 from rlhf_lab.ui.run_views.stage_estimates import reward_sentences
 from rlhf_lab.ui.shared.api import Api, Payload
 from rlhf_lab.ui.shared.charts import PLOTLY_CONFIG, layout
-from rlhf_lab.ui.shared.crowd import sees_comparisons
+from rlhf_lab.ui.shared.crowd import sees_comparisons, visible_votes
 from rlhf_lab.ui.shared.forms import SEND_VALUES, Form, SettingsQuery, parse_settings
 from rlhf_lab.ui.shared.generation_requests import own_job, submit_short_jobs
 from rlhf_lab.ui.shared.instant_view import rounded_bound
@@ -287,7 +287,7 @@ def state(ctx: Context, query: Payload) -> RewardState:
 
 @api.read(ModelQuery)
 def report(ctx: Context, query: ModelQuery) -> RewardReport:
-    return model_detail(ctx, query.model)
+    return model_detail(ctx, query.model, query.annotator)
 
 
 @api.read(SettingsQuery)
@@ -510,13 +510,13 @@ def source_text(row: ListedRewardModel) -> str:
     return ("people" if row.source is Source.HUMAN else simulated) + (f"; ignores {ignored}" if ignored else "")
 
 
-def model_detail(ctx: Context, model: int) -> RewardReport:
-    """Raises StoreError if there is no such model."""
+def model_detail(ctx: Context, model: int, annotator: str | None = None) -> RewardReport:
+    """annotator: the name that the visitor's page sends. Raises StoreError if there is no such model."""
     row = listed_model(ctx.db, ctx.project.id, model)
     counts_hidden = not sees_comparisons(ctx)
     if counts_hidden:
         row = without_counts(row)
-    report, labels = row.report, training_labels(ctx, row)
+    report, labels = row.report, training_labels(ctx, row, annotator)
     return {
         "id": row.id, "counts_hidden": counts_hidden,
         "ties": report.get("ties", 0), "folds": report.get("folds", 0), "train_accuracy": report.get("train_accuracy"),
@@ -561,12 +561,13 @@ def without_counts(row: ListedRewardModel) -> ListedRewardModel:
     return replace(row, report=rounded, chosen_scores=[], rejected_scores=[], loss=[])
 
 
-def training_labels(ctx: Context, row: ListedRewardModel) -> dict[int, Comparison]:
-    """The labels whose texts are shown, by vote, in their present state, without deleted ones; none for visitors who may not see
-    comparisons."""
+def training_labels(ctx: Context, row: ListedRewardModel, annotator: str | None) -> dict[int, Comparison]:
+    """The labels whose texts are shown, by vote, in their present state, without deleted ones and without those that the visitor
+    may not see (`visible_votes`); none for visitors who may not see comparisons."""
     if not sees_comparisons(ctx):
         return {}
-    return comparisons_by_vote(ctx.db, [*(vote_id for vote_id, _ in row.disagreements), *row.examples])
+    shown = [*(vote_id for vote_id, _ in row.disagreements), *row.examples]
+    return comparisons_by_vote(ctx.db, visible_votes(ctx, shown, annotator))
 
 
 def disagreement_rows(

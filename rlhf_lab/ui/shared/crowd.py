@@ -1,16 +1,20 @@
 """Quality control of annotators: experts, the gold rule applied to a person, and the figures for the operator."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
 from typing_extensions import TypedDict
 
 from rlhf_lab.common.chat_format import Chat, turns_of_prompt
+from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.config.labelling import GoldRule, LabellingConfig
 from rlhf_lab.errors import NotAllowedError
-from rlhf_lab.store.adjudication import disputed_pairs
+from rlhf_lab.store.adjudication import disputed_pair_ids, disputed_pairs
 from rlhf_lab.store.gold_pairs import GoldResult, count_gold_pairs, gold_results, result_at_last_look
 from rlhf_lab.store.project_people import experts
 from rlhf_lab.store.projects import get_labelling_config
+from rlhf_lab.store.vote_table import code, current_votes
 from rlhf_lab.ui.context import Context
 
 PAUSED_TEXT = (
@@ -105,6 +109,29 @@ def sees_comparisons(ctx: Context) -> bool:
     if not ctx.access.is_multi_user or ctx.is_operator():
         return True
     return get_labelling_config(ctx.db, ctx.project.id).gold_rate <= 0
+
+
+def visible_votes(ctx: Context, vote_ids: Iterable[int], claimed_name: object) -> list[int]:
+    """Those of these votes whose answer the visitor may see: never that of another person on a pair that the visitor may still be
+    asked to judge, as an ordinary pair, a hidden repeat or an expert.
+
+    The operator may see all, and everybody a judge's.
+    """
+    ids = list(vote_ids)
+    if ctx.is_operator():
+        return ids
+    annotator, project_id = ctx.annotator_name(claimed_name), ctx.project.id
+    votes = current_votes(ctx.db, project_id)
+    own = votes.votes_by(annotator) & (votes.choice != code(Choice.SKIP))
+    if get_labelling_config(ctx.db, project_id).repeats > 0:
+        own &= votes.repeat  # no pair comes back twice
+    is_settled = np.zeros(len(votes.pair_id), np.bool_)
+    is_settled[votes.pair[own]] = True
+    if annotator in experts(ctx.db, project_id):
+        is_settled[votes.positions_of_pairs(disputed_pair_ids(ctx.db, project_id, annotator))] = False
+    is_visible = is_settled[votes.pair] | (votes.source == code(Source.SIMULATED))
+    visible = set(votes.vote_id[is_visible & np.isin(votes.vote_id, ids)].tolist())
+    return [vote_id for vote_id in ids if vote_id in visible]
 
 
 def gold_view(ctx: Context) -> GoldView:

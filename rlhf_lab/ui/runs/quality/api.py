@@ -25,7 +25,7 @@ from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_mode
 from rlhf_lab.store.vote_table import current_votes
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared.api import Api, Payload
-from rlhf_lab.ui.shared.crowd import sees_comparisons
+from rlhf_lab.ui.shared.crowd import sees_comparisons, visible_votes
 from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("quality")
@@ -166,7 +166,7 @@ def state(ctx: Context, query: QualityQuery) -> QualityView:
             **stats,
             "source": source,
             "reward_models": [trained_on(row) for row in list_reward_models(ctx.db, project_id)[:MAX_MODELS]],
-            "doubtful_labels": doubtful_labels(ctx, source),
+            "doubtful_labels": doubtful_labels(ctx, source, query.annotator),
             "is_training": is_training(ctx),
             "project": project_id,
         },
@@ -226,11 +226,13 @@ def trained_on(row: ListedRewardModel) -> TrainedOn:
     }  # fmt: skip
 
 
-def doubtful_labels(ctx: Context, source: Source) -> DoubtfulLabels | None:
-    """The labels of a source that its newest reward model finds least likely; None without a reward model."""
+def doubtful_labels(ctx: Context, source: Source, annotator: str | None) -> DoubtfulLabels | None:
+    """The labels of a source that its newest reward model finds least likely, of those that the visitor may see; None without a
+    reward model. annotator: the name that the visitor's page sends."""
     row = newest_listed(ctx.db, ctx.project.id, source)
     if row is None:
         return None
+    visible = visible_votes(ctx, (vote_id for vote_id, _ in row.disagreements), annotator)
     labels: list[DoubtfulLabel] = [
         {
             "vote_id": label.vote.id, "annotator": label.vote.annotator, "choice": label.vote.choice,
@@ -239,6 +241,7 @@ def doubtful_labels(ctx: Context, source: Source) -> DoubtfulLabels | None:
             "is_set_aside": label.current_choice is None,
         }
         for label in doubted_labels(ctx.db, row)
+        if label.vote.id in visible
     ]  # fmt: skip
     return {"reward_model_id": row.id, "labels": labels}
 
