@@ -1,5 +1,7 @@
 """The guide in the header: its step, what is missing and the next action, for each role; its numbers are those of the screens."""
 
+import itertools
+import re
 from dataclasses import replace
 
 import pytest
@@ -156,6 +158,41 @@ def test_labellers_and_viewers_see_their_own_steps_only(ctx):
     assert shown(ctx, Role.VIEWER, "") == ("Train", "run 1 step 3 of 40", "Watch the run")
     assert shown(ctx, Role.LABELLER)[0] == "Label"
     assert guide(ctx, Role.LABELLER, is_demo=True)["steps"] == tuple(Step)
+
+
+def every_state(ctx):
+    """The progress of a project in every combination of what it consists of."""
+    add_model(ctx)
+    run, test = add_run(ctx), start(ctx)
+    finish_jobs(ctx, test)
+    base = progress_of(ctx)
+    yes_or_no = (False, True)
+    axes = {
+        "labels": [replace(base.labels, remaining=remaining) for remaining in (0, 3)],
+        "has_preferences": yes_or_no, "has_model": yes_or_no, "is_guessing": yes_or_no, "training": yes_or_no,
+        "runs": [(), *((replace(run, status=status, step=step),) for status in RunStatus for step in (0, 7))],
+        "test": [None, replace(base.test, pairs=None), base.test, replace(base.test, has_ended=True)],
+        "result_waits": yes_or_no,
+    }  # fmt: skip
+    return [replace(base, **dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())]
+
+
+def test_the_guide_names_only_buttons_that_its_visitor_has(ctx):
+    """Those of the tabs; "Join" is that of the header."""
+    has = {
+        (Role.OPERATOR, False): {"Start PPO", "Train now", "Start a blind test", "End the test"},
+        (Role.LABELLER, True): {"Start PPO", "Train now"},
+        (Role.LABELLER, False): set(),
+        (Role.VIEWER, False): set(),
+    }
+    named = {visitor: set() for visitor in has}
+    for progress in every_state(ctx):
+        for role, is_demo in has:
+            annotator = "" if role is Role.VIEWER else "ann"
+            view = guide_view(progress, role, annotator, is_demo=is_demo)
+            named[role, is_demo].update(re.findall("Press (.+?)(?: when|[.])", view["hint"]))
+            assert view["present"] in view["steps"]
+    assert named == has
 
 
 def test_the_guide_comes_with_the_state_of_the_header(ctx, calls):

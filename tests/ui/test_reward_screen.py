@@ -4,6 +4,7 @@ import base64
 
 import numpy as np
 import pytest
+from sqlalchemy import select
 
 from rlhf_lab.common.enums import JobKind, JobStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, Role
@@ -12,6 +13,7 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, retraining
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.store import tables as t
 from rlhf_lab.store.features import TextFeatures, add_features, texts_without_features
 from rlhf_lab.store.label_snapshots import comparisons_by_vote, load_comparisons, snapshot_labels
 from rlhf_lab.store.reward_models import add_reward_model
@@ -204,6 +206,29 @@ def test_a_label_that_is_taken_out_can_be_put_back(ctx, explained, calls):
     assert "error" in screen.take_out_label({"vote": vote})
     screen.take_out_label({"vote": vote, "put_back": True})
     assert reward.explanation_view(ctx, job)["instant"]["score"] == pytest.approx(before["score"], abs=1e-5)
+
+
+def test_a_second_press_of_the_same_button_changes_nothing(ctx, calls):
+    """Also if the pair was labelled again in between."""
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 3)
+    screen, vote = calls(reward, ctx), int(snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED).vote_ids[0])
+
+    def all_votes():
+        with ctx.db.read() as conn:
+            return conn.execute(select(t.votes).order_by(t.votes.c.id)).all()
+
+    before = all_votes()
+    for put_back in (False, True):
+        screen.take_out_label({"vote": vote, "put_back": put_back})
+        once = all_votes()
+        screen.take_out_label({"vote": vote, "put_back": put_back})
+        assert all_votes() == once
+    assert once == before
+    screen.take_out_label({"vote": vote})
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 1)
+    again = all_votes()
+    assert "changed or undone" in screen.take_out_label({"vote": vote})["error"]
+    assert all_votes() == again
 
 
 def test_a_label_whose_pair_was_labelled_again_is_not_put_back(ctx, calls):
