@@ -7,13 +7,15 @@
 archive is rejected before anything is changed.
 """
 
+import io
+import math
 import shutil
 import stat
 import time
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Literal
@@ -39,7 +41,7 @@ MAX_MANIFEST_BYTES = 2**26
 MAX_FILES = 200_000
 #: Of the zip's own list of files, which is read into memory when the archive is opened: a name has a few hundred bytes.
 MAX_DIRECTORY_BYTES = 2**26
-_DIRECTORY_SIZE = 5  # its index in the record at the end of a zip
+_MAX_END_BYTES = 2**17  # of the records at the end of a zip, which say where the list is, and its comment
 #: Bytes of disk that a restore leaves free, for the migration of the database.
 SPARE_BYTES = 2**26
 CHUNK_BYTES = 1 << 20
@@ -221,12 +223,13 @@ def _make_home(home: Path) -> None:
 def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
     """Open the archive. Errors while it is read are raised as DataError."""
     try:
-        try:
-            _check_directory(regular_file(file))
-            archive = zipfile.ZipFile(file)
-        except OSError as error:
-            raise DataError(f"{file} cannot be read: {error.strerror or error}. Name a backup of a lab.") from error
-        with archive:
+        with ExitStack() as stack:
+            try:
+                source = stack.enter_context(_BoundedReader(io.FileIO(regular_file(file))))
+                archive = stack.enter_context(zipfile.ZipFile(source))
+            except OSError as error:
+                raise DataError(f"{file} cannot be read: {error.strerror or error}. Name a backup of a lab.") from error
+            source.unread = math.inf
             yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise DataError(
@@ -235,12 +238,19 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
         ) from error
 
 
-def _check_directory(file: Path) -> None:
-    """Raises DataError for a zip whose list of files is too long to be read. It has no limit of its own."""
-    with file.open("rb") as source:
-        end = zipfile._EndRecData(source)  # type: ignore[attr-defined]  # zipfile has no public function for it
-    if end is not None and end[_DIRECTORY_SIZE] > MAX_DIRECTORY_BYTES:
-        raise DataError("This zip is no backup of a lab: its list of files is too long. Nothing was changed.")
+class _BoundedReader(io.BufferedReader):
+    """A zip of which at most `unread` further bytes can be read. While it is opened, that limits its list of files, which has no
+    limit of its own."""
+
+    unread: float = MAX_DIRECTORY_BYTES + _MAX_END_BYTES
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Raises DataError."""
+        if size is not None and size > self.unread:
+            raise DataError("This zip is no backup of a lab: its list of files is too long. Nothing was changed.")
+        data = super().read(size)
+        self.unread -= len(data)
+        return data
 
 
 def _checked_manifest(archive: zipfile.ZipFile) -> Manifest:
