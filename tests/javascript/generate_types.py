@@ -10,6 +10,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import JsonSchemaMode
 
 from rlhf_lab.ui.page import APIS
 from rlhf_lab.ui.shared.api import Api, Endpoint
@@ -33,7 +34,7 @@ PRIMITIVES = {"string": "string", "boolean": "boolean", "null": "null"}
 def type_of(schema: dict[str, Any], numbers: str = "number") -> str:
     """A JSON schema as a TypeScript type. numbers: the type of numbers, which a payload may contain as typed."""
     if "$ref" in schema:
-        return schema["$ref"].rsplit("/", 1)[-1]
+        return str(schema["$ref"]).rsplit("/", 1)[-1]
     if "const" in schema or "enum" in schema:
         values = schema.get("enum", [schema.get("const")])
         return " | ".join(f"'{value}'" if isinstance(value, str) else str(value).lower() for value in values)
@@ -66,8 +67,8 @@ def interfaces(apis: tuple[Api, ...]) -> str:
     """One interface for the requests of each screen, and the types that they use, each once."""
     types: dict[str, str] = {}
 
-    def use(adapter: TypeAdapter[Any], mode: str) -> str:
-        schema = adapter.json_schema(mode=mode)  # type: ignore[arg-type]  # "validation" or "serialization"
+    def use(adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> str:
+        schema = adapter.json_schema(mode=mode)
         numbers = "number | string" if mode == "validation" else "number"
         named = schema.pop("$defs", {})
         if schema.get("title") and schema.get("type") == "object" and "properties" in schema:
