@@ -5,15 +5,16 @@ Functions that parse raise UnreadableError.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.text import parse_foreign_json
 from rlhf_lab.importers.cells import is_blank, read_cell
 
+T = TypeVar("T")
 CHOICE_WORDS = {
     Choice.FIRST: ("first", "1", "a", "left", "x", "model_a", "response_1", "response_a", "model_x", "chosen"),
     Choice.SECOND: ("second", "2", "b", "right", "y", "model_b", "response_2", "response_b", "model_y", "rejected"),
@@ -37,6 +38,14 @@ SIGNED_READINGS = (SIGNED_SCALE, "-3=second,-2=second,-1=second,0=tie,1=first,2=
 TRUE_WORDS, FALSE_WORDS = ("true", "1", "yes"), ("false", "0", "no")
 EMPTY_VALUES: tuple[Any, ...] = (None, "")
 YEAR_2000, YEAR_2100 = 946_684_800, 4_102_444_800  # seconds since 1970
+
+
+def parse_named(column: str, parse_cell: Callable[..., T], *args: Any) -> T:
+    """What `parse_cell` returns; an error names the column."""
+    try:
+        return parse_cell(*args)
+    except UnreadableError as error:
+        raise UnreadableError(f"{column} {error}") from None
 
 
 def parse_choice(value: Any, custom_words: Mapping[str, Choice], names: Mapping[str, Choice] = {}) -> Choice:

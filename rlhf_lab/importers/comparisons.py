@@ -8,14 +8,13 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from rlhf_lab.common.chat_format import ROLE_KEYS, UnreadableError, role_of
-from rlhf_lab.importers.cell_parsers import parse_bool, parse_int, parse_number
+from rlhf_lab.importers.cell_parsers import parse_bool, parse_int, parse_named, parse_number
 from rlhf_lab.importers.cells import ANSWER_KEYS, RANK_KEY, SCORE_KEYS, Kind, is_blank, one_result, read_cell
 from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
 
-T = TypeVar("T")
 Cells = dict[str, Any]
 SourceRows = Iterable[SourceRow | RowError]
 CellExpansion = Callable[[Cells], Iterable[Cells | str]]  # of one row; a text says why a part of it does not count
@@ -122,15 +121,7 @@ def _require_answers(cells: Cells, column: str) -> list[Any]:
 
 
 def _score_of_rank(rank: Any) -> float | None:
-    return None if is_blank(rank) else -_parse(RANK_KEY, parse_number, rank)
-
-
-def _parse(name: str, parse_cell: Callable[[Any], T], value: Any) -> T:
-    """The parsed cell; an error names it."""
-    try:
-        return parse_cell(value)
-    except UnreadableError as error:
-        raise UnreadableError(f"{name} {error}") from None
+    return None if is_blank(rank) else -parse_named(RANK_KEY, parse_number, rank)
 
 
 def _without(cells: Cells, *columns: str) -> Cells:
@@ -181,7 +172,7 @@ def _is_ranked(message: Mapping[str, Any]) -> bool:
     return (
         message.get("role") == "assistant"
         and not is_blank(message.get(RANK_KEY))
-        and not _parse("deleted", parse_bool, message.get("deleted"))
+        and not parse_named("deleted", parse_bool, message.get("deleted"))
     )
 
 
@@ -234,7 +225,7 @@ def _thread(messages: Mapping[str, Cells], last: str) -> list[Cells]:
 
 def cut_conversations(cells: Cells) -> Iterator[Cells]:
     """Two conversations up to the answer of the turn that the vote is about; the column "turn" counts from 1."""
-    turn = _parse("turn", parse_int, cells.get("turn"))
+    turn = parse_named("turn", parse_int, cells.get("turn"))
     yield _without(cells, "turn") | {
         column: _cut(read_cell(cells.get(column)).contents, turn) for column in ("conversation_a", "conversation_b")
     }

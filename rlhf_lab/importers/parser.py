@@ -57,7 +57,8 @@ from rlhf_lab.importers.parsed_rows import (
 )
 from rlhf_lab.importers.readers import RowStream, read_rows
 from rlhf_lab.importers.remedies import choices_option, map_option
-from rlhf_lab.importers.row_parser import ParseOptions, parse_votes, votes_in
+from rlhf_lab.importers.row_options import ParseOptions, votes_in
+from rlhf_lab.importers.row_parser import parse_votes
 from rlhf_lab.importers.speakers import find_speakers
 from rlhf_lab.importers.text_names import find_name_columns, follow_texts, is_reversed, reject_reversed_sides
 
