@@ -18,7 +18,6 @@ export interface LabelRequests {
   instant: Read<InstantQuery, InstantFigures>;
   disputed: Read<Payload, Disputes>;
   judge: Action<JudgePayload, LabelState>;
-  reset: Action<ResetPayload, LabelState>;
   opened: Action<Payload, LabelState>;
   vote: Action<VotePayload, LabelState>;
   undo: Action<LabelPayload, LabelState>;
@@ -142,6 +141,8 @@ export interface PeopleRequests {
   set_rules: Action<RulesPayload, Message>;
   decide: Action<PersonPayload, Decision>;
   erase: Action<ErasePayload, Message>;
+  class_state: Read<Payload, ClassState>;
+  next_class: Action<NextClassPayload, Message>;
 }
 
 export interface ProjectRequests {
@@ -178,6 +179,8 @@ export type ChangePayload = { annotator?: string | null; uuid: string; choice: '
 export type ChatOptions = { run: number | null; steps: Array<number>; best: number | null; project: number; temperature: number; max_new_tokens: number; models: Array<[string, string]>; system_prompt: string; has_chat_template: boolean };
 export type Choice = 'first' | 'second' | 'tie' | 'both_bad' | 'skip';
 export type ChooseAttribute = { annotator?: string | null; model: number | string; attribute: string; ignore: boolean; last_training?: number | string | null };
+export type ClassRun = { id: number; name: string; status: RunStatus; step: number; total_steps: number };
+export type ClassState = { project: string; labels: number; people: number; present: number; runs: Array<ClassRun>; has_code: boolean };
 export type ColumnsQuery = { annotator?: string | null; runs?: Array<number | string> };
 export type CompareEstimates = { comparison: string; blind_test: string; tournament: string };
 export type CompareOptions = { project: number; temperature: number; max_new_tokens: number; models: Array<[string, string]>; reward_models: Array<[number, string]>; judges: Array<string>; default_scorer: [number, string] | null; prompts: Array<string>; conversations: Record<string, Array<Record<string, string>>>; tests: Array<[number, string]>; measured_at: number; steps_by_run: Record<string, Array<number>>; best_by_run: Record<string, number | null>; scorer_by_run: Record<string, [number, string]> };
@@ -227,7 +230,7 @@ export type HeaderJob = { label: string; run: number | null; step: number | null
 export type HeaderMirror = { repository: string; saved_at: number | null; age_s: number | null; problem: string; is_late: boolean };
 export type HeaderReward = { id: number; accuracy: number | null; low: number | null; high: number | null; simulated: boolean };
 export type HeaderStartup = { phase: StartupPhase; model: string; message: string; downloaded_bytes: number | null; total_bytes: number | null; eta_s: number | null };
-export type HeaderStatus = { project: string; model: string; project_created_at: number; counted_at: number; labels: number; simulated: number; reward: HeaderReward | null; engine: HeaderEngine; job: HeaderJob | null; demo: HeaderDemo | null; startup: HeaderStartup | null; mirror: HeaderMirror | null; warning: string; is_operator: boolean; guide: HeaderGuide | null };
+export type HeaderStatus = { project: string; model: string; project_created_at: number; counted_at: number; labels: number; simulated: number; reward: HeaderReward | null; engine: HeaderEngine; job: HeaderJob | null; demo: HeaderDemo | null; startup: HeaderStartup | null; mirror: HeaderMirror | null; warning: string; is_operator: boolean; can_invite: boolean; guide: HeaderGuide | null };
 export type HomeSummary = { path: string; note: string; usage: Array<[string, number]>; free: number; log: string };
 export type ImportId = { annotator?: string | null; project: number | string; import_id: number | string };
 export type ImportList = { project: number; imports: Array<ImportRecord> };
@@ -273,6 +276,7 @@ export type NewProjectPayload = { annotator?: string | null; text?: string; file
 export type NewRunName = { annotator?: string | null; run: number | string; name?: string };
 export type NewTestState = { state: TestState; tests?: Array<[number, string]>; message?: string };
 export type NewTournamentState = { state: TournamentState };
+export type NextClassPayload = { annotator?: string | null; new_project?: boolean; new_code?: boolean; stop_runs?: boolean };
 export type OptionsQuery = { annotator?: string | null; run?: number | string | null };
 export type OthersProgress = { finished: number; in_progress: number };
 export type PageVisitor = { name: string; role: Role };
@@ -299,7 +303,6 @@ export type Ranking = { answers: number; rows: Array<RankingRow>; wins: Array<Ar
 export type RankingRow = { name: string; is_reference: boolean; score: number | null; low: number | null; high: number | null; kl: number | null; reward: number | null; gold: number | null };
 export type RenamePayload = { annotator?: string | null; project: number | string; name: string };
 export type RequestedTexts = { jobs: Array<number>; turns: Array<Record<string, string>> };
-export type ResetPayload = { annotator?: string | null; project_created_at?: number | string | null; stop_run?: number | string | null };
 export type RewardModelOption = { id: number; label: string; note: string };
 export type RewardReport = { id: number; counts_hidden: boolean; ties: number; folds: number; train_accuracy: number | null; chosen_scores: Array<[number, number]>; rejected_scores: Array<[number, number]>; length_correlation: number | null; loss: Array<number>; pooling: string | null; warm_start: boolean; adapter_rejected: boolean; note: string; seconds: number | null; example_texts: Array<ExampleText>; calibration: Array<[number, number, number]>; calibration_error: number | null; disagreements: Array<Disagreement>; attributes: Array<AttributeRow> };
 export type RewardState = { project: number; models: Array<ModelSummary>; default_id: number | null; job: Training | null; last_training: number; cancelled: boolean; failed: string; labels: LabelCounts; prediction_stats: Record<string, PredictionStats>; instant: InstantAccuracy | null; measured_at: number };

@@ -386,13 +386,13 @@ def test_first_view_of_train_has_four_curves_and_a_sample(lab, stopped_run, open
         assert stops <= 15
 
 
-def test_every_screen_is_legible_in_light_dark_and_projector_mode(lab, stopped_run, open_page):
+def test_every_screen_is_legible_in_light_dark_and_large_type(lab, stopped_run, open_page):
     page = open_page(lab, viewport={"width": 1280, "height": 800})
     expect(page.get_by_role("tab")).to_have_text(list(SCREENS))
     light = {name: inspect_screen(page, name) for name in SCREENS}
     page.get_by_role("button", name="Dark").click()
     dark = {name: inspect_screen(page, name) for name in SCREENS}
-    page.get_by_role("button", name="Projector").click()
+    page.get_by_role("button", name="larger text").click()
     large = {name: inspect_screen(page, name) for name in SCREENS}
     for name in SCREENS:
         assert [text for text in light[name] + dark[name] if text.contrast < 4.5] == []

@@ -150,9 +150,9 @@ def test_the_operator_changes_the_rules_for_everybody_and_removes_a_person(lab, 
     expect(link.locator(".muted")).to_have_text(f"?code={access_keys(lab)['code']}")
     wide = "document.querySelector('.invite svg.qr').getBoundingClientRect().width"
     usual = operator.evaluate(wide)
-    operator.click("text=Projector")
+    operator.click("[data-do=projector]")
     assert operator.evaluate(wide) > 1.5 * usual  # legible from the back of a room
-    operator.click("text=Projector")
+    operator.click("[data-do=projector]")
     operator.click("summary:has-text('Labelling rules')")
     for name, words in RULE_CHOICES.items():
         expect(operator.locator(f"select[name={name}] option")).to_have_text(words)
@@ -241,3 +241,32 @@ def test_gold_pairs_and_an_experts_decision(lab, open_page):
     expect(row.locator("td").first).to_have_text(re.compile("^[01] of 1$"), timeout=10_000)
     row.locator("[data-do=expert]").check()
     operator.wait_for_selector(".gold .result:has-text('Kim is an expert')")
+
+
+def test_the_next_class_joins_with_the_code_on_the_stage(lab, open_page):
+    page = join_as(lab, open_page, "Zoe", viewport={"width": 390, "height": 844})
+    operator = open_page(lab, viewport={"width": 1920, "height": 1080})
+    operator.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
+    operator.click("[data-do=stage]")
+    stage = operator.get_by_role("dialog", name="stage")
+    expect(stage).to_contain_text("No run yet")
+    old = access_keys(lab)["code"]
+    expect(stage.locator(".code")).to_have_text(old)
+    smallest = stage.evaluate(
+        """stage => Math.min(...[...stage.querySelectorAll('*')].filter(
+          (node) => node.checkVisibility() && [...node.childNodes].some((one) => one.nodeType === 3 && one.data.trim())
+        ).map((node) => parseFloat(getComputedStyle(node).fontSize)))"""
+    )
+    assert smallest >= 28
+    stage.locator("[data-do=next-class]").click()
+    dialog = operator.get_by_role("dialog", name="next class")
+    dialog.get_by_label("New project").uncheck()
+    dialog.locator("[data-do=class-begin]").click()
+    expect(dialog.get_by_role("status")).to_contain_text("The new join code is")
+    assert access_keys(lab)["code"] != old
+    expect(stage.locator(".code")).to_have_text(access_keys(lab)["code"])
+    dialog.locator("[data-do=class-close]").click()
+    operator.keyboard.press("Escape")
+    expect(stage).to_have_count(0)
+    page.reload()
+    page.wait_for_selector("text=Join to label")

@@ -10,6 +10,7 @@ import {
   unsavedText,
   withScreenFigures,
 } from '../../rlhf_lab/ui/header/figures.js';
+import { shortestRow, stateText } from '../../rlhf_lab/ui/header/stage_texts.js';
 
 const STATUS = {
   project_created_at: 5,
@@ -79,4 +80,21 @@ test('the download of a model', () => {
   assert.equal(downloadText({ total_bytes: null }), '');
   const half = { downloaded_bytes: 2e6, total_bytes: 4e6, eta_s: 30 };
   assert.equal(downloadText(half), '2 MB of 4 MB · 30 s left');
+});
+
+test('the stage says in words what the run does', () => {
+  const run = { id: 3, status: 'running', step: 12, total_steps: 40 };
+  assert.equal(stateText(null, null), 'No run yet: people choose the better of two texts');
+  assert.equal(stateText(run, 90), 'Training · step 12 of 40 · about 1 min 30 s left');
+  assert.equal(stateText({ ...run, step: 0 }, 90), 'Training · step 0 of 40');
+  assert.equal(stateText({ ...run, status: 'paused' }, 90), 'Paused · step 12 of 40');
+  assert.equal(stateText({ ...run, status: 'failed' }, null), 'Run 3: failed · step 12 of 40');
+});
+
+test('the stage shows the sample with the shortest text of the base model', () => {
+  const row = (text, base) => ({ text, base_text: base });
+  const rows = [row('aa', 'aaaa'), row('bbbbbbbb', 'bb'), row('c', 'ccc')];
+  assert.equal(shortestRow(rows), rows[1]);
+  assert.equal(shortestRow([row('aaa', null), row('a', null)]).text, 'a'); // at step 0 the texts are the base model's
+  assert.equal(shortestRow([]), null);
 });

@@ -182,9 +182,9 @@ test('the outcome of an action without a reply', () => {
 });
 
 test('every action that is sent once says so, and whether it was done', () => {
-  const state = { pair: { id: 1 }, simulated: 40, project: { project_created_at: 5 } };
-  const earlier = { undo: 1, redo: 1, judge: 40, reset: 5 };
-  const labels = { undo: 'Undo', redo: 'Redo', judge: 'Judge labels 40 more', reset: 'Start a new project' };
+  const state = { pair: { id: 1 }, simulated: 40 };
+  const earlier = { undo: 1, redo: 1, judge: 40 };
+  const labels = { undo: 'Undo', redo: 'Redo', judge: 'Judge labels 40 more' };
   assert.deepEqual(Object.keys(texts.SENT_ONCE), Object.keys(labels));
   for (const [name, label] of Object.entries(labels)) {
     const once = { name, before: earlier[name], by: 'ann' };

@@ -1,7 +1,14 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { goldNames, presentText, presentTitle, share, sortedRows } from '../../rlhf_lab/ui/people/figures.js';
+import {
+  goldNames,
+  presentText,
+  presentTitle,
+  share,
+  sortedRows,
+  stateSentences,
+} from '../../rlhf_lab/ui/people/figures.js';
 
 const row = (annotator, labels, same, repeats, agreements = 0, comparisons = 0) => ({
   annotator,
@@ -38,4 +45,12 @@ test('visitors are listed with the gold pairs only if they answered one', () => 
   const gold = { people: [{ annotator: 'visitor-2' }], experts: ['Cid'] };
   const voters = [row('visitor-1', 4), row('Bob', 3), row('visitor-2', 1)];
   assert.deepEqual(goldNames(gold, voters), ['Bob', 'Cid', 'visitor-2']);
+});
+
+test('the dialog before the next class says what goes on', () => {
+  const runs = [{ id: 3, name: 'ppo', status: 'running', step: 12, total_steps: 40 }];
+  assert.deepEqual(stateSentences({ project: 'Cats', labels: 1, people: 1, present: 24, runs, has_code: true }), [
+    '"Cats" has 1 label by 1 person. 24 people are connected.',
+    'Run 3 (ppo) is running, at step 12 of 40.',
+  ]);
 });

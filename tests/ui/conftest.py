@@ -20,7 +20,7 @@ def ctx(tmp_path, monkeypatch):
     monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
     with Database.open(tmp_path) as db:
         new_project(db)
-        PRESENCE._last_seen.clear()  # shared in this process: it contains visitors of earlier tests
+        PRESENCE.clear()  # shared in this process: it contains visitors of earlier tests
         yield Context(tmp_path, db)
 
 

@@ -16,13 +16,13 @@ from starlette.testclient import TestClient
 
 from rlhf_lab.common.records import Role
 from rlhf_lab.ui import body_limits
-from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Access, Visitor
+from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Access, JoinCode, Visitor
 from rlhf_lab.ui.body_limits import BodyLimits
 from rlhf_lab.ui.middleware import UPLOAD_PATH, folder_size
 from rlhf_lab.ui.page import launch_options
 from rlhf_lab.ui.runs.downloads import cache_folder
 
-ACCESS = Access(default_role=Role.VIEWER, key=b"k" * 32, operator_secret="secret", join_code="ABC234")
+ACCESS = Access(default_role=Role.VIEWER, key=b"k" * 32, operator_secret="secret", code=JoinCode("ABC234"))
 MB = 1_000_000
 
 

@@ -8,7 +8,7 @@ from rlhf_lab.cli.serve import access_instructions
 from rlhf_lab.common.records import Role
 from rlhf_lab.store.annotators import OPERATOR_NAME
 from rlhf_lab.ui import network
-from rlhf_lab.ui.auth.visitors import Access, Visitor
+from rlhf_lab.ui.auth.visitors import Access, JoinCode, Visitor
 from rlhf_lab.ui.people import api as people
 
 
@@ -33,7 +33,7 @@ def test_elsewhere_the_link_is_where_the_operator_looks(network_lab):
 
 
 def test_a_code_of_ones_own_is_quoted_in_the_link(network_lab):
-    own = replace(network_lab, access=replace(network_lab.access, join_code="ours & 2#"))
+    own = replace(network_lab, access=replace(network_lab.access, code=JoinCode("ours & 2#")))
     assert people.invitation(own, "http://a.org/")["link"] == "http://a.org/join?code=ours%20%26%202%23"
 
 

@@ -11,7 +11,7 @@ from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.instant_reward import Prediction
 from rlhf_lab.jobs.project_setup import copy_project, new_project, remove_project
 from rlhf_lab.store.features import TextFeatures, add_features, texts_without_features
-from rlhf_lab.store.projects import open_project, projects
+from rlhf_lab.store.projects import open_project
 from rlhf_lab.store.votes import label_count, vote_counts
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
 from rlhf_lab.ui.label import api as label
@@ -216,28 +216,20 @@ def test_a_space_without_a_secret_refuses_everybody_and_a_laptop_nobody(tmp_path
 
 
 @pytest.mark.parametrize("name", [None, "", " ", "judge:vivid", "api:tool", "x" * 61, "bell\x07", "\ud800"], ids=repr)
-def test_judge_and_reset_do_nothing_for_a_caller_without_a_usable_name(ctx, name):
-    before = ctx.project
-    for action in ("judge", "reset"):
-        assert "no usable" in press(ctx, action, annotator=name, judge="cheerful", count=3)["error"]
-    assert vote_counts(ctx.db, before.id)[Source.SIMULATED] == dict.fromkeys(Choice, 0)
-    assert projects(ctx.db) == [before]
+def test_judge_does_nothing_for_a_caller_without_a_usable_name(ctx, name):
+    assert "no usable" in press(ctx, "judge", annotator=name, judge="cheerful", count=3)["error"]
+    assert vote_counts(ctx.db, ctx.project.id)[Source.SIMULATED] == dict.fromkeys(Choice, 0)
 
 
-def test_judge_and_reset_act_for_a_caller_with_a_name(ctx):
-    before = ctx.project
+def test_judge_acts_for_a_caller_with_a_name(ctx):
     press(ctx, "judge", judge="cheerful", count=3)
-    assert label_count(vote_counts(ctx.db, before.id)[Source.SIMULATED]) == 3
-    press(ctx, "reset")
-    assert ctx.project.id != before.id
+    assert label_count(vote_counts(ctx.db, ctx.project.id)[Source.SIMULATED]) == 3
 
 
-def test_only_the_operator_lets_a_judge_label_and_starts_a_new_project(ctx):
-    lab, before = ctx.as_multi_user(open_to_all=True), ctx.project
-    for action in ("judge", "reset"):
-        assert "Only the operator" in press(lab, action, judge="cheerful", count=3)["error"]
-    assert vote_counts(ctx.db, before.id)[Source.SIMULATED] == dict.fromkeys(Choice, 0)
-    assert projects(ctx.db) == [before]
+def test_only_the_operator_lets_a_judge_label(ctx):
+    lab = ctx.as_multi_user(open_to_all=True)
+    assert "Only the operator" in press(lab, "judge", judge="cheerful", count=3)["error"]
+    assert vote_counts(ctx.db, ctx.project.id)[Source.SIMULATED] == dict.fromkeys(Choice, 0)
 
 
 def test_the_figures_that_a_page_polls(ctx, monkeypatch):

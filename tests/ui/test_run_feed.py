@@ -22,7 +22,6 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import insert_row
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
 from rlhf_lab.store.runs import create_run, delete_run, get_run, set_run_status
-from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.run_views import run_feed
 from rlhf_lab.ui.shared import charts
 
@@ -369,17 +368,3 @@ def test_without_a_run_of_its_own_a_project_names_the_active_ones_of_others(ctx)
     assert new_feed(ctx).poll({}) == {"run": None, "elsewhere": elsewhere}
     assert f'Run {active.id} of "{old.name}"' in run_feed.runs_note(ctx)
     assert run_control.active_runs(ctx.db)[0].id == active.id
-
-
-@pytest.mark.parametrize("stops", [False, True])
-def test_a_new_project_keeps_or_stops_the_run(ctx, calls, stops):
-    run = a_run(ctx, "mine")
-    set_run_status(ctx.db, run.id, RunStatus.QUEUED)
-    old = ctx.project
-    assert label.label_progress(ctx)["active_run"] == {"id": run.id, "name": "mine", "status": "queued"}
-    payload = {"annotator": "ann"} | ({"stop_run": run.id} if stops else {})
-    reply = calls(label, ctx).reset(payload)
-    assert ctx.project.id != old.id
-    assert (get_run(ctx.db, run.id).status is RunStatus.STOPPED) is stops
-    assert (f'Run {run.id} of "{old.name}" is queued.' in reply["notice"]) is not stops
-    assert (reply["active_run"] is None) is stops

@@ -95,7 +95,7 @@ def test_a_page_loads_every_module_once_by_a_relative_address():
 def test_a_widget_mounts_its_module_and_has_its_events():
     component = widget("runs", "runs/view.js", events=("control", "export"))
     assert module_address("runs/view.js") == f"{MODULE_FOLDER}/runs/view.js"
-    assert f"new URL('{MODULE_FOLDER}/runs/view.js', document.baseURI)" in component.js_on_load
+    assert f"load('{MODULE_FOLDER}/runs/view.js')" in component.js_on_load
     assert callable(component.control)
     assert not hasattr(component, "answer")
 

@@ -24,7 +24,14 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth import login_routes
 from rlhf_lab.ui.auth.api_clients import ApiClients
 from rlhf_lab.ui.auth.login_pages import join_form_page
-from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Visitor, is_join_code, multi_user_access, secrets_equal
+from rlhf_lab.ui.auth.visitors import (
+    LOCAL_ACCESS,
+    JoinCode,
+    Visitor,
+    is_join_code,
+    multi_user_access,
+    secrets_equal,
+)
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.page import build_page, launch_options
@@ -111,10 +118,10 @@ def test_a_labellers_cookie_needs_a_person_who_joined(ctx):
     assert visitor_of(ctx.access, cookie) == Visitor(Role.VIEWER)  # it has no fingerprint
 
 
-@pytest.mark.parametrize("variable", ["operator_secret", "join_code"])
-def test_a_new_secret_or_code_ends_old_cookies(ctx, variable):
+@pytest.mark.parametrize("change", [{"operator_secret": "other"}, {"code": JoinCode("other")}], ids=str)
+def test_a_new_secret_or_code_ends_old_cookies(ctx, change):
     cookie = ctx.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name))
-    assert replace(ctx.access, **{variable: "other"}).visitor(FakeRequest(ctx.access, cookie)).role is Role.VIEWER
+    assert replace(ctx.access, **change).visitor(FakeRequest(ctx.access, cookie)).role is Role.VIEWER
 
 
 def test_a_page_of_another_site_cannot_act_with_the_cookie(ctx, monkeypatch):

@@ -8,10 +8,10 @@ Multi-user lab (other addresses):
     People listed in a password file enter under their names, and nobody else can.
 
 The login cookie is set at a login page; the page cookie holds the random name. Both are signed together with the time of signing
-and expire a month later; the lab checks this, not only the browser. A new signing key, operator's secret or join code invalidates
-them. Logging out ends the session that a login cookie names. The login cookie also holds a fingerprint of the password, or of the
-time of joining, and becomes invalid when that changes. Names are not secret (the screen People shows them), so a multi-user lab
-accepts only names that it signed.
+and expire a month later; the lab checks this, not only the browser. A new signing key or operator's secret invalidates them.
+Logging out ends the session that a login cookie names. The login cookie also holds a fingerprint of the password, or of the join
+code and the time of joining, and becomes invalid when one of them changes. Names are not secret (the screen People shows them),
+so a multi-user lab accepts only names that it signed.
 The signing key, the operator's secret and the join code are kept in the home, readable by its owner only.
 """
 
@@ -70,6 +70,27 @@ class Visitor:
         return "" if self.name.startswith(VISITOR_PREFIX) else self.name
 
 
+@dataclass
+class JoinCode:
+    """The code that labellers join with; "" if there is none. path: the file that keeps it; None if it cannot be renewed."""
+
+    value: str = ""
+    path: Path | None = None
+
+    def renew(self) -> None:
+        """Choose another code. All who joined with the old one have to join again. Raises StoreError."""
+        if self.path is None:
+            raise StoreError(
+                f"The join code of this lab comes from {JOIN_CODE_ENV_VAR}. Change it there and restart the lab."
+            )
+        keys = _load_or_create_keys(self.path.parent) | {"code": _random_code()}
+        try:
+            write_file_atomically(self.path, json.dumps(keys), mode=0o600)
+        except OSError as error:
+            raise StoreError(f"The join code was not changed: {error.strerror or error}.") from error
+        self.value = keys["code"]
+
+
 @dataclass(frozen=True)
 class Access:
     """How visitors are identified.
@@ -82,11 +103,15 @@ class Access:
     default_role: Role = Role.OPERATOR
     key: bytes = b""
     operator_secret: str = ""
-    join_code: str = ""
+    code: JoinCode = field(default_factory=JoinCode)
     public_url: str = ""
     password_entries: Mapping[str, PasswordEntry] = field(default_factory=dict)
     joined_at: Callable[[str], float | None] | None = None
     ended_sessions: EndedSessions = field(default_factory=EndedSessions, compare=False)
+
+    @property
+    def join_code(self) -> str:
+        return self.code.value
 
     @property
     def is_multi_user(self) -> bool:
@@ -164,8 +189,8 @@ class Access:
         )
 
     def _salt(self, purpose: str) -> str:
-        """Contains the operator's secret and the join code, so that a new one invalidates old tokens."""
-        return f"{purpose}|{self.operator_secret}|{self.join_code}"
+        """Contains the operator's secret, so that a new one invalidates old tokens."""
+        return f"{purpose}|{self.operator_secret}"
 
     def _visitor_from_token(self, token: str) -> Visitor | None:
         values = self.verify(token, COOKIE_PREFIX)
@@ -183,7 +208,8 @@ class Access:
         return None if is_unknown_labeller else visitor
 
     def _fingerprint(self, visitor: Visitor) -> str:
-        """A value in the login cookie that depends on the password, or on the time of joining; "" if there is neither.
+        """A value in the login cookie that depends on the password, or on the join code and the time of joining; "" if there is
+        neither.
 
         It invalidates the cookie of an erased person when another person joins under the same name.
         """
@@ -195,7 +221,7 @@ class Access:
             and visitor.registered_name
             and (joined_at := self.joined_at(visitor.name)) is not None
         ):
-            basis = f"{visitor.name}|{joined_at!r}"
+            basis = f"{self.join_code}|{visitor.name}|{joined_at!r}"
         else:
             return ""
         return hmac.new(self.key, f"{self._salt('fingerprint')}|{basis}".encode(), hashlib.sha256).hexdigest()
@@ -256,12 +282,12 @@ def multi_user_access(
 
     The join code is RLHF_LAB_JOIN_CODE, or one kept in the home. Raises StoreError if the home cannot be written.
     """
-    keys = _load_or_create_keys(home)
+    keys, chosen_code = _load_or_create_keys(home), os.environ.get(JOIN_CODE_ENV_VAR)
     return Access(
         default_role=Role.LABELLER if open_to_all else Role.VIEWER,
         key=bytes.fromhex(keys["key"]),
         operator_secret=operator_secret or keys["operator"],
-        join_code=os.environ.get(JOIN_CODE_ENV_VAR) or keys["code"],
+        code=JoinCode(chosen_code) if chosen_code else JoinCode(keys["code"], home / ACCESS_FILE),
         password_entries=password_entries or {},
         joined_at=joined_at,
         ended_sessions=EndedSessions(home / ENDED_SESSIONS_FILE),
@@ -273,12 +299,15 @@ def lab_key(home: Path) -> bytes:
     return bytes.fromhex(_load_or_create_keys(home)["key"])
 
 
+def _random_code() -> str:
+    return "".join(secrets.choice(JOIN_CODE_ALPHABET) for _ in range(6))
+
+
 def _load_or_create_keys(home: Path) -> dict[str, str]:
     path = home / ACCESS_FILE
     try:
         if not path.exists():
-            code = "".join(secrets.choice(JOIN_CODE_ALPHABET) for _ in range(6))
-            new_keys = {"key": secrets.token_hex(32), "operator": secrets.token_urlsafe(18), "code": code}
+            new_keys = {"key": secrets.token_hex(32), "operator": secrets.token_urlsafe(18), "code": _random_code()}
             make_private_folder(home)
             write_file_atomically(path, json.dumps(new_keys), mode=0o600)
         keys = json.loads(path.read_text(encoding="utf-8"))

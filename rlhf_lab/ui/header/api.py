@@ -20,10 +20,11 @@ from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.header.guide import HeaderGuide, guide_view, progress_of
 from rlhf_lab.ui.shared.api import Api, Payload
+from rlhf_lab.ui.shared.charts import CURVES, PLOTLY_CONFIG, layout
 from rlhf_lab.ui.shared.glossary import definitions
 from rlhf_lab.ui.shared.instant_view import rounded_bound
 from rlhf_lab.ui.shared.presence import PRESENCE
-from rlhf_lab.ui.shared.widgets import widget
+from rlhf_lab.ui.shared.widgets import PLOTLY_ADDRESS, widget
 
 api = Api("header")
 CACHED_S = 1.0
@@ -128,12 +129,22 @@ class HeaderState(TypedDict):
 
 
 class HeaderStatus(HeaderState):
+    """can_invite: whether this visitor is the operator of a lab that others can join."""
+
     is_operator: bool
+    can_invite: bool
     guide: HeaderGuide | None
 
 
 def build() -> None:
-    widget("header", "header/view.js", data={"definitions": definitions()}, label="State of the lab")
+    charts = {
+        "curves": [curve._asdict() for curve in CURVES],
+        "layout": layout(),
+        "config": PLOTLY_CONFIG,
+        "plotly": PLOTLY_ADDRESS,
+    }
+    data = {"definitions": definitions(), "charts": charts}
+    widget("header", "header/view.js", data=data, label="State of the lab")
 
 
 @api.read(StatusQuery)
@@ -146,7 +157,8 @@ def status(ctx: Context, query: StatusQuery) -> HeaderStatus:
         progress = ctx.cache.get("guide", CACHED_S, lambda: progress_of(ctx))
         role = Role.OPERATOR if is_operator else Role.LABELLER if ctx.is_labeller() else Role.VIEWER
         guide = guide_view(progress, role, name, is_demo=ctx.demo is not None)
-    return {**shared, "is_operator": is_operator, "guide": guide}
+    can_invite = is_operator and ctx.access.is_multi_user
+    return {**shared, "is_operator": is_operator, "can_invite": can_invite, "guide": guide}
 
 
 def refresh(ctx: Context) -> HeaderState:

@@ -1,7 +1,7 @@
 // @ts-check
 // What the header says about its figures, as text.
 import { formatAccuracy, formatBytes, formatDuration, formatInterval, isWideInterval } from '../shared/format.js';
-import { momentText, timeLeftText } from '../shared/format.js';
+import { momentText, plural, timeLeftText } from '../shared/format.js';
 
 /** @typedef {import('../api_types').HeaderStatus} HeaderStatus */
 /** @typedef {import('../api_types').HeaderMirror} HeaderMirror */
@@ -25,6 +25,10 @@ export function withScreenFigures(status, counts, step, now) {
   else if (guide?.present === 'Train' && isStepNewer) guide = { ...guide, note: withStep(guide.note) };
   return { ...status, labels, simulated, guide, job: isStepNewer ? { ...job, label: withStep(job.label) } : job };
 }
+
+/** @param {HeaderStatus} status */
+export const labelsText = ({ labels, simulated }) =>
+  `${plural(labels, 'label')}${simulated ? ` + ${simulated} simulated` : ''}`;
 
 /** @param {HeaderStatus} status */
 export function machineText({ engine: { device, memory_mib: memoryMib } }) {

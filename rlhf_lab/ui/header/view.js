@@ -1,12 +1,15 @@
 // @ts-check
 // The strip above every screen: project, engine and running job.
-import { accuracyText, downloadText, intervalText, machineText } from './figures.js';
+import { accuracyText, downloadText, intervalText, labelsText, machineText } from './figures.js';
 import { isUnsaved, savedText, unsavedText, withScreenFigures } from './figures.js';
 import { Guide, isGuideHidden } from './guide.js';
+import { Stage } from './stage.js';
+import { invitationCard } from '../people/cards.js';
+import { openNextClass } from '../people/next_class.js';
 import { requests } from '../shared/api.js';
-import { redraw } from '../shared/dom.js';
+import { actionButton, openDialog, redraw } from '../shared/dom.js';
 import { term, useDefinitions } from '../shared/glossary.js';
-import { formatPercent, isWideInterval, plural, resetText, timeLeftText } from '../shared/format.js';
+import { formatPercent, isWideInterval, resetText, timeLeftText } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import {
@@ -14,6 +17,7 @@ import {
   currentTab,
   getItem,
   isOperator,
+  openTab,
   operatorSecret,
   refuseOperatorSecret,
   setItem,
@@ -24,6 +28,8 @@ import {
 /** @typedef {import('../api_types').HeaderStatus} HeaderStatus */
 /** @type {import('../api_types').HeaderRequests} */
 const api = requests('header');
+/** @type {import('../api_types').PeopleRequests} */
+const people = requests('people');
 const POLL_MS = 1500;
 
 export default function mount({ element, props }) {
@@ -35,7 +41,7 @@ export default function mount({ element, props }) {
     const payload = JSON.stringify({ annotator: annotatorName() });
     navigator.sendBeacon('closed', new Blob([payload], { type: 'application/json' }));
   });
-  new Header(element.querySelector('.lab-header')).start();
+  new Header(element.querySelector('.lab-header'), props.data.charts).start();
 }
 
 // Clicks are lost until Gradio listens to them, so this is tried again until the tab is open.
@@ -51,7 +57,7 @@ function openTabFromAddress(tries) {
   if (tries) setTimeout(() => openTabFromAddress(tries - 1), 100);
 }
 
-// Projector mode (larger type) and dark mode, stored by this browser tab.
+// Large type ("projector") and dark mode, stored by this browser tab.
 function setDisplayMode(name, on) {
   document.body.classList.toggle(name, on);
   setItem(name, on ? 'on' : 'off');
@@ -59,8 +65,9 @@ function setDisplayMode(name, on) {
 }
 
 class Header {
-  constructor(root) {
+  constructor(root, charts) {
     this.root = root;
+    this.charts = charts; // for the stage
     this.status = /** @type {HeaderStatus | null} */ (null);
     this.counts = null; // as published by the screen Label
     this.step = null; // as published by the screen Train
@@ -97,16 +104,46 @@ class Header {
     const status = withScreenFigures(this.status, this.counts, this.step, Date.now());
     if (!this.strip.isConnected) this.root.replaceChildren(this.strip, this.guide.node, this.notices);
     this.guide.draw(status.guide);
-    const key = JSON.stringify({ ...status, counted_at: 0, classes: document.body.className });
+    if (currentTab() === 'train' && status.job?.run) setItem('seen-run', status.job.run);
+    const tells = tellsOfRun(status, Number(getItem('seen-run')));
+    const key = JSON.stringify({ ...status, counted_at: 0, classes: document.body.className, tells });
     if (key === this.drawnKey) return;
     this.drawnKey = key;
     redraw(
       this.strip,
       html`${projectAndFigures(status)}
         <span class="lab-grow"></span>
-        <span class="buttons">${this.projectorButton()} ${this.themeButton()}</span>`,
+        <span class="buttons">
+          ${status.can_invite && actionButton('join', 'Join', () => openInvitation())}
+          ${this.stageButton()} ${this.projectorButton()} ${this.themeButton()}
+        </span>`,
     );
-    this.notices.replaceChildren(...notices(status));
+    const height = this.notices.offsetHeight;
+    this.notices.replaceChildren(...notices(status), ...(tells ? [this.runNotice(status.job.run)] : []));
+    if (this.notices.offsetHeight !== height) window.dispatchEvent(new Event('resize')); // texts fill what is left
+  }
+
+  // For people who label: training has begun, and can be watched.
+  runNotice(run) {
+    const seen = () => {
+      setItem('seen-run', run);
+      this.draw();
+    };
+    const watch = () => {
+      seen();
+      openTab('Train');
+    };
+    return html`<p class="lab-notice lab-row run" role="status" data-do="run-notice">
+      <span class="lab-grow">Training has started.</span>
+      ${actionButton('watch-run', 'Look at it', watch, 'small lab-main')} ${actionButton('hide-run', '✕', seen)}
+    </p>`;
+  }
+
+  stageButton() {
+    const open = () => new Stage(this.charts, () => this.status);
+    const button = actionButton('stage', 'Stage', open, 'small projector');
+    button.title = 'the run, labels and texts in large type over the whole window, for a projector';
+    return button;
   }
 
   toggle(mode) {
@@ -115,11 +152,12 @@ class Header {
   }
 
   projectorButton() {
+    const isLarge = document.body.classList.contains('projector');
     return html`<button
-      type="button" class="lab-button small projector" data-do="projector" title="larger text, for a projector"
-      aria-pressed=${String(document.body.classList.contains('projector'))} onclick=${() => this.toggle('projector')}
+      type="button" class="lab-button small projector" data-do="projector" title="larger text on every screen"
+      aria-label="larger text" aria-pressed=${String(isLarge)} onclick=${() => this.toggle('projector')}
     >
-      Projector
+      Aa
     </button>`;
   }
 
@@ -133,20 +171,40 @@ class Header {
   }
 }
 
+async function openInvitation() {
+  const invitation = await people.invite({ origin: location.origin + location.pathname });
+  const close = () => dialog.close();
+  const next = () => {
+    close();
+    openNextClass();
+  };
+  const dialog = openDialog(
+    'join',
+    html`${invitationCard(invitation, '')}
+      <div class="lab-row">
+        ${actionButton('next-class', 'Next class …', next)} ${actionButton('join-close', 'Close', close)}
+      </div>`,
+  );
+}
+
+// Whether this visitor is told that a run trains. seen: the run that they have seen, or do not want to see.
+/** @param {HeaderStatus} status @param {number} seen */
+export const tellsOfRun = ({ job, is_operator: isOperator }, seen) =>
+  Boolean(job?.run) && !isOperator && job.run !== seen;
+
 /** @param {HeaderStatus} status */
 function projectAndFigures(status) {
   const { engine, reward } = status;
   const project = `${status.project} · ${status.model}`;
   const machine = machineText(status);
   const isWorking = status.job && engine.is_working; // then only the job is described: the strip stays on one line
-  const simulated = status.simulated ? ` + ${status.simulated} simulated` : '';
   return html`<span class="name">RLHF Lab</span>
     <span class="what" title=${project}>${project}</span>
     <span class="lab-badge machine" title="${engine.label}. ${engine.description}">
       <i class="dot ${engine.style}"></i>
       ${(isWorking && machine) || [term('engine', engine.label), machine && ` · ${machine}`]}
     </span>
-    <span class="lab-badge">${plural(status.labels, 'label')}${simulated}</span>
+    <span class="lab-badge">${labelsText(status)}</span>
     <span class="lab-badge${reward ? '' : ' no-model'}">
       ${term(reward ? 'accuracy' : 'reward model', accuracyText(status))}
       ${reward && !isWorking ? accuracyNote(reward) : null}

@@ -10,7 +10,6 @@ from rlhf_lab.common.records import Lease, Role
 from rlhf_lab.errors import LabelError, LabError, NotAllowedError, StaleVoteError
 from rlhf_lab.jobs import retraining, run_control, scheduler
 from rlhf_lab.jobs.answer_length import length_note
-from rlhf_lab.jobs.project_setup import copy_project
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.adjudication import stop_adjudicating
 from rlhf_lab.store.edited_answers import add_edited_answer
@@ -20,7 +19,6 @@ from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.header.guide import label_note
 from rlhf_lab.ui.limits import ANSWER
-from rlhf_lab.ui.run_views.run_feed import runs_note
 from rlhf_lab.ui.run_views.stage_estimates import next_pair_sentence
 from rlhf_lab.ui.shared import voting
 from rlhf_lab.ui.shared.api import Api, Payload
@@ -47,12 +45,6 @@ class LabelPayload(Payload):
     """project_created_at: identifies the project that the page shows."""
 
     project_created_at: float | None = None
-
-
-class ResetPayload(LabelPayload):
-    """stop_run: the id of a run to stop first; None keeps all runs."""
-
-    stop_run: int | None = None
 
 
 class InstantQuery(Payload):
@@ -189,16 +181,6 @@ def judge(ctx: Context, payload: JudgePayload) -> LabelState:
     annotator = ctx.require_annotator(payload.annotator)
     notice = ctx.scheduler.request_judge_labels(ctx.project.id, payload.judge, payload.count)
     ctx.instant_reward.labels_changed()
-    return state(ctx, annotator, notice=notice)
-
-
-@api.action(ResetPayload, role=Role.OPERATOR)
-def reset(ctx: Context, payload: ResetPayload) -> LabelState:
-    annotator = ctx.require_annotator(payload.annotator)
-    if payload.stop_run is not None:
-        run_control.stop(ctx.db, payload.stop_run)
-    project = copy_project(ctx.db, ctx.project)
-    notice = f'A new project was created: "{project.name}". The old one is kept under Project.{runs_note(ctx)}'
     return state(ctx, annotator, notice=notice)
 
 

@@ -19,7 +19,6 @@ export const SENT_ONCE = {
   undo: ['Undo', (state) => state.pair?.id],
   redo: ['Redo', (state) => state.pair?.id],
   judge: ['Judge labels 40 more', (state) => state.simulated],
-  reset: ['Start a new project', (state) => state.project.project_created_at],
 };
 
 // Whether an action without a reply was done. before: the part of the state that it changes, as it was then; by: who

@@ -456,10 +456,7 @@ class Label {
   }
 
   demonstration() {
-    // a run may have begun since the last look at the lab
-    const loadActiveRun = async () => (await api.presence().catch(() => this.current)).active_run;
-    const act = (name, fields) => this.sendOnce(name, fields);
-    return demonstrationView(this.judges, this.current.project.prompt_set, act, loadActiveRun);
+    return demonstrationView(this.judges, this.current.project.prompt_set, (fields) => this.sendOnce('judge', fields));
   }
 
   fitTexts() {

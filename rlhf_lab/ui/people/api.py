@@ -1,4 +1,5 @@
-"""Screen "People": who is here, a leaderboard, the invitation, the labelling rules, gold pairs, and erasing a person."""
+"""Screen "People": who is here, a leaderboard, the invitation, the labelling rules, gold pairs, erasing a person, and what the
+next class begins with."""
 
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -6,18 +7,23 @@ from urllib.parse import quote, urlsplit
 import segno
 from typing_extensions import TypedDict
 
+from rlhf_lab.common.enums import RunStatus
 from rlhf_lab.common.program_names import page_command
 from rlhf_lab.common.records import Role
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError
+from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.person_erasure import erase_person_data
+from rlhf_lab.jobs.project_setup import copy_project
+from rlhf_lab.jobs.retraining import get_label_progress
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, annotator_stats
 from rlhf_lab.store.erasure import known_names
 from rlhf_lab.store.project_people import end_pause, set_expert
 from rlhf_lab.store.projects import get_labelling_config, set_labelling_config
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.network import is_loopback
+from rlhf_lab.ui.run_views.run_feed import runs_note
 from rlhf_lab.ui.shared.api import Api, Message, Payload
 from rlhf_lab.ui.shared.crowd import GoldView, gold_view, sees_comparisons
 from rlhf_lab.ui.shared.forms import parse_value
@@ -104,6 +110,34 @@ class Decision(Message):
     gold: GoldView
 
 
+class ClassRun(TypedDict):
+    id: int
+    name: str
+    status: RunStatus
+    step: int
+    total_steps: int
+
+
+class ClassState(TypedDict):
+    """What goes on in the open project. people: names that have labelled. runs: active ones, of all projects. has_code: whether
+    people join with a code that can be renewed."""
+
+    project: str
+    labels: int
+    people: int
+    present: int
+    runs: list[ClassRun]
+    has_code: bool
+
+
+class NextClassPayload(Payload):
+    """What changes for the next class; everything else is kept. stop_runs: all that are active."""
+
+    new_project: bool = False
+    new_code: bool = False
+    stop_runs: bool = False
+
+
 def build(ctx: Context) -> None:
     data = {"fields": rule_fields(), "page_command": page_command()}
     widget("people", "people/view.js", data=data, label="People")
@@ -176,6 +210,40 @@ def erase(ctx: Context, payload: ErasePayload) -> Message:
     outcome = "deleted" if votes else "kept without the name"
     message = "The name was removed from this lab" + (f"; votes that are {outcome}: {count}." if count else ".")
     return {"message": message + (PASSWORD_FILE_NOTE if name in ctx.access.password_entries else "")}
+
+
+@api.read(Payload, role=Role.OPERATOR)
+def class_state(ctx: Context, _: Payload) -> ClassState:
+    names = annotator_stats(ctx.db, ctx.project.id)
+    return {
+        "project": ctx.project.name,
+        "labels": get_label_progress(ctx.db, ctx.project.id).human,
+        "people": len(names),
+        "present": PRESENCE.count(),
+        "runs": [
+            {"id": run.id, "name": run.name, "status": run.status, "step": run.step, "total_steps": run.total_steps}
+            for run in run_control.active_runs(ctx.db)
+        ],
+        "has_code": ctx.access.code.path is not None,
+    }
+
+
+@api.action(NextClassPayload, role=Role.OPERATOR)
+def next_class(ctx: Context, payload: NextClassPayload) -> Message:
+    """Raises LabError; what was done until then stays done."""
+    done = []
+    for run in run_control.active_runs(ctx.db) if payload.stop_runs else []:
+        run_control.stop(ctx.db, run.id)
+        done.append(f"Run {run.id} is stopped.")
+    if payload.new_code:
+        ctx.access.code.renew()
+        PRESENCE.clear()
+        done.append(f"The new join code is {ctx.access.join_code}.")
+    if payload.new_project:
+        project = copy_project(ctx.db, ctx.project)
+        note = "" if payload.stop_runs else runs_note(ctx)
+        done.append(f'"{project.name}" is open now, for everybody. The old project is kept under Project.{note}')
+    return {"message": " ".join(done) or "Nothing was changed."}
 
 
 def rule_fields() -> list[dict[str, Any]]:

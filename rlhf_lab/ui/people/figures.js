@@ -1,6 +1,6 @@
 // @ts-check
 // Figures of the screen "People".
-import { formatPercent, isVisitor } from '../shared/format.js';
+import { formatPercent, isVisitor, plural } from '../shared/format.js';
 
 /** @typedef {import('../api_types').LeaderboardRow} LeaderboardRow */
 
@@ -43,3 +43,17 @@ export function goldNames(gold, leaderboard) {
   const names = new Set([...measured, ...gold.experts, ...leaderboard.map((row) => row.annotator)]);
   return [...names].filter((name) => !isVisitor(name) || measured.has(name)).sort();
 }
+
+// What goes on now, sentence by sentence.
+/** @param {import('../api_types').ClassState} state */
+export function stateSentences({ project, labels, people, present, runs }) {
+  const are = present === 1 ? 'is' : 'are';
+  return [
+    `"${project}" has ${plural(labels, 'label')} by ${peopleText(people)}. ${peopleText(present)} ${are} connected.`,
+    ...runs.map(({ id, name, status, step, total_steps: total }) => {
+      return `Run ${id} (${name}) is ${status}, at step ${step} of ${total}.`;
+    }),
+  ];
+}
+
+const peopleText = (count) => (count === 1 ? '1 person' : `${count} people`);

@@ -27,7 +27,7 @@ export class ChartSet {
   draw(name) {
     const { node, figure } = this.charts.get(name);
     const { traces, layout: own } = figure(palette());
-    const { font, axis, hoverlabel } = chartTheme();
+    const { font, axis, hoverlabel } = chartTheme(node);
     const base = structuredClone(this.base.layout);
     const title = (text) => ({ text: text || '', standoff: 6 });
     const layout = {

@@ -132,7 +132,8 @@ export class Comparison {
 
   plot(selector, traces, xTitle, yTitle, revision, ticks = {}) {
     const base = structuredClone(this.data.layout);
-    const theme = chartTheme();
+    const node = this.part(selector);
+    const theme = chartTheme(node);
     const axis = (base, title) => ({ ...base, title: { text: title, standoff: 6 }, ...theme.axis, automargin: true });
     const layout = {
       ...base,
@@ -143,7 +144,7 @@ export class Comparison {
       xaxis: { ...axis(base.xaxis, xTitle), ...ticks },
       yaxis: axis(base.yaxis, yTitle),
     };
-    /** @type {any} */ (window).Plotly.react(this.part(selector), traces, layout, chartConfig(this.data.config));
+    /** @type {any} */ (window).Plotly.react(node, traces, layout, chartConfig(this.data.config));
   }
 
   drawMetrics() {

@@ -2,10 +2,21 @@
 // What all charts share: colours, size, ticks.
 import { palette } from './dom.js';
 
-// Colors and text size of the page's theme, as parts of a plotly layout.
-export function chartTheme() {
+// plotly.js is large, so it is loaded with the first charts. Returns a promise that it has been.
+let loading = /** @type {Promise<void> | null} */ (null);
+export function loadPlotly(address) {
+  loading ??= new Promise((resolve, reject) => {
+    const script = document.createElement('script');
+    Object.assign(script, { src: address, onload: () => resolve(), onerror: reject });
+    document.head.append(script);
+  });
+  return loading;
+}
+
+// Colors of the page's theme, and the text size at an element, as parts of a plotly layout.
+export function chartTheme(node) {
   const c = palette();
-  const size = document.body.classList.contains('projector') ? 16 : 12;
+  const size = Math.round(0.75 * (parseFloat(getComputedStyle(node).fontSize) || 16));
   return {
     font: { color: c.ink, family: c.font, size },
     axis: { gridcolor: c.line, zerolinecolor: c.line, color: c.muted },
@@ -19,9 +30,12 @@ export const chartConfig = (base) => ({
   displayModeBar: matchMedia('(hover: none)').matches ? false : 'hover',
 });
 
-// Call `redraw` when the theme changes: its classes are on the body.
-export const onThemeChange = (redraw) =>
-  new MutationObserver(redraw).observe(document.body, { attributes: true, attributeFilter: ['class'] });
+// Call `redraw` when the theme changes: its classes are on the body. Returns the observer.
+export function onThemeChange(redraw) {
+  const observer = new MutationObserver(redraw);
+  observer.observe(document.body, { attributes: true, attributeFilter: ['class'] });
+  return observer;
+}
 
 // Plotly resizes a chart only with the window, not with its column.
 export const widthObserver = new ResizeObserver((entries) => {

@@ -23,6 +23,17 @@ export function el(selector, attributes = {}, ...children) {
 export const actionButton = (action, label, onclick, style = 'small') =>
   html`<button type="button" class="lab-button ${style}" data-do=${action} onclick=${onclick}>${label}</button>`;
 
+// Open a dialog over the page; it is removed when it closes, which Escape does too. Returns it.
+export function openDialog(name, content) {
+  const remove = ({ target }) => target.remove();
+  const dialog = html`<dialog class="lab lab-card lab-${name.replace(' ', '-')}" aria-label=${name} onclose=${remove}>
+    ${content}
+  </dialog>`;
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
 // Replaces the children of an element. The focus stays on the control of the same name.
 export function redraw(node, ...children) {
   const focused = node.contains(document.activeElement) ? document.activeElement.dataset.do : '';

@@ -33,6 +33,7 @@ function open(button, word, metric) {
   title.textContent = word;
   text.textContent = definitionOf(word.toLowerCase());
   details.textContent = metric && metric !== word ? `${metric}: ${definitionOf(metric)}` : '';
+  (button.closest('dialog') ?? document.body).append(card); // beside an open dialog nothing can be used
   card.showPopover();
   const { left, top, bottom } = button.getBoundingClientRect();
   const { offsetWidth: width, offsetHeight: height } = card;

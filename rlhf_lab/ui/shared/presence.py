@@ -21,6 +21,10 @@ class Presence:
         with self._lock:
             self._last_seen.pop(name, None)
 
+    def clear(self) -> None:
+        with self._lock:
+            self._last_seen.clear()
+
     def names(self) -> list[str]:
         """The names of those present, sorted."""
         now = time.monotonic()

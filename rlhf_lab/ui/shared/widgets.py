@@ -15,7 +15,7 @@ import plotly
 from rlhf_lab.ui.scripts import module_address
 
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-PLOTLY_TAG = f'<script src="gradio_api/file={PLOTLY_JS}?v={int(PLOTLY_JS.stat().st_mtime)}"></script>'
+PLOTLY_ADDRESS = f"gradio_api/file={PLOTLY_JS}?v={int(PLOTLY_JS.stat().st_mtime)}"
 #: Options of an event in the browser: no progress display, and handled also while the previous one is.
 BROWSER_EVENT: dict[str, Any] = {
     "show_progress": "hidden",
@@ -26,11 +26,14 @@ BROWSER_EVENT: dict[str, Any] = {
 #: What Gradio runs as the body of a function when it has drawn a widget.
 MOUNT_SCRIPT = """
 const events = [{events}];  // Gradio looks here for their names
-import(new URL('{address}', document.baseURI)).then(
-  ({ default: mount }) => mount({ element, props, trigger, watch }),
+const load = (address) => import(new URL(address, document.baseURI));
+Promise.all([load('{address}'), {plotly}]).then(
+  ([{ default: mount }]) => mount({ element, props, trigger, watch }),
   () => { element.textContent = 'This part of the page did not load. Reload the page.'; },
 );
 """
+#: plotly.js is loaded once, with the first widget that has charts.
+LOAD_PLOTLY = f"load('{module_address('shared/charts.js')}').then(({{ loadPlotly }}) => loadPlotly('{PLOTLY_ADDRESS}'))"
 
 
 def widget(
@@ -46,10 +49,10 @@ def widget(
     """
     css_name = f"lab-{name.replace('_', '-')}"
     mount_script = MOUNT_SCRIPT.replace("{events}", ", ".join(f"'{event}'" for event in events))
+    mount_script = mount_script.replace("{plotly}", LOAD_PLOTLY if charts else "null")
     return gr.HTML(
         html_template=f'<div class="lab {css_name}" role="region" aria-label="{label or name}"></div>',
         js_on_load=mount_script.replace("{address}", module_address(script)),
-        head=PLOTLY_TAG if charts else None,
         apply_default_css=False,
         padding=False,
         elem_id=css_name,

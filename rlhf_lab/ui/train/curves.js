@@ -138,8 +138,8 @@ export class Curves {
 }
 
 // The theme of the page as layout changes of a chart that is already drawn.
-function themeChanges() {
-  const { font, axis, hoverlabel } = chartTheme();
+function themeChanges(plot) {
+  const { font, axis, hoverlabel } = chartTheme(plot);
   return {
     font,
     'xaxis.gridcolor': axis.gridcolor,
@@ -155,7 +155,7 @@ function themeChanges() {
 }
 
 // A live curve. Points are appended, so that zoom is kept; markers and colours are applied again.
-class MetricChart {
+export class MetricChart {
   /**
    * @param {{ append: (node: any) => void }} container
    * @param {{ metric: string, title: string, unit: string, documented?: string }} curve documented: the metric whose
@@ -223,7 +223,7 @@ class MetricChart {
     this.isDrawn = true;
     plotly.newPlot(plot, [trace], structuredClone(this.base.layout), chartConfig(this.base.config));
     this.fitAxes(x, y, true);
-    plotly.relayout(plot, themeChanges());
+    plotly.relayout(plot, themeChanges(plot));
     this.drawMarkers();
     plot.on('plotly_relayout', () => this.updateTicks());
     plot.on('plotly_click', (event) => this.onStep(event.points[0].x));
@@ -262,7 +262,7 @@ class MetricChart {
 
   // Redraw the markers if they changed, or if a longer axis leaves room on their other side. Returns whether it redrew.
   drawMarkers() {
-    const style = { color: palette().warn, size: document.body.classList.contains('projector') ? 13 : 10 };
+    const style = { color: palette().warn, size: Math.round(0.8 * chartTheme(this.plot).font.size) };
     const layout = changeMarkers(this.changes, this.range.lastStep, style);
     const key = JSON.stringify(layout);
     if (key === this.markersKey) return false;
@@ -290,7 +290,7 @@ class MetricChart {
   restyle() {
     if (!this.isDrawn) return;
     const { accent } = palette();
-    this.plotly.relayout(this.plot, themeChanges());
+    this.plotly.relayout(this.plot, themeChanges(this.plot));
     this.drawMarkers();
     this.plotly.restyle(this.plot, { 'line.color': accent, 'marker.color': accent });
   }

@@ -1,0 +1,151 @@
+// @ts-check
+// The stage: the newest run, the labels and the invitation in large type over the whole window, for a projector.
+import { accuracyText, labelsText } from './figures.js';
+import { shortestRow, stateText } from './stage_texts.js';
+import { invitationCard } from '../people/cards.js';
+import { openNextClass } from '../people/next_class.js';
+import { requests } from '../shared/api.js';
+import { loadPlotly, onThemeChange } from '../shared/charts.js';
+import { markedDiff } from '../shared/diff.js';
+import { actionButton, openDialog, promptView, withCut } from '../shared/dom.js';
+import { formatNumber } from '../shared/format.js';
+import { term } from '../shared/glossary.js';
+import { html } from '../shared/html.js';
+import { poll } from '../shared/poll.js';
+import { MetricChart } from '../train/curves.js';
+
+/** @typedef {import('../api_types').FeedReply} FeedReply */
+/** @typedef {import('../api_types').SampleRow} SampleRow */
+/** @typedef {import('../api_types').HeaderStatus} HeaderStatus */
+/** @type {import('../api_types').TrainRequests} */
+const train = requests('train');
+/** @type {import('../api_types').PeopleRequests} */
+const people = requests('people');
+
+const CHARTS = 2; // of the run's first curves
+const VALUES = 4;
+const POLL_MS = 1500;
+export const NOTHING_KNOWN = { epoch: null, after_step: -1, static_id: null, revision: null };
+
+export class Stage {
+  /**
+   * @param {{ curves: any[], layout: any, config: any, plotly: string }} charts of a run
+   * @param {() => HeaderStatus} status
+   */
+  constructor(charts, status) {
+    const margin = { t: 10, r: 20, b: 46, l: 60 };
+    this.charts = { ...charts, layout: { ...charts.layout, margin } };
+    this.status = status;
+    this.state = html`<h2 class="state"></h2>`;
+    this.counts = html`<div class="counts" aria-live="off"></div>`;
+    this.plots = html`<div class="plots"></div>`;
+    this.values = html`<dl class="values"></dl>`;
+    this.texts = html`<div class="texts"></div>`;
+    this.invitation = html`<div class="corner"></div>`;
+    this.forgetRun();
+    const buttons = html`<div class="lab-row buttons">
+      ${status().can_invite && actionButton('next-class', 'Next class …', openNextClass)}
+      ${actionButton('stage-close', 'Close', () => this.dialog.close())}
+    </div>`;
+    this.dialog = openDialog(
+      'stage',
+      html`${this.state}${buttons}${this.plots}
+        <div class="figures">${this.counts}${this.values}</div>
+        ${this.texts}${this.invitation}`,
+    );
+    const themes = onThemeChange(() => this.all().forEach((chart) => chart.restyle()));
+    this.dialog.addEventListener('close', () => {
+      themes.disconnect();
+      this.forgetRun();
+    });
+    poll(this.state, () => this.update(), POLL_MS);
+  }
+
+  all() {
+    return Object.values(this.metrics).flatMap(({ chart }) => chart ?? []);
+  }
+
+  forgetRun() {
+    for (const chart of this.metrics ? this.all() : []) chart.remove();
+    this.run = null;
+    this.known = NOTHING_KNOWN;
+    this.metrics = {}; // by name: {title, value, chart}, in the order of the curves
+    this.step = null; // of the texts
+  }
+
+  async update() {
+    this.drawCounts();
+    await loadPlotly(this.charts.plotly);
+    const { state: reply } = await train.points({ run: null, ...this.known });
+    if (reply) this.apply(reply);
+    else if (!this.run) this.state.textContent = stateText(null, null);
+    if (this.status().can_invite)
+      this.drawInvitation(await people.invite.ifChanged({ origin: location.origin + location.pathname }));
+  }
+
+  drawCounts() {
+    const status = this.status();
+    const texts = [labelsText(status), accuracyText(status)];
+    texts.forEach((text, i) => {
+      const shown = this.counts.children[i];
+      if (shown?.textContent === text) return;
+      const count = html`<p class="count">${text}</p>`; // a new element shows the change
+      if (shown) shown.replaceWith(count);
+      else this.counts.append(count);
+    });
+  }
+
+  /** @param {FeedReply} reply */
+  async apply(reply) {
+    if (this.run !== reply.run.id) this.forgetRun();
+    this.run = reply.run.id;
+    const { epoch, last_step: afterStep, static_id: staticId, revision } = reply;
+    this.known = { epoch, after_step: afterStep, static_id: staticId, revision };
+    this.state.textContent = stateText(reply.run, reply.eta_s);
+    for (const curve of this.charts.curves) this.draw(curve, reply);
+    this.values.replaceChildren(
+      ...Object.values(this.metrics).map(
+        ({ title, value }) => html`<div><dt>${term(title)}</dt><dd>${formatNumber(value)}</dd></div>`,
+      ),
+    );
+    const step = reply.sample_steps.at(-1) ?? this.step;
+    if (step === null || step === this.step) return;
+    const { rows } = await train.samples({ run: this.run, step });
+    this.step = step;
+    const row = shortestRow(rows);
+    if (row) this.texts.replaceChildren(textsView(row, step));
+  }
+
+  // The first metrics that the run has are shown.
+  draw(curve, reply) {
+    const points = reply.points[curve.metric] ?? [];
+    const shown = Object.keys(this.metrics).length;
+    if (!this.metrics[curve.metric]) {
+      if (!points.length || shown >= VALUES) return;
+      const isDrawn = shown < CHARTS;
+      const chart = isDrawn ? new MetricChart(this.plots, curve, this.charts, () => {}) : null;
+      this.metrics[curve.metric] = { ...curve, chart };
+    }
+    const metric = this.metrics[curve.metric];
+    metric.value = points.at(-1)?.[1] ?? metric.value;
+    metric.chart?.addPoints(points, reply.reset);
+    const verdict = reply.verdicts[curve.metric];
+    if (verdict) metric.chart?.showVerdict(verdict.level, verdict.message);
+  }
+
+  drawInvitation(invitation) {
+    if (invitation) this.invitation.replaceChildren(invitationCard(invitation, ''));
+  }
+}
+
+/** @param {SampleRow} row @param {number} step */
+function textsView(row, step) {
+  const base = row.base_text ?? row.text;
+  const side = (title, text, cut) => html`<section class="lab-card"><h3>${title}</h3>${withCut(text, cut)}</section>`;
+  const before = html`<p class="lab-text" dir="auto">${base}</p>`;
+  return html`${promptView(row.turns, '.asked')}
+    <div class="pair">
+      ${side('Before', before, row.base_text === null ? row.cut : row.base_cut)}
+      ${side(`Step ${step}`, markedDiff(base, row.text), row.cut)}
+    </div>`;
+}

@@ -1,0 +1,54 @@
+// @ts-check
+// The dialog that ends a class and begins the next one, for the operator.
+import { requests } from '../shared/api.js';
+import { actionButton, openDialog } from '../shared/dom.js';
+import { plural } from '../shared/format.js';
+import { html } from '../shared/html.js';
+import { stateSentences } from './figures.js';
+
+/** @typedef {import('../api_types').ClassState} ClassState */
+/** @type {import('../api_types').PeopleRequests} */
+const api = requests('people');
+
+export async function openNextClass() {
+  const state = await api.class_state();
+  const boxes = Object.fromEntries(
+    choices(state).map(([name]) => [name, html`<input type="checkbox" name=${name} />`]),
+  );
+  const result = html`<p class="result" role="status"></p>`;
+  const close = () => dialog.close();
+  const begin = actionButton('class-begin', 'Begin', () => send(), 'lab-main');
+  const dialog = openDialog(
+    'next class',
+    html`<h2>Next class</h2>
+      ${stateSentences(state).map((sentence) => html`<p>${sentence}</p>`)}
+      ${choices(state).map(([name, label, note]) => {
+        return html`<label>${boxes[name]} ${label} <span class="muted">${note}</span></label>`;
+      })}
+      ${result}
+      <div class="lab-row">${begin} ${actionButton('class-close', 'Close', close, '')}</div>`,
+  );
+  boxes.new_project.checked = true;
+  if (boxes.new_code) boxes.new_code.checked = true;
+
+  async function send() {
+    begin.disabled = true;
+    const chosen = Object.entries(boxes).map(([name, box]) => [name, box.checked]);
+    try {
+      result.textContent = (await api.next_class(Object.fromEntries(chosen))).message;
+    } catch (error) {
+      result.textContent = error.message;
+      begin.disabled = false;
+    }
+  }
+}
+
+// [name in the request, label, what it means] of each choice that this lab has.
+/** @param {ClassState} state */
+const choices = ({ has_code: hasCode, runs }) => [
+  ['new_project', 'New project', 'Same model, prompts and settings, no labels. The old project is kept under Project.'],
+  ...(hasCode ? [['new_code', 'New join code, and everybody out', 'All but you have to join again.']] : []),
+  ...(runs.length
+    ? [['stop_runs', `Stop ${plural(runs.length, 'run')}`, 'Otherwise training goes on. A stopped run can be resumed.']]
+    : []),
+];
