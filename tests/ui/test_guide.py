@@ -70,13 +70,13 @@ def test_labels_are_counted_down_to_the_first_reward_model(ctx):
         == label.presence(ctx, Payload(annotator="ann"))["guide_note"]
     )
     vote(ctx, "right")
-    assert shown(ctx)[:2] == ("Reward model", "one is trained automatically")
+    assert shown(ctx)[:2] == ("Reward model", "a reward model is being trained")
     assert guide(ctx)["done"] == []
 
 
 def test_ten_ties_teach_nothing(ctx):
     vote(ctx, *["tie"] * 10, "left")
-    assert shown(ctx)[:2] == ("Label", "labels that prefer one text")
+    assert shown(ctx)[:2] == ("Label", "no label prefers a text yet")
 
 
 def test_a_cancelled_training_is_started_again_under_reward_model(ctx):
@@ -84,7 +84,7 @@ def test_a_cancelled_training_is_started_again_under_reward_model(ctx):
     job = retraining.submit_training(ctx.db, ctx.project.id, Source.HUMAN)
     assert shown(ctx)[0] == "Reward model"
     queue.cancel(ctx.db, job.id)
-    assert shown(ctx) == ("Reward model", "the training has not ended well", "Train again")
+    assert shown(ctx) == ("Reward model", "the last training stopped before it was done", "Train again")
 
 
 def test_a_reward_model_that_may_be_guessing_needs_more_labels(ctx):
@@ -142,7 +142,7 @@ def test_in_a_lab_of_several_people_the_operator_ends_the_test(ctx):
     finish_jobs(ctx, started_test)
     lab = replace(ctx, operator_secret="sesame").as_multi_user(open_to_all=False)
     answer(lab, "ann", test_id=started_test.id, choice="stop")
-    assert shown(lab) == ("Compare", "all is judged", "See the result")
+    assert shown(lab) == ("Compare", "you have judged every pair", "See the result")
     assert shown(lab, Role.LABELLER)[0] == "Label"
     end_test(ctx.db, started_test.id)
     assert shown(lab)[0] == "Label"

@@ -218,13 +218,18 @@ def _training_action(progress: ProjectProgress) -> NextAction | None:
 def _reward_model_action(progress: ProjectProgress) -> NextAction:
     """While there is no reward model to rely on."""
     if progress.training:
-        hint = "Wait a moment: it appears below."
-        return NextAction(Step.REWARD_MODEL, "one is trained automatically", "Look at it", hint)
+        hint = "It appears below when it is ready. You need not press anything."
+        return NextAction(Step.REWARD_MODEL, "a reward model is being trained", "Look at it", hint)
     if progress.labels.remaining > 0:
         return _labelling(progress)
     if not progress.has_preferences:
-        return NextAction(Step.LABEL, "labels that prefer one text", "Label pairs", "Choose the better text below.")
-    return NextAction(Step.REWARD_MODEL, "the training has not ended well", "Train again", "Press Train now.")
+        return NextAction(Step.LABEL, "no label prefers a text yet", "Label pairs", "Choose the better text below.")
+    return NextAction(
+        Step.REWARD_MODEL,
+        "the last training stopped before it was done",
+        "Train again",
+        "Press Train now. Your labels are kept.",
+    )
 
 
 def _comparison_action(progress: ProjectProgress, remaining: int) -> NextAction:
@@ -237,6 +242,9 @@ def _comparison_action(progress: ProjectProgress, remaining: int) -> NextAction:
         return _judging(remaining)
     if progress.result_waits:
         return NextAction(
-            Step.COMPARE, "all is judged", "See the result", "Press End the test when the others have judged."
+            Step.COMPARE,
+            "you have judged every pair",
+            "See the result",
+            "Press End the test when the others have judged.",
         )
     return _labelling(progress)
