@@ -155,6 +155,7 @@ LAST_MESSAGE = "[...document.querySelectorAll('.lab-chat .turn.user .lab-text')]
 def picture_tournament(page: Page) -> None:
     """Base, best of 4, the run's last step and an earlier one."""
     open_tab(page, "Compare")
+    page.locator(".lab-compare .fold summary").click()
     control(page, "model-3").select_option(index=2)
     control(page, "step-3").select_option(index=1)
     page.locator(".tournament > summary").click()

@@ -182,7 +182,7 @@ def test_blind_test_is_renamed_and_deleted(lab, open_page):
             pass
     expect(control(page, "blind-pick")).to_have_value(judged)
     add_and_pick(lab, page, left_out=(1, 4))
-    expect_text(page, "blind-left-out", "2 prompts left out: too long for the model with 24 new tokens")
+    expect_text(page, "blind-left-out", "2 prompts left out: too long for the model with 24 new tokens.")
     requests, released = [], []
 
     def hold(route):
@@ -208,6 +208,33 @@ def test_blind_test_is_renamed_and_deleted(lab, open_page):
     control(page, "blind-delete-sure").click()
     expect_text(page, "blind-notice", "is deleted, with its texts and 1 answer of one person.")
     expect(names).to_have_count(count + 1)
+
+
+@pytest.mark.parametrize(
+    ("screen", "area", "buttons"),
+    [
+        ("Compare", ".blind", ("blind-left", "blind-right", "blind-tie")),
+        ("Label", ".lab-label", ("left", "right", "tie")),
+    ],
+)
+def test_both_texts_are_in_view_and_the_buttons_do_not_move_with_their_length(lab, open_page, screen, area, buttons):
+    """Nor does a button look chosen where the mouse rests."""
+    page = open_screen(lab, open_page, screen, viewport={"width": 1280, "height": 800})
+    texts = page.locator(f"{area} .side .lab-text")
+    expect(texts).to_have_count(2)
+    background = "node => getComputedStyle(node).backgroundColor"
+    at_rest, boxes = control(page, buttons[0]).evaluate(background), []
+    control(page, buttons[0]).hover()
+    for text in ("A pear.", "word " * 900):
+        texts.first.evaluate("(node, text) => { node.textContent = text; dispatchEvent(new Event('resize')); }", text)
+        for shown in (*texts.all(), *(control(page, name) for name in buttons)):
+            expect(shown).to_be_in_viewport(ratio=1)
+        boxes.append([control(page, name).bounding_box() for name in buttons])
+    assert boxes[0] == boxes[1]
+    page.wait_for_timeout(200)  # longer than a transition of colors
+    assert control(page, buttons[0]).evaluate(background) == at_rest
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect(texts.first).to_be_in_viewport(ratio=1)
 
 
 def open_tournament(lab, open_page):

@@ -154,6 +154,7 @@ def test_comparison_shows_turns_and_lets_them_be_edited_as_text(lab, open_page):
     assert turns(form) == SHOWN
     expect(prompt).to_be_hidden()
     control(page, "model-2").select_option("")
+    page.locator(".fold summary").click()
     control(page, "reward").select_option("")
     control(page, "max_new_tokens").fill("4")
     control(page, "write").click()

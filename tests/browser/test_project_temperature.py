@@ -40,6 +40,7 @@ def test_changed_settings_are_stored_and_proposed_and_a_new_project_has_its_own(
     open_tab(page, "Compare")
     expect(proposed).to_have_value("0.8")
     expect(page.locator(".lab-compare [data-do=max_new_tokens]")).to_have_value("200")
+    page.locator(".fold summary").click()
     proposed.fill("1.5")
     page.wait_for_timeout(5000)  # longer than the polling interval: a value that a person entered stays
     expect(proposed).to_have_value("1.5")

@@ -37,6 +37,7 @@ def test_each_stage_is_estimated_beside_its_button(trained_lab, open_page):
     expect(control(page, "blind-estimate")).to_have_text("")
     page.select_option("[data-do=model-2]", "base/best/4")
     expect(control(page, "blind-estimate")).to_have_text(SENTENCE)
+    page.locator(".fold summary").click()
     page.fill("[data-do=samples]", "many")
     expect(page.locator(".lab-compare [data-do=estimate]")).to_have_text("")
 

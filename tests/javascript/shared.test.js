@@ -18,7 +18,7 @@ globalThis.document = {
 const tabOf = (textContent) => ({ textContent });
 
 const { integerTick } = await import('../../rlhf_lab/ui/shared/charts.js');
-const { wordDiff } = await import('../../rlhf_lab/ui/shared/diff.js');
+const { isMarked, wordDiff } = await import('../../rlhf_lab/ui/shared/diff.js');
 const { cutWithinLine, shareHeight } = await import('../../rlhf_lab/ui/shared/dom.js');
 const { annotatorName, currentTab, earlierName } = await import('../../rlhf_lab/ui/shared/session.js');
 
@@ -27,7 +27,11 @@ test('the new words of a text', () => {
     ['the cat sat', 'the cat sat', ''],
     ['the cat sat', 'the old cat sat down', 'old down'],
     ['a b c d', 'b d a', 'a'], // the longest common subsequence is "b d"
-    ['', 'one two', 'one two'],
+    ['', 'one two', ''], // nothing in common
+    ['a b c d e', 'a b v w x', 'v w x'], // 2 of 5 words are common
+    ['a b c d e', 'a b v w x y', ''], // 4 of 11
+    ['one two three', 'one', ''], // 1 of 2 on average, and no word is new
+    ['the reply made him dance', 'his friend bought the bread', ''], // only "the"
     ['one two', '', ''],
     ['A  cat\n', 'a cat', 'a'], // case counts, space does not
   ]) {
@@ -35,6 +39,13 @@ test('the new words of a text', () => {
     const joined = (items) => items.map(({ word }) => word).join(' ');
     assert.deepEqual([joined(words), joined(words.filter(({ isNew }) => isNew))], [after, newWords]);
   }
+});
+
+test('whether two texts have marks', () => {
+  assert.ok(isMarked('a b c', 'a b')); // in the first text
+  assert.ok(isMarked('a b', 'a b c'));
+  assert.ok(!isMarked('a b', 'a b'));
+  assert.ok(!isMarked('a b', 'c d'));
 });
 
 test('very long texts are not compared', () => {

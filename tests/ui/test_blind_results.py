@@ -1,19 +1,16 @@
 """Results of blind tests, with numbers worked by hand."""
 
-import math
-import re
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rlhf_lab.common.enums import Choice
-from rlhf_lab.common.stats import detectable_share
-from rlhf_lab.ui import compare
 from rlhf_lab.ui.compare.blind_results import (
     BlindPair,
     ChoiceCounts,
     choice_by_reward,
     group_preference_sentence,
+    left_out_note,
     preference_sentence,
 )
 
@@ -40,14 +37,16 @@ def test_no_difference_found_means_none_or_too_few_pairs():
     )
 
 
-def test_the_page_states_the_sizes_that_pairs_show():
-    """Beside the number of pairs, before a test starts."""
-    script = (Path(compare.__file__).parent / "blind_test" / "view.js").read_text(encoding="utf-8")
-    text = "".join(re.findall(r"'(.*)'", script[script.index("const SIZES") : script.index("const DONE")]))
-    stated = re.findall(r"(\d+) (?:decided )?pairs (?:can show that one model wins )?(\d+) %", text)
-    assert [(int(n), int(share)) for n, share in stated] == [
-        (n, math.ceil(100 * detectable_share(n))) for n in (20, 40, 80, 200)
-    ]
+def test_pairs_that_nobody_judges_are_explained():
+    """Of 5 prompts one was too long; two of the other pairs are equal."""
+    job = SimpleNamespace(payload={"prompts": ["p"] * 5, "max_new_tokens": 8})
+    texts = [("a", "a"), ("a", "b"), ("c", "c"), ("d", "e")]
+    pairs = {i: BlindPair("p", *pair, None) for i, pair in enumerate(texts)}
+    too_long = "1 prompt left out: too long for the model with 8 new tokens."
+    assert left_out_note(job, pairs) == f"{too_long} 2 pairs left out: both models wrote the same text."
+    assert left_out_note(job, {1: pairs[1], 3: pairs[3]}).count("left out") == 1
+    job.payload["prompts"] = ["p"] * 2
+    assert left_out_note(job, {1: pairs[1], 3: pairs[3]}) == ""
 
 
 def test_several_people_have_an_interval_over_pairs():

@@ -96,7 +96,8 @@ def test_a_judge_sees_texts_without_names_and_then_the_result(ctx, started_test)
     }  # fmt: skip
     finish_jobs(ctx, started_test)
     state = blind_test.state(ctx, started_test.id, "ann")
-    assert (state["pair_count"], state["identical_count"], state["judged_count"]) == (3, 1, 0)
+    assert (state["pair_count"], state["judged_count"]) == (3, 0)
+    assert state["left_out_note"] == "1 pair left out: both models wrote the same text."
     assert set(state["pair"]) == {"position", "token", "turns", "left", "right"}
     assert "sentences" not in state
     judged, done = judge(ctx, started_test, "ann", {0: "A", 1: "B", 3: "tie"})
@@ -113,8 +114,15 @@ def test_a_judge_sees_texts_without_names_and_then_the_result(ctx, started_test)
         "Of the pairs that both you and it decided, you agreed on 1 of 2.",
     ]
     requested = blind_test.test_jobs(ctx, started_test)[0].payload["prompts"]
-    assert done["rows"][0] == {"turns": [user(requested[0])], "first": "a", "second": "A", "choice": "second"}
+    assert done["rows"][0] == {
+        "turns": [user(requested[0])],
+        "first": "a",
+        "second": "A",
+        "choice": "second",
+        "reward_choice": "second",
+    }
     assert [row["choice"] for row in done["rows"]] == ["second", "second", "tie"]
+    assert [row["reward_choice"] for row in done["rows"]] == ["second", "first", "tie"]  # scores 1 2, 1 0, 0.5 0.5
 
 
 def test_sides_are_random_for_each_person(ctx, started_test):
@@ -285,8 +293,8 @@ def test_prompts_that_were_too_long_are_left_out_and_the_others_keep_their_place
     assert all(job.payload["leave_out"] is True for job in blind_test.test_jobs(ctx, started_test))
     finish_jobs(ctx, started_test, (["b", "d"], ["B", "D"]), ((1.0, 0.5), (0.0, 0.75)), (0, 2))
     state = blind_test.state(ctx, started_test.id, "ann")
-    assert (state["pair_count"], state["identical_count"], state["judged_count"]) == (2, 0, 0)
-    assert state["skipped_note"] == "2 prompts left out: too long for the model with 40 new tokens"
+    assert (state["pair_count"], state["judged_count"]) == (2, 0)
+    assert state["left_out_note"] == "2 prompts left out: too long for the model with 40 new tokens."
     for left_out in (0, 2, 4):
         with pytest.raises(StaleVoteError, match="already been judged"):
             answer(ctx, "ann", test_id=started_test.id, position=left_out, choice="left")
@@ -296,7 +304,7 @@ def test_prompts_that_were_too_long_are_left_out_and_the_others_keep_their_place
     requested = blind_test.test_jobs(ctx, started_test)[0].payload["prompts"]
     assert [row["turns"] for row in done["rows"]] == [[user(requested[1])], [user(requested[3])]]
     assert done["sentences"][-1] == "Of the pairs that both you and it decided, you agreed on 2 of 2."
-    assert done["skipped_note"] == state["skipped_note"]
+    assert done["left_out_note"] == state["left_out_note"]
 
 
 def test_of_best_of_n_a_prompt_is_left_out_with_all_its_texts(ctx, started_test):
@@ -316,7 +324,7 @@ def test_of_best_of_n_a_prompt_is_left_out_with_all_its_texts(ctx, started_test)
     }  # fmt: skip
     state = blind_test.state(ctx, test.id, "ann")
     assert (state["pair_count"], state["pair"]["position"]) == (1, 1)
-    assert state["skipped_note"] == "1 prompt left out: too long for the model with 40 new tokens"
+    assert state["left_out_note"] == "1 prompt left out: too long for the model with 40 new tokens."
 
 
 def test_only_pairs_with_texts_of_both_models_are_judged(ctx, started_test):
@@ -331,7 +339,7 @@ def test_only_pairs_with_texts_of_both_models_are_judged(ctx, started_test):
     assert {at: (couple.first, couple.second, couple.scores) for at, couple in couples.items()} == {
         1: ("b", "B", None), 3: ("d", "D", None)
     }  # fmt: skip
-    assert blind_test.state(ctx, started_test.id, "ann")["skipped_note"].startswith("2 prompts left out")
+    assert blind_test.state(ctx, started_test.id, "ann")["left_out_note"].startswith("2 prompts left out")
 
 
 def test_the_progress_of_others_is_shown_without_their_answers(ctx, started_test):
@@ -357,10 +365,10 @@ def test_the_progress_of_others_is_shown_without_their_answers(ctx, started_test
     )
     state = blind_test.state(ctx, started_test.id, "ann")
     assert set(state) == {
-        "id", "annotator", "model_names", "reward_model_id", "deletion_note", "pair_count", "identical_count", "judged_count",
-        "pair", "skipped_note", "others_progress", "result_waits",
+        "id", "annotator", "model_names", "reward_model_id", "deletion_note", "pair_count", "judged_count", "pair",
+        "left_out_note", "others_progress", "result_waits",
     }  # fmt: skip
-    assert state["skipped_note"] == ""
+    assert state["left_out_note"] == "1 pair left out: both models wrote the same text."
     answer(ctx, "eve", test_id=started_test.id, choice="stop")  # one judged, the others not
     _, done = judge(ctx, started_test, "ann", {0: "A", 1: "B", 3: "tie"})
     assert done["others_progress"] == {"finished": 3, "in_progress": 0}

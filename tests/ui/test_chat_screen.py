@@ -7,6 +7,7 @@ from gradio.context import LocalContext
 from sqlalchemy import select
 from support.page_requests import requests_of
 
+from rlhf_lab.common.chat_format import prompt_of_chat
 from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.common.records import REQUESTER_KEY, Role
 from rlhf_lab.config.demo import DemoConfig
@@ -99,6 +100,24 @@ def test_the_jobs_of_a_message(ctx, screen):
         REQUESTER_KEY: "Ann",
     }  # fmt: skip
     assert second.payload == first.payload | {"checkpoint": "base"}
+
+
+def test_examples_are_short_prompts_that_begin_differently():
+    """The second begins like the first, the fourth is too long, the fifth a conversation, the sixth came before."""
+    first, second, third = "What is 6 + 2?", "What is 6 - 1?", "What does it mean?"
+    turns = prompt_of_chat([{"role": role, "content": "Hi"} for role in ("user", "assistant", "user")])
+    texts = [first, second, third, "x" * 121, turns, first]
+    assert chat.example_messages([*texts, "y" * 120, "Another one."]) == [first, third, "y" * 120]
+    assert chat.example_messages(texts) == [first, third, second]  # of too few that differ, others follow
+    assert chat.example_messages(texts[3:5]) == []
+
+
+def test_examples_come_from_the_held_out_prompts_of_the_project(ctx, screen):
+    held_out = [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")]
+    examples = screen.options({})["examples"]
+    assert len(examples) == 3
+    assert set(examples) < set(held_out)
+    assert examples[0] == held_out[0]
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ that a person chooses to label become a pair of the project.
 """
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
+from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.checkpoint_index import best_step, checkpoint_steps
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.paths import run_folder
@@ -21,7 +22,7 @@ from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.model_inspection import has_chat_template, stop_token_ids
 from rlhf_lab.store.chat_pairs import ChatText, add_chat_pair
 from rlhf_lab.store.pair_leases import lease_on_top
-from rlhf_lab.store.projects import get_labelling_config
+from rlhf_lab.store.projects import get_labelling_config, prompts
 from rlhf_lab.store.runs import get_run, runs
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENGINE
@@ -34,6 +35,10 @@ api = Api("chat")
 MAX_CHAT_CHARS = 40_000
 MIN_LONGEST_ANSWER = 128  # proposed in a project with shorter responses, because nobody labels or trains on a chat
 MAX_ANSWERS = 2  # one by the chosen model, one by the base model
+EXAMPLES = 3
+MAX_EXAMPLE_CHARS = 120
+EXAMPLES_S = 60.0  # for how long the examples of a project are reused
+BEGINNING_WORDS = 3  # examples differ in them
 
 
 class Turn(BaseModel):
@@ -78,7 +83,8 @@ class RunSteps(TypedDict):
 
 
 class ChatOptions(RunSteps):
-    """models: (id, name) of the base and of every run that has done a step. The numbers are proposed settings."""
+    """models: (id, name) of the base and of every run that has done a step. The numbers are proposed settings. examples:
+    `example_messages`."""
 
     project: int
     temperature: float
@@ -86,6 +92,7 @@ class ChatOptions(RunSteps):
     models: list[tuple[str, str]]
     system_prompt: str
     has_chat_template: bool
+    examples: list[str]
 
 
 class Answer(TypedDict):
@@ -120,8 +127,31 @@ def options(ctx: Context, query: OptionsQuery) -> ChatOptions:
         "models": [("base", "base model"), *((f"run/{run.id}", f"run {run.id}: {run.name}") for run in started_runs)],
         "system_prompt": project.system_prompt,
         "has_chat_template": has_chat_template(project.model),
+        "examples": ctx.cache.get(("chat examples", project.id), EXAMPLES_S, lambda: project_examples(ctx)),
         **run_steps(ctx, query.run),
     }
+
+
+def project_examples(ctx: Context) -> list[str]:
+    """Held-out prompts first, since nothing was trained on them."""
+    return example_messages(
+        prompt.text for split in ("eval", "train") for prompt in prompts(ctx.db, ctx.project.id, split)
+    )
+
+
+def example_messages(prompt_texts: Iterable[str]) -> list[str]:
+    """Messages that suit the model, because its texts are trained on the project's prompts: the first three short prompts of a
+    single message that differ in their first words, or if there are fewer, the first short ones."""
+    short = [text for text in dict.fromkeys(prompt_texts) if len(text) <= MAX_EXAMPLE_CHARS and is_single_message(text)]
+    by_beginning: dict[tuple[str, ...], str] = {}
+    for text in short:
+        by_beginning.setdefault(tuple(text.split()[:BEGINNING_WORDS]), text)
+    return list(dict.fromkeys([*by_beginning.values(), *short]))[:EXAMPLES]
+
+
+def is_single_message(prompt: str) -> bool:
+    """Whether a prompt is one message of the user, written as it is stored."""
+    return turns_of_prompt(prompt) == [{"role": "user", "content": prompt}]
 
 
 @api.read(AnswersPayload)

@@ -2,8 +2,9 @@
 // Screen "Chat": a conversation with a model, whose answers appear while they are sampled; the base model answers
 // beside it on request.
 import { requests } from '../shared/api.js';
-import { conversationView, fillProposed, withCut } from '../shared/dom.js';
+import { actionButton, conversationView, fillProposed, withCut } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
+import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 
@@ -15,12 +16,10 @@ const api = requests('chat');
 const POLL_MS = 250;
 const OPTIONS_MS = 4000;
 const NUMBERS = ['temperature', 'top_p', 'max_new_tokens', 'seed'];
-const CHAT_HINT =
-  'Enter sends the message, Shift+Enter starts a new line. The conversation is deleted an hour after the last ' +
-  'message, unless you label two answers.';
-const CONTINUATION_HINT =
-  'This model was not trained to chat: it continues your text. Press Go on without a text for a longer continuation. ' +
-  'The texts are deleted an hour after the last one, unless you label two of them.';
+const ENTER_HINT = 'Enter sends the message, Shift+Enter starts a new line.';
+const CONTINUATION_HINT = 'This model was not trained to chat: it continues your text.';
+const GO_ON_HINT = 'Press Go on for a longer continuation, or write how the text goes on.';
+const DELETION_HINT = 'A conversation is deleted an hour after its last message, unless you label two answers.';
 
 export default function mount({ element }) {
   new Chat(element.querySelector('.lab-chat')).start();
@@ -60,6 +59,7 @@ class Chat {
     this.options = options;
     if (!before) this.buildForm();
     if (before && before.project !== options.project) this.begin();
+    else if (before && String(before.examples) !== String(options.examples)) this.draw();
     this.refillForm();
     this.drawButtons();
   }
@@ -70,19 +70,17 @@ class Chat {
         <div class="lab-card talk">
           <div class="stage" data-do="chat-stage"></div>
           <p class="lab-notice bad" role="alert" hidden data-do="chat-error"></p>
-          <div class="send">
+          <div class="composer">
             <textarea
               class="lab-input" rows="2" dir="auto" aria-label="message" data-do="chat-message"
               oninput=${() => this.drawButtons()} onkeydown=${(event) => this.sendOnEnter(event)}
             ></textarea>
-            <div class="lab-row">
-              <button type="button" class="lab-button lab-main" data-do="chat-send" onclick=${() => this.ask()}>
-                Send
-              </button>
-              <button type="button" class="lab-button" data-do="chat-stop" onclick=${() => this.stop()}>Stop</button>
-            </div>
+            <button type="button" class="lab-button lab-main" data-do="chat-send" onclick=${() => this.ask()}>
+              Send
+            </button>
+            <button type="button" class="lab-button" data-do="chat-stop" onclick=${() => this.stop()}>Stop</button>
+            <span class="muted" data-do="chat-hint"></span>
           </div>
-          <span class="muted" data-do="chat-hint"></span>
         </div>`,
     );
     for (const control of this.root.querySelectorAll('[data-do]')) {
@@ -102,7 +100,9 @@ class Chat {
           <select class="lab-input" aria-label="step of the model" data-do="chat-step"></select>
         </div>
       </div>
-      <label class="lab-row beside"><input type="checkbox" data-do="chat-beside" />also show the base model</label>
+      <label class="lab-row beside">
+        <input type="checkbox" data-do="chat-beside" /><span>also show the ${term('base model')}</span>
+      </label>
       <span class="lab-grow"></span>
       <button type="button" class="lab-button small" data-do="chat-begin" onclick=${() => this.begin()}>
         New conversation
@@ -111,9 +111,9 @@ class Chat {
   }
 
   samplingSettings() {
-    const number = (name, label, value, title) =>
+    const number = (name, label, value, title, shown = label) =>
       html`<div class="field">
-        <span class="muted" aria-hidden="true">${label}</span>
+        <span class="muted" aria-hidden=${shown === label && 'true'}>${shown}</span>
         <input
           class="lab-input" type="text" inputmode="decimal" value=${value} aria-label=${label} title=${title}
           data-do="chat-${name}"
@@ -123,10 +123,10 @@ class Chat {
     return html`<details class="sampling">
       <summary class="muted">Sampling settings</summary>
       <div class="fields">
-        ${number('temperature', 'temperature', '', '0.05 to 5; low values give the likeliest words')}
-        ${number('top_p', 'top-p', '1', topP)}
+        ${number('temperature', 'temperature', '', '0.05 to 5', term('temperature'))}
+        ${number('top_p', 'top-p', '1', topP, term('top-p'))}
         ${number('max_new_tokens', 'longest response (tokens)', '128', '1 to 512')}
-        ${number('seed', 'seed', '0', 'the same seed and settings give the same answer')}
+        ${number('seed', 'seed', '0', '0 or more', term('seed'))}
       </div>
     </details>`;
   }
@@ -140,7 +140,6 @@ class Chat {
     setOptions(fields.step, [['latest', 'latest step'], ...steps.map((step) => [step, stepName(step)])], 'latest');
     fields.step.hidden = fields.beside.parentElement.hidden = run === null;
     fillProposed(fields, this.proposed, options);
-    fields.hint.textContent = options.has_chat_template ? CHAT_HINT : CONTINUATION_HINT;
     fields.message.placeholder = options.has_chat_template ? 'Write a message' : 'Write the beginning of a text';
   }
 
@@ -287,10 +286,27 @@ class Chat {
     const system = systemPrompt ? [{ role: 'system', content: systemPrompt }] : [];
     const history = [...system, ...messages.filter((turn) => turn.content)];
     this.fields.stage.replaceChildren(
-      html`${this.turns.length ? conversationView(history, '.history') : null}
-        <div class="answers" aria-live="polite" aria-busy="false"></div>`,
+      html`<div class="talked">
+        ${this.turns.length ? conversationView(history, '.history') : this.examples()}
+        <div class="answers" aria-live="polite" aria-busy="false"></div>
+      </div>`,
     );
     this.drawAnswers();
+  }
+
+  // What can be sent with one click: prompts of the project.
+  examples() {
+    const { examples, has_chat_template: isChat } = this.options;
+    const send = (text) => () => {
+      this.fields.message.value = text;
+      this.ask();
+    };
+    const what = isChat ? 'Ask the model something' : 'Write the beginning of a text';
+    return html`<div class="examples" role="group" aria-label="examples">
+      <p>${what}${examples.length ? ', or press an example:' : '.'}</p>
+      ${examples.map((text) => actionButton('chat-example', text, send(text), ''))}
+      <p class="muted">${DELETION_HINT}</p>
+    </div>`;
   }
 
   drawAnswers() {
@@ -326,7 +342,11 @@ class Chat {
     const isWaiting = this.isWaiting();
     const hasText = Boolean(fields.message.value.trim());
     fields.send.disabled = isWaiting || (!hasText && !this.canContinue());
-    fields.send.textContent = this.canContinue() && !hasText ? 'Go on' : 'Send';
+    const goesOn = this.canContinue() && !hasText;
+    const continuationHint = goesOn && !isWaiting ? GO_ON_HINT : CONTINUATION_HINT;
+    fields.hint.textContent = this.options.has_chat_template ? ENTER_HINT : continuationHint;
+    fields.send.textContent = goesOn ? 'Go on' : 'Send';
+    fields.send.hidden = isWaiting;
     fields.stop.hidden = !isWaiting;
     fields.stop.disabled = !this.exchange?.jobs;
     fields.begin.disabled = isWaiting || !this.turns.length;

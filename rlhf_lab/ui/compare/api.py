@@ -12,6 +12,7 @@ from rlhf_lab.common.checkpoint_index import best_step, checkpoint_steps
 from rlhf_lab.common.enums import JobKind, Source
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Job
+from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue, run_control
 from rlhf_lab.jobs.model_inspection import stop_token_ids
@@ -20,6 +21,7 @@ from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models
 from rlhf_lab.store.runs import get_run, runs
+from rlhf_lab.ui.compare.blind_results import size_note
 from rlhf_lab.ui.compare.blind_test import api as blind_test
 from rlhf_lab.ui.compare.tournament import api as tournament
 from rlhf_lab.ui.context import Context
@@ -123,11 +125,13 @@ class RequestedTexts(TypedDict):
 
 
 class CompareEstimates(TypedDict):
-    """How long each takes, as a sentence; "" if nobody knows."""
+    """How long each takes, as a sentence; "" if nobody knows. sizes: which preference so many pairs and prompts can show."""
 
     comparison: str
     blind_test: str
+    blind_test_size: str
     tournament: str
+    tournament_size: str
 
 
 def build(ctx: Context) -> None:
@@ -157,9 +161,12 @@ def estimates(ctx: Context, query: EstimateQuery) -> CompareEstimates:
     return {
         "comparison": completions_sentence(ctx, counts, query.max_new_tokens, scored=scored),
         "blind_test": completions_sentence(ctx, test_counts, query.max_new_tokens, scored=scored),
+        "blind_test_size": size_note(query.pairs),
         "tournament": tournament_sentence(
             ctx, query.contestants[: tournament.MAX_CONTESTANTS], query.prompts, query.max_new_tokens, scored=scored
         ),
+        "tournament_size": f"Any two models are compared on up to {pluralize(query.prompts, 'prompt')}. "
+        + size_note(query.prompts),
     }
 
 

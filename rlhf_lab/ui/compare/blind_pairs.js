@@ -1,6 +1,7 @@
 // @ts-check
 // Blind pairs on the screen "Compare", of a blind test or a tournament: the two texts with their buttons and keys,
 // requests to the lab, and answers that the browser stores until the lab has confirmed them.
+import { markedDiff } from '../shared/diff.js';
 import { isShortcut, promptView, showNotice } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { getItem, setItem } from '../shared/session.js';
@@ -25,6 +26,7 @@ export class BlindPairs {
     this.stage = html`<div class="stage"></div>`;
     this.controls = html`<div class="lab-row controls"></div>`;
     this.estimate = html`<span class="muted" data-do="${name}-estimate"></span>`;
+    this.size = html`<p class="muted" data-do="${name}-size"></p>`; // what so many pairs can show
     this.card = /** @type {any} */ (null);
     this.state = /** @type {any} */ (null); // the lab's, with the `pair` to judge
     this.selectedId = this.unconfirmedAnswer()?.[idName] ?? null;
@@ -255,14 +257,14 @@ export class BlindPairs {
   // The pair on screen. head, others: contents of the rows above and below it.
   pairView(head, others) {
     const { pair } = this.state;
-    const side = (choice, key) =>
+    const side = (choice, other, key) =>
       html`<div class="lab-card side ${choice}">
-        <p class="lab-text lab-scroll" dir="auto">${pair[choice] || '(nothing)'}</p>
+        ${markedDiff(pair[other], pair[choice] || '(nothing)', 'p.lab-text.lab-scroll')}
         ${this.choiceButton(choice, 'This one', key)}
       </div>`;
     return html`<div class="lab-row">${head}</div>
       ${promptView(pair.turns, '.asked.lab-scroll')}
-      <div class="sides">${side('left', '1')} ${side('right', '2')}</div>
+      <div class="sides">${side('left', 'right', '1')} ${side('right', 'left', '2')}</div>
       <div class="lab-row">${this.choiceButton('tie', 'No difference', '0')} ${others}</div>`;
   }
 

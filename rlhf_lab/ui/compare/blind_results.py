@@ -29,12 +29,13 @@ class PairToJudge(TypedDict):
 
 
 class TestRow(TypedDict):
-    """A pair that a person has judged, and their choice."""
+    """A pair that a person has judged, their choice, and the reward model's; None without scores."""
 
     turns: Chat
     first: str
     second: str
     choice: str
+    reward_choice: str | None
 
 
 class TestOutcome(TypedDict):
@@ -89,9 +90,13 @@ def prompts_of_test(job: Job) -> list[str]:
     return list(job.payload["prompts"][:: int(job.payload.get("best_of", 1))])
 
 
-def too_long_note(job: Job, pairs: dict[int, BlindPair]) -> str:
-    """How many prompts were too long for the model, as a sentence; "" for none."""
-    return prompts_skipped_message(len(prompts_of_test(job)) - len(pairs), int(job.payload.get("max_new_tokens", 0)))
+def left_out_note(job: Job, pairs: dict[int, BlindPair]) -> str:
+    """Why fewer pairs are judged than were asked for: prompts that were too long for the model, and equal texts. "" for none."""
+    skipped = len(prompts_of_test(job)) - len(pairs)
+    too_long = prompts_skipped_message(skipped, int(job.payload.get("max_new_tokens", 0)))
+    equal = sum(pair.first == pair.second for pair in pairs.values())
+    same = f"{pluralize(equal, 'pair')} left out: both models wrote the same text" if equal else ""
+    return " ".join(f"{note}." for note in (too_long, same) if note)
 
 
 def model_name(payload: dict[str, Any]) -> str:
@@ -146,6 +151,7 @@ def test_outcome(
             "first": pairs[position].first,
             "second": pairs[position].second,
             "choice": own_answers[position].value,
+            "reward_choice": reward_choices[position].value if position in reward_choices else None,
         }
         for position in sorted(own_answers)
     ]
@@ -215,10 +221,15 @@ def no_difference_note(trials: int | None, low: float, high: float) -> str:
         return ""
     if max(high - 0.5, 0.5 - low) <= SMALL_DIFFERENCE:
         return " If there is a difference, it is small."
+    return f" {size_note(trials)}"
+
+
+def size_note(trials: int) -> str:
+    """Which preference so many decided pairs can show, as a sentence."""
     share, pairs = detectable_share(trials), pluralize(trials, "decided pair")
     if share is None:
-        return f" {pairs} {'is' if trials == 1 else 'are'} too few to tell."
-    return f" {pairs} can only show a preference of {math.ceil(100 * share)} % or more; a weaker one needs more pairs."
+        return f"{pairs} {'is' if trials == 1 else 'are'} too few to tell."
+    return f"{pairs} can only show a preference of {math.ceil(100 * share)} % or more; a weaker one needs more pairs."
 
 
 def choice_by_reward(pair: BlindPair) -> Choice:

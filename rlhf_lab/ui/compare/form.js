@@ -15,10 +15,10 @@ const NUMBERS = ['samples', 'seed', 'temperature', 'max_new_tokens'];
 const NO_RUN =
   'No run has completed a step yet. Start one under Train to compare before and after; until then you can sample ' +
   'from the base model.';
-const narrowScreen = matchMedia('(max-width: 640px)');
-
 const labelled = (label, ...controls) =>
-  html`<div class="field"><span class="muted" aria-hidden="true">${label}</span>${controls}</div>`;
+  html`<div class="field">
+    <span class="muted" aria-hidden=${typeof label === 'string' && 'true'}>${label}</span>${controls}
+  </div>`;
 
 export class CompareForm {
   // write(): the button was pressed. onModel(): another model was chosen.
@@ -34,17 +34,14 @@ export class CompareForm {
       class="lab-input" rows="2" dir="auto" aria-label="prompt" data-do="prompt"
     ></textarea>`;
     this.conversation = conversationField(this.fields.prompt, 'edit-prompt');
-    this.source = html`<span class="muted">from the held-out prompts</span>`;
+    this.source = html`<span class="muted">from the ${term('held-out prompts')}</span>`;
     this.chosen = html`<summary></summary>`;
     this.estimate = html`<span class="muted" data-do="estimate"></span>`;
     this.note = html`<p class="muted" hidden></p>`;
     this.error = html`<p class="lab-notice bad" role="alert" hidden data-do="compare-error"></p>`;
+    this.pickers = COLUMNS.map((column) => this.modelPicker(column));
     this.fold = this.buildSettings();
     this.element = this.build();
-    this.fold.open = !narrowScreen.matches; // on a phone the texts come first
-    narrowScreen.addEventListener('change', () => {
-      this.fold.open = !narrowScreen.matches;
-    });
   }
 
   // ---- building
@@ -62,43 +59,44 @@ export class CompareForm {
       <div class="lab-row">
         ${button('another', 'Another prompt', () => this.suggestPrompt())} ${conversation.edit} ${this.source}
       </div>
-      ${this.fold}
+      <div class="fields wide">${this.pickers.slice(0, 2)}</div>
       <div class="lab-row">
         ${button('write', 'Write', () => this.write(), 'lab-main')}
         ${button('dice', 'Another seed', () => this.writeWithNewSeed(), 'small', 'write again with another seed')}
         ${this.estimate}
         <span class="muted lab-grow hint">
-          The same ${term('seed')} gives every model the same random numbers; words that differ from the first column
-          are marked.
+          The same ${term('seed')} gives every model the same random numbers. Words that differ from the first column
+          are marked if the texts have much in common.
         </span>
       </div>
-      ${this.note} ${this.error}
+      ${this.note} ${this.error} ${this.fold}
     </div>`;
   }
 
-  buildSettings() {
-    const pickers = COLUMNS.map((column) =>
-      labelled(
-        COLUMN_NAMES[column - 1],
-        html`<div class="models">
-          ${this.select(`model-${column}`, `model ${column}`, () => this.chooseModel(column))}
-          ${this.select(`step-${column}`, `step of model ${column}`)}
-        </div>`,
-      ),
+  modelPicker(column) {
+    return labelled(
+      COLUMN_NAMES[column - 1],
+      html`<div class="models">
+        ${this.select(`model-${column}`, `model ${column}`, () => this.chooseModel(column))}
+        ${this.select(`step-${column}`, `step of model ${column}`)}
+      </div>`,
     );
+  }
+
+  buildSettings() {
     const update = () => this.updateSummary();
     return html`<details class="fold" oninput=${update} ontoggle=${update}>
       ${this.chosen}
       <div class="inside">
-        <div class="fields wide">${pickers}</div>
         <div class="fields">
-          ${this.number('samples', 'samples each', '2', '1 to 16')} ${this.number('seed', 'seed', '0', '0 or more')}
-          ${this.number('temperature', 'temperature', '', '0.05 to 5; low values give the likeliest words')}
+          ${this.number('samples', 'samples each', '2', '1 to 16')}
+          ${this.number('seed', 'seed', '0', '0 or more', term('seed'))}
+          ${this.number('temperature', 'temperature', '', '0.05 to 5', term('temperature'))}
           ${this.number('max_new_tokens', 'maximum length (tokens)', '64', '1 to 512')}
         </div>
         <div class="fields wide">
-          ${labelled('scored by', this.select('reward', 'reward model for the scores'))}
-          ${labelled('gold: a judge’s own score', this.select('judge', 'judge'))}
+          ${this.pickers[2]} ${labelled('scored by', this.select('reward', 'reward model for the scores'))}
+          ${labelled(html`${term('gold')}: a judge’s own score`, this.select('judge', 'judge'))}
         </div>
       </div>
     </details>`;
@@ -114,7 +112,7 @@ export class CompareForm {
     ></select>`);
   }
 
-  number(name, label, value, hint) {
+  number(name, label, value, hint, shown = label) {
     const writeOnEnter = (event) => {
       if (event.key === 'Enter') this.write();
     };
@@ -122,7 +120,7 @@ export class CompareForm {
       class="lab-input" type="text" inputmode="decimal" value=${value} data-do=${name} aria-label=${label}
       title=${hint} onkeydown=${writeOnEnter}
     />`;
-    return labelled(label, this.fields[name]);
+    return labelled(shown, this.fields[name]);
   }
 
   // ---- filling in
@@ -142,9 +140,8 @@ export class CompareForm {
     this.updateSummary();
     this.updateButtons();
     this.fields.another.disabled = !options.prompts.length;
-    this.source.textContent = options.prompts.length
-      ? 'from the held-out prompts'
-      : 'this project has no held-out prompts; type one';
+    this.source.hidden = !options.prompts.length;
+    this.fields.prompt.placeholder = options.prompts.length ? '' : 'This project has no held-out prompts. Write one.';
     this.note.hidden = Boolean(newestRun);
     this.note.textContent = NO_RUN;
     if (!this.fields.prompt.value || this.fields.prompt.value === this.suggestedPrompt) {
@@ -208,7 +205,6 @@ export class CompareForm {
 
   keepModels() {
     for (const column of COLUMNS) this.keepChoice(`model-${column}`);
-    if (narrowScreen.matches) this.fold.open = false; // the texts come below
   }
 
   // ---- reading
@@ -273,17 +269,13 @@ export class CompareForm {
 
   // ---- what is on screen
 
-  // The settings as one line, shown when they are collapsed.
+  // The settings as one line.
   updateSummary() {
     const { samples, seed, temperature, max_new_tokens: length, reward } = this.fields;
     const scorer = `${reward.value ? 'scored by ' : ''}${reward.selectedOptions[0]?.textContent ?? ''}`;
     const texts = plural(Number(samples.value), 'text');
-    const labels = this.chosenModels().map(([, label]) => label);
     const settings = `: ${texts} each, seed ${seed.value}, temperature ${temperature.value}, ${length.value} tokens, `;
-    this.chosen.replaceChildren(
-      html`<strong>${labels.join(' against ')}</strong>`,
-      html`<span class="muted">${settings}${scorer}</span>`,
-    );
+    this.chosen.replaceChildren('Settings', html`<span class="muted">${settings}${scorer}</span>`);
   }
 
   setBusy(isBusy) {

@@ -104,14 +104,19 @@ class Compare {
     if (key === this.estimatedKey) return;
     this.estimatedKey = key;
     const sentences = await api.estimates(query).catch((error) => {
-      if (error.isReply) return { comparison: '', blind_test: '', tournament: '' }; // an invalid number
+      if (error.isReply) return null; // an invalid number
       this.estimatedKey = '';
       throw error;
     });
     if (key !== this.estimatedKey) return;
-    this.form.estimate.textContent = sentences.comparison;
-    this.blindTest.estimate.textContent = sentences.blind_test;
-    this.tournament.estimate.textContent = sentences.tournament;
+    this.form.estimate.textContent = sentences?.comparison ?? '';
+    for (const [pairs, name] of /** @type {const} */ ([
+      [this.blindTest, 'blind_test'],
+      [this.tournament, 'tournament'],
+    ])) {
+      pairs.estimate.textContent = sentences?.[name] ?? '';
+      pairs.size.textContent = sentences?.[`${name}_size`] ?? '';
+    }
   }
 
   // ---- texts

@@ -11,7 +11,7 @@ import { Sender } from './sender.js';
 import { counts, disputesText, foreignText, goalText, outcomeOfOnce } from './texts.js';
 import { SENT_ONCE, STRENGTHS, unansweredText, unstoredText } from './texts.js';
 import { requests } from '../shared/api.js';
-import { markedDiff } from '../shared/diff.js';
+import { isMarked, markedDiff } from '../shared/diff.js';
 import { fitTextHeights, isShortcut, promptSection, promptView, withCut } from '../shared/dom.js';
 import { displayName, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
@@ -393,6 +393,8 @@ class Label {
       this.fitTexts();
     };
     const edit = () => this.act('edit');
+    const { left, right } = this.current.pair;
+    const isVain = this.marksDifferences && !isMarked(left, right);
     return html`<div class="more">
       <span class="muted" role="group" aria-label="how much better, optional">
         Optional: how much better?${' '}
@@ -401,7 +403,7 @@ class Label {
         </span>
       </span>
       ${this.current.may_edit && toggle({ do: 'edit' }, this.isEditing, 'edit the better text (E)', edit)}
-      ${toggle({ do: 'differ' }, this.marksDifferences, 'mark differences', mark)}
+      ${toggle({ do: 'differ' }, this.marksDifferences, isVain ? 'too different to mark' : 'mark differences', mark)}
       ${noteField(this.note, ({ target }) => Object.assign(this, { note: target.value }))}
     </div>`;
   }

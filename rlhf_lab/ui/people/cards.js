@@ -2,6 +2,7 @@
 // What everybody sees of the people of a lab, and the operator's invitation.
 import { svg } from '../shared/dom.js';
 import { displayName, isVisitor } from '../shared/format.js';
+import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { earlierName, operatorNotice } from '../shared/session.js';
 import { presentText, presentTitle, share, sortedRows } from './figures.js';
@@ -56,6 +57,9 @@ export function leaderboard(state, sortKey, sort) {
         <tbody>${sortedRows(state.leaderboard, sortKey).map((row) => leaderboardRow(row, state.you.name))}</tbody>
       </table>
     </div>
+    <p class="muted">
+      ${term('self-consistency', 'Self-consistency')} and ${term('agreement')} show how clear the task is.
+    </p>
     ${
       !state.has_agreement &&
       html`<p class="muted">This project shows gold pairs, so only the operator sees how often people agree.</p>`

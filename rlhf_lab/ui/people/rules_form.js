@@ -1,5 +1,6 @@
 // @ts-check
 // The labelling rules of the project as a form.
+import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
 
@@ -47,7 +48,7 @@ export function rulesForm(fields, rules, send) {
     <form onsubmit=${submit}>
       ${operatorOnly(
         ruleFields(false),
-        html`<h3>Gold pairs</h3>`,
+        html`<h3>${term('gold pair', 'Gold pairs')}</h3>`,
         html`<p class="muted">
           Gold pairs have a known answer. To create some, press "gold pair" under Label, in your earlier labels. To
           avoid false alarms, the rule applies only after enough gold answers, and only if even the upper end of the

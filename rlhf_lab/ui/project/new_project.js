@@ -2,6 +2,7 @@
 // The form of a new project: its model with a check, its prompts with a preview, and its settings.
 import { actionButton, promptView } from '../shared/dom.js';
 import { formatBytes } from '../shared/format.js';
+import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { checkResult, suitableSettings } from './model_check.js';
 
@@ -61,9 +62,12 @@ export class NewProject {
         selectField('new-set', 'prompts', promptItems, () => this.choosePrompts()),
       )}
       ${textField('Name', 'new-name', 'default: model and prompts', { maxlength: 80 })}
-      ${textField('Temperature', 'new-temperature', 'automatic', { title: TEXTS.temperature, inputmode: 'decimal' })}
+      ${textField(term('temperature', 'Temperature'), 'new-temperature', 'automatic', {
+        title: TEXTS.temperature,
+        inputmode: 'decimal',
+      })}
       ${textField('Longest text', 'new-length', '64 tokens', { title: TEXTS.length, inputmode: 'numeric' })}
-      ${textField('Seed', 'new-seed', '', { title: TEXTS.seed, inputmode: 'numeric', value: '0' })}
+      ${textField(term('seed', 'Seed'), 'new-seed', '', { title: TEXTS.seed, inputmode: 'numeric', value: '0' })}
     </div>`;
   }
 
@@ -101,10 +105,10 @@ export class NewProject {
           title: TEXTS.arguments,
         })}
         <p class="muted">
-          The model reads the system prompt before every conversation: for pairs, training and comparisons alike. A
-          conversation with its own system message keeps it. If the chat template has no system role, the system prompt
-          is placed at the beginning of the first user message. Both settings are fixed: to change them, create a new
-          project.
+          The model reads the ${term('system prompt')} before every conversation: for pairs, training and comparisons
+          alike. A conversation with its own system message keeps it. If the ${term('chat template')} has no system
+          role, the system prompt is placed at the beginning of the first user message. Both settings are fixed: to
+          change them, create a new project.
         </p>
       </div>
     </details>`;
@@ -277,7 +281,8 @@ function promptsPreview({ count, eval_count: evalCount, first_prompts: firstProm
     return html`<li>${promptView(briefTurns, '.brief')}</li>`;
   });
   return html`<p class="muted">
-      ${count} prompts: ${count - evalCount} to train on, ${evalCount} kept for evaluation. The first:
+      ${count} prompts: ${count - evalCount} to train on, ${evalCount}
+      ${' '}${term('held-out prompts', 'kept for evaluation')}. The first:
     </p>
     <ol class="first">${items}</ol>`;
 }

@@ -224,16 +224,19 @@ export function fitTextHeights(root, buttons, extra) {
   const roomAbove = (last) =>
     window.innerHeight - last.getBoundingClientRect().bottom - window.scrollY + textsHeight - 6;
   const contentHeights = texts.map((node) => node.scrollHeight + 1);
-  const contentHeight = rows.length > 1 ? contentHeights[0] + contentHeights[1] : Math.max(...contentHeights);
+  const contentHeight = contentHeights[0] + contentHeights[1];
   const withExtra = extra ? roomAbove(extra) : 0;
   const withoutExtra = roomAbove(buttons);
-  const isExtraShown =
-    withExtra >= contentHeight || (withExtra >= COMFORTABLE_TEXT_PX * rows.length && withoutExtra < contentHeight);
+  const isComfortable = withExtra >= COMFORTABLE_TEXT_PX * rows.length;
+  // Side by side it does not depend on the texts, so that the buttons do not move.
+  const isTooMuch = rows.length > 1 && (withoutExtra >= contentHeight || !isComfortable);
+  const isExtraShown = isTooMuch ? withExtra >= contentHeight : isComfortable;
   const room = isExtraShown ? withExtra : withoutExtra;
   const heights = rows.length > 1 ? shareHeight(contentHeights, room) : texts.map(() => room);
   texts.forEach((text, i) => {
     const line = parseFloat(getComputedStyle(text).lineHeight);
-    const height = contentHeights[i] > heights[i] ? cutWithinLine(heights[i], line) : heights[i];
+    const isCut = rows.length < 2 || contentHeights[i] > heights[i];
+    const height = isCut ? cutWithinLine(heights[i], line) : heights[i];
     text.style.setProperty('--text-height', `${Math.max(MIN_TEXT_PX, height)}px`);
   });
   for (const text of texts) text.classList.toggle('fits', fitsInside(text));

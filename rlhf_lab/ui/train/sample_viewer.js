@@ -52,7 +52,7 @@ export class SampleViewer {
           oninput=${() => this.scrub()}
         />
       </div>
-      <p class="muted">Same prompts and seeds as at the start; changed words are marked.</p>
+      <p class="muted">Same prompts and seeds as at the start; changed words are marked in similar texts.</p>
       <div class="rows"><p class="lab-empty">The base model first writes samples for the fixed prompts.</p></div>
     </aside>`;
   }

@@ -38,10 +38,10 @@ from rlhf_lab.ui.compare.blind_results import (
     BlindPair,
     PairToJudge,
     TestRow,
+    left_out_note,
     model_name,
     pair_texts,
     test_outcome,
-    too_long_note,
 )
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ANSWER
@@ -116,9 +116,8 @@ class TestState(TypedDict):
     is_waiting: NotRequired[bool]
     failure: NotRequired[str | None]
     pair_count: NotRequired[int]
-    identical_count: NotRequired[int]
     judged_count: NotRequired[int]
-    skipped_note: NotRequired[str]
+    left_out_note: NotRequired[str]
     result_waits: NotRequired[bool]
     others_progress: NotRequired[OthersProgress]
     pair: NotRequired[PairOfTest | None]
@@ -264,9 +263,8 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> TestState:
     reply = {
         **reply,
         "pair_count": len(pairs) - identical_count,
-        "identical_count": identical_count,
         "judged_count": len(pairs) - identical_count - len(remaining),
-        "skipped_note": too_long_note(jobs[0], pairs),
+        "left_out_note": left_out_note(jobs[0], pairs),
         "result_waits": result_waits,
         "others_progress": others_progress(pairs, answers_by_annotator, annotator),
         "pair": pair_view(ctx, test.id, remaining[0], pairs[remaining[0]], annotator)

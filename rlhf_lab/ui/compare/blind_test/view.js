@@ -3,7 +3,6 @@
 // in a lab of several people when the operator ends the test.
 import { requests } from '../../shared/api.js';
 import { deleteConfirmation, nameField, promptView, showNotice } from '../../shared/dom.js';
-import { plural } from '../../shared/format.js';
 import { term } from '../../shared/glossary.js';
 import { html } from '../../shared/html.js';
 import { operatorNotice, operatorOnly } from '../../shared/session.js';
@@ -14,16 +13,12 @@ import { othersText } from '../texts.js';
 /** @type {import('../../api_types').BlindTestRequests} */
 const api = requests('blind_test');
 
-const SIZES =
-  '20 decided pairs can show that one model wins 80 % of them or more, 40 pairs 73 %, 80 pairs 67 %, 200 pairs 61 %. ' +
-  'With fewer pairs a smaller difference is found only by luck.';
 const DONE = { rename: (name) => `called "${name}"`, end: () => 'ended', delete: () => 'deleted' };
 const ABOUT =
   'The models of the first two columns answer held-out prompts. You choose the better text without knowing which ' +
   'model wrote it; the result is shown when all pairs are judged, in a lab of several people when the operator ends ' +
   'the test. PPO may exploit errors of the reward model, so a human judgement is the better test. Nothing is trained ' +
   'on these answers.';
-const narrowScreen = matchMedia('(max-width: 640px)');
 
 export class BlindTest extends BlindPairs {
   // root: the element of the screen. getRequest(): the form's models and settings. onChange(): a test was changed, so
@@ -36,7 +31,7 @@ export class BlindTest extends BlindPairs {
     this.tests = /** @type {Array<[number, string]>} */ ([]);
     this.listedKey = '';
     this.editing = ''; // rename, end or delete
-    this.hasStarted = false; // a test that was started in this page is shown first on a phone
+    this.hasStarted = false; // a test that was judged in this page is shown first
     this.pairCount = html`<input
       class="lab-input" type="text" inputmode="numeric" value="20" aria-label="pairs" data-do="blind-pairs"
     />`;
@@ -46,7 +41,6 @@ export class BlindTest extends BlindPairs {
     this.others = html`<span class="muted" data-do="blind-others" title="done: they have judged all pairs"></span>`;
     this.card = this.buildCard();
     root.append(this.card);
-    narrowScreen.addEventListener('change', () => this.placeCard());
   }
 
   buildCard() {
@@ -57,25 +51,20 @@ export class BlindTest extends BlindPairs {
     </button>`;
     const count = html`<label class="lab-row"><span class="muted">pairs</span>${this.pairCount}</label>`;
     return html`<section class="lab-card blind blind-pairs" aria-label="blind test">
-      <div class="lab-row">
-        <h2>${term('blind test', 'Blind test')}</h2>
-        <span class="lab-grow"></span>
-        ${this.controls}
-      </div>
-      ${this.notice} ${this.stage}
+      <h2>${term('blind test', 'Blind test')}</h2>
+      ${this.notice} ${this.stage} ${this.controls}
       <p class="muted about">${ABOUT}</p>
-      <p class="muted" data-do="blind-sizes">${SIZES}</p>
+      ${this.size}
       ${operatorNotice('Only the operator can start and change blind tests; you can judge their pairs.')}
       <div class="lab-row new">${operatorOnly(count, begin)} ${this.estimate}</div>
     </section>`;
   }
 
   placeCard() {
-    const { card, root } = this;
-    const goesFirst = this.hasStarted && narrowScreen.matches;
-    if ((root.firstElementChild === card) === goesFirst) return;
+    const { card, hasStarted, root } = this;
+    if ((root.firstElementChild === card) === hasStarted) return;
     const focused = card.contains(document.activeElement) ? /** @type {any} */ (document.activeElement) : null;
-    root[goesFirst ? 'prepend' : 'append'](card);
+    root[hasStarted ? 'prepend' : 'append'](card);
     focused?.focus({ preventScroll: true });
   }
 
@@ -108,7 +97,7 @@ export class BlindTest extends BlindPairs {
     this.tests = reply.tests || this.tests;
     this.drawControls();
     this.onChange();
-    if (narrowScreen.matches && !reply.message) this.card.scrollIntoView();
+    if (reply.tests && !reply.message) this.card.scrollIntoView(); // a new one
   }
 
   async takeRefusal(error, isAnswer) {
@@ -230,20 +219,19 @@ export class BlindTest extends BlindPairs {
     >
       End the test for everybody
     </button>`;
-    const skipped = html`<span class="muted" data-do="blind-left-out">${state.skipped_note}</span>`;
+    const note = html`<span class="muted" data-do="blind-left-out">${state.left_out_note}</span>`;
     return html`<div class="lab-row beside">
-      ${state.skipped_note ? skipped : null} ${this.others} ${state.result_waits ? operatorOnly(end) : null}
+      ${state.left_out_note ? note : null} ${this.others} ${state.result_waits ? operatorOnly(end) : null}
     </div>`;
   }
 
   judgingView(state) {
-    const leftOut = state.identical_count ? `; ${plural(state.identical_count, 'pair')} with equal texts left out` : '';
     const [label, title] = state.result_waits
       ? ['Leave out the others', 'leave out the remaining pairs']
       : ['Stop and show the result', 'leave out the remaining pairs and show which model wrote each text'];
     const { judged_count: judged, pair_count: count } = state;
     const head = html`<strong data-judged=${judged}>${judged + 1} of ${count}</strong>
-      <span class="muted">${state.model_names.join(' against ')}${leftOut}</span>${this.footnote(state)}`;
+      <span class="muted">${state.model_names.join(' against ')}</span>${this.footnote(state)}`;
     const stop = html`<span class="lab-grow"></span>
       <button
         type="button" class="lab-button small" data-do="blind-stop" title=${title}
@@ -257,12 +245,16 @@ export class BlindTest extends BlindPairs {
 
 /** @param {TestState} state */
 function pairsTable({ rows, model_names: names }) {
-  const badge = (row, side) => {
-    if (row.choice === side) return html`<span class="lab-badge good">you chose this</span>`;
-    const isTie = row.choice === 'tie' && side === 'second';
-    return isTie ? html`<span class="lab-badge">no difference</span>` : null;
-  };
-  const cell = (row, side) => html`<td><p class="lab-text" dir="auto">${row[side]}</p>${badge(row, side)}</td>`;
+  const badges = (row, side) => [
+    row.choice === side && html`<span class="lab-badge good">you chose this</span>`,
+    row.choice === 'tie' && side === 'second' && html`<span class="lab-badge">no difference</span>`,
+    row.reward_choice === side && html`<span class="lab-badge accent">the reward model chose this</span>`,
+  ];
+  const cell = (row, side) =>
+    html`<td>
+      <p class="lab-text" dir="auto">${row[side]}</p>
+      <div class="lab-row badges">${badges(row, side)}</div>
+    </td>`;
   const head = ['prompt', ...names].map((name) => html`<th>${name}</th>`);
   const body = rows.map(
     (row) => html`<tr><td>${promptView(row.turns)}</td>${cell(row, 'first')}${cell(row, 'second')}</tr>`,

@@ -2,6 +2,7 @@
 // The tournament on the screen "Compare": blind pairs of up to eight models, and their ranking.
 import { requests } from '../../shared/api.js';
 import { deleteConfirmation } from '../../shared/dom.js';
+import { term } from '../../shared/glossary.js';
 import { html } from '../../shared/html.js';
 import { getItem, operatorNotice, operatorOnly, setItem } from '../../shared/session.js';
 import { BlindPairs } from '../blind_pairs.js';
@@ -13,10 +14,9 @@ const api = requests('tournament');
 
 const MAX_CONTESTANTS = 8;
 const ABOUT =
-  'Up to eight models answer the same prompts. You choose the better of two texts without knowing which models ' +
+  ': up to eight models answer the same prompts. You choose the better of two texts without knowing which models ' +
   'wrote them; the next pair is the one that is most informative about the ranking. Several people can judge at the ' +
-  'same time. How many pairs of two models show which difference is said under Blind test. Nothing is trained on ' +
-  'these answers.';
+  'same time. Nothing is trained on these answers.';
 const BEST_OF_4 = 'base/best/4';
 const canCompete = ([model]) => !model.startsWith('base/best/') || model === BEST_OF_4;
 
@@ -57,7 +57,7 @@ export class Tournament extends BlindPairs {
       </summary>
       <div class="inside">
         ${this.controls} ${this.notice} ${this.stage} ${this.ranking.element}
-        <p class="muted about">${ABOUT}</p>
+        <p class="muted about">${term('tournament', 'Tournament')}${ABOUT}</p>
         ${operatorNotice('Only the operator can start and delete tournaments; you can judge their pairs.')}
         ${operatorOnly(this.newTournament())}
       </div>
@@ -73,6 +73,7 @@ export class Tournament extends BlindPairs {
         <label class="lab-row"><span class="muted">prompts</span>${this.promptCount}</label>
         ${this.beginButton} ${this.estimate}
       </div>
+      ${this.size}
     </div>`;
   }
 
