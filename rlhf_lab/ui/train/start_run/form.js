@@ -33,16 +33,15 @@ export function collapsedForm(open) {
  * @param {StartOptions} state
  * @param {{ presets: { name: string, label: string }[], algorithms: string[], text_file_suffixes: string[] }} data
  * @param {{ model: number, preset: string, algorithm: string, name: string, column: string }} chosen
- * @param {Record<'start' | 'close' , () => void> & Record<'chooseModel' | 'choosePreset' | 'chooseAlgorithm' | 'enter',
+ * @param {Record<'start' | 'close', () => void> &
+ *   Record<'chooseModel' | 'choosePreset' | 'chooseAlgorithm' | 'enter' | 'enterSteps',
  *   (value: any) => void> & { upload: (file: File | undefined) => void }} act
  */
 export function startForm(state, data, chosen, act) {
   return html`<div class="lab-card">
     ${operatorOnly(
-      html`<div class="lab-row">
-        <h2>${state.run_count ? 'Another run' : 'Start a run'}</h2>
-        ${choices(state, data, chosen, act)}
-      </div>`,
+      html`<h2>${state.run_count ? 'Another run' : 'Start a run'}</h2>`,
+      html`<div class="lab-row choices">${choices(state, data, chosen, act)}</div>`,
       html`<div class="lab-row">
         <input
           class="lab-input" type="text" maxlength="80" placeholder="name (optional)" aria-label="name of the run"
@@ -62,31 +61,35 @@ export function startForm(state, data, chosen, act) {
 
 function choices(state, data, chosen, act) {
   const models = state.models.map(({ id, label }) => [id, `reward model ${label}`]);
+  const presets = data.presets.map(({ name, label }) => [name, label]);
+  const algorithms = data.algorithms.map((name) => [name, name]);
   return [
-    select('start-reward', 'reward model', [...models, [0, 'no reward model']], chosen.model, act.chooseModel),
-    select(
-      'start-algorithm',
-      'algorithm',
-      data.algorithms.map((name) => [name, name]),
-      chosen.algorithm,
-      act.chooseAlgorithm,
-    ),
-    select(
-      'start-preset',
-      'preset',
-      data.presets.map(({ name, label }) => [name, label]),
-      chosen.preset,
-      act.choosePreset,
+    select('start-reward', 'learns from', [...models, [0, 'no reward model']], chosen.model, act.chooseModel),
+    select('start-algorithm', 'algorithm', algorithms, chosen.algorithm, act.chooseAlgorithm),
+    select('start-preset', 'preset', presets, chosen.preset, act.choosePreset),
+    labelled(
+      'steps',
+      html`<input
+        class="lab-input" type="number" min="1" data-do="start-steps"
+        onchange=${(event) => act.enterSteps(event.target.value)}
+      />`,
     ),
   ];
 }
 
+const labelled = (label, control) =>
+  html`<label class="field"><span class="muted">${label}</span>${control}</label>`;
+
 function select(action, label, options, chosen, onChoice) {
-  return html`<select
-    class="lab-input" aria-label=${label} data-do=${action} onchange=${(event) => onChoice(event.target.value)}
-  >
-    ${options.map(([value, text]) => html`<option value=${value} selected=${value === chosen}>${text}</option>`)}
-  </select>`;
+  const items = options.map(
+    ([value, text]) => html`<option value=${value} selected=${value === chosen}>${text}</option>`,
+  );
+  return labelled(
+    label,
+    html`<select class="lab-input" data-do=${action} onchange=${(event) => onChoice(event.target.value)}>
+      ${items}
+    </select>`,
+  );
 }
 
 // The texts that PPO-ptx mixes in, while its coefficient is not 0.

@@ -53,6 +53,7 @@ class StartRun {
     this.isFilling = this.isOverwriting = false;
     this.error = this.estimate = '';
     this.usesTexts = false;
+    this.steps = '';
   }
 
   control(name) {
@@ -112,6 +113,7 @@ class StartRun {
 
   settingsChanged(settings) {
     this.usesTexts = usesPretrainingTexts(settings);
+    this.steps = settings.steps;
     this.updateControls();
     if (settings.algorithm !== this.algorithm && !this.isOverwriting) {
       this.fill({ algorithm: settings.algorithm }, true);
@@ -119,6 +121,11 @@ class StartRun {
     }
     clearTimeout(this.estimateTimer);
     this.estimateTimer = setTimeout(() => this.updateEstimate(), ESTIMATE_DELAY_MS);
+  }
+
+  async enterSteps(value) {
+    await this.fields.fill({ steps: { value } });
+    this.settingsChanged(await this.fields.values());
   }
 
   async updateEstimate() {
@@ -220,6 +227,7 @@ class StartRun {
         chooseModel: (id) => this.choose({ model: Number(id) }),
         choosePreset: (preset) => this.fill({ preset }),
         chooseAlgorithm: (algorithm) => this.fill({ algorithm }, true),
+        enterSteps: (value) => this.enterSteps(value),
         enter: (entered) => Object.assign(this.chosen, entered),
         upload: (file) => this.upload(file),
       }),
@@ -239,6 +247,7 @@ class StartRun {
       this.control('start-algorithm').value = this.algorithm;
       this.control('start-preset').value = this.chosen.preset;
     }
+    if (this.control('start-steps') !== document.activeElement) this.control('start-steps').value = this.steps;
     const model = this.selectedModel();
     this.control('start-note').textContent = [
       sourceText(this.state, model, this.algorithm, this.learnsFromLabels()),
