@@ -104,7 +104,7 @@ def test_the_jobs_of_a_message(ctx, screen):
 
 def test_examples_are_short_prompts_that_begin_differently():
     """The second begins like the first, the fourth is too long, the fifth a conversation, the sixth came before."""
-    first, second, third = "What is 6 + 2?", "What is 6 - 1?", "What does it mean?"
+    first, second, third = "What is 6 + 2?", "What is 6 - 1?", "What is a pear?"
     turns = prompt_of_chat([{"role": role, "content": "Hi"} for role in ("user", "assistant", "user")])
     texts = [first, second, third, "x" * 121, turns, first]
     assert chat.example_messages([*texts, "y" * 120, "Another one."]) == [first, third, "y" * 120]
