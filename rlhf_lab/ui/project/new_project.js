@@ -62,12 +62,13 @@ export class NewProject {
         selectField('new-set', 'prompts', promptItems, () => this.choosePrompts()),
       )}
       ${textField('Name', 'new-name', 'default: model and prompts', { maxlength: 80 })}
-      ${textField(term('temperature', 'Temperature'), 'new-temperature', 'automatic', {
+      ${textField('Temperature', 'new-temperature', 'automatic', {
+        word: 'temperature',
         title: TEXTS.temperature,
         inputmode: 'decimal',
       })}
       ${textField('Longest text', 'new-length', '64 tokens', { title: TEXTS.length, inputmode: 'numeric' })}
-      ${textField(term('seed', 'Seed'), 'new-seed', '', { title: TEXTS.seed, inputmode: 'numeric', value: '0' })}
+      ${textField('Seed', 'new-seed', '', { word: 'seed', title: TEXTS.seed, inputmode: 'numeric', value: '0' })}
     </div>`;
   }
 
@@ -262,14 +263,21 @@ const selectField = (name, label, items, onchange) =>
     ${items.map(([value, text]) => html`<option value=${value}>${text}</option>`)}
   </select>`;
 
-const textField = (label, name, placeholder, { title = null, inputmode = null, maxlength = null, value = '' }) =>
-  labelled(
-    label,
-    html`<input
-      class="lab-input" type="text" inputmode=${inputmode} maxlength=${maxlength} placeholder=${placeholder}
-      title=${title} data-do=${name} value=${value}
-    />`,
-  );
+// word: of the glossary, if the label is one. It is a button, and a <label> around it would name the button.
+const textField = (
+  label,
+  name,
+  placeholder,
+  { title = null, inputmode = null, maxlength = null, value = '', word = '' },
+) => {
+  const input = html`<input
+    class="lab-input" type="text" inputmode=${inputmode} maxlength=${maxlength} placeholder=${placeholder}
+    title=${title} aria-label=${label} data-do=${name} value=${value}
+  />`;
+  return word
+    ? html`<div class="field"><span class="words">${term(word, label)}</span>${input}</div>`
+    : labelled(label, input);
+};
 
 const errorView = (error) => html`<p class="lab-notice bad">${error.message}</p>`;
 
